@@ -1,0 +1,1 @@
+"""Hydra config groups; installed as warprun.conf."""

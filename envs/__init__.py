@@ -1,0 +1,1 @@
+"""Environments, one a file; installed as warprun.envs."""

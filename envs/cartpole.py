@@ -1,0 +1,62 @@
+"""Balance a pole on a cart by pushing the cart left or right; equal to Gymnasium's CartPole-v1.
+
+Source: Barto, Sutton and Anderson, "Neuronlike adaptive elements that can solve difficult learning control problems",
+IEEE Transactions on Systems, Man, and Cybernetics 13(5), 1983; equations of motion: Florian, "Correct equations for the dynamics
+of the cart-pole system", 2007, without friction.
+"""
+
+from typing import NamedTuple
+
+from warprun.environment import Box, Discrete, float32, single_agent
+from warprun.math import cos, sin
+from warprun.random import uniform
+
+
+class State(NamedTuple):
+    x: float32  # cart position, m
+    x_dot: float32  # cart velocity, m/s
+    theta: float32  # pole angle from upright, rad
+    theta_dot: float32  # rad/s
+
+
+class Params(NamedTuple):
+    gravity: float = 9.8  # m/s^2
+    cart_mass: float = 1.0  # kg
+    pole_mass: float = 0.1  # kg
+    length: float = 0.5  # half the pole's length, m
+    force: float = 10.0  # N
+    dt: float = 0.02  # s
+    x_limit: float = 2.4  # m
+    theta_limit: float = 0.20943951023931953  # 12 degrees, rad
+    start: float = 0.05  # bound of every state variable at reset
+
+
+def reset(rng, p):
+    return State(
+        uniform(rng, 0, -p.start, p.start),
+        uniform(rng, 1, -p.start, p.start),
+        uniform(rng, 2, -p.start, p.start),
+        uniform(rng, 3, -p.start, p.start),
+    )
+
+
+def step(s, action, p):
+    force = p.force if action == 1 else -p.force
+    mass = p.cart_mass + p.pole_mass
+    sin_theta, cos_theta = sin(s.theta), cos(s.theta)
+    push = (force + p.pole_mass * p.length * s.theta_dot * s.theta_dot * sin_theta) / mass
+    theta_acc = (p.gravity * sin_theta - cos_theta * push) / (p.length * (4.0 / 3.0 - p.pole_mass * cos_theta * cos_theta / mass))
+    x_acc = push - p.pole_mass * p.length * theta_acc * cos_theta / mass
+    x = s.x + p.dt * s.x_dot
+    theta = s.theta + p.dt * s.theta_dot
+    terminated = abs(x) > p.x_limit or abs(theta) > p.theta_limit
+    return State(x, s.x_dot + p.dt * x_acc, theta, s.theta_dot + p.dt * theta_acc), 1.0, terminated
+
+
+def observe(s):
+    return s.x, s.x_dot, s.theta, s.theta_dot
+
+
+environment = single_agent(
+    state=State, params=Params, observation=Box(4), action=Discrete(2), reset=reset, step=step, observe=observe, time_limit=500
+)

@@ -1,0 +1,257 @@
+"""What an environment is: spaces, agent groups, phases and functions. Light to import: no numba, no torch.
+
+An environment is written as plain scalar Python functions. They ask for what they need by the *names* of their arguments:
+
+    s           the actor's own state (a NamedTuple of numbers; array fields are views of the actor's own slots)
+    action      the actor's action: an int for Discrete, a tuple of ints (MultiDiscrete) or of floats (Box)
+    rng         the source of random numbers of this call, see warprun.random
+    p           the parameters (a NamedTuple of numbers), overridable from the command line
+    tables      read-only arrays shared by all environments (a NamedTuple of arrays)
+    t           the number of steps since the last reset, before this step
+    i           the index of the actor in its group
+    k           the index of the action that `mask` is asked about
+    out         the observation to be filled, for an `observe` that does not return a tuple
+    GROUP       the state of another group: its values where the group has one actor, else a NamedTuple of arrays
+                indexed by actor. A phase that names its own group sees the values from before the phase.
+    GROUP_sum   sums (or GROUP_max: maxima) over the actors of a group, of the fields that the group declares
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+float32 = np.float32
+int32 = np.int32
+
+
+class ContractError(ValueError):
+    """An environment breaks its contract; the message is one line for the person who wrote it."""
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """One of `n` actions, 0 to n - 1."""
+
+    n: int
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that a policy gives for one actor: the logits."""
+        return self.n
+
+    @property
+    def components(self) -> int:
+        """Numbers that make one action."""
+        return 1
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several choices at once, choice j one of `nvec[j]`."""
+
+    nvec: tuple[int, ...]
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that a policy gives for one actor: the logits of all choices, one after the other."""
+        return sum(self.nvec)
+
+    @property
+    def components(self) -> int:
+        """Numbers that make one action."""
+        return len(self.nvec)
+
+
+@dataclass(frozen=True)
+class Box:
+    """`size` real numbers between `low` and `high` (numbers for all components, or a tuple with one each)."""
+
+    size: int
+    low: float | tuple[float, ...] = -np.inf
+    high: float | tuple[float, ...] = np.inf
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that a policy gives for one actor: the means, then the logarithms of the standard deviations."""
+        return 2 * self.size
+
+    @property
+    def components(self) -> int:
+        """Numbers that make one action."""
+        return self.size
+
+    def bounds(self) -> tuple[tuple[float, float], ...]:
+        """Return (low, high) of every component."""
+        low = self.low if isinstance(self.low, tuple) else (self.low,) * self.size
+        high = self.high if isinstance(self.high, tuple) else (self.high,) * self.size
+        return tuple((float(a), float(b)) for a, b in zip(low, high, strict=True))
+
+
+Space = Discrete | MultiDiscrete | Box
+
+
+class Field(NamedTuple):
+    """One field of a state: where it lies among the float32 or the int32 slots of its group."""
+
+    name: str
+    integer: bool
+    shape: tuple[int, ...]
+    """() for a number."""
+    first: int
+    """First slot."""
+
+    @property
+    def slots(self) -> int:
+        return int(np.prod(self.shape, dtype=int))
+
+
+class NoParams(NamedTuple):
+    """The parameters of an environment that has none."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Actors that share their spaces, their functions and one policy."""
+
+    name: str
+    size: int
+    """Number of actors."""
+    state: type
+    """A NamedTuple; fields annotated float32, int32, or Annotated[np.ndarray, int32, 29] for arrays (float32 by default)."""
+    observation: Box
+    action: Space
+    reset: Callable[..., Any]
+    """-> state at the start of an episode."""
+    observe: Callable[..., Any]
+    """-> the observation, a tuple of numbers; or fills `out`."""
+    mask: Callable[..., Any] | None = None
+    """-> whether action `k` is allowed (MultiDiscrete: k counts through all choices); None: all are."""
+    sums: tuple[str, ...] = ()
+    """Fields that other functions read as GROUP_sum."""
+    maxima: tuple[str, ...] = ()
+    """Fields that other functions read as GROUP_max."""
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields of the state in the order of its definition."""
+        used = {False: 0, True: 0}
+        fields = []
+        for name, annotation in get_type_hints(self.state, include_extras=True).items():
+            integer, shape = _field_type(self, name, annotation)
+            fields.append(Field(name, integer, shape, used[integer]))
+            used[integer] += fields[-1].slots
+        return tuple(fields)
+
+    @property
+    def masked_actions(self) -> int:
+        """Entries of the action mask of one actor; 0 without a mask."""
+        return self.action.outputs if self.mask else 0
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the step that every actor of one group takes; all are through before the next phase begins."""
+
+    group: str
+    function: Callable[..., Any]
+    """-> state, reward, terminated. Rewards of an actor's phases add up; one terminated actor ends the episode."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Groups of actors and the phases of a step."""
+
+    groups: tuple[Group, ...]
+    phases: tuple[Phase, ...]
+    params: type = NoParams
+    """A NamedTuple with a default for every field: float, int or bool."""
+    time_limit: int | None = None
+    """Steps after which an episode is truncated; None: never."""
+    tables: Callable[..., Any] | None = None
+    """tables(**options) -> a NamedTuple of numpy arrays, made once and shared by all environments on the device."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """What `tables` may be asked for from the command line (env.options.NAME=value), with defaults."""
+
+    def __post_init__(self) -> None:
+        names = [group.name for group in self.groups]
+        for name in names:
+            if not name.isidentifier() or names.count(name) > 1 or name in ARGUMENTS:
+                raise ContractError(f"group name {name!r} is taken or not an identifier")
+        if not self.phases:
+            raise ContractError("an environment needs at least one phase")
+        for phase in self.phases:
+            self.group(phase.group)
+            self._check_arguments(phase.function, ARGUMENTS - {"k", "out"})
+        for group in self.groups:
+            group.fields  # noqa: B018  raises for a field of an unknown type
+            self._check_arguments(group.reset, {"rng", "p", "tables", "i"})
+            self._check_arguments(group.observe, ARGUMENTS - {"k", "action", "rng"})
+            if group.mask:
+                self._check_arguments(group.mask, ARGUMENTS - {"out", "action", "rng"})
+
+    def group(self, name: str) -> Group:
+        """Return the group called `name`."""
+        for group in self.groups:
+            if group.name == name:
+                return group
+        raise ContractError(f"there is no group {name!r}; groups: {', '.join(g.name for g in self.groups)}")
+
+    def _check_arguments(self, function: Callable[..., Any], known: set[str]) -> None:
+        allowed = set(known)
+        if "s" in known:
+            for group in self.groups:
+                allowed |= {group.name, f"{group.name}_sum", f"{group.name}_max"}
+        for name in arguments(function):
+            if name not in allowed:
+                code = function.__code__
+                raise ContractError(
+                    f"{code.co_filename}:{code.co_firstlineno} in {function.__name__}: unknown argument {name!r}; "
+                    f"it can have {', '.join(sorted(allowed))}"
+                )
+
+
+ARGUMENTS = {"s", "action", "rng", "p", "tables", "t", "i", "k", "out"}
+
+
+def single_agent(
+    *,
+    state: type,
+    observation: Box,
+    action: Space,
+    reset: Callable[..., Any],
+    step: Callable[..., Any],
+    observe: Callable[..., Any],
+    mask: Callable[..., Any] | None = None,
+    params: type = NoParams,
+    time_limit: int | None = None,
+    tables: Callable[..., Any] | None = None,
+    options: dict[str, Any] | None = None,
+) -> Environment:
+    """Make an environment of one actor: one group called "agent", one phase."""
+    group = Group("agent", 1, state, observation, action, reset, observe, mask)
+    return Environment((group,), (Phase("agent", step),), params, time_limit, tables, options or {})
+
+
+def arguments(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of a function's arguments, which say what it is given."""
+    return tuple(inspect.signature(function).parameters)
+
+
+def _field_type(group: Group, name: str, annotation: Any) -> tuple[bool, tuple[int, ...]]:
+    scalars = {float32: False, float: False, int32: True, int: True, bool: True}
+    if annotation in scalars:
+        return scalars[annotation], ()
+    if get_origin(annotation) is Annotated and get_args(annotation)[0] is np.ndarray:
+        extras = get_args(annotation)[1:]
+        shape = tuple(extra for extra in extras if isinstance(extra, int))
+        kinds = [extra for extra in extras if not isinstance(extra, int)] or [float32]
+        if shape and len(kinds) == 1 and kinds[0] in scalars:
+            return scalars[kinds[0]], shape
+    raise ContractError(
+        f"field {name!r} of {group.state.__name__} must be float32, int32 or Annotated[np.ndarray, SIZE], not {annotation!r}"
+    )

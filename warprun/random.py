@@ -1,0 +1,78 @@
+"""Counter-based random draws for environment functions: Philox4x32-10.
+
+A draw is a pure function of (seed, purpose, environment, step, actor, index): number the draws of one function call 0, 1, 2, ...;
+the same index gives the same number again. Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from warprun.math import cos, log, sqrt
+
+uint32 = np.uint32
+uint64 = np.uint64
+float32 = np.float32
+
+
+class Rng(NamedTuple):
+    """Where a call stands in the stream: the Philox key (seed) and three of the four counter words."""
+
+    seed_low: Any  # uint32
+    seed_high: Any  # uint32
+    environment: Any  # uint32
+    step: Any  # uint32
+    source: Any  # uint32, purpose << 24 | actor
+
+
+# Purposes, the highest byte of `source`: no two uses of randomness share a stream.
+RESET, STEP, ACTION, VARIATION, EXPLORATION = 0, 1, 2, 3, 4
+
+
+def _round(c0, c1, c2, c3, k0, k1):
+    product0 = uint64(c0) * uint64(0xD2511F53)
+    product1 = uint64(c2) * uint64(0xCD9E8D57)
+    high0, low0 = uint32(product0 >> uint64(32)), uint32(product0 & uint64(0xFFFFFFFF))
+    high1, low1 = uint32(product1 >> uint64(32)), uint32(product1 & uint64(0xFFFFFFFF))
+    return uint32(high1 ^ c1 ^ k0), low1, uint32(high0 ^ c3 ^ k1), low0
+
+
+def philox(c0, c1, c2, c3, k0, k1):
+    """Return the four uint32 words of Philox4x32-10 for counter (c0, c1, c2, c3) and key (k0, k1)."""
+    for n in range(10):
+        # The key grows by a constant each round (mod 2^32): golden ratio and sqrt(3) - 1.
+        key0 = uint32((uint64(k0) + uint64(n) * uint64(0x9E3779B9)) & uint64(0xFFFFFFFF))
+        key1 = uint32((uint64(k1) + uint64(n) * uint64(0xBB67AE85)) & uint64(0xFFFFFFFF))
+        c0, c1, c2, c3 = _round(c0, c1, c2, c3, key0, key1)
+    return c0, c1, c2, c3
+
+
+def bits(rng, index):
+    """Return draw `index` as uint32, uniform over all 2^32 values."""
+    words = philox(rng.environment, rng.step, rng.source, uint32(index >> 2), rng.seed_low, rng.seed_high)
+    word = index & 3
+    if word == 0:
+        return words[0]
+    if word == 1:
+        return words[1]
+    return words[2] if word == 2 else words[3]
+
+
+def uniform(rng, index, low, high):
+    """Return draw `index` as float32, uniform in [low, high), in steps of 2^-24 of the width."""
+    return float32(low) + float32(high - low) * (float32(np.int32(bits(rng, index) >> uint32(8))) * float32(1.0 / 16777216.0))
+
+
+def randint(rng, index, n):
+    """Return draw `index` as int32, uniform in 0 .. n - 1 (bias below n / 2^32)."""
+    return np.int32((uint64(bits(rng, index)) * uint64(n)) >> uint64(32))
+
+
+def normal(rng, index):
+    """Return draw `index` as float32 from the standard normal distribution; takes the uniform draws 2 index and 2 index + 1.
+
+    Source: Box and Muller, "A note on the generation of random normal deviates", Annals of Mathematical Statistics 29, 1958.
+    """
+    u = uniform(rng, 2 * index, 0.0, 1.0) + float32(1.0 / 33554432.0)  # not 0, for the logarithm
+    v = uniform(rng, 2 * index + 1, 0.0, 1.0)
+    return sqrt(float32(-2.0) * log(u)) * cos(float32(6.283185307179586) * v)
