@@ -57,6 +57,15 @@ def observe(s):
     return s.x, s.x_dot, s.theta, s.theta_dot
 
 
+FARTHEST = (4.8, float("inf"), 0.41887902047863906, float("inf"))  # of positions twice the limits
+
 environment = single_agent(
-    state=State, params=Params, observation=Box(4), action=Discrete(2), reset=reset, step=step, observe=observe, time_limit=500
+    state=State,
+    params=Params,
+    observation=Box(4, tuple(-x for x in FARTHEST), FARTHEST),
+    action=Discrete(2),
+    reset=reset,
+    step=step,
+    observe=observe,
+    time_limit=500,
 )

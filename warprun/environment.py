@@ -2,7 +2,8 @@
 
 An environment is written as plain scalar Python functions. They ask for what they need by the *names* of their arguments:
 
-    s           the actor's own state (a NamedTuple of numbers; array fields are views of the actor's own slots)
+    s           the actor's own state (a NamedTuple of numbers; array fields are views of the actor's own slots, written in
+                place; `reset` asks for it only to fill those)
     action      the actor's action: an int for Discrete, a tuple of ints (MultiDiscrete) or of floats (Box)
     rng         the source of random numbers of this call, see warprun.random
     p           the parameters (a NamedTuple of numbers), overridable from the command line
@@ -100,14 +101,14 @@ class Field(NamedTuple):
 
     name: str
     integer: bool
-    shape: tuple[int, ...]
-    """() for a number."""
+    length: int
+    """Of an array field; 0 for a number."""
     first: int
     """First slot."""
 
     @property
     def slots(self) -> int:
-        return int(np.prod(self.shape, dtype=int))
+        return self.length or 1
 
 
 class NoParams(NamedTuple):
@@ -122,7 +123,7 @@ class Group:
     size: int
     """Number of actors."""
     state: type
-    """A NamedTuple; fields annotated float32, int32, or Annotated[np.ndarray, int32, 29] for arrays (float32 by default)."""
+    """A NamedTuple; fields annotated float32, int32 or, for arrays, Annotated[np.ndarray, 29] or Annotated[np.ndarray, 29, int32]."""
     observation: Box
     action: Space
     reset: Callable[..., Any]
@@ -142,8 +143,8 @@ class Group:
         used = {False: 0, True: 0}
         fields = []
         for name, annotation in get_type_hints(self.state, include_extras=True).items():
-            integer, shape = _field_type(self, name, annotation)
-            fields.append(Field(name, integer, shape, used[integer]))
+            integer, length = _field_type(self, name, annotation)
+            fields.append(Field(name, integer, length, used[integer]))
             used[integer] += fields[-1].slots
         return tuple(fields)
 
@@ -189,10 +190,15 @@ class Environment:
             self._check_arguments(phase.function, ARGUMENTS - {"k", "out"})
         for group in self.groups:
             group.fields  # noqa: B018  raises for a field of an unknown type
-            self._check_arguments(group.reset, {"rng", "p", "tables", "i"})
+            self._check_arguments(group.reset, {"s", "rng", "p", "tables", "i"}, others=False)
             self._check_arguments(group.observe, ARGUMENTS - {"k", "action", "rng"})
             if group.mask:
                 self._check_arguments(group.mask, ARGUMENTS - {"out", "action", "rng"})
+            for name in group.sums + group.maxima:
+                if name not in [f.name for f in group.fields if not f.length]:
+                    raise ContractError(f"group {group.name!r} declares a sum or maximum of {name!r}, which is no number of its state")
+            if group.name not in [phase.group for phase in self.phases]:
+                raise ContractError(f"group {group.name!r} takes part in no phase")
 
     def group(self, name: str) -> Group:
         """Return the group called `name`."""
@@ -201,11 +207,11 @@ class Environment:
                 return group
         raise ContractError(f"there is no group {name!r}; groups: {', '.join(g.name for g in self.groups)}")
 
-    def _check_arguments(self, function: Callable[..., Any], known: set[str]) -> None:
-        allowed = set(known)
-        if "s" in known:
+    def _check_arguments(self, function: Callable[..., Any], known: set[str], others: bool = True) -> None:
+        allowed = known - (set() if self.tables else {"tables"}) - (set() if self.params._fields else {"p"})  # type: ignore[attr-defined]
+        if others:
             for group in self.groups:
-                allowed |= {group.name, f"{group.name}_sum", f"{group.name}_max"}
+                allowed |= {group.name} | ({f"{group.name}_sum"} if group.sums else set()) | ({f"{group.name}_max"} if group.maxima else set())
         for name in arguments(function):
             if name not in allowed:
                 code = function.__code__
@@ -242,16 +248,14 @@ def arguments(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(function).parameters)
 
 
-def _field_type(group: Group, name: str, annotation: Any) -> tuple[bool, tuple[int, ...]]:
+def _field_type(group: Group, name: str, annotation: Any) -> tuple[bool, int]:
     scalars = {float32: False, float: False, int32: True, int: True, bool: True}
     if annotation in scalars:
-        return scalars[annotation], ()
+        return scalars[annotation], 0
     if get_origin(annotation) is Annotated and get_args(annotation)[0] is np.ndarray:
-        extras = get_args(annotation)[1:]
-        shape = tuple(extra for extra in extras if isinstance(extra, int))
-        kinds = [extra for extra in extras if not isinstance(extra, int)] or [float32]
-        if shape and len(kinds) == 1 and kinds[0] in scalars:
-            return scalars[kinds[0]], shape
+        length, *kind = get_args(annotation)[1:]
+        if isinstance(length, int) and length > 0 and (kind or [float32])[0] in scalars:
+            return scalars[(kind or [float32])[0]], length
     raise ContractError(
-        f"field {name!r} of {group.state.__name__} must be float32, int32 or Annotated[np.ndarray, SIZE], not {annotation!r}"
+        f"field {name!r} of {group.state.__name__} must be float32, int32 or Annotated[np.ndarray, LENGTH], not {annotation!r}"
     )

@@ -1,0 +1,181 @@
+"""From plain Python functions to cached Numba kernels."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+# workqueue: numba's default OpenMP layer would load a second OpenMP runtime beside torch's, whose spinning threads starve it.
+os.environ.setdefault("NUMBA_THREADING_LAYER", "workqueue")
+
+import numba
+import numpy as np
+from numba import njit
+from numba.core.errors import NumbaError
+
+from warprun.errors import UserError
+
+# No reassociation, and NaN and infinity keep their meaning; contraction to fused multiply-add and reciprocals are allowed.
+FLAGS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "arcp", "nsz", "afn"}}
+
+_rebuilt: dict[tuple[types.FunctionType, Callable[..., Any]], Any] = {}
+
+
+def device_function(function: Any) -> Any:
+    """Compile a plain Python function, and those it calls, for kernels; floats written in it are float32.
+
+    Numba reads the literal 0.5 as float64, which would make all arithmetic around it float64 (slow, and on a GPU very slow).
+    So every float constant and every float global that the code names is replaced by its float32.
+    """
+    return _rebuild(function, njit(**FLAGS))
+
+
+def plain_function(function: Any) -> Any:
+    """Return the same function uncompiled, for the CUDA simulator and for debuggers."""
+    return _rebuild(function, _unchanged)
+
+
+def _unchanged(function: types.FunctionType) -> types.FunctionType:
+    return function
+
+
+def _rebuild(function: Any, finish: Callable[..., Any]) -> Any:
+    if not isinstance(function, types.FunctionType):
+        return function
+    key = (function, _unchanged if finish is _unchanged else njit)
+    if key not in _rebuilt:
+        code = function.__code__
+        constants = tuple(_single_precision(c) for c in code.co_consts)
+        names = dict(function.__globals__)
+        for name, value in _named_globals(function):
+            names[name] = _rebuild(_single_precision(value), finish)
+        plain = types.FunctionType(code.replace(co_consts=constants), names, function.__name__, function.__defaults__, function.__closure__)
+        _rebuilt[key] = finish(plain)
+    return _rebuilt[key]
+
+
+def fingerprint(functions: list[types.FunctionType]) -> str:
+    """Return a hash of everything that compiled code depends on in these functions and those they call."""
+    version = f"{numba.__version__} {sys.version_info[:2]} {FLAGS['error_model']} {sorted(FLAGS['fastmath'])}"
+    digest = hashlib.sha256(version.encode())
+    for function in reached(functions):
+        code = function.__code__
+        named = [(name, value) for name, value in _named_globals(function) if not isinstance(value, types.FunctionType)]
+        digest.update(repr((function.__name__, code.co_code, code.co_consts, code.co_names, function.__defaults__, named)).encode())
+    return digest.hexdigest()
+
+
+def reached(functions: list[types.FunctionType]) -> list[types.FunctionType]:
+    """Return these functions and all plain ones that they call."""
+    found: list[types.FunctionType] = []
+    waiting = list(functions)
+    while waiting:
+        function = waiting.pop()
+        if function not in found:
+            found.append(function)
+            waiting += [value for _, value in _named_globals(function) if isinstance(value, types.FunctionType)]
+    return found
+
+
+def _single_precision(constant: Any) -> Any:
+    if type(constant) is float:
+        return np.float32(constant)
+    if type(constant) is tuple:
+        return tuple(_single_precision(c) for c in constant)
+    return constant
+
+
+def _named_globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    for name in function.__code__.co_names:
+        value = function.__globals__.get(name)
+        if type(value) in (float, tuple) or isinstance(value, types.FunctionType):
+            yield name, value
+
+
+def cache_root() -> Path:
+    """Return the folder of compiled kernels: WARPRUN_CACHE_DIR, else the user's cache folder."""
+    default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "warprun"
+    return Path(os.environ.get("WARPRUN_CACHE_DIR", default)) / "kernels"
+
+
+def load_module(name: str, source: str, functions: dict[str, Any], build: Callable[[Any], Any] = device_function) -> types.ModuleType:
+    """Write `source` to the kernel cache and import it, with `functions`, put through `build`, as its globals.
+
+    The folder's name holds a hash of the source and the functions, so a module found there is never out of date.
+    """
+    plain = [f for f in functions.values() if isinstance(f, types.FunctionType)]
+    key = hashlib.sha256((source + fingerprint(plain)).encode()).hexdigest()[:16]
+    folder = cache_root() / f"{name}-{key}"
+    path = folder / f"{name}_kernels.py"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            temporary = path.with_suffix(f".{os.getpid()}")
+            temporary.write_text(source)
+            temporary.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot write compiled kernels to {folder}: {error.strerror}; set WARPRUN_CACHE_DIR to a writable folder") from None
+    unique = f"warprun_kernels_{name}_{key}"
+    if build is plain_function:
+        unique += "_plain"
+    if unique in sys.modules:
+        return sys.modules[unique]
+    spec = importlib.util.spec_from_file_location(unique, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[unique] = module
+    for global_name, function in functions.items():
+        setattr(module, global_name, build(function))
+    spec.loader.exec_module(module)
+    return module
+
+
+def is_cached(module: types.ModuleType) -> bool:
+    """Tell whether compiled code of a kernel module is on disk."""
+    assert module.__file__
+    return any(Path(module.__file__).parent.glob("**/*.nbc"))
+
+
+def explain(error: NumbaError, functions: list[types.FunctionType]) -> UserError:
+    """Turn Numba's pages into one line: file, line, function and what is wrong there."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    files = {f.__code__.co_filename for f in functions}
+    places = re.findall(r'File "([^"]+)", line (\d+)', text)
+    # Numba tells the outermost function first; the last place in a file of the user is the nearest to the mistake.
+    own = [(file, int(line)) for file, line in places if _same_file(file, files)]
+    where = "in an environment function"
+    if own:
+        file, line = own[-1]
+        where = f"{file}:{line}"
+        name = _function_at(functions, file, line)
+        if name:
+            where += f" in {name}"
+    causes = [line.strip(" -!>") for line in text.splitlines() if line.strip(" -!>") and not _NOISE.search(line)]
+    cause = next((c for c in causes if _TELLING.search(c)), causes[0] if causes else "unknown error")
+    return UserError(f"{where} does not compile: {cause}")
+
+
+_NOISE = re.compile(r"^Failed in|^During:|^File \"|^\s*$|There are \d+ candidate|Overload of function|^<source|^\s*[|*]")
+_TELLING = re.compile(r"No implementation of function|Unknown attribute|undefined|NameError|Cannot unify|not supported|Unsupported|Untyped|wrong number|takes|missing")
+
+
+def _same_file(shown: str, files: set[str]) -> bool:
+    # Numba shortens paths to be relative to the working folder.
+    return any(file == shown or os.path.abspath(shown) == os.path.abspath(file) or file.endswith("/" + shown.lstrip("./")) for file in files)
+
+
+def _function_at(functions: list[types.FunctionType], file: str, line: int) -> str | None:
+    best = None
+    for function in reached(functions):
+        code = function.__code__
+        last = max((n for _, _, n in code.co_lines() if n is not None), default=code.co_firstlineno)
+        if _same_file(file, {code.co_filename}) and code.co_firstlineno <= line <= last:
+            best = function.__name__
+    return best

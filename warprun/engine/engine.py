@@ -1,0 +1,186 @@
+"""The rollout engine: thousands of environments, stepped by kernels over one set of tensors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from warprun.engine import compile as kernels  # sets up Numba, so it comes before numba itself
+from numba.core.errors import NumbaError  # isort: skip
+from warprun.engine import store, trajectory
+from warprun.engine.cpu import CpuKernels
+from warprun.engine.device import Device
+from warprun.engine.source import Target, write
+from warprun.engine.trajectory import Trajectory
+from warprun.environment import Environment
+from warprun.errors import UserError
+
+SIMULATOR_LIMIT = 64
+"""Environments in the CUDA simulator, which runs every GPU thread as a Python thread."""
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Episodes that ended since the last time they were counted."""
+
+    count: int
+    mean_length: float
+    """Steps; NaN without episodes."""
+    mean_return: dict[str, float]
+    """Per group, the mean over actors of the sum of rewards; NaN without episodes."""
+
+
+class Engine:
+    """Steps `n_envs` copies of an environment and keeps the last `horizon` steps as a trajectory.
+
+    `params` is a NamedTuple of numbers, `tables` one of numpy arrays (or None), `vary` maps parameters to (low, high), from which
+    every environment draws them anew for every episode. `announce` is told, in a line, when kernels have to be compiled.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        name: str,
+        *,
+        device: Device,
+        n_envs: int,
+        horizon: int,
+        seed: int,
+        params: Any,
+        tables: Any = None,
+        vary: Mapping[str, tuple[float, float]] | None = None,
+        threads: int | None = None,
+        announce: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        vary = vary or {}
+        target = target_for(environment, device.kind)
+        if device.kind == "cudasim" and n_envs > SIMULATOR_LIMIT:
+            raise UserError(f"device=cudasim takes at most {SIMULATOR_LIMIT} environments, it is slow; n_envs={n_envs}")
+        check_memory(environment, target, device, n_envs, horizon, len(vary))
+        self.environment = environment
+        self.device = device
+        self.n_envs = n_envs
+        self.steps = 0
+        """Steps that every environment has taken; with the seed it says where the random streams stand."""
+        self.trajectory: Trajectory = trajectory.allocate(environment, horizon, n_envs, device.torch)
+        self.arrays = store.allocate(store.layout(environment, target, n_envs, len(vary)), device.torch)
+        self.params = params
+        values: dict[str, Any] = self.arrays | store.shared_names(self.trajectory)
+        values |= {"n_envs": n_envs, "seed_low": np.uint32(seed & 0xFFFFFFFF), "seed_high": np.uint32(seed >> 32 & 0xFFFFFFFF)}
+        values["p"] = typed(params)
+        if tables is not None:
+            values["tables"] = type(tables)(*(torch.from_numpy(np.ascontiguousarray(a)).to(device.torch) for a in tables))
+            if device.kind == "cpu":
+                values["tables"] = type(tables)(*(t.numpy() for t in values["tables"]))
+        values["vary_bounds"] = torch.tensor(list(vary.values()), dtype=torch.float32, device=device.torch).reshape(-1, 2)
+        program = write(environment, name, target, tuple(vary))
+        self._functions = [f for f in program.functions.values() if hasattr(f, "__code__")]
+        globals_ = program.functions | ({"FLAGS": kernels.FLAGS} if target == "cpu" else {"CACHE": device.kind == "cuda"})
+        build = kernels.plain_function if device.kind == "cudasim" else kernels.device_function
+        module = kernels.load_module(name, program.source, globals_, build)
+        self.source_file = module.__file__
+        if device.kind != "cudasim" and not kernels.is_cached(module):
+            announce(f"compiling the kernels of {name} for {device.kind} (kept in {kernels.cache_root()})")
+        if target == "cpu":
+            self._kernels: Callable[[str, int, int], None] = CpuKernels(module, program.arguments, values, threads or os.cpu_count() or 1)
+        else:
+            from warprun.engine.cuda import CudaKernels
+
+            self._kernels = CudaKernels(module, program.arguments, values, environment, n_envs)
+
+    def reset(self) -> None:
+        """Begin an episode in every environment and write its observation to row 0."""
+        self._run("reset", 0)
+
+    def sample(self, row: int) -> None:
+        """Draw the actions of row `row` from `policy_output`."""
+        self._run("sample", row)
+
+    def choose_best(self, row: int) -> None:
+        """Take the most probable actions of `policy_output` for row `row`."""
+        self._run("greedy", row)
+
+    def step(self, row: int) -> None:
+        """Step every environment with the actions of row `row`; observations go to row + 1.
+
+        An environment whose episode ends begins the next one in the same step.
+        """
+        self._run("step", row)
+        self.steps += 1
+
+    def collect(self, act: Callable[[Trajectory, int], None]) -> Trajectory:
+        """Roll out a whole trajectory; `act(trajectory, row)` writes `policy_output` and `value[row]` of every group."""
+        taken = self.trajectory
+        for group in taken.groups.values():
+            if self.steps:  # else row 0 is the reset's
+                group.obs[0].copy_(group.obs[-1])
+                if group.mask is not None:
+                    group.mask[0].copy_(group.mask[-1])
+        for row in range(taken.horizon):
+            act(taken, row)
+            self.sample(row)
+            self.step(row)
+        return taken
+
+    def episodes(self) -> Episodes:
+        """Return what ended since the last call, and start counting anew (waits for the device)."""
+        count = int(self.arrays["ended"].sum())
+        steps = int(self.arrays["ended_steps"].sum())
+        returns = {}
+        for group in self.environment.groups:
+            total = self.arrays[f"{group.name}_ended_return"]
+            returns[group.name] = float(total.double().sum()) / (count * group.size) if count else float("nan")
+            total.zero_()
+        self.arrays["ended"].zero_()
+        self.arrays["ended_steps"].zero_()
+        return Episodes(count, steps / count if count else float("nan"), returns)
+
+    def state_of(self, group_name: str) -> dict[str, torch.Tensor]:
+        """Return the fields of a group's state, [N, A] each (array fields [N, A, length])."""
+        return {name: slots.permute(0, 3, 2, 1).flatten(0, 1)[: self.n_envs].squeeze(-1) for name, slots in self._slots(group_name)}
+
+    def set_state(self, group_name: str, **values: torch.Tensor) -> None:
+        """Write fields of a group's state, in the shapes of `state_of`."""
+        for name, slots in self._slots(group_name):
+            if name in values:
+                tiles, length, actors, width = slots.shape
+                padded = torch.zeros((tiles * width, actors, length), dtype=slots.dtype, device=slots.device)
+                padded[: self.n_envs] = values[name].reshape(self.n_envs, actors, length)
+                slots.copy_(padded.reshape(tiles, width, actors, length).permute(0, 3, 2, 1))
+
+    def _slots(self, group_name: str) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield every field with its part of the store, [tile, slot, actor, lane]."""
+        for f in self.environment.group(group_name).fields:
+            array = self.arrays[f"{group_name}_{'i' if f.integer else 'f'}"]
+            yield f.name, array[:, f.first : f.first + f.slots]
+
+    def _run(self, kernel: str, row: int) -> None:
+        try:
+            self._kernels(kernel, row, self.steps)
+        except NumbaError as error:
+            raise kernels.explain(error, self._functions) from error
+
+
+def target_for(environment: Environment, device_kind: str) -> Target:
+    """Return how kernels are laid out for a device."""
+    if device_kind == "cpu":
+        return "cpu"
+    return "thread" if all(group.size == 1 for group in environment.groups) else "block"
+
+
+def typed(params: Any) -> Any:
+    """Return parameters as float32 and int32, the types that kernels are compiled for."""
+    return type(params)(*(np.float32(v) if isinstance(v, float) else np.int32(v) for v in params))
+
+
+def check_memory(environment: Environment, target: Target, device: Device, n_envs: int, horizon: int, n_varied: int) -> None:
+    """Raise UserError where the arrays would not fit in the memory that is free."""
+    needed = store.bytes_needed(environment, target, n_envs, horizon, n_varied)
+    free = torch.cuda.mem_get_info()[0] if device.kind == "cuda" else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > free:
+        raise UserError(f"n_envs={n_envs} with horizon {horizon} needs {needed / 2**30:.1f} GiB on {device.kind}, where {free / 2**30:.1f} GiB are free")

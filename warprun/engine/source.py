@@ -1,0 +1,540 @@
+"""Writes the kernels of one environment as a Python module, as a person would write them by hand.
+
+The kernels are `reset`, `sample` and `greedy` (actions from what the policies give) and `step`. They are the same statements for
+every target; what differs is what stands around them:
+
+    cpu     one thread owns a tile of environments; `for actor ... for lane ...` loops, of which LLVM vectorises the inner one
+    thread  CUDA, one actor per environment: one GPU thread runs one environment, no loops
+    block   CUDA, several actors per environment: one block runs one environment, its threads share the actors, a barrier
+            stands between phases
+
+State lies in tiles [tile, slot, actor, lane]. Lanes are neighbouring environments: SIMD lanes on CPU, neighbouring threads on CUDA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from warprun.engine.sampling import best_choice, best_gaussian, sample_choice, sample_gaussian, to_bounds
+from warprun.environment import ARGUMENTS, Box, Environment, Field, Group, MultiDiscrete, arguments
+from warprun.random import ACTION, RESET, STEP, VARIATION, Rng, uniform
+
+Target = Literal["cpu", "thread", "block"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """The source of a kernel module and what it needs."""
+
+    source: str
+    functions: dict[str, Any]
+    """Globals of the module: the functions and classes of the environment, by the name that the source uses."""
+    arguments: tuple[str, ...]
+    """What every kernel takes: `row`, `now`, `n_envs`, `seed_low`, `seed_high`, ... , then the arrays of the store by name."""
+
+
+def lanes(target: Target, environment: Environment) -> int:
+    """Return how many environments lie side by side in a tile: a compile-time constant of the layout."""
+    if target == "block":
+        return 1  # the threads of a block are actors, so actors lie side by side
+    if target == "thread":
+        return 32  # a warp
+    # A tile should stay in the first-level cache; 64 lanes are four AVX-512 vectors of float32.
+    slots = sum(group.size * sum(f.slots for f in group.fields) for group in environment.groups)
+    return 64 if slots <= 128 else 16
+
+
+def write(environment: Environment, name: str, target: Target, vary: tuple[str, ...]) -> Program:
+    """Write the kernels of `environment` for `target`; the parameters in `vary` differ between environments."""
+    writer = _Writer(environment, target, vary)
+    source = writer.module(name)
+    return Program(source, writer.functions, writer.kernel_arguments)
+
+
+@dataclass
+class _Writer:
+    environment: Environment
+    target: Target
+    vary: tuple[str, ...]
+    lines: list[str] = field(default_factory=list)
+    depth: int = 0
+    functions: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        env = self.environment
+        scalars = ["row", "now", "n_envs", "seed_low", "seed_high"]
+        if env.params._fields:  # type: ignore[attr-defined]
+            scalars.append("p")
+        if env.tables:
+            scalars.append("tables")
+        if self.vary:
+            scalars += ["varied", "vary_bounds"]
+        per_environment = ["clock", "cuts", "ended", "ended_steps", "terminated", "truncated"]
+        per_group = []
+        for group in env.groups:
+            names = ["f", "i", "return", "ended_return", "obs", "policy_output", "action", "log_prob", "reward", "final_obs"]
+            names += ["mask"] if group.mask else []
+            names += ["sum"] if group.sums else []
+            names += ["max"] if group.maxima else []
+            names += ["f_before", "i_before"] if self.reads_itself(group) else []
+            per_group += [f"{group.name}_{n}" for n in names]
+        self.kernel_arguments = tuple(scalars + per_environment + per_group)
+
+    # The text -------------------------------------------------------------------------------------------------------------
+
+    def module(self, name: str) -> str:
+        self.line(f'"""Kernels of {name}, written by warprun for target {self.target!r}; to change them, change the environment."""')
+        self.line()
+        self.line("import numpy as np")
+        self.line("from numba import cuda" if self.target != "cpu" else "from numba import njit, prange")
+        self.line()
+        self.line(f"LANES = {lanes(self.target, self.environment)}")
+        for group in self.environment.groups:
+            self.use(f"{group.name}_State", group.state)
+        if self.environment.params._fields:  # type: ignore[attr-defined]
+            self.use("Params", self.environment.params)
+        bodies = {"reset": self.reset_body, "sample": self.sample_body, "greedy": self.greedy_body, "step": self.step_body}
+        for kernel, body in bodies.items():
+            self.line()
+            self.line()
+            self.kernel(kernel, body)
+        return "\n".join(self.lines) + "\n"
+
+    def kernel(self, name: str, body: Callable[[], None]) -> None:
+        taken = ", ".join(self.kernel_arguments)
+        if self.target == "cpu":
+            self.line("@njit(**FLAGS)")
+            with self.block(f"def {name}_tile(tile, {taken}):"):
+                self.line("first = tile * LANES")
+                self.line("count = min(LANES, n_envs - first)")
+                self.line("last = first + count")
+                body()
+            self.line()
+            self.line()
+            self.line("@njit(parallel=True, cache=True, **FLAGS)")
+            with self.block(f"def {name}({taken}):"), self.block("for tile in prange((n_envs + LANES - 1) // LANES):"):
+                self.line(f"{name}_tile(tile, {taken})")
+            return
+        self.line("@cuda.jit(cache=CACHE, fastmath=False)")
+        with self.block(f"def {name}({taken}):"):
+            if self.target == "thread":
+                self.line("env = cuda.grid(1)")
+                with self.block("if env >= n_envs:"):
+                    self.line("return")
+                self.line("tile = env // LANES")
+                self.line("lane = env % LANES")
+                self.line("actor = 0")
+            else:
+                self.line("env = cuda.blockIdx.x")
+                self.line("tile = env")
+                self.line("lane = 0")
+                self.line("thread = cuda.threadIdx.x")
+                self.line("threads = cuda.blockDim.x")
+            body()
+
+    def step_body(self) -> None:
+        self.views("row + 1")
+        self.line("terminated = terminated[row]" + self.part)
+        self.line("truncated = truncated[row]" + self.part)
+        for group in self.environment.groups:
+            self.line(f"{group.name}_action = {group.name}_action[row]{self.part}")
+            self.line(f"{group.name}_reward = {group.name}_reward[row]{self.part}")
+        with self.per_environment():
+            self.line(f"terminated[{self.at}] = False")
+        self.barrier()
+        rewarded: set[str] = set()
+        for number, phase in enumerate(self.environment.phases):
+            group = self.environment.group(phase.group)
+            self.phase(number, group, phase.function, "+=" if group.name in rewarded else "=")
+            rewarded.add(group.name)
+        self.clock()
+        self.episode_ends()
+        self.observe()
+
+    def reset_body(self) -> None:
+        self.views("0")
+        if self.vary:
+            with self.per_environment():
+                self.draw_variation()
+            self.barrier()
+        for group in self.environment.groups:
+            with self.per_actor(group):
+                self.reset_actor(group)
+                self.line(f"{group.name}_return[actor, lane] = 0.0")
+                self.line(f"{group.name}_ended_return[actor, lane] = 0.0")
+        with self.per_environment():
+            for counter in ("clock", "cuts", "ended", "ended_steps"):
+                self.line(f"{counter}[lane] = 0")
+        self.barrier()
+        self.observe()
+
+    def sample_body(self) -> None:
+        self.actions(sample_choice, sample_gaussian)
+
+    def greedy_body(self) -> None:
+        self.actions(best_choice, best_gaussian)
+
+    # Parts of a step ------------------------------------------------------------------------------------------------------
+
+    def views(self, obs_row: str) -> None:
+        self.comment("This tile's part of every array.")
+        for name in ("clock", "cuts", "ended", "ended_steps"):
+            self.line(f"{name} = {name}[tile]")
+        if self.vary:
+            self.line("varied = varied[tile]")
+        for group in self.environment.groups:
+            names = ["f", "i", "return", "ended_return"]
+            names += ["sum"] if group.sums else []
+            names += ["max"] if group.maxima else []
+            names += ["f_before", "i_before"] if self.reads_itself(group) else []
+            for n in names:
+                self.line(f"{group.name}_{n} = {group.name}_{n}[tile]")
+            self.line(f"{group.name}_obs = {group.name}_obs[{obs_row}]{self.part}")
+            if group.mask:
+                self.line(f"{group.name}_mask = {group.name}_mask[{obs_row}]{self.part}")
+
+    def phase(self, number: int, group: Group, function: Callable[..., Any], assign: str) -> None:
+        self.comment(f"Phase {number}: {group.name} {function.__name__}.")
+        called = self.use(f"{group.name}_{function.__name__}", function)
+        self.reductions(function)
+        names = arguments(function)
+        if group.name in names:
+            with self.per_actor(group):
+                self.copy_slots(group)
+            self.barrier()
+        with self.per_actor(group):
+            # Numbered, for the types of two phases differ.
+            s, reward, over = f"s{number}", f"reward{number}", f"over{number}"
+            self.line(f"{s}, {reward}, {over} = {called}({self.call(group, names, STEP + 16 * number)})")
+            self.store(group, s)
+            self.line(f"{group.name}_reward[{self.at}, actor] {assign} {reward}")
+            if self.target == "cpu":
+                self.line(f"terminated[{self.at}] |= {over}")
+            else:
+                with self.block(f"if {over}:"):
+                    self.line(f"terminated[{self.at}] = True")
+        self.barrier()
+
+    def clock(self) -> None:
+        self.comment("The clock, and which episodes end.")
+        if self.target == "cpu":
+            self.line("any_over = False")
+        for group in self.environment.groups:
+            with self.per_actor(group):
+                self.line(f"{group.name}_return[actor, lane] += {group.name}_reward[{self.at}, actor]")
+        limit = self.environment.time_limit
+        with self.per_environment():
+            self.line("elapsed = clock[lane] + 1")
+            self.line("clock[lane] = elapsed")
+            cut = f"elapsed >= {limit} and not terminated[{self.at}]" if limit else "False"
+            self.line(f"truncated[{self.at}] = {cut}")
+            if limit:
+                with self.block("if row == 0:"):
+                    self.line("cuts[lane] = 0")
+            if self.target == "cpu":
+                self.line(f"any_over |= terminated[{self.at}] | truncated[{self.at}]")
+        self.barrier()
+
+    def episode_ends(self) -> None:
+        self.comment("Where an episode ends: keep its final observation, count it, begin the next one in the same step.")
+        observers = [group.observe for group in self.environment.groups] if self.environment.time_limit else []
+        if self.target == "cpu":
+            with self.block("if any_over:"):
+                self.reductions(*observers)
+                with self.block("for lane in range(count):"):
+                    with self.block("if not (terminated[lane] or truncated[lane]):"):
+                        self.line("continue")
+                    self.end_episode(lambda group: self.block(f"for actor in range({group.size}):"))
+        else:
+            with self.block(f"if terminated[{self.at}] or truncated[{self.at}]:"):
+                self.reductions(*observers)
+                self.end_episode(self.per_actor)
+
+    def end_episode(self, each_actor: Callable[[Group], Any]) -> None:
+        env = self.environment
+        env_index = "first + lane" if self.target == "cpu" else "env"
+        if env.time_limit:
+            with self.block(f"if truncated[{self.at}]:"):
+                for group in env.groups:
+                    with each_actor(group):
+                        self.observe_actor(group, f"{group.name}_final_obs[cuts[lane], {env_index}]")
+                self.barrier()
+                with self.one_thread():
+                    self.line("cuts[lane] += 1")
+        with self.one_thread():
+            self.line("ended[lane] += 1")
+            self.line("ended_steps[lane] += clock[lane]")
+            self.line("clock[lane] = 0")
+            self.draw_variation()
+        self.barrier()
+        for group in env.groups:
+            with each_actor(group):
+                self.line(f"{group.name}_ended_return[actor, lane] += {group.name}_return[actor, lane]")
+                self.line(f"{group.name}_return[actor, lane] = 0.0")
+                self.reset_actor(group)
+        self.barrier()
+
+    def observe(self) -> None:
+        self.comment("What the actors see now.")
+        for group in self.environment.groups:
+            self.reductions(group.observe, *([group.mask] if group.mask else []))
+        for group in self.environment.groups:
+            with self.per_actor(group):
+                self.observe_actor(group, f"{group.name}_obs[{self.at}]")
+                if group.mask:
+                    called = self.use(f"{group.name}_{group.mask.__name__}", group.mask)
+                    with self.block(f"for k in range({group.masked_actions}):"):
+                        self.line(f"{group.name}_mask[{self.at}, actor, k] = {called}({self.call(group, arguments(group.mask), 0)})")
+
+    def observe_actor(self, group: Group, place: str) -> None:
+        called = self.use(f"{group.name}_{group.observe.__name__}", group.observe)
+        names = arguments(group.observe)
+        call = f"{called}({self.call(group, names, 0, out=f'{place}[actor]')})"
+        if "out" in names:
+            self.line(call)
+            return
+        seen = f"{group.name}_seen"
+        self.line(f"{seen} = {call}")
+        for n in range(group.observation.size):
+            self.line(f"{place[:-1]}, actor, {n}] = {seen}[{n}]")
+
+    def reset_actor(self, group: Group) -> None:
+        called = self.use(f"{group.name}_{group.reset.__name__}", group.reset)
+        fresh = f"{group.name}_fresh"
+        self.line(f"{fresh} = {called}({self.call(group, arguments(group.reset), RESET)})")
+        self.store(group, fresh)
+
+    def draw_variation(self) -> None:
+        if not self.vary:
+            return
+        uniform, rng = self.use("uniform", uniform), self.rng(str(VARIATION << 24))
+        for n in range(len(self.vary)):
+            self.line(f"varied[{n}, lane] = {uniform}({rng}, {n}, vary_bounds[{n}, 0], vary_bounds[{n}, 1])")
+
+    def reductions(self, *functions: Callable[..., Any]) -> None:
+        asked = {name for function in functions for name in arguments(function)}
+        for group in self.environment.groups:
+            for kind, fields in (("sum", group.sums), ("max", group.maxima)):
+                if f"{group.name}_{kind}" not in asked:
+                    continue
+                for n, name in enumerate(fields):
+                    at = next(f for f in group.fields if f.name == name)
+                    value = f"{group.name}_{'i' if at.integer else 'f'}[{at.first}, actor, lane]"
+                    with self.per_reduction(n):
+                        self.line("total = np.float32(0.0)" if kind == "sum" else "total = np.float32(-np.inf)")
+                        with self.block(f"for actor in range({group.size}):"):
+                            self.line(f"total += {value}" if kind == "sum" else f"total = max(total, np.float32({value}))")
+                        self.line(f"{group.name}_{kind}[{n}, lane] = total")
+                self.barrier()
+
+    def actions(self, choose: Callable[..., Any], draw: Callable[..., Any]) -> None:
+        """Write the action of every actor and its log-probability, by `choose` for choices and `draw` for real numbers."""
+        for group in self.environment.groups:
+            for n in ("action", "log_prob"):
+                self.line(f"{group.name}_{n} = {group.name}_{n}[row]{self.part}")
+            if group.mask:
+                self.line(f"{group.name}_mask = {group.name}_mask[row]{self.part}")
+            self.line(f"{group.name}_policy_output = {group.name}_policy_output{self.part}")
+            space = group.action
+            with self.per_actor(group):
+                output = f"{group.name}_policy_output[{self.at}, actor]"
+                mask = f"{group.name}_mask[{self.at}, actor]" if group.mask else f"{output}[0:0]"
+                self.line(f"rng = {self.rng(self.source(group, ACTION))}")
+                self.line("total = np.float32(0.0)")
+                first = 0
+                for n in range(space.components):
+                    if isinstance(space, Box):
+                        size = space.size
+                        given = f"{output}[{n}], {output}[{size + n}]"
+                    else:
+                        count = space.nvec[n] if isinstance(space, MultiDiscrete) else space.n
+                        given = f"{output}, {mask}, {first}, {count}"
+                        first += count
+                    function = self.use(*(("draw", draw) if isinstance(space, Box) else ("choose", choose)))
+                    self.line(f"{group.name}_chosen, log_prob = {function}(rng, {n}, {given})")
+                    self.line(f"{group.name}_action[{self.at}, actor, {n}] = {group.name}_chosen")
+                    self.line("total += log_prob")
+                self.line(f"{group.name}_log_prob[{self.at}, actor] = total")
+
+    # Calls, loads and stores ----------------------------------------------------------------------------------------------
+
+    def call(self, group: Group, names: tuple[str, ...], source: int, out: str = "") -> str:
+        return ", ".join(self.argument(group, name, source, out) for name in names)
+
+    def argument(self, group: Group, name: str, source: int, out: str) -> str:
+        if name == "s":
+            return self.load(group, "actor")
+        if name == "action":
+            return self.action(group)
+        if name == "rng":
+            return self.rng(self.source(group, source))
+        if name == "p" and self.vary:
+            fields = self.environment.params._fields  # type: ignore[attr-defined]
+            values = (f"varied[{self.vary.index(f)}, lane]" if f in self.vary else f"p.{f}" for f in fields)
+            return f"Params({', '.join(values)})"
+        if name == "t":
+            return "clock[lane]"
+        if name == "i":
+            return "actor"
+        if name == "out":
+            return out
+        if name in ARGUMENTS:
+            return name
+        return self.view_of_others(group, name)
+
+    def view_of_others(self, group: Group, name: str) -> str:
+        for other in self.environment.groups:
+            if name == other.name:
+                before = "_before" if other is group else ""
+                return self.load(other, "0") if other.size == 1 else self.load(other, ":", before)
+            for kind, fields in (("sum", other.sums), ("max", other.maxima)):
+                if name == f"{other.name}_{kind}":
+                    made = self.reduction_class(name, fields)
+                    return f"{made}({', '.join(f'{name}[{n}, lane]' for n in range(len(fields)))})"
+        raise AssertionError(name)
+
+    def reduction_class(self, name: str, fields: tuple[str, ...]) -> str:
+        """Define, once, the NamedTuple that carries the sums of a group."""
+        made = f"{name}_State"
+        if made not in self.functions:
+            self.functions[made] = None  # defined in the source itself
+            at = next(n for n, text in enumerate(self.lines) if text.startswith("LANES")) + 1
+            joined = ", ".join(repr(f) for f in fields)
+            self.lines[at:at] = [f'{made} = namedtuple("{made}", ({joined},))']
+            if "from collections import namedtuple" not in self.lines:
+                self.lines.insert(self.lines.index("import numpy as np"), "from collections import namedtuple")
+                self.lines.insert(self.lines.index("import numpy as np"), "")
+        return made
+
+    def load(self, group: Group, actor: str, suffix: str = "") -> str:
+        return f"{group.name}_State({', '.join(self.slot(group, f, actor, suffix) for f in group.fields)})"
+
+    def slot(self, group: Group, f: Field, actor: str, suffix: str = "") -> str:
+        array = f"{group.name}_{'i' if f.integer else 'f'}{suffix}"
+        if not f.length:
+            return f"{array}[{f.first}, {actor}, lane]"
+        return f"{array}[{f.first}:{f.first + f.length}, {actor}, lane]"
+
+    def store(self, group: Group, value: str) -> None:
+        for f in group.fields:
+            if not f.length:  # array fields are written in place
+                self.line(f"{self.slot(group, f, 'actor')} = {value}.{f.name}")
+
+    def copy_slots(self, group: Group) -> None:
+        for kind in ("f", "i"):
+            with self.block(f"for slot in range({group.name}_{kind}.shape[0]):"):
+                self.line(f"{group.name}_{kind}_before[slot, actor, lane] = {group.name}_{kind}[slot, actor, lane]")
+
+    def action(self, group: Group) -> str:
+        space = group.action
+        values = [f"{group.name}_action[{self.at}, actor, {n}]" for n in range(space.components)]
+        if isinstance(space, Box):
+            values = [self.scaled(v, low, high) for v, (low, high) in zip(values, space.bounds(), strict=True)]
+        if isinstance(space, Box | MultiDiscrete):
+            return f"({', '.join(values)},)"
+        return values[0]
+
+    def scaled(self, value: str, low: float, high: float) -> str:
+        """Map the policy's -1..1 to low..high and clip; pass through where a bound is infinite."""
+        if abs(low) == float("inf") or abs(high) == float("inf"):
+            return value
+        called = self.use("to_bounds", to_bounds)
+        return f"{called}({value}, np.float32({low!r}), np.float32({high!r}))"
+
+    def source(self, group: Group, purpose: int) -> str:
+        """Number the actor among all actors of the environment, below the purpose: no two share a stream."""
+        first = sum(g.size for g in self.environment.groups[: self.environment.groups.index(group)])
+        return f"{(purpose << 24) + first} + actor"
+
+    def rng(self, source: str) -> str:
+        made = self.use("Rng", Rng)
+        env = "first + lane" if self.target == "cpu" else "env"
+        return f"{made}(seed_low, seed_high, np.uint32({env}), now, np.uint32({source}))"
+
+    # What differs between targets ------------------------------------------------------------------------------------------
+
+    @property
+    def part(self) -> str:
+        """Cut a row of a rollout array down to this tile, so that the lane is its index."""
+        return "[first:last]" if self.target == "cpu" else ""
+
+    @property
+    def at(self) -> str:
+        """Index of the environment in a row of a rollout array."""
+        return "lane" if self.target == "cpu" else "env"
+
+    @contextmanager
+    def per_actor(self, group: Group) -> Iterator[None]:
+        if self.target == "cpu":
+            with self.block(f"for actor in range({group.size}):"), self.block("for lane in range(count):"):
+                yield
+        elif self.target == "block":
+            with self.block(f"for actor in range(thread, {group.size}, threads):"):
+                yield
+        else:
+            yield
+
+    @contextmanager
+    def per_environment(self) -> Iterator[None]:
+        if self.target == "cpu":
+            with self.block("for lane in range(count):"):
+                yield
+        else:
+            with self.one_thread():
+                yield
+
+    @contextmanager
+    def per_reduction(self, n: int) -> Iterator[None]:
+        if self.target == "cpu":
+            with self.block("for lane in range(count):"):
+                yield
+        elif self.target == "block":
+            with self.block(f"if thread == {n} % threads:"):
+                yield
+        else:
+            yield
+
+    @contextmanager
+    def one_thread(self) -> Iterator[None]:
+        if self.target == "block":
+            with self.block("if thread == 0:"):
+                yield
+        else:
+            yield
+
+    def barrier(self) -> None:
+        if self.target == "block":
+            self.line("cuda.syncthreads()")
+
+    # Text -------------------------------------------------------------------------------------------------------------------
+
+    def reads_itself(self, group: Group) -> bool:
+        return any(p.group == group.name and group.name in arguments(p.function) for p in self.environment.phases) and group.size > 1
+
+    def use(self, name: str, value: Any) -> str:
+        """Give the module a global and return its name; functions of the same name and other content get a number."""
+        unique, n = name, 1
+        while self.functions.get(unique, value) is not value:
+            n += 1
+            unique = f"{name}{n}"
+        self.functions[unique] = value
+        return unique
+
+    def line(self, text: str = "") -> None:
+        self.lines.append("    " * self.depth + text if text else "")
+
+    def comment(self, text: str) -> None:
+        self.line(f"# {text}")
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        self.line(head)
+        self.depth += 1
+        before = len(self.lines)
+        yield
+        if len(self.lines) == before:
+            self.line("pass")
+        self.depth -= 1

@@ -1,0 +1,60 @@
+"""The memory of the engine: every array that kernels touch, by name, allocated once."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+
+from warprun.engine import trajectory
+from warprun.engine.source import Target, lanes
+from warprun.environment import Environment, arguments
+
+Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+def layout(environment: Environment, target: Target, n_envs: int, n_varied: int) -> Layout:
+    """Return shape and dtype of the arrays that only the engine sees; environments lie in tiles [tile, slot, actor, lane]."""
+    width = lanes(target, environment)
+    tiles = -(-n_envs // width)
+    arrays: Layout = {name: ((tiles, width), torch.int32) for name in ("clock", "cuts", "ended", "ended_steps")}
+    if n_varied:
+        arrays["varied"] = ((tiles, n_varied, width), torch.float32)
+    for group in environment.groups:
+        slots = {False: 0, True: 0}
+        for field in group.fields:
+            slots[field.integer] += field.slots
+        # An array without slots would have no address to hand to a kernel.
+        arrays[f"{group.name}_f"] = ((tiles, max(1, slots[False]), group.size, width), torch.float32)
+        arrays[f"{group.name}_i"] = ((tiles, max(1, slots[True]), group.size, width), torch.int32)
+        for kind in ("return", "ended_return"):
+            arrays[f"{group.name}_{kind}"] = ((tiles, group.size, width), torch.float32)
+        for kind, fields in (("sum", group.sums), ("max", group.maxima)):
+            if fields:
+                arrays[f"{group.name}_{kind}"] = ((tiles, len(fields), width), torch.float32)
+        if group.size > 1 and any(p.group == group.name and group.name in arguments(p.function) for p in environment.phases):
+            for kind in ("f", "i"):
+                arrays[f"{group.name}_{kind}_before"] = arrays[f"{group.name}_{kind}"]
+    return arrays
+
+
+def bytes_needed(environment: Environment, target: Target, n_envs: int, horizon: int, n_varied: int) -> int:
+    """Return the bytes that `layout` and the trajectory will take, before any are taken."""
+    own = sum(prod(shape) * dtype.itemsize for shape, dtype in layout(environment, target, n_envs, n_varied).values())
+    return own + trajectory.bytes_needed(environment, horizon, n_envs)
+
+
+def allocate(arrays: Layout, device: torch.device) -> dict[str, torch.Tensor]:
+    """Allocate the arrays, zeroed."""
+    return {name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in arrays.items()}
+
+
+def shared_names(taken: trajectory.Trajectory) -> dict[str, torch.Tensor]:
+    """Return the tensors of a trajectory by the names that kernels use."""
+    named = {"terminated": taken.terminated, "truncated": taken.truncated}
+    for group_name, group in taken.groups.items():
+        for name in ("obs", "mask", "policy_output", "action", "log_prob", "reward", "final_obs"):
+            tensor = getattr(group, name)
+            if tensor is not None:
+                named[f"{group_name}_{name}"] = tensor
+    return named
