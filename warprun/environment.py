@@ -211,7 +211,9 @@ class Environment:
         allowed = known - (set() if self.tables else {"tables"}) - (set() if self.params._fields else {"p"})  # type: ignore[attr-defined]
         if others:
             for group in self.groups:
-                allowed |= {group.name} | ({f"{group.name}_sum"} if group.sums else set()) | ({f"{group.name}_max"} if group.maxima else set())
+                allowed |= (
+                    {group.name} | ({f"{group.name}_sum"} if group.sums else set()) | ({f"{group.name}_max"} if group.maxima else set())
+                )
         for name in arguments(function):
             if name not in allowed:
                 code = function.__code__

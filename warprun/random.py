@@ -59,7 +59,7 @@ def bits(rng, index):
 
 
 def uniform(rng, index, low, high):
-    """Return draw `index` as float32, uniform in [low, high), in steps of 2^-24 of the width."""
+    """Return draw `index` as float32, uniform in [low, high) up to rounding, in steps of 2^-24 of the width."""
     return float32(low) + float32(high - low) * (float32(np.int32(bits(rng, index) >> uint32(8))) * float32(1.0 / 16777216.0))
 
 

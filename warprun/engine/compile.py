@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import hashlib
 import importlib.util
 import os
@@ -25,7 +26,8 @@ from warprun.errors import UserError
 # No reassociation, and NaN and infinity keep their meaning; contraction to fused multiply-add and reciprocals are allowed.
 FLAGS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "arcp", "nsz", "afn"}}
 
-_rebuilt: dict[tuple[types.FunctionType, Callable[..., Any]], Any] = {}
+_rebuilt: dict[tuple[types.FunctionType, bool], Any] = {}
+_being_rebuilt: set[tuple[types.FunctionType, bool]] = set()
 
 
 def device_function(function: Any) -> Any:
@@ -49,15 +51,18 @@ def _unchanged(function: types.FunctionType) -> types.FunctionType:
 def _rebuild(function: Any, finish: Callable[..., Any]) -> Any:
     if not isinstance(function, types.FunctionType):
         return function
-    key = (function, _unchanged if finish is _unchanged else njit)
+    key = (function, finish is _unchanged)
     if key not in _rebuilt:
-        code = function.__code__
-        constants = tuple(_single_precision(c) for c in code.co_consts)
+        if key in _being_rebuilt:
+            code = function.__code__
+            raise UserError(f"{code.co_filename}:{code.co_firstlineno} in {function.__name__}: functions of kernels cannot call themselves")
+        _being_rebuilt.add(key)
         names = dict(function.__globals__)
         for name, value in _named_globals(function):
             names[name] = _rebuild(_single_precision(value), finish)
-        plain = types.FunctionType(code.replace(co_consts=constants), names, function.__name__, function.__defaults__, function.__closure__)
-        _rebuilt[key] = finish(plain)
+        code, defaults = _single_precision(function.__code__), _single_precision(function.__defaults__)
+        _rebuilt[key] = finish(types.FunctionType(code, names, function.__name__, defaults, function.__closure__))
+        _being_rebuilt.discard(key)
     return _rebuilt[key]
 
 
@@ -68,8 +73,13 @@ def fingerprint(functions: list[types.FunctionType]) -> str:
     for function in reached(functions):
         code = function.__code__
         named = [(name, value) for name, value in _named_globals(function) if not isinstance(value, types.FunctionType)]
-        digest.update(repr((function.__name__, code.co_code, code.co_consts, code.co_names, function.__defaults__, named)).encode())
+        digest.update(repr((function.__name__, _content(code), function.__defaults__, named)).encode())
     return digest.hexdigest()
+
+
+def _content(code: types.CodeType) -> tuple[Any, ...]:
+    constants = tuple(_content(c) if isinstance(c, types.CodeType) else c for c in code.co_consts)
+    return code.co_code, constants, code.co_names
 
 
 def reached(functions: list[types.FunctionType]) -> list[types.FunctionType]:
@@ -85,18 +95,31 @@ def reached(functions: list[types.FunctionType]) -> list[types.FunctionType]:
 
 
 def _single_precision(constant: Any) -> Any:
+    """Replace every float64 in a constant, a tuple of constants or a code object by its float32."""
     if type(constant) is float:
         return np.float32(constant)
     if type(constant) is tuple:
         return tuple(_single_precision(c) for c in constant)
+    if isinstance(constant, types.CodeType):
+        return constant.replace(co_consts=_single_precision(constant.co_consts))
     return constant
 
 
 def _named_globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    for name in function.__code__.co_names:
+    """Yield the functions, floats and tuples that a function reads from its module, by name."""
+    for name in sorted(_global_names(function.__code__)):
         value = function.__globals__.get(name)
         if type(value) in (float, tuple) or isinstance(value, types.FunctionType):
             yield name, value
+
+
+def _global_names(code: types.CodeType) -> set[str]:
+    # Not co_names, where the names of attributes are, too.
+    names = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _global_names(constant)
+    return names
 
 
 def cache_root() -> Path:
@@ -121,7 +144,9 @@ def load_module(name: str, source: str, functions: dict[str, Any], build: Callab
             temporary.write_text(source)
             temporary.replace(path)
     except OSError as error:
-        raise UserError(f"cannot write compiled kernels to {folder}: {error.strerror}; set WARPRUN_CACHE_DIR to a writable folder") from None
+        raise UserError(
+            f"cannot write compiled kernels to {folder}: {error.strerror}; set WARPRUN_CACHE_DIR to a writable folder"
+        ) from None
     unique = f"warprun_kernels_{name}_{key}"
     if build is plain_function:
         unique += "_plain"
@@ -163,12 +188,16 @@ def explain(error: NumbaError, functions: list[types.FunctionType]) -> UserError
 
 
 _NOISE = re.compile(r"^Failed in|^During:|^File \"|^\s*$|There are \d+ candidate|Overload of function|^<source|^\s*[|*]")
-_TELLING = re.compile(r"No implementation of function|Unknown attribute|undefined|NameError|Cannot unify|not supported|Unsupported|Untyped|wrong number|takes|missing")
+_TELLING = re.compile(
+    r"No implementation of function|Unknown attribute|undefined|NameError|Cannot unify|not supported|Unsupported|Untyped|wrong number|takes|missing"
+)
 
 
 def _same_file(shown: str, files: set[str]) -> bool:
     # Numba shortens paths to be relative to the working folder.
-    return any(file == shown or os.path.abspath(shown) == os.path.abspath(file) or file.endswith("/" + shown.lstrip("./")) for file in files)
+    return any(
+        file == shown or os.path.abspath(shown) == os.path.abspath(file) or file.endswith("/" + shown.lstrip("./")) for file in files
+    )
 
 
 def _function_at(functions: list[types.FunctionType], file: str, line: int) -> str | None:

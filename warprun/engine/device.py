@@ -39,7 +39,9 @@ def choose(wanted: str) -> Device:
         return Device("cpu", "asked for")
     if wanted == "cudasim":
         if "numba" in sys.modules and os.environ.get("NUMBA_ENABLE_CUDASIM") != "1":
-            raise UserError("device=cudasim: Numba is already loaded without its simulator; set NUMBA_ENABLE_CUDASIM=1 before Python starts")
+            raise UserError(
+                "device=cudasim: Numba is already loaded without its simulator; set NUMBA_ENABLE_CUDASIM=1 before Python starts"
+            )
         os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
         return Device("cudasim", "asked for; slow, for tests of CUDA kernels without a GPU")
     problem = cuda_problem()

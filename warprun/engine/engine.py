@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from warprun.engine import compile as kernels  # sets up Numba, so it comes before numba itself
+
 from numba.core.errors import NumbaError  # isort: skip
 from warprun.engine import store, trajectory
 from warprun.engine.cpu import CpuKernels
@@ -93,6 +94,11 @@ class Engine:
 
             self._kernels = CudaKernels(module, program.arguments, values, environment, n_envs)
 
+    def compile(self) -> None:
+        """Compile every kernel, or load it from the cache, and reset. Raises UserError where an environment function does not compile."""
+        for kernel in ("step", "sample", "greedy", "reset"):
+            self._run(kernel, 0)
+
     def reset(self) -> None:
         """Begin an episode in every environment and write its observation to row 0."""
         self._run("reset", 0)
@@ -113,19 +119,22 @@ class Engine:
         self._run("step", row)
         self.steps += 1
 
+    def carry_over(self) -> None:
+        """Make the last observations the first of the next rollout."""
+        for group in self.trajectory.groups.values():
+            group.obs[0].copy_(group.obs[-1])
+            if group.mask is not None:
+                group.mask[0].copy_(group.mask[-1])
+
     def collect(self, act: Callable[[Trajectory, int], None]) -> Trajectory:
         """Roll out a whole trajectory; `act(trajectory, row)` writes `policy_output` and `value[row]` of every group."""
-        taken = self.trajectory
-        for group in taken.groups.values():
-            if self.steps:  # else row 0 is the reset's
-                group.obs[0].copy_(group.obs[-1])
-                if group.mask is not None:
-                    group.mask[0].copy_(group.mask[-1])
-        for row in range(taken.horizon):
-            act(taken, row)
+        if self.steps:  # else row 0 is the reset's
+            self.carry_over()
+        for row in range(self.trajectory.horizon):
+            act(self.trajectory, row)
             self.sample(row)
             self.step(row)
-        return taken
+        return self.trajectory
 
     def episodes(self) -> Episodes:
         """Return what ended since the last call, and start counting anew (waits for the device)."""
@@ -183,4 +192,6 @@ def check_memory(environment: Environment, target: Target, device: Device, n_env
     needed = store.bytes_needed(environment, target, n_envs, horizon, n_varied)
     free = torch.cuda.mem_get_info()[0] if device.kind == "cuda" else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > free:
-        raise UserError(f"n_envs={n_envs} with horizon {horizon} needs {needed / 2**30:.1f} GiB on {device.kind}, where {free / 2**30:.1f} GiB are free")
+        raise UserError(
+            f"n_envs={n_envs} with horizon {horizon} needs {needed / 2**30:.1f} GiB on {device.kind}, where {free / 2**30:.1f} GiB are free"
+        )

@@ -17,7 +17,7 @@ def layout(environment: Environment, target: Target, n_envs: int, n_varied: int)
     """Return shape and dtype of the arrays that only the engine sees; environments lie in tiles [tile, slot, actor, lane]."""
     width = lanes(target, environment)
     tiles = -(-n_envs // width)
-    arrays: Layout = {name: ((tiles, width), torch.int32) for name in ("clock", "cuts", "ended", "ended_steps")}
+    arrays: Layout = dict.fromkeys(("clock", "cuts", "ended", "ended_steps"), ((tiles, width), torch.int32))
     if n_varied:
         arrays["varied"] = ((tiles, n_varied, width), torch.float32)
     for group in environment.groups:

@@ -1,0 +1,57 @@
+"""Swing a rod up and hold it there with a motor too weak to lift it at once; equal to Gymnasium's Pendulum-v1.
+
+Source: the equation of motion of a uniform rod about its end, moment of inertia m l^2 / 3; as a learning task: Doya, "Reinforcement
+learning in continuous time and space", Neural Computation 12(1), 2000. Semi-implicit Euler steps; an episode never terminates.
+"""
+
+from typing import NamedTuple
+
+from warprun.environment import Box, float32, single_agent
+from warprun.math import clip, cos, pi, sin, wrap_angle
+from warprun.random import uniform
+
+
+class State(NamedTuple):
+    theta: float32  # angle from upright, rad; not wrapped
+    omega: float32  # rad/s
+
+
+class Params(NamedTuple):
+    gravity: float = 10.0  # m/s^2
+    mass: float = 1.0  # kg
+    length: float = 1.0  # m
+    dt: float = 0.05  # s
+    omega_limit: float = 8.0  # rad/s
+    omega_cost: float = 0.1  # s^2/rad^2
+    torque_cost: float = 0.001  # 1/(N m)^2
+    theta_start: float = pi  # bound of the angle at reset, rad
+    omega_start: float = 1.0  # bound of the velocity at reset, rad/s
+
+
+def reset(rng, p):
+    return State(uniform(rng, 0, -p.theta_start, p.theta_start), uniform(rng, 1, -p.omega_start, p.omega_start))
+
+
+def step(s, action, p):
+    torque = action[0]
+    angle = wrap_angle(s.theta)
+    cost = angle * angle + p.omega_cost * s.omega * s.omega + p.torque_cost * torque * torque
+    acceleration = 1.5 * p.gravity / p.length * sin(s.theta) + 3.0 / (p.mass * p.length * p.length) * torque
+    omega = clip(s.omega + acceleration * p.dt, -p.omega_limit, p.omega_limit)
+    return State(s.theta + omega * p.dt, omega), -cost, False
+
+
+def observe(s):
+    return cos(s.theta), sin(s.theta), s.omega
+
+
+environment = single_agent(
+    state=State,
+    params=Params,
+    observation=Box(3, (-1.0, -1.0, -Params().omega_limit), (1.0, 1.0, Params().omega_limit)),
+    action=Box(1, -2.0, 2.0),
+    reset=reset,
+    step=step,
+    observe=observe,
+    time_limit=200,
+)

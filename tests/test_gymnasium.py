@@ -1,0 +1,169 @@
+"""The classic control environments against Gymnasium's: one step from random states, spaces, time limits, distributions at reset."""
+
+import importlib
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import pytest
+from scipy import stats
+
+from warprun.engine.compile import device_function
+from warprun.environment import Box, Environment, arguments
+from warprun.random import RESET, Rng
+
+STATES = 1000
+u, f = np.uint32, np.float32
+
+# Gymnasium's id; bounds of the random states, a little beyond where an episode ends; largest error relative to 1 + |value|
+CASES = {
+    "cartpole": SimpleNamespace(id="CartPole-v1", reach=(2.6, 4.0, 0.23, 4.0), tolerance=1e-6),
+    "acrobot": SimpleNamespace(id="Acrobot-v1", reach=(np.pi, np.pi, 4 * np.pi, 9 * np.pi), tolerance=1e-5),
+    "mountain_car": SimpleNamespace(id="MountainCar-v0", reach=((-1.2, 0.6), 0.07), tolerance=1e-6),
+    "mountain_car_continuous": SimpleNamespace(id="MountainCarContinuous-v0", reach=((-1.2, 0.6), 0.07), tolerance=1e-6),
+    "pendulum": SimpleNamespace(id="Pendulum-v1", reach=(20.0, 8.0), tolerance=1e-6),
+}
+
+
+def load(name: str) -> Environment:
+    return importlib.import_module(f"warprun.envs.{name}").environment
+
+
+def near_threshold(name: str, after: np.ndarray) -> bool:
+    """Tell whether a state after a step is so near to where `terminated` changes that float32 may see it on the other side."""
+    if name == "cartpole":
+        margins = [abs(after[0]) - 2.4, abs(after[2]) - 12 * np.pi / 180]
+    elif name == "acrobot":
+        margins = [-np.cos(after[0]) - np.cos(after[0] + after[1]) - 1.0]
+    elif name == "mountain_car":
+        margins = [after[0] - 0.5, after[1]]
+    elif name == "mountain_car_continuous":
+        margins = [after[0] - 0.45, after[1]]
+    else:
+        margins = [1.0]
+    return min(map(abs, margins)) < 1e-5
+
+
+def tolerance(name: str, after: np.ndarray) -> float:
+    """Return the largest error relative to 1 + |value| of a step to this state."""
+    if name == "acrobot" and (abs(after[2]) >= 4 * np.pi or abs(after[3]) >= 9 * np.pi):
+        return 3e-4  # accelerations of thousands of rad/s^2 cancel within the step that a speed limit ends
+    return CASES[name].tolerance
+
+
+def call(function, compiled, params, **given):
+    """Call an environment function, compiled, with what it asks for by name."""
+    given["p"] = params
+    return compiled(*(given[name] for name in arguments(function)))
+
+
+def single_precision(params) -> tuple:
+    return type(params)(*(f(value) if type(value) is float else value for value in params))
+
+
+def relative(ours, theirs) -> float:
+    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    return float(np.max(np.abs(ours - theirs) / (1.0 + np.abs(theirs))))
+
+
+@pytest.fixture(params=CASES)
+def name(request):
+    return request.param
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_step(name):
+    case, environment = CASES[name], load(name)
+    group, step = environment.group("agent"), environment.phases[0].function
+    theirs = gymnasium.make(case.id).unwrapped
+    theirs.reset(seed=0)
+    compiled_step, compiled_observe = device_function(step), device_function(group.observe)
+    params = single_precision(environment.params())
+    random = np.random.default_rng(20)
+    bounds = np.array([b if isinstance(b, tuple) else (-b, b) for b in case.reach])
+    terminations = 0
+    for _ in range(STATES):
+        state = random.uniform(*bounds.T).astype(f)
+        if isinstance(group.action, Box):
+            action = random.uniform(*np.transpose(group.action.bounds())).astype(f)
+            argument = tuple(action)
+        else:
+            action = int(random.integers(group.action.n))
+            argument = np.int32(action)
+        theirs.state = state.astype(np.float64)
+        theirs.steps_beyond_terminated = None  # CartPole's reward would remember the state before
+        expected_obs, expected_reward, expected_terminated, _, _ = theirs.step(action)
+        after = np.asarray(theirs.state, np.float64)
+        ours, reward, terminated = call(step, compiled_step, params, s=group.state(*state), action=argument, t=np.int32(0), i=np.int32(0))
+        assert isinstance(terminated, bool)
+        limit = tolerance(name, after)
+        message = f"state {state}, action {action}"
+        obs = call(group.observe, compiled_observe, params, s=ours, t=np.int32(1), i=np.int32(0))
+        assert relative(obs, expected_obs) < limit, message
+        difference = np.subtract(ours, after, dtype=np.float64)
+        if name == "acrobot":  # -pi and pi are the same angle
+            difference[:2] -= 2 * np.pi * np.round(difference[:2] / (2 * np.pi))
+        assert np.max(np.abs(difference) / (1.0 + np.abs(after))) < limit, message
+        if not near_threshold(name, after):
+            assert terminated == expected_terminated, message
+            terminations += terminated
+            assert name == "pendulum" or relative(reward, expected_reward) < limit, message
+        if name == "pendulum" and abs(np.remainder(float(state[0]), 2 * np.pi) - np.pi) > 1e-4:
+            assert relative(reward, expected_reward) < limit, message
+    assert (0 < terminations < STATES) == (name != "pendulum")
+
+
+def test_spaces_and_time_limit(name):
+    environment, theirs = load(name), gymnasium.make(CASES[name].id)
+    group = environment.group("agent")
+    assert environment.time_limit == theirs.spec.max_episode_steps
+    assert group.observation.size == theirs.observation_space.shape[0]
+    low, high = zip(*group.observation.bounds(), strict=True)
+    np.testing.assert_array_equal(f(low), theirs.observation_space.low)
+    np.testing.assert_array_equal(f(high), theirs.observation_space.high)
+    if isinstance(group.action, Box):
+        low, high = zip(*group.action.bounds(), strict=True)
+        np.testing.assert_array_equal(f(low), theirs.action_space.low)
+        np.testing.assert_array_equal(f(high), theirs.action_space.high)
+    else:
+        assert group.action.n == theirs.action_space.n
+
+
+def test_reset_distribution(name):
+    environment, theirs = load(name), gymnasium.make(CASES[name].id).unwrapped
+    group = environment.group("agent")
+    reset = device_function(group.reset)
+    params = single_precision(environment.params())
+    theirs.reset(seed=11)
+    expected, ours = [], []
+    for n in range(2 * STATES):
+        theirs.reset()
+        expected.append(np.asarray(theirs.state, f))
+        rng = Rng(u(5), u(0), u(n), u(0), u(RESET << 24))
+        ours.append(call(group.reset, reset, params, rng=rng, i=np.int32(0)))
+    for a, b in zip(np.transpose(ours), np.transpose(expected), strict=True):
+        assert stats.ks_2samp(a, b).pvalue > 1e-3
+        np.testing.assert_allclose([a.min(), a.max()], [b.min(), b.max()], rtol=0.01)  # KS sees little of the ends
+    correlations = np.corrcoef(np.transpose(ours)[np.std(ours, axis=0) > 0])
+    assert np.abs(np.atleast_2d(correlations)[np.triu_indices(np.atleast_2d(correlations).shape[0], 1)]).max(initial=0.0) < 0.1
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_plain_python_is_the_same(name):
+    """The path of the debugger: a hundred steps as plain Python, each against the compiled step from the same state."""
+    environment = load(name)
+    group, step = environment.group("agent"), environment.phases[0].function
+    compiled = device_function(step)
+    params = environment.params()
+    state = call(group.reset, group.reset, params, rng=Rng(u(5), u(0), u(0), u(0), u(RESET << 24)), i=0)
+    box = isinstance(group.action, Box)
+    for t in range(100):
+        action = (f(np.sin(t)),) if box else np.int32(t % group.action.n)
+        given = {"action": action, "t": np.int32(t), "i": np.int32(0)}
+        expected = call(step, compiled, single_precision(params), s=group.state(*map(f, state)), **given)
+        state, reward, terminated = call(step, step, params, s=state, **given)
+        assert relative(state, expected[0]) < CASES[name].tolerance
+        assert relative(reward, expected[1]) < CASES[name].tolerance
+        assert {type(value) for value in state} == {np.float32}
+        if terminated:
+            break

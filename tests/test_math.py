@@ -1,0 +1,225 @@
+"""warprun.math against float64 NumPy: accuracy over wide ranges and edge cases, as plain Python and compiled; what the PTX holds."""
+
+import numpy as np
+import pytest
+from numba import njit
+
+import warprun.math
+from warprun.engine.compile import FLAGS, device_function
+
+NAN, INF = float("nan"), float("inf")
+FAR = 50_000.0
+
+
+def spread(low: float, high: float, count: int = 200_000) -> np.ndarray:
+    """Return float32 of either sign, spread evenly over the exponents from `low` to `high`."""
+    bounds = np.float32([low, high]).view(np.int32)
+    x = np.random.default_rng(1).integers(*bounds, count, dtype=np.int32).view(np.float32)
+    return np.concatenate([x, -x])
+
+
+def even(low: float, high: float, count: int = 400_000) -> np.ndarray:
+    """Return float32 spread evenly from `low` to `high`."""
+    return np.random.default_rng(2).uniform(low, high, count).astype(np.float32)
+
+
+def softplus(x):
+    return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def sigmoid(x):
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+# name, inputs, reference, largest error: in ulp of the result, or absolute
+ACCURACY = {
+    "sin, a turn": ("sin", spread(1e-30, np.pi), np.sin, 2.1, None),
+    "sin, far": ("sin", even(-FAR, FAR), np.sin, None, 1.3e-7),
+    "sin, very far": ("sin", even(-1e5, 1e5), np.sin, None, 1.5e-6),
+    "cos, a turn": ("cos", spread(1e-30, np.pi), np.cos, 2.1, None),
+    "cos, far": ("cos", even(-FAR, FAR), np.cos, None, 1.3e-7),
+    "cos, very far": ("cos", even(-1e5, 1e5), np.cos, None, 1.5e-6),
+    "tan": ("tan", even(-1.57, 1.57), np.tan, 5.0, None),
+    "exp, normal": ("exp", even(-87.3, 88.72), np.exp, 1.1, None),
+    "exp, subnormal": ("exp", even(-104.0, -87.3), np.exp, 1.1, None),
+    "exp, near 0": ("exp", spread(1e-30, 1.0), np.exp, 1.1, None),
+    "log, normal": ("log", abs(spread(1.2e-38, 3.4e38)), np.log, 1.2, None),
+    "log, subnormal": ("log", abs(spread(1e-45, 1.2e-38)), np.log, 1.2, None),
+    "log, near 1": ("log", even(0.5, 2.0), np.log, 1.2, None),
+    "tanh": ("tanh", spread(1e-37, 20.0), np.tanh, 6.0, 3.5e-7),
+    "tanh, even": ("tanh", even(-10.0, 10.0), np.tanh, 6.0, 3.5e-7),
+    "sigmoid": ("sigmoid", even(-87.0, 30.0), sigmoid, 3.0, None),
+    "softplus": ("softplus", even(-87.0, 30.0), softplus, 2.2, None),
+    "softplus, near 0": ("softplus", spread(1e-30, 80.0), softplus, 2.2, None),
+    "sqrt": ("sqrt", abs(spread(1e-45, 3.4e38)), np.sqrt, 0.501, None),
+    "floor": ("floor", spread(1e-10, 1e12), np.floor, 0.0, None),
+    "floor, small": ("floor", even(-20.0, 20.0), np.floor, 0.0, None),
+}
+
+EDGES = {
+    "sin": {0.0: 0.0, INF: NAN, -INF: NAN, NAN: NAN, 2e7: NAN},
+    "cos": {0.0: 1.0, 1e-4: 1.0, INF: NAN, -INF: NAN, NAN: NAN, 2e7: NAN},
+    "wrap_angle": {0.0: 0.0, 3.0: 3.0, -3.0: -3.0, NAN: NAN, INF: NAN},
+    "exp": {0.0: 1.0, 88.8: INF, 1e30: INF, INF: INF, -104.1: 0.0, -1e30: 0.0, -INF: 0.0, NAN: NAN},
+    "log": {1.0: 0.0, 0.0: -INF, -1.0: NAN, -1e-40: NAN, -INF: NAN, INF: INF, NAN: NAN},
+    "tanh": {0.0: 0.0, 9.02: 1.0, -9.02: -1.0, 1e30: 1.0, INF: 1.0, -INF: -1.0, NAN: NAN},
+    "sigmoid": {0.0: 0.5, 100.0: 1.0, INF: 1.0, -INF: 0.0, -1e30: 0.0, NAN: NAN},
+    "softplus": {-INF: 0.0, -1e30: 0.0, 1e30: 1e30, INF: INF, NAN: NAN},
+    "sqrt": {0.0: 0.0, 4.0: 2.0, -1.0: NAN, -INF: NAN, INF: INF, NAN: NAN},
+    "floor": {0.0: 0.0, -0.5: -1.0, 0.99999994: 0.0, -2.0: -2.0, 8388607.5: 8388607.0, -8388607.5: -8388608.0, INF: INF, NAN: NAN},
+}
+
+
+def loop(name: str):
+    """Return a compiled loop of a function of one argument over an array."""
+    function = device_function(getattr(warprun.math, name))
+
+    @njit(**FLAGS)
+    def run(x, out):
+        for n in range(x.size):
+            out[n] = function(x[n])
+
+    return run
+
+
+def in_ulps(error: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest error in units of the last place of the expected float32."""
+    return np.max(error / np.spacing(np.abs(expected).astype(np.float32)).astype(np.float64))
+
+
+LOOPS = {name: loop(name) for name in {case[0] for case in ACCURACY.values()} | {"wrap_angle"}}
+
+
+def compiled(name: str, x: np.ndarray) -> np.ndarray:
+    out = np.empty_like(x)
+    LOOPS[name](x, out)
+    return out
+
+
+def plain(name: str, x: np.ndarray) -> np.ndarray:
+    results = [getattr(warprun.math, name)(value) for value in x]
+    assert {type(result) for result in results} == {np.float32}
+    return np.array(results)
+
+
+@pytest.mark.parametrize("mode", [compiled, plain])
+@pytest.mark.parametrize("case", ACCURACY)
+def test_accuracy(case, mode):
+    name, x, reference, ulps, absolute = ACCURACY[case]
+    if mode is plain:
+        x = x[:: x.size // 3000]
+    expected = reference(x.astype(np.float64))
+    error = np.abs(mode(name, x) - expected)
+    if ulps is not None:
+        assert in_ulps(error, expected) <= ulps
+    if absolute is not None:
+        assert np.max(error) <= absolute
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", EDGES)
+def test_edges(name):
+    function = getattr(warprun.math, name)
+    both = device_function(function)
+    for x, expected in EDGES[name].items():
+        for f in (function, both):
+            np.testing.assert_array_equal(np.float32(f(np.float32(x))), np.float32(expected), err_msg=f"{name}({x})")
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "tanh"])
+def test_never_beyond_one(name):
+    peaks = np.arange(-30, 30) * (np.pi / 2)
+    near = (peaks[:, None] + np.linspace(-2e-3, 2e-3, 4001)).astype(np.float32).ravel()
+    assert np.abs(compiled(name, near)).max() == 1.0
+    assert np.abs(plain(name, near[::20])).max() <= 1.0
+
+
+@pytest.mark.parametrize("mode", [compiled, plain])
+def test_wrap_angle(mode):
+    x = even(-FAR, FAR, 2_000 if mode is plain else 400_000)
+    wrapped = mode("wrap_angle", x)
+    turns = (wrapped - x.astype(np.float64)) / (2 * np.pi)
+    assert np.max(np.abs(turns - np.round(turns))) * 2 * np.pi <= 1.3e-7
+    assert np.max(np.abs(wrapped) - 5e-8 * np.abs(x)) <= np.pi + 1e-7
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_atan2():
+    function = warprun.math.atan2
+    both = device_function(function)
+
+    @njit(**FLAGS)
+    def run(y, x, out):
+        for n in range(x.size):
+            out[n] = both(y[n], x[n])
+
+    random = np.random.default_rng(3)
+    for x in (spread(1e-15, 1e15), random.normal(size=400_000).astype(np.float32)):
+        y = random.permutation(x)
+        out = np.empty_like(x)
+        run(y, x, out)
+        expected = np.arctan2(y.astype(np.float64), x.astype(np.float64))
+        assert in_ulps(np.abs(out - expected), expected) <= 2.0
+        some = slice(None, None, 200)
+        np.testing.assert_allclose([function(a, b) for a, b in zip(y[some], x[some], strict=True)], expected[some], rtol=2.4e-7)
+    for y in (0.0, 1.0, -1.0, INF, -INF, NAN):
+        for x in (0.0, 1.0, -1.0, INF, -INF, NAN):
+            for f in (function, both):
+                np.testing.assert_allclose(f(np.float32(y), np.float32(x)), np.arctan2(y, x), rtol=2.4e-7, err_msg=f"{y} {x}")
+
+
+def test_choices():
+    values = [np.float32(v) for v in (-2.0, -0.5, 0.0, 0.5, 3.0, INF, -INF, NAN)]
+    for transform in (lambda f: f, device_function):
+        minimum, maximum, clip = (transform(f) for f in (warprun.math.minimum, warprun.math.maximum, warprun.math.clip))
+        for a in values:
+            np.testing.assert_array_equal(clip(a, np.float32(-1.0), np.float32(1.0)), np.clip(a, -1.0, 1.0))
+            for b in values:
+                np.testing.assert_array_equal(minimum(a, b), np.minimum(a, b))
+                np.testing.assert_array_equal(maximum(a, b), np.maximum(a, b))
+        where = transform(warprun.math.where)
+        assert where(True, np.float32(1.0), np.float32(2.0)) == 1.0
+        assert where(False, np.int32(1), np.int32(2)) == 2
+        assert minimum(np.int32(3), np.int32(2)) == 2
+
+
+def test_python_numbers_are_taken_as_float32():
+    assert type(warprun.math.sin(0.5)) is np.float32
+    assert warprun.math.cos(1) == warprun.math.cos(np.float32(1.0))
+
+
+def test_ptx(monkeypatch):
+    """No float64, no memory of a thread's own, no branch, no call: whatever the GPU."""
+    cuda = pytest.importorskip("numba.cuda")
+    import numba.cuda.dispatcher
+    from numba import float32
+
+    class Device:
+        compute_capability = (8, 0)
+
+    monkeypatch.setattr(numba.cuda.dispatcher, "get_current_device", lambda: Device, raising=False)
+    functions = {name: device_function(getattr(warprun.math, name)) for name in LOOPS}
+    atan2, minimum, clip = (device_function(getattr(warprun.math, name)) for name in ("atan2", "minimum", "clip"))
+
+    def two(x, out):
+        n = cuda.grid(1)
+        out[n] = clip(minimum(atan2(x[n], out[n]), x[n]), x[n], out[n])
+
+    def one(function):
+        def kernel(x, out):
+            n = cuda.grid(1)
+            out[n] = function(x[n])
+
+        return kernel
+
+    kernels = {name: one(function) for name, function in functions.items()} | {"atan2, minimum, clip": two}
+    for name, kernel in kernels.items():
+        try:
+            ptx, _ = cuda.compile_ptx(kernel, (float32[::1], float32[::1]), cc=(8, 0))
+        except Exception as error:
+            if "nvvm" in str(error).lower():
+                pytest.skip(f"no NVVM here: {error}")
+            raise
+        instructions = [line.strip() for line in ptx.splitlines() if line.startswith("\t")]
+        for word in (".f64", ".local", "bra ", "call"):
+            assert not [line for line in instructions if word in line], (name, word)

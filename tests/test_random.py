@@ -1,0 +1,128 @@
+"""Counter-based draws: the published Philox numbers, distributions, independence; the same bits in plain Python and compiled."""
+
+import numpy as np
+import pytest
+from numba import njit
+from scipy import stats
+
+from warprun import random
+from warprun.engine.compile import FLAGS, device_function
+from warprun.random import Rng
+
+u = np.uint32
+philox, bits, uniform, randint, normal = map(device_function, (random.philox, random.bits, random.uniform, random.randint, random.normal))
+
+# Counter, key, result: file kat_vectors of the Random123 distribution, lines "philox4x32 10".
+KNOWN = [
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    ((0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0), (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)),
+]
+
+
+def source(seed=(7, 0), environment=0, step=0, purpose=random.STEP, actor=0) -> Rng:
+    return Rng(u(seed[0]), u(seed[1]), u(environment), u(step), u(purpose << 24 | actor))
+
+
+@njit(**FLAGS)
+def fill(draw, rng, first, last, low, high, out):
+    """Fill out[environment, index] with uniform draws of these environments."""
+    for n in range(out.shape[0]):
+        place = Rng(rng.seed_low, rng.seed_high, u(rng.environment + n), rng.step, rng.source)
+        for index in range(first, last):
+            out[n, index - first] = draw(place, index, low, high)
+
+
+def uniforms(rng: Rng, n_envs: int, n_draws: int, low=0.0, high=1.0) -> np.ndarray:
+    out = np.empty((n_envs, n_draws), np.float32)
+    fill(uniform, rng, 0, n_draws, np.float32(low), np.float32(high), out)
+    return out
+
+
+@pytest.mark.parametrize("counter, key, expected", KNOWN)
+@pytest.mark.parametrize("function", [random.philox, philox], ids=["plain", "compiled"])
+def test_known_answers(function, counter, key, expected):
+    assert tuple(int(word) for word in function(*(u(c) for c in counter), *(u(k) for k in key))) == expected
+
+
+def test_plain_and_compiled_agree():
+    for environment in (0, 1, 12345, 0xFFFFFFFF):
+        rng = source((0x89ABCDEF, 0x1234567), environment, 3, random.ACTION, 51)
+        for index in range(9):
+            assert int(random.bits(rng, index)) == int(bits(rng, index))
+            low, high = np.float32(-1.5), np.float32(2.0)
+            assert random.uniform(rng, index, low, high) == pytest.approx(uniform(rng, index, low, high), abs=3e-7)
+            assert random.randint(rng, index, 6) == randint(rng, index, 6)
+            assert random.normal(rng, index) == pytest.approx(normal(rng, index), rel=2e-6, abs=2e-6)
+
+
+def test_types():
+    rng = source()
+    assert type(random.bits(rng, 0)) is np.uint32
+    assert type(random.uniform(rng, 0, -1.0, 1.0)) is np.float32
+    assert type(random.randint(rng, 0, 5)) is np.int32
+    assert type(random.normal(rng, 0)) is np.float32
+
+
+def test_uniform():
+    x = uniforms(source(), 20_000, 12)
+    assert x.min() >= 0.0
+    assert x.max() < 1.0
+    for column in x.T:
+        assert stats.kstest(column, "uniform").pvalue > 1e-3
+    correlations = np.corrcoef(x.T)[np.triu_indices(12, 1)]  # of standard deviation 1 / sqrt(20000) = 0.0071
+    assert np.abs(correlations).max() < 0.032
+
+
+def test_uniform_bounds():
+    x = uniforms(source(), 20_000, 4, -3.0, 5.0)
+    assert x.min() >= -3.0
+    assert x.max() < 5.0
+    assert stats.kstest(x.ravel(), "uniform", args=(-3.0, 8.0)).pvalue > 1e-3
+
+
+def test_environments_are_independent():
+    x = uniforms(source(), 8, 20_000)
+    correlations = np.corrcoef(x)[np.triu_indices(8, 1)]
+    assert np.abs(correlations).max() < 0.032
+
+
+def test_every_word_of_the_counter_and_key_counts():
+    """One changed purpose, actor, step, environment or half of the seed: other draws, uncorrelated with the first."""
+    base = uniforms(source(), 1, 20_000).ravel()
+    others = [source(purpose=p) for p in range(5) if p != random.STEP]
+    others += [source(actor=1), source(step=1), source(environment=1), source(seed=(8, 0)), source(seed=(7, 1))]
+    for rng in others:
+        other = uniforms(rng, 1, 20_000).ravel()
+        assert np.mean(other == base) < 1e-3
+        assert abs(np.corrcoef(base, other)[0, 1]) < 0.032
+        assert stats.ks_2samp(base, other).pvalue > 1e-3
+
+
+def test_randint():
+    @njit(**FLAGS)
+    def count(rng, n, draws):
+        counts = np.zeros(n, np.int64)
+        for index in range(draws):
+            counts[randint(rng, index, n)] += 1
+        return counts
+
+    for n in (1, 2, 7, 1000):
+        counts = count(source(), n, 100_000)
+        assert counts.min() > 0
+        if n > 1:
+            assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_normal():
+    @njit(**FLAGS)
+    def draw(rng, out):
+        for index in range(out.size):
+            out[index] = normal(rng, index)
+
+    x = np.empty(200_000, np.float32)
+    draw(source(), x)
+    assert np.isfinite(x).all()
+    assert stats.kstest(x, "norm").pvalue > 1e-3
+    assert abs(stats.kurtosis(x)) < 0.05
+    assert abs(np.corrcoef(x[:-1], x[1:])[0, 1]) < 0.01

@@ -1,0 +1,219 @@
+"""What A2C and PPO share: a learner for every group, from the rollout to rows with advantages, and one gradient step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+
+from warprun.agents.config import OnPolicyConfig, check, check_groups, group_config
+from warprun.agents.normalization import RewardNormalizer
+from warprun.agents.optimizers import OPTIMIZERS, clip_norm
+from warprun.agents.policy import Policy
+from warprun.agents.returns import explained_variance, gae, nstep
+from warprun.agents.slices import Slices
+from warprun.engine.trajectory import Trajectory
+from warprun.environment import Group
+from warprun.errors import UserError
+
+C = TypeVar("C", bound=OnPolicyConfig)
+RETURNS = "/reward/returns"
+"""Names of the tensors whose shape [N, A] an agent learns from its first rollout."""
+
+
+class Batch(NamedTuple):
+    """Rows of a rollout, R = T*N*A of them or some; features F, mask entries M, components C."""
+
+    obs: torch.Tensor
+    """[R, F]."""
+    mask: torch.Tensor | None
+    """[R, M] bool."""
+    action: torch.Tensor
+    """[R, C]."""
+    log_prob: torch.Tensor
+    """[R]: of `action` under the policy of the rollout."""
+    value: torch.Tensor
+    """[R]: by the network of the rollout."""
+    advantage: torch.Tensor
+    """[R]."""
+    returns: torch.Tensor
+    """[R]: what the value should be."""
+
+    def rows(self, index: slice | torch.Tensor) -> Batch:
+        """Return the rows that `index` picks: views for a slice, copies for a tensor of row numbers."""
+        return Batch(*(None if tensor is None else tensor[index] for tensor in self))  # type: ignore[arg-type]
+
+
+class Learner(Generic[C]):
+    """One group's policy and everything that trains it."""
+
+    def __init__(self, config: C, group: Group, device: torch.device, slices: Slices, seed: int) -> None:
+        self.config = config
+        self.name = group.name
+        self.policy = Policy(group, config.network, config.normalize_obs, device, slices, seed)
+        self.optimizer = OPTIMIZERS[config.optimizer.name](self.policy.parameters, config.optimizer)
+        self.reward_normalizer = RewardNormalizer(config.gamma, device) if config.normalize_reward else None
+        # Tensors, so that a captured update reads what the schedule last wrote.
+        self.learning_rate = torch.zeros((), dtype=torch.float64, device=device)
+        self.entropy_coef = torch.zeros((), device=device)
+        self.average: Callable[[torch.Tensor], object] = _alone
+        """Averages a tensor in place over all processes that train together."""
+
+    def schedule(self, progress: float) -> None:
+        """Set what changes over the run to its value at `progress`, 0 to 1."""
+        config = self.config
+        self.learning_rate.fill_(_linear(config.learning_rate, config.learning_rate_end, progress))
+        self.entropy_coef.fill_(_linear(config.entropy_coef, config.entropy_coef_end, progress))
+
+    def batch(self, trajectory: Trajectory) -> Batch:
+        """Return the rows of `trajectory` with their advantages and returns."""
+        group, config = trajectory.groups[self.name], self.config
+        terminated, truncated = trajectory.terminated[..., None], trajectory.truncated[..., None]
+        reward = self.reward_normalizer(group.reward, terminated | truncated) if self.reward_normalizer else group.reward
+        following = self.next_value(trajectory)
+        if config.advantage == "gae":
+            advantage, returns = gae(reward, group.value, following, terminated, truncated, config.gamma, config.gae_lambda)
+        else:
+            returns = nstep(reward, following, terminated, truncated, config.gamma, config.n_step)
+            advantage = returns - group.value
+        mask = None if group.mask is None else group.mask[:-1].flatten(0, 2)
+        obs, action = group.obs[:-1].flatten(0, 2), group.action.flatten(0, 2)
+        return Batch(obs, mask, action, group.log_prob.flatten(), group.value.flatten(), advantage.flatten(), returns.flatten())
+
+    def next_value(self, trajectory: Trajectory) -> torch.Tensor:
+        """Return V of the observation that each step led to, [T, N, A]: where truncated the final one, where terminated 0."""
+        group, policy = trajectory.groups[self.name], self.policy
+        actors = group.value.shape[1:]
+        bootstrap = policy.values(group.obs[-1].flatten(0, 1)).view(1, *actors)
+        final_value = policy.values(group.final_obs.flatten(0, 2)).view(-1, *actors)
+        slot = trajectory.final_slot()[..., None].expand(-1, *actors)
+        following = torch.cat((group.value[1:], bootstrap))
+        following = torch.where(trajectory.truncated[..., None], final_value.gather(0, slot), following)
+        return following.masked_fill_(trajectory.terminated[..., None], 0.0)
+
+    def gradient(self, terms: Callable[[slice], tuple[torch.Tensor, ...]], rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the flat gradient [P] of the loss `terms(part)[0]` over `rows` rows, and the means of all terms, [K]."""
+        gradient, means = self.policy.slices.gradient(terms, self.policy.leaves, rows)
+        self.average(gradient)
+        return gradient, means
+
+    def step(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Move the parameters against `gradient` [P], clipped in place; return the norm it had, []."""
+        norm = clip_norm(gradient, self.config.max_grad_norm)
+        self.optimizer.step(self.policy.parameters, gradient, self.learning_rate)
+        return norm
+
+    def report(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return the metrics that every update has."""
+        return {
+            "explained_variance": explained_variance(batch.value, batch.returns),
+            "learning_rate": self.learning_rate.clone(),
+        }
+
+    def trained(self) -> list[torch.Tensor]:
+        """Return the tensors that a gradient step changes."""
+        return [self.policy.parameters, *self.optimizer.tensors().values()]
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the state by name."""
+        tensors = self.policy.tensors()
+        tensors |= {f"optimizer/{name}": tensor for name, tensor in self.optimizer.tensors().items()}
+        if self.reward_normalizer:
+            tensors |= {f"reward/{name}": tensor for name, tensor in self.reward_normalizer.tensors().items()}
+        return tensors
+
+
+class OnPolicyAgent(Generic[C]):
+    """Everything of an agent but how it learns from a batch: one policy for each group, each trained on its own."""
+
+    def __init__(self, config: C, groups: tuple[Group, ...], device: torch.device, threads: int, seed: int) -> None:
+        check(config)
+        check_groups(config, [group.name for group in groups])
+        slices = Slices(device, threads)
+        # Weyl's constant keeps the seeds of the groups of neighbouring runs apart.
+        seeds = [(seed + i * 0x9E3779B9) % 2**63 for i in range(len(groups))]
+        self.learners = [
+            Learner(group_config(config, group.name), group, device, slices, seed_of_group)
+            for group, seed_of_group in zip(groups, seeds, strict=True)
+        ]
+        self.seed = seed
+        self.updates = torch.zeros((), dtype=torch.int64, device=device)
+        """Updates so far."""
+
+    @property
+    def n_parameters(self) -> int:
+        """Numbers that are trained."""
+        return sum(learner.policy.parameters.numel() for learner in self.learners)
+
+    def act(self, trajectory: Trajectory, t: int) -> None:
+        """Write every group's `policy_output` and `value[t]` for the observations of step `t`."""
+        for learner in self.learners:
+            group = trajectory.groups[learner.name]
+            # Views, never copies: what is written must arrive in the trajectory.
+            outputs, features = group.policy_output.shape[-1], group.obs.shape[-1]
+            learner.policy.act(group.obs[t].view(-1, features), group.policy_output.view(-1, outputs), group.value[t].view(-1))
+
+    def update(self, trajectory: Trajectory, progress: float) -> dict[str, torch.Tensor]:
+        """Learn from a rollout at `progress`, 0 to 1, of the run; return metrics, [] each, that nobody has read yet."""
+        self.schedule(progress)
+        return self.learn(trajectory)
+
+    def schedule(self, progress: float) -> None:
+        """Set learning rates and coefficients: the part of an update that a CUDA graph cannot hold."""
+        for learner in self.learners:
+            learner.schedule(progress)
+
+    def learn(self, trajectory: Trajectory) -> dict[str, torch.Tensor]:
+        """Learn from a rollout; nothing in it depends on numbers read from the device, so that a CUDA graph can hold it."""
+        metrics: dict[str, torch.Tensor] = {}
+        for learner in self.learners:
+            batch = learner.batch(trajectory)
+            prefix = "loss" if len(self.learners) == 1 else f"loss/{learner.name}"
+            found = self.learn_group(learner, batch) | learner.report(batch)
+            metrics |= {f"{prefix}/{name}": value for name, value in found.items()}
+            # Only now: the policy of the rollout, and so the ratios of this update, belong to the statistics before it.
+            learner.policy.observe(batch.obs)
+        self.updates += 1
+        return metrics
+
+    def learn_group(self, learner: Learner[C], batch: Batch) -> dict[str, torch.Tensor]:
+        """Train the policy of one group on the rows of a rollout; return its metrics."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return everything that a checkpoint needs, by name: the tensors themselves, not copies."""
+        tensors = {"updates": self.updates}
+        for learner in self.learners:
+            tensors |= {f"{learner.name}/{name}": tensor for name, tensor in learner.tensors().items()}
+        return tensors
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """Take over what `state()` of an agent with the same settings returned."""
+        own = self.state()
+        if own.keys() != state.keys():
+            raise UserError(f"the checkpoint is of an agent with other settings: {sorted(own.keys() ^ state.keys())[0]} is in one only")
+        for name, tensor in own.items():
+            if tensor.shape != state[name].shape and not name.endswith(RETURNS):
+                raise UserError(
+                    f"the checkpoint is of another agent: {name} has shape {tuple(state[name].shape)} in it, here {tuple(tensor.shape)}"
+                )
+        for name, tensor in own.items():
+            if name.endswith(RETURNS):
+                tensor.resize_(state[name].shape)
+            tensor.copy_(state[name])
+
+
+def normalize_advantage(advantage: torch.Tensor) -> torch.Tensor:
+    """Return `advantage` [R] with mean 0 and (unbiased) standard deviation 1."""
+    if len(advantage) < 2:
+        raise UserError("agent.normalize_advantage=true needs at least 2 rows (horizon x n_envs x actors) in each gradient step")
+    return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+
+
+def _linear(start: float, end: float | None, progress: float) -> float:
+    return start if end is None else start + (end - start) * min(max(progress, 0.0), 1.0)
+
+
+def _alone(tensor: torch.Tensor) -> None:
+    """Do nothing: one process is its own average."""

@@ -1,0 +1,80 @@
+"""The policy and value of one group: network, log standard deviations, parameters in one flat tensor, observation normaliser."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from warprun.agents.config import NetworkConfig
+from warprun.agents.networks import flatten_parameters, make_network
+from warprun.agents.normalization import ObservationNormalizer, moments
+from warprun.agents.slices import Slices
+from warprun.environment import Box, Group
+
+
+class Policy:
+    """What acts for one group. Rows are actors: [B, F] stands for [..., N, A, F] flattened."""
+
+    def __init__(self, group: Group, config: NetworkConfig, normalize_obs: bool, device: torch.device, slices: Slices, seed: int) -> None:
+        self.space = group.action
+        self.slices = slices
+        is_box = isinstance(group.action, Box)
+        # Made on the CPU whatever the device, so that a seed means the same first parameters everywhere.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            modules = nn.ModuleDict(
+                {"network": make_network(group.observation.size, group.action.components if is_box else group.action.outputs, config)}
+            )
+        self.network = modules["network"]
+        self.log_std = nn.Parameter(torch.full((group.action.components if is_box else 0,), config.log_std_init))
+        modules.register_parameter("log_std", self.log_std)
+        self.parameters = flatten_parameters(modules.to(device))
+        """[P]; order: the network's parameters as it lists them, then, for Box, the log standard deviations."""
+        self.leaves = list(modules.parameters())
+        """The parameters by layer, views of `parameters`."""
+        self.normalizer = ObservationNormalizer(group.observation.size, device) if normalize_obs else None
+
+    def __call__(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (policy_output [B, P] as in the Trajectory, value [B]) of raw observations [B, F]."""
+        if self.normalizer:
+            obs = self.normalizer(obs)
+        output, value = self.network(obs)
+        if isinstance(self.space, Box):
+            output = torch.cat((output, self.log_std.expand_as(output)), -1)
+        return output, value
+
+    def act(self, obs: torch.Tensor, policy_output: torch.Tensor, value: torch.Tensor) -> None:
+        """Write policy outputs [B, P] and values [B] of `obs` [B, F] in place."""
+
+        def act_on(part: slice) -> None:
+            with torch.no_grad():
+                policy_output[part], value[part] = self(obs[part])
+
+        self.slices.map(act_on, len(obs))
+
+    def values(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return the values [B] of `obs` [B, F], without gradients."""
+
+        def values_of(part: slice) -> torch.Tensor:
+            with torch.no_grad():
+                return self(obs[part])[1]
+
+        return torch.cat(self.slices.map(values_of, len(obs)))
+
+    def observe(self, obs: torch.Tensor) -> None:
+        """Take `obs` [B, F] into the statistics of the normaliser, if there is one; they count from now on."""
+        if not self.normalizer:
+            return
+        statistics = self.normalizer.statistics
+        parts = self.slices.cut(len(obs))
+        for part, (mean, variance) in zip(parts, self.slices.map(lambda part: moments(obs[part]), len(obs)), strict=True):
+            statistics.merge(mean, variance, part.stop - part.start)
+        self.normalizer.refresh()
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the state by name."""
+        tensors = {"parameters": self.parameters}
+        tensors |= {f"buffers/{name}": buffer for name, buffer in self.network.named_buffers()}
+        if self.normalizer:
+            tensors |= {f"obs/{name}": tensor for name, tensor in self.normalizer.tensors().items()}
+        return tensors

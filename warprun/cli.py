@@ -1,0 +1,244 @@
+"""The command line: verbs, and every failure as one line and an exit code. Imports nothing heavy before it is needed."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warprun.errors import UserError
+from warprun.registry import nearest, options
+
+if TYPE_CHECKING:
+    from warprun.run import Result
+
+DONE, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
+
+HELP = """\
+warprun: reinforcement learning at very high data throughput, for environments that are scientific simulations
+
+  warprun [train] [GROUP=NAME ...] [KEY=VALUE ...]     train an agent; makes a run folder under outputs/
+  warprun -m KEY=VALUE,VALUE ...                       train every combination; a table at the end
+  warprun eval [RUN|latest] [episodes=100] [greedy=true] [device=auto] [seed=0] [output_root=outputs]
+                                                       the mean return of a trained agent
+  warprun envs                                         the environments there are
+
+Groups (own files in ./conf/GROUP/NAME.yaml are found, too)
+{groups}
+
+Keys
+  n_envs=1024            environments at the same time; 1e4 is 10000
+  total_steps=1e7        environment steps, summed over the environments
+  max_minutes=null       end after so many minutes
+  stop_when_solved=true  end as soon as an evaluation reaches env.solved_at
+  seed=0                 same seed, same result
+  device=auto            auto, cpu, cuda or cudasim
+  concurrency.threads=2  CPU threads (default: all cores)
+  name=null              part of the run folder's name
+  run_dir=null           the run folder itself, new or empty
+  output_root=outputs    where run folders are made
+  eval.every=10          iterations between evaluations, 0: only at the end; eval.episodes=100 eval.greedy=true
+  env.params.NAME=v      a parameter of the environment
+  env.vary.NAME=[a,b]    draw it uniformly for each environment and episode
+  env.time_limit=500     steps of an episode at most
+  agent.KEY=v            such as agent.learning_rate=1e-3 agent.gamma=0.99 agent.horizon=16 agent.network.hidden=[64,64]
+  agent.groups.GROUP.KEY=v   the same for one group of actors
+  tuned=none             do without the settings that were found for this environment and agent
+
+Options
+  --cfg job              print the config instead of training     --info     what it is made of
+  --version              print the version                        --help     this text
+  Tab completion: eval "$(warprun -sc install=bash)"    (also zsh, fish: -sc install=fish | source)
+  HYDRA_FULL_ERROR=1 or WARPRUN_TRACEBACK=1 in the environment show the traceback of an error.
+
+Examples
+  warprun env=cartpole n_envs=10000
+  warprun env=pendulum agent=ppo seed=3 agent.network.hidden=[128,128] name=wide
+  warprun -m agent=a2c,ppo seed=0,1,2 n_envs=100,10000
+  warprun eval latest episodes=1000 greedy=false
+"""
+
+# With these Hydra shows something and nothing is trained.
+HYDRA_FLAGS = ("--cfg", "-c", "--info", "-i", "--resolve", "--package", "-p", "--shell-completion", "-sc", "--hydra-help")
+MULTIRUN_FLAGS = ("-m", "--multirun")
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    show_traceback = "1" in (os.environ.get("HYDRA_FULL_ERROR"), os.environ.get("WARPRUN_TRACEBACK"))
+    try:
+        return _dispatch(list(arguments))
+    except UserError as error:
+        return _fail(str(error), USER_ERROR, show_traceback)
+    except KeyboardInterrupt:
+        return _fail("interrupted", INTERRUPTED, show_traceback)
+    except Exception as error:
+        hint = "" if show_traceback else " (WARPRUN_TRACEBACK=1 shows the traceback)"
+        return _fail(f"{type(error).__name__}: {error}{hint}", FAILED, show_traceback)
+
+
+def train(overrides: Sequence[str] = ()) -> Result:
+    """Train one run from overrides such as "env=cartpole" and "n_envs=1e4", as the command line does, and return its result."""
+    from warprun.compose import compose
+
+    config = compose(overrides)
+    # Only now, for it imports torch and numba: a mistake in the config is told before.
+    from warprun.run import train
+
+    return train(config)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if "--help" in arguments or "-h" in arguments:
+        print(
+            HELP.format(
+                groups="\n".join(f"  {group:12} {', '.join(options(group))}" for group in ("env", "agent", "concurrency", "experiment"))
+            )
+        )
+        return DONE
+    if arguments == ["--version"]:
+        print(f"warprun {_version()}")
+        return DONE
+    verb, rest = ("train", arguments)
+    if arguments and not arguments[0].startswith(("-", "~")) and "=" not in arguments[0]:
+        verb, rest = arguments[0], arguments[1:]
+    verbs = {"train": _train, "eval": _evaluate, "envs": _envs}
+    if verb not in verbs:
+        raise UserError(f"unknown verb {verb!r}{nearest(verb, verbs)} (there are: {', '.join(verbs)}; a setting is written key=value)")
+    return verbs[verb](rest)
+
+
+def _train(arguments: list[str]) -> int:
+    flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("-")]
+    for flag in flags:
+        known = (*HYDRA_FLAGS, *MULTIRUN_FLAGS, "--help", "--version")
+        if flag not in known:
+            raise UserError(f"unknown option {flag!r}{nearest(flag, known)}; `warprun --help` lists them")
+    for argument in arguments:
+        if argument.startswith("~"):
+            raise UserError(f"{argument}: no setting can be taken away; tuned=none does without the tuned ones")
+    if any(flag in HYDRA_FLAGS for flag in flags):
+        return _show(arguments)
+    if flags:
+        from warprun.sweep import multirun
+
+        return FAILED if multirun(arguments).failed else DONE
+    train(arguments)
+    return DONE
+
+
+def _show(arguments: list[str]) -> int:
+    from warprun.sweep import hydra_main
+
+    # The shell's completion asks with the line as typed, where Hydra knows no verb.
+    line = os.environ.get("COMP_LINE", "")
+    words = line.split(" ", 2)
+    if words[1:2] == ["train"] and len(words) == 3:
+        os.environ["COMP_LINE"] = f"{words[0]} {words[2]}"
+        os.environ["COMP_POINT"] = str(int(os.environ.get("COMP_POINT", len(line))) - len("train "))
+    complaint = io.StringIO()
+    try:
+        with redirect_stderr(complaint):
+            hydra_main(arguments, lambda _: None)
+    except SystemExit as stop:
+        if stop.code:
+            raise UserError(complaint.getvalue().strip().rpartition("error: ")[2]) from stop
+    return DONE
+
+
+def _evaluate(arguments: list[str]) -> int:
+    settings: dict[str, Any] = {"episodes": 100, "greedy": True, "device": "auto", "seed": 0, "output_root": "outputs"}
+    names = [argument for argument in arguments if "=" not in argument]
+    if len(names) > 1:
+        raise UserError(f"eval takes one run, not {len(names)}: {' '.join(names)}")
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if equals and key not in settings:
+            raise UserError(f"eval has no setting {key!r}{nearest(key, settings)} (there are: {', '.join(settings)})")
+        if equals:
+            settings[key] = _convert(key, value, settings[key])
+    _check_evaluation(settings)
+    from warprun import rundir
+
+    folder = rundir.latest(Path(settings["output_root"])) if names in ([], ["latest"]) else Path(names[0])
+    rundir.read_config(folder)  # raises UserError where the folder is none of a run
+    from warprun.evaluate import evaluate_run
+
+    result = evaluate_run(folder, settings["episodes"], settings["greedy"], settings["device"], settings["seed"])
+    from rich import print as show
+    from rich.table import Table
+
+    print(f"{folder}: {settings['episodes']} episodes")
+    table = Table("measure", "value")
+    for name, measured in result.items():
+        table.add_row(name, f"{measured:,.3f}")
+    show(table)
+    return DONE
+
+
+def _convert(key: str, value: str, default: Any) -> Any:
+    if isinstance(default, bool):
+        if value.lower() not in ("true", "false"):
+            raise UserError(f"{key} must be true or false, not {value!r}")
+        return value.lower() == "true"
+    if isinstance(default, int):
+        try:
+            number = float(value)
+            whole = int(number)
+        except (ValueError, OverflowError):
+            whole, number = 0, 0.5
+        if whole != number:
+            raise UserError(f"{key} must be a whole number, not {value!r}")
+        return whole
+    return value
+
+
+def _check_evaluation(settings: dict[str, Any]) -> None:
+    from warprun.devices import DEVICES, check_cuda
+
+    if settings["episodes"] < 1:
+        raise UserError(f"episodes={settings['episodes']} must be at least 1")
+    if settings["seed"] < 0:
+        raise UserError(f"seed={settings['seed']} must be 0 or more")
+    if settings["device"] not in DEVICES:
+        raise UserError(f"device={settings['device']} is not one of {', '.join(DEVICES)}{nearest(settings['device'], DEVICES)}")
+    if settings["device"] == "cuda":
+        check_cuda()
+
+
+def _envs(arguments: list[str]) -> int:
+    if arguments:
+        raise UserError(f"envs takes nothing more, not {arguments[0]!r}")
+    from warprun.listing import print_environments
+
+    print_environments()
+    return DONE
+
+
+def _version() -> str:
+    try:
+        return version("warprun")
+    except PackageNotFoundError:
+        return "(a checkout that is not installed)"
+
+
+def _fail(message: str, code: int, show_traceback: bool) -> int:
+    if show_traceback:
+        traceback.print_exc()
+    print(f"warprun: error: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""The schema: what can be configured, what is allowed, and what a run would need. No numba, no torch."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from warprun.agents import CONFIGS, config_class
+from warprun.agents import config as agent_config
+from warprun.devices import DEVICES, check_cuda, cuda_memory, why_no_cuda
+from warprun.environment import Box, Discrete, Environment, MultiDiscrete
+from warprun.errors import UserError
+from warprun.registry import import_environment, nearest
+
+
+@dataclass
+class EnvConfig:
+    name: str = MISSING
+    """What the run and its folder are called after."""
+    module: str = MISSING
+    """Where the environment is: "warprun.envs.cartpole", or a path, "./myenv.py"."""
+    time_limit: int | None = None
+    """Steps after which an episode is truncated, instead of the environment's own limit."""
+    solved_at: float | None = None
+    """Mean return of an evaluation from which the environment counts as solved; null: never."""
+    params: dict[str, Any] = field(default_factory=dict)
+    """Parameters that differ from the environment's defaults: env.params.NAME=value."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """What the environment's tables are made from: env.options.NAME=value."""
+    vary: dict[str, Any] = field(default_factory=dict)
+    """Parameters that each environment draws anew, uniformly, for each episode: env.vary.NAME=[low,high]."""
+
+
+@dataclass
+class SingleConfig:
+    name: str = "single"
+    """One process, one device."""
+    threads: int | None = None
+    """CPU threads; null: all cores this process may use."""
+
+
+@dataclass
+class EvalConfig:
+    every: int = 10
+    """Iterations (rollout and update) between evaluations while training; 0: only at the end."""
+    episodes: int = 100
+    """Episodes of one evaluation."""
+    greedy: bool = True
+    """Take the most likely action instead of sampling."""
+
+
+@dataclass
+class CheckpointConfig:
+    every_minutes: float = 5.0
+    """Minutes between checkpoints; there is always one at the end."""
+    keep: int = 2
+    """Checkpoints to keep."""
+
+
+@dataclass
+class LogConfig:
+    every_s: float = 1.0
+    """Seconds between records of the metrics."""
+    tensorboard: bool = True
+    """Write TensorBoard events beside metrics.jsonl."""
+    live: bool | None = None
+    """Show the live view; null: where the output is a terminal."""
+
+
+@dataclass
+class Config:
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """What is learned: a file of conf/env."""
+    agent: Any = MISSING
+    """Who learns: a file of conf/agent (see warprun/agents/config.py)."""
+    concurrency: SingleConfig = field(default_factory=SingleConfig)
+    """How many processes and devices work together: a file of conf/concurrency."""
+    n_envs: int = 1024
+    """Environments that run at the same time."""
+    seed: int = 0
+    """Same seed, same result."""
+    device: str = "auto"
+    """auto (CUDA where it works), cpu, cuda or cudasim (the CUDA kernels, simulated, for tests)."""
+    total_steps: int = 10_000_000
+    """Environment steps, summed over the environments, after which training ends."""
+    max_minutes: float | None = None
+    """Wall-clock minutes after which training ends; null: no limit."""
+    stop_when_solved: bool = True
+    """End training as soon as an evaluation reaches env.solved_at."""
+    name: str | None = None
+    """Name of the run, part of its folder's name; null: environment and agent."""
+    run_dir: str | None = None
+    """Folder of the run, new or empty; null: a new one under output_root."""
+    output_root: str = "outputs"
+    """Where run folders are made."""
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    """Evaluations while training and at its end."""
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    """What is saved, and when."""
+    log: LogConfig = field(default_factory=LogConfig)
+    """What is shown and written about the run."""
+
+
+def check(config: Config) -> None:
+    """Raise UserError, in one line, for the first thing in `config` that cannot work."""
+    _check_values(config)
+    agent = config.agent
+    _require(type(agent) is config_class(agent.name), f"agent.name={agent.name} is not this agent's; write agent={agent.name}")
+    agent_config.check(agent)
+    environment, _ = load_environment(config.env)
+    _check_environment(config.env, environment)
+    agent_config.check_groups(agent, [group.name for group in environment.groups])
+    _check_spaces(agent, environment)
+    _check_run_dir(config.run_dir)
+    if config.device == "cuda":
+        check_cuda()
+    _check_memory(config, environment)
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Return `config` as plain dicts and lists, as a run folder keeps it."""
+    container = OmegaConf.to_container(OmegaConf.structured(config))
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
+
+
+def from_dict(saved: dict[str, Any]) -> Config:
+    """Make a config from what `to_dict` gave; settings that are newer than it take their defaults."""
+    try:
+        schema = OmegaConf.structured(Config(agent=config_class(saved["agent"]["name"])()))
+        config = OmegaConf.to_object(OmegaConf.merge(schema, saved))
+    except (OmegaConfBaseException, KeyError) as error:
+        raise UserError(f"the saved config does not fit this version of warprun: {str(error).splitlines()[0]}") from error
+    assert isinstance(config, Config)
+    return config
+
+
+def load_environment(env: EnvConfig) -> tuple[Environment, ModuleType]:
+    """Return the environment, with the time limit of the config, and the module that defines it."""
+    environment, module = import_environment(env.module)
+    return (environment if env.time_limit is None else replace(environment, time_limit=env.time_limit)), module
+
+
+def parameters(environment: Environment, env: EnvConfig) -> Any:
+    """Return the environment's parameters with those of the config put in, each of the type of its default."""
+    defaults = environment.params._field_defaults  # type: ignore[attr-defined]
+    return environment.params(**{name: type(defaults[name])(value) for name, value in env.params.items()})
+
+
+def bytes_per_env(environment: Environment, horizon: int) -> int:
+    """Return the bytes that one environment takes in the store: its state and `horizon` steps of its trajectory."""
+    total = 2 * horizon  # terminated, truncated
+    slots = 1 + (horizon - 1) // environment.time_limit if environment.time_limit else 1
+    for group in environment.groups:
+        features, masked = group.observation.size, group.masked_actions
+        numbers = sum(f.slots for f in group.fields) + group.action.outputs  # state, policy_output
+        numbers += (horizon + 1 + slots) * features  # obs, final_obs
+        numbers += horizon * (group.action.components + 3)  # action, log_prob, value, reward
+        total += group.size * (4 * numbers + (horizon + 1) * masked)
+    return total
+
+
+def available_memory() -> int:
+    """Return the bytes of memory that this process could still take: what is free, or less where a job's limit is lower."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        free = next(1024 * int(line.split()[1]) for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable"))
+    return min([free, *_cgroup_limits()])
+
+
+def _cgroup_limits() -> Iterable[int]:
+    # SLURM and containers limit a job through its control group (version 2, then version 1) and kill it without a word.
+    membership = Path("/proc/self/cgroup")
+    for line in membership.read_text().splitlines() if membership.exists() else ():
+        _, controllers, group = line.split(":", 2)
+        if controllers in ("", "memory"):
+            root = Path("/sys/fs/cgroup") / controllers
+            name = "memory.limit_in_bytes" if controllers else "memory.max"
+            for folder in (root / group.lstrip("/"), root):
+                limit = folder / name
+                text = limit.read_text().strip() if limit.exists() else "max"
+                if text != "max":
+                    yield int(text)
+
+
+def _check_values(config: Config) -> None:
+    _require(config.device in DEVICES, f"device={config.device} is not one of {', '.join(DEVICES)}{nearest(config.device, DEVICES)}")
+    _require(0 <= config.seed < 2**64, f"seed={config.seed} must be from 0 to 2^64 - 1")
+    at_least_one = {
+        "n_envs": config.n_envs,
+        "total_steps": config.total_steps,
+        "concurrency.threads": config.concurrency.threads,
+        "env.time_limit": config.env.time_limit,
+        "eval.episodes": config.eval.episodes,
+        "checkpoint.keep": config.checkpoint.keep,
+    }
+    for key, count in at_least_one.items():
+        _require(count is None or count >= 1, f"{key}={count} must be at least 1")
+    _require(config.eval.every >= 0, f"eval.every={config.eval.every} must be 0 (never) or more")
+    positive = {
+        "max_minutes": config.max_minutes,
+        "checkpoint.every_minutes": config.checkpoint.every_minutes,
+        "log.every_s": config.log.every_s,
+    }
+    for key, number in positive.items():
+        _require(number is None or (math.isfinite(number) and number > 0), f"{key}={number} must be a number above 0")
+    solved_at = config.env.solved_at
+    _require(solved_at is None or math.isfinite(solved_at), f"env.solved_at={solved_at} must be a finite number")
+    for key, name in {"name": config.name, "env.name": config.env.name}.items():
+        _require(name is None or (name == Path(name).name and name not in ("", "..")), f"{key}={name} must do as the name of a folder")
+
+
+def _check_environment(env: EnvConfig, environment: Environment) -> None:
+    defaults: dict[str, Any] = environment.params._field_defaults  # type: ignore[attr-defined]
+    for key, given, known in (
+        ("params", env.params, defaults),
+        ("vary", env.vary, defaults),
+        ("options", env.options, environment.options),
+    ):
+        for name in given:
+            what = "option" if key == "options" else "parameter"
+            listed = f"; it has {', '.join(known)}" if known else f"; it has no {what}s"
+            _require(name in known, f"env.{key}.{name}: {env.name} has no {what} {name!r}{nearest(name, known) or listed}")
+    for name, value in env.params.items():
+        _require(
+            _fits(value, defaults[name]),
+            f"env.params.{name}={value} must be {_KINDS[type(defaults[name])]}, as its default {defaults[name]}",
+        )
+    for name, bounds in env.vary.items():
+        pair = isinstance(bounds, list) and len(bounds) == 2 and all(_fits(bound, 0.0) for bound in bounds)
+        _require(pair and bounds[0] <= bounds[1], f"env.vary.{name}={bounds} must be two numbers, [low,high]")
+        _require(name not in env.params, f"env.vary.{name} and env.params.{name} exclude each other")
+
+
+def _fits(value: Any, default: Any) -> bool:
+    if isinstance(value, bool) or isinstance(default, bool):
+        return isinstance(value, bool) and isinstance(default, bool)
+    if isinstance(default, int):
+        return isinstance(value, int)
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _check_spaces(agent: Any, environment: Environment) -> None:
+    spaces = getattr(agent, "SPACES", (Discrete, MultiDiscrete, Box))
+    for group in environment.groups:
+        kind = type(group.action).__name__
+        able = [
+            name for name, other in CONFIGS.items() if isinstance(group.action, getattr(other, "SPACES", (Discrete, MultiDiscrete, Box)))
+        ]
+        _require(
+            isinstance(group.action, spaces),
+            f"agent={agent.name} cannot choose the {kind} actions of group {group.name!r}; agents that can: {', '.join(able)}",
+        )
+
+
+def _check_run_dir(run_dir: str | None) -> None:
+    if run_dir is not None:
+        path = Path(run_dir)
+        _require(not path.exists() or path.is_dir(), f"run_dir={run_dir} is not a folder")
+        _require(not path.exists() or not any(path.iterdir()), f"run_dir={run_dir} exists and is not empty")
+
+
+def _check_memory(config: Config, environment: Environment) -> None:
+    _require(
+        config.device != "cudasim" or config.n_envs <= 64,
+        f"n_envs={config.n_envs}: the CUDA simulator is slow and takes at most 64 environments",
+    )
+    on_gpu = config.device == "cuda" or (config.device == "auto" and why_no_cuda() is None)
+    there = cuda_memory() if on_gpu else available_memory()
+    needed = config.n_envs * bytes_per_env(environment, config.agent.horizon)
+    where = "the GPU has" if on_gpu else "this machine has free"
+    _require(
+        there is None or needed <= there,
+        f"n_envs={config.n_envs} would take {_size(needed)} of memory or more; {where} {_size(there or 0)}",
+    )
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"
+
+
+_KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a finite number"}
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise UserError(message)

@@ -1,0 +1,98 @@
+"""From names to things: config groups, environment modules and the nearest name to a misspelt one. No numba, no torch."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+
+from warprun.environment import Environment
+from warprun.errors import UserError
+
+CONF = "warprun.conf"
+
+
+def conf_packages() -> list[str]:
+    """Return the packages that hold config groups: those that others installed (entry points of group `warprun.conf`), then ours."""
+    return [*(entry.value for entry in entry_points(group=CONF)), CONF]
+
+
+def conf_folder() -> Path | None:
+    """Return `./conf` where the working folder has one that is not warprun's own."""
+    folder = Path.cwd() / "conf"
+    return folder if folder.is_dir() and folder.resolve() not in _folders(CONF) else None
+
+
+def options(group: str) -> list[str]:
+    """Return the names that a config group can be set to."""
+    folders = [folder for package in conf_packages() for folder in _folders(package)]
+    own = conf_folder()
+    return sorted({path.stem for folder in [*([own] if own else []), *folders] for path in (folder / group).glob("*.yaml")})
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the known name that looks most like `name`, or nothing."""
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {match[0]!r}?" if match else ""
+
+
+def import_environment(module: str) -> tuple[Environment, ModuleType]:
+    """Import an environment module, by dotted name or from a .py file; return its `environment` and the module."""
+    file = Path(module) if module.endswith(".py") else None
+    if file and not file.is_file():
+        raise UserError(f"environment file {module} does not exist (working folder: {Path.cwd()})")
+    try:
+        loaded = _import_file(file) if file else importlib.import_module(module)
+    except Exception as error:
+        # An environment is the user's code and can raise anything; what helps is the place, not the importer's frames.
+        raise UserError(f"environment {module} fails to import: {_place(error)}{type(error).__name__}: {_line(error)}") from error
+    environment = getattr(loaded, "environment", None)
+    if not isinstance(environment, Environment):
+        raise UserError(f"environment {module} does not define `environment`, an Environment (see warprun.environment.single_agent)")
+    return environment, loaded
+
+
+def _folders(package: str) -> list[Path]:
+    spec = importlib.util.find_spec(package)
+    return [Path(place).resolve() for place in (spec.submodule_search_locations or [])] if spec else []
+
+
+def _import_file(file: Path) -> ModuleType:
+    name = f"warprun_file_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file.resolve())
+    assert spec and spec.loader
+    loaded = importlib.util.module_from_spec(spec)
+    # Importing leaves no __pycache__ beside the file, and the file may import its neighbours.
+    folder, wrote = str(file.resolve().parent), sys.dont_write_bytecode
+    if folder not in sys.path:
+        sys.path.append(folder)
+    sys.modules[name] = loaded
+    sys.dont_write_bytecode = True
+    try:
+        spec.loader.exec_module(loaded)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        sys.dont_write_bytecode = wrote
+    return loaded
+
+
+def _place(error: Exception) -> str:
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}: "
+    # The innermost frame of the user's own: not the importer's, nor one in a library that merely refused what it was given.
+    libraries = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")) + (str(Path(__file__).parent), "<")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(libraries)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
+
+
+def _line(error: Exception) -> str:
+    return " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())

@@ -1,0 +1,193 @@
+"""Builds one run from a config and drives it: the only file that knows all the rooms."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from warprun import checkpoint, rundir
+from warprun.build import make_agent, make_engine
+from warprun.clock import PhaseClock
+from warprun.config import Config, to_dict
+from warprun.engine.device import choose
+from warprun.engine.engine import Engine
+from warprun.evaluate import Evaluator
+from warprun.records.records import Records
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a run."""
+
+    folder: Path
+    status: str
+    """solved, finished or interrupted."""
+    env_steps: int
+    wall_s: float
+    eval_return: float | None
+    """Mean return of the last evaluation; None without one."""
+    train_return: float | None
+    """Mean return of the training episodes that ended last; None where none did."""
+    metrics: dict[str, float]
+    """The last value of every metric."""
+
+    @property
+    def solved(self) -> bool:
+        return self.status == "solved"
+
+
+def train(config: Config) -> Result:
+    """Train one run.
+
+    Its folder is removed again where a mistake of the user shows before training begins (UserError). A run that is interrupted
+    saves what it has and then raises KeyboardInterrupt.
+    """
+    if config.run_dir:
+        folder = rundir.claim(Path(config.run_dir))
+    else:
+        folder = rundir.create(Path(config.output_root), config.name or f"{config.env.name}_{config.agent.name}")
+    try:
+        run = _Run(config, folder)
+    except BaseException:
+        shutil.rmtree(folder)
+        if not config.run_dir and not any(folder.parent.iterdir()):
+            folder.parent.rmdir()
+        raise
+    result = run.drive()
+    if result.status == "interrupted":
+        raise KeyboardInterrupt
+    return result
+
+
+class _Run:
+    """A run from its first to its last step."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        self.config = config
+        self.folder = folder
+        self.started = rundir.now()
+        self.records = Records(folder, to_dict(config), config.log.live)
+        try:
+            device = choose(config.device)
+            rundir.write_config(folder, to_dict(config))
+            self.records.start({"device": f"{device.name} ({device.why})"} | rundir.write_versions(folder))
+            self.engine: Engine = make_engine(config, device, config.n_envs, config.agent.horizon, config.seed, self.records.message)
+            self.agent: Any = make_agent(config, self.engine)
+            self.evaluator = Evaluator(config, device, config.eval.episodes, config.seed)
+        except BaseException:
+            self.records.close()
+            raise
+        self.clock = PhaseClock(device.torch)
+        self.metrics: dict[str, float] = {}
+        self.stop_asked = False
+
+    @property
+    def env_steps(self) -> int:
+        return self.engine.steps * self.config.n_envs
+
+    def drive(self) -> Result:
+        """Train until a limit is reached, the environment is solved, or somebody asks to stop."""
+        handlers = {number: signal.signal(number, self._ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            self._write_status("running")
+            status = self._train()
+            self._save()
+            self._write_status(status)
+            self.records.finish(self._summary(), status)
+        except BaseException:
+            self._write_status("failed")
+            raise
+        finally:
+            self.records.close()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        last = self.metrics.get
+        return Result(
+            self.folder, status, self.env_steps, self.records.wall_s, last("eval/return"), last("train/return"), dict(self.metrics)
+        )
+
+    def _train(self) -> str:
+        config, engine, agent = self.config, self.engine, self.agent
+        iterations = max(1, math.ceil(config.total_steps / (config.n_envs * config.agent.horizon)))
+        deadline = time.monotonic() + config.max_minutes * 60 if config.max_minutes else math.inf
+        next_log = time.monotonic() + config.log.every_s
+        next_save = time.monotonic() + config.checkpoint.every_minutes * 60
+        counted = (0, time.monotonic())  # env_steps and time at the last log
+        for iteration in range(iterations):
+            with self.clock.phase("rollout"):
+                trajectory = engine.collect(agent.act)
+            with self.clock.phase("update"):
+                losses = agent.update(trajectory, progress=iteration / iterations)
+            now = time.monotonic()
+            last = iteration + 1 == iterations or now >= deadline or self.stop_asked
+            evaluate = (last and not self.stop_asked) or (config.eval.every > 0 and (iteration + 1) % config.eval.every == 0)
+            if evaluate:
+                with self.clock.phase("eval"):
+                    played = self.evaluator.play(agent, config.eval.greedy)
+                self.metrics |= {f"eval/{name}": value for name, value in played.items()}
+            solved = evaluate and config.env.solved_at is not None and self.metrics["eval/return"] >= config.env.solved_at
+            stop = last or (solved and config.stop_when_solved)
+            if evaluate or stop or now >= next_log:
+                self._log(losses, counted)
+                counted = (self.env_steps, time.monotonic())
+                next_log = time.monotonic() + config.log.every_s
+            if not stop and now >= next_save:
+                self._save()
+                self._write_status("running")
+                next_save = time.monotonic() + config.checkpoint.every_minutes * 60
+            if stop:
+                return "solved" if solved else "interrupted" if self.stop_asked else "finished"
+        raise AssertionError("the last iteration stops")
+
+    def _log(self, losses: dict[str, Any], counted: tuple[int, float]) -> None:
+        ended = self.engine.episodes()
+        values = {name: float(value) for name, value in losses.items()}
+        # The device has been waited for, so wall-clock time is right even where kernels run on their own.
+        elapsed = time.monotonic() - counted[1]
+        values["perf/env_steps_per_s"] = (self.env_steps - counted[0]) / max(elapsed, 1e-9)
+        values |= {f"perf/{phase}_ms": ms for phase, ms in self.clock.read().items()}
+        values["train/episodes"] = ended.count
+        if ended.count:
+            values["train/episode_length"] = ended.mean_length
+            values["train/return"] = sum(ended.mean_return.values()) / len(ended.mean_return)
+            if len(ended.mean_return) > 1:
+                values |= {f"train/{group}/return": value for group, value in ended.mean_return.items()}
+        fresh = {name: value for name, value in self.metrics.items() if name.startswith("eval/")}
+        self.metrics |= values
+        with self.clock.phase("log"):
+            self.records.log(self.env_steps, values | fresh)
+
+    def _save(self) -> None:
+        meta = {"steps": self.engine.steps, "records": self.records.mark(self.env_steps)._asdict()}
+        try:
+            checkpoint.save(self.folder, self.env_steps, self.agent.state(), meta, self.config.checkpoint.keep)
+        except OSError as error:
+            self.records.message(f"no checkpoint: {error}; training goes on, the one before is still there")
+
+    def _write_status(self, state: str) -> None:
+        status = {"state": state, "started": self.started, "env_steps": self.env_steps, "wall_s": round(self.records.wall_s, 3)}
+        status |= {name: self.metrics.get(f"{name}/return") for name in ("train", "eval")}
+        try:
+            rundir.write_status(self.folder, status)
+        except OSError as error:
+            self.records.message(f"no status.json: {error}")
+
+    def _summary(self) -> dict[str, float | str]:
+        shown = ("eval/return", "eval/return_std", "eval/episode_length", "train/return", "perf/env_steps_per_s")
+        summary: dict[str, float | str] = {name: self.metrics[name] for name in shown if name in self.metrics}
+        solved_at = self.config.env.solved_at
+        if solved_at is not None and self.metrics.get("eval/return", -math.inf) >= solved_at:
+            summary["solved"] = f"mean return of {self.config.eval.episodes} episodes is at least {solved_at:g}"
+        return summary | {"env_steps": self.env_steps, "wall_s": self.records.wall_s}
+
+    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
+        # A second signal does not wait for the iteration to end.
+        if self.stop_asked:
+            raise KeyboardInterrupt
+        self.stop_asked = True
