@@ -310,9 +310,9 @@ class _Writer:
     def draw_variation(self) -> None:
         if not self.vary:
             return
-        uniform, rng = self.use("uniform", uniform), self.rng(str(VARIATION << 24))
+        drawn, rng = self.use("uniform", uniform), self.rng(str(VARIATION << 24))
         for n in range(len(self.vary)):
-            self.line(f"varied[{n}, lane] = {uniform}({rng}, {n}, vary_bounds[{n}, 0], vary_bounds[{n}, 1])")
+            self.line(f"varied[{n}, lane] = {drawn}({rng}, {n}, vary_bounds[{n}, 0], vary_bounds[{n}, 1])")
 
     def reductions(self, *functions: Callable[..., Any]) -> None:
         asked = {name for function in functions for name in arguments(function)}
@@ -383,12 +383,12 @@ class _Writer:
             return out
         if name in ARGUMENTS:
             return name
-        return self.view_of_others(group, name)
+        in_phase = source % 16 == STEP  # only there is a group written while it is read
+        return self.view_of_others(name, "_before" if name == group.name and in_phase else "")
 
-    def view_of_others(self, group: Group, name: str) -> str:
+    def view_of_others(self, name: str, before: str) -> str:
         for other in self.environment.groups:
             if name == other.name:
-                before = "_before" if other is group else ""
                 return self.load(other, "0") if other.size == 1 else self.load(other, ":", before)
             for kind, fields in (("sum", other.sums), ("max", other.maxima)):
                 if name == f"{other.name}_{kind}":
