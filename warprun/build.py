@@ -15,9 +15,9 @@ from warprun.engine.engine import Engine
 def make_engine(
     config: Config, device: Device, n_envs: int, horizon: int, seed: int, announce: Callable[[str], None] = lambda line: None
 ) -> Engine:
-    """Return an engine for the environment of a config, compiled; `announce` is told when that takes a while. Raises UserError."""
+    """Return an engine for the environment of a config; `announce` is told when compiling it will take a while. Raises UserError."""
     environment, _ = load_environment(config.env)
-    engine = Engine(
+    return Engine(
         environment,
         config.env.name,
         device=device,
@@ -30,13 +30,25 @@ def make_engine(
         threads=threads(config),
         announce=announce,
     )
-    engine.compile()
-    return engine
 
 
-def make_agent(config: Config, engine: Engine) -> Any:
-    """Return an untrained agent for the environment of an engine."""
-    return agent_class(config.agent.name)(config.agent, engine.environment.groups, engine.device.torch, threads(config), config.seed)
+def make_agent(config: Config, device: Device) -> Any:
+    """Return an untrained agent for the environment of a config."""
+    environment, _ = load_environment(config.env)
+    return agent_class(config.agent.name)(config.agent, environment.groups, device.torch, threads(config), config.seed)
+
+
+def fuse(config: Config, engine: Engine, agent: Any) -> str:
+    """Let the agent's networks run inside the engine's kernels if they can and the config allows it; say which path it is and why."""
+    if not config.engine.fused:
+        return "stepwise (engine.fused=false)"
+    if engine.device.kind != "cpu":
+        return f"stepwise (there are no fused kernels for {engine.device.kind} yet)"
+    networks = agent.fuse()
+    if networks is None:
+        return "stepwise (fused kernels are for agent.network.name=mlp with tanh or relu)"
+    engine.fuse(networks)
+    return "fused"
 
 
 def threads(config: Config) -> int:

@@ -91,8 +91,10 @@ def run(arguments: Sequence[str]) -> int:
 def train(overrides: Sequence[str] = ()) -> Result:
     """Train one run from overrides such as "env=cartpole" and "n_envs=1e4", as the command line does, and return its result."""
     from warprun.compose import compose
+    from warprun.devices import prepare
 
     config = compose(overrides)
+    prepare(config.device)
     # Only now, for it imports torch and numba: a mistake in the config is told before.
     from warprun.run import train
 
@@ -173,6 +175,9 @@ def _evaluate(arguments: list[str]) -> int:
 
     folder = rundir.latest(Path(settings["output_root"])) if names in ([], ["latest"]) else Path(names[0])
     rundir.read_config(folder)  # raises UserError where the folder is none of a run
+    from warprun.devices import prepare
+
+    prepare(settings["device"])
     from warprun.evaluate import evaluate_run
 
     result = evaluate_run(folder, settings["episodes"], settings["greedy"], settings["device"], settings["seed"])

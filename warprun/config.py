@@ -48,6 +48,12 @@ class SingleConfig:
 
 
 @dataclass
+class EngineConfig:
+    fused: bool = True
+    """Run inference, sampling, steps and gradients of mlp networks in kernels of warprun's own where they can; false: all by torch."""
+
+
+@dataclass
 class EvalConfig:
     every: int = 10
     """Iterations (rollout and update) between evaluations while training; 0: only at the end."""
@@ -101,6 +107,7 @@ class Config:
     """Folder of the run, new or empty; null: a new one under output_root."""
     output_root: str = "outputs"
     """Where run folders are made."""
+    engine: EngineConfig = field(default_factory=EngineConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     """Evaluations while training and at its end."""
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
@@ -18,6 +19,12 @@ def check_cuda() -> None:
     reason = why_no_cuda()
     if reason:
         raise UserError(f"device=cuda: {reason}; device=cpu works everywhere")
+
+
+def prepare(device: str) -> None:
+    """Set what Numba reads when it is loaded; for before the import of anything that loads it."""
+    if device == "cudasim" and "numba" not in sys.modules:
+        os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
 
 def why_no_cuda() -> str | None:

@@ -7,13 +7,14 @@ An environment is written as plain scalar Python functions. They ask for what th
     action      the actor's action: an int for Discrete, a tuple of ints (MultiDiscrete) or of floats (Box)
     rng         the source of random numbers of this call, see warprun.random
     p           the parameters (a NamedTuple of numbers), overridable from the command line
-    tables      read-only arrays shared by all environments (a NamedTuple of arrays)
+    tables      read-only arrays shared by all environments (a NamedTuple of arrays; float64 becomes float32)
     t           the number of steps since the last reset, before this step
     i           the index of the actor in its group
     k           the index of the action that `mask` is asked about
     out         the observation to be filled, for an `observe` that does not return a tuple
     GROUP       the state of another group: its values where the group has one actor, else a NamedTuple of arrays
-                indexed by actor. A phase that names its own group sees the values from before the phase.
+                indexed by actor (array fields by place, then actor). A phase that names its own group sees the values from
+                before the phase.
     GROUP_sum   sums (or GROUP_max: maxima) over the actors of a group, of the fields that the group declares
 """
 

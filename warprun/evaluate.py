@@ -3,60 +3,54 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import torch
 
 from warprun import checkpoint, rundir
-from warprun.build import make_agent, make_engine
-from warprun.config import Config, from_dict
+from warprun.build import fuse, make_agent, make_engine
+from warprun.config import Config, from_dict, load_environment
 from warprun.engine.device import Device, choose
-from warprun.engine.trajectory import Trajectory
 
 MAX_STEPS = 10_000
 """Steps after which an evaluation ends where the environment has no time limit."""
+CHUNK = 64
+"""Steps between two looks at whether all episodes have ended."""
 EVALUATION_STREAM = 1 << 63
 """Sets the seed of evaluations apart from that of training."""
-
-
-class Actor(Protocol):
-    """What can act: an agent."""
-
-    def act(self, trajectory: Trajectory, t: int) -> None:
-        """Write `policy_output` and `value[t]` of every group."""
 
 
 class Evaluator:
     """Plays a number of episodes, one in each of as many environments, apart from those of training."""
 
-    def __init__(self, config: Config, device: Device, episodes: int, seed: int) -> None:
-        self.engine = make_engine(config, device, n_envs=episodes, horizon=1, seed=seed ^ EVALUATION_STREAM)
-        self.max_steps = self.engine.environment.time_limit or MAX_STEPS
+    def __init__(self, config: Config, device: Device, agent: Any, episodes: int, seed: int) -> None:
+        environment, _ = load_environment(config.env)
+        self.max_steps = environment.time_limit or MAX_STEPS
+        self.agent = agent
+        self.engine = make_engine(config, device, episodes, min(CHUNK, self.max_steps), seed ^ EVALUATION_STREAM)
+        fuse(config, self.engine, agent)
+        self.engine.compile()
 
-    def play(self, agent: Actor, greedy: bool) -> dict[str, float]:
+    def play(self, greedy: bool) -> dict[str, float]:
         """Return the mean return, its standard deviation over episodes, and the mean length; for several groups each its own, too.
 
         An episode counts until it first ends. `return` of several groups is the mean over groups.
         """
         engine, taken = self.engine, self.engine.trajectory
         engine.reset()
-        going_on = torch.ones(engine.n_envs, device=engine.device.torch)
-        length = torch.zeros_like(going_on)
-        total = {name: torch.zeros_like(going_on) for name in taken.groups}
-        for step in range(self.max_steps):
-            agent.act(taken, 0)
-            if greedy:
-                engine.choose_best(0)
-            else:
-                engine.sample(0)
-            engine.step(0)
-            length += going_on
+        going_on = torch.ones(engine.n_envs, dtype=torch.bool, device=engine.device.torch)
+        length = torch.zeros(engine.n_envs, device=engine.device.torch)
+        total = {name: torch.zeros_like(length) for name in taken.groups}
+        for _ in range(0, self.max_steps, taken.horizon):
+            engine.collect(self.agent.act, greedy)
+            ends = taken.terminated | taken.truncated
+            # The step that ends an episode still counts, those after it are the next one's.
+            counts = going_on & (ends.cumsum(0) - ends.long() == 0)
+            length += counts.sum(0)
             for name, group in taken.groups.items():
-                total[name] += going_on * group.reward[0].mean(-1)
-            engine.carry_over()
-            going_on *= ~(taken.terminated[0] | taken.truncated[0])
-            # Asking the device whether all have ended makes it wait, so not at every step.
-            if step % 16 == 15 and not going_on.any():
+                total[name] += (group.reward.mean(-1) * counts).sum(0)
+            going_on &= ~ends.any(0)
+            if not going_on.any():
                 break
         mean = {name: float(returns.mean()) for name, returns in total.items()}
         everyone = torch.stack(list(total.values())).mean(0)
@@ -70,7 +64,8 @@ def evaluate_run(folder: Path, episodes: int, greedy: bool, device: str, seed: i
     """Return what `Evaluator.play` does for the newest checkpoint of a run folder."""
     config = from_dict(rundir.read_config(folder))
     saved = checkpoint.load(folder)
-    evaluator = Evaluator(config, choose(device), episodes, seed)
-    agent = make_agent(config, evaluator.engine)
+    config.device = device
+    where = choose(device)
+    agent = make_agent(config, where)
     agent.load(saved.tensors)
-    return evaluator.play(agent, greedy)
+    return Evaluator(config, where, agent, episodes, seed).play(greedy)

@@ -6,13 +6,14 @@ import math
 import shutil
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from warprun import checkpoint, rundir
-from warprun.build import make_agent, make_engine
+from warprun.build import fuse, make_agent, make_engine
 from warprun.clock import PhaseClock
 from warprun.config import Config, to_dict
 from warprun.engine.device import choose
@@ -45,24 +46,37 @@ class Result:
 def train(config: Config) -> Result:
     """Train one run.
 
-    Its folder is removed again where a mistake of the user shows before training begins (UserError). A run that is interrupted
-    saves what it has and then raises KeyboardInterrupt.
+    Where a mistake of the user shows before training begins (UserError) nothing is left behind: a folder that was there is empty
+    again, one that was made for the run is gone. A run that is interrupted saves what it has and then raises KeyboardInterrupt.
     """
+    wanted = Path(config.run_dir or config.output_root)
+    made = [place for place in (wanted, *wanted.parents) if not place.exists()]
     if config.run_dir:
-        folder = rundir.claim(Path(config.run_dir))
+        folder = rundir.claim(wanted)
     else:
-        folder = rundir.create(Path(config.output_root), config.name or f"{config.env.name}_{config.agent.name}")
+        folder = rundir.create(wanted, config.name or f"{config.env.name}_{config.agent.name}")
+        made = [folder, *made]
     try:
         run = _Run(config, folder)
     except BaseException:
-        shutil.rmtree(folder)
-        if not config.run_dir and not any(folder.parent.iterdir()):
-            folder.parent.rmdir()
+        _take_back(folder, made)
         raise
     result = run.drive()
     if result.status == "interrupted":
         raise KeyboardInterrupt
     return result
+
+
+def _take_back(folder: Path, made: list[Path]) -> None:
+    """Remove what was written into `folder`, then the folders `made` for the run, innermost first; others may use them by now."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    with suppress(OSError):
+        for place in made:
+            place.rmdir()
 
 
 class _Run:
@@ -77,9 +91,11 @@ class _Run:
             device = choose(config.device)
             rundir.write_config(folder, to_dict(config))
             self.records.start({"device": f"{device.name} ({device.why})"} | rundir.write_versions(folder))
+            self.agent: Any = make_agent(config, device)
             self.engine: Engine = make_engine(config, device, config.n_envs, config.agent.horizon, config.seed, self.records.message)
-            self.agent: Any = make_agent(config, self.engine)
-            self.evaluator = Evaluator(config, device, config.eval.episodes, config.seed)
+            self.records.message(f"rollout and update: {fuse(config, self.engine, self.agent)}")
+            self.engine.compile()
+            self.evaluator = Evaluator(config, device, self.agent, config.eval.episodes, config.seed)
         except BaseException:
             self.records.close()
             raise
@@ -129,7 +145,7 @@ class _Run:
             evaluate = (last and not self.stop_asked) or (config.eval.every > 0 and (iteration + 1) % config.eval.every == 0)
             if evaluate:
                 with self.clock.phase("eval"):
-                    played = self.evaluator.play(agent, config.eval.greedy)
+                    played = self.evaluator.play(config.eval.greedy)
                 self.metrics |= {f"eval/{name}": value for name, value in played.items()}
             solved = evaluate and config.env.solved_at is not None and self.metrics["eval/return"] >= config.env.solved_at
             stop = last or (solved and config.stop_when_solved)

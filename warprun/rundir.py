@@ -58,7 +58,7 @@ def claim(folder: Path) -> Path:
     except OSError as error:
         raise UserError(f"cannot make the run folder {folder}: {error.strerror}") from None
     if taken:
-        raise UserError(f"{folder} exists and is not empty; choose another folder, or resume the run in it")
+        raise UserError(f"{folder} exists and is not empty; choose another folder")
     return folder
 
 

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from warprun.compose import VERSION_BASE, build, explain, register, rewrite
 from warprun.config import Config, check
+from warprun.devices import prepare
 from warprun.errors import UserError
 from warprun.registry import CONF
 
@@ -154,6 +155,7 @@ def _multirun(arguments: Sequence[str], task: Callable[[DictConfig], Any]) -> No
 
 
 def _train(config: Config) -> Result:
+    prepare(config.device)
     from warprun.run import train
 
     return train(config)

@@ -10,11 +10,13 @@ import torch
 from tests.agents.helpers import CPU, SPACES, close, environment, rollout
 from warprun.agents import agent_class
 from warprun.agents.a2c import A2C
-from warprun.agents.config import A2CConfig, PPOConfig
+from warprun.agents.config import A2CConfig, NetworkConfig, PPOConfig
 from warprun.agents.distributions import log_prob
 from warprun.agents.ppo import PPO
 from warprun.agents.shuffle import permutation
 from warprun.agents.slices import ROWS
+from warprun.engine.trajectory import Trajectory
+from warprun.environment import Box, MultiDiscrete, Space
 from warprun.errors import UserError
 
 NAMES = ("a2c", "ppo")
@@ -150,11 +152,14 @@ def test_every_row_is_in_one_minibatch_of_an_epoch(minibatches: int, monkeypatch
         return original(self, learner, batch, order, going_on)
 
     monkeypatch.setattr(PPO, "_minibatch", spy)
-    make("ppo", env, epochs=2, minibatches=minibatches).update(rollout(env, 6, 5), 0.0)
+    agent = make("ppo", env, epochs=2, minibatches=minibatches)
+    agent.update(rollout(env, 6, 5), 0.0)
     assert len(seen) == 2 * minibatches
     epochs = [torch.cat(seen[:minibatches]), torch.cat(seen[minibatches:])]
     assert all(sorted(epoch.tolist()) == list(range(60)) for epoch in epochs)
     assert epochs[0].tolist() != epochs[1].tolist()
+    agent.update(rollout(env, 6, 5), 0.0)
+    assert torch.cat(seen[2 * minibatches : 3 * minibatches]).tolist() not in [epoch.tolist() for epoch in epochs]
 
 
 def test_too_many_minibatches_are_refused() -> None:
@@ -201,6 +206,60 @@ def test_target_kl_stops_the_update() -> None:
     free.update(trajectory, 0.0)
     wide.update(trajectory, 0.0)
     assert torch.equal(free.learners[0].policy.parameters, wide.learners[0].policy.parameters)
+
+
+def reference_terms(space: Space, learner: Any, trajectory: Trajectory) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return log-probability, entropy and value of a whole rollout, [T, N, A], by torch's own distributions."""
+    group = trajectory.groups[learner.name]
+    output, value = learner.policy(group.obs[:-1].flatten(0, 2))
+    output, value = output.view(*group.reward.shape, -1), value.view_as(group.reward)
+    if group.mask is None:
+        mean, log_std = output.chunk(2, -1)
+        normal = torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
+        return normal.log_prob(group.action), normal.entropy(), value
+    log_p, entropy = [], []
+    choices = zip(output.split(space.nvec, -1), group.mask[:-1].split(space.nvec, -1), group.action.unbind(-1), strict=True)  # type: ignore[union-attr]
+    for logits, mask, action in choices:
+        probability = logits.exp() * mask / (logits.exp() * mask).sum(-1, keepdim=True)
+        log_p.append(torch.distributions.Categorical(probability).log_prob(action))
+        entropy.append(-(probability * torch.where(mask, probability, 1.0).log()).sum(-1))
+    return sum(log_p), sum(entropy), value  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("space", [MultiDiscrete((3,)), MultiDiscrete((2, 3)), Box(2)], ids=str)
+def test_the_gradient_of_an_update_is_that_of_the_loss_written_out(name: str, space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = environment(one=space)
+    settings: dict[str, Any] = {"epochs": 1, "minibatches": 1, "clip_value": 0.3} if name == "ppo" else {}
+    agent, trajectory = make(name, env, entropy_coef=0.1, network=NetworkConfig(hidden=[16], log_std_init=0.2), **settings), rollout(env)
+    learner, group = agent.learners[0], trajectory.groups["one"]
+    batch = learner.batch(trajectory)
+    advantage, returns = batch.advantage.view_as(group.reward), batch.returns.view_as(group.reward)
+    advantage = (advantage - advantage.mean()) / advantage.std()
+    log_p, entropy, value = reference_terms(space, learner, trajectory)
+    if name == "a2c":
+        loss = (-log_p * advantage + 0.5 * (value - returns) ** 2 - 0.1 * entropy).mean()
+    else:
+        ratio = (log_p - group.log_prob).exp()
+        near = torch.minimum(torch.maximum(value, group.value - 0.3), group.value + 0.3)
+        error = torch.maximum((value - returns) ** 2, (near - returns) ** 2)
+        gain = torch.minimum(ratio * advantage, ratio.clip(0.8, 1.2) * advantage)
+        loss = (-gain + 0.5 * 0.5 * error - 0.1 * entropy).mean()
+    expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, learner.policy.leaves)])
+    taken: list[torch.Tensor] = []
+    monkeypatch.setattr(learner, "step", lambda gradient: taken.append(gradient) or gradient.norm())
+    agent.update(trajectory, 0.0)
+    close(taken[0], expected, 1e-5)
+    assert expected.count_nonzero() > 0.9 * len(expected)
+
+
+def test_processes_average_the_gradient() -> None:
+    env = environment(one=SPACES["one"])
+    agent = make("a2c", env)
+    before = agent.learners[0].policy.parameters.clone()
+    agent.learners[0].average = torch.Tensor.zero_
+    agent.update(rollout(env), 0.0)
+    assert torch.equal(agent.learners[0].policy.parameters, before)
 
 
 def test_schedules_are_linear() -> None:

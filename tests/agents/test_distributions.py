@@ -50,7 +50,7 @@ def test_multi_discrete_is_a_product_of_choices() -> None:
     assert mode(space, output, mask).shape == (9, 2)
 
 
-@pytest.mark.parametrize("size", [1.0, 1e3, -1e4])
+@pytest.mark.parametrize("size", [1.0, 1e3, -1e5])
 def test_masked_actions_do_not_exist(size: float) -> None:
     """Probability, entropy, divergence and gradients equal those of a distribution over the allowed actions alone."""
     logits = (size * torch.tensor([[0.3, 1.0, 0.7, 0.1]])).requires_grad_()

@@ -34,8 +34,8 @@ class Params(NamedTuple):
     slope: float = 0.05  # what selling one unit does to the price
     noise: float = 0.02
     restock: int = 3  # largest delivery
-    crash: float = 1.9  # the price that ends the episode
-    target: float = 1.6  # the income that ends the episode
+    crash: float = 1.5  # the price that ends the episode
+    target: float = 1.3  # the income that ends the episode
 
 
 class Tables(NamedTuple):

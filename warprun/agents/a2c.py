@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
-from warprun.agents import distributions
 from warprun.agents.config import A2CConfig
 from warprun.agents.learner import Batch, Learner, OnPolicyAgent, normalize_advantage
 
@@ -36,6 +37,18 @@ def a2c_loss(
     return A2CLoss(policy + value_coef * value_error - entropy_coef * mean_entropy, policy, value_error, mean_entropy)
 
 
+class Coefficients(NamedTuple):
+    """Numbers of the loss, float32."""
+
+    value_coef: np.float32
+
+
+def a2c_slopes(log_prob, value, old_log_prob, old_value, advantage, returns, p):  # type: ignore[no-untyped-def]
+    """Return d loss / d log_prob and d loss / d value of one row, then its share of every term (`a2c_loss`), for the fused gradient."""
+    error = value - returns
+    return -advantage, 2.0 * p.value_coef * error, -advantage * log_prob, error * error, 0.0, 0.0
+
+
 class A2C(OnPolicyAgent[A2CConfig]):
     """One gradient step on each rollout."""
 
@@ -43,17 +56,17 @@ class A2C(OnPolicyAgent[A2CConfig]):
 
     def learn_group(self, learner: Learner[A2CConfig], batch: Batch) -> dict[str, torch.Tensor]:
         """Train the policy of one group on the rows of a rollout; return its metrics."""
-        config, policy = learner.config, learner.policy
-        if config.normalize_advantage:
-            batch = batch._replace(advantage=normalize_advantage(batch.advantage))
+        config = learner.config
+        advantage = normalize_advantage(batch.advantage) if config.normalize_advantage else batch.advantage
 
-        def terms(part: slice) -> A2CLoss:
-            rows = batch.rows(part)
-            output, value = policy(rows.obs)
-            log_prob, entropy = distributions.evaluate(policy.space, output, rows.mask, rows.action)
+        def loss(log_prob: torch.Tensor, entropy: torch.Tensor, value: torch.Tensor, rows: Batch) -> A2CLoss:
             return a2c_loss(log_prob, entropy, value, rows.advantage, rows.returns, config.value_coef, learner.entropy_coef)
 
-        gradient, means = learner.gradient(terms, len(batch.obs))
+        gradient, means = learner.gradient(loss, batch, advantage)
         norm = learner.step(gradient)
-        mean = A2CLoss(*means)
+        mean = A2CLoss(*means[: len(A2CLoss._fields)])
         return {"policy": mean.policy, "value": mean.value, "entropy": mean.entropy, "grad_norm": norm}
+
+    def slopes(self, config: A2CConfig) -> tuple[Callable[..., Any], Coefficients]:
+        """Return the derivatives of the loss and their numbers, for the fused gradient."""
+        return a2c_slopes, Coefficients(np.float32(config.value_coef))

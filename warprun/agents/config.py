@@ -86,9 +86,9 @@ class OnPolicyConfig:
     """The gradient is scaled down to this norm; null: never."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """How the gradient moves the parameters."""
-    normalize_obs: bool = False
+    normalize_obs: bool = True
     """Give the network observations of running mean 0 and variance 1, clipped at 10."""
-    normalize_reward: bool = False
+    normalize_reward: bool = True
     """Divide rewards by the running standard deviation of the discounted return, clipped at 10."""
     normalize_advantage: bool = True
     """Give the advantages of each gradient step mean 0 and variance 1."""

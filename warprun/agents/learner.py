@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
+from warprun.agents import distributions
 from warprun.agents.config import OnPolicyConfig, check, check_groups, group_config
+from warprun.agents.fused import FusedGradient, Rows
 from warprun.agents.normalization import RewardNormalizer
 from warprun.agents.optimizers import OPTIMIZERS, clip_norm
 from warprun.agents.policy import Policy
 from warprun.agents.returns import explained_variance, gae, nstep
 from warprun.agents.slices import Slices
+from warprun.engine.mlp import Network
 from warprun.engine.trajectory import Trajectory
 from warprun.environment import Group
 from warprun.errors import UserError
 
 C = TypeVar("C", bound=OnPolicyConfig)
+Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, "Batch"], tuple[torch.Tensor, ...]]
+"""loss(log_prob, entropy, value, rows) -> means over the rows, the loss first."""
 RETURNS = "/reward/returns"
 """Names of the tensors whose shape [N, A] an agent learns from its first rollout."""
 
@@ -57,6 +62,7 @@ class Learner(Generic[C]):
         # Tensors, so that a captured update reads what the schedule last wrote.
         self.learning_rate = torch.zeros((), dtype=torch.float64, device=device)
         self.entropy_coef = torch.zeros((), device=device)
+        self.fused: FusedGradient | None = None
         self.average: Callable[[torch.Tensor], object] = _alone
         """Averages a tensor in place over all processes that train together."""
 
@@ -83,20 +89,61 @@ class Learner(Generic[C]):
 
     def next_value(self, trajectory: Trajectory) -> torch.Tensor:
         """Return V of the observation that each step led to, [T, N, A]: where truncated the final one, where terminated 0."""
-        group, policy = trajectory.groups[self.name], self.policy
+        group = trajectory.groups[self.name]
         actors = group.value.shape[1:]
-        bootstrap = policy.values(group.obs[-1].flatten(0, 1)).view(1, *actors)
-        final_value = policy.values(group.final_obs.flatten(0, 2)).view(-1, *actors)
-        slot = trajectory.final_slot()[..., None].expand(-1, *actors)
+        bootstrap = self.values(group.obs[-1].flatten(0, 1)).view(1, *actors)
         following = torch.cat((group.value[1:], bootstrap))
-        following = torch.where(trajectory.truncated[..., None], final_value.gather(0, slot), following)
+        # On a GPU the host would have to wait for the answer, and the other way round the values are cheap.
+        if trajectory.truncated.device.type != "cpu" or trajectory.truncated.any():
+            final_value = self.values(group.final_obs.flatten(0, 2)).view(-1, *actors)
+            slot = trajectory.final_slot()[..., None].expand(-1, *actors)
+            following = torch.where(trajectory.truncated[..., None], final_value.gather(0, slot), following)
         return following.masked_fill_(trajectory.terminated[..., None], 0.0)
 
-    def gradient(self, terms: Callable[[slice], tuple[torch.Tensor, ...]], rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the flat gradient [P] of the loss `terms(part)[0]` over `rows` rows, and the means of all terms, [K]."""
-        gradient, means = self.policy.slices.gradient(terms, self.policy.leaves, rows)
+    def gradient(
+        self, loss: Loss, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the flat gradient [P] of `loss` over the rows of `batch` that `order` picks (None: all), and the means of its terms, [K].
+
+        `advantage` [B] is that of the picked rows, as the loss shall see it.
+        """
+        if self.fused:
+            gradient, means = self._fused_gradient(self.fused, batch, advantage, order)
+        else:
+
+            def terms(part: slice) -> tuple[torch.Tensor, ...]:
+                rows = batch.rows(part if order is None else order[part])._replace(advantage=advantage[part])
+                output, value = self.policy(rows.obs)
+                log_prob, entropy = distributions.evaluate(self.policy.space, output, rows.mask, rows.action)
+                return loss(log_prob, entropy, value, rows)
+
+            gradient, means = self.policy.slices.gradient(terms, self.policy.leaves, len(advantage))
         self.average(gradient)
         return gradient, means
+
+    def fuse(self, slopes: Callable[..., Any], coefficients: Any, threads: int) -> None:
+        """Compute values and gradients by the fused kernels from now on."""
+        network = self.policy.fused()
+        assert network is not None
+        self.fused = FusedGradient(network, self.policy.space, slopes, coefficients, threads)
+
+    def _fused_gradient(
+        self, fused: FusedGradient, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        mask = torch.zeros((0, 0), dtype=torch.bool) if batch.mask is None else batch.mask
+        everything = torch.zeros(0, dtype=torch.int64) if order is None else order
+        tensors = (everything, batch.obs, mask, batch.action, batch.log_prob, batch.value, advantage, batch.returns)
+        entropy_coef = float(self.entropy_coef)
+        gradient, terms = fused.gradient(Rows(*(t.contiguous().numpy() for t in tensors)), entropy_coef)
+        policy, value, entropy = terms[:3]
+        loss = policy + self.config.value_coef * value - entropy_coef * entropy
+        return gradient, torch.cat((loss[None], terms))
+
+    def values(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return the values [B] of `obs` [B, F]."""
+        if self.fused:
+            return torch.from_numpy(self.fused.values(obs.contiguous().numpy()))
+        return self.policy.values(obs)
 
     def step(self, gradient: torch.Tensor) -> torch.Tensor:
         """Move the parameters against `gradient` [P], clipped in place; return the norm it had, []."""
@@ -138,6 +185,7 @@ class OnPolicyAgent(Generic[C]):
             for group, seed_of_group in zip(groups, seeds, strict=True)
         ]
         self.seed = seed
+        self.threads = threads
         self.updates = torch.zeros((), dtype=torch.int64, device=device)
         """Updates so far."""
 
@@ -176,6 +224,20 @@ class OnPolicyAgent(Generic[C]):
             learner.policy.observe(batch.obs)
         self.updates += 1
         return metrics
+
+    def fuse(self) -> dict[str, Network] | None:
+        """Use the fused kernels if every group's network allows it; return the networks for the engine, else None."""
+        networks = {learner.name: learner.policy.fused() for learner in self.learners}
+        if any(network is None for network in networks.values()):
+            return None
+        for learner in self.learners:
+            if learner.fused is None:
+                learner.fuse(*self.slopes(learner.config), self.threads)
+        return {learner.name: learner.fused.network for learner in self.learners if learner.fused}
+
+    def slopes(self, config: C) -> tuple[Callable[..., Any], Any]:
+        """Return the derivatives of the loss and their numbers, for the fused gradient."""
+        raise NotImplementedError
 
     def learn_group(self, learner: Learner[C], batch: Batch) -> dict[str, torch.Tensor]:
         """Train the policy of one group on the rows of a rollout; return its metrics."""

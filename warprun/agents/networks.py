@@ -11,10 +11,13 @@ import math
 from collections.abc import Callable
 from importlib import import_module
 
+import numpy as np
 import torch
 from torch import nn
 
 from warprun.agents.config import NetworkConfig
+from warprun.engine.mlp import ACTIVATIONS as KERNEL_ACTIVATIONS
+from warprun.engine.mlp import LINEAR, Layer
 from warprun.errors import UserError
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}
@@ -26,6 +29,7 @@ class Mlp(nn.Module):
     def __init__(self, features: int, outputs: int, config: NetworkConfig) -> None:
         super().__init__()
         width = config.hidden[-1]
+        self.activation = config.activation
         self.policy_trunk = _trunk(features, config)
         self.policy_head = nn.Linear(width, outputs)
         self.value_trunk = None if config.shared else _trunk(features, config)
@@ -86,6 +90,34 @@ def flatten_parameters(module: nn.Module) -> torch.Tensor:
     for p, values in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
         p.data = values.view_as(p)
     return flat
+
+
+def layer_table(network: Mlp, parameters: torch.Tensor) -> tuple[np.ndarray, int]:
+    """Return the layers [layer, 8] of `network` as `warprun.engine.mlp` takes them, and the rows of a block.
+
+    `parameters` is the flat tensor that the layers are views of. The policy's outputs and the value are the last rows.
+    """
+    trunks = [network.policy_trunk] + ([network.value_trunk] if network.value_trunk is not None else [])
+    row = features = trunks[0][0].in_features
+    table: list[Layer] = []
+
+    def add(linear: nn.Linear, in_row: int, out_row: int, activation: int, adds: int = 0) -> None:
+        at = [(p.data_ptr() - parameters.data_ptr()) // parameters.element_size() for p in (linear.weight, linear.bias)]
+        table.append(Layer(at[0], at[1], linear.in_features, linear.out_features, in_row, out_row, activation, adds))
+
+    ends = []
+    for trunk in trunks:
+        in_row = 0
+        for linear in (layer for layer in trunk if isinstance(layer, nn.Linear)):
+            add(linear, in_row, row, KERNEL_ACTIVATIONS[network.activation])
+            in_row, row = row, row + linear.out_features
+        ends.append(in_row)
+    # The table is gone through backwards for slopes: the value head is first to write those of a shared trunk, the policy's adds to them.
+    outputs = network.policy_head.out_features
+    add(network.policy_head, ends[0], row, LINEAR, adds=int(len(trunks) == 1))
+    add(network.value_head, ends[-1], row + outputs, LINEAR)
+    assert features > 0
+    return np.array(table, np.int64), row + outputs + 1
 
 
 def _maker(name: str) -> NetworkMaker:

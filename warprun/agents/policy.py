@@ -6,9 +6,10 @@ import torch
 from torch import nn
 
 from warprun.agents.config import NetworkConfig
-from warprun.agents.networks import flatten_parameters, make_network
+from warprun.agents.networks import Mlp, flatten_parameters, layer_table, make_network
 from warprun.agents.normalization import ObservationNormalizer, moments
 from warprun.agents.slices import Slices
+from warprun.engine.mlp import ACTIVATIONS, Network
 from warprun.environment import Box, Group
 
 
@@ -18,21 +19,20 @@ class Policy:
     def __init__(self, group: Group, config: NetworkConfig, normalize_obs: bool, device: torch.device, slices: Slices, seed: int) -> None:
         self.space = group.action
         self.slices = slices
-        is_box = isinstance(group.action, Box)
+        features = group.observation.size
         # Made on the CPU whatever the device, so that a seed means the same first parameters everywhere.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            modules = nn.ModuleDict(
-                {"network": make_network(group.observation.size, group.action.components if is_box else group.action.outputs, config)}
-            )
-        self.network = modules["network"]
-        self.log_std = nn.Parameter(torch.full((group.action.components if is_box else 0,), config.log_std_init))
-        modules.register_parameter("log_std", self.log_std)
+            outputs = group.action.components if isinstance(group.action, Box) else group.action.outputs
+            self.network = make_network(features, outputs, config)
+        self.log_std = nn.ParameterList([torch.full((outputs,), config.log_std_init)] if isinstance(group.action, Box) else [])
+        """Logarithms of the standard deviations of Box actions, one tensor [C]; none for discrete ones."""
+        modules = nn.ModuleList([self.network, self.log_std])
         self.parameters = flatten_parameters(modules.to(device))
         """[P]; order: the network's parameters as it lists them, then, for Box, the log standard deviations."""
         self.leaves = list(modules.parameters())
         """The parameters by layer, views of `parameters`."""
-        self.normalizer = ObservationNormalizer(group.observation.size, device) if normalize_obs else None
+        self.normalizer = ObservationNormalizer(features, device) if normalize_obs else None
 
     def __call__(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (policy_output [B, P] as in the Trajectory, value [B]) of raw observations [B, F]."""
@@ -40,7 +40,7 @@ class Policy:
             obs = self.normalizer(obs)
         output, value = self.network(obs)
         if isinstance(self.space, Box):
-            output = torch.cat((output, self.log_std.expand_as(output)), -1)
+            output = torch.cat((output, self.log_std[0].expand_as(output)), -1)
         return output, value
 
     def act(self, obs: torch.Tensor, policy_output: torch.Tensor, value: torch.Tensor) -> None:
@@ -70,6 +70,18 @@ class Policy:
         for part, (mean, variance) in zip(parts, self.slices.map(lambda part: moments(obs[part]), len(obs)), strict=True):
             statistics.merge(mean, variance, part.stop - part.start)
         self.normalizer.refresh()
+
+    def fused(self) -> Network | None:
+        """Return the network as the fused kernels take it, sharing its parameters; None where they cannot run it."""
+        network = self.network
+        if type(network) is not Mlp or network.activation not in ACTIVATIONS or self.parameters.device.type != "cpu":
+            return None
+        layers, rows = layer_table(network, self.parameters)
+        none = torch.zeros(0)
+        shift, scale = (self.normalizer.shift, self.normalizer.scale) if self.normalizer else (none, none)
+        outputs = network.policy_head.out_features
+        log_std = self.parameters.numel() - (outputs if isinstance(self.space, Box) else 0)
+        return Network(self.parameters.numpy(), layers, rows - outputs - 1, rows - 1, rows, log_std, shift.numpy(), scale.numpy())
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
-from warprun.agents import distributions
 from warprun.agents.config import PPOConfig
 from warprun.agents.learner import Batch, Learner, OnPolicyAgent, normalize_advantage
 from warprun.agents.shuffle import permutation
 from warprun.agents.slices import split
 from warprun.errors import UserError
+from warprun.math import exp, maximum, minimum, where
 
 
 class PPOLoss(NamedTuple):
@@ -58,6 +61,31 @@ def ppo_loss(
     return PPOLoss(loss, policy, value_loss, mean_entropy, approx_kl, clip_fraction)
 
 
+class Coefficients(NamedTuple):
+    """Numbers of the loss, float32."""
+
+    clip: np.float32
+    clip_value: np.float32
+    value_coef: np.float32
+
+
+def ppo_slopes(log_prob, value, old_log_prob, old_value, advantage, returns, p):  # type: ignore[no-untyped-def]
+    """Return d loss / d log_prob and d loss / d value of one row, then its share of every term (`ppo_loss`), for the fused gradient."""
+    log_ratio = log_prob - old_log_prob
+    ratio = exp(log_ratio)
+    clipped = minimum(maximum(ratio, 1.0 - p.clip), 1.0 + p.clip)
+    policy = maximum(-advantage * ratio, -advantage * clipped)
+    slope = where(-advantage * ratio >= -advantage * clipped, -advantage * ratio, 0.0)
+
+    error = value - returns
+    moved = minimum(maximum(value - old_value, -p.clip_value), p.clip_value)
+    clipped_error = old_value + moved - returns
+    farther = (abs(value - old_value) > p.clip_value) & (clipped_error * clipped_error > error * error)
+    value_loss = where(farther, clipped_error * clipped_error, error * error)
+    value_slope = where(farther, 0.0, p.value_coef * error)
+    return slope, value_slope, policy, 0.5 * value_loss, ratio - 1.0 - log_ratio, where(abs(ratio - 1.0) > p.clip, 1.0, 0.0)
+
+
 class PPO(OnPolicyAgent[PPOConfig]):
     """Several epochs of minibatches on each rollout."""
 
@@ -92,22 +120,19 @@ class PPO(OnPolicyAgent[PPOConfig]):
         self, learner: Learner[PPOConfig], batch: Batch, order: torch.Tensor, going_on: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Take the gradient step of one minibatch unless the update has stopped; return its terms and norm, [K+1], and `going_on`."""
-        config, policy = learner.config, learner.policy
+        config = learner.config
         advantage = batch.advantage[order]
         if config.normalize_advantage:
             advantage = normalize_advantage(advantage)
 
-        def terms(part: slice) -> PPOLoss:
-            rows = batch.rows(order[part])
-            output, value = policy(rows.obs)
-            log_prob, entropy = distributions.evaluate(policy.space, output, rows.mask, rows.action)
+        def loss(log_prob: torch.Tensor, entropy: torch.Tensor, value: torch.Tensor, rows: Batch) -> PPOLoss:
             return ppo_loss(
                 log_prob,
                 entropy,
                 value,
                 rows.log_prob,
                 rows.value,
-                advantage[part],
+                rows.advantage,
                 rows.returns,
                 config.clip,
                 config.clip_value,
@@ -115,7 +140,7 @@ class PPO(OnPolicyAgent[PPOConfig]):
                 learner.entropy_coef,
             )
 
-        gradient, means = learner.gradient(terms, len(order))
+        gradient, means = learner.gradient(loss, batch, advantage, order)
         if config.target_kl is None:
             return torch.cat((means, learner.step(gradient)[None])), going_on
         approx_kl = PPOLoss(*means).approx_kl
@@ -127,3 +152,8 @@ class PPO(OnPolicyAgent[PPOConfig]):
         for tensor, old in zip(learner.trained(), before, strict=True):
             tensor.copy_(torch.where(going_on, tensor, old))
         return torch.cat((means, norm[None])), going_on
+
+    def slopes(self, config: PPOConfig) -> tuple[Callable[..., Any], Coefficients]:
+        """Return the derivatives of the loss and their numbers, for the fused gradient."""
+        clip_value = math.inf if config.clip_value is None else config.clip_value
+        return ppo_slopes, Coefficients(np.float32(config.clip), np.float32(clip_value), np.float32(config.value_coef))

@@ -26,6 +26,9 @@ from warprun.errors import UserError
 # No reassociation, and NaN and infinity keep their meaning; contraction to fused multiply-add and reciprocals are allowed.
 FLAGS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "arcp", "nsz", "afn"}}
 
+COMPILES = not numba.config.DISABLE_JIT
+"""False under NUMBA_DISABLE_JIT=1, where all that follows runs as plain Python."""
+
 _rebuilt: dict[tuple[types.FunctionType, bool], Any] = {}
 _being_rebuilt: set[tuple[types.FunctionType, bool]] = set()
 
@@ -171,26 +174,38 @@ def is_cached(module: types.ModuleType) -> bool:
 def explain(error: NumbaError, functions: list[types.FunctionType]) -> UserError:
     """Turn Numba's pages into one line: file, line, function and what is wrong there."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    files = {f.__code__.co_filename for f in functions}
+    files = {f.__code__.co_filename for f in reached(functions)}
     places = re.findall(r'File "([^"]+)", line (\d+)', text)
     # Numba tells the outermost function first; the last place in a file of the user is the nearest to the mistake.
     own = [(file, int(line)) for file, line in places if _same_file(file, files)]
-    where = "in an environment function"
     if own:
         file, line = own[-1]
-        where = f"{file}:{line}"
-        name = _function_at(functions, file, line)
-        if name:
-            where += f" in {name}"
-    causes = [line.strip(" -!>") for line in text.splitlines() if line.strip(" -!>") and not _NOISE.search(line)]
+        file = next(known for known in files if _same_file(file, {known}))
+    else:
+        file, line = functions[0].__code__.co_filename, functions[0].__code__.co_firstlineno
+    name = _function_at(functions, file, line)
+    where = f"{file}:{line} in {name}" if name else f"{file}:{line}"
+    return UserError(f"{where} does not compile: {_cause(text)}")
+
+
+def _cause(text: str) -> str:
+    lines = [line.strip(" -!") for line in text.splitlines()]
+    # The call that Numba shows in such a form has types where the person wrote values.
+    calls = [line.removeprefix(">>> ") for line in lines if line.startswith(">>> ")]
+    causes = [line.strip(">") for line in lines if line and not _NOISE.search(line)]
     cause = next((c for c in causes if _TELLING.search(c)), causes[0] if causes else "unknown error")
-    return UserError(f"{where} does not compile: {cause}")
+    if "No implementation of function" in cause and calls:
+        cause = f"kernels know no {calls[-1]}"
+    return _READABLE.sub(r"\1", cause)
 
 
-_NOISE = re.compile(r"^Failed in|^During:|^File \"|^\s*$|There are \d+ candidate|Overload of function|^<source|^\s*[|*]")
+_NOISE = re.compile(r'^Failed in|^During:|^File "|There are \d+ candidate|Overload of function|^<source|^[|*]')
 _TELLING = re.compile(
-    r"No implementation of function|Unknown attribute|undefined|NameError|Cannot unify|not supported|Unsupported|Untyped|wrong number|takes|missing"
+    r"No implementation of function|Unknown attribute|undefined|NameError|Cannot unify|Cannot bind|not supported|Unsupported|Untyped"
+    r"|wrong number|takes|missing"
 )
+_READABLE = re.compile(r"(?:Module\()?<(\w+ '[\w.]+')[^>]*>\)?")
+"""Modules and classes as Python shows them, without their addresses and folders."""
 
 
 def _same_file(shown: str, files: set[str]) -> bool:

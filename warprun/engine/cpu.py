@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 import numba
 import numpy as np
 import torch
+
+from warprun.engine.mlp import Network
+from warprun.engine.simd import COLUMNS
+from warprun.engine.trajectory import Trajectory
+from warprun.environment import Environment
 
 
 class CpuKernels:
@@ -22,3 +28,20 @@ class CpuKernels:
         """Run `kernel` on row `row` of the trajectory; `now` counts the steps since the run began, modulo 2^32."""
         numba.set_num_threads(self._threads)
         getattr(self._module, kernel)(row, np.uint32(now & 0xFFFFFFFF), *self._fixed)
+
+    def rollout(self, steps: int, greedy: bool, now: int, fused: tuple[Any, ...]) -> None:
+        """Run `steps` steps from row 0 in one kernel; `fused` is what `fused_arrays` made."""
+        numba.set_num_threads(self._threads)
+        self._module.rollout(steps, greedy, 0, np.uint32(now & 0xFFFFFFFF), *self._fixed, *fused)
+
+    def fused_arrays(self, environment: Environment, networks: Mapping[str, Network], taken: Trajectory) -> tuple[Any, ...]:
+        """Return each group's network, values and the memory for one block of activations and the policy outputs of a tile, per thread."""
+        arrays: list[Any] = []
+        width = self._module.LANES
+        for group in environment.groups:
+            network, together = networks[group.name], COLUMNS // width
+            actors = -(-group.size // together) * together
+            block = np.zeros((self._threads, network.rows, COLUMNS), np.float32)
+            logits = np.zeros((self._threads, group.action.outputs, actors, width), np.float32)
+            arrays += [network, taken.groups[group.name].value.numpy(), block, logits]
+        return tuple(arrays)

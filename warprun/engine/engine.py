@@ -14,8 +14,10 @@ from warprun.engine import compile as kernels  # sets up Numba, so it comes befo
 
 from numba.core.errors import NumbaError  # isort: skip
 from warprun.engine import store, trajectory
+from warprun.engine.check import check_functions
 from warprun.engine.cpu import CpuKernels
 from warprun.engine.device import Device
+from warprun.engine.mlp import Network
 from warprun.engine.source import Target, write
 from warprun.engine.trajectory import Trajectory
 from warprun.environment import Environment
@@ -68,6 +70,9 @@ class Engine:
         self.n_envs = n_envs
         self.steps = 0
         """Steps that every environment has taken; with the seed it says where the random streams stand."""
+        self._fused: tuple[Any, ...] = ()
+        self._begins_now = True
+        """Whether row 0 of the trajectory, not its last row, is what the actors see now."""
         self.trajectory: Trajectory = trajectory.allocate(environment, horizon, n_envs, device.torch)
         self.arrays = store.allocate(store.layout(environment, target, n_envs, len(vary)), device.torch)
         self.params = params
@@ -75,9 +80,9 @@ class Engine:
         values |= {"n_envs": n_envs, "seed_low": np.uint32(seed & 0xFFFFFFFF), "seed_high": np.uint32(seed >> 32 & 0xFFFFFFFF)}
         values["p"] = typed(params)
         if tables is not None:
-            values["tables"] = type(tables)(*(torch.from_numpy(np.ascontiguousarray(a)).to(device.torch) for a in tables))
-            if device.kind == "cpu":
-                values["tables"] = type(tables)(*(t.numpy() for t in values["tables"]))
+            tables = type(tables)(*(_single_precision(a) for a in tables))
+            on_cpu = device.kind == "cpu"
+            values["tables"] = tables if on_cpu else type(tables)(*(torch.from_numpy(a).to(device.torch) for a in tables))
         values["vary_bounds"] = torch.tensor(list(vary.values()), dtype=torch.float32, device=device.torch).reshape(-1, 2)
         program = write(environment, name, target, tuple(vary))
         self._functions = [f for f in program.functions.values() if hasattr(f, "__code__")]
@@ -85,10 +90,11 @@ class Engine:
         build = kernels.plain_function if device.kind == "cudasim" else kernels.device_function
         module = kernels.load_module(name, program.source, globals_, build)
         self.source_file = module.__file__
-        if device.kind != "cudasim" and not kernels.is_cached(module):
+        if kernels.COMPILES and device.kind != "cudasim" and not kernels.is_cached(module):
+            check_functions(environment, values["p"], tables, vary)
             announce(f"compiling the kernels of {name} for {device.kind} (kept in {kernels.cache_root()})")
         if target == "cpu":
-            self._kernels: Callable[[str, int, int], None] = CpuKernels(module, program.arguments, values, threads or os.cpu_count() or 1)
+            self._kernels: Any = CpuKernels(module, program.arguments, values, threads or os.cpu_count() or 1)
         else:
             from warprun.engine.cuda import CudaKernels
 
@@ -96,28 +102,35 @@ class Engine:
 
     def compile(self) -> None:
         """Compile every kernel, or load it from the cache, and reset. Raises UserError where an environment function does not compile."""
-        for kernel in ("step", "sample", "greedy", "reset"):
-            self._run(kernel, 0)
+        if self._fused:
+            self._guarded(lambda: self._kernels.rollout(0, False, self.steps, self._fused))
+        else:
+            for kernel in ("step", "sample", "greedy"):
+                self._run(kernel, 0, self.steps)
+        self.reset()
 
     def reset(self) -> None:
         """Begin an episode in every environment and write its observation to row 0."""
-        self._run("reset", 0)
+        # As if the step before had ended every episode, or the step to come would begin its episodes with the same draws.
+        self._run("reset", 0, self.steps - 1)
+        self._begins_now = True
 
     def sample(self, row: int) -> None:
         """Draw the actions of row `row` from `policy_output`."""
-        self._run("sample", row)
+        self._run("sample", row, self.steps)
 
     def choose_best(self, row: int) -> None:
         """Take the most probable actions of `policy_output` for row `row`."""
-        self._run("greedy", row)
+        self._run("greedy", row, self.steps)
 
     def step(self, row: int) -> None:
         """Step every environment with the actions of row `row`; observations go to row + 1.
 
         An environment whose episode ends begins the next one in the same step.
         """
-        self._run("step", row)
+        self._run("step", row, self.steps)
         self.steps += 1
+        self._begins_now = False
 
     def carry_over(self) -> None:
         """Make the last observations the first of the next rollout."""
@@ -125,14 +138,32 @@ class Engine:
             group.obs[0].copy_(group.obs[-1])
             if group.mask is not None:
                 group.mask[0].copy_(group.mask[-1])
+        self._begins_now = True
 
-    def collect(self, act: Callable[[Trajectory, int], None]) -> Trajectory:
-        """Roll out a whole trajectory; `act(trajectory, row)` writes `policy_output` and `value[row]` of every group."""
-        if self.steps:  # else row 0 is the reset's
+    def fuse(self, networks: Mapping[str, Network]) -> None:
+        """Take these networks, one a group, into the kernel: from now on `collect` is one call for a whole rollout (CPU)."""
+        assert isinstance(self._kernels, CpuKernels)
+        self._fused = self._kernels.fused_arrays(self.environment, networks, self.trajectory)
+
+    def collect(self, act: Callable[[Trajectory, int], None], greedy: bool = False) -> Trajectory:
+        """Roll out a whole trajectory, with sampled actions or the most probable ones.
+
+        `act(trajectory, row)` writes `policy_output` and `value[row]` of every group; the fused path does without it.
+        """
+        if not self._begins_now:
             self.carry_over()
-        for row in range(self.trajectory.horizon):
+        horizon = self.trajectory.horizon
+        if self._fused:
+            self._guarded(lambda: self._kernels.rollout(horizon, greedy, self.steps, self._fused))
+            self.steps += horizon
+            self._begins_now = False
+            return self.trajectory
+        for row in range(horizon):
             act(self.trajectory, row)
-            self.sample(row)
+            if greedy:
+                self.choose_best(row)
+            else:
+                self.sample(row)
             self.step(row)
         return self.trajectory
 
@@ -168,9 +199,12 @@ class Engine:
             array = self.arrays[f"{group_name}_{'i' if f.integer else 'f'}"]
             yield f.name, array[:, f.first : f.first + f.slots]
 
-    def _run(self, kernel: str, row: int) -> None:
+    def _run(self, kernel: str, row: int, now: int) -> None:
+        self._guarded(lambda: self._kernels(kernel, row, now))
+
+    def _guarded(self, launch: Callable[[], None]) -> None:
         try:
-            self._kernels(kernel, row, self.steps)
+            launch()
         except NumbaError as error:
             raise kernels.explain(error, self._functions) from error
 
@@ -185,6 +219,10 @@ def target_for(environment: Environment, device_kind: str) -> Target:
 def typed(params: Any) -> Any:
     """Return parameters as float32 and int32, the types that kernels are compiled for."""
     return type(params)(*(np.float32(v) if isinstance(v, float) else np.int32(v) for v in params))
+
+
+def _single_precision(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array, np.float32 if array.dtype == np.float64 else None)
 
 
 def check_memory(environment: Environment, target: Target, device: Device, n_envs: int, horizon: int, n_varied: int) -> None:

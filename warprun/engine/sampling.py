@@ -16,47 +16,40 @@ def to_bounds(action, low, high):
     return low + (inside + float32(1.0)) * float32(0.5) * (high - low)
 
 
-def sample_choice(rng, index, logits, mask, first, n):
-    """Draw one of the `n` choices with logits[first : first + n] that the mask allows; return (choice, log-probability).
+def sample_choice(rng, index, logits, actor, column, first, n):
+    """Draw one of the `n` choices with logits[first : first + n, actor, column]; return (choice, log-probability).
 
-    An empty mask allows all. The draw inverts the cumulative distribution with uniform draw `index`.
+    Forbidden choices have logit -inf. The draw inverts the cumulative distribution with uniform draw `index`.
     """
-    top = _largest(logits, mask, first, n)
+    top = _largest(logits, actor, column, first, n)
     total = float32(0.0)
     for k in range(first, first + n):
-        if mask.size == 0 or mask[k]:
-            total += exp(logits[k] - top)
+        total += exp(logits[k, actor, column] - top)
     left = uniform(rng, index, 0.0, 1.0) * total
     choice = first
     for k in range(first, first + n):
-        if mask.size == 0 or mask[k]:
-            weight = exp(logits[k] - top)
-            if weight > float32(0.0) and left >= float32(0.0):
-                # The last allowed choice that `left` reaches; rounding can leave a rest, which stays with it.
-                choice = k
-            left -= weight
-    return choice - first, logits[choice] - top - log(total)
+        weight = exp(logits[k, actor, column] - top)
+        # The last choice with a weight that `left` reaches; rounding can leave a rest, which stays with it.
+        choice = k if weight > float32(0.0) and left >= float32(0.0) else choice
+        left -= weight
+    return choice - first, logits[choice, actor, column] - top - log(total)
 
 
-def best_choice(rng, index, logits, mask, first, n):
-    """Return the most probable allowed choice (the first of equals) and its log-probability."""
-    top = _largest(logits, mask, first, n)
+def best_choice(rng, index, logits, actor, column, first, n):
+    """Return the most probable choice (the first of equals) and its log-probability."""
+    top = _largest(logits, actor, column, first, n)
     total = float32(0.0)
-    choice = first + n
-    for k in range(first, first + n):
-        if mask.size == 0 or mask[k]:
-            total += exp(logits[k] - top)
-            if logits[k] == top and k < choice:
-                choice = k
-    choice = min(choice, first + n - 1)
+    choice = first
+    for k in range(first + n - 1, first - 1, -1):
+        total += exp(logits[k, actor, column] - top)
+        choice = k if logits[k, actor, column] == top else choice
     return choice - first, -log(total)
 
 
-def _largest(logits, mask, first, n):
-    top = float32(-np.inf)
-    for k in range(first, first + n):
-        if (mask.size == 0 or mask[k]) and logits[k] > top:
-            top = logits[k]
+def _largest(logits, actor, column, first, n):
+    top = logits[first, actor, column]
+    for k in range(first + 1, first + n):
+        top = max(top, logits[k, actor, column])
     return top
 
 

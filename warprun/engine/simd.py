@@ -15,8 +15,7 @@ are [out, in] as torch keeps them, so that a weight is one number, spread over a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -138,9 +137,7 @@ class _Writer:
 
     def sum(self, vector: Any) -> Any:
         b = self.builder
-        add = cgutils.get_or_insert_function(
-            b.module, ir.FunctionType(_FLOAT, [_FLOAT, _VECTOR]), f"llvm.vector.reduce.fadd.v{WIDTH}f32"
-        )
+        add = cgutils.get_or_insert_function(b.module, ir.FunctionType(_FLOAT, [_FLOAT, _VECTOR]), f"llvm.vector.reduce.fadd.v{WIDTH}f32")
         return b.call(add, [_FLOAT(0.0), vector], fastmath=("reassoc",))
 
     def variable(self, value: Any) -> Any:

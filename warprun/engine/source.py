@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from warprun.engine.mlp import infer
 from warprun.engine.sampling import best_choice, best_gaussian, sample_choice, sample_gaussian, to_bounds
 from warprun.environment import ARGUMENTS, Box, Environment, Field, Group, MultiDiscrete, arguments
 from warprun.random import ACTION, RESET, STEP, VARIATION, Rng, uniform
@@ -89,7 +90,7 @@ class _Writer:
         self.line(f'"""Kernels of {name}, written by warprun for target {self.target!r}; to change them, change the environment."""')
         self.line()
         self.line("import numpy as np")
-        self.line("from numba import cuda" if self.target != "cpu" else "from numba import njit, prange")
+        self.line("from numba import cuda" if self.target != "cpu" else "from numba import get_thread_id, njit, prange")
         self.line()
         self.line(f"LANES = {lanes(self.target, self.environment)}")
         for group in self.environment.groups:
@@ -101,13 +102,18 @@ class _Writer:
             self.line()
             self.line()
             self.kernel(kernel, body)
+        if self.target == "cpu":
+            self.line()
+            self.line()
+            self.rollout()
         return "\n".join(self.lines) + "\n"
 
     def kernel(self, name: str, body: Callable[[], None]) -> None:
         taken = ", ".join(self.kernel_arguments)
         if self.target == "cpu":
+            logits = self.logits() if name in ("sample", "greedy") else []
             self.line("@njit(**FLAGS)")
-            with self.block(f"def {name}_tile(tile, {taken}):"):
+            with self.block(f"def {name}_tile({', '.join(['tile', taken, *logits])}):"):
                 self.line("first = tile * LANES")
                 self.line("count = min(LANES, n_envs - first)")
                 self.line("last = first + count")
@@ -116,7 +122,9 @@ class _Writer:
             self.line()
             self.line("@njit(parallel=True, cache=True, **FLAGS)")
             with self.block(f"def {name}({taken}):"), self.block("for tile in prange((n_envs + LANES - 1) // LANES):"):
-                self.line(f"{name}_tile(tile, {taken})")
+                # Reversed, [P, actor, lane], as the fused path has them.
+                given = [f"{group.name}_policy_output[tile * LANES : (tile + 1) * LANES].T" for group in self.environment.groups if logits]
+                self.line(f"{name}_tile({', '.join(['tile', taken, *given])})")
             return
         self.line("@cuda.jit(cache=CACHE, fastmath=False)")
         with self.block(f"def {name}({taken}):"):
@@ -134,6 +142,33 @@ class _Writer:
                 self.line("thread = cuda.threadIdx.x")
                 self.line("threads = cuda.blockDim.x")
             body()
+
+    def rollout(self) -> None:
+        """Write the fused path: for every tile, all steps, with the networks' inference between them."""
+        self.use("infer", infer)
+        taken = ", ".join(self.kernel_arguments)
+        networks = [f"{group.name}_{n}" for group in self.environment.groups for n in ("network", "value", "block", "logits")]
+        self.line("@njit(parallel=True, cache=True, **FLAGS)")
+        with self.block(f"def rollout(steps, greedy, {', '.join([taken, *networks])}):"):
+            with self.block("for tile in prange((n_envs + LANES - 1) // LANES):"):
+                self.line("thread = get_thread_id()")
+                self.line("first = tile * LANES")
+                self.line("last = min(first + LANES, n_envs)")
+                with self.block("for t in range(steps):"):
+                    for group in self.environment.groups:
+                        g = group.name
+                        seen = f"{g}_obs[row + t, first:last]"
+                        self.line(f"infer({g}_network, {seen}, {g}_block[thread], {g}_logits[thread], {g}_value[row + t, first:last])")
+                    call = taken.replace("row, now,", "row + t, np.uint32(now + t),")
+                    logits = ", ".join(f"{name}[thread]" for name in self.logits())
+                    with self.block("if greedy:"):
+                        self.line(f"greedy_tile(tile, {call}, {logits})")
+                    with self.block("else:"):
+                        self.line(f"sample_tile(tile, {call}, {logits})")
+                    self.line(f"step_tile(tile, {call})")
+
+    def logits(self) -> list[str]:
+        return [f"{group.name}_logits" for group in self.environment.groups]
 
     def step_body(self) -> None:
         self.views("row + 1")
@@ -337,21 +372,25 @@ class _Writer:
                 self.line(f"{group.name}_{n} = {group.name}_{n}[row]{self.part}")
             if group.mask:
                 self.line(f"{group.name}_mask = {group.name}_mask[row]{self.part}")
-            self.line(f"{group.name}_policy_output = {group.name}_policy_output{self.part}")
-            space = group.action
+            if self.target != "cpu":
+                self.line(f"{group.name}_logits = {group.name}_policy_output.T")
+            space, logits = group.action, f"{group.name}_logits"
             with self.per_actor(group):
-                output = f"{group.name}_policy_output[{self.at}, actor]"
-                mask = f"{group.name}_mask[{self.at}, actor]" if group.mask else f"{output}[0:0]"
+                if group.mask:
+                    with (
+                        self.block(f"for k in range({group.masked_actions}):"),
+                        self.block(f"if not {group.name}_mask[{self.at}, actor, k]:"),
+                    ):
+                        self.line(f"{logits}[k, actor, {self.at}] = -np.inf")
                 self.line(f"rng = {self.rng(self.source(group, ACTION))}")
                 self.line("total = np.float32(0.0)")
                 first = 0
                 for n in range(space.components):
                     if isinstance(space, Box):
-                        size = space.size
-                        given = f"{output}[{n}], {output}[{size + n}]"
+                        given = f"{logits}[{n}, actor, {self.at}], {logits}[{space.size + n}, actor, {self.at}]"
                     else:
                         count = space.nvec[n] if isinstance(space, MultiDiscrete) else space.n
-                        given = f"{output}, {mask}, {first}, {count}"
+                        given = f"{logits}, actor, {self.at}, {first}, {count}"
                         first += count
                     function = self.use(*(("draw", draw) if isinstance(space, Box) else ("choose", choose)))
                     self.line(f"{group.name}_chosen, log_prob = {function}(rng, {n}, {given})")

@@ -1,0 +1,54 @@
+"""What may not change a result: threads, the number of environments beside, the length of a rollout; and what must: the seed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.engine.rollouts import CASES, make, record
+
+NAMES = ("cartpole", "pendulum", "market")
+
+
+def roll(name, n_envs, threads=1, horizon=8, collects=2, seed=0):
+    case = CASES[name]
+    return record(make(case.environment, name, n_envs=n_envs, threads=threads, horizon=horizon, seed=seed, vary=dict(case.vary)), collects)
+
+
+def assert_same(a, b, n_envs=None):
+    """Compare bit for bit; of the first environments only, where `n_envs` is given."""
+    for name in a.keys() - {"episodes", "returns"}:
+        if ".state." in name:
+            np.testing.assert_array_equal(a[name][:n_envs], b[name][:n_envs], err_msg=name)
+        else:
+            np.testing.assert_array_equal(a[name][:, :n_envs], b[name][:, :n_envs], err_msg=name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("n_envs", [1, 37, 100])
+def test_threads_change_nothing(name, n_envs):
+    one, two = roll(name, n_envs, threads=1), roll(name, n_envs, threads=2)
+    assert_same(one, two)
+    np.testing.assert_array_equal(one["returns"], two["returns"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_other_environments_change_nothing(name):
+    many = roll(name, 100)
+    for n_envs in (1, 37):
+        assert_same(roll(name, n_envs), many, n_envs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_short_rollouts_equal_a_long_one(name):
+    short, long = roll(name, 5, horizon=8, collects=2), roll(name, 5, horizon=16, collects=1)
+    assert_same({key: value for key, value in short.items() if "first_obs" not in key}, long)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_seeds_change_everything(name):
+    """Either half of the seed; the policy is the same."""
+    first, low, high = (roll(name, 5, seed=seed) for seed in (0, 1, 2**32))
+    for a, b in ((first, low), (first, high), (low, high)):
+        for key in (key for key in a if key.endswith(".obs")):
+            assert (a[key] != b[key]).mean() > 0.3, key

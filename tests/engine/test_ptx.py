@@ -1,0 +1,103 @@
+"""Every CUDA kernel of every environment, compiled without a GPU: no float64, no local memory, no calls; `-s` shows the registers."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from numba import cuda, typeof
+
+from tests.engine.rollouts import CASES
+from warprun.engine import compile as kernels
+from warprun.engine import store, trajectory
+from warprun.engine.engine import target_for, typed
+from warprun.engine.source import write
+
+KERNELS = ("reset", "sample", "greedy", "step")
+CAPABILITIES = ((7, 5), (8, 0), (9, 0))
+
+
+def nvvm_problem() -> str | None:
+    """Return why nothing compiles for CUDA here, or None."""
+    try:
+        from numba.cuda.cudadrv.nvvm import NVVM
+
+        NVVM()
+    except Exception as error:  # the type depends on what is missing: numba-cuda, libnvvm or its version
+        return f"needs libnvvm: {' '.join(str(error).split())}"
+    return None
+
+
+pytestmark = pytest.mark.skipif(nvvm_problem() is not None, reason=nvvm_problem() or "")
+
+
+@pytest.fixture(autouse=True)
+def no_device_needed(monkeypatch):
+    """Let numba-cuda compile without a GPU, whose capability it would ask for."""
+    monkeypatch.setattr("numba.cuda.dispatcher.get_current_device", lambda: SimpleNamespace(compute_capability=(8, 0)))
+
+
+def program(case):
+    """Return the kernel module of a case and the types of what its kernels take."""
+    environment, n_varied = CASES[case].environment, len(CASES[case].vary)
+    target = target_for(environment, "cuda")
+    written = write(environment, case, target, tuple(name for name, _ in CASES[case].vary))
+    module = kernels.load_module(case, written.source, written.functions | {"CACHE": False})
+    taken = trajectory.allocate(environment, 4, 2, torch.device("cpu"))
+    arrays = store.allocate(store.layout(environment, target, 2, n_varied), torch.device("cpu")) | store.shared_names(taken)
+    values = {name: tensor.numpy() for name, tensor in arrays.items()}
+    values |= {"row": 0, "n_envs": 2, "now": np.uint32(0), "seed_low": np.uint32(0), "seed_high": np.uint32(0)}
+    values |= {"p": typed(environment.params()), "vary_bounds": np.zeros((n_varied, 2), np.float32)}
+    if environment.tables:
+        values["tables"] = environment.tables(**environment.options)
+    return module, tuple(typeof(values[name]) for name in written.arguments)
+
+
+def instructions(ptx):
+    """Return the PTX without comments and names, which may hold any word."""
+    return re.sub(r"//.*|[%$\w]*_[$\w]+|%\w+", "", ptx)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_compile_to_lean_ptx(case, tmp_path):
+    module, signature = program(case)
+    for kernel in KERNELS:
+        for capability in CAPABILITIES:
+            ptx, _ = cuda.compile_ptx(getattr(module, kernel).py_func, signature, cc=capability)
+            text = instructions(ptx)
+            for unwanted in (r"\.f64\b", r"\.local\b", r"\bcall\b"):
+                assert not re.search(unwanted, text), f"{unwanted} in {kernel} for {capability}"
+            assert re.search(r"\.f32\b", text)
+            report(case, kernel, capability, ptx, tmp_path)
+
+
+def report(case, kernel, capability, ptx, folder):
+    """Print what the assembler says of a kernel; nothing may spill."""
+    if not shutil.which("ptxas"):
+        return
+    file = folder / f"{kernel}.ptx"
+    # An older assembler refuses the version that libnvvm writes, but knows every instruction of these kernels.
+    file.write_text(re.sub(r"^\.version .*", ".version 8.0", ptx, flags=re.MULTILINE))
+    command = ["ptxas", "-v", f"-arch=sm_{capability[0]}{capability[1]}", str(file), "-o", str(folder / "kernel.cubin")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    found = {word: int(re.search(rf"(\d+) {word}|{word} (\d+)", said)[0].split()[0]) for word in ("registers", "bytes spill stores", "bytes stack")}
+    print(f"{case:24} {kernel:7} sm_{capability[0]}{capability[1]} {found['registers']:4} registers {found['bytes spill stores']} B spilled")
+    assert found["bytes spill stores"] == 0
+    assert found["bytes stack"] == 0
+
+
+@pytest.mark.parametrize("unwanted", [r"\.f64\b", r"\.local\b"])
+def test_what_is_unwanted_would_be_seen(unwanted):
+    def kernel(x):
+        numbers = cuda.local.array(32, np.float64)
+        for n in range(32):
+            numbers[int(x[n]) % 32] += x[n]
+        x[0] = numbers[int(x[1]) % 32]
+
+    ptx, _ = cuda.compile_ptx(kernel, (typeof(np.zeros(32, np.float32)),), cc=(8, 0))
+    assert re.search(unwanted, instructions(ptx))

@@ -1,0 +1,308 @@
+"""The gradient of a policy in one kernel (CPU): forward, slope of the loss, backward and sum, in blocks that stay in cache.
+
+Rows are cut into shares by a rule that knows only their number; a thread computes one share after the other, and gradients are added
+in the order of the shares, so the number of threads does not change a bit. What differs between algorithms is one scalar function,
+`slopes`, that stands beside the loss it is the derivative of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from warprun.engine import compile as kernels  # sets up Numba, so it comes before numba itself
+
+import numba  # isort: skip
+from warprun.engine.mlp import Network, backward, forward, normalize
+from warprun.engine.simd import COLUMNS
+from warprun.environment import Box, MultiDiscrete, Space
+from warprun.math import exp, log
+
+SHARES = 16
+"""Parts of a batch with a gradient of their own: enough for balance on any desktop, few enough that adding them costs nothing."""
+CACHE_BYTES = 640 * 1024
+"""Activations and slopes that a thread works on at once: most of a second-level cache of 1 MB."""
+FORBIDDEN = np.float32(-1e30)
+"""Logit of a masked action: finite, so that probability 0 times its logarithm is 0."""
+
+float32 = np.float32
+
+
+class Rows(NamedTuple):
+    """What a gradient is computed from. R rows in all, of which `order` picks B (empty: all, in their order)."""
+
+    order: Any
+    """[B] int64 or [0]."""
+    obs: Any
+    """[R, F] float32."""
+    mask: Any
+    """[R, M] bool, or [0, 0]."""
+    action: Any
+    """[R, C] int32 or float32."""
+    log_prob: Any
+    """[R] float32: under the policy of the rollout."""
+    value: Any
+    """[R] float32: by the network of the rollout."""
+    advantage: Any
+    """[B] float32: already picked."""
+    returns: Any
+    """[R] float32."""
+
+
+class Memory(NamedTuple):
+    """What threads write on, [thread, ...] each, and what shares give."""
+
+    blocks: Any
+    """[thread, block, row, COLUMNS]."""
+    slopes: Any
+    """The same for derivatives."""
+    spare: Any
+    """[thread, row, COLUMNS]."""
+    columns: Any
+    """[thread, 8 + 3 C, COLUMNS]: numbers of a column."""
+    zeros: Any
+    gradient: Any
+    """[share, P]."""
+    terms: Any
+    """[share, TERMS] float64: sums over rows."""
+
+
+TERMS = 5
+"""policy, value, entropy, approx_kl, clip_fraction."""
+
+# Rows of Memory.columns.
+LOG_PROB, ENTROPY, SLOPE, NUMBERS = 0, 1, 2, 3
+
+
+def slopes(log_prob, value, old_log_prob, old_value, advantage, returns, coefficients):
+    """Stand here for the derivatives of an algorithm's loss, which `FusedGradient` puts in this place."""
+    raise NotImplementedError
+
+
+def share_of_gradient(share, shares, thread, network, nvec, rows, coefficients, entropy_coef, memory):
+    """Compute the gradient of one share of the rows, and the sums of its terms."""
+    gradient, terms = memory.gradient[share], memory.terms[share]
+    gradient[:] = float32(0.0)
+    terms[:] = 0.0
+    count = rows.advantage.size
+    weight = float32(1.0) / float32(count)
+    begin, end = count * share // shares, count * (share + 1) // shares
+    together = memory.blocks.shape[1]
+    while begin < end:
+        used = 0
+        while used < together and begin < end:
+            n = min(COLUMNS, end - begin)
+            block, slope, columns = memory.blocks[thread, used], memory.slopes[thread, used], memory.columns[thread]
+            load(network, rows, begin, n, block)
+            forward(network.parameters, network.layers, block)
+            slope[network.policy_row : network.value_row + 1] = float32(0.0)
+            if nvec.size > 0:
+                choices_forward(network, nvec, rows, begin, n, block, columns)
+            else:
+                gaussian_forward(network, rows, begin, n, block, columns)
+            for c in range(n):
+                row = rows.order[begin + c] if rows.order.size > 0 else begin + c
+                slope_log_prob, slope_value, policy, value, kl, clipped = slopes(
+                    columns[LOG_PROB, c],
+                    block[network.value_row, c],
+                    rows.log_prob[row],
+                    rows.value[row],
+                    rows.advantage[begin + c],
+                    rows.returns[row],
+                    coefficients,
+                )
+                columns[SLOPE, c] = slope_log_prob * weight
+                slope[network.value_row, c] = slope_value * weight
+                terms[0] += policy
+                terms[1] += value
+                terms[2] += columns[ENTROPY, c]
+                terms[3] += kl
+                terms[4] += clipped
+            if nvec.size > 0:
+                choices_backward(network, nvec, rows, begin, n, block, columns, entropy_coef * weight, slope)
+            else:
+                gaussian_backward(network, rows, begin, n, block, columns, entropy_coef * weight, slope, gradient)
+            begin += n
+            used += 1
+        backward(
+            network.parameters,
+            network.layers,
+            memory.blocks[thread, :used],
+            memory.slopes[thread, :used],
+            memory.spare[thread],
+            memory.zeros,
+            gradient,
+        )
+
+
+def load(network, rows, begin, n, block):
+    """Bring the observations of `n` rows into a block; the columns that are left keep what they hold, with slope 0."""
+    for c in range(n):
+        row = rows.order[begin + c] if rows.order.size > 0 else begin + c
+        for f in range(rows.obs.shape[1]):
+            block[f, c] = rows.obs[row, f]
+    normalize(network.mean, network.scale, block)
+
+
+def choices_forward(network, nvec, rows, begin, n, block, columns):
+    """Give the log-probability of the actions and the entropy, and make the logits in `block` log-probabilities."""
+    if rows.mask.shape[1] > 0:
+        for c in range(n):
+            row = rows.order[begin + c] if rows.order.size > 0 else begin + c
+            for k in range(rows.mask.shape[1]):
+                if not rows.mask[row, k]:
+                    block[network.policy_row + k, c] = FORBIDDEN
+    for c in range(COLUMNS):
+        columns[LOG_PROB, c] = float32(0.0)
+        columns[ENTROPY, c] = float32(0.0)
+    first = network.policy_row
+    for j in range(nvec.size):
+        top, total, entropy, chosen = NUMBERS + 4 * j, NUMBERS + 4 * j + 1, NUMBERS + 4 * j + 2, NUMBERS + 4 * j + 3
+        for c in range(n):
+            row = rows.order[begin + c] if rows.order.size > 0 else begin + c
+            columns[chosen, c] = rows.action[row, j]
+        for c in range(COLUMNS):
+            columns[top, c] = block[first, c]
+            columns[total, c] = float32(0.0)
+            columns[entropy, c] = float32(0.0)
+        for k in range(1, nvec[j]):
+            for c in range(COLUMNS):
+                columns[top, c] = max(columns[top, c], block[first + k, c])
+        for k in range(nvec[j]):
+            for c in range(COLUMNS):
+                columns[total, c] += exp(block[first + k, c] - columns[top, c])
+        for c in range(COLUMNS):
+            columns[top, c] += log(columns[total, c])
+        for k in range(nvec[j]):
+            for c in range(COLUMNS):
+                log_p = block[first + k, c] - columns[top, c]
+                block[first + k, c] = log_p
+                columns[entropy, c] -= exp(log_p) * log_p
+                columns[LOG_PROB, c] += log_p if columns[chosen, c] == float32(k) else float32(0.0)
+        for c in range(COLUMNS):
+            columns[ENTROPY, c] += columns[entropy, c]
+        first += nvec[j]
+
+
+def choices_backward(network, nvec, rows, begin, n, block, columns, entropy_weight, slope):
+    """Give the slopes of the logits: d log p(a) / d l_k = [k = a] - p_k and d H / d l_k = -p_k (log p_k + H)."""
+    first = network.policy_row
+    for j in range(nvec.size):
+        entropy, chosen = NUMBERS + 4 * j + 2, NUMBERS + 4 * j + 3
+        for k in range(nvec[j]):
+            for c in range(n):
+                log_p = block[first + k, c]
+                p = exp(log_p)
+                picked = float32(1.0) if columns[chosen, c] == float32(k) else float32(0.0)
+                slope[first + k, c] = columns[SLOPE, c] * (picked - p) + entropy_weight * p * (log_p + columns[entropy, c])
+        first += nvec[j]
+
+
+def gaussian_forward(network, rows, begin, n, block, columns):
+    """Give the log-density of the actions and the entropy; the means in `block` become (action - mean) / standard deviation."""
+    for c in range(COLUMNS):
+        columns[LOG_PROB, c] = float32(0.0)
+        columns[ENTROPY, c] = float32(0.0)
+    for d in range(rows.action.shape[1]):
+        log_std = network.parameters[network.log_std + d]
+        scale = exp(-log_std)
+        for c in range(n):
+            row = rows.order[begin + c] if rows.order.size > 0 else begin + c
+            z = (rows.action[row, d] - block[network.policy_row + d, c]) * scale
+            block[network.policy_row + d, c] = z
+            columns[LOG_PROB, c] += float32(-0.5) * z * z - log_std - float32(0.9189385332046727)  # log(sqrt(2 pi))
+            columns[ENTROPY, c] += log_std + float32(1.4189385332046727)  # 1/2 + log(sqrt(2 pi))
+
+
+def gaussian_backward(network, rows, begin, n, block, columns, entropy_weight, slope, gradient):
+    """Give the slopes of the means, z / standard deviation, and of the log standard deviations, z^2 - 1."""
+    for d in range(rows.action.shape[1]):
+        scale = exp(-network.parameters[network.log_std + d])
+        total = float32(0.0)
+        for c in range(n):
+            z = block[network.policy_row + d, c]
+            slope[network.policy_row + d, c] = columns[SLOPE, c] * z * scale
+            total += columns[SLOPE, c] * (z * z - float32(1.0)) - entropy_weight
+        gradient[network.log_std + d] += total
+
+
+def values_of_part(part, thread, network, obs, out, memory):
+    """Write the values of COLUMNS rows of `obs` [R, F] to `out` [R]."""
+    begin = part * COLUMNS
+    n = min(COLUMNS, out.size - begin)
+    block = memory.blocks[thread, 0]
+    for c in range(n):
+        for f in range(obs.shape[1]):
+            block[f, c] = obs[begin + c, f]
+    normalize(network.mean, network.scale, block)
+    forward(network.parameters, network.layers, block)
+    for c in range(n):
+        out[begin + c] = block[network.value_row, c]
+
+
+SOURCE = '''"""The gradient of a policy, and values; written by warprun."""
+
+from numba import get_thread_id, njit, prange
+
+
+@njit(parallel=True, cache=True, **FLAGS)
+def gradient(shares, network, nvec, rows, coefficients, entropy_coef, memory):
+    for share in prange(shares):
+        share_of_gradient(share, shares, get_thread_id(), network, nvec, rows, coefficients, entropy_coef, memory)
+
+
+@njit(parallel=True, cache=True, **FLAGS)
+def values(network, obs, out, memory):
+    for part in prange((out.size + COLUMNS - 1) // COLUMNS):
+        values_of_part(part, get_thread_id(), network, obs, out, memory)
+'''
+
+
+class FusedGradient:
+    """Computes gradients and values of one network; the memory for it is taken once."""
+
+    def __init__(self, network: Network, space: Space, slopes: Callable[..., Any], coefficients: Any, threads: int) -> None:
+        self.network = network
+        self.coefficients = coefficients
+        self.threads = min(threads, numba.config.NUMBA_NUM_THREADS)
+        self.nvec = np.array([] if isinstance(space, Box) else space.nvec if isinstance(space, MultiDiscrete) else [space.n], np.int64)
+        # Numba cannot cache a kernel that is handed a function, so the algorithm's becomes a global.
+        own = FunctionType(share_of_gradient.__code__, globals() | {"slopes": slopes}, share_of_gradient.__name__)
+        functions = {"share_of_gradient": own, "values_of_part": values_of_part}
+        constants = {"FLAGS": kernels.FLAGS, "COLUMNS": COLUMNS}
+        self.module: ModuleType = kernels.load_module(slopes.__name__, SOURCE, functions | constants)
+        together = max(1, min(16, CACHE_BYTES // (2 * network.rows * COLUMNS * 4)))
+
+        def zeros(*shape: int) -> np.ndarray:
+            return np.zeros(shape, np.float32)
+
+        self.memory = Memory(
+            blocks=zeros(self.threads, together, network.rows, COLUMNS),
+            slopes=zeros(self.threads, together, network.rows, COLUMNS),
+            spare=zeros(self.threads, network.rows, COLUMNS),
+            columns=zeros(self.threads, NUMBERS + 4 * max(1, self.nvec.size), COLUMNS),
+            zeros=zeros(network.rows),
+            gradient=zeros(SHARES, network.parameters.size),
+            terms=np.zeros((SHARES, TERMS)),
+        )
+
+    def gradient(self, rows: Rows, entropy_coef: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the flat gradient [P] of the mean loss over `rows`, and the means of the terms, [TERMS] float32."""
+        numba.set_num_threads(self.threads)
+        count = rows.advantage.size
+        # A share of less than a block would compute columns that nobody needs.
+        shares = max(1, min(SHARES, -(-count // COLUMNS)))
+        self.module.gradient(shares, self.network, self.nvec, rows, self.coefficients, np.float32(entropy_coef), self.memory)
+        gradient = torch.from_numpy(self.memory.gradient[:shares]).sum(0)
+        return gradient, torch.from_numpy(self.memory.terms[:shares]).sum(0).div_(count).float()
+
+    def values(self, obs: np.ndarray) -> np.ndarray:
+        """Return the values [B] of `obs` [B, F]."""
+        numba.set_num_threads(self.threads)
+        out = np.empty(len(obs), np.float32)
+        self.module.values(self.network, obs, out, self.memory)
+        return out

@@ -1,0 +1,151 @@
+"""Fully connected networks on blocks of columns: forward and backward in the first two cache levels. Functions for kernels.
+
+A network is a table of layers over one flat parameter array, and works on one block of activations [row, COLUMNS]: the rows of the
+input, then those of every layer's output. Nothing is allocated; a block of a 64-64 network takes 35 kB.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from warprun.engine.simd import COLUMNS, multiply, outer
+from warprun.math import tanh
+
+float32 = np.float32
+
+LINEAR, TANH, RELU = 0, 1, 2
+ACTIVATIONS = {"tanh": TANH, "relu": RELU}
+
+
+class Layer(NamedTuple):
+    """One row of the table: where a layer's parameters, inputs and outputs are."""
+
+    weight: int
+    """Of [n_out, n_in] in the parameters."""
+    bias: int
+    n_in: int
+    n_out: int
+    in_row: int
+    """First row of the inputs in a block; 0 is the observation."""
+    out_row: int
+    activation: int
+    adds: int
+    """1 where another layer, later in the table, reads the same input: slopes of both add up."""
+
+
+class Network(NamedTuple):
+    """A network as kernels take it."""
+
+    parameters: np.ndarray
+    """[P] float32, shared with torch."""
+    layers: np.ndarray
+    """[layer, 8] int64, see Layer."""
+    policy_row: int
+    """First row of the policy's outputs in a block."""
+    value_row: int
+    rows: int
+    """Rows of a block."""
+    log_std: int
+    """Where the log standard deviations begin in the parameters; those of a Box policy are the last ones."""
+    mean: np.ndarray
+    """[F] of the observations, or [0] where they are taken as they are."""
+    scale: np.ndarray
+    """[F]: 1 / standard deviation."""
+
+
+def forward(parameters, layers, block):
+    """Fill the rows of `block` [rows, COLUMNS] that follow the observation."""
+    flat = block.reshape(block.size)
+    for n in range(layers.shape[0]):
+        n_in, n_out, out_row = layers[n, 2], layers[n, 3], layers[n, 5]
+        out = flat[out_row * COLUMNS : (out_row + n_out) * COLUMNS]
+        multiply(parameters[layers[n, 0] :], n_in, 1, parameters[layers[n, 1] :], flat[layers[n, 4] * COLUMNS :], out, n_out, n_in)
+        if layers[n, 6] == TANH:
+            for m in range(out.size):
+                out[m] = tanh(out[m])
+        elif layers[n, 6] == RELU:
+            for m in range(out.size):
+                out[m] = max(out[m], float32(0.0))
+
+
+def backward(parameters, layers, blocks, slopes, spare, zeros, gradient):
+    """Add the gradient of the parameters to `gradient` [P].
+
+    `blocks` and `slopes` are [block, rows, COLUMNS]: activations, and the loss's derivatives, given for the outputs and filled here for
+    hidden layers. `spare` [rows, COLUMNS] is for slopes on their way, `zeros` has a 0 for every row.
+    """
+    stride = blocks.shape[1] * COLUMNS
+    all_in, all_slopes, flat_spare = blocks.reshape(blocks.size), slopes.reshape(slopes.size), spare.reshape(spare.size)
+    for n in range(layers.shape[0] - 1, -1, -1):
+        weight, bias, n_in, n_out = layers[n, 0], layers[n, 1], layers[n, 2], layers[n, 3]
+        in_row, out_row = layers[n, 4], layers[n, 5]
+        for b in range(blocks.shape[0]):
+            out = all_in[b * stride + out_row * COLUMNS : b * stride + (out_row + n_out) * COLUMNS]
+            slope = all_slopes[b * stride + out_row * COLUMNS : b * stride + (out_row + n_out) * COLUMNS]
+            if layers[n, 6] == TANH:
+                for m in range(slope.size):
+                    slope[m] *= float32(1.0) - out[m] * out[m]
+            elif layers[n, 6] == RELU:
+                for m in range(slope.size):
+                    slope[m] = slope[m] if out[m] > float32(0.0) else float32(0.0)
+            _add_row_sums(slope, gradient[bias : bias + n_out])
+        outer(gradient[weight:], all_slopes[out_row * COLUMNS :], stride, all_in[in_row * COLUMNS :], stride, n_out, n_in, blocks.shape[0])
+        if in_row > 0:
+            for b in range(blocks.shape[0]):
+                slope = all_slopes[b * stride + out_row * COLUMNS :]
+                into = all_slopes[b * stride + in_row * COLUMNS : b * stride + (in_row + n_in) * COLUMNS]
+                if layers[n, 7] == 0:
+                    multiply(parameters[weight:], 1, n_in, zeros, slope, into, n_in, n_out)
+                else:
+                    multiply(parameters[weight:], 1, n_in, zeros, slope, flat_spare, n_in, n_out)
+                    for m in range(into.size):
+                        into[m] += flat_spare[m]
+
+
+def _add_row_sums(slope, gradient):
+    # Four partial sums a row: a single one would wait for each addition.
+    for j in range(gradient.size):
+        row = slope[j * COLUMNS : (j + 1) * COLUMNS]
+        a, b, c, d = float32(0.0), float32(0.0), float32(0.0), float32(0.0)
+        for m in range(0, COLUMNS, 4):
+            a, b, c, d = a + row[m], b + row[m + 1], c + row[m + 2], d + row[m + 3]
+        gradient[j] += (a + b) + (c + d)
+
+
+def infer(network, obs, block, logits, value):
+    """Write what the policy gives and the value for a tile of environments.
+
+    `obs` [lane, actor, F], `logits` [P, actor, LANES] (the actors padded so that LANES times them fill whole blocks), `value` [lane, actor].
+    """
+    width = logits.shape[2]
+    together = COLUMNS // width
+    n_logits = network.value_row - network.policy_row
+    for begin in range(0, obs.shape[1], together):
+        actors = min(together, obs.shape[1] - begin)
+        for a in range(actors):
+            for f in range(obs.shape[2]):
+                for lane in range(obs.shape[0]):
+                    block[f, a * width + lane] = obs[lane, begin + a, f]
+        normalize(network.mean, network.scale, block)
+        forward(network.parameters, network.layers, block)
+        for a in range(actors):
+            for k in range(n_logits):
+                for lane in range(width):
+                    logits[k, begin + a, lane] = block[network.policy_row + k, a * width + lane]
+            for lane in range(obs.shape[0]):
+                value[lane, begin + a] = block[network.value_row, a * width + lane]
+    for k in range(n_logits, logits.shape[0]):
+        log_std = network.parameters[network.log_std + k - n_logits]
+        for a in range(obs.shape[1]):
+            for lane in range(width):
+                logits[k, a, lane] = log_std
+
+
+def normalize(mean, scale, block):
+    """Give the observation in `block` mean 0 and variance 1, clipped at 10, where there are statistics."""
+    for f in range(mean.size):
+        for column in range(COLUMNS):
+            x = (block[f, column] - mean[f]) * scale[f]
+            block[f, column] = min(max(x, float32(-10.0)), float32(10.0))
