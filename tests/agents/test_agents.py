@@ -24,8 +24,9 @@ EVERYTHING = {"normalize_obs": True, "normalize_reward": True, "entropy_coef_end
 
 
 def make(name: str, env: Any, threads: int = 1, **settings: Any) -> Any:
+    """Make an agent that normalises nothing unless told to: the numbers are those of the rollout."""
     cls = agent_class(name)
-    return cls(cls.Config(**settings), env.groups, CPU, threads, 3)
+    return cls(cls.Config(**{"normalize_obs": False, "normalize_reward": False, **settings}), env.groups, CPU, threads, 3)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -176,10 +176,10 @@ def explain(error: NumbaError, functions: list[types.FunctionType]) -> UserError
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     files = {f.__code__.co_filename for f in reached(functions)}
     places = re.findall(r'File "([^"]+)", line (\d+)', text)
-    # Numba tells the outermost function first; the last place in a file of the user is the nearest to the mistake.
+    # Numba tells the innermost function first.
     own = [(file, int(line)) for file, line in places if _same_file(file, files)]
     if own:
-        file, line = own[-1]
+        file, line = own[0]
         file = next(known for known in files if _same_file(file, {known}))
     else:
         file, line = functions[0].__code__.co_filename, functions[0].__code__.co_firstlineno

@@ -26,7 +26,9 @@ class Records:
     def __init__(self, folder: Path, config: Mapping[str, Any], live: bool | None = None, resume: Mark | None = None) -> None:
         self._began = time.monotonic() - (resume.wall_s if resume else 0.0)
         self._metrics = JsonLines(folder, resume.metrics_bytes if resume else 0)
-        self._sinks: list[Sink] = [self._metrics, TensorBoard(folder, config, resume), Terminal(folder, config, live, resume)]
+        self._sinks: list[Sink] = [self._metrics, Terminal(folder, config, live, resume)]
+        if config.get("log", {}).get("tensorboard", True):
+            self._sinks.insert(1, TensorBoard(folder, config, resume))
         self._failed: set[str] = set()
 
     def start(self, info: Mapping[str, object]) -> None:

@@ -1,0 +1,86 @@
+"""Tiny environments whose values are known exactly; each adds one thing that can be wrong. The numbers are those of the golden README.
+
+Source: Andy Jones, "Debugging reinforcement learning systems without the agonizing pain", 2021.
+"""
+
+from typing import NamedTuple
+
+from warprun.environment import Box, Discrete, Environment, float32, int32, single_agent
+from warprun.random import bits
+
+
+class Sign(NamedTuple):
+    sign: float32  # -1 or 1 at random
+
+
+class Count(NamedTuple):
+    steps: int32
+
+
+def flip(rng):
+    return Sign(1.0 if bits(rng, 0) & 1 else -1.0)
+
+
+def begin():
+    return Count(int32(0))
+
+
+def see_nothing(s):
+    return (0.0,)
+
+
+def see_sign(s):
+    return (s.sign,)
+
+
+def see_count(s):
+    return (float32(s.steps),)
+
+
+def give_one(s):
+    return s, 1.0, True
+
+
+def give_sign(s):
+    return s, s.sign, True
+
+
+def give_late(s):
+    return Count(int32(s.steps + 1)), float32(s.steps), s.steps == 1
+
+
+def want_one(s, action):
+    return s, 2.0 * float32(action) - 1.0, True
+
+
+def want_sign(s, action):
+    return s, s.sign * (2.0 * float32(action) - 1.0), True
+
+
+def give_forever(s):
+    return s, 1.0, False
+
+
+def want_half(s, action):
+    return s, -(action[0] - 0.5) * (action[0] - 0.5), True
+
+
+def want_half_sign(s, action):
+    return s, -(action[0] - 0.5 * s.sign) * (action[0] - 0.5 * s.sign), True
+
+
+def _probe(state: type, reset, observe, step, action: Discrete | Box = Discrete(1), time_limit: int | None = None) -> Environment:
+    return single_agent(state=state, observation=Box(1), action=action, reset=reset, step=step, observe=observe, time_limit=time_limit)
+
+
+LEVER = Box(1, -1.0, 1.0)
+PROBES = {
+    "1 a value": _probe(Count, begin, see_nothing, give_one),
+    "2 a value that depends": _probe(Sign, flip, see_sign, give_sign),
+    "3 a value to come": _probe(Count, begin, see_count, give_late),
+    "4 an action": _probe(Count, begin, see_nothing, want_one, Discrete(2)),
+    "5 an action that depends": _probe(Sign, flip, see_sign, want_sign, Discrete(2)),
+    "6 no end but the time limit": _probe(Count, begin, see_nothing, give_forever, time_limit=8),
+    "4 a real action": _probe(Count, begin, see_nothing, want_half, LEVER),
+    "5 a real action that depends": _probe(Sign, flip, see_sign, want_half_sign, LEVER),
+}
