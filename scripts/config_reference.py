@@ -1,6 +1,6 @@
 """Write the tables of keys in docs/configuration.md from the dataclasses of the schema; with --check only tell whether they are true.
 
-    python scripts/config_reference.py [--check]
+python scripts/config_reference.py [--check]
 """
 
 import ast
@@ -21,6 +21,7 @@ TABLES: dict[str, tuple[type, str]] = {
     "eval": (config.EvalConfig, "eval."),
     "checkpoint": (config.CheckpointConfig, "checkpoint."),
     "log": (config.LogConfig, "log."),
+    "engine": (config.EngineConfig, "engine."),
     "agent": (agents.OnPolicyConfig, "agent."),
     "a2c": (agents.A2CConfig, "agent."),
     "ppo": (agents.PPOConfig, "agent."),
@@ -32,16 +33,14 @@ TABLES: dict[str, tuple[type, str]] = {
 def table(schema: type, prefix: str) -> str:
     """Return the Markdown table of the fields that `schema` itself defines: key, default, meaning."""
     described = docstrings(schema)
-    own = [field for field in dataclasses.fields(schema) if field.name in described and field.name not in SECTIONS.get(schema, ())]
+    own = [field for field in dataclasses.fields(schema) if field.name in described and not is_section(field)]
     rows = [f"| `{prefix}{field.name}` | {default(field)} | {described[field.name]} |" for field in own]
     return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows])
 
 
-SECTIONS: dict[type, tuple[str, ...]] = {
-    config.Config: ("env", "agent", "concurrency", "eval", "checkpoint", "log"),
-    agents.OnPolicyConfig: ("network", "optimizer"),
-}
-"""Fields that are dataclasses themselves and have a table of their own."""
+def is_section(field: dataclasses.Field) -> bool:
+    """Tell whether a field is a dataclass itself, which has a table of its own (so has the agent's, which is not known before)."""
+    return dataclasses.is_dataclass(field.default_factory) or (field.name == "agent" and field.type == "Any")
 
 
 def docstrings(schema: type) -> dict[str, str]:

@@ -13,7 +13,13 @@ from warprun.engine.engine import Engine
 
 
 def make_engine(
-    config: Config, device: Device, n_envs: int, horizon: int, seed: int, announce: Callable[[str], None] = lambda line: None
+    config: Config,
+    device: Device,
+    n_envs: int,
+    horizon: int,
+    seed: int,
+    announce: Callable[[str], None] = lambda line: None,
+    auto_reset: bool = True,
 ) -> Engine:
     """Return an engine for the environment of a config; `announce` is told when compiling it will take a while. Raises UserError."""
     environment, _ = load_environment(config.env)
@@ -29,6 +35,7 @@ def make_engine(
         vary={name: (float(low), float(high)) for name, (low, high) in config.env.vary.items()},
         threads=threads(config),
         announce=announce,
+        auto_reset=auto_reset,
     )
 
 

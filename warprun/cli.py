@@ -28,6 +28,7 @@ warprun: reinforcement learning at very high data throughput, for environments t
   warprun eval [RUN|latest] [episodes=100] [greedy=true] [device=auto] [seed=0] [output_root=outputs]
                                                        the mean return of a trained agent
   warprun envs                                         the environments there are
+  warprun data ENV                                     fetch and check the data that an environment needs
 
 Groups (own files in ./conf/GROUP/NAME.yaml are found, too)
 {groups}
@@ -115,7 +116,7 @@ def _dispatch(arguments: list[str]) -> int:
     verb, rest = ("train", arguments)
     if arguments and not arguments[0].startswith(("-", "~")) and "=" not in arguments[0]:
         verb, rest = arguments[0], arguments[1:]
-    verbs = {"train": _train, "eval": _evaluate, "envs": _envs}
+    verbs = {"train": _train, "eval": _evaluate, "envs": _envs, "data": _data}
     if verb not in verbs:
         raise UserError(f"unknown verb {verb!r}{nearest(verb, verbs)} (there are: {', '.join(verbs)}; a setting is written key=value)")
     return verbs[verb](rest)
@@ -228,6 +229,22 @@ def _envs(arguments: list[str]) -> int:
     from warprun.listing import print_environments
 
     print_environments()
+    return DONE
+
+
+def _data(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        raise UserError("data takes the name of one environment: warprun data covid")
+    from warprun.compose import environment_configs
+    from warprun.registry import import_environment
+
+    modules = {env.name: env.module for env in environment_configs()}
+    if arguments[0] not in modules:
+        raise UserError(f"unknown environment {arguments[0]!r}{nearest(arguments[0], modules)} (there are: {', '.join(sorted(modules))})")
+    _, module = import_environment(modules[arguments[0]])
+    if not hasattr(module, "fetch_data"):
+        raise UserError(f"environment {arguments[0]!r} needs no data")
+    print(f"data of {arguments[0]}: {module.fetch_data()}")
     return DONE
 
 

@@ -186,6 +186,8 @@ class Environment:
                 raise ContractError(f"group name {name!r} is taken or not an identifier")
         if not self.phases:
             raise ContractError("an environment needs at least one phase")
+        if len(self.phases) > MAX_PHASES:
+            raise ContractError(f"an environment can have at most {MAX_PHASES} phases; this one has {len(self.phases)}")
         for phase in self.phases:
             self.group(phase.group)
             self._check_arguments(phase.function, ARGUMENTS - {"k", "out"})
@@ -223,6 +225,9 @@ class Environment:
                     f"it can have {', '.join(sorted(allowed))}"
                 )
 
+
+MAX_PHASES = 16
+"""Each has random streams of its own, numbered in four bits."""
 
 ARGUMENTS = {"s", "action", "rng", "p", "tables", "t", "i", "k", "out"}
 

@@ -11,9 +11,8 @@ from warprun import checkpoint, rundir
 from warprun.build import fuse, make_agent, make_engine
 from warprun.config import Config, from_dict, load_environment
 from warprun.engine.device import Device, choose
+from warprun.recording import MAX_STEPS, Player
 
-MAX_STEPS = 10_000
-"""Steps after which an evaluation ends where the environment has no time limit."""
 CHUNK = 64
 """Steps between two looks at whether all episodes have ended."""
 EVALUATION_STREAM = 1 << 63
@@ -61,11 +60,20 @@ class Evaluator:
 
 
 def evaluate_run(folder: Path, episodes: int, greedy: bool, device: str, seed: int) -> dict[str, float]:
-    """Return what `Evaluator.play` does for the newest checkpoint of a run folder."""
+    """Return what `Evaluator.play` does for the newest checkpoint of a run folder, and what the environment's own report adds.
+
+    An environment module that defines `report(play, folder)` is called with a `Player` and the run's folder `eval`, for files and figures.
+    """
     config = from_dict(rundir.read_config(folder))
     saved = checkpoint.load(folder)
     config.device = device
     where = choose(device)
     agent = make_agent(config, where)
     agent.load(saved.tensors)
-    return Evaluator(config, where, agent, episodes, seed).play(greedy)
+    result = Evaluator(config, where, agent, episodes, seed).play(greedy)
+    _, module = load_environment(config.env)
+    report = getattr(module, "report", None)
+    if report:
+        (folder / "eval").mkdir(exist_ok=True)
+        result |= report(Player(config, where, agent, seed), folder / "eval")
+    return result

@@ -28,7 +28,8 @@ def roll(seed=0, ends=0.0, horizon=HORIZON, collects=1):
         for row in range(horizon):
             engine.step(row)
         kept = {name: getattr(agent, name)[:, :, 0].clone() for name in ("obs", "final_obs", "reward")}
-        rollouts.append((kept | {"terminated": taken.terminated.clone(), "truncated": taken.truncated.clone()}, agent.action[..., 0, 0].clone()))
+        kept |= {"terminated": taken.terminated.clone(), "truncated": taken.truncated.clone()}
+        rollouts.append((kept, agent.action[..., 0, 0].clone()))
     return engine, rollouts
 
 

@@ -1,4 +1,4 @@
-"""Counts its steps, earns 1 more with each, and terminates when told to: what happens at the end of an episode can be worked out by hand."""
+"""Counts its steps, earns 1 more with each, terminates when told to: what happens at the end of an episode can be worked out by hand."""
 
 from typing import NamedTuple
 

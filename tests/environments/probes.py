@@ -69,17 +69,19 @@ def want_half_sign(s, action):
     return s, -(action[0] - 0.5 * s.sign) * (action[0] - 0.5 * s.sign), True
 
 
-def _probe(state: type, reset, observe, step, action: Discrete | Box = Discrete(1), time_limit: int | None = None) -> Environment:
+ONE, TWO, LEVER = Discrete(1), Discrete(2), Box(1, -1.0, 1.0)
+
+
+def _probe(state: type, reset, observe, step, action: Discrete | Box = ONE, time_limit: int | None = None) -> Environment:
     return single_agent(state=state, observation=Box(1), action=action, reset=reset, step=step, observe=observe, time_limit=time_limit)
 
 
-LEVER = Box(1, -1.0, 1.0)
 PROBES = {
     "1 a value": _probe(Count, begin, see_nothing, give_one),
     "2 a value that depends": _probe(Sign, flip, see_sign, give_sign),
     "3 a value to come": _probe(Count, begin, see_count, give_late),
-    "4 an action": _probe(Count, begin, see_nothing, want_one, Discrete(2)),
-    "5 an action that depends": _probe(Sign, flip, see_sign, want_sign, Discrete(2)),
+    "4 an action": _probe(Count, begin, see_nothing, want_one, TWO),
+    "5 an action that depends": _probe(Sign, flip, see_sign, want_sign, TWO),
     "6 no end but the time limit": _probe(Count, begin, see_nothing, give_forever, time_limit=8),
     "4 a real action": _probe(Count, begin, see_nothing, want_half, LEVER),
     "5 a real action that depends": _probe(Sign, flip, see_sign, want_half_sign, LEVER),

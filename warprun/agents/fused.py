@@ -15,10 +15,9 @@ import numpy as np
 import torch
 
 from warprun.engine import compile as kernels  # sets up Numba, so it comes before numba itself
-
-import numba  # isort: skip
 from warprun.engine.mlp import Network, backward, forward, normalize
 from warprun.engine.simd import COLUMNS
+from warprun.engine.threads import threads as threads_of_process
 from warprun.environment import Box, MultiDiscrete, Space
 from warprun.math import exp, log
 
@@ -246,19 +245,19 @@ def values_of_part(part, thread, network, obs, out, memory):
 
 SOURCE = '''"""The gradient of a policy, and values; written by warprun."""
 
-from numba import get_thread_id, njit, prange
+from numba import njit
 
 
-@njit(parallel=True, cache=True, **FLAGS)
-def gradient(shares, network, nvec, rows, coefficients, entropy_coef, memory):
-    for share in prange(shares):
-        share_of_gradient(share, shares, get_thread_id(), network, nvec, rows, coefficients, entropy_coef, memory)
+@njit(nogil=True, cache=True, **FLAGS)
+def gradient(first, last, thread, shares, network, nvec, rows, coefficients, entropy_coef, memory):
+    for share in range(first, last):
+        share_of_gradient(share, shares, thread, network, nvec, rows, coefficients, entropy_coef, memory)
 
 
-@njit(parallel=True, cache=True, **FLAGS)
-def values(network, obs, out, memory):
-    for part in prange((out.size + COLUMNS - 1) // COLUMNS):
-        values_of_part(part, get_thread_id(), network, obs, out, memory)
+@njit(nogil=True, cache=True, **FLAGS)
+def values(first, last, thread, network, obs, out, memory):
+    for part in range(first, last):
+        values_of_part(part, thread, network, obs, out, memory)
 '''
 
 
@@ -268,7 +267,7 @@ class FusedGradient:
     def __init__(self, network: Network, space: Space, slopes: Callable[..., Any], coefficients: Any, threads: int) -> None:
         self.network = network
         self.coefficients = coefficients
-        self.threads = min(threads, numba.config.NUMBA_NUM_THREADS)
+        self.threads = threads_of_process(threads)
         self.nvec = np.array([] if isinstance(space, Box) else space.nvec if isinstance(space, MultiDiscrete) else [space.n], np.int64)
         # Numba cannot cache a kernel that is handed a function, so the algorithm's becomes a global.
         own = FunctionType(share_of_gradient.__code__, globals() | {"slopes": slopes}, share_of_gradient.__name__)
@@ -281,10 +280,10 @@ class FusedGradient:
             return np.zeros(shape, np.float32)
 
         self.memory = Memory(
-            blocks=zeros(self.threads, together, network.rows, COLUMNS),
-            slopes=zeros(self.threads, together, network.rows, COLUMNS),
-            spare=zeros(self.threads, network.rows, COLUMNS),
-            columns=zeros(self.threads, NUMBERS + 4 * max(1, self.nvec.size), COLUMNS),
+            blocks=zeros(self.threads.count, together, network.rows, COLUMNS),
+            slopes=zeros(self.threads.count, together, network.rows, COLUMNS),
+            spare=zeros(self.threads.count, network.rows, COLUMNS),
+            columns=zeros(self.threads.count, NUMBERS + 4 * max(1, self.nvec.size), COLUMNS),
             zeros=zeros(network.rows),
             gradient=zeros(SHARES, network.parameters.size),
             terms=np.zeros((SHARES, TERMS)),
@@ -292,17 +291,18 @@ class FusedGradient:
 
     def gradient(self, rows: Rows, entropy_coef: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the flat gradient [P] of the mean loss over `rows`, and the means of the terms, [TERMS] float32."""
-        numba.set_num_threads(self.threads)
         count = rows.advantage.size
         # A share of less than a block would compute columns that nobody needs.
         shares = max(1, min(SHARES, -(-count // COLUMNS)))
-        self.module.gradient(shares, self.network, self.nvec, rows, self.coefficients, np.float32(entropy_coef), self.memory)
+        given = (shares, self.network, self.nvec, rows, self.coefficients, np.float32(entropy_coef), self.memory)
+        self.threads.share(lambda first, last, n: self.module.gradient(first, last, n, *given), shares)
         gradient = torch.from_numpy(self.memory.gradient[:shares]).sum(0)
         return gradient, torch.from_numpy(self.memory.terms[:shares]).sum(0).div_(count).float()
 
     def values(self, obs: np.ndarray) -> np.ndarray:
         """Return the values [B] of `obs` [B, F]."""
-        numba.set_num_threads(self.threads)
         out = np.empty(len(obs), np.float32)
-        self.module.values(self.network, obs, out, self.memory)
+        self.threads.share(
+            lambda first, last, n: self.module.values(first, last, n, self.network, obs, out, self.memory), -(-len(obs) // COLUMNS)
+        )
         return out

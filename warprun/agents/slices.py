@@ -16,6 +16,8 @@ from typing import TypeVar
 
 import torch
 
+from warprun.engine.threads import threads as threads_of_process
+
 ROWS = 4096
 """Most rows of a slice: activations of 64 features, 1 MB, still fit the second-level cache."""
 TOGETHER = 4
@@ -36,9 +38,7 @@ class Slices:
         if self.on_cpu:
             torch.set_num_threads(1)
             _keep_freed_memory()
-            if threads > 1:
-                # Each thread has its own count of OpenMP threads.
-                self.pool = ThreadPoolExecutor(threads, "warprun-slice", torch.set_num_threads, (1,))
+            self.pool = threads_of_process(threads).pool
 
     def cut(self, rows: int) -> list[slice]:
         """Return the slices of a batch of `rows` rows; their sizes differ by one at most."""

@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numba import typeof, types
+from numba import typeof
+from numba import types as numba_types
 from numba.core.errors import NumbaError
 
 from warprun.engine import compile as kernels
 from warprun.environment import Box, Environment, Group, MultiDiscrete, arguments
 from warprun.errors import UserError
 from warprun.random import Rng
+
+types: Any = numba_types  # no checker knows what they can do
 
 
 def check_functions(environment: Environment, params: Any, tables: Any, vary: Mapping[str, Any]) -> None:
@@ -35,7 +38,7 @@ def place(function: Callable[..., Any], line: int | None = None) -> str:
     return f"{code.co_filename}:{line or code.co_firstlineno} in {function.__name__}"
 
 
-def _functions(environment: Environment) -> Iterator[tuple[Group, Callable[..., Any], Callable[..., None]]]:
+def _functions(environment: Environment) -> Iterator[tuple[Group, Any, Callable[..., None]]]:
     for group in environment.groups:
         yield group, group.reset, _check_reset
     for phase in environment.phases:
@@ -46,7 +49,7 @@ def _functions(environment: Environment) -> Iterator[tuple[Group, Callable[..., 
             yield group, group.mask, _check_mask
 
 
-def _check_names(function: Callable[..., Any]) -> None:
+def _check_names(function: Any) -> None:
     for instruction in dis.get_instructions(function):
         name = instruction.argval
         if instruction.opname == "LOAD_GLOBAL" and name not in function.__globals__ and not hasattr(builtins, name):
@@ -54,7 +57,7 @@ def _check_names(function: Callable[..., Any]) -> None:
             raise UserError(f"{place(function, line)}: name {name!r} is not defined")
 
 
-def _return_type(function: Callable[..., Any], values: list[Any]) -> Any:
+def _return_type(function: Any, values: list[Any]) -> Any:
     compiled = kernels.device_function(function)
     signature = tuple(typeof(value) for value in values)
     try:
@@ -133,7 +136,8 @@ def _value(environment: Environment, group: Group, name: str, params: Any, table
             return _state(other) if other.size == 1 else _states(other)
         for kind, fields in (("sum", other.sums), ("max", other.maxima)):
             if name == f"{other.name}_{kind}":
-                return namedtuple(f"{name}_State", fields)(*[np.float32(0.0)] * len(fields))  # type: ignore[misc]
+                made: Any = namedtuple(f"{name}_State", fields)  # type: ignore[misc]
+                return made(*[np.float32(0.0)] * len(fields))
     raise AssertionError(name)
 
 

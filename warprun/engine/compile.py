@@ -13,9 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-# workqueue: numba's default OpenMP layer would load a second OpenMP runtime beside torch's, whose spinning threads starve it.
-os.environ.setdefault("NUMBA_THREADING_LAYER", "workqueue")
-
 import numba
 import numpy as np
 from numba import njit
@@ -26,7 +23,7 @@ from warprun.errors import UserError
 # No reassociation, and NaN and infinity keep their meaning; contraction to fused multiply-add and reciprocals are allowed.
 FLAGS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "arcp", "nsz", "afn"}}
 
-COMPILES = not numba.config.DISABLE_JIT
+COMPILES = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 """False under NUMBA_DISABLE_JIT=1, where all that follows runs as plain Python."""
 
 _rebuilt: dict[tuple[types.FunctionType, bool], Any] = {}

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 
 from warprun.engine.mlp import Network
 from warprun.engine.simd import COLUMNS
+from warprun.engine.threads import threads
 from warprun.engine.trajectory import Trajectory
 from warprun.environment import Environment
 
@@ -19,20 +19,21 @@ from warprun.environment import Environment
 class CpuKernels:
     """The kernels of a module with their arrays bound; each call runs one over all environments."""
 
-    def __init__(self, module: ModuleType, names: tuple[str, ...], values: dict[str, Any], threads: int) -> None:
+    def __init__(self, module: ModuleType, names: tuple[str, ...], values: dict[str, Any], count: int) -> None:
         self._module = module
-        self._threads = min(threads, numba.config.NUMBA_NUM_THREADS)
+        self._threads = threads(count)
+        self._tiles = -(-values["n_envs"] // module.LANES)
         self._fixed = tuple(v.numpy() if isinstance(v, torch.Tensor) else v for v in (values[name] for name in names[2:]))
 
     def __call__(self, kernel: str, row: int, now: int) -> None:
         """Run `kernel` on row `row` of the trajectory; `now` counts the steps since the run began, modulo 2^32."""
-        numba.set_num_threads(self._threads)
-        getattr(self._module, kernel)(row, np.uint32(now & 0xFFFFFFFF), *self._fixed)
+        function, now = getattr(self._module, kernel), np.uint32(now & 0xFFFFFFFF)
+        self._threads.share(lambda begin, end, _: function(begin, end, row, now, *self._fixed), self._tiles)
 
     def rollout(self, steps: int, greedy: bool, now: int, fused: tuple[Any, ...]) -> None:
         """Run `steps` steps from row 0 in one kernel; `fused` is what `fused_arrays` made."""
-        numba.set_num_threads(self._threads)
-        self._module.rollout(steps, greedy, 0, np.uint32(now & 0xFFFFFFFF), *self._fixed, *fused)
+        function, now = self._module.rollout, np.uint32(now & 0xFFFFFFFF)
+        self._threads.share(lambda begin, end, n: function(begin, end, n, steps, greedy, 0, now, *self._fixed, *fused), self._tiles)
 
     def fused_arrays(self, environment: Environment, networks: Mapping[str, Network], taken: Trajectory) -> tuple[Any, ...]:
         """Return each group's network, values and the memory for one block of activations and the policy outputs of a tile, per thread."""
@@ -41,7 +42,7 @@ class CpuKernels:
         for group in environment.groups:
             network, together = networks[group.name], COLUMNS // width
             actors = -(-group.size // together) * together
-            block = np.zeros((self._threads, network.rows, COLUMNS), np.float32)
-            logits = np.zeros((self._threads, group.action.outputs, actors, width), np.float32)
+            block = np.zeros((self._threads.count, network.rows, COLUMNS), np.float32)
+            logits = np.zeros((self._threads.count, group.action.outputs, actors, width), np.float32)
             arrays += [network, taken.groups[group.name].value.numpy(), block, logits]
         return tuple(arrays)

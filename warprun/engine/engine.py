@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numba.core.errors import NumbaError
 
 from warprun.engine import compile as kernels  # sets up Numba, so it comes before numba itself
-
-from numba.core.errors import NumbaError  # isort: skip
 from warprun.engine import store, trajectory
 from warprun.engine.check import check_functions
 from warprun.engine.cpu import CpuKernels
@@ -58,6 +57,7 @@ class Engine:
         tables: Any = None,
         vary: Mapping[str, tuple[float, float]] | None = None,
         threads: int | None = None,
+        auto_reset: bool = True,
         announce: Callable[[str], None] = lambda line: None,
     ) -> None:
         vary = vary or {}
@@ -76,6 +76,7 @@ class Engine:
         self.trajectory: Trajectory = trajectory.allocate(environment, horizon, n_envs, device.torch)
         self.arrays = store.allocate(store.layout(environment, target, n_envs, len(vary)), device.torch)
         self.params = params
+        self.tables = tables
         values: dict[str, Any] = self.arrays | store.shared_names(self.trajectory)
         values |= {"n_envs": n_envs, "seed_low": np.uint32(seed & 0xFFFFFFFF), "seed_high": np.uint32(seed >> 32 & 0xFFFFFFFF)}
         values["p"] = typed(params)
@@ -84,7 +85,7 @@ class Engine:
             on_cpu = device.kind == "cpu"
             values["tables"] = tables if on_cpu else type(tables)(*(torch.from_numpy(a).to(device.torch) for a in tables))
         values["vary_bounds"] = torch.tensor(list(vary.values()), dtype=torch.float32, device=device.torch).reshape(-1, 2)
-        program = write(environment, name, target, tuple(vary))
+        program = write(environment, name, target, tuple(vary), auto_reset)
         self._functions = [f for f in program.functions.values() if hasattr(f, "__code__")]
         globals_ = program.functions | ({"FLAGS": kernels.FLAGS} if target == "cpu" else {"CACHE": device.kind == "cuda"})
         build = kernels.plain_function if device.kind == "cudasim" else kernels.device_function

@@ -48,9 +48,12 @@ def lanes(target: Target, environment: Environment) -> int:
     return 64 if slots <= 128 else 16
 
 
-def write(environment: Environment, name: str, target: Target, vary: tuple[str, ...]) -> Program:
-    """Write the kernels of `environment` for `target`; the parameters in `vary` differ between environments."""
-    writer = _Writer(environment, target, vary)
+def write(environment: Environment, name: str, target: Target, vary: tuple[str, ...], auto_reset: bool = True) -> Program:
+    """Write the kernels of `environment` for `target`; the parameters in `vary` differ between environments.
+
+    Without `auto_reset` an environment whose episode has ended stays in its final state, to be looked at.
+    """
+    writer = _Writer(environment, target, vary, auto_reset)
     source = writer.module(name)
     return Program(source, writer.functions, writer.kernel_arguments)
 
@@ -60,6 +63,7 @@ class _Writer:
     environment: Environment
     target: Target
     vary: tuple[str, ...]
+    auto_reset: bool
     lines: list[str] = field(default_factory=list)
     depth: int = 0
     functions: dict[str, Any] = field(default_factory=dict)
@@ -90,7 +94,7 @@ class _Writer:
         self.line(f'"""Kernels of {name}, written by warprun for target {self.target!r}; to change them, change the environment."""')
         self.line()
         self.line("import numpy as np")
-        self.line("from numba import cuda" if self.target != "cpu" else "from numba import get_thread_id, njit, prange")
+        self.line("from numba import cuda" if self.target != "cpu" else "from numba import njit")
         self.line()
         self.line(f"LANES = {lanes(self.target, self.environment)}")
         for group in self.environment.groups:
@@ -120,8 +124,8 @@ class _Writer:
                 body()
             self.line()
             self.line()
-            self.line("@njit(parallel=True, cache=True, **FLAGS)")
-            with self.block(f"def {name}({taken}):"), self.block("for tile in prange((n_envs + LANES - 1) // LANES):"):
+            self.line("@njit(nogil=True, cache=True, **FLAGS)")
+            with self.block(f"def {name}(first_tile, last_tile, {taken}):"), self.block("for tile in range(first_tile, last_tile):"):
                 # Reversed, [P, actor, lane], as the fused path has them.
                 given = [f"{group.name}_policy_output[tile * LANES : (tile + 1) * LANES].T" for group in self.environment.groups if logits]
                 self.line(f"{name}_tile({', '.join(['tile', taken, *given])})")
@@ -148,24 +152,23 @@ class _Writer:
         self.use("infer", infer)
         taken = ", ".join(self.kernel_arguments)
         networks = [f"{group.name}_{n}" for group in self.environment.groups for n in ("network", "value", "block", "logits")]
-        self.line("@njit(parallel=True, cache=True, **FLAGS)")
-        with self.block(f"def rollout(steps, greedy, {', '.join([taken, *networks])}):"):
-            with self.block("for tile in prange((n_envs + LANES - 1) // LANES):"):
-                self.line("thread = get_thread_id()")
-                self.line("first = tile * LANES")
-                self.line("last = min(first + LANES, n_envs)")
-                with self.block("for t in range(steps):"):
-                    for group in self.environment.groups:
-                        g = group.name
-                        seen = f"{g}_obs[row + t, first:last]"
-                        self.line(f"infer({g}_network, {seen}, {g}_block[thread], {g}_logits[thread], {g}_value[row + t, first:last])")
-                    call = taken.replace("row, now,", "row + t, np.uint32(now + t),")
-                    logits = ", ".join(f"{name}[thread]" for name in self.logits())
-                    with self.block("if greedy:"):
-                        self.line(f"greedy_tile(tile, {call}, {logits})")
-                    with self.block("else:"):
-                        self.line(f"sample_tile(tile, {call}, {logits})")
-                    self.line(f"step_tile(tile, {call})")
+        self.line("@njit(nogil=True, cache=True, **FLAGS)")
+        head = f"def rollout(first_tile, last_tile, thread, steps, greedy, {', '.join([taken, *networks])}):"
+        with self.block(head), self.block("for tile in range(first_tile, last_tile):"):
+            self.line("first = tile * LANES")
+            self.line("last = min(first + LANES, n_envs)")
+            with self.block("for t in range(steps):"):
+                for group in self.environment.groups:
+                    g = group.name
+                    seen = f"{g}_obs[row + t, first:last]"
+                    self.line(f"infer({g}_network, {seen}, {g}_block[thread], {g}_logits[thread], {g}_value[row + t, first:last])")
+                call = taken.replace("row, now,", "row + t, np.uint32(now + t),")
+                logits = ", ".join(f"{name}[thread]" for name in self.logits())
+                with self.block("if greedy:"):
+                    self.line(f"greedy_tile(tile, {call}, {logits})")
+                with self.block("else:"):
+                    self.line(f"sample_tile(tile, {call}, {logits})")
+                self.line(f"step_tile(tile, {call})")
 
     def logits(self) -> list[str]:
         return [f"{group.name}_logits" for group in self.environment.groups]
@@ -186,7 +189,8 @@ class _Writer:
             self.phase(number, group, phase.function, "+=" if group.name in rewarded else "=")
             rewarded.add(group.name)
         self.clock()
-        self.episode_ends()
+        if self.auto_reset:
+            self.episode_ends()
         self.observe()
 
     def reset_body(self) -> None:

@@ -1,0 +1,62 @@
+#!/bin/bash
+# Check warprun on a machine with a CUDA GPU: the tests marked `gpu`, and two short trainings, whose speed and return are printed as a table.
+#
+#   bash scripts/gpu_check.sh       in a checkout, with warprun and its extras `test` and `cuda12` or `cuda13` installed
+#
+# Exit code 0: all is well, or there is no GPU (it says so); 1: something failed; 2: the set-up is not complete.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+python="${PYTHON:-python}"
+
+"$python" -c 'import warprun.devices' || { echo "gpu_check: install warprun first, see README.md" >&2; exit 2; }
+reason="$("$python" -c 'from warprun.devices import why_no_cuda; print(why_no_cuda() or "")')"
+if [[ "$("$python" -c 'from warprun.devices import cuda_memory; print(cuda_memory())')" == None ]]; then
+    echo "gpu_check: nothing to check: $reason"
+    exit 0
+fi
+if ! "$python" -c 'import sys, numpy; sys.exit(tuple(map(int, numpy.__version__.split(".")[:2])) >= (2, 5))'; then
+    echo "gpu_check: numba-cuda does not work with numpy 2.5 or later; run: pip install 'numpy<2.5'" >&2
+    exit 2
+fi
+reason="${reason:-$("$python" -c 'from warprun.engine.device import cuda_problem; print(cuda_problem() or "")')}"
+if [[ -n "$reason" ]]; then
+    echo "gpu_check: $reason" >&2
+    exit 2
+fi
+"$python" -c 'import pytest, gymnasium' || { echo "gpu_check: the extra test is missing; run: pip install -e '.[test]'" >&2; exit 2; }
+
+failed=0
+"$python" -m pytest -m gpu || failed=1
+
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+for agent in a2c ppo; do
+    "$python" -m warprun.cli env=cartpole agent="$agent" n_envs=10000 device=cuda max_minutes=3 log.every_s=0.2 log.live=false \
+        run_dir="$work/$agent" || failed=1
+done
+
+"$python" - "$work" << 'END' || failed=1
+import json, statistics, sys
+from pathlib import Path
+
+import torch
+
+print(f"\n{torch.cuda.get_device_name()}, CartPole, 10,000 environments")
+print(f"{'agent':6} {'state':12} {'env steps/s':>14} {'greedy return':>14} {'env steps':>12} {'wall s':>8}")
+good = True
+for agent in ("a2c", "ppo"):
+    folder = Path(sys.argv[1]) / agent
+    status = json.loads((folder / "status.json").read_text()) if (folder / "status.json").exists() else {"state": "failed"}
+    if status["state"] not in ("solved", "finished"):
+        print(f"{agent:6} {status['state']}")
+        good = False
+        continue
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    # The first record contains what is loaded or compiled at first use.
+    speed = statistics.median(record["perf/env_steps_per_s"] for record in records[1:] or records)
+    print(f"{agent:6} {status['state']:12} {speed:14,.0f} {status['eval']:14.1f} {status['env_steps']:12,} {status['wall_s']:8.1f}")
+    good &= status["state"] == "solved"
+sys.exit(not good)
+END
+if [[ $failed == 0 ]]; then echo "gpu_check: passed"; else echo "gpu_check: failed" >&2; fi
+exit $failed

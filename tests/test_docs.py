@@ -1,0 +1,138 @@
+"""The documentation is true: its examples run, its commands are accepted, its tables are those of the schema."""
+
+import json
+import re
+import subprocess
+import sys
+from importlib import util
+from pathlib import Path
+
+import pytest
+
+import warprun
+from warprun.compose import compose
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SMALL = ["total_steps=32", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=2", "env.time_limit=8", "log.live=false"]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def files(page: Path) -> dict[str, str]:
+    """Return the files that a page tells its reader to make: blocks that begin with `# PATH`."""
+    found = {}
+    for block in blocks(page, "python") + blocks(page, "yaml"):
+        named = re.match(r"(?:# @package _global_\n)?# (\S+\.(?:py|yaml))\n", block)
+        if named:
+            found[named[1]] = block
+    return found
+
+
+def commands(page: Path) -> list[str]:
+    """Return the command lines of a page that call warprun, without what follows in a comment."""
+    lines = [line.split("  #")[0].strip() for block in blocks(page, "sh") for line in block.splitlines()]
+    return [line for line in lines if re.match(r"(\w+=\S+ )*warprun ", line)]
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """A folder in which to make the files of a page."""
+
+    def make(page: Path) -> Path:
+        for name, text in files(page).items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return tmp_path
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return make
+
+
+EXAMPLES = [(page, name) for page in PAGES for name in files(page) if name.startswith("conf/env/")]
+
+
+@pytest.mark.parametrize(("page", "name"), EXAMPLES, ids=[f"{page.stem}-{Path(name).stem}" for page, name in EXAMPLES])
+def test_example_environments_train(workplace, page, name):
+    workplace(page)
+    result = warprun.train([f"env={Path(name).stem}", "tuned=none", *SMALL])
+    assert result.status == "finished"
+    assert result.env_steps == 32
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_are_accepted(workplace, page):
+    workplace(page)
+    for command in commands(page):
+        words = command[command.index("warprun ") :].split()[1:]
+        if words[0] in ("eval", "envs") or words[0].startswith("--"):
+            continue
+        # Of a multirun, every value must be accepted; the first of each will do.
+        compose([re.sub(r"=([^,\[]+),.*", r"=\1", word) for word in words if "=" in word and not word.startswith("-")])
+
+
+def test_there_are_examples_and_commands():
+    assert len(EXAMPLES) >= 4
+    assert sum(len(commands(page)) for page in PAGES) >= 12
+
+
+def test_functions_of_the_tutorial_run_in_plain_python(workplace):
+    folder = workplace(ROOT / "docs" / "environments.md")
+    done = subprocess.run([sys.executable, "try_myenv.py"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("State(") == 3
+
+
+@pytest.mark.parametrize("setting", ["NUMBA_DISABLE_JIT=1", "device=cudasim"])
+def test_ways_to_debug_of_the_tutorial(workplace, tmp_path, setting, monkeypatch):
+    page = ROOT / "docs" / "environments.md"
+    workplace(page)
+    (command,) = [command for command in commands(page) if setting in command]
+    before, _, after = command.partition("warprun ")
+    for name, value in (word.split("=") for word in before.split()):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    program = "import sys; from warprun.cli import run; sys.exit(run(sys.argv[1:]))"
+    done = subprocess.run([sys.executable, "-c", program, *after.split(), "run_dir=run"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "finished"
+
+
+def test_tables_of_keys_are_those_of_the_schema(capsys):
+    script = load("config_reference")
+    assert script.rewritten(script.DOC.read_text()) == script.DOC.read_text(), "run python scripts/config_reference.py"
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
+            linked = (page.parent / target).resolve() if target else page
+            if target.endswith(".png"):
+                continue  # made when results are
+            assert linked.exists(), f"{page.name}: {target}"
+            if anchor:
+                titles = re.findall(r"^#+ (.*)$", linked.read_text(), flags=re.MULTILINE)
+                assert anchor in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles], f"{page.name}: #{anchor}"
+
+
+def test_result_table_has_a_line_for_a_case():
+    script = load("results")
+    run = {"environment": "pendulum", "agent": "ppo", "solved": True, "return": -150.0, "env_steps": 1000, "wall_s": 2.0}
+    line = script.row([run, run | {"return": -300.0, "solved": False}], 2, "pendulum_ppo")
+    assert line == "| pendulum | ppo | 1/2 | -300.0 | -225.0 | 1,000 | 2.0 |"
+    assert len(line.split("|")) == len(script.HEADER.splitlines()[0].split("|")) == len(script.row([], 2, "x").split("|"))
+    for overrides, _ in script.CASES.values():
+        compose(overrides)
+    assert script.HEADER.splitlines()[0] in (ROOT / "docs" / "results.md").read_text()
+
+
+def load(name: str):
+    spec = util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec and spec.loader
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
