@@ -102,9 +102,7 @@ def main() -> int:
     print(table)
     if not chosen.quick and chosen.only == list(CASES):
         page = DOCS / "results.md"
-        text = re.sub(
-            r"(<!-- results -->\n).*?(<!-- end -->)", lambda match: match[1] + table + match[2], page.read_text(), flags=re.DOTALL
-        )
+        between = re.compile(r"(<!-- results -->\n).*?(<!-- end -->)", re.DOTALL)
         page.write_text(between.sub(lambda match: match[1] + table + match[2], page.read_text()))
         (DOCS / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     return int(not all_solved)

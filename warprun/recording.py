@@ -46,6 +46,7 @@ class Player:
     def __call__(self, actions: Mapping[str, np.ndarray] | None = None) -> Recording:
         """Record one episode: `actions` is group -> [T, A, C] (T at least the episode's length), None: the agent's greedy ones."""
         engine, taken = self._engine, self._engine.trajectory
+        engine.steps = 0  # the same draws in every recording: episodes differ by their actions alone
         engine.reset()
         groups = engine.environment.groups
         steps: list[dict[str, dict[str, torch.Tensor]]] = [self._states()]

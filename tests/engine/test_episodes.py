@@ -124,6 +124,8 @@ def test_varied_parameters_hold_for_an_episode_and_lie_in_their_bounds():
         # Uniform: mean and standard deviation of a few hundred draws.
         assert episodes.mean() == pytest.approx((low + high) / 2, abs=0.05 * (high - low))
         assert episodes.std() == pytest.approx((high - low) / 12**0.5, rel=0.1)
+    for n in (TICKET, WEIGHT, LENGTH):
+        assert len(np.unique(obs[0, :, n])) == N_ENVS
     assert abs(np.corrcoef(obs[0, :, WEIGHT], obs[0, :, LENGTH])[0, 1]) < 0.4
 
 
