@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import torch
 
 from warprun.agents import agent_class
 from warprun.config import Config, load_environment, parameters
@@ -20,8 +22,12 @@ def make_engine(
     seed: int,
     announce: Callable[[str], None] = lambda line: None,
     auto_reset: bool = True,
+    exploration: Mapping[str, torch.Tensor] | None = None,
 ) -> Engine:
-    """Return an engine for the environment of a config; `announce` is told when compiling it will take a while. Raises UserError."""
+    """Return an engine for the environment of a config; `announce` is told when compiling it will take a while. Raises UserError.
+
+    `exploration` is the agent's.
+    """
     environment, _ = load_environment(config.env)
     return Engine(
         environment,
@@ -31,11 +37,12 @@ def make_engine(
         horizon=horizon,
         seed=seed,
         params=parameters(environment, config.env),
-        tables=environment.tables(**(environment.options | config.env.options)) if environment.tables else None,
+        tables=environment.tables(**environment.options) if environment.tables else None,
         vary={name: (float(low), float(high)) for name, (low, high) in config.env.vary.items()},
         threads=threads(config),
         announce=announce,
         auto_reset=auto_reset,
+        exploration=exploration,
     )
 
 

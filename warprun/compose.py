@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from collections.abc import Iterator, Sequence
@@ -90,14 +91,21 @@ def build(composed: DictConfig) -> Config:
 
 
 def rewrite(override: str) -> str:
-    """Return an override as Hydra needs it: 1e4 written out, free keys with the `++` that adds them."""
+    """Return an override as Hydra needs it: 1e4 written out, options by their full key, free keys with the `++` that adds them."""
     key, equals, value = override.partition("=")
     key = key.lstrip("+")
     if key.startswith("hydra") or not equals:
         return override
     if not set("'\"") & set(value):
         value = _SCIENTIFIC.sub(_written_out, value)
+    if _OPTION.fullmatch(key) and key.removeprefix("env.") not in _ENV_KEYS:
+        key = key.replace("env.", "env.options.")
     return f"{'++' if key.startswith(FREE) else ''}{key}={value}"
+
+
+_OPTION = re.compile(r"env\.\w+")
+_ENV_KEYS = {f.name for f in dataclasses.fields(EnvConfig)}
+"""What else stands below `env` is an option of the environment."""
 
 
 def explain(error: Exception) -> str:

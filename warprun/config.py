@@ -34,7 +34,7 @@ class EnvConfig:
     params: dict[str, Any] = field(default_factory=dict)
     """Parameters that differ from the environment's defaults: env.params.NAME=value."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What the environment's tables are made from: env.options.NAME=value."""
+    """What the environment itself, or its tables, are made from: env.NAME=value, short for env.options.NAME=value."""
     vary: dict[str, Any] = field(default_factory=dict)
     """Parameters that each environment draws anew, uniformly, for each episode: env.vary.NAME=[low,high]."""
 
@@ -125,6 +125,7 @@ def check(config: Config) -> None:
     environment, _ = load_environment(config.env)
     _check_environment(config.env, environment)
     agent_config.check_groups(agent, [group.name for group in environment.groups])
+    agent_config.check_run(agent, config.total_steps)
     _check_spaces(agent, environment)
     _check_run_dir(config.run_dir)
     if config.device == "cuda":
@@ -151,8 +152,8 @@ def from_dict(saved: dict[str, Any]) -> Config:
 
 
 def load_environment(env: EnvConfig) -> tuple[Environment, ModuleType]:
-    """Return the environment, with the time limit of the config, and the module that defines it."""
-    environment, module = import_environment(env.module)
+    """Return the environment, with the options and the time limit of the config, and the module that defines it."""
+    environment, module = import_environment(env.module, env.options)
     return (environment if env.time_limit is None else replace(environment, time_limit=env.time_limit)), module
 
 
@@ -231,12 +232,10 @@ def _check_environment(env: EnvConfig, environment: Environment) -> None:
     for key, given, known in (
         ("params", env.params, defaults),
         ("vary", env.vary, defaults),
-        ("options", env.options, environment.options),
     ):
         for name in given:
-            what = "option" if key == "options" else "parameter"
-            listed = f"; it has {', '.join(known)}" if known else f"; it has no {what}s"
-            _require(name in known, f"env.{key}.{name}: {env.name} has no {what} {name!r}{nearest(name, known) or listed}")
+            listed = f"; it has {', '.join(known)}" if known else "; it has no parameters"
+            _require(name in known, f"env.{key}.{name}: {env.name} has no parameter {name!r}{nearest(name, known) or listed}")
     for name, value in env.params.items():
         _require(
             _fits(value, defaults[name]),
@@ -267,6 +266,10 @@ def _check_spaces(agent: Any, environment: Environment) -> None:
             isinstance(group.action, spaces),
             f"agent={agent.name} cannot choose the {kind} actions of group {group.name!r}; agents that can: {', '.join(able)}",
         )
+        _require(
+            not group.mask or getattr(agent, "MASKS", True),
+            f"agent={agent.name} cannot do without the actions that group {group.name!r} masks; agents that can: a2c, ppo",
+        )
 
 
 def _check_run_dir(run_dir: str | None) -> None:
@@ -283,11 +286,16 @@ def _check_memory(config: Config, environment: Environment) -> None:
     )
     on_gpu = config.device == "cuda" or (config.device == "auto" and why_no_cuda() is None)
     there = cuda_memory() if on_gpu else available_memory()
+    replay = agent_config.replay_bytes(config.agent, environment)
     needed = config.n_envs * bytes_per_env(environment, config.agent.horizon)
     where = "the GPU has" if on_gpu else "this machine has free"
     _require(
         there is None or needed <= there,
         f"n_envs={config.n_envs} would take {_size(needed)} of memory or more; {where} {_size(there or 0)}",
+    )
+    _require(
+        there is None or needed + replay <= there,
+        f"agent.replay.capacity would take {_size(replay)} of memory or more; {where} {_size((there or 0) - needed)} for it",
     )
 
 

@@ -7,7 +7,7 @@ An environment is written as plain scalar Python functions. They ask for what th
     action      the actor's action: an int for Discrete, a tuple of ints (MultiDiscrete) or of floats (Box)
     rng         the source of random numbers of this call, see warprun.random
     p           the parameters (a NamedTuple of numbers), overridable from the command line
-    tables      read-only arrays shared by all environments (a NamedTuple of arrays; float64 becomes float32)
+    tables      read-only arrays and numbers shared by all environments (a NamedTuple; float64 becomes float32)
     t           the number of steps since the last reset, before this step
     i           the index of the actor in its group
     k           the index of the action that `mask` is asked about
@@ -175,9 +175,11 @@ class Environment:
     time_limit: int | None = None
     """Steps after which an episode is truncated; None: never."""
     tables: Callable[..., Any] | None = None
-    """tables(**options) -> a NamedTuple of numpy arrays, made once and shared by all environments on the device."""
+    """tables(**options) -> a NamedTuple of numpy arrays and numbers, made once and shared by all environments on the device."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What `tables` may be asked for from the command line (env.options.NAME=value), with defaults."""
+    """What `tables` may be asked for from the command line (env.NAME=value), with defaults.
+
+    Options that decide more than tables, such as spaces, are arguments of a function: see docs/environments.md."""
 
     def __post_init__(self) -> None:
         names = [group.name for group in self.groups]

@@ -26,7 +26,9 @@ class Evaluator:
         environment, _ = load_environment(config.env)
         self.max_steps = environment.time_limit or MAX_STEPS
         self.agent = agent
-        self.engine = make_engine(config, device, episodes, min(CHUNK, self.max_steps), seed ^ EVALUATION_STREAM)
+        self.engine = make_engine(
+            config, device, episodes, min(CHUNK, self.max_steps), seed ^ EVALUATION_STREAM, exploration=agent.exploration
+        )
         fuse(config, self.engine, agent)
         self.engine.compile()
 

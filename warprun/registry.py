@@ -8,12 +8,14 @@ import importlib.util
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
+from typing import Any
 
-from warprun.environment import Environment
+from warprun.environment import Environment, arguments
 from warprun.errors import UserError
 
 CONF = "warprun.conf"
@@ -43,20 +45,38 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {match[0]!r}?" if match else ""
 
 
-def import_environment(module: str) -> tuple[Environment, ModuleType]:
-    """Import an environment module, by dotted name or from a .py file; return its `environment` and the module."""
+def import_environment(module: str, options: Mapping[str, Any] | None = None) -> tuple[Environment, ModuleType]:
+    """Import an environment module, by dotted name or from a .py file; return its `environment`, with `options`, and the module."""
     file = Path(module) if module.endswith(".py") else None
     if file and not file.is_file():
         raise UserError(f"environment file {module} does not exist (working folder: {Path.cwd()})")
     try:
         loaded = _import_file(file) if file else importlib.import_module(module)
+        environment = _with_options(getattr(loaded, "environment", None), options or {}, file.stem if file else module.rpartition(".")[2])
+    except UserError:
+        raise
     except Exception as error:
         # An environment is the user's code and can raise anything; what helps is the place, not the importer's frames.
         raise UserError(f"environment {module} fails to import: {_place(error)}{type(error).__name__}: {_line(error)}") from error
-    environment = getattr(loaded, "environment", None)
-    if not isinstance(environment, Environment):
+    if environment is None:
         raise UserError(f"environment {module} does not define `environment`, an Environment (see warprun.environment.single_agent)")
     return environment, loaded
+
+
+def _with_options(made: Any, options: Mapping[str, Any], name: str) -> Environment | None:
+    """Return what a module calls `environment`, an Environment or a function of the options that makes one; None if it is neither."""
+    make: Callable[..., Any] | None = made if isinstance(made, FunctionType) else None
+    known = arguments(make) if make else tuple(made.options) if isinstance(made, Environment) else ()
+    for option in options:
+        if option not in known:
+            listed = f"; it has {', '.join(known)}" if known else "; it has no options"
+            settings = [*known, "time_limit", "solved_at", "params", "vary"]  # for env.NAME may have meant one of these
+            raise UserError(f"env.options.{option}: {name} has no option {option!r}{nearest(option, settings) or listed}")
+    if make:
+        made = make(**options)
+    elif isinstance(made, Environment):
+        made = replace(made, options=made.options | options)
+    return made if isinstance(made, Environment) else None
 
 
 def _folders(package: str) -> list[Path]:

@@ -92,7 +92,15 @@ class _Run:
             rundir.write_config(folder, to_dict(config))
             self.records.start({"device": f"{device.name} ({device.why})"} | rundir.write_versions(folder))
             self.agent: Any = make_agent(config, device)
-            self.engine: Engine = make_engine(config, device, config.n_envs, config.agent.horizon, config.seed, self.records.message)
+            self.engine: Engine = make_engine(
+                config,
+                device,
+                config.n_envs,
+                config.agent.horizon,
+                config.seed,
+                self.records.message,
+                exploration=self.agent.exploration,
+            )
             self.records.message(f"rollout and update: {fuse(config, self.engine, self.agent)}")
             self.engine.compile()
             self.evaluator = Evaluator(config, device, self.agent, config.eval.episodes, config.seed)

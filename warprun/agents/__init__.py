@@ -7,13 +7,19 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from warprun.agents.config import A2CConfig, PPOConfig
+from warprun.agents.config import A2CConfig, DDPGConfig, DQNConfig, PPOConfig, TD3Config
 from warprun.errors import UserError
 
-AGENTS = {"a2c": "warprun.agents.a2c:A2C", "ppo": "warprun.agents.ppo:PPO"}
+AGENTS = {
+    "a2c": "warprun.agents.a2c:A2C",
+    "ppo": "warprun.agents.ppo:PPO",
+    "dqn": "warprun.agents.dqn:DQN",
+    "ddpg": "warprun.agents.ddpg:DDPG",
+    "td3": "warprun.agents.td3:TD3",
+}
 """Name -> "module:Class"."""
 
-CONFIGS: dict[str, type] = {"a2c": A2CConfig, "ppo": PPOConfig}
+CONFIGS: dict[str, type] = {"a2c": A2CConfig, "ppo": PPOConfig, "dqn": DQNConfig, "ddpg": DDPGConfig, "td3": TD3Config}
 """Name -> the dataclass of its settings."""
 
 

@@ -6,16 +6,18 @@ import difflib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from warprun.environment import Box, Discrete, Environment
 from warprun.errors import UserError
 
 ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
 OPTIMIZERS = ("adam", "rmsprop", "rmsprop_tf")
 ADVANTAGES = ("gae", "nstep")
+NOISES = ("gaussian", "ou")
 SHARED_BY_GROUPS = ("name", "horizon", "groups")
 """Settings that one group cannot have for itself."""
 
@@ -126,22 +128,180 @@ class PPOConfig(OnPolicyConfig):
     """An update stops at the first minibatch whose approximate KL divergence from the rollout's policy is above this; null: never."""
 
 
-C = TypeVar("C", bound=OnPolicyConfig)
+@dataclass
+class ReplayConfig:
+    """The transitions that are kept to learn from."""
+
+    capacity: int = 100_000
+    """Transitions of all actors that are kept; the oldest go first."""
+    prioritized: bool = False
+    """Draw transitions by their last temporal-difference error; false: all alike."""
+    alpha: float = 0.6
+    """How much the error counts: 0 not at all, 1 in proportion."""
+    beta: float = 0.4
+    """How much of the bias of that the weights take back at the start: 0 nothing, 1 all."""
+    beta_end: float = 1.0
+    """The same at the end of the run, reached linearly."""
+    eps: float = 1e-6
+    """Added to the error, so that no transition is lost for ever."""
 
 
-def check(config: OnPolicyConfig) -> None:
+@dataclass
+class LayersConfig:
+    """Fully connected layers."""
+
+    hidden: list[int] = field(default_factory=lambda: [64, 64])
+    """Sizes of the hidden layers."""
+    activation: str = "relu"
+    """tanh, relu, elu, gelu or silu."""
+
+
+@dataclass
+class OffPolicyConfig:
+    """What DQN, DDPG and TD3 have in common."""
+
+    name: str = ""
+    """Name of the agent."""
+    horizon: int = 1
+    """Steps of every environment between two updates."""
+    gradient_steps: float = 1.0
+    """Gradient steps for each environment step, whatever the number of environments: 0.01 is one for a hundred."""
+    warmup: int = 1000
+    """Environment steps with random actions before the first gradient step."""
+    batch_size: int = 256
+    """Transitions in a gradient step."""
+    learning_rate: float = 1e-3
+    """Learning rate at the start."""
+    learning_rate_end: float | None = None
+    """Learning rate at the end of the run, reached linearly; null: constant."""
+    gamma: float = 0.99
+    """Discount of a reward one step later."""
+    n_step: int = 1
+    """Rewards that a target sums up before the value takes over."""
+    target_every: int = 1
+    """Gradient steps between two moves of the target networks."""
+    target_tau: float = 0.005
+    """How far they move towards the trained ones: 1 copies them."""
+    max_grad_norm: float | None = None
+    """Gradients are scaled down to this norm; null: never."""
+    normalize_obs: bool = False
+    """Give the networks observations of running mean 0 and variance 1, clipped at 10."""
+    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(eps=1e-8))
+    """How the gradient moves the parameters."""
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    """The transitions that are kept."""
+    network: LayersConfig = field(default_factory=LayersConfig)
+    """The hidden layers of every network."""
+    groups: dict[str, Any] = field(default_factory=dict)
+    """Other settings for single groups, such as {planner: {gamma: 0.9, network: {hidden: [32]}}}."""
+
+
+@dataclass
+class DQNConfig(OffPolicyConfig):
+    """Deep Q-network."""
+
+    SPACES: ClassVar[tuple[type, ...]] = (Discrete,)
+    MASKS: ClassVar[bool] = False
+
+    name: str = "dqn"
+    """Name of the agent."""
+    batch_size: int = 64
+    """Transitions in a gradient step."""
+    target_every: int = 250
+    """Gradient steps between two moves of the target network."""
+    target_tau: float = 1.0
+    """How far it moves towards the trained one: 1 copies it."""
+    max_grad_norm: float | None = 10.0
+    """The gradient is scaled down to this norm; null: never."""
+    double: bool = True
+    """The trained network chooses the next action, the target network says what it is worth; false: the target network does both."""
+    dueling: bool = False
+    """A value of the state and advantages of the actions, which add up; false: one layer for all."""
+    epsilon: float = 1.0
+    """Share of random actions at the start."""
+    epsilon_end: float = 0.05
+    """The same once `epsilon_fraction` of the run is over, reached linearly."""
+    epsilon_fraction: float = 0.2
+    """Part of the run in which epsilon falls."""
+
+
+@dataclass
+class DDPGConfig(OffPolicyConfig):
+    """Deep deterministic policy gradient."""
+
+    SPACES: ClassVar[tuple[type, ...]] = (Box,)
+
+    name: str = "ddpg"
+    """Name of the agent."""
+    actor_learning_rate: float = 1e-3
+    """Learning rate of the actor; it falls as that of the critic does."""
+    noise: str = "gaussian"
+    """gaussian (each step for itself) or ou (Ornstein-Uhlenbeck: it drifts, and begins at 0 with the episode)."""
+    noise_std: float = 0.1
+    """Standard deviation of the noise of a step; actions are within -1..1."""
+    noise_theta: float = 0.15
+    """Part of the ou noise that is lost in a step."""
+
+
+@dataclass
+class TD3Config(OffPolicyConfig):
+    """Twin delayed deep deterministic policy gradient."""
+
+    SPACES: ClassVar[tuple[type, ...]] = (Box,)
+
+    name: str = "td3"
+    """Name of the agent."""
+    actor_learning_rate: float = 1e-3
+    """Learning rate of the actor; it falls as that of the critics does."""
+    noise: str = "gaussian"
+    """gaussian (each step for itself) or ou (Ornstein-Uhlenbeck: it drifts, and begins at 0 with the episode)."""
+    noise_std: float = 0.1
+    """Standard deviation of the noise of a step; actions are within -1..1."""
+    noise_theta: float = 0.15
+    """Part of the ou noise that is lost in a step."""
+    policy_delay: int = 2
+    """Gradient steps of the critics for each of the actor, and of the targets."""
+    smoothing_std: float = 0.2
+    """Standard deviation of the noise on the target's actions."""
+    smoothing_clip: float = 0.5
+    """Largest noise on the target's actions."""
+
+
+AgentConfig = OnPolicyConfig | OffPolicyConfig
+C = TypeVar("C", bound=AgentConfig)
+
+
+def check(config: AgentConfig) -> None:
     """Raise a UserError, with the key as the user types it, for a value that cannot work, in a group's overrides too."""
     _check(config, "agent")
     for name in config.groups:
         _check(group_config(config, name), f"agent.groups.{name}")
 
 
-def check_groups(config: OnPolicyConfig, names: Iterable[str]) -> None:
+def check_groups(config: AgentConfig, names: Iterable[str]) -> None:
     """Raise a UserError if `agent.groups` names a group that the environment, with groups `names`, does not have."""
     names = list(names)
     for name in config.groups:
         if name not in names:
             raise UserError(f"agent.groups.{name}: the environment has no such group; {_nearest(name, names)}")
+
+
+def check_run(config: AgentConfig, total_steps: int) -> None:
+    """Raise a UserError if a run of `total_steps` environment steps has no room for what `config` wants."""
+    if isinstance(config, OffPolicyConfig) and config.warmup >= total_steps:
+        raise UserError(f"agent.warmup={config.warmup}: the run has only total_steps={total_steps}, so nothing would be learned")
+
+
+def replay_bytes(config: AgentConfig, environment: Environment) -> int:
+    """Return the memory that the transitions of all groups take: as `warprun.agents.replay` allocates it, or less by a little."""
+    if not isinstance(config, OffPolicyConfig):
+        return 0
+    total = 0
+    for group in environment.groups:
+        replay = group_config(config, group.name).replay
+        row = 4 * (2 * group.observation.size + group.action.components + 1) + 1
+        total += replay.capacity * (row + (4 if replay.prioritized else 0))
+    return total
 
 
 def group_config(config: C, group_name: str) -> C:
@@ -176,28 +336,60 @@ def _nearest(name: Any, known: list[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known)}"
 
 
-def _check(config: OnPolicyConfig, key: str) -> None:
+def _check(config: AgentConfig, key: str) -> None:
     _at_least(config, key, 1, "horizon", "n_step")
-    _within(config, key, 0, 1, "gamma", "gae_lambda")
+    _within(config, key, 0, 1, "gamma")
     _positive(config, key, "learning_rate", "max_grad_norm")
-    _not_negative(config, key, "learning_rate_end", "entropy_coef", "entropy_coef_end", "value_coef")
-    _one_of(config, key, "advantage", ADVANTAGES)
+    _not_negative(config, key, "learning_rate_end")
     _one_of(config.optimizer, f"{key}.optimizer", "name", OPTIMIZERS)
     _within(config.optimizer, f"{key}.optimizer", 0, 1, "beta1", "beta2", "alpha")
     _positive(config.optimizer, f"{key}.optimizer", "eps")
-    _check_network(config.network, f"{key}.network")
+    _check_layers(config.network, f"{key}.network")
+    if isinstance(config, OnPolicyConfig):
+        _check_on_policy(config, key)
+    else:
+        _check_off_policy(config, key)
+
+
+def _check_on_policy(config: OnPolicyConfig, key: str) -> None:
+    _within(config, key, 0, 1, "gae_lambda")
+    _not_negative(config, key, "entropy_coef", "entropy_coef_end", "value_coef")
+    _one_of(config, key, "advantage", ADVANTAGES)
+    if not math.isfinite(config.network.log_std_init):
+        raise UserError(f"{key}.network.log_std_init={config.network.log_std_init}: it must be finite")
     if isinstance(config, PPOConfig):
         _at_least(config, key, 1, "epochs", "minibatches")
         _positive(config, key, "clip", "clip_value", "target_kl")
 
 
-def _check_network(network: NetworkConfig, key: str) -> None:
+def _check_off_policy(config: OffPolicyConfig, key: str) -> None:
+    _at_least(config, key, 1, "batch_size", "target_every")
+    _at_least(config, key, 0, "warmup")
+    _positive(config, key, "gradient_steps")
+    _within(config, key, 0, 1, "target_tau")
+    replay = config.replay
+    _at_least(replay, f"{key}.replay", 1, "capacity")
+    _within(replay, f"{key}.replay", 0, 1, "alpha", "beta", "beta_end")
+    _positive(replay, f"{key}.replay", "eps")
+    if config.batch_size > replay.capacity:
+        raise UserError(f"{key}.batch_size={config.batch_size}: the buffer holds only {key}.replay.capacity={replay.capacity}")
+    if isinstance(config, DQNConfig):
+        _within(config, key, 0, 1, "epsilon", "epsilon_end", "epsilon_fraction")
+    if isinstance(config, DDPGConfig | TD3Config):
+        _positive(config, key, "actor_learning_rate")
+        _not_negative(config, key, "noise_std")
+        _within(config, key, 0, 1, "noise_theta")
+        _one_of(config, key, "noise", NOISES)
+    if isinstance(config, TD3Config):
+        _at_least(config, key, 1, "policy_delay")
+        _not_negative(config, key, "smoothing_std", "smoothing_clip")
+
+
+def _check_layers(network: NetworkConfig | LayersConfig, key: str) -> None:
     sizes = network.hidden
     if not sizes or any(not isinstance(size, int) or isinstance(size, bool) or size < 1 for size in sizes):
         raise UserError(f"{key}.hidden={sizes}: give one size of at least 1 for each hidden layer, such as [64,64]")
     _one_of(network, key, "activation", ACTIVATIONS)
-    if not math.isfinite(network.log_std_init):
-        raise UserError(f"{key}.log_std_init={network.log_std_init}: it must be finite")
 
 
 def _at_least(config: Any, key: str, least: int, *names: str) -> None:

@@ -62,7 +62,9 @@ class Memory(NamedTuple):
     spare: Any
     """[thread, row, COLUMNS]."""
     columns: Any
-    """[thread, 8 + 3 C, COLUMNS]: numbers of a column."""
+    """[thread, CHOICES + 3 C, COLUMNS]: numbers of a column."""
+    picked: Any
+    """[thread, COLUMNS] int64: the row that stands in each column."""
     zeros: Any
     gradient: Any
     """[share, P]."""
@@ -73,8 +75,10 @@ class Memory(NamedTuple):
 TERMS = 5
 """policy, value, entropy, approx_kl, clip_fraction."""
 
-# Rows of Memory.columns.
-LOG_PROB, ENTROPY, SLOPE, NUMBERS = 0, 1, 2, 3
+# Rows of Memory.columns; from CHOICES on, three for each choice of an action: what makes logits log-probabilities, entropy, action.
+LOG_PROB, OLD_LOG_PROB, OLD_VALUE, ADVANTAGE, RETURNS, SLOPE = 0, 1, 2, 3, 4, 5
+POLICY, VALUE, ENTROPY, KL, CLIPPED = 6, 7, 8, 9, 10  # the terms, in their order
+CHOICES = 11
 
 
 def slopes(log_prob, value, old_log_prob, old_value, advantage, returns, coefficients):
@@ -95,36 +99,36 @@ def share_of_gradient(share, shares, thread, network, nvec, rows, coefficients, 
         used = 0
         while used < together and begin < end:
             n = min(COLUMNS, end - begin)
-            block, slope, columns = memory.blocks[thread, used], memory.slopes[thread, used], memory.columns[thread]
-            load(network, rows, begin, n, block)
+            block, slope = memory.blocks[thread, used], memory.slopes[thread, used]
+            columns, picked = memory.columns[thread], memory.picked[thread]
+            load(network, rows, begin, n, block, columns, picked)
             forward(network.parameters, network.layers, block)
-            slope[network.policy_row : network.value_row + 1] = float32(0.0)
             if nvec.size > 0:
-                choices_forward(network, nvec, rows, begin, n, block, columns)
+                choices_forward(network, nvec, rows, n, block, columns, picked)
             else:
-                gaussian_forward(network, rows, begin, n, block, columns)
-            for c in range(n):
-                row = rows.order[begin + c] if rows.order.size > 0 else begin + c
-                slope_log_prob, slope_value, policy, value, kl, clipped = slopes(
+                gaussian_forward(network, rows, n, block, columns, picked)
+            for c in range(COLUMNS):
+                slope_log_prob, slope_value, columns[POLICY, c], columns[VALUE, c], columns[KL, c], columns[CLIPPED, c] = slopes(
                     columns[LOG_PROB, c],
                     block[network.value_row, c],
-                    rows.log_prob[row],
-                    rows.value[row],
-                    rows.advantage[begin + c],
-                    rows.returns[row],
+                    columns[OLD_LOG_PROB, c],
+                    columns[OLD_VALUE, c],
+                    columns[ADVANTAGE, c],
+                    columns[RETURNS, c],
                     coefficients,
                 )
                 columns[SLOPE, c] = slope_log_prob * weight
                 slope[network.value_row, c] = slope_value * weight
-                terms[0] += policy
-                terms[1] += value
-                terms[2] += columns[ENTROPY, c]
-                terms[3] += kl
-                terms[4] += clipped
+            for k in range(TERMS):
+                total = float32(0.0)
+                for c in range(n):
+                    total += columns[POLICY + k, c]
+                terms[k] += total
             if nvec.size > 0:
-                choices_backward(network, nvec, rows, begin, n, block, columns, entropy_coef * weight, slope)
+                choices_backward(network, nvec, block, columns, entropy_coef * weight, slope)
             else:
-                gaussian_backward(network, rows, begin, n, block, columns, entropy_coef * weight, slope, gradient)
+                gaussian_backward(network, rows, n, block, columns, entropy_coef * weight, slope, gradient)
+            slope[network.policy_row : network.value_row + 1, n:] = float32(0.0)
             begin += n
             used += 1
         backward(
@@ -138,70 +142,78 @@ def share_of_gradient(share, shares, thread, network, nvec, rows, coefficients, 
         )
 
 
-def load(network, rows, begin, n, block):
-    """Bring the observations of `n` rows into a block; the columns that are left keep what they hold, with slope 0."""
+def load(network, rows, begin, n, block, columns, picked):
+    """Bring `n` rows into a block, a row a column; the columns that are left keep what they hold, with slope 0."""
     for c in range(n):
-        row = rows.order[begin + c] if rows.order.size > 0 else begin + c
+        picked[c] = rows.order[begin + c] if rows.order.size > 0 else begin + c
+    for c in range(n):
+        row = picked[c]
+        columns[OLD_LOG_PROB, c] = rows.log_prob[row]
+        columns[OLD_VALUE, c] = rows.value[row]
+        columns[RETURNS, c] = rows.returns[row]
+        columns[ADVANTAGE, c] = rows.advantage[begin + c]
         for f in range(rows.obs.shape[1]):
             block[f, c] = rows.obs[row, f]
     normalize(network.mean, network.scale, block)
 
 
-def choices_forward(network, nvec, rows, begin, n, block, columns):
+def choices_forward(network, nvec, rows, n, block, columns, picked):
     """Give the log-probability of the actions and the entropy, and make the logits in `block` log-probabilities."""
     if rows.mask.shape[1] > 0:
         for c in range(n):
-            row = rows.order[begin + c] if rows.order.size > 0 else begin + c
             for k in range(rows.mask.shape[1]):
-                if not rows.mask[row, k]:
+                if not rows.mask[picked[c], k]:
                     block[network.policy_row + k, c] = FORBIDDEN
     for c in range(COLUMNS):
         columns[LOG_PROB, c] = float32(0.0)
         columns[ENTROPY, c] = float32(0.0)
     first = network.policy_row
     for j in range(nvec.size):
-        top, total, entropy, chosen = NUMBERS + 4 * j, NUMBERS + 4 * j + 1, NUMBERS + 4 * j + 2, NUMBERS + 4 * j + 3
+        total, entropy, chosen = columns[CHOICES + 3 * j], columns[CHOICES + 3 * j + 1], columns[CHOICES + 3 * j + 2]
         for c in range(n):
-            row = rows.order[begin + c] if rows.order.size > 0 else begin + c
-            columns[chosen, c] = rows.action[row, j]
+            chosen[c] = rows.action[picked[c], j]
         for c in range(COLUMNS):
-            columns[top, c] = block[first, c]
-            columns[total, c] = float32(0.0)
-            columns[entropy, c] = float32(0.0)
+            total[c] = block[first, c]
         for k in range(1, nvec[j]):
             for c in range(COLUMNS):
-                columns[top, c] = max(columns[top, c], block[first + k, c])
+                total[c] = max(total[c], block[first + k, c])
         for k in range(nvec[j]):
             for c in range(COLUMNS):
-                columns[total, c] += exp(block[first + k, c] - columns[top, c])
+                block[first + k, c] -= total[c]
         for c in range(COLUMNS):
-            columns[top, c] += log(columns[total, c])
+            total[c] = float32(0.0)
+            entropy[c] = float32(0.0)
         for k in range(nvec[j]):
             for c in range(COLUMNS):
-                log_p = block[first + k, c] - columns[top, c]
+                total[c] += exp(block[first + k, c])
+        for c in range(COLUMNS):
+            total[c] = log(total[c])
+        for k in range(nvec[j]):
+            for c in range(COLUMNS):
+                log_p = block[first + k, c] - total[c]
                 block[first + k, c] = log_p
-                columns[entropy, c] -= exp(log_p) * log_p
-                columns[LOG_PROB, c] += log_p if columns[chosen, c] == float32(k) else float32(0.0)
+                entropy[c] -= exp(log_p) * log_p
+                columns[LOG_PROB, c] += log_p if chosen[c] == float32(k) else float32(0.0)
         for c in range(COLUMNS):
-            columns[ENTROPY, c] += columns[entropy, c]
+            columns[ENTROPY, c] += entropy[c]
         first += nvec[j]
 
 
-def choices_backward(network, nvec, rows, begin, n, block, columns, entropy_weight, slope):
+def choices_backward(network, nvec, block, columns, entropy_weight, slope):
     """Give the slopes of the logits: d log p(a) / d l_k = [k = a] - p_k and d H / d l_k = -p_k (log p_k + H)."""
     first = network.policy_row
     for j in range(nvec.size):
-        entropy, chosen = NUMBERS + 4 * j + 2, NUMBERS + 4 * j + 3
+        entropy, chosen = columns[CHOICES + 3 * j + 1], columns[CHOICES + 3 * j + 2]
         for k in range(nvec[j]):
-            for c in range(n):
+            for c in range(COLUMNS):
                 log_p = block[first + k, c]
                 p = exp(log_p)
-                picked = float32(1.0) if columns[chosen, c] == float32(k) else float32(0.0)
-                slope[first + k, c] = columns[SLOPE, c] * (picked - p) + entropy_weight * p * (log_p + columns[entropy, c])
+                picked = float32(1.0) if chosen[c] == float32(k) else float32(0.0)
+                slope[first + k, c] = columns[SLOPE, c] * (picked - p) + entropy_weight * p * (log_p + entropy[c])
         first += nvec[j]
 
 
-def gaussian_forward(network, rows, begin, n, block, columns):
+def gaussian_forward(network, rows, n, block, columns, picked):
     """Give the log-density of the actions and the entropy; the means in `block` become (action - mean) / standard deviation."""
     for c in range(COLUMNS):
         columns[LOG_PROB, c] = float32(0.0)
@@ -210,14 +222,13 @@ def gaussian_forward(network, rows, begin, n, block, columns):
         log_std = network.parameters[network.log_std + d]
         scale = exp(-log_std)
         for c in range(n):
-            row = rows.order[begin + c] if rows.order.size > 0 else begin + c
-            z = (rows.action[row, d] - block[network.policy_row + d, c]) * scale
+            z = (rows.action[picked[c], d] - block[network.policy_row + d, c]) * scale
             block[network.policy_row + d, c] = z
             columns[LOG_PROB, c] += float32(-0.5) * z * z - log_std - float32(0.9189385332046727)  # log(sqrt(2 pi))
             columns[ENTROPY, c] += log_std + float32(1.4189385332046727)  # 1/2 + log(sqrt(2 pi))
 
 
-def gaussian_backward(network, rows, begin, n, block, columns, entropy_weight, slope, gradient):
+def gaussian_backward(network, rows, n, block, columns, entropy_weight, slope, gradient):
     """Give the slopes of the means, z / standard deviation, and of the log standard deviations, z^2 - 1."""
     for d in range(rows.action.shape[1]):
         scale = exp(-network.parameters[network.log_std + d])
@@ -283,7 +294,8 @@ class FusedGradient:
             blocks=zeros(self.threads.count, together, network.rows, COLUMNS),
             slopes=zeros(self.threads.count, together, network.rows, COLUMNS),
             spare=zeros(self.threads.count, network.rows, COLUMNS),
-            columns=zeros(self.threads.count, NUMBERS + 4 * max(1, self.nvec.size), COLUMNS),
+            columns=zeros(self.threads.count, CHOICES + 3 * self.nvec.size, COLUMNS),
+            picked=np.zeros((self.threads.count, COLUMNS), np.int64),
             zeros=zeros(network.rows),
             gradient=zeros(SHARES, network.parameters.size),
             terms=np.zeros((SHARES, TERMS)),

@@ -174,6 +174,9 @@ class Learner(Generic[C]):
 class OnPolicyAgent(Generic[C]):
     """Everything of an agent but how it learns from a batch: one policy for each group, each trained on its own."""
 
+    exploration = None
+    """Policies give distributions, from which actions are sampled."""
+
     def __init__(self, config: C, groups: tuple[Group, ...], device: torch.device, threads: int, seed: int) -> None:
         check(config)
         check_groups(config, [group.name for group in groups])

@@ -40,8 +40,10 @@ class Episodes:
 class Engine:
     """Steps `n_envs` copies of an environment and keeps the last `horizon` steps as a trajectory.
 
-    `params` is a NamedTuple of numbers, `tables` one of numpy arrays (or None), `vary` maps parameters to (low, high), from which
-    every environment draws them anew for every episode. `announce` is told, in a line, when kernels have to be compiled.
+    `params` is a NamedTuple of numbers, `tables` one of numpy arrays and numbers (or None), `vary` maps parameters to (low, high), from which
+    every environment draws them anew for every episode. `exploration` is for policies that give the values of choices, or real actions,
+    and not distributions: per group the numbers by which actions are then drawn, [3] float32 on the device, read at each step (the share
+    of actions that are uniform, and standard deviation and reversion of the noise, see `sampling.explore_real`). `announce` is told, in a line, when kernels have to be compiled.
     """
 
     def __init__(
@@ -58,13 +60,15 @@ class Engine:
         vary: Mapping[str, tuple[float, float]] | None = None,
         threads: int | None = None,
         auto_reset: bool = True,
+        exploration: Mapping[str, torch.Tensor] | None = None,
         announce: Callable[[str], None] = lambda line: None,
     ) -> None:
         vary = vary or {}
+        explores = exploration is not None
         target = target_for(environment, device.kind)
         if device.kind == "cudasim" and n_envs > SIMULATOR_LIMIT:
             raise UserError(f"device=cudasim takes at most {SIMULATOR_LIMIT} environments, it is slow; n_envs={n_envs}")
-        check_memory(environment, target, device, n_envs, horizon, len(vary))
+        check_memory(environment, target, device, n_envs, horizon, len(vary), explores)
         self.environment = environment
         self.device = device
         self.n_envs = n_envs
@@ -74,18 +78,18 @@ class Engine:
         self._begins_now = True
         """Whether row 0 of the trajectory, not its last row, is what the actors see now."""
         self.trajectory: Trajectory = trajectory.allocate(environment, horizon, n_envs, device.torch)
-        self.arrays = store.allocate(store.layout(environment, target, n_envs, len(vary)), device.torch)
+        self.arrays = store.allocate(store.layout(environment, target, n_envs, len(vary), explores), device.torch)
         self.params = params
         self.tables = tables
         values: dict[str, Any] = self.arrays | store.shared_names(self.trajectory)
         values |= {"n_envs": n_envs, "seed_low": np.uint32(seed & 0xFFFFFFFF), "seed_high": np.uint32(seed >> 32 & 0xFFFFFFFF)}
         values["p"] = typed(params)
         if tables is not None:
-            tables = type(tables)(*(_single_precision(a) for a in tables))
-            on_cpu = device.kind == "cpu"
-            values["tables"] = tables if on_cpu else type(tables)(*(torch.from_numpy(a).to(device.torch) for a in tables))
+            tables = typed(type(tables)(*(_single_precision(v) for v in tables)))
+            values["tables"] = tables if device.kind == "cpu" else type(tables)(*(_to_device(v, device.torch) for v in tables))
+        values |= {f"{group}_exploration": numbers for group, numbers in (exploration or {}).items()}
         values["vary_bounds"] = torch.tensor(list(vary.values()), dtype=torch.float32, device=device.torch).reshape(-1, 2)
-        program = write(environment, name, target, tuple(vary), auto_reset)
+        program = write(environment, name, target, tuple(vary), auto_reset, explores)
         self._functions = [f for f in program.functions.values() if hasattr(f, "__code__")]
         globals_ = program.functions | ({"FLAGS": kernels.FLAGS} if target == "cpu" else {"CACHE": device.kind == "cuda"})
         build = kernels.plain_function if device.kind == "cudasim" else kernels.device_function
@@ -218,17 +222,23 @@ def target_for(environment: Environment, device_kind: str) -> Target:
 
 
 def typed(params: Any) -> Any:
-    """Return parameters as float32 and int32, the types that kernels are compiled for."""
-    return type(params)(*(np.float32(v) if isinstance(v, float) else np.int32(v) for v in params))
+    """Return a NamedTuple with its numbers as float32 and int32, the types that kernels are compiled for."""
+    return type(params)(*(v if isinstance(v, np.ndarray) else np.float32(v) if isinstance(v, float) else np.int32(v) for v in params))
 
 
-def _single_precision(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array, np.float32 if array.dtype == np.float64 else None)
+def _single_precision(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    return np.ascontiguousarray(value, np.float32 if value.dtype == np.float64 else None)
 
 
-def check_memory(environment: Environment, target: Target, device: Device, n_envs: int, horizon: int, n_varied: int) -> None:
+def _to_device(value: Any, device: torch.device) -> Any:
+    return torch.from_numpy(value).to(device) if isinstance(value, np.ndarray) else value
+
+
+def check_memory(environment: Environment, target: Target, device: Device, n_envs: int, horizon: int, n_varied: int, explores: bool) -> None:
     """Raise UserError where the arrays would not fit in the memory that is free."""
-    needed = store.bytes_needed(environment, target, n_envs, horizon, n_varied)
+    needed = store.bytes_needed(environment, target, n_envs, horizon, n_varied, explores)
     free = torch.cuda.mem_get_info()[0] if device.kind == "cuda" else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > free:
         raise UserError(

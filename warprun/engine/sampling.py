@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from warprun.math import exp, log
-from warprun.random import normal, uniform
+from warprun.random import normal, randint, uniform
 
 float32 = np.float32
 
@@ -62,6 +62,37 @@ def sample_gaussian(rng, index, mean, log_std):
 def best_gaussian(rng, index, mean, log_std):
     """Return the mean and its log-density."""
     return mean, gaussian_log_density(float32(0.0), log_std)
+
+
+def explore_choice(rng, index, values, actor, column, first, n, exploration):
+    """Take one of the `n` allowed choices at random with probability exploration[0], else the one of the highest value.
+
+    Forbidden choices have value -inf. One component takes the draws 4 index .. 4 index + 3 of its stream.
+    """
+    best, _ = best_choice(rng, index, values, actor, column, first, n)
+    allowed = 0
+    for k in range(first, first + n):
+        allowed += 1 if values[k, actor, column] > -np.inf else 0
+    left = randint(rng, 4 * index + 1, max(allowed, 1))
+    other = best
+    for k in range(first, first + n):
+        possible = values[k, actor, column] > -np.inf
+        other = k - first if possible and left == 0 else other
+        left -= 1 if possible else 0
+    return other if uniform(rng, 4 * index, 0.0, 1.0) < exploration[0] else best
+
+
+def explore_real(rng, index, mean, noise, exploration):
+    """Return an action within -1..1 and the noise of this step, which the next step is to be given.
+
+    The action is uniform with probability exploration[0], else the mean plus noise: n' = (1 - theta) n + sigma z with sigma =
+    exploration[1] and theta = exploration[2]. theta = 1 is white noise, less an Ornstein-Uhlenbeck process (Lillicrap et al. 2016,
+    section 7).
+    """
+    noise = (float32(1.0) - exploration[2]) * noise + exploration[1] * normal(rng, 2 * index + 1)
+    action = min(max(mean + noise, float32(-1.0)), float32(1.0))
+    anything = uniform(rng, 4 * index + 1, -1.0, 1.0)
+    return anything if uniform(rng, 4 * index, 0.0, 1.0) < exploration[0] else action, noise
 
 
 def gaussian_log_density(z, log_std):

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from warprun.engine.mlp import infer
-from warprun.engine.sampling import best_choice, best_gaussian, sample_choice, sample_gaussian, to_bounds
+from warprun.engine.sampling import best_choice, best_gaussian, explore_choice, explore_real, sample_choice, sample_gaussian, to_bounds
 from warprun.environment import ARGUMENTS, Box, Environment, Field, Group, MultiDiscrete, arguments
-from warprun.random import ACTION, RESET, STEP, VARIATION, Rng, uniform
+from warprun.random import ACTION, EXPLORATION, RESET, STEP, VARIATION, Rng, uniform
 
 Target = Literal["cpu", "thread", "block"]
 
@@ -48,12 +48,15 @@ def lanes(target: Target, environment: Environment) -> int:
     return 64 if slots <= 128 else 16
 
 
-def write(environment: Environment, name: str, target: Target, vary: tuple[str, ...], auto_reset: bool = True) -> Program:
+def write(
+    environment: Environment, name: str, target: Target, vary: tuple[str, ...], auto_reset: bool = True, explores: bool = False
+) -> Program:
     """Write the kernels of `environment` for `target`; the parameters in `vary` differ between environments.
 
-    Without `auto_reset` an environment whose episode has ended stays in its final state, to be looked at.
+    Without `auto_reset` an environment whose episode has ended stays in its final state, to be looked at. Where policies explore,
+    they give the values of choices or real actions, not distributions, and `sample` adds the randomness.
     """
-    writer = _Writer(environment, target, vary, auto_reset)
+    writer = _Writer(environment, target, vary, auto_reset, explores)
     source = writer.module(name)
     return Program(source, writer.functions, writer.kernel_arguments)
 
@@ -64,6 +67,7 @@ class _Writer:
     target: Target
     vary: tuple[str, ...]
     auto_reset: bool
+    explores: bool
     lines: list[str] = field(default_factory=list)
     depth: int = 0
     functions: dict[str, Any] = field(default_factory=dict)
@@ -85,6 +89,8 @@ class _Writer:
             names += ["sum"] if group.sums else []
             names += ["max"] if group.maxima else []
             names += ["f_before", "i_before"] if self.reads_itself(group) else []
+            names += ["exploration"] if self.explores else []
+            names += ["noise"] if self.has_noise(group) else []
             per_group += [f"{group.name}_{n}" for n in names]
         self.kernel_arguments = tuple(scalars + per_environment + per_group)
 
@@ -204,6 +210,7 @@ class _Writer:
                 self.reset_actor(group)
                 self.line(f"{group.name}_return[actor, lane] = 0.0")
                 self.line(f"{group.name}_ended_return[actor, lane] = 0.0")
+                self.silence(group)
         with self.per_environment():
             for counter in ("clock", "cuts", "ended", "ended_steps"):
                 self.line(f"{counter}[lane] = 0")
@@ -211,7 +218,10 @@ class _Writer:
         self.observe()
 
     def sample_body(self) -> None:
-        self.actions(sample_choice, sample_gaussian)
+        if self.explores:
+            self.exploring_actions()
+        else:
+            self.actions(sample_choice, sample_gaussian)
 
     def greedy_body(self) -> None:
         self.actions(best_choice, best_gaussian)
@@ -229,6 +239,7 @@ class _Writer:
             names += ["sum"] if group.sums else []
             names += ["max"] if group.maxima else []
             names += ["f_before", "i_before"] if self.reads_itself(group) else []
+            names += ["noise"] if self.has_noise(group) else []
             for n in names:
                 self.line(f"{group.name}_{n} = {group.name}_{n}[tile]")
             self.line(f"{group.name}_obs = {group.name}_obs[{obs_row}]{self.part}")
@@ -313,6 +324,7 @@ class _Writer:
             with each_actor(group):
                 self.line(f"{group.name}_ended_return[actor, lane] += {group.name}_return[actor, lane]")
                 self.line(f"{group.name}_return[actor, lane] = 0.0")
+                self.silence(group)
                 self.reset_actor(group)
         self.barrier()
 
@@ -369,24 +381,57 @@ class _Writer:
                         self.line(f"{group.name}_{kind}[{n}, lane] = total")
                 self.barrier()
 
+    def silence(self, group: Group) -> None:
+        """Let the noise of an actor begin anew with its episode."""
+        if self.has_noise(group):
+            with self.block(f"for k in range({group.action.components}):"):
+                self.line(f"{group.name}_noise[k, actor, lane] = 0.0")
+
+    @contextmanager
+    def each_acting(self, group: Group, names: tuple[str, ...], purpose: int) -> Iterator[str]:
+        """Write what every choice of actions begins with, and yield the name of the policy's outputs, forbidden ones at -inf."""
+        for n in names:
+            self.line(f"{group.name}_{n} = {group.name}_{n}[row]{self.part}")
+        if group.mask:
+            self.line(f"{group.name}_mask = {group.name}_mask[row]{self.part}")
+        if self.target != "cpu":
+            self.line(f"{group.name}_logits = {group.name}_policy_output.T")
+        logits = f"{group.name}_logits"
+        with self.per_actor(group):
+            if group.mask:
+                with (
+                    self.block(f"for k in range({group.masked_actions}):"),
+                    self.block(f"if not {group.name}_mask[{self.at}, actor, k]:"),
+                ):
+                    self.line(f"{logits}[k, actor, {self.at}] = -np.inf")
+            self.line(f"rng = {self.rng(self.source(group, purpose))}")
+            yield logits
+
+    def exploring_actions(self) -> None:
+        """Write the action of every actor: the best one or another, or the policy's own with noise."""
+        for group in self.environment.groups:
+            space, g = group.action, group.name
+            if self.has_noise(group):
+                self.line(f"{g}_noise = {g}_noise[tile]")
+            with self.each_acting(group, ("action",), EXPLORATION) as logits:
+                first = 0
+                for n in range(space.components):
+                    if isinstance(space, Box):
+                        noise = f"{g}_noise[{n}, actor, lane]"
+                        given = f"rng, {n}, {logits}[{n}, actor, {self.at}], {noise}, {g}_exploration"
+                        self.line(f"{g}_chosen, {noise} = {self.use('explore_real', explore_real)}({given})")
+                    else:
+                        count = space.nvec[n] if isinstance(space, MultiDiscrete) else space.n
+                        given = f"rng, {n}, {logits}, actor, {self.at}, {first}, {count}, {g}_exploration"
+                        self.line(f"{g}_chosen = {self.use('explore_choice', explore_choice)}({given})")
+                        first += count
+                    self.line(f"{g}_action[{self.at}, actor, {n}] = {g}_chosen")
+
     def actions(self, choose: Callable[..., Any], draw: Callable[..., Any]) -> None:
         """Write the action of every actor and its log-probability, by `choose` for choices and `draw` for real numbers."""
         for group in self.environment.groups:
-            for n in ("action", "log_prob"):
-                self.line(f"{group.name}_{n} = {group.name}_{n}[row]{self.part}")
-            if group.mask:
-                self.line(f"{group.name}_mask = {group.name}_mask[row]{self.part}")
-            if self.target != "cpu":
-                self.line(f"{group.name}_logits = {group.name}_policy_output.T")
-            space, logits = group.action, f"{group.name}_logits"
-            with self.per_actor(group):
-                if group.mask:
-                    with (
-                        self.block(f"for k in range({group.masked_actions}):"),
-                        self.block(f"if not {group.name}_mask[{self.at}, actor, k]:"),
-                    ):
-                        self.line(f"{logits}[k, actor, {self.at}] = -np.inf")
-                self.line(f"rng = {self.rng(self.source(group, ACTION))}")
+            space = group.action
+            with self.each_acting(group, ("action", "log_prob"), ACTION) as logits:
                 self.line("total = np.float32(0.0)")
                 first = 0
                 for n in range(space.components):
@@ -553,6 +598,9 @@ class _Writer:
             self.line("cuda.syncthreads()")
 
     # Text -------------------------------------------------------------------------------------------------------------------
+
+    def has_noise(self, group: Group) -> bool:
+        return self.explores and isinstance(group.action, Box)
 
     def reads_itself(self, group: Group) -> bool:
         return any(p.group == group.name and group.name in arguments(p.function) for p in self.environment.phases) and group.size > 1

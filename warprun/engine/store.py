@@ -8,12 +8,12 @@ import torch
 
 from warprun.engine import trajectory
 from warprun.engine.source import Target, lanes
-from warprun.environment import Environment, arguments
+from warprun.environment import Box, Environment, arguments
 
 Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 
-def layout(environment: Environment, target: Target, n_envs: int, n_varied: int) -> Layout:
+def layout(environment: Environment, target: Target, n_envs: int, n_varied: int, explores: bool = False) -> Layout:
     """Return shape and dtype of the arrays that only the engine sees; environments lie in tiles [tile, slot, actor, lane]."""
     width = lanes(target, environment)
     tiles = -(-n_envs // width)
@@ -32,15 +32,17 @@ def layout(environment: Environment, target: Target, n_envs: int, n_varied: int)
         for kind, fields in (("sum", group.sums), ("max", group.maxima)):
             if fields:
                 arrays[f"{group.name}_{kind}"] = ((tiles, len(fields), width), torch.float32)
+        if explores and isinstance(group.action, Box):
+            arrays[f"{group.name}_noise"] = ((tiles, group.action.components, group.size, width), torch.float32)
         if group.size > 1 and any(p.group == group.name and group.name in arguments(p.function) for p in environment.phases):
             for kind in ("f", "i"):
                 arrays[f"{group.name}_{kind}_before"] = arrays[f"{group.name}_{kind}"]
     return arrays
 
 
-def bytes_needed(environment: Environment, target: Target, n_envs: int, horizon: int, n_varied: int) -> int:
+def bytes_needed(environment: Environment, target: Target, n_envs: int, horizon: int, n_varied: int, explores: bool = False) -> int:
     """Return the bytes that `layout` and the trajectory will take, before any are taken."""
-    own = sum(prod(shape) * dtype.itemsize for shape, dtype in layout(environment, target, n_envs, n_varied).values())
+    own = sum(prod(shape) * dtype.itemsize for shape, dtype in layout(environment, target, n_envs, n_varied, explores).values())
     return own + trajectory.bytes_needed(environment, horizon, n_envs)
 
 

@@ -21,9 +21,11 @@ class Threads:
         self.pool = ThreadPoolExecutor(count - 1, "warprun", torch.set_num_threads, (1,)) if count > 1 else None
 
     def share(self, work: Callable[[int, int, int], None], total: int) -> None:
-        """Call `work(begin, end, thread)` on every thread with its part of `total` pieces."""
-        ends = [total * n // self.count for n in range(self.count + 1)]
-        others = [self.pool.submit(work, ends[n], ends[n + 1], n) for n in range(1, self.count)] if self.pool else []
+        """Call `work(begin, end, thread)` on every thread that there is a part for of `total` pieces."""
+        # Waking a thread takes longer than one piece of an environment that runs alone.
+        count = max(1, min(self.count, total))
+        ends = [total * n // count for n in range(count + 1)]
+        others = [self.pool.submit(work, ends[n], ends[n + 1], n) for n in range(1, count)] if self.pool else []
         try:
             work(ends[0], ends[1], 0)
         finally:
