@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -153,8 +153,7 @@ def from_dict(saved: dict[str, Any]) -> Config:
 
 def load_environment(env: EnvConfig) -> tuple[Environment, ModuleType]:
     """Return the environment, with the options and the time limit of the config, and the module that defines it."""
-    environment, module = import_environment(env.module, env.options)
-    return (environment if env.time_limit is None else replace(environment, time_limit=env.time_limit)), module
+    return import_environment(env.module, env.options, env.time_limit)
 
 
 def parameters(environment: Environment, env: EnvConfig) -> Any:
@@ -268,7 +267,7 @@ def _check_spaces(agent: Any, environment: Environment) -> None:
         )
         _require(
             not group.mask or getattr(agent, "MASKS", True),
-            f"agent={agent.name} cannot do without the actions that group {group.name!r} masks; agents that can: a2c, ppo",
+            f"agent={agent.name} knows no action masks, which group {group.name!r} has; agents that do: a2c, ppo",
         )
 
 

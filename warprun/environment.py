@@ -11,7 +11,7 @@ An environment is written as plain scalar Python functions. They ask for what th
     t           the number of steps since the last reset, before this step
     i           the index of the actor in its group
     k           the index of the action that `mask` is asked about
-    out         the observation to be filled, for an `observe` that does not return a tuple
+    out         the observation to be filled, for an `observe` that does not return a tuple; what no call writes is 0
     GROUP       the state of another group: its values where the group has one actor, else a NamedTuple of arrays
                 indexed by actor (array fields by place, then actor). A phase that names its own group sees the values from
                 before the phase.

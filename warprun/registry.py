@@ -45,14 +45,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {match[0]!r}?" if match else ""
 
 
-def import_environment(module: str, options: Mapping[str, Any] | None = None) -> tuple[Environment, ModuleType]:
-    """Import an environment module, by dotted name or from a .py file; return its `environment`, with `options`, and the module."""
+def import_environment(
+    module: str, options: Mapping[str, Any] | None = None, time_limit: int | None = None
+) -> tuple[Environment, ModuleType]:
+    """Import an environment module, by dotted name or from a .py file; return its `environment`, with `options`, and the module.
+
+    `time_limit` is the environment's own where it is None.
+    """
     file = Path(module) if module.endswith(".py") else None
     if file and not file.is_file():
         raise UserError(f"environment file {module} does not exist (working folder: {Path.cwd()})")
     try:
         loaded = _import_file(file) if file else importlib.import_module(module)
-        environment = _with_options(getattr(loaded, "environment", None), options or {}, file.stem if file else module.rpartition(".")[2])
+        name = file.stem if file else module.rpartition(".")[2]
+        environment = _with_options(getattr(loaded, "environment", None), options or {}, time_limit, name)
     except UserError:
         raise
     except Exception as error:
@@ -63,20 +69,20 @@ def import_environment(module: str, options: Mapping[str, Any] | None = None) ->
     return environment, loaded
 
 
-def _with_options(made: Any, options: Mapping[str, Any], name: str) -> Environment | None:
+def _with_options(made: Any, options: Mapping[str, Any], time_limit: int | None, name: str) -> Environment | None:
     """Return what a module calls `environment`, an Environment or a function of the options that makes one; None if it is neither."""
     make: Callable[..., Any] | None = made if isinstance(made, FunctionType) else None
     known = arguments(make) if make else tuple(made.options) if isinstance(made, Environment) else ()
+    limit = {} if time_limit is None else {"time_limit": time_limit}
     for option in options:
-        if option not in known:
+        if option not in known or option == "time_limit":
             listed = f"; it has {', '.join(known)}" if known else "; it has no options"
             settings = [*known, "time_limit", "solved_at", "params", "vary"]  # for env.NAME may have meant one of these
             raise UserError(f"env.options.{option}: {name} has no option {option!r}{nearest(option, settings) or listed}")
     if make:
-        made = make(**options)
-    elif isinstance(made, Environment):
-        made = replace(made, options=made.options | options)
-    return made if isinstance(made, Environment) else None
+        made = make(**options, **(limit if "time_limit" in known else {}))
+        options = {}
+    return replace(made, options=made.options | options, **limit) if isinstance(made, Environment) else None
 
 
 def _folders(package: str) -> list[Path]:

@@ -12,25 +12,29 @@ from warprun.agents.config import NetworkConfig
 
 GAMMA = 0.9
 HORIZON, N_ENVS = 8, 64
-SETTINGS = {
+AGENTS = {
     "a2c": {"learning_rate": 1e-2},
     "ppo": {"learning_rate": 5e-3, "epochs": 4, "minibatches": 2},
 }
 UPDATES = {"a2c": 300, "ppo": 60}
+# The numbers are those of the rewards themselves, so nothing is normalised.
+SETTINGS = {"entropy_coef": 0.0, "learning_rate_end": 0.0, "normalize_reward": False, "normalize_obs": False}
 
 
-@pytest.fixture(params=SETTINGS)
+@pytest.fixture(params=AGENTS)
 def learn(request):
-    """Return a function from a probe to (observation -> value, observation -> policy outputs) after training."""
+    """Return a function from a probe to a function from an observation to (value, policy outputs) after training."""
 
-    def trained(probe, updates=1.0, **changes):
-        environment = PROBES[probe]
-        engine = make(environment, f"probe_{''.join(c for c in probe if c.isalnum())}", n_envs=N_ENVS, horizon=HORIZON, seed=1)
+    def trained(probe, gamma=GAMMA, fused=False):
+        environment, name, updates = PROBES[probe], f"probe_{''.join(filter(str.isalnum, probe))}", UPDATES[request.param]
+        engine = make(environment, name, n_envs=N_ENVS, horizon=HORIZON, seed=1)
         cls = agent_class(request.param)
-        settings = {"gamma": GAMMA, "entropy_coef": 0.0, "learning_rate_end": 0.0, "horizon": HORIZON, **SETTINGS[request.param], **changes}
-        agent = cls(cls.Config(**settings, network=NetworkConfig(hidden=[16])), environment.groups, engine.device.torch, 1, 1)
-        for n in range(int(updates * UPDATES[request.param])):
-            agent.update(engine.collect(agent.act), n / updates / UPDATES[request.param])
+        config = cls.Config(gamma=gamma, horizon=HORIZON, network=NetworkConfig(hidden=[16]), **SETTINGS, **AGENTS[request.param])
+        agent = cls(config, environment.groups, engine.device.torch, 1, 1)
+        if fused:
+            engine.fuse(agent.fuse())
+        for n in range(updates):
+            agent.update(engine.collect(agent.act), n / updates)
         policy = agent.learners[0].policy
 
         def ask(obs):
@@ -73,10 +77,11 @@ def test_5_an_action_that_depends_on_the_observation(learn):
         assert value == pytest.approx(1.0, abs=0.05)
 
 
-def test_6_value_through_a_truncation(learn):
+@pytest.mark.parametrize("fused", [False, True], ids=["stepwise", "fused"])
+def test_6_value_through_a_truncation(learn, fused):
     """1 / (1 - gamma); it would be (1 - gamma^8) / (1 - gamma) at most if truncation were taken for termination."""
     gamma = 0.8
-    value = learn("6 no end but the time limit", gamma=gamma)(0)[0]
+    value = learn("6 no end but the time limit", gamma=gamma, fused=fused)(0)[0]
     assert value == pytest.approx(1 / (1 - gamma), abs=0.1)
     assert value > (1 - gamma**8) / (1 - gamma) + 0.5
 

@@ -227,9 +227,13 @@ class DQNConfig(OffPolicyConfig):
 
 @dataclass
 class DDPGConfig(OffPolicyConfig):
-    """Deep deterministic policy gradient."""
+    """Deep deterministic policy gradient: TD3 with one critic, without delay and without smoothing."""
 
     SPACES: ClassVar[tuple[type, ...]] = (Box,)
+    critics: ClassVar[int] = 1
+    policy_delay: ClassVar[int] = 1
+    smoothing_std: ClassVar[float] = 0.0
+    smoothing_clip: ClassVar[float] = 0.0
 
     name: str = "ddpg"
     """Name of the agent."""
@@ -248,6 +252,7 @@ class TD3Config(OffPolicyConfig):
     """Twin delayed deep deterministic policy gradient."""
 
     SPACES: ClassVar[tuple[type, ...]] = (Box,)
+    critics: ClassVar[int] = 2
 
     name: str = "td3"
     """Name of the agent."""

@@ -36,7 +36,7 @@ def device_function(function: Any) -> Any:
     Numba reads the literal 0.5 as float64, which would make all arithmetic around it float64 (slow, and on a GPU very slow).
     So every float constant and every float global that the code names is replaced by its float32.
     """
-    return _rebuild(function, njit(**FLAGS))
+    return _rebuild(function, njit(forceinline=True, **FLAGS))
 
 
 def plain_function(function: Any) -> Any:

@@ -44,5 +44,5 @@ class CpuKernels:
             actors = -(-group.size // together) * together
             block = np.zeros((self._threads.count, network.rows, COLUMNS), np.float32)
             logits = np.zeros((self._threads.count, group.action.outputs, actors, width), np.float32)
-            arrays += [network, taken.groups[group.name].value.numpy(), block, logits]
+            arrays += [network, taken.groups[group.name].value.flatten(1).numpy(), block, logits]
         return tuple(arrays)

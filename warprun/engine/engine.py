@@ -223,7 +223,9 @@ def target_for(environment: Environment, device_kind: str) -> Target:
 
 def typed(params: Any) -> Any:
     """Return a NamedTuple with its numbers as float32 and int32, the types that kernels are compiled for."""
-    return type(params)(*(v if isinstance(v, np.ndarray) else np.float32(v) if isinstance(v, float) else np.int32(v) for v in params))
+    return type(params)(
+        *(v if isinstance(v, np.ndarray) else np.float32(v) if isinstance(v, float | np.floating) else np.int32(v) for v in params)
+    )
 
 
 def _single_precision(value: Any) -> Any:
@@ -236,7 +238,9 @@ def _to_device(value: Any, device: torch.device) -> Any:
     return torch.from_numpy(value).to(device) if isinstance(value, np.ndarray) else value
 
 
-def check_memory(environment: Environment, target: Target, device: Device, n_envs: int, horizon: int, n_varied: int, explores: bool) -> None:
+def check_memory(
+    environment: Environment, target: Target, device: Device, n_envs: int, horizon: int, n_varied: int, explores: bool
+) -> None:
     """Raise UserError where the arrays would not fit in the memory that is free."""
     needed = store.bytes_needed(environment, target, n_envs, horizon, n_varied, explores)
     free = torch.cuda.mem_get_info()[0] if device.kind == "cuda" else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from warprun.engine.simd import COLUMNS, multiply, outer
+from warprun.engine.simd import COLUMNS, add_row_sums, multiply, outer
 from warprun.math import tanh
 
 float32 = np.float32
@@ -90,7 +90,7 @@ def backward(parameters, layers, blocks, slopes, spare, zeros, gradient):
             elif layers[n, 6] == RELU:
                 for m in range(slope.size):
                     slope[m] = slope[m] if out[m] > float32(0.0) else float32(0.0)
-            _add_row_sums(slope, gradient[bias : bias + n_out])
+            add_row_sums(slope, gradient[bias:], n_out)
         outer(gradient[weight:], all_slopes[out_row * COLUMNS :], stride, all_in[in_row * COLUMNS :], stride, n_out, n_in, blocks.shape[0])
         if in_row > 0:
             for b in range(blocks.shape[0]):
@@ -104,41 +104,33 @@ def backward(parameters, layers, blocks, slopes, spare, zeros, gradient):
                         into[m] += flat_spare[m]
 
 
-def _add_row_sums(slope, gradient):
-    # Four partial sums a row: a single one would wait for each addition.
-    for j in range(gradient.size):
-        row = slope[j * COLUMNS : (j + 1) * COLUMNS]
-        a, b, c, d = float32(0.0), float32(0.0), float32(0.0), float32(0.0)
-        for m in range(0, COLUMNS, 4):
-            a, b, c, d = a + row[m], b + row[m + 1], c + row[m + 2], d + row[m + 3]
-        gradient[j] += (a + b) + (c + d)
-
-
-def infer(network, obs, block, logits, value):
+def infer(network, obs, n_actors, features, block, logits, value):
     """Write what the policy gives and the value for a tile of environments.
 
-    `obs` [lane, actor, F], `logits` [P, actor, LANES] (the actors padded so that LANES times them fill whole blocks), `value` [lane, actor].
+    `obs` [lane, actor, feature] and `value` [lane, actor] are flat; `logits` is [P, actor, LANES], the actors padded so that LANES times
+    them fill whole blocks.
     """
+    lanes = value.size // n_actors
     width = logits.shape[2]
     together = COLUMNS // width
     n_logits = network.value_row - network.policy_row
-    for begin in range(0, obs.shape[1], together):
-        actors = min(together, obs.shape[1] - begin)
+    for begin in range(0, n_actors, together):
+        actors = min(together, n_actors - begin)
         for a in range(actors):
-            for f in range(obs.shape[2]):
-                for lane in range(obs.shape[0]):
-                    block[f, a * width + lane] = obs[lane, begin + a, f]
+            for f in range(features):
+                for lane in range(lanes):
+                    block[f, a * width + lane] = obs[(lane * n_actors + begin + a) * features + f]
         normalize(network.mean, network.scale, block)
         forward(network.parameters, network.layers, block)
         for a in range(actors):
             for k in range(n_logits):
                 for lane in range(width):
                     logits[k, begin + a, lane] = block[network.policy_row + k, a * width + lane]
-            for lane in range(obs.shape[0]):
-                value[lane, begin + a] = block[network.value_row, a * width + lane]
+            for lane in range(lanes):
+                value[lane * n_actors + begin + a] = block[network.value_row, a * width + lane]
     for k in range(n_logits, logits.shape[0]):
         log_std = network.parameters[network.log_std + k - n_logits]
-        for a in range(obs.shape[1]):
+        for a in range(n_actors):
             for lane in range(width):
                 logits[k, a, lane] = log_std
 

@@ -11,6 +11,7 @@ are [out, in] as torch keeps them, so that a weight is one number, spread over a
     multiply     y[j, c] = start[j] + sum_k w[j * row_stride + k * sum_stride] x[k, c]
                  forward: start = bias, strides (in, 1); backward to the input: start = 0, strides (1, in)
     outer        g[j, k] += sum_n sum_c dy[n, j, c] x[n, k, c]
+    add_row_sums g[j] += sum_c x[j, c]
 """
 
 from __future__ import annotations
@@ -105,6 +106,26 @@ def outer(typing: Any, g: Any, dy: Any, dy_stride: Any, x: Any, x_stride: Any, r
                     for c in range(breadth):
                         place = builder.gep(g, [builder.add(builder.mul(k.add(j, r), terms), k.add(i_, c))])
                         builder.store(builder.fadd(builder.load(place), k.sum(builder.load(sums[r][c]))), place)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def add_row_sums(typing: Any, x: Any, g: Any, rows: Any) -> Any:
+    """Add to g [rows] the sums over the columns of x [rows, COLUMNS]."""
+    signature = types.void(x, g, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        k = _Writer(builder)
+        x, g = (_data(context, builder, signature.args[n], values[n]) for n in (0, 1))
+        with cgutils.for_range(builder, values[2]) as loop:
+            at = builder.mul(loop.index, _INDEX(COLUMNS))
+            total = k.load(x, at)
+            for column in range(WIDTH, COLUMNS, WIDTH):
+                total = builder.fadd(total, k.load(x, k.add(at, column)))
+            place = builder.gep(g, [loop.index])
+            builder.store(builder.fadd(builder.load(place), k.sum(total)), place)
         return context.get_dummy_value()
 
     return signature, generate

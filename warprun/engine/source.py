@@ -166,8 +166,9 @@ class _Writer:
             with self.block("for t in range(steps):"):
                 for group in self.environment.groups:
                     g = group.name
-                    seen = f"{g}_obs[row + t, first:last]"
-                    self.line(f"infer({g}_network, {seen}, {g}_block[thread], {g}_logits[thread], {g}_value[row + t, first:last])")
+                    seen, value = f"{g}_obs[row + t]{self.rows(group, group.observation.size)}", f"{g}_value[row + t]{self.rows(group)}"
+                    sizes = f"{group.size}, {group.observation.size}"
+                    self.line(f"infer({g}_network, {seen}, {sizes}, {g}_block[thread], {g}_logits[thread], {value})")
                 call = taken.replace("row, now,", "row + t, np.uint32(now + t),")
                 logits = ", ".join(f"{name}[thread]" for name in self.logits())
                 with self.block("if greedy:"):
@@ -184,8 +185,8 @@ class _Writer:
         self.line("terminated = terminated[row]" + self.part)
         self.line("truncated = truncated[row]" + self.part)
         for group in self.environment.groups:
-            self.line(f"{group.name}_action = {group.name}_action[row]{self.part}")
-            self.line(f"{group.name}_reward = {group.name}_reward[row]{self.part}")
+            self.line(f"{group.name}_action = {group.name}_action[row]{self.rows(group, group.action.components)}")
+            self.line(f"{group.name}_reward = {group.name}_reward[row]{self.rows(group)}")
         with self.per_environment():
             self.line(f"terminated[{self.at}] = False")
         self.barrier()
@@ -242,9 +243,9 @@ class _Writer:
             names += ["noise"] if self.has_noise(group) else []
             for n in names:
                 self.line(f"{group.name}_{n} = {group.name}_{n}[tile]")
-            self.line(f"{group.name}_obs = {group.name}_obs[{obs_row}]{self.part}")
+            self.line(f"{group.name}_obs = {group.name}_obs[{obs_row}]{self.rows(group, group.observation.size)}")
             if group.mask:
-                self.line(f"{group.name}_mask = {group.name}_mask[{obs_row}]{self.part}")
+                self.line(f"{group.name}_mask = {group.name}_mask[{obs_row}]{self.rows(group, group.masked_actions)}")
 
     def phase(self, number: int, group: Group, function: Callable[..., Any], assign: str) -> None:
         self.comment(f"Phase {number}: {group.name} {function.__name__}.")
@@ -260,7 +261,7 @@ class _Writer:
             s, reward, over = f"s{number}", f"reward{number}", f"over{number}"
             self.line(f"{s}, {reward}, {over} = {called}({self.call(group, names, STEP + 16 * number)})")
             self.store(group, s)
-            self.line(f"{group.name}_reward[{self.at}, actor] {assign} {reward}")
+            self.line(f"{self.entry(group, 'reward')} {assign} {reward}")
             if self.target == "cpu":
                 self.line(f"terminated[{self.at}] |= {over}")
             else:
@@ -274,7 +275,7 @@ class _Writer:
             self.line("any_over = False")
         for group in self.environment.groups:
             with self.per_actor(group):
-                self.line(f"{group.name}_return[actor, lane] += {group.name}_reward[{self.at}, actor]")
+                self.line(f"{group.name}_return[actor, lane] += {self.entry(group, 'reward')}")
         limit = self.environment.time_limit
         with self.per_environment():
             self.line("elapsed = clock[lane] + 1")
@@ -310,7 +311,7 @@ class _Writer:
             with self.block(f"if truncated[{self.at}]:"):
                 for group in env.groups:
                     with each_actor(group):
-                        self.observe_actor(group, f"{group.name}_final_obs[cuts[lane], {env_index}]")
+                        self.observe_actor(group, f"{group.name}_final_obs[cuts[lane]]", env_index)
                 self.barrier()
                 with self.one_thread():
                     self.line("cuts[lane] += 1")
@@ -334,23 +335,26 @@ class _Writer:
             self.reductions(group.observe, *([group.mask] if group.mask else []))
         for group in self.environment.groups:
             with self.per_actor(group):
-                self.observe_actor(group, f"{group.name}_obs[{self.at}]")
+                self.observe_actor(group, f"{group.name}_obs", self.at)
                 if group.mask:
                     called = self.use(f"{group.name}_{group.mask.__name__}", group.mask)
                     with self.block(f"for k in range({group.masked_actions}):"):
-                        self.line(f"{group.name}_mask[{self.at}, actor, k] = {called}({self.call(group, arguments(group.mask), 0)})")
+                        self.line(
+                            f"{self.entry(group, 'mask', 'k', group.masked_actions)} = {called}({self.call(group, arguments(group.mask), 0)})"
+                        )
 
-    def observe_actor(self, group: Group, place: str) -> None:
+    def observe_actor(self, group: Group, array: str, at: str) -> None:
+        """Write what an actor sees to its place in `array`, whose environments begin at index 0."""
         called = self.use(f"{group.name}_{group.observe.__name__}", group.observe)
-        names = arguments(group.observe)
-        call = f"{called}({self.call(group, names, 0, out=f'{place}[actor]')})"
+        names, size = arguments(group.observe), group.observation.size
         if "out" in names:
-            self.line(call)
+            self.line(f"place = {self.index(group, at, 0, size)}")
+            self.line(f"{called}({self.call(group, names, 0, out=f'{array}[place : place + {size}]')})")
             return
         seen = f"{group.name}_seen"
-        self.line(f"{seen} = {call}")
-        for n in range(group.observation.size):
-            self.line(f"{place[:-1]}, actor, {n}] = {seen}[{n}]")
+        self.line(f"{seen} = {called}({self.call(group, names, 0)})")
+        for n in range(size):
+            self.line(f"{array}[{self.index(group, at, n, size)}] = {seen}[{n}]")
 
     def reset_actor(self, group: Group) -> None:
         called = self.use(f"{group.name}_{group.reset.__name__}", group.reset)
@@ -391,9 +395,10 @@ class _Writer:
     def each_acting(self, group: Group, names: tuple[str, ...], purpose: int) -> Iterator[str]:
         """Write what every choice of actions begins with, and yield the name of the policy's outputs, forbidden ones at -inf."""
         for n in names:
-            self.line(f"{group.name}_{n} = {group.name}_{n}[row]{self.part}")
+            width = group.action.components if n == "action" else 1
+            self.line(f"{group.name}_{n} = {group.name}_{n}[row]{self.rows(group, width)}")
         if group.mask:
-            self.line(f"{group.name}_mask = {group.name}_mask[row]{self.part}")
+            self.line(f"{group.name}_mask = {group.name}_mask[row]{self.rows(group, group.masked_actions)}")
         if self.target != "cpu":
             self.line(f"{group.name}_logits = {group.name}_policy_output.T")
         logits = f"{group.name}_logits"
@@ -401,7 +406,7 @@ class _Writer:
             if group.mask:
                 with (
                     self.block(f"for k in range({group.masked_actions}):"),
-                    self.block(f"if not {group.name}_mask[{self.at}, actor, k]:"),
+                    self.block(f"if not {self.entry(group, 'mask', 'k', group.masked_actions)}:"),
                 ):
                     self.line(f"{logits}[k, actor, {self.at}] = -np.inf")
             self.line(f"rng = {self.rng(self.source(group, purpose))}")
@@ -425,7 +430,7 @@ class _Writer:
                         given = f"rng, {n}, {logits}, actor, {self.at}, {first}, {count}, {g}_exploration"
                         self.line(f"{g}_chosen = {self.use('explore_choice', explore_choice)}({given})")
                         first += count
-                    self.line(f"{g}_action[{self.at}, actor, {n}] = {g}_chosen")
+                    self.line(f"{self.entry(group, 'action', n, space.components)} = {g}_chosen")
 
     def actions(self, choose: Callable[..., Any], draw: Callable[..., Any]) -> None:
         """Write the action of every actor and its log-probability, by `choose` for choices and `draw` for real numbers."""
@@ -443,9 +448,9 @@ class _Writer:
                         first += count
                     function = self.use(*(("draw", draw) if isinstance(space, Box) else ("choose", choose)))
                     self.line(f"{group.name}_chosen, log_prob = {function}(rng, {n}, {given})")
-                    self.line(f"{group.name}_action[{self.at}, actor, {n}] = {group.name}_chosen")
+                    self.line(f"{self.entry(group, 'action', n, space.components)} = {group.name}_chosen")
                     self.line("total += log_prob")
-                self.line(f"{group.name}_log_prob[{self.at}, actor] = total")
+                self.line(f"{self.entry(group, 'log_prob')} = total")
 
     # Calls, loads and stores ----------------------------------------------------------------------------------------------
 
@@ -518,7 +523,7 @@ class _Writer:
 
     def action(self, group: Group) -> str:
         space = group.action
-        values = [f"{group.name}_action[{self.at}, actor, {n}]" for n in range(space.components)]
+        values = [self.entry(group, "action", n, space.components) for n in range(space.components)]
         if isinstance(space, Box):
             values = [self.scaled(v, low, high) for v, (low, high) in zip(values, space.bounds(), strict=True)]
         if isinstance(space, Box | MultiDiscrete):
@@ -548,6 +553,20 @@ class _Writer:
     def part(self) -> str:
         """Cut a row of a rollout array down to this tile, so that the lane is its index."""
         return "[first:last]" if self.target == "cpu" else ""
+
+    def rows(self, group: Group, width: int = 1) -> str:
+        """Cut a flat row [N * A * width] of a rollout array down to this tile."""
+        count = group.size * width
+        return f"[first * {count} : last * {count}]" if self.target == "cpu" else ""
+
+    def entry(self, group: Group, array: str, component: int | str = 0, width: int = 1) -> str:
+        """Name the number of this actor in a flat row of a rollout array."""
+        return f"{group.name}_{array}[{self.index(group, self.at, component, width)}]"
+
+    def index(self, group: Group, at: str, component: int | str, width: int) -> str:
+        # With the sizes written out LLVM knows how far neighbouring lanes are apart, without which it vectorises nothing.
+        actor = f"({at})" if group.size == 1 else f"(({at}) * {group.size} + actor)"
+        return actor if width == 1 else f"{actor} * {width} + {component}"
 
     @property
     def at(self) -> str:

@@ -52,11 +52,12 @@ def allocate(arrays: Layout, device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def shared_names(taken: trajectory.Trajectory) -> dict[str, torch.Tensor]:
-    """Return the tensors of a trajectory by the names that kernels use."""
+    """Return the tensors of a trajectory by the names that kernels use, rows flat: [T], then all of a step side by side."""
     named = {"terminated": taken.terminated, "truncated": taken.truncated}
     for group_name, group in taken.groups.items():
         for name in ("obs", "mask", "policy_output", "action", "log_prob", "reward", "final_obs"):
             tensor = getattr(group, name)
             if tensor is not None:
-                named[f"{group_name}_{name}"] = tensor
+                # The network's outputs are written by torch and read column by column: kernels take them as they are.
+                named[f"{group_name}_{name}"] = tensor if name == "policy_output" else tensor.view(len(tensor), -1)
     return named

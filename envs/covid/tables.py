@@ -1,0 +1,193 @@
+"""What all copies of the COVID-19 economy read and none writes: the data of a start date, in the units of the kernels."""
+
+from datetime import date, timedelta
+from typing import NamedTuple
+
+import numpy as np
+
+from warprun.envs.covid.data import Data, load
+from warprun.errors import UserError
+
+STATES = 51
+PLANNER = STATES
+"""Column of the planner in `Tables.actors`."""
+COOLDOWN = 28
+"""Days from a governor's choice of a level to the next."""
+SUBSIDY_INTERVAL = 90
+"""Days from one choice of the subsidy to the next."""
+SUBSIDY_LEVELS = 20
+DAYS_PER_YEAR = 365
+FULL_SUBSIDY = 20_000
+"""USD per person and year at the top level."""
+WORKING_AGE = 0.6
+"""Share of the population."""
+TOO_SICK = 0.1
+"""Share of the infected."""
+FIRST_DAY = date(2020, 1, 1)
+"""Of the data."""
+FILTER_DAYS = 600
+"""Days that a change of level acts on unemployment."""
+PACKED_DAYS = 32
+"""Levels that four integers of 4 bits a day hold."""
+
+# Rows of Tables.actors; nan or 0 where the planner has none.
+(
+    POPULATION,
+    PER_PERSON,  # 1 / population
+    BETA_INTERCEPT,
+    BETA_SLOPE,
+    FILTER_WEIGHT,  # the first of five
+    UNEMPLOYMENT_BIAS,
+    WAGE,  # USD that one worker produces in a day
+    PER_FULL_OUTPUT,  # 1 / production without a pandemic, day/USD
+    FULL_SUBSIDY_DAY,  # USD a day at the top level
+    HEALTH_SLOPE,  # scaled health index = slope * deaths of the day + offset
+    HEALTH_OFFSET,
+    ECONOMY_SLOPE,  # scaled economic index = slope * (2 - 1 / relative output) + offset
+    ECONOMY_OFFSET,
+    HEALTH_ODDS,  # alpha / (1 - alpha)
+    SUSCEPTIBLE,  # the five that follow: people at the start
+    INFECTED,
+    RECOVERED,
+    VACCINATED,
+    UNEMPLOYED,
+    LEVEL,  # at the start
+) = (*range(5), *range(9, 24))
+ROWS = LEVEL + 1
+FILTERS = 5
+
+# Columns of Tables.calendar.
+ELAPSED, UNTIL_SUBSIDY, VACCINE_CLOCK, DELIVERY = range(4)
+
+
+class Tables(NamedTuple):
+    """T days of an episode."""
+
+    actors: np.ndarray  # [row, 52]
+    packed: np.ndarray  # [4, 51] int32: the levels of the 32 days up to the start, 4 bits each, the latest lowest
+    before: np.ndarray  # [T + 1, 51] what changes before the start still add to the unemployment filter, percent of the population
+    calendar: np.ndarray  # [T + 1, 4] what an actor sees of the day, and days of vaccines that are delivered on it
+    real_level: np.ndarray  # [T + 1, 51] int32: the level of a day in a replay of history; else one row
+    real_subsidy: np.ndarray  # [T + 1] int32: the same of the subsidy
+
+
+def check(start, vaccine_start, vaccine_interval, real_policies, time_limit) -> None:
+    """Raise UserError for options that no data could serve."""
+    row(start, "start")
+    row(vaccine_start, "vaccine_start")
+    if isinstance(vaccine_interval, bool) or not isinstance(vaccine_interval, int) or vaccine_interval < 1:
+        raise UserError(f"env.options.vaccine_interval={vaccine_interval} must be a whole number of days, at least 1")
+    if not isinstance(real_policies, bool):
+        raise UserError(f"env.options.real_policies={real_policies} must be true or false")
+    if time_limit > FILTER_DAYS:
+        raise UserError(f"env.time_limit={time_limit}: an episode of covid has at most {FILTER_DAYS} days, the memory of its unemployment")
+
+
+def row(text, option: str) -> int:
+    """Return where a date, YYYY-MM-DD, lies in the data, or beyond them."""
+    try:
+        return (date.fromisoformat(str(text)) - FIRST_DAY).days
+    except ValueError:
+        raise UserError(f"env.options.{option}={text} is no date; write it as 2020-03-22") from None
+
+
+def tables(start, vaccine_start, vaccine_interval, real_policies, time_limit):
+    """Make the tables. Raises UserError for a start that the data do not have, or a replay that they are too short for."""
+    data, first = load(), row(start, "start")
+    _check_start(data, first)
+    replayed = min(time_limit, len(data.level) - first) if real_policies else 0
+    if real_policies and replayed < time_limit:
+        raise UserError(f"env.time_limit={time_limit}: history from {start} has {replayed} days")
+    # The level of a day is the one of the day before in the data; row 0 is not read.
+    days = slice(first - 1, first + replayed)
+    return Tables(
+        actor_rows(data, first).astype(np.float32),
+        packed_levels(data, first),
+        before_start(data, first, time_limit).astype(np.float32),
+        calendar(np.arange(time_limit + 1), row(vaccine_start, "vaccine_start") - first, vaccine_interval).astype(np.float32),
+        np.ascontiguousarray(data.level[days], np.int32),
+        real_subsidy(data)[days].astype(np.int32),
+    )
+
+
+def calendar(days: np.ndarray, vaccines: int, interval: int) -> np.ndarray:
+    """Return [T + 1, 4]: share of the episode, wait for the next subsidy decision, the vaccine clock, days of vaccines delivered."""
+    first = -(-max(vaccines, 0) // interval) * interval
+    ahead = days + 1 <= first
+    clock = np.where(ahead, np.minimum(1, (first - days - 1) / interval) / interval, (interval - (days + 1) % interval) / interval)
+    delivered = interval * ((days >= vaccines) & (days % interval == 0))
+    wait = 1 - days % SUBSIDY_INTERVAL / SUBSIDY_INTERVAL
+    return np.stack([days / days[-1], wait, clock, delivered], 1)
+
+
+def actor_rows(data: Data, first: int) -> np.ndarray:
+    """Return [row, 52], float64, for an episode from row `first` of the data."""
+    rows = np.zeros((ROWS, STATES + 1))
+    people = data.population.astype(float)
+    per_head, full = output(data)
+    rows[POPULATION] = [*people, people.sum()]
+    rows[PER_PERSON] = 1 / rows[POPULATION]
+    rows[BETA_INTERCEPT, :STATES], rows[BETA_SLOPE, :STATES] = data.beta_intercept, data.beta_slope
+    rows[FILTER_WEIGHT : FILTER_WEIGHT + FILTERS, :STATES] = data.filter_weight
+    rows[UNEMPLOYMENT_BIAS, :STATES] = data.unemployment_bias
+    rows[WAGE] = per_head
+    full = np.array([*full, full.sum()])
+    rows[PER_FULL_OUTPUT] = 1 / full
+    rows[FULL_SUBSIDY_DAY] = rows[POPULATION] * FULL_SUBSIDY / DAYS_PER_YEAR
+    least, greatest = data.health_bounds
+    scale = 1 / (greatest - least + 1e-10)
+    rows[HEALTH_SLOPE] = -float(data.value_of_life) / (DAYS_PER_YEAR * full) * scale
+    rows[HEALTH_OFFSET] = -least * scale
+    least, greatest = data.economy_bounds
+    scale = 1 / (greatest - least + 1e-10)
+    rows[ECONOMY_SLOPE] = scale / DAYS_PER_YEAR
+    rows[ECONOMY_OFFSET] = -least * scale
+    rows[HEALTH_ODDS] = data.alpha / (1 - data.alpha)
+    for row, name in ((SUSCEPTIBLE, "susceptible"), (INFECTED, "infected"), (RECOVERED, "recovered"), (VACCINATED, "vaccinated")):
+        rows[row, :STATES] = getattr(data, name)[first]
+    rows[UNEMPLOYED, :STATES], rows[LEVEL, :STATES] = data.unemployed[first], data.level[first]
+    return rows
+
+
+def output(data: Data) -> tuple[float, np.ndarray]:
+    """Return what a worker produces, USD a day, and what the states do without a pandemic, [51] USD a day."""
+    people, total = data.population, int(data.us_population)
+    idle = (np.log(2) + data.unemployment_bias) * people / 100  # at level 1
+    workers = int(WORKING_AGE * total - idle.sum())
+    per_head = float(data.gdp_per_head) / (workers / total) / DAYS_PER_YEAR
+    return per_head, per_head * (WORKING_AGE * people - idle)
+
+
+def before_start(data: Data, first: int, time_limit: int) -> np.ndarray:
+    """Return [T + 1, 51], percent: the filter's response to the changes before the start, until they are too old to count."""
+    changes = np.diff(data.level[: first + 1].astype(float), axis=0, prepend=1.0)
+    age = first + np.arange(time_limit + 1)[:, None] - np.arange(first + 1)
+    total = np.zeros((time_limit + 1, STATES))
+    for time, weight in zip(data.filter_time, data.filter_weight, strict=True):
+        total += weight * (np.where(age < FILTER_DAYS, np.exp(-age / time), 0) @ changes)
+    return total
+
+
+def packed_levels(data: Data, first: int) -> np.ndarray:
+    """Return [4, 51] int32: the level of the start in the lowest 4 bits of the first, that of 31 days before in the highest of the last."""
+    rows = first - np.arange(PACKED_DAYS)
+    levels = np.where(rows[:, None] >= 0, data.level[np.maximum(rows, 0)], 1).astype(np.uint32)
+    shifts = 4 * np.arange(8, dtype=np.uint32)
+    return (levels.reshape(4, 8, STATES) << shifts[:, None]).sum(1, dtype=np.uint32).view(np.int32)
+
+
+def real_subsidy(data: Data) -> np.ndarray:
+    """Return [D] the level nearest to each federal payment, spread over the days of an interval."""
+    step = float(data.us_population) * FULL_SUBSIDY / SUBSIDY_LEVELS * SUBSIDY_INTERVAL / DAYS_PER_YEAR
+    level = np.zeros(len(data.payment))
+    for day in np.flatnonzero(data.payment):
+        level[day : day + SUBSIDY_INTERVAL] += np.round(data.payment[day] / step)
+    return level
+
+
+def _check_start(data: Data, first: int) -> None:
+    columns = (data.susceptible, data.infected, data.recovered, data.vaccinated, data.unemployed)
+    known = np.flatnonzero(~np.isnan(np.concatenate(columns, 1)).any(1))
+    if first not in known:
+        start, *ends = (FIRST_DAY + timedelta(int(n)) for n in (first, known[0], known[-1]))
+        raise UserError(f"env.options.start={start}: the data can begin an episode from {ends[0]} to {ends[1]}")

@@ -1,0 +1,80 @@
+"""Deep Q-network: Mnih et al. 2015; double (van Hasselt et al. 2016), dueling (Wang et al. 2016) and n-step targets as switches."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from warprun.agents.config import DQNConfig
+from warprun.agents.critics import ChoiceValues, DuelingValues, Trained, seeded
+from warprun.agents.fused_actor import fused_layers
+from warprun.agents.off_policy import OffPolicyAgent, OffPolicyLearner
+from warprun.agents.replay import Transitions
+from warprun.engine.mlp import Network
+from warprun.environment import Discrete, Group
+
+
+def dqn_target(
+    next_target: torch.Tensor, next_online: torch.Tensor | None, reward: torch.Tensor, discount: torch.Tensor
+) -> torch.Tensor:
+    """Return reward + discount Q'(s', a) [B]: a is the best by `next_online` [B, n] (double) or, without it, by `next_target` [B, n]."""
+    best = (next_target if next_online is None else next_online).argmax(-1, keepdim=True)
+    return reward + discount * next_target.gather(-1, best).squeeze(-1)
+
+
+def dqn_loss(value: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return the mean of the weighted Huber losses (delta 1) of values [B], []; Mnih et al. 2015, methods."""
+    return (weight * nn.functional.huber_loss(value, target, reduction="none")).mean()
+
+
+class DQNLearner(OffPolicyLearner[DQNConfig]):
+    """The values of one group's choices."""
+
+    def __init__(self, config: DQNConfig, group: Group, device: torch.device, threads: int, seed: int) -> None:
+        super().__init__(config, group, device, threads, seed)
+        assert isinstance(group.action, Discrete)
+        kind = DuelingValues if config.dueling else ChoiceValues
+        features, choices = group.observation.size, group.action.n
+        self.values = Trained(seeded(seed, lambda: kind(features, choices, config.network)), config.optimizer, device)
+
+    def networks(self) -> dict[str, Trained]:
+        """Return what is trained, by name."""
+        return {"values": self.values}
+
+    def act(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return the values of choices [B, n]."""
+        return self.values.network(obs)
+
+    def explore(self, progress: float) -> None:
+        """Let epsilon fall."""
+        config = self.config
+        over = min(progress / config.epsilon_fraction, 1.0) if config.epsilon_fraction else 1.0
+        self.exploration[0] = config.epsilon + (config.epsilon_end - config.epsilon) * over
+
+    def learn(self, batch: Transitions) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Take a gradient step on a batch; return the temporal-difference errors [B] and metrics."""
+        values = self.values
+        with torch.no_grad():
+            next_online = values.network(batch.next_obs) if self.config.double else None
+            target = dqn_target(values.target(batch.next_obs), next_online, batch.reward, batch.discount)
+        value = values.network(batch.obs).gather(-1, batch.action.long()).squeeze(-1)
+        loss = dqn_loss(value, target, batch.weight)
+        norm = values.step(values.gradient(loss), self.learning_rate(self.config.learning_rate), self.config.max_grad_norm)
+        value = value.detach()
+        return value - target, {"value": loss.detach(), "q": value.mean(), "grad_norm": norm}
+
+    def fused(self) -> Network | None:
+        """Return the network for the fused kernels; of a dueling one the advantages, whose best choice is the same."""
+        network = self.values.network
+        if isinstance(network, DuelingValues):
+            parts = [*network.trunk, network.activation, network.advantage]
+        else:
+            parts = list(network.layers)  # type: ignore[arg-type]
+        return fused_layers(parts, self.values.parameters, self.normalizer)
+
+
+class DQN(OffPolicyAgent[DQNConfig]):
+    """Values of choices by temporal differences."""
+
+    Config = DQNConfig
+    Learner = DQNLearner

@@ -1,0 +1,192 @@
+"""What DQN, DDPG and TD3 share: a learner for every group, from the rollout to replay and from there to gradient steps."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+
+from warprun.agents.config import OffPolicyConfig, check, check_groups, group_config
+from warprun.agents.critics import Trained
+from warprun.agents.normalization import ObservationNormalizer
+from warprun.agents.replay import Replay, Transitions
+from warprun.engine.mlp import Network
+from warprun.engine.trajectory import Trajectory
+from warprun.environment import Group
+from warprun.errors import UserError
+
+C = TypeVar("C", bound=OffPolicyConfig)
+
+
+class OffPolicyLearner(Generic[C]):
+    """One group's replay and networks, and what trains them; an algorithm adds its own networks and gradient step."""
+
+    def __init__(self, config: C, group: Group, device: torch.device, threads: int, seed: int) -> None:
+        self.config = config
+        self.name = group.name
+        self.seed = seed
+        self.device = device
+        self.threads = threads
+        self.normalizer = ObservationNormalizer(group.observation.size, device) if config.normalize_obs else None
+        self.replay = Replay(
+            config.replay, group, device, batch_size=config.batch_size, n_step=config.n_step, gamma=config.gamma, seed=seed
+        )
+        self.exploration = torch.tensor([1.0, 0.0, 1.0], device=device)
+        """[3]: share of random actions, standard deviation and reversion of the noise, see `warprun.engine.sampling`."""
+        self.rate = 1.0
+        """What learning rates are multiplied by at this point of the run."""
+        self.updates = 0
+        """Gradient steps so far."""
+
+    def networks(self) -> dict[str, Trained]:
+        """Return what is trained, by name."""
+        raise NotImplementedError
+
+    def act(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return the values of choices [B, n], or the actions [B, C], for normalised observations [B, F]."""
+        raise NotImplementedError
+
+    def explore(self, progress: float) -> None:
+        """Set `exploration` to what it is at `progress`, 0 to 1, of the run, the warm-up being over."""
+        raise NotImplementedError
+
+    def learn(self, batch: Transitions) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Take a gradient step on a batch; return the temporal-difference errors [B] and metrics, [] each."""
+        raise NotImplementedError
+
+    def normalized(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return observations as the networks see them."""
+        return self.normalizer(obs) if self.normalizer else obs
+
+    def store(self, trajectory: Trajectory) -> None:
+        """Take in a rollout."""
+        group = trajectory.groups[self.name]
+        self.replay.store(trajectory, group)
+        if self.normalizer:
+            self.normalizer.statistics.update(group.obs[:-1].flatten(0, 2))
+            self.normalizer.refresh()
+
+    def gradient_step(self, progress: float) -> dict[str, torch.Tensor]:
+        """Draw a batch, learn from it, and judge it anew; return metrics, [] each."""
+        replay = self.config.replay
+        batch = self.replay.draw(self.updates, replay.beta + (replay.beta_end - replay.beta) * progress)
+        if self.normalizer:
+            batch = batch._replace(obs=self.normalizer(batch.obs), next_obs=self.normalizer(batch.next_obs))
+        error, metrics = self.learn(batch)
+        self.updates += 1
+        self.replay.judge(batch.row, error)
+        if self.updates % self.follow_every == 0:
+            self.follow()
+        return metrics
+
+    @property
+    def follow_every(self) -> int:
+        """Gradient steps between two moves of the targets."""
+        return self.config.target_every
+
+    def follow(self) -> None:
+        """Move the targets."""
+        for trained in self.networks().values():
+            trained.follow(self.config.target_tau)
+
+    def learning_rate(self, start: float) -> torch.Tensor:
+        """Return a learning rate as it is at this point of the run."""
+        return torch.tensor(start * self.rate, dtype=torch.float64)
+
+    def schedule(self, progress: float) -> None:
+        """Set what changes over the run to its value at `progress`."""
+        config = self.config
+        if config.learning_rate_end is not None:
+            self.rate = 1.0 + (config.learning_rate_end / config.learning_rate - 1.0) * progress
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the state by name."""
+        tensors = {"exploration": self.exploration, "updates": torch.tensor(self.updates)}
+        for name, trained in self.networks().items():
+            tensors |= {f"{name}/{key}": tensor for key, tensor in trained.tensors().items()}
+        if self.normalizer:
+            tensors |= {f"obs/{name}": tensor for name, tensor in self.normalizer.tensors().items()}
+        return tensors | {f"replay/{name}": tensor for name, tensor in self.replay.tensors().items()}
+
+    def fused(self) -> Network | None:
+        """Return the acting network as the fused kernels take it, sharing its parameters; None where they cannot run it."""
+        raise NotImplementedError
+
+
+class OffPolicyAgent(Generic[C]):
+    """Everything of an agent but its networks and how they learn from a batch."""
+
+    Learner: ClassVar[type[OffPolicyLearner[Any]]]
+
+    def __init__(self, config: C, groups: tuple[Group, ...], device: torch.device, threads: int, seed: int) -> None:
+        check(config)
+        check_groups(config, [group.name for group in groups])
+        # Weyl's constant keeps the seeds of the groups of neighbouring runs apart.
+        self.learners = [
+            self.Learner(group_config(config, group.name), group, device, threads, (seed + i * 0x9E3779B9) % 2**63)
+            for i, group in enumerate(groups)
+        ]
+        self.exploration = {learner.name: learner.exploration for learner in self.learners}
+        """How actions are drawn from what the policies give, see `Engine`."""
+        self.env_steps = 0
+        """Environment steps so far, summed over the environments."""
+        self.metrics: dict[str, torch.Tensor] = {}
+
+    @property
+    def n_parameters(self) -> int:
+        """Numbers that are trained."""
+        return sum(trained.parameters.numel() for learner in self.learners for trained in learner.networks().values())
+
+    def act(self, trajectory: Trajectory, t: int) -> None:
+        """Write the values of choices, or the actions, to every group's `policy_output` for the observations of step `t`."""
+        for learner in self.learners:
+            group = trajectory.groups[learner.name]
+            with torch.no_grad():
+                output = learner.act(learner.normalized(group.obs[t].flatten(0, 1)))
+            group.policy_output[..., : output.shape[-1]] = output.view(*group.policy_output.shape[:-1], -1)
+
+    def update(self, trajectory: Trajectory, progress: float) -> dict[str, torch.Tensor]:
+        """Take in a rollout at `progress`, 0 to 1, of the run and make the gradient steps that are due; return the metrics of the last."""
+        self.env_steps += trajectory.horizon * trajectory.n_envs
+        for learner in self.learners:
+            learner.store(trajectory)
+            if self.env_steps < learner.config.warmup:
+                continue
+            learner.schedule(progress)
+            learner.explore(progress)
+            # Counted from the end of the warm-up, so that no step is owed or lost whatever the number of environments.
+            due = int((self.env_steps - learner.config.warmup) * learner.config.gradient_steps)
+            found: dict[str, torch.Tensor] = {}
+            while learner.updates < due:
+                found = learner.gradient_step(progress)
+            prefix = "loss" if len(self.learners) == 1 else f"loss/{learner.name}"
+            self.metrics |= {f"{prefix}/{name}": value for name, value in found.items()}
+        return self.metrics
+
+    def fuse(self) -> dict[str, Network] | None:
+        """Return the networks for the engine if every group's network allows it, else None."""
+        networks = {learner.name: learner.fused() for learner in self.learners}
+        return None if any(network is None for network in networks.values()) else networks  # type: ignore[return-value]
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return everything that a checkpoint needs, by name."""
+        tensors = {"env_steps": torch.tensor(self.env_steps)}
+        for learner in self.learners:
+            tensors |= {f"{learner.name}/{name}": tensor for name, tensor in learner.tensors().items()}
+        return tensors
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """Take over what `state()` of an agent with the same settings returned."""
+        own = self.state()
+        if own.keys() != state.keys():
+            raise UserError(f"the checkpoint is of an agent with other settings: {sorted(own.keys() ^ state.keys())[0]} is in one only")
+        for name, tensor in own.items():
+            if tensor.shape != state[name].shape:
+                raise UserError(
+                    f"the checkpoint is of another agent: {name} has shape {tuple(state[name].shape)} in it, here {tuple(tensor.shape)}"
+                )
+            tensor.copy_(state[name])
+        self.env_steps = int(state["env_steps"])
+        for learner in self.learners:
+            learner.updates = int(state[f"{learner.name}/updates"])
+            learner.replay.load(state[f"{learner.name}/replay/counts"])

@@ -1,0 +1,14 @@
+"""Twin delayed DDPG: Fujimoto et al. 2018. What it does is in `deterministic`: the smaller of two critics, a delayed actor, smoothed targets."""
+
+from __future__ import annotations
+
+from warprun.agents.config import TD3Config
+from warprun.agents.deterministic import DeterministicLearner
+from warprun.agents.off_policy import OffPolicyAgent
+
+
+class TD3(OffPolicyAgent[TD3Config]):
+    """An actor that climbs the value of the first of two critics."""
+
+    Config = TD3Config
+    Learner = DeterministicLearner
