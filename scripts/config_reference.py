@@ -25,6 +25,12 @@ TABLES: dict[str, tuple[type, str]] = {
     "agent": (agents.OnPolicyConfig, "agent."),
     "a2c": (agents.A2CConfig, "agent."),
     "ppo": (agents.PPOConfig, "agent."),
+    "off_policy": (agents.OffPolicyConfig, "agent."),
+    "dqn": (agents.DQNConfig, "agent."),
+    "ddpg": (agents.DDPGConfig, "agent."),
+    "td3": (agents.TD3Config, "agent."),
+    "replay": (agents.ReplayConfig, "agent.replay."),
+    "layers": (agents.LayersConfig, "agent.network."),
     "network": (agents.NetworkConfig, "agent.network."),
     "optimizer": (agents.OptimizerConfig, "agent.optimizer."),
 }
@@ -40,7 +46,8 @@ def table(schema: type, prefix: str) -> str:
 
 def is_section(field: dataclasses.Field) -> bool:
     """Tell whether a field is a dataclass itself, which has a table of its own (so has the agent's, which is not known before)."""
-    return dataclasses.is_dataclass(field.default_factory) or (field.name == "agent" and field.type == "Any")
+    made = None if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return dataclasses.is_dataclass(made) or (field.name == "agent" and field.type == "Any")
 
 
 def docstrings(schema: type) -> dict[str, str]:

@@ -25,6 +25,8 @@ from warprun.rundir import write_atomic
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+LAST, BEST = "checkpoints", "best"
+"""Folders of a run: the newest checkpoints, and the one with the best evaluation."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,21 @@ class _DamagedError(Exception):
     """Why a file cannot be used."""
 
 
-def save(folder: Path, env_steps: int, tensors: Mapping[str, torch.Tensor | np.ndarray], meta: Mapping[str, Any], keep: int = 2) -> Path:
-    """Write `folder/checkpoints/step_<env_steps>.ckpt` and drop all but the last `keep` checkpoints.
+def save(
+    folder: Path,
+    env_steps: int,
+    tensors: Mapping[str, torch.Tensor | np.ndarray],
+    meta: Mapping[str, Any],
+    keep: int = 2,
+    line: str = LAST,
+) -> Path:
+    """Write `folder/<line>/step_<env_steps>.ckpt` and drop all but the last `keep` checkpoints of that line.
 
     `meta` is JSON-able. Raises OSError where it cannot be written: the earlier checkpoints are then still there.
     """
     if keep < 1:
         raise ValueError(f"keep must be at least 1, not {keep}")
-    home = folder / "checkpoints"
+    home = folder / line
     home.mkdir(parents=True, exist_ok=True)
     try:
         listed = _read_manifest(home)
@@ -75,12 +84,12 @@ def save(folder: Path, env_steps: int, tensors: Mapping[str, torch.Tensor | np.n
     return home / name
 
 
-def load(folder: Path) -> Loaded:
-    """Read the newest checkpoint in `folder/checkpoints`; fall back to the one before, with a warning, where it is damaged.
+def load(folder: Path, line: str = LAST) -> Loaded:
+    """Read the newest checkpoint in `folder/<line>`; fall back to the one before, with a warning, where it is damaged.
 
     Raises UserError where there is none that can be used.
     """
-    home = folder / "checkpoints"
+    home = folder / line
     problem = "there is none"
     for path, entry in _candidates(home):
         try:

@@ -25,7 +25,7 @@ warprun: reinforcement learning at very high data throughput, for environments t
 
   warprun [train] [GROUP=NAME ...] [KEY=VALUE ...]     train an agent; makes a run folder under outputs/
   warprun -m KEY=VALUE,VALUE ...                       train every combination; a table at the end
-  warprun eval [RUN|latest] [episodes=100] [greedy=true] [device=auto] [seed=0] [output_root=outputs]
+  warprun eval [RUN|latest] [episodes=100] [greedy=true] [checkpoint=last] [device=auto] [seed=0] [output_root=outputs]
                                                        the mean return of a trained agent
   warprun envs                                         the environments there are
   warprun data ENV                                     fetch and check the data that an environment needs
@@ -161,7 +161,7 @@ def _show(arguments: list[str]) -> int:
 
 
 def _evaluate(arguments: list[str]) -> int:
-    settings: dict[str, Any] = {"episodes": 100, "greedy": True, "device": "auto", "seed": 0, "output_root": "outputs"}
+    settings: dict[str, Any] = {"episodes": 100, "greedy": True, "device": "auto", "seed": 0, "output_root": "outputs", "checkpoint": "last"}
     names = [argument for argument in arguments if "=" not in argument]
     if len(names) > 1:
         raise UserError(f"eval takes one run, not {len(names)}: {' '.join(names)}")
@@ -181,7 +181,7 @@ def _evaluate(arguments: list[str]) -> int:
     prepare(settings["device"])
     from warprun.evaluate import evaluate_run
 
-    result = evaluate_run(folder, settings["episodes"], settings["greedy"], settings["device"], settings["seed"])
+    result = evaluate_run(folder, settings["episodes"], settings["greedy"], settings["device"], settings["seed"], _LINES[settings["checkpoint"]])
     from rich import print as show
     from rich.table import Table
 
@@ -191,6 +191,10 @@ def _evaluate(arguments: list[str]) -> int:
         table.add_row(name, f"{measured:,.3f}")
     show(table)
     return DONE
+
+
+_LINES = {"last": "checkpoints", "best": "best"}
+"""What `checkpoint=` may say, and the folder of the run that holds it."""
 
 
 def _convert(key: str, value: str, default: Any) -> Any:
@@ -217,6 +221,8 @@ def _check_evaluation(settings: dict[str, Any]) -> None:
         raise UserError(f"episodes={settings['episodes']} must be at least 1")
     if settings["seed"] < 0:
         raise UserError(f"seed={settings['seed']} must be 0 or more")
+    if settings["checkpoint"] not in _LINES:
+        raise UserError(f"checkpoint={settings['checkpoint']} is not one of {', '.join(_LINES)}{nearest(settings['checkpoint'], _LINES)}")
     if settings["device"] not in DEVICES:
         raise UserError(f"device={settings['device']} is not one of {', '.join(DEVICES)}{nearest(settings['device'], DEVICES)}")
     if settings["device"] == "cuda":

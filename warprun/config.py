@@ -69,6 +69,8 @@ class CheckpointConfig:
     """Minutes between checkpoints; there is always one at the end."""
     keep: int = 2
     """Checkpoints to keep."""
+    best: bool = True
+    """Keep the checkpoint with the best evaluation, too, in the folder `best`."""
 
 
 @dataclass

@@ -61,13 +61,13 @@ class Evaluator:
         return result
 
 
-def evaluate_run(folder: Path, episodes: int, greedy: bool, device: str, seed: int) -> dict[str, float]:
-    """Return what `Evaluator.play` does for the newest checkpoint of a run folder, and what the environment's own report adds.
+def evaluate_run(folder: Path, episodes: int, greedy: bool, device: str, seed: int, line: str = checkpoint.LAST) -> dict[str, float]:
+    """Return what `Evaluator.play` does for the newest checkpoint of a run folder (or the best), and what the environment's report adds.
 
     An environment module that defines `report(play, folder)` is called with a `Player` and the run's folder `eval`, for files and figures.
     """
     config = from_dict(rundir.read_config(folder))
-    saved = checkpoint.load(folder)
+    saved = checkpoint.load(folder, line)
     config.device = device
     where = choose(device)
     agent = make_agent(config, where)

@@ -33,6 +33,8 @@ class Result:
     wall_s: float
     eval_return: float | None
     """Mean return of the last evaluation; None without one."""
+    best_return: float | None
+    """Mean return of the best evaluation; None without one."""
     train_return: float | None
     """Mean return of the training episodes that ended last; None where none did."""
     metrics: dict[str, float]
@@ -133,7 +135,14 @@ class _Run:
                 signal.signal(number, handler)
         last = self.metrics.get
         return Result(
-            self.folder, status, self.env_steps, self.records.wall_s, last("eval/return"), last("train/return"), dict(self.metrics)
+            self.folder,
+            status,
+            self.env_steps,
+            self.records.wall_s,
+            last("eval/return"),
+            last("eval/best_return"),
+            last("train/return"),
+            dict(self.metrics),
         )
 
     def _train(self) -> str:
@@ -155,6 +164,10 @@ class _Run:
                 with self.clock.phase("eval"):
                     played = self.evaluator.play(config.eval.greedy)
                 self.metrics |= {f"eval/{name}": value for name, value in played.items()}
+                if played["return"] > self.metrics.get("eval/best_return", -math.inf):
+                    self.metrics["eval/best_return"] = played["return"]
+                    if config.checkpoint.best:
+                        self._save(keep=1, line=checkpoint.BEST)
             solved = evaluate and config.env.solved_at is not None and self.metrics["eval/return"] >= config.env.solved_at
             stop = last or (solved and config.stop_when_solved)
             if evaluate or stop or now >= next_log:
@@ -187,10 +200,10 @@ class _Run:
         with self.clock.phase("log"):
             self.records.log(self.env_steps, values | fresh)
 
-    def _save(self) -> None:
+    def _save(self, keep: int | None = None, line: str = checkpoint.LAST) -> None:
         meta = {"steps": self.engine.steps, "records": self.records.mark(self.env_steps)._asdict()}
         try:
-            checkpoint.save(self.folder, self.env_steps, self.agent.state(), meta, self.config.checkpoint.keep)
+            checkpoint.save(self.folder, self.env_steps, self.agent.state(), meta, keep or self.config.checkpoint.keep, line)
         except OSError as error:
             self.records.message(f"no checkpoint: {error}; training goes on, the one before is still there")
 
@@ -203,7 +216,7 @@ class _Run:
             self.records.message(f"no status.json: {error}")
 
     def _summary(self) -> dict[str, float | str]:
-        shown = ("eval/return", "eval/return_std", "eval/episode_length", "train/return", "perf/env_steps_per_s")
+        shown = ("eval/return", "eval/best_return", "eval/return_std", "eval/episode_length", "train/return", "perf/env_steps_per_s")
         summary: dict[str, float | str] = {name: self.metrics[name] for name in shown if name in self.metrics}
         solved_at = self.config.env.solved_at
         if solved_at is not None and self.metrics.get("eval/return", -math.inf) >= solved_at:

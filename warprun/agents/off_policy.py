@@ -10,6 +10,7 @@ from warprun.agents.config import OffPolicyConfig, check, check_groups, group_co
 from warprun.agents.critics import Trained
 from warprun.agents.normalization import ObservationNormalizer
 from warprun.agents.replay import Replay, Transitions
+from warprun.agents.slices import Slices
 from warprun.engine.mlp import Network
 from warprun.engine.trajectory import Trajectory
 from warprun.environment import Group
@@ -121,6 +122,7 @@ class OffPolicyAgent(Generic[C]):
     def __init__(self, config: C, groups: tuple[Group, ...], device: torch.device, threads: int, seed: int) -> None:
         check(config)
         check_groups(config, [group.name for group in groups])
+        Slices(device, threads)  # torch with one thread: batches are small, and waking others takes longer
         # Weyl's constant keeps the seeds of the groups of neighbouring runs apart.
         self.learners = [
             self.Learner(group_config(config, group.name), group, device, threads, (seed + i * 0x9E3779B9) % 2**63)

@@ -18,6 +18,7 @@ import numpy as np
 from numba import njit
 from numba.core.errors import NumbaError
 
+from warprun.engine import simd
 from warprun.errors import UserError
 
 # No reassociation, and NaN and infinity keep their meaning; contraction to fused multiply-add and reciprocals are allowed.
@@ -25,6 +26,9 @@ FLAGS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "arcp"
 
 COMPILES = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 """False under NUMBA_DISABLE_JIT=1, where all that follows runs as plain Python."""
+
+# LLVM vectorises no loop with a call in it, and by itself does not inline what is as long as a sine.
+INLINED: dict[str, Any] = FLAGS | {"forceinline": True}
 
 _rebuilt: dict[tuple[types.FunctionType, bool], Any] = {}
 _being_rebuilt: set[tuple[types.FunctionType, bool]] = set()
@@ -36,7 +40,7 @@ def device_function(function: Any) -> Any:
     Numba reads the literal 0.5 as float64, which would make all arithmetic around it float64 (slow, and on a GPU very slow).
     So every float constant and every float global that the code names is replaced by its float32.
     """
-    return _rebuild(function, njit(forceinline=True, **FLAGS))
+    return _rebuild(function, njit(**INLINED))
 
 
 def plain_function(function: Any) -> Any:
@@ -68,8 +72,10 @@ def _rebuild(function: Any, finish: Callable[..., Any]) -> Any:
 
 def fingerprint(functions: list[types.FunctionType]) -> str:
     """Return a hash of everything that compiled code depends on in these functions and those they call."""
-    version = f"{numba.__version__} {sys.version_info[:2]} {FLAGS['error_model']} {sorted(FLAGS['fastmath'])}"
-    digest = hashlib.sha256(version.encode())
+    options = [sorted(value) if isinstance(value, set) else value for value in INLINED.values()]
+    # The products in SIMD are written at compile time, so it is their source that counts.
+    products = Path(simd.__file__).read_text()
+    digest = hashlib.sha256(f"{numba.__version__} {sys.version_info[:2]} {options} {products}".encode())
     for function in reached(functions):
         code = function.__code__
         named = [(name, value) for name, value in _named_globals(function) if not isinstance(value, types.FunctionType)]

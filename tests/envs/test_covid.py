@@ -1,0 +1,219 @@
+"""The COVID-19 economy against golden episodes, its authors' published numbers, and a second implementation of its specification."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engine.rollouts import CPU
+from tests.envs.covid_reference import START, Covid
+from warprun.engine.engine import Engine
+from warprun.environment import Environment
+from warprun.envs.covid import environment
+from warprun.envs.covid.data import fetch_data, load
+from warprun.envs.covid.model import FADE_1, FADE_2, FADE_3, FADE_4, FADE_5
+from warprun.envs.covid.tables import actor_rows, before_start, output, real_subsidy
+from warprun.errors import UserError
+
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "covid_trace.npz")
+EPISODES = ("mid", "random_masked")
+NAMES = {
+    "susceptible": "susceptible",
+    "infected": "infected",
+    "removed": "recovered",
+    "dead": "deaths",
+    "vaccinated": "vaccinated",
+    "unemployed": "unemployed",
+    "output": "postsubsidy_productivity",
+    "level": "stringency",
+}
+SHARES = ("susceptible", "infected", "removed", "vaccinated")
+"""Compared to the population, the others to their own value."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def data():
+    try:
+        fetch_data()
+    except UserError as error:
+        pytest.skip(str(error))
+    return load()
+
+
+def make(chosen: Environment, n_envs: int, **params: float) -> Engine:
+    """Return an engine, reset, whose episodes stay where they end."""
+    engine = Engine(
+        chosen,
+        "covid",
+        device=CPU,
+        n_envs=n_envs,
+        horizon=1,
+        seed=0,
+        params=chosen.params(**params),
+        tables=chosen.tables(**chosen.options),
+        threads=1,
+        auto_reset=False,
+    )
+    engine.reset()
+    return engine
+
+
+def play(engine: Engine, governors: np.ndarray, planner: np.ndarray) -> list[dict[str, np.ndarray]]:
+    """Play actions [T, N, 51] and [T, N]; return what there is before every step and after the last."""
+    days = [look(engine, 0)]
+    for chosen, paid in zip(governors, planner, strict=True):
+        groups = engine.trajectory.groups
+        groups["governors"].action[0, ..., 0] = torch.from_numpy(np.array(chosen, np.int32))
+        groups["planner"].action[0, :, 0, 0] = torch.from_numpy(np.array(paid, np.int32))
+        engine.step(0)
+        days[-1] |= {f"reward_{name}": group.reward[0].numpy().copy() for name, group in groups.items()}
+        days.append(look(engine, 1))
+    return days
+
+
+def look(engine: Engine, row: int) -> dict[str, np.ndarray]:
+    groups = engine.trajectory.groups
+    seen = {f"obs_{name}": group.obs[row].numpy().copy() for name, group in groups.items()}
+    seen |= {f"mask_{name}": group.mask[row].numpy().copy() for name, group in groups.items() if group.mask is not None}
+    return seen | {name: value.numpy().copy() for name, value in engine.state_of("governors").items()}
+
+
+@pytest.fixture(scope="module")
+def golden_days():
+    """Return 541 days of both golden episodes, side by side."""
+    governors, planner = (np.stack([GOLDEN[f"{e}/actions_{who}"] for e in EPISODES], 1) for who in ("agents", "planner"))
+    return play(make(environment(), len(EPISODES)), governors, planner)
+
+
+def golden(episode: str, name: str, t: int) -> np.ndarray:
+    return GOLDEN[f"{episode}/{name}"][t].astype(float)
+
+
+@pytest.mark.parametrize(("e", "episode"), [*enumerate(EPISODES)])
+def test_states_of_the_golden_episodes(golden_days, data, e, episode):
+    for t, day in enumerate(golden_days):
+        for own, theirs in NAMES.items():
+            expected = golden(episode, theirs, t)
+            limit = 1e-5 * data.population if own in SHARES else 2e-4 * np.abs(expected)
+            assert (np.abs(day[own][e] - expected) <= limit).all(), (t, own)
+
+
+@pytest.mark.parametrize(("e", "episode"), [*enumerate(EPISODES)])
+def test_rewards_of_all_52_actors(golden_days, e, episode):
+    for t, day in enumerate(golden_days[:-1]):
+        np.testing.assert_allclose(day["reward_governors"][e], golden(episode, "reward_agents", t), rtol=0, atol=5e-4)
+        np.testing.assert_allclose(day["reward_planner"][e, 0], golden(episode, "reward_planner", t), rtol=0, atol=5e-5)
+
+
+@pytest.mark.parametrize(("e", "episode"), [*enumerate(EPISODES)])
+def test_masks_of_the_golden_episodes(golden_days, e, episode):
+    for t, day in enumerate(golden_days):
+        governors, planner = day["mask_governors"][e], day["mask_planner"][e, 0]
+        assert governors[:, 0].all()
+        assert planner[0]
+        assert (governors[:, 1:] == (golden(episode, "mask_agents_free", t) > 0)[:, None]).all(), t
+        assert (planner[1:] == (golden(episode, "mask_planner_free", t) > 0)).all(), t
+    for n, t in enumerate(GOLDEN["obs_days"]):
+        assert (golden_days[t]["mask_governors"][e].T == golden(episode, "obs_mask_a", n)).all()
+        assert (golden_days[t]["mask_planner"][e, 0] == golden(episode, "obs_mask_p", n)).all()
+
+
+@pytest.mark.parametrize(("e", "episode"), [*enumerate(EPISODES)])
+def test_observations_of_the_golden_episodes(golden_days, e, episode):
+    for n, t in enumerate(GOLDEN["obs_days"]):
+        governors, planner = golden_days[t]["obs_governors"][e], golden_days[t]["obs_planner"][e, 0]
+        of_states = [golden(episode, f"obs_{name}", n) for name in ("postsubsidy_productivity", "lagged_stringency", "policy")]
+        states = np.concatenate([golden(episode, "obs_agent_state", n), of_states])
+        days = [golden(episode, f"obs_{name}", n) for name in ("time", "t_until_subsidy", "subsidy_level", "t_until_vaccine")]
+        np.testing.assert_allclose(governors[:, :9].T, states, rtol=2e-4, atol=1e-5)
+        np.testing.assert_allclose(planner[: 9 * 51].reshape(9, 51), states, rtol=2e-4, atol=1e-5)
+        np.testing.assert_allclose(governors[:, 9:13], np.tile(days, (51, 1)), rtol=1e-6)
+        np.testing.assert_allclose(planner[9 * 51 :], days, rtol=1e-6)
+        assert (governors[:, 13:] == np.eye(51)).all()
+
+
+def welfare(chosen: Environment, levels: list[int], subsidy: int, n: int = 1) -> np.ndarray:
+    """Return the planner's return, [N], for a level each day."""
+    governors = np.broadcast_to(np.array(levels)[:, None, None], (len(levels), n, 51))
+    days = play(make(chosen, n, health_priority_planner=1.0), governors, np.full((len(levels), n), subsidy))
+    return np.sum([day["reward_planner"] for day in days[:-1]], 0)[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "levels", "subsidy", "published"),
+    [
+        ("open", [1] * 405, 0, "183.8"),
+        ("closed, full subsidy", [10] * 405, 20, "317.8"),
+        ("closed for 180 days", [10] * 180 + [1] * 225, 0, "334.2"),
+        ("real policies", [0] * 405, 0, "349.1"),
+    ],
+)
+def test_published_welfare(policy, levels, subsidy, published):
+    chosen = environment(real_policies=True, time_limit=405) if policy == "real policies" else environment()
+    assert f"{welfare(chosen, levels, subsidy)[0]:.1f}" == published
+
+
+# How the bounds and weights were fitted: 284 days, always open and always closed -----------------------------------------------
+
+MISSOURI = 25
+KANSAS_CITY = 488943
+"""People that the shipped population of Missouri counts twice; the bounds were fitted without, but for the epidemic."""
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    """Return daily means of the raw indices of the always open, the always closed and the historical policy, [3, 2, 52]."""
+    return np.stack([raw_indices(data, levels) for levels in (1, 10, None)])
+
+
+def raw_indices(data, level: int | None, days: int = 284) -> np.ndarray:
+    world = Covid(1, length=days)
+    # The reference, with Missouri's people as they were: unemployed and output are linear in them.
+    counted = world.people.copy()
+    counted[MISSOURI] -= KANSAS_CITY
+    idle = (np.log(2) + data.unemployment_bias) * counted / 100
+    total = 328737916 - KANSAS_CITY
+    wage = 65300 / (int(0.6 * total - idle.sum()) / total) / 365
+    full = wage * (0.6 * counted - idle)
+    kept = []
+    for t in range(days):
+        before = world.D.copy()
+        levels = np.full((1, 51), level) if level else data.level[START + t][None]
+        world.live(levels, np.ones((1, 51), int))
+        able = 0.6 * counted - 0.6 * (0.1 * world.I + world.D) - world.U * counted / world.people
+        output, died = wage * able, world.D - before
+        y = [*(output / full)[0], output.sum() / full.sum()]
+        norm = 365 * np.array([*full, full.sum()])
+        kept.append([-np.array([*died[0], died.sum()]) * 1e7 / norm, (2 - 1 / np.clip(y, 0.1, 3)) / 365])
+    return np.mean(kept, 0)
+
+
+def test_204_bounds_and_those_of_the_planner(fitted, data):
+    opened, closed, _ = fitted
+    found = np.stack([opened[0], closed[0], closed[1], opened[1]])
+    published = np.stack([*data.health_bounds, *data.economy_bounds])
+    error = np.abs(found / published - 1)
+    assert error.max() < 1e-5
+    assert np.median(error) < 1e-6
+
+
+def test_52_weights(fitted, data):
+    """A weight is that whose best point on the curve h^x + e^x = 1 is nearest to what history reached; x makes the curve pass there."""
+    opened, closed, real = fitted
+    least, greatest = np.stack([opened[0], closed[1]]), np.stack([closed[0], opened[1]])
+    h, e = (real - least) / (greatest - least)
+    low, high = np.full(52, 1.001), np.full(52, 100.0)
+    for _ in range(60):
+        x = (low + high) / 2
+        beyond = h**x + e**x < 1  # the curve lies beyond the point: less of a bend will do
+        low, high = np.where(beyond, low, x), np.where(beyond, x, high)
+    weight = np.arange(1, 1000)[:, None] / 1000
+    ratio = (weight / (1 - weight)) ** (1 / (x - 1))  # h / e where weight * h + (1 - weight) * e is greatest
+    best_e = (1 + ratio**x) ** (-1 / x)
+    nearest = np.argmin((ratio * best_e - h) ** 2 + (best_e - e) ** 2, 0)
+    found = weight[nearest, 0]
+    np.testing.assert_allclose(found, data.alpha, rtol=0, atol=0.0011)  # one step of the grid
+    assert np.isclose(found, data.alpha, rtol=0, atol=1e-9).sum() >= 36
