@@ -12,6 +12,7 @@ from warprun.build import fuse, make_agent, make_engine
 from warprun.config import Config, from_dict, load_environment
 from warprun.engine.device import Device, choose
 from warprun.recording import MAX_STEPS, Player
+from warprun.records.tensorboard import write_images
 
 CHUNK = 64
 """Steps between two looks at whether all episodes have ended."""
@@ -64,7 +65,8 @@ class Evaluator:
 def evaluate_run(folder: Path, episodes: int, greedy: bool, device: str, seed: int, line: str = checkpoint.LAST) -> dict[str, float]:
     """Return what `Evaluator.play` does for the newest checkpoint of a run folder (or the best), and what the environment's report adds.
 
-    An environment module that defines `report(play, folder)` is called with a `Player` and the run's folder `eval`, for files and figures.
+    An environment module that defines `report(play, folder)` is called with a `Player` and the run's folder `eval`, for files and figures;
+    PNG files that it leaves there are shown by TensorBoard, too.
     """
     config = from_dict(rundir.read_config(folder))
     saved = checkpoint.load(folder, line)
@@ -78,4 +80,5 @@ def evaluate_run(folder: Path, episodes: int, greedy: bool, device: str, seed: i
     if report:
         (folder / "eval").mkdir(exist_ok=True)
         result |= report(Player(config, where, agent, seed), folder / "eval")
+        write_images(folder / "eval")
     return result

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from warprun.build import make_engine
-from warprun.config import Config
+from warprun.config import Config, load_environment
 from warprun.engine.device import Device
 from warprun.engine.engine import Engine
 
@@ -40,6 +40,8 @@ class Player:
     """Records episodes, of the agent's greedy policy or of a given list of actions."""
 
     def __init__(self, config: Config, device: Device, agent: Any, seed: int) -> None:
+        self._given = (config, device, agent, seed)
+        self.environment, _ = load_environment(config.env)
         self._agent = agent
         self._engine: Engine = make_engine(
             config, device, n_envs=1, horizon=1, seed=seed, auto_reset=False, exploration=agent.exploration
@@ -78,6 +80,12 @@ class Player:
             engine.params,
             engine.tables,
         )
+
+    def under(self, time_limit: int | None = None, **options: Any) -> Player:
+        """Return a player of the same environment under other options, and another time limit."""
+        config, *others = self._given
+        env = replace(config.env, options=config.env.options | options, time_limit=time_limit or config.env.time_limit)
+        return Player(replace(config, env=env), *others)
 
     def _states(self) -> dict[str, dict[str, torch.Tensor]]:
         groups = self._engine.environment.groups

@@ -28,7 +28,7 @@ class State(NamedTuple):
 
 class Params(NamedTuple):
     start_jitter: int = 0  # cells by which the start may be off in each direction, drawn for each episode
-    minimum_image: bool = False  # observe the distance to the goal's nearest periodic image
+    minimum_image: bool = False  # measure distances to the goal's nearest periodic image, in observations and in the shaping
     shaping: float = 0.0  # reward for a step closer to the goal, potential-based: the best path stays the best
     discount: float = 0.99  # of the potential; the agent's gamma
 
@@ -104,7 +104,7 @@ def step(s, action, p, tables):
     arrived = (x == tables.goal_x) & (y == tables.goal_y) & (z == tables.goal_z)
     reward = where(cancelled, -1.0, clip(-energy / tables.energy_scale, -1.0, 0.0)) + where(arrived, tables.goal_reward, 0.0)
     # A cell's potential is minus the moves that lead from it to the goal.
-    shaping = p.shaping * (moves_to_goal(s.x, s.y, s.z, tables) - p.discount * moves_to_goal(x, y, z, tables))
+    shaping = p.shaping * (moves_to_goal(s.x, s.y, s.z, p, tables) - p.discount * moves_to_goal(x, y, z, p, tables))
     return State(x, y, z), reward + shaping, arrived
 
 
@@ -114,9 +114,10 @@ def apart(a, b, size, images):
     return int32(where(images, min(straight, int32(size - straight)), straight))
 
 
-def moves_to_goal(x, y, z, tables):
-    """Return how many moves lead from a cell to the goal."""
-    across = apart(x, tables.goal_x, tables.nx, tables.periodic) + apart(y, tables.goal_y, tables.ny, tables.periodic)
+def moves_to_goal(x, y, z, p, tables):
+    """Return how many moves lead from a cell to the goal, or to its nearest image."""
+    images = p.minimum_image & tables.periodic
+    across = apart(x, tables.goal_x, tables.nx, images) + apart(y, tables.goal_y, tables.ny, images)
     return float32(int32(across + abs(z - tables.goal_z)))
 
 

@@ -8,5 +8,6 @@ come from their ai-economist package (BSD-3-Clause, (c) 2020 Salesforce.com); se
 
 from warprun.envs.covid.data import fetch_data
 from warprun.envs.covid.model import environment
+from warprun.envs.covid.report import report
 
-__all__ = ["environment", "fetch_data"]
+__all__ = ["environment", "fetch_data", "report"]

@@ -19,6 +19,7 @@ def test_dqn(golden: Golden) -> None:
     discount = g["gamma"] * ~g["terminated"].bool()
     single = dqn_target(g["q_next_target"], None, g["reward"], discount)
     double = dqn_target(g["q_next_target"], g["q_next_online"], g["reward"], discount)
+    close(dqn_target(g["q_next_target"], None, g["reward"], g["gamma"] ** 3 * ~g["terminated"]), g["target_nstep3"])
     ones = torch.ones_like(q)
     assert (g["truncated"].bool() & (discount > 0)).any(), "a truncated row bootstraps"
     close(single, g["target"])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import chain
+from typing import Any
+
+import numpy as np
 import torch
 
 from warprun.agents.config import DDPGConfig, TD3Config
 from warprun.agents.critics import Actor, Critics, Trained, seeded
-from warprun.agents.fused_actor import fused_layers
+from warprun.agents.fused_actor import fused_layers, layer_rows
+from warprun.agents.fused_updates import FusedUpdates, Smoothing, net
 from warprun.agents.off_policy import OffPolicyLearner
 from warprun.agents.replay import Transitions
 from warprun.agents.shuffle import normals
@@ -45,7 +50,7 @@ class DeterministicLearner(OffPolicyLearner[DDPGConfig | TD3Config]):
         self.critics = Trained(
             seeded(seed + 1, lambda: Critics(features, components, config.network, config.critics)), config.optimizer, device
         )
-        self.actor_metrics: dict[str, torch.Tensor] = {}
+        self.actor_metrics: dict[str, Any] = {}
 
     def networks(self) -> dict[str, Trained]:
         """Return what is trained, by name."""
@@ -65,8 +70,16 @@ class DeterministicLearner(OffPolicyLearner[DDPGConfig | TD3Config]):
         config = self.config
         self.exploration.copy_(torch.tensor([0.0, config.noise_std, config.noise_theta if config.noise == "ou" else 1.0]))
 
-    def learn(self, batch: Transitions) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Take a gradient step of the critics and, where it is due, of the actor; return temporal-difference errors [B] and metrics."""
+    @property
+    def actor_is_due(self) -> bool:
+        """Whether the gradient step to come is also one of the actor."""
+        return (self.updates + 1) % self.config.policy_delay == 0
+
+    def learn(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Take a gradient step of the critics and, where it is due, of the actor, and let the targets follow by `tau`.
+
+        Return the temporal-difference errors [B], means over the critics, and metrics.
+        """
         config, actor, critics = self.config, self.actor, self.critics
         with torch.no_grad():
             next_action = actor.target(batch.next_obs)
@@ -80,12 +93,61 @@ class DeterministicLearner(OffPolicyLearner[DDPGConfig | TD3Config]):
         norm = critics.step(critics.gradient(loss), self.learning_rate(config.learning_rate), config.max_grad_norm)
         error = (values.detach() - target).mean(0)
         metrics = {"critic": loss.detach(), "q": values.detach().mean(), "grad_norm": norm}
-        if (self.updates + 1) % config.policy_delay == 0:
+        if self.actor_is_due:
             actor_loss = -critics.network.first(batch.obs, actor.network(batch.obs)).mean()  # type: ignore[operator]
             actor.step(actor.gradient(actor_loss), self.learning_rate(config.actor_learning_rate), config.max_grad_norm)
             self.actor_metrics = {"actor": actor_loss.detach()}
+        critics.follow(tau)
+        actor.follow(tau)
         return error, metrics | self.actor_metrics
 
-    def fused(self) -> Network | None:
-        """Return the actor for the fused kernels."""
-        return fused_layers([*self.actor.network.layers, torch.nn.Tanh()], self.actor.parameters, self.normalizer)  # type: ignore[misc, list-item]
+    def learn_fused(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Do what `learn` does, in kernels; the critics' target follows before the actor's step, which does not read it."""
+        config, kernels = self.config, self.kernels
+        seed = self.seed ^ SMOOTHING_STREAM
+        counter = (np.uint32(n & 0xFFFFFFFF) for n in (seed, seed >> 32, self.updates))
+        smoothing = Smoothing(np.float32(config.smoothing_std), np.float32(config.smoothing_clip), *counter)
+        arrays = kernels.batch(batch)
+        q, loss = kernels.run("critics", self.nets["actor_target"], self.nets["target"], self.nets["critics"], smoothing, arrays)
+        memory, rate = kernels.memory, self.rate
+        norm = kernels.step(memory.judge_gradient, self.critics, config.learning_rate * rate, config.max_grad_norm, tau)
+        if self.actor_is_due:
+            _, actor_loss = kernels.run("actor", self.nets["actor"], self.nets["critic"], arrays)
+            kernels.step(memory.act_gradient, self.actor, config.actor_learning_rate * rate, config.max_grad_norm, tau)
+            self.actor_metrics = {"actor": actor_loss}
+        elif tau:
+            self.actor.follow(tau)
+        return torch.from_numpy(kernels.error), {"critic": loss, "q": q, "grad_norm": norm} | self.actor_metrics
+
+    def fuse(self) -> Network | None:
+        """Learn in kernels from now on where they know how, and return the actor for the engine's; None where it cannot run it."""
+        parts = [*self.actor.network.layers, torch.nn.Tanh()]  # type: ignore[misc, list-item]
+        self._fuse_learning(parts)
+        return fused_layers(parts, self.actor.parameters, self.normalizer)
+
+    def _fuse_learning(self, parts: list[torch.nn.Module]) -> None:
+        config, actor, critics = self.config, self.actor, self.critics
+        if self.fuses or self.device.type != "cpu" or config.optimizer.name != "adam":
+            return
+        features = parts[0].in_features
+        act = layer_rows(parts, actor.parameters, features)  # type: ignore[arg-type]
+        tables, row = [], features + act[-1].n_out if act else 0
+        for critic in critics.network.each:  # type: ignore[union-attr]
+            table = layer_rows(list(critic), critics.parameters, row)  # type: ignore[arg-type]
+            if act is None or table is None:
+                return
+            tables.append(table)
+            row = table[-1].out_row + 1
+        assert act
+        judge, actions = list(chain(*tables)), [act[-1].out_row + d for d in range(act[-1].n_out)]
+        values = [table[-1].out_row for table in tables]
+        sizes = (len(actor.parameters), len(critics.parameters))
+        self.kernels = FusedUpdates(act, judge, sizes, config.batch_size, self.threads)
+        self.nets = {
+            "actor": net(actor.parameters, act, actions),
+            "actor_target": net(actor.target_parameters, act, actions),
+            "critics": net(critics.parameters, judge, values),
+            "critic": net(critics.parameters, tables[0], values[:1]),
+            "target": net(critics.target_parameters, judge, values),
+        }
+        self.fuses = True

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from warprun.agents.config import DQNConfig
 from warprun.agents.critics import ChoiceValues, DuelingValues, Trained, seeded
-from warprun.agents.fused_actor import fused_layers
+from warprun.agents.fused_actor import fused_layers, layer_rows
+from warprun.agents.fused_updates import FusedUpdates, net
 from warprun.agents.off_policy import OffPolicyAgent, OffPolicyLearner
 from warprun.agents.replay import Transitions
 from warprun.engine.mlp import Network
@@ -51,8 +54,8 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         over = min(progress / config.epsilon_fraction, 1.0) if config.epsilon_fraction else 1.0
         self.exploration[0] = config.epsilon + (config.epsilon_end - config.epsilon) * over
 
-    def learn(self, batch: Transitions) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Take a gradient step on a batch; return the temporal-difference errors [B] and metrics."""
+    def learn(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Take a gradient step on a batch and let the target follow by `tau`; return temporal-difference errors [B] and metrics."""
         values = self.values
         with torch.no_grad():
             next_online = values.network(batch.next_obs) if self.config.double else None
@@ -60,17 +63,38 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         value = values.network(batch.obs).gather(-1, batch.action.long()).squeeze(-1)
         loss = dqn_loss(value, target, batch.weight)
         norm = values.step(values.gradient(loss), self.learning_rate(self.config.learning_rate), self.config.max_grad_norm)
+        values.follow(tau)
         value = value.detach()
         return value - target, {"value": loss.detach(), "q": value.mean(), "grad_norm": norm}
 
-    def fused(self) -> Network | None:
-        """Return the network for the fused kernels; of a dueling one the advantages, whose best choice is the same."""
+    def learn_fused(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Do what `learn` does, in kernels."""
+        config, values, kernels = self.config, self.values, self.kernels
+        q, loss = kernels.run("choices", self.nets[0], self.nets[1], config.double, kernels.batch(batch))
+        rate = config.learning_rate * self.rate
+        norm = kernels.step(kernels.memory.judge_gradient, values, rate, config.max_grad_norm, tau)
+        return torch.from_numpy(kernels.error), {"value": loss, "q": q, "grad_norm": norm}
+
+    def fuse(self) -> Network | None:
+        """Return the network for the engine's kernels; of a dueling one the advantages, whose best choice is the same."""
         network = self.values.network
         if isinstance(network, DuelingValues):
             parts = [*network.trunk, network.activation, network.advantage]
         else:
             parts = list(network.layers)  # type: ignore[arg-type]
+            self._fuse_learning(parts)
         return fused_layers(parts, self.values.parameters, self.normalizer)
+
+    def _fuse_learning(self, parts: list[nn.Module]) -> None:
+        config, values = self.config, self.values
+        features = parts[0].in_features
+        table = layer_rows(parts, values.parameters, features) if self.device.type == "cpu" else None  # type: ignore[arg-type]
+        if table is None or config.optimizer.name != "adam" or self.fuses:
+            return
+        outputs = [table[-1].out_row + k for k in range(table[-1].n_out)]
+        self.kernels = FusedUpdates([], table, (0, len(values.parameters)), config.batch_size, self.threads)
+        self.nets = [net(parameters, table, outputs) for parameters in (values.target_parameters, values.parameters)]
+        self.fuses = True
 
 
 class DQN(OffPolicyAgent[DQNConfig]):

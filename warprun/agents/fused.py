@@ -86,6 +86,16 @@ def slopes(log_prob, value, old_log_prob, old_value, advantage, returns, coeffic
     raise NotImplementedError
 
 
+def actions_forward(network, nvec, rows, n, block, columns, picked):
+    """Stand here for `choices_forward` or `gaussian_forward`, as the action space is."""
+    raise NotImplementedError
+
+
+def actions_backward(network, nvec, n, block, columns, entropy_weight, slope, gradient):
+    """Stand here for `choices_backward` or `gaussian_backward`."""
+    raise NotImplementedError
+
+
 def share_of_gradient(share, shares, thread, network, nvec, rows, coefficients, entropy_coef, memory):
     """Compute the gradient of one share of the rows, and the sums of its terms."""
     gradient, terms = memory.gradient[share], memory.terms[share]
@@ -103,10 +113,7 @@ def share_of_gradient(share, shares, thread, network, nvec, rows, coefficients, 
             columns, picked = memory.columns[thread], memory.picked[thread]
             load(network, rows, begin, n, block, columns, picked)
             forward(network.parameters, network.layers, block)
-            if nvec.size > 0:
-                choices_forward(network, nvec, rows, n, block, columns, picked)
-            else:
-                gaussian_forward(network, rows, n, block, columns, picked)
+            actions_forward(network, nvec, rows, n, block, columns, picked)
             for c in range(COLUMNS):
                 slope_log_prob, slope_value, columns[POLICY, c], columns[VALUE, c], columns[KL, c], columns[CLIPPED, c] = slopes(
                     columns[LOG_PROB, c],
@@ -124,10 +131,7 @@ def share_of_gradient(share, shares, thread, network, nvec, rows, coefficients, 
                 for c in range(n):
                     total += columns[POLICY + k, c]
                 terms[k] += total
-            if nvec.size > 0:
-                choices_backward(network, nvec, block, columns, entropy_coef * weight, slope)
-            else:
-                gaussian_backward(network, rows, n, block, columns, entropy_coef * weight, slope, gradient)
+            actions_backward(network, nvec, n, block, columns, entropy_coef * weight, slope, gradient)
             slope[network.policy_row : network.value_row + 1, n:] = float32(0.0)
             begin += n
             used += 1
@@ -199,7 +203,7 @@ def choices_forward(network, nvec, rows, n, block, columns, picked):
         first += nvec[j]
 
 
-def choices_backward(network, nvec, block, columns, entropy_weight, slope):
+def choices_backward(network, nvec, n, block, columns, entropy_weight, slope, gradient):
     """Give the slopes of the logits: d log p(a) / d l_k = [k = a] - p_k and d H / d l_k = -p_k (log p_k + H)."""
     first = network.policy_row
     for j in range(nvec.size):
@@ -213,7 +217,7 @@ def choices_backward(network, nvec, block, columns, entropy_weight, slope):
         first += nvec[j]
 
 
-def gaussian_forward(network, rows, n, block, columns, picked):
+def gaussian_forward(network, nvec, rows, n, block, columns, picked):
     """Give the log-density of the actions and the entropy; the means in `block` become (action - mean) / standard deviation."""
     for c in range(COLUMNS):
         columns[LOG_PROB, c] = float32(0.0)
@@ -228,9 +232,9 @@ def gaussian_forward(network, rows, n, block, columns, picked):
             columns[ENTROPY, c] += log_std + float32(1.4189385332046727)  # 1/2 + log(sqrt(2 pi))
 
 
-def gaussian_backward(network, rows, n, block, columns, entropy_weight, slope, gradient):
+def gaussian_backward(network, nvec, n, block, columns, entropy_weight, slope, gradient):
     """Give the slopes of the means, z / standard deviation, and of the log standard deviations, z^2 - 1."""
-    for d in range(rows.action.shape[1]):
+    for d in range(network.value_row - network.policy_row):
         scale = exp(-network.parameters[network.log_std + d])
         total = float32(0.0)
         for c in range(n):
@@ -280,8 +284,10 @@ class FusedGradient:
         self.coefficients = coefficients
         self.threads = threads_of_process(threads)
         self.nvec = np.array([] if isinstance(space, Box) else space.nvec if isinstance(space, MultiDiscrete) else [space.n], np.int64)
-        # Numba cannot cache a kernel that is handed a function, so the algorithm's becomes a global.
-        own = FunctionType(share_of_gradient.__code__, globals() | {"slopes": slopes}, share_of_gradient.__name__)
+        heads = (gaussian_forward, gaussian_backward) if isinstance(space, Box) else (choices_forward, choices_backward)
+        # Numba cannot cache a kernel that is handed functions, so they become globals.
+        own_globals = globals() | {"slopes": slopes, "actions_forward": heads[0], "actions_backward": heads[1]}
+        own = FunctionType(share_of_gradient.__code__, own_globals, share_of_gradient.__name__)
         functions = {"share_of_gradient": own, "values_of_part": values_of_part}
         constants = {"FLAGS": kernels.FLAGS, "COLUMNS": COLUMNS}
         self.module: ModuleType = kernels.load_module(slopes.__name__, SOURCE, functions | constants)

@@ -38,6 +38,8 @@ class OffPolicyLearner(Generic[C]):
         """What learning rates are multiplied by at this point of the run."""
         self.updates = 0
         """Gradient steps so far."""
+        self.fuses = False
+        """Whether gradient steps run in kernels of warprun's own."""
 
     def networks(self) -> dict[str, Trained]:
         """Return what is trained, by name."""
@@ -51,8 +53,12 @@ class OffPolicyLearner(Generic[C]):
         """Set `exploration` to what it is at `progress`, 0 to 1, of the run, the warm-up being over."""
         raise NotImplementedError
 
-    def learn(self, batch: Transitions) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Take a gradient step on a batch; return the temporal-difference errors [B] and metrics, [] each."""
+    def learn(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Take a gradient step on a batch and let the targets follow by `tau`; return temporal-difference errors [B] and metrics."""
+        raise NotImplementedError
+
+    def learn_fused(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Do what `learn` does, in kernels."""
         raise NotImplementedError
 
     def normalized(self, obs: torch.Tensor) -> torch.Tensor:
@@ -67,28 +73,23 @@ class OffPolicyLearner(Generic[C]):
             self.normalizer.statistics.update(group.obs[:-1].flatten(0, 2))
             self.normalizer.refresh()
 
-    def gradient_step(self, progress: float) -> dict[str, torch.Tensor]:
-        """Draw a batch, learn from it, and judge it anew; return metrics, [] each."""
+    def gradient_step(self, progress: float) -> dict[str, Any]:
+        """Draw a batch, learn from it, and judge it anew; return metrics, numbers or tensors []."""
         replay = self.config.replay
         batch = self.replay.draw(self.updates, replay.beta + (replay.beta_end - replay.beta) * progress)
         if self.normalizer:
             batch = batch._replace(obs=self.normalizer(batch.obs), next_obs=self.normalizer(batch.next_obs))
-        error, metrics = self.learn(batch)
+        follows = (self.updates + 1) % self.follow_every == 0
+        learn = self.learn_fused if self.fuses else self.learn
+        error, metrics = learn(batch, self.config.target_tau if follows else 0.0)
         self.updates += 1
         self.replay.judge(batch.row, error)
-        if self.updates % self.follow_every == 0:
-            self.follow()
         return metrics
 
     @property
     def follow_every(self) -> int:
         """Gradient steps between two moves of the targets."""
         return self.config.target_every
-
-    def follow(self) -> None:
-        """Move the targets."""
-        for trained in self.networks().values():
-            trained.follow(self.config.target_tau)
 
     def learning_rate(self, start: float) -> torch.Tensor:
         """Return a learning rate as it is at this point of the run."""
@@ -109,8 +110,8 @@ class OffPolicyLearner(Generic[C]):
             tensors |= {f"obs/{name}": tensor for name, tensor in self.normalizer.tensors().items()}
         return tensors | {f"replay/{name}": tensor for name, tensor in self.replay.tensors().items()}
 
-    def fused(self) -> Network | None:
-        """Return the acting network as the fused kernels take it, sharing its parameters; None where they cannot run it."""
+    def fuse(self) -> Network | None:
+        """Learn in kernels from now on where they know how, and return the acting network for the engine's; None where it cannot run it."""
         raise NotImplementedError
 
 
@@ -132,7 +133,7 @@ class OffPolicyAgent(Generic[C]):
         """How actions are drawn from what the policies give, see `Engine`."""
         self.env_steps = 0
         """Environment steps so far, summed over the environments."""
-        self.metrics: dict[str, torch.Tensor] = {}
+        self.metrics: dict[str, Any] = {}
 
     @property
     def n_parameters(self) -> int:
@@ -147,7 +148,7 @@ class OffPolicyAgent(Generic[C]):
                 output = learner.act(learner.normalized(group.obs[t].flatten(0, 1)))
             group.policy_output[..., : output.shape[-1]] = output.view(*group.policy_output.shape[:-1], -1)
 
-    def update(self, trajectory: Trajectory, progress: float) -> dict[str, torch.Tensor]:
+    def update(self, trajectory: Trajectory, progress: float) -> dict[str, Any]:
         """Take in a rollout at `progress`, 0 to 1, of the run and make the gradient steps that are due; return the metrics of the last."""
         self.env_steps += trajectory.horizon * trajectory.n_envs
         for learner in self.learners:
@@ -158,7 +159,7 @@ class OffPolicyAgent(Generic[C]):
             learner.explore(progress)
             # Counted from the end of the warm-up, so that no step is owed or lost whatever the number of environments.
             due = int((self.env_steps - learner.config.warmup) * learner.config.gradient_steps)
-            found: dict[str, torch.Tensor] = {}
+            found: dict[str, Any] = {}
             while learner.updates < due:
                 found = learner.gradient_step(progress)
             prefix = "loss" if len(self.learners) == 1 else f"loss/{learner.name}"
@@ -167,7 +168,7 @@ class OffPolicyAgent(Generic[C]):
 
     def fuse(self) -> dict[str, Network] | None:
         """Return the networks for the engine if every group's network allows it, else None."""
-        networks = {learner.name: learner.fused() for learner in self.learners}
+        networks = {learner.name: learner.fuse() for learner in self.learners}
         return None if any(network is None for network in networks.values()) else networks  # type: ignore[return-value]
 
     def state(self) -> dict[str, torch.Tensor]:

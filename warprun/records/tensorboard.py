@@ -82,6 +82,23 @@ class TensorBoard(Sink):
         return head + [Event(wall_time=now, summary=summary) for summary in (experiment, session)]
 
 
+def write_images(folder: Path) -> None:
+    """Write the PNG files of a folder to an event file beside them, instead of those of an earlier call."""
+    images = sorted(folder.glob("*.png"))
+    if not images:
+        return
+    for old in folder.glob("events.out.tfevents.*"):
+        old.unlink()
+    now = time.time()
+    with open(folder / f"events.out.tfevents.{now:.6f}.{socket.gethostname()}", "wb") as file:
+        records = RecordWriter(file)
+        records.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
+        for image in images:
+            shown = Summary.Image(encoded_image_string=image.read_bytes())
+            summary = Summary(value=[Summary.Value(tag=image.stem, image=shown)])
+            records.write(Event(wall_time=now, summary=summary).SerializeToString())
+
+
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:
     """Name every leaf of a nested config by its dotted path, with lists as JSON text; leaves that are None are left out."""
     leaves: dict[str, bool | int | float | str] = {}
