@@ -58,6 +58,8 @@ def fuse(config: Config, engine: Engine, agent: Any) -> str:
         return "stepwise (engine.fused=false)"
     if engine.device.kind != "cpu":
         return f"stepwise (there are no fused kernels for {engine.device.kind} yet)"
+    if os.environ.get("NUMBA_DISABLE_JIT") == "1":
+        return "stepwise (NUMBA_DISABLE_JIT=1: all is plain Python)"
     networks = agent.fuse()
     if networks is None:
         return "stepwise (fused kernels are for agent.network.name=mlp with tanh or relu)"

@@ -186,6 +186,9 @@ class Environment:
         for name in names:
             if not name.isidentifier() or names.count(name) > 1 or name in ARGUMENTS:
                 raise ContractError(f"group name {name!r} is taken or not an identifier")
+        missing = set(self.params._fields) - set(self.params._field_defaults)  # type: ignore[attr-defined]
+        if missing:
+            raise ContractError(f"parameter {min(missing)!r} of {self.params.__name__} has no default")
         if not self.phases:
             raise ContractError("an environment needs at least one phase")
         if len(self.phases) > MAX_PHASES:

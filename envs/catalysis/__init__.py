@@ -1,6 +1,61 @@
 """Reaction paths on an energy landscape: how H reaches NH2 on Fe(111), and the same task on surfaces of your own."""
 
-from warprun.envs.catalysis.lattice import environment
+from warprun.environment import Box, Discrete, single_agent
+from warprun.envs.catalysis import continuous as free
+from warprun.envs.catalysis import lattice
+from warprun.envs.catalysis.landscape import fewest_steps, landscape
 from warprun.envs.catalysis.surfaces import fetch as fetch_data
+from warprun.errors import UserError
 
-__all__ = ["environment", "fetch_data"]
+__all__ = ["environment", "fetch_data", "report"]
+
+TIME_LIMIT = 500
+"""Steps of an episode, as published."""
+FEATURES = {"published": 4, "periodic": 6, "neighbours": 12}
+"""Numbers of an observation: the published ones; x and y as points on a circle; these and how high each neighbour lies."""
+
+
+def environment(
+    scenario=None,
+    pes=None,
+    start=None,
+    goal=None,
+    goal_reward=None,
+    reference=None,
+    energy_scale=None,
+    periodic=None,
+    accept_below_reference=False,
+    observation="published",
+    continuous=False,
+    time_limit=TIME_LIMIT,
+):
+    """Make the environment of a scenario or of a surface; its options are the arguments."""
+    made = landscape(scenario, pes, start, goal, goal_reward, reference, energy_scale, periodic, accept_below_reference)
+    if observation not in FEATURES:
+        raise UserError(f"env.observation={observation}: there is no such observation; there are {', '.join(FEATURES)}")
+    if not isinstance(continuous, bool):
+        raise UserError(f"env.continuous={continuous} must be true or false")
+    fewest = fewest_steps(made)
+    if fewest > time_limit:
+        raise UserError(f"the goal {list(made.goal)} cannot be reached: it is {fewest} moves from the start, env.time_limit={time_limit}")
+    dynamics = free if continuous else lattice
+    observers = {"published": dynamics.observe, "periodic": dynamics.observe_periodic, "neighbours": dynamics.observe_neighbours}
+    return single_agent(
+        state=dynamics.State,
+        observation=Box(FEATURES[observation]),
+        action=Box(3, -1.0, 1.0) if continuous else Discrete(6),
+        reset=dynamics.reset,
+        step=dynamics.step,
+        observe=observers[observation],
+        params=dynamics.Params,
+        time_limit=time_limit,
+        tables=lambda: lattice.make_tables(made),
+    )
+
+
+def report(play, folder):
+    """Write the paths and figures of a run; see `warprun.envs.catalysis.analysis`."""
+    # Only now, for the solver of exact paths needs numba.
+    from warprun.envs.catalysis import analysis
+
+    return analysis.report(play, folder)

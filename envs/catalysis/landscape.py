@@ -157,8 +157,8 @@ def _check(made, name, accept_below_reference):
     below = int(np.count_nonzero(made.energy < made.reference - 1e-6))
     if below and not accept_below_reference:
         raise UserError(
-            f"env.pes={name}: {below} cells lie below the reference {made.reference:g}, down to {made.energy.min():g}, and would earn as much"
-            " as the best; set env.reference, or env.accept_below_reference=true if that is meant"
+            f"env.pes={name}: {below} cells lie below the reference {made.reference:g}, down to {made.energy.min():g}, and would earn"
+            " as much as the best; set env.reference, or env.accept_below_reference=true if that is meant"
         )
 
 

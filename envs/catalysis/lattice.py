@@ -13,9 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from warprun.environment import Box, Discrete, float32, int32, single_agent
-from warprun.envs.catalysis.landscape import fewest_steps, landscape
-from warprun.errors import UserError
+from warprun.environment import float32, int32
 from warprun.math import clip, cos, pi, sin, sqrt, where
 from warprun.random import randint
 
@@ -30,6 +28,7 @@ class Params(NamedTuple):
     start_jitter: int = 0  # cells by which the start may be off in each direction, drawn for each episode
     minimum_image: bool = False  # measure distances to the goal's nearest periodic image, in observations and in the shaping
     shaping: float = 0.0  # reward for a step closer to the goal, potential-based: the best path stays the best
+    energy_shaping: float = 0.0  # the same for a step down in energy, per unit of energy
     discount: float = 0.99  # of the potential; the agent's gamma
 
 
@@ -103,8 +102,8 @@ def step(s, action, p, tables):
     energy = tables.energy[x, y, z - tables.z_lower]
     arrived = (x == tables.goal_x) & (y == tables.goal_y) & (z == tables.goal_z)
     reward = where(cancelled, -1.0, clip(-energy / tables.energy_scale, -1.0, 0.0)) + where(arrived, tables.goal_reward, 0.0)
-    # A cell's potential is minus the moves that lead from it to the goal.
-    shaping = p.shaping * (moves_to_goal(s.x, s.y, s.z, p, tables) - p.discount * moves_to_goal(x, y, z, p, tables))
+    before = tables.energy[s.x, s.y, s.z - tables.z_lower]
+    shaping = cost_to_come(s.x, s.y, s.z, before, p, tables) - p.discount * where(arrived, 0.0, cost_to_come(x, y, z, energy, p, tables))
     return State(x, y, z), reward + shaping, arrived
 
 
@@ -114,11 +113,12 @@ def apart(a, b, size, images):
     return int32(where(images, min(straight, int32(size - straight)), straight))
 
 
-def moves_to_goal(x, y, z, p, tables):
-    """Return how many moves lead from a cell to the goal, or to its nearest image."""
+def cost_to_come(x, y, z, energy, p, tables):
+    """Return minus the potential of a cell: the moves from it to the goal, and its energy, which a barrier shows before it is crossed."""
     images = p.minimum_image & tables.periodic
     across = apart(x, tables.goal_x, tables.nx, images) + apart(y, tables.goal_y, tables.ny, images)
-    return float32(int32(across + abs(z - tables.goal_z)))
+    moves = float32(int32(across + abs(z - tables.goal_z)))
+    return p.shaping * moves + p.energy_shaping * min(energy, tables.energy_scale)
 
 
 def distance(s, p, tables):
@@ -134,61 +134,28 @@ def observe(s, p, tables):
     return float32(s.x) / float32(tables.nx), float32(s.y) / float32(tables.ny), float32(s.z) / tables.nz, distance(s, p, tables)
 
 
+def rise(x, y, z, here, tables):
+    """Return how much higher a cell next to one of energy `here` is, within -2..2; one beyond an edge counts as a wall."""
+    wrapped_x, wrapped_y = around(x, tables.nx), around(y, tables.ny)
+    level = int32(z - tables.z_lower)
+    beyond = (level < 0) | (level >= tables.layers) | (((wrapped_x != x) | (wrapped_y != y)) & (tables.periodic == 0))
+    level = within(level, tables.layers)
+    return where(beyond, 2.0, clip(tables.energy[wrapped_x, wrapped_y, level] - here, -2.0, 2.0))
+
+
+def observe_neighbours(s, p, tables):
+    here = tables.energy[s.x, s.y, s.z - tables.z_lower]
+    return (
+        *observe_periodic(s, p, tables),
+        rise(int32(s.x + 1), s.y, s.z, here, tables),
+        rise(int32(s.x - 1), s.y, s.z, here, tables),
+        rise(s.x, int32(s.y + 1), s.z, here, tables),
+        rise(s.x, int32(s.y - 1), s.z, here, tables),
+        rise(s.x, s.y, int32(s.z + 1), here, tables),
+        rise(s.x, s.y, int32(s.z - 1), here, tables),
+    )
+
+
 def observe_periodic(s, p, tables):
     x, y = 2.0 * pi * float32(s.x) / float32(tables.nx), 2.0 * pi * float32(s.y) / float32(tables.ny)
     return sin(x), cos(x), sin(y), cos(y), float32(s.z) / tables.nz, distance(s, p, tables)
-
-
-TIME_LIMIT = 500
-"""Steps of an episode, as published."""
-
-
-def task(options, time_limit):
-    """Return the landscape of the options; a goal beyond the time limit is a UserError."""
-    made = landscape(**options)
-    if fewest_steps(made) > time_limit:
-        raise UserError(
-            f"the goal {list(made.goal)} cannot be reached: it is {fewest_steps(made)} moves from the start, and env.time_limit={time_limit}"
-        )
-    return made
-
-
-def environment(
-    scenario=None,
-    pes=None,
-    start=None,
-    goal=None,
-    goal_reward=None,
-    reference=None,
-    energy_scale=None,
-    periodic=None,
-    accept_below_reference=False,
-    periodic_observation=False,
-    time_limit=TIME_LIMIT,
-):
-    """Make the environment of a scenario or a surface; its options are the arguments."""
-    options = {
-        "scenario": scenario,
-        "pes": pes,
-        "start": start,
-        "goal": goal,
-        "goal_reward": goal_reward,
-        "reference": reference,
-        "energy_scale": energy_scale,
-        "periodic": periodic,
-        "accept_below_reference": accept_below_reference,
-    }
-    made = task(options, time_limit)
-    if not isinstance(periodic_observation, bool):
-        raise UserError(f"env.periodic_observation={periodic_observation} must be true or false")
-    return single_agent(
-        state=State,
-        observation=Box(6 if periodic_observation else 4),
-        action=Discrete(6),
-        reset=reset,
-        step=step,
-        observe=observe_periodic if periodic_observation else observe,
-        params=Params,
-        time_limit=time_limit,
-        tables=lambda: make_tables(made),
-    )

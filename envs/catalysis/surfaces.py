@@ -69,7 +69,9 @@ def published(name):
     """Return a published grid of energies (eV) from the data folder. Raises UserError where it is missing or altered."""
     path = data.folder("catalysis") / name
     if not path.is_file():
-        raise UserError(f"{path} is missing: `warprun data catalysis` fetches it, or set WARPRUN_DATA_DIR to a folder with catalysis/{name}")
+        raise UserError(
+            f"{path} is missing: `warprun data catalysis` fetches it, or set WARPRUN_DATA_DIR to a folder with catalysis/{name}"
+        )
     data.check(path, PUBLISHED[name])
     return read(path)
 

@@ -15,13 +15,21 @@ def roll(name, n_envs, threads=1, horizon=8, collects=2, seed=0):
     return record(make(case.environment, name, n_envs=n_envs, threads=threads, horizon=horizon, seed=seed, vary=dict(case.vary)), collects)
 
 
-def assert_same(a, b, n_envs=None):
-    """Compare bit for bit; of the first environments only, where `n_envs` is given."""
+def assert_same(a, b):
+    """Compare bit for bit."""
     for name in a.keys() - {"episodes", "returns"}:
-        if ".state." in name:
-            np.testing.assert_array_equal(a[name][:n_envs], b[name][:n_envs], err_msg=name)
-        else:
-            np.testing.assert_array_equal(a[name][:, :n_envs], b[name][:, :n_envs], err_msg=name)
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def assert_close(a, b, n_envs):
+    """Compare the first environments: integers exactly, floats up to the rounding of fused multiply-adds.
+
+    The last tile, if it is not full, is computed without SIMD, and there LLVM may fuse other multiplications and additions.
+    """
+    for name in a.keys() - {"episodes", "returns"}:
+        part = slice(n_envs) if ".state." in name else (slice(None), slice(n_envs))
+        rtol = 1e-5 if a[name].dtype.kind == "f" else 0
+        np.testing.assert_allclose(a[name][part], b[name][part], rtol=rtol, atol=rtol, err_msg=name)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -36,7 +44,7 @@ def test_threads_change_nothing(name, n_envs):
 def test_other_environments_change_nothing(name):
     many = roll(name, 100)
     for n_envs in (1, 37):
-        assert_same(roll(name, n_envs), many, n_envs)
+        assert_close(roll(name, n_envs), many, n_envs)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,10 +7,6 @@ import pytest
 
 from tests.engine.rollouts import CASES, CPU, load, roll_out, start
 
-TOLERANCE = 2e-6
-"""Relative to 1 + |value|, after up to 16 steps: compiled code fuses multiplications and additions, plain Python does not."""
-
-
 @pytest.fixture(scope="module")
 def others(tmp_path_factory):
     """Return the rollouts of the other targets, by target and case; both processes run at once."""
@@ -28,7 +24,7 @@ def test_trajectories_are_the_same(others, target, case):
     for name, array in expected.items():
         assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name
         if array.dtype.kind == "f":
-            np.testing.assert_allclose(found[name], array, rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
+            np.testing.assert_allclose(found[name], array, rtol=CASES[case].tolerance, atol=CASES[case].tolerance, err_msg=name)
         else:  # discrete actions, masks, ends, integer states
             np.testing.assert_array_equal(found[name], array, err_msg=name)
 

@@ -98,7 +98,9 @@ def layer_table(network: Mlp, parameters: torch.Tensor) -> tuple[np.ndarray, int
     `parameters` is the flat tensor that the layers are views of. The policy's outputs and the value are the last rows.
     """
     trunks = [network.policy_trunk] + ([network.value_trunk] if network.value_trunk is not None else [])
-    row = features = trunks[0][0].in_features
+    first = trunks[0][0]
+    assert isinstance(first, nn.Linear)
+    row = first.in_features
     table: list[Layer] = []
 
     def add(linear: nn.Linear, in_row: int, out_row: int, activation: int, adds: int = 0) -> None:
@@ -116,7 +118,6 @@ def layer_table(network: Mlp, parameters: torch.Tensor) -> tuple[np.ndarray, int
     outputs = network.policy_head.out_features
     add(network.policy_head, ends[0], row, LINEAR, adds=int(len(trunks) == 1))
     add(network.value_head, ends[-1], row + outputs, LINEAR)
-    assert features > 0
     return np.array(table, np.int64), row + outputs + 1
 
 

@@ -78,9 +78,25 @@ def fingerprint(functions: list[types.FunctionType]) -> str:
     digest = hashlib.sha256(f"{numba.__version__} {sys.version_info[:2]} {options} {products}".encode())
     for function in reached(functions):
         code = function.__code__
-        named = [(name, value) for name, value in _named_globals(function) if not isinstance(value, types.FunctionType)]
-        digest.update(repr((function.__name__, _content(code), function.__defaults__, named)).encode())
+        digest.update(repr((function.__name__, _content(code), function.__defaults__, _constants(function))).encode())
     return digest.hexdigest()
+
+
+def _constants(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """Return what a function reads from its module, from other modules and from enclosing functions, where it is data.
+
+    Numba compiles such values in, whatever their type, so a cached kernel is right for these only.
+    """
+    code = function.__code__
+    found: list[tuple[str, Any]] = []
+    for name in sorted(_global_names(code)):
+        value = function.__globals__.get(name)
+        found.append((name, value))
+        if isinstance(value, types.ModuleType):
+            found += [(f"{name}.{attribute}", getattr(value, attribute, None)) for attribute in sorted(set(code.co_names))]
+    found += [(name, cell.cell_contents) for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)]
+    data = (bool, int, float, str, tuple, np.generic)
+    return [(n, v.tobytes() if isinstance(v, np.ndarray) else v) for n, v in found if isinstance(v, (*data, np.ndarray))]
 
 
 def _content(code: types.CodeType) -> tuple[Any, ...]:
@@ -174,7 +190,7 @@ def is_cached(module: types.ModuleType) -> bool:
     return any(Path(module.__file__).parent.glob("**/*.nbc"))
 
 
-def explain(error: NumbaError, functions: list[types.FunctionType]) -> UserError:
+def explain(error: Exception, functions: list[types.FunctionType]) -> UserError:
     """Turn Numba's pages into one line: file, line, function and what is wrong there."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     files = {f.__code__.co_filename for f in reached(functions)}

@@ -27,13 +27,13 @@ class CpuKernels:
 
     def __call__(self, kernel: str, row: int, now: int) -> None:
         """Run `kernel` on row `row` of the trajectory; `now` counts the steps since the run began, modulo 2^32."""
-        function, now = getattr(self._module, kernel), np.uint32(now & 0xFFFFFFFF)
-        self._threads.share(lambda begin, end, _: function(begin, end, row, now, *self._fixed), self._tiles)
+        function, clock = getattr(self._module, kernel), np.uint32(now & 0xFFFFFFFF)
+        self._threads.share(lambda begin, end, _: function(begin, end, row, clock, *self._fixed), self._tiles)
 
     def rollout(self, steps: int, greedy: bool, now: int, fused: tuple[Any, ...]) -> None:
         """Run `steps` steps from row 0 in one kernel; `fused` is what `fused_arrays` made."""
-        function, now = self._module.rollout, np.uint32(now & 0xFFFFFFFF)
-        self._threads.share(lambda begin, end, n: function(begin, end, n, steps, greedy, 0, now, *self._fixed, *fused), self._tiles)
+        function, clock = self._module.rollout, np.uint32(now & 0xFFFFFFFF)
+        self._threads.share(lambda begin, end, n: function(begin, end, n, steps, greedy, 0, clock, *self._fixed, *fused), self._tiles)
 
     def fused_arrays(self, environment: Environment, networks: Mapping[str, Network], taken: Trajectory) -> tuple[Any, ...]:
         """Return each group's network, values and the memory for one block of activations and the policy outputs of a tile, per thread."""

@@ -210,7 +210,7 @@ class Engine:
     def _guarded(self, launch: Callable[[], None]) -> None:
         try:
             launch()
-        except NumbaError as error:
+        except (NumbaError, KeyError) as error:  # numba-cuda raises KeyError for a numpy function that it does not know
             raise kernels.explain(error, self._functions) from error
 
 

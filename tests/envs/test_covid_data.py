@@ -1,0 +1,130 @@
+"""Where the data of the COVID-19 economy come from, what becomes of bad ones, and what bad settings say."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from warprun.cli import run
+from warprun.compose import compose
+from warprun.envs.covid import data, environment, model, tables
+from warprun.errors import UserError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cached() -> Path:
+    try:
+        return data.fetch_data()
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch) -> Path:
+    """Point to a cache without data, on a machine without a network."""
+    monkeypatch.setenv("WARPRUN_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("PIP_INDEX_URL", f"file://{tmp_path}/nothing")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    data.load.cache_clear()
+    yield tmp_path / "covid"
+    data.load.cache_clear()
+
+
+def wheel(folder: Path, contents: dict[str, bytes]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(folder / data.WHEEL, "w") as archive:
+        for name, content in contents.items():
+            archive.writestr(f"{data.SOURCE}/{name}", content)
+    return folder / data.WHEEL
+
+
+def test_numbers_of_the_data():
+    found = data.load()
+    assert (found.states[[0, 4, 50]] == ["Alabama", "California", "Wyoming"]).all()
+    assert found.population.sum() == found.us_population == 328737916
+    assert found.filter_weight[0, 0] == -0.8623685240745544  # Alabama's, in the published table
+    assert found.filter_weight[4, 0] == 1.3083926439285278
+    assert found.unemployed[81, 4] == pytest.approx(1778050.035)
+    assert (found.payment[found.payment > 0] == [274e9, 142e9, 386e9]).all()
+    fades = (model.FADE_1, model.FADE_2, model.FADE_3, model.FADE_4, model.FADE_5)
+    np.testing.assert_allclose(fades, np.exp(-1 / found.filter_time), rtol=0, atol=5e-9)
+    assert tables.output(found)[0] == pytest.approx(320.806, abs=5e-4)
+    assert tables.output(found)[1].sum() == pytest.approx(5.881e10, rel=1e-4)
+
+
+def test_offline_it_says_what_to_do_and_leaves_nothing(empty_cache, capsys):
+    with pytest.raises(UserError, match="pip download --no-deps ai-economist==1.7.1") as told:
+        data.fetch_data()
+    assert "\n" not in str(told.value)
+    assert not empty_cache.exists()
+    assert run(["data", "covid"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", data.FILES)
+def test_altered_files_are_refused(empty_cache, name):
+    given = wheel(empty_cache, {name: b"altered" for name in data.FILES})
+    with pytest.raises(UserError, match="fitted_params.json in .* is not the published file"):
+        data.fetch_data()
+    with pytest.raises(UserError, match=f"{name} in .* is not the published file"):
+        data._member(given, name, data.FILES[name])
+    assert sorted(path.name for path in empty_cache.iterdir()) == [data.WHEEL]
+
+
+def test_truncated_and_incomplete_archives_are_refused(empty_cache):
+    given = wheel(empty_cache, {"fitted_params.json": b"x" * 1000})
+    with pytest.raises(UserError, match="no whole ai-economist"):
+        data._member(given, "model_constants.json", "")
+    given.write_bytes(given.read_bytes()[:200])
+    with pytest.raises(UserError, match="no whole ai-economist"):
+        data.fetch_data()
+    assert sorted(path.name for path in empty_cache.iterdir()) == [data.WHEEL]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered"])
+def test_a_damaged_cache_is_refused(cached, empty_cache, damage):
+    empty_cache.mkdir()
+    path = empty_cache / data.CACHED
+    if damage == "truncated":
+        path.write_bytes(cached.read_bytes()[:1000])
+    else:
+        with np.load(cached) as arrays:
+            np.savez(path, **(dict(arrays) | {"population": arrays["population"] + 1}))
+    with pytest.raises(UserError, match="delete it and run `warprun data covid`"):
+        data.load()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"start": "2020-13-01"}, "env.options.start=2020-13-01 is no date"),
+        ({"start": "2019-12-01"}, "an episode from 2020-02-21 to 2021-04-30"),
+        ({"start": "2022-01-01"}, "an episode from 2020-02-21 to 2021-04-30"),
+        ({"vaccine_start": "soon"}, "env.options.vaccine_start=soon is no date"),
+        ({"vaccine_interval": 0}, "env.options.vaccine_interval=0"),
+        ({"real_policies": 1}, "true or false"),
+        ({"time_limit": 601}, "at most 600 days"),
+        ({"time_limit": 438, "real_policies": True}, "history from 2020-03-22 has 437 days"),
+    ],
+)
+def test_bad_options_are_told_in_one_line(options, said):
+    with pytest.raises(UserError, match=said) as told:
+        made = environment(**options)
+        made.tables(**made.options)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("agent.groups.governor.gamma=0.5", "no such group; did you mean 'governors'"),
+        ("env.options.begin=2020-03-22", "no option 'begin'"),
+        ("env.time_limit=601", "at most 600 days"),
+    ],
+)
+def test_bad_overrides_are_told_before_a_run(override, said):
+    with pytest.raises(UserError, match=said):
+        compose(["env=covid", override])
