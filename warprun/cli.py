@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import redirect_stderr
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ warprun: reinforcement learning at very high data throughput, for environments t
   warprun eval [RUN|latest] [episodes=100] [greedy=true] [checkpoint=last] [device=auto] [seed=0] [output_root=outputs]
                                                        the mean return of a trained agent
   warprun envs                                         the environments there are
+  warprun bench [KEY=VALUE ...] [sizes=10,100,1000] [threads=1,2] [out=outputs/bench]
+                                                       throughput by number of environments: table, JSON, picture
   warprun data ENV                                     fetch and check the data that an environment needs
 
 Groups (own files in ./conf/GROUP/NAME.yaml are found, too)
@@ -116,7 +119,7 @@ def _dispatch(arguments: list[str]) -> int:
     verb, rest = ("train", arguments)
     if arguments and not arguments[0].startswith(("-", "~")) and "=" not in arguments[0]:
         verb, rest = arguments[0], arguments[1:]
-    verbs = {"train": _train, "eval": _evaluate, "envs": _envs, "data": _data}
+    verbs = {"train": _train, "eval": _evaluate, "envs": _envs, "data": _data, "bench": _bench}
     if verb not in verbs:
         raise UserError(f"unknown verb {verb!r}{nearest(verb, verbs)} (there are: {', '.join(verbs)}; a setting is written key=value)")
     return verbs[verb](rest)
@@ -161,7 +164,14 @@ def _show(arguments: list[str]) -> int:
 
 
 def _evaluate(arguments: list[str]) -> int:
-    settings: dict[str, Any] = {"episodes": 100, "greedy": True, "device": "auto", "seed": 0, "output_root": "outputs", "checkpoint": "last"}
+    settings: dict[str, Any] = {
+        "episodes": 100,
+        "greedy": True,
+        "device": "auto",
+        "seed": 0,
+        "output_root": "outputs",
+        "checkpoint": "last",
+    }
     names = [argument for argument in arguments if "=" not in argument]
     if len(names) > 1:
         raise UserError(f"eval takes one run, not {len(names)}: {' '.join(names)}")
@@ -181,7 +191,9 @@ def _evaluate(arguments: list[str]) -> int:
     prepare(settings["device"])
     from warprun.evaluate import evaluate_run
 
-    result = evaluate_run(folder, settings["episodes"], settings["greedy"], settings["device"], settings["seed"], _LINES[settings["checkpoint"]])
+    result = evaluate_run(
+        folder, settings["episodes"], settings["greedy"], settings["device"], settings["seed"], _LINES[settings["checkpoint"]]
+    )
     from rich import print as show
     from rich.table import Table
 
@@ -235,6 +247,34 @@ def _envs(arguments: list[str]) -> int:
     from warprun.listing import print_environments
 
     print_environments()
+    return DONE
+
+
+def _bench(arguments: list[str]) -> int:
+    lists: dict[str, Any] = {"sizes": [10, 100, 1_000, 10_000, 100_000], "threads": [0], "out": "outputs/bench"}
+    rest = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if key in ("sizes", "threads") and equals:
+            lists[key] = [_convert(key, part, 1) for part in value.strip("[]").split(",")]
+            if min(lists[key]) < 1:
+                raise UserError(f"{argument}: numbers must be at least 1")
+        elif key == "out" and equals:
+            lists["out"] = value
+        else:
+            rest.append(argument)
+    from warprun.compose import compose
+    from warprun.config import check
+
+    config = compose(rest)
+    for n_envs in lists["sizes"]:
+        check(replace(config, n_envs=n_envs))
+    from warprun.bench import bench, report
+    from warprun.build import threads
+
+    counts = [count or threads(config) for count in lists["threads"]]
+    found = bench(config, lists["sizes"], counts)
+    report(found, Path(lists["out"]), f"{config.env.name}, {config.agent.name}, {config.device}")
     return DONE
 
 

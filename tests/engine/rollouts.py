@@ -42,6 +42,8 @@ class Case:
     time_limit: int | None = 5
     """Several truncations in a rollout."""
     vary: tuple[tuple[str, tuple[float, float]], ...] = ()
+    exploration: tuple[float, float, float] | None = None
+    """Of policies that give no distributions."""
     options: tuple[tuple[str, Any], ...] = ()
     data: bool = False
     """Whether it needs what its module's `fetch_data` fetches."""
@@ -67,6 +69,8 @@ CASES = {
     "pendulum": Case("warprun.envs.pendulum"),
     "market": Case("tests.environments.market", time_limit=6, vary=(("imitation", (0.1, 0.5)),)),
     "crane": Case("tests.environments.crane", time_limit=None),
+    "market_exploring": Case("tests.environments.market", time_limit=6, exploration=(0.3, 0.2, 0.4)),
+    "crane_exploring": Case("tests.environments.crane", exploration=(0.3, 0.2, 0.4)),
     "catalysis": Case("warprun.envs.catalysis", vary=(("shaping", (0.0, 1.0)),), options=(("observation", "neighbours"),)),
     "catalysis_continuous": Case("warprun.envs.catalysis", options=(("continuous", True), ("pes", "muller_brown"))),
     "covid": Case(
@@ -132,7 +136,10 @@ def record(engine: Engine, collects: int, seed: int = 0) -> Arrays:
 def roll_out(name: str, device: Device, **changes: Any) -> Arrays:
     """Return the rollouts of a case on a device."""
     case = replace(CASES[name], **changes)
-    engine = make(case.environment, name, device=device, n_envs=case.n_envs, horizon=case.horizon, vary=dict(case.vary), seed=2**40 + 3)
+    options: dict[str, Any] = {"n_envs": case.n_envs, "horizon": case.horizon, "vary": dict(case.vary), "seed": 2**40 + 3}
+    if case.exploration:
+        options["exploration"] = {g.name: torch.tensor(case.exploration, device=device.torch) for g in case.environment.groups}
+    engine = make(case.environment, name, device=device, **options)
     return record(engine, case.collects)
 
 

@@ -46,11 +46,13 @@ def program(case):
     """Return the kernel module of a case and the types of what its kernels take."""
     environment, n_varied = CASES[case].environment, len(CASES[case].vary)
     target = target_for(environment, "cuda")
-    written = write(environment, case, target, tuple(name for name, _ in CASES[case].vary))
+    explores = CASES[case].exploration is not None
+    written = write(environment, case, target, tuple(name for name, _ in CASES[case].vary), explores=explores)
     module = kernels.load_module(case, written.source, written.functions | {"CACHE": False})
     taken = trajectory.allocate(environment, 4, 2, torch.device("cpu"))
-    arrays = store.allocate(store.layout(environment, target, 2, n_varied), torch.device("cpu")) | store.shared_names(taken)
+    arrays = store.allocate(store.layout(environment, target, 2, n_varied, explores), torch.device("cpu")) | store.shared_names(taken)
     values = {name: tensor.numpy() for name, tensor in arrays.items()}
+    values |= {f"{group.name}_exploration": np.zeros(3, np.float32) for group in environment.groups}
     values |= {"row": 0, "n_envs": 2, "now": np.uint32(0), "seed_low": np.uint32(0), "seed_high": np.uint32(0)}
     values |= {"p": typed(environment.params()), "vary_bounds": np.zeros((n_varied, 2), np.float32)}
     if environment.tables:

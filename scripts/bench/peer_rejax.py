@@ -1,0 +1,55 @@
+"""rejax's PPO on gymnax; A2C's work is PPO with one epoch of one minibatch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnax
+import jax
+from peer_work import CLIP, ENTROPY_COEF, GAMMA, HORIZON, LAMBDA, LEARNING_RATE, MAX_NORM, VALUE_COEF, Iterate, Work
+from rejax import PPO
+
+
+class OneDone(type(gymnax.make("CartPole-v1")[0])):  # type: ignore[misc]
+    """gymnax's CartPole with the five results of a step that rejax knows, not the six of newer versions of gymnax."""
+
+    def step(self, key: Any, state: Any, action: Any, params: Any = None) -> tuple[Any, ...]:
+        obs, state, reward, terminated, truncated, info = super().step(key, state, action, params)
+        return obs, state, reward, terminated | truncated, info
+
+
+def make(n_envs: int, horizon: int, width: int, epochs: int, minibatches: int, learning_rate: float = LEARNING_RATE) -> Any:
+    """Return rejax's PPO with tanh units and the coefficients of all peers, nothing normalised but advantages."""
+    return PPO.create(
+        env=OneDone(),
+        agent_kwargs={"activation": "tanh", "hidden_layer_sizes": (width, width)},
+        num_envs=n_envs,
+        num_steps=horizon,
+        num_epochs=epochs,
+        num_minibatches=minibatches,
+        learning_rate=learning_rate,
+        gamma=GAMMA,
+        gae_lambda=LAMBDA,
+        clip_eps=CLIP,
+        vf_coef=VALUE_COEF,
+        ent_coef=ENTROPY_COEF,
+        max_grad_norm=MAX_NORM,
+        normalize_observations=False,
+        normalize_rewards=False,
+        skip_initial_evaluation=True,
+    )
+
+
+def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
+    """Return four of rejax's iterations in one compiled call; `variant` is the generator of random numbers."""
+    jax.config.update("jax_default_prng_impl", variant)
+    agent = make(n_envs, HORIZON, work.width, work.epochs, work.minibatches)
+    several = jax.jit(lambda state: jax.lax.fori_loop(0, 4, lambda _, state: agent.train_iteration(state), state), donate_argnums=0)
+    state = agent.init_state(jax.random.key(0))
+
+    def iterate() -> int:
+        nonlocal state
+        state = jax.block_until_ready(several(state))
+        return 4 * HORIZON * n_envs
+
+    return iterate, f"PPO, {work.epochs} epochs x {work.minibatches} minibatches, jit of 4 iterations, random numbers: {variant}"

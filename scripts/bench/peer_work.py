@@ -1,0 +1,46 @@
+"""The work that every peer does, and how many floating-point operations it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+FEATURES, ACTIONS, TIME_LIMIT = 4, 2, 500
+"""Of CartPole-v1."""
+HORIZON = 16
+"""Steps of every environment in a rollout."""
+GAMMA, LAMBDA, VALUE_COEF, ENTROPY_COEF, MAX_NORM, CLIP = 0.99, 0.95, 0.5, 0.01, 0.5, 0.2
+LEARNING_RATE = 1e-3
+SOLVED_AT, EPISODES = 475.0, 128
+"""Greedy mean return at which CartPole-v1 counts as solved, and the episodes that it is the mean of."""
+
+Iterate = Callable[[], int]
+"""Does a piece of the work and returns how many environment steps it had; nothing is under way when it returns."""
+
+
+class Work(NamedTuple):
+    """A rollout of HORIZON steps, and what is learnt from it."""
+
+    label: str
+    learner: str
+    """none, a2c or ppo."""
+    width: int
+    """Units in each of the two hidden layers, tanh."""
+    epochs: int
+    minibatches: int
+
+    def flop_per_step(self) -> float:
+        """Return the operations of the matrix products alone, for a trunk that policy and value share; a multiply-add is two."""
+        hidden = 2.0 * self.width * self.width
+        heads = 2.0 * self.width * (ACTIONS + 1)
+        forward = 2.0 * FEATURES * self.width + hidden + heads
+        # Backward: the gradient of every weight, and slopes of every layer's input but the observation's.
+        return forward + self.epochs * (2 * forward + hidden + heads)
+
+
+WORKS = {
+    "rollout-64": Work("rollout, 64-64", "none", 64, 0, 0),
+    "a2c-64": Work("A2C, 64-64", "a2c", 64, 1, 1),
+    "a2c-32": Work("A2C, 32-32", "a2c", 32, 1, 1),
+    "ppo-64": Work("PPO 4 x 4, 64-64", "ppo", 64, 4, 4),
+}

@@ -1,0 +1,43 @@
+"""`warprun bench`: the numbers it reports and the files it writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from warprun import cli
+from warprun.bench import flops_per_step
+from warprun.engine import peak
+
+
+def test_bench_writes_what_it_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("warprun.bench.SECONDS", 0.02)
+    out = tmp_path / "bench"
+    assert cli.run(["bench", "env=cartpole", "agent=a2c", "sizes=10,100", "threads=1", "device=cpu", f"out={out}"]) == 0
+    measured = json.loads((out / "bench.json").read_text())["measurements"]
+    assert [m["n_envs"] for m in measured] == [10, 100]
+    for m in measured:
+        assert m["path"] == "fused"
+        assert m["rollout_steps_per_s"] > m["training_steps_per_s"] > 0
+        assert 0 < m["update_share"] < 1
+        assert 0 < m["limit_share"] < 1
+        assert m["bytes_per_env"] > 16 * 4 * 4  # 16 observations of 4 float32
+    assert "n_envs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["sizes=0"], ["sizes=many"], ["threads=0"], ["nonsense=1"], ["sizes=1e12"]])
+def test_what_cannot_be_measured_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["bench", *arguments]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_operations_of_a_step() -> None:
+    # A layer of n weights: n multiplications and n additions forward, twice as many backward, and forward again to learn.
+    assert flops_per_step(weights=100, passes=0) == 200
+    assert flops_per_step(weights=100, passes=4) == 200 + 4 * 600
+
+
+def test_the_peak_is_that_of_a_processor() -> None:
+    assert 1e9 < peak.measure(1) < 1e12
