@@ -1,5 +1,6 @@
 #!/bin/bash
-# Check warprun on a machine with a CUDA GPU: the tests marked `gpu`, and two short trainings, whose speed and return are printed as a table.
+# Check warprun on a machine with a CUDA GPU: the tests marked `gpu`, two short trainings, whose speed and return are
+# printed as a table, and the throughput for 1,000 to 100,000 environments.
 #
 #   bash scripts/gpu_check.sh       in a checkout, with warprun and its extras `test` and `cuda12` or `cuda13` installed
 #
@@ -58,5 +59,6 @@ for agent in ("a2c", "ppo"):
     good &= status["state"] == "solved"
 sys.exit(not good)
 END
+"$python" -m warprun.cli bench env=cartpole agent=a2c device=cuda sizes=1000,10000,100000 out="$work/bench" || failed=1
 if [[ $failed == 0 ]]; then echo "gpu_check: passed"; else echo "gpu_check: failed" >&2; fi
 exit $failed
