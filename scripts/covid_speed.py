@@ -184,7 +184,9 @@ def main() -> int:
         print(f"| {n:,} | {wall:,.0f} | {cpu:,.0f} |", flush=True)
     if chosen.numpy:
         print(f"\nNumPy, {counts[-1]:,} environments: {numpy_simulation(counts[-1]):,.0f} env steps/s by CPU time")
-    print("\n| environments | rollout, s | transfer, s | training, s | env steps/s | by CPU time | of the GEMM rate |\n|---|---|---|---|---|---|---|")
+    print(
+        "\n| environments | rollout, s | transfer, s | training, s | env steps/s | by CPU time | of the GEMM rate |\n|---|---|---|---|---|---|---|"
+    )
     splits, rate = [], gemm_rate()
     for n in counts:
         split, threads = training(n, chosen.seconds)

@@ -127,7 +127,7 @@ def check(config: Config) -> None:
     environment, _ = load_environment(config.env)
     _check_environment(config.env, environment)
     agent_config.check_groups(agent, [group.name for group in environment.groups])
-    agent_config.check_run(agent, config.total_steps)
+    agent_config.check_run(agent, environment, config.n_envs, config.total_steps)
     _check_spaces(agent, environment)
     _check_run_dir(config.run_dir)
     if config.device == "cuda":

@@ -34,7 +34,8 @@ class Evaluator:
         self.engine.compile()
 
     def play(self, greedy: bool) -> dict[str, float]:
-        """Return the mean return, its standard deviation over episodes, and the mean length; for several groups each its own, too.
+        """Return the mean return, its standard deviation over episodes, the mean length, and the share of episodes that did not run into
+        the time limit but terminated; for several groups each its own return, too.
 
         An episode counts until it first ends. `return` of several groups is the mean over groups.
         """
@@ -42,6 +43,7 @@ class Evaluator:
         engine.reset()
         going_on = torch.ones(engine.n_envs, dtype=torch.bool, device=engine.device.torch)
         length = torch.zeros(engine.n_envs, device=engine.device.torch)
+        terminated = torch.zeros_like(going_on)
         total = {name: torch.zeros_like(length) for name in taken.groups}
         for _ in range(0, self.max_steps, taken.horizon):
             engine.collect(self.agent.act, greedy)
@@ -49,6 +51,7 @@ class Evaluator:
             # The step that ends an episode still counts, those after it are the next one's.
             counts = going_on & (ends.cumsum(0) - ends.long() == 0)
             length += counts.sum(0)
+            terminated |= (taken.terminated & counts).any(0)
             for name, group in taken.groups.items():
                 total[name] += (group.reward.mean(-1) * counts).sum(0)
             going_on &= ~ends.any(0)
@@ -57,6 +60,7 @@ class Evaluator:
         mean = {name: float(returns.mean()) for name, returns in total.items()}
         everyone = torch.stack(list(total.values())).mean(0)
         result = {"return": float(everyone.mean()), "return_std": float(everyone.std(correction=0)), "episode_length": float(length.mean())}
+        result["terminated"] = float(terminated.float().mean())
         if len(mean) > 1:
             result |= {f"{name}/return": value for name, value in mean.items()}
         return result

@@ -43,9 +43,7 @@ class Player:
         self._given = (config, device, agent, seed)
         self.environment, _ = load_environment(config.env)
         self._agent = agent
-        self._engine: Engine = make_engine(
-            config, device, n_envs=1, horizon=1, seed=seed, auto_reset=False, exploration=agent.exploration
-        )
+        self._engine: Engine = make_engine(config, device, n_envs=1, horizon=1, seed=seed, auto_reset=False, exploration=agent.exploration)
 
     def __call__(self, actions: Mapping[str, np.ndarray] | None = None) -> Recording:
         """Record one episode: `actions` is group -> [T, A, C] (T at least the episode's length), None: the agent's greedy ones."""

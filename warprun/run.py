@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import signal
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -119,7 +120,9 @@ class _Run:
 
     def drive(self) -> Result:
         """Train until a limit is reached, the environment is solved, or somebody asks to stop."""
-        handlers = {number: signal.signal(number, self._ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        # Python gives signals to the main thread; a run on another one is stopped by whoever started it.
+        signals = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+        handlers = {number: signal.signal(number, self._ask_to_stop) for number in signals}
         try:
             self._write_status("running")
             status = self._train()

@@ -54,17 +54,20 @@ def slices(made, paths):
     for panel, layer in zip(panels.flat, layers, strict=False):
         image = panel.imshow(above[:, :, layer - made.z_lower].T, origin="lower", cmap="viridis", vmin=low, vmax=high, aspect="auto")
         for x, y in pieces(path.cells):
-            panel.plot(x, y, color="white", linewidth=1, alpha=0.6)
+            panel.plot(x, y, color="black", linewidth=2.5)
+            panel.plot(x, y, color="white", linewidth=1)
         here = path.cells[np.rint(path.cells[:, 2]).astype(int) == layer]
-        panel.plot(here[:, 0], here[:, 1], "o", color=LINES["learned"]["color"], markersize=4)
+        panel.plot(here[:, 0], here[:, 1], "o", color=LINES["learned"]["color"], markersize=5, markeredgecolor="white", markeredgewidth=0.5)
         for cell, mark in ((made.start, "s"), (made.goal, "*")):
             # Filled where it lies in this layer.
             filled = cell[2] == layer
-            panel.plot(cell[0], cell[1], mark, color="white", markersize=8, fillstyle="full" if filled else "none")
+            panel.plot(cell[0], cell[1], mark, color="white", markersize=8, markeredgecolor="black", alpha=1.0 if filled else 0.5)
         panel.set(title=f"z = {layer}", xlabel="x / cells", ylabel="y / cells")
     bar = figure.colorbar(image, ax=panels[:rows, :].ravel().tolist(), shrink=0.8, extend="max")
     bar.set_label("energy above the start")
-    figure.suptitle("The learned path; points lie in the slice, square: start, star: goal (filled in their slice)", fontsize=8)
+    figure.suptitle(
+        "The learned path; points lie in the slice, square: start, star: goal (faint where they lie in another slice)", fontsize=8
+    )
     return figure
 
 

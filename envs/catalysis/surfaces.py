@@ -4,6 +4,7 @@ A surface is an array of energies [x, y, z]. The analytic ones are two-dimension
 """
 
 import urllib.request
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,7 @@ def read(path):
         energy = np.load(path, allow_pickle=False)
     except OSError as error:
         raise UserError(f"env.pes={path}: {error.strerror or 'is no .npy file'}") from None
-    except (ValueError, EOFError):
+    except (ValueError, EOFError, zipfile.BadZipFile):
         raise UserError(f"env.pes={path} is no .npy file of numbers") from None
     if not isinstance(energy, np.ndarray) or energy.dtype.kind not in "fiu":
         raise UserError(f"env.pes={path} is no .npy file of real numbers")

@@ -124,10 +124,7 @@ def convert(wheel: Path) -> Data:
         days = {name: real[name] for name in real}
     names = numbers["US_STATE_IDX_TO_STATE_NAME"]
     bounds = [
-        [
-            [*params[f"{end}_MARGINAL_AGENT_{index}"], params[f"{end}_MARGINAL_PLANNER_{index}"]]
-            for end in ("MIN", "MAX")
-        ]
+        [[*params[f"{end}_MARGINAL_AGENT_{index}"], params[f"{end}_MARGINAL_PLANNER_{index}"]] for end in ("MIN", "MAX")]
         for index in BOUNDS
     ]
     return Data(

@@ -81,9 +81,18 @@ def health_economy(courses: Mapping[str, Any]) -> Any:
     days = min(len(shown.health) for shown in courses.values())
     figure, panel = pyplot.subplots(figsize=(5.4, 4.6), layout="constrained")
     means = {name: (shown.health[:days].mean(0), shown.economy[:days].mean(0)) for name, shown in courses.items()}
-    panel.scatter(*(m[:STATES] for m in means["learned"]), s=9, color=COLORS["learned"], alpha=0.35, linewidth=0, label="learned, each state (pays nothing back)")
+    panel.scatter(
+        *(m[:STATES] for m in means["learned"]),
+        s=9,
+        color=COLORS["learned"],
+        alpha=0.35,
+        linewidth=0,
+        label="learned, each state (pays nothing back)",
+    )
     for name, (health, economy) in means.items():
-        panel.scatter(health[PLANNER], economy[PLANNER], s=70, color=COLORS[name], marker=MARKS[name], edgecolor="white", label=name, zorder=3)
+        panel.scatter(
+            health[PLANNER], economy[PLANNER], s=70, color=COLORS[name], marker=MARKS[name], edgecolor="white", label=name, zorder=3
+        )
     panel.set_xlabel(f"health index, mean of {days} days (0 and 1: the fitted bounds)")
     panel.set_ylabel("economic index")
     panel.grid(alpha=0.2)

@@ -201,11 +201,12 @@ def pass_day(s, level, bound_until, p, tables, t, i, planner):
     return state, reward / p.reward_normalization_factor, False
 
 
-def account(s, p, tables, governors_sum):
+def account(s, p, tables, t, governors_sum):
     cost = BORROWING * float32(s.subsidy) * SUBSIDY_STEP * tables.actors[FULL_SUBSIDY_DAY, PLANNER]
     output = (governors_sum.output - cost) * tables.actors[PER_FULL_OUTPUT, PLANNER]
     reward = welfare(governors_sum.died, output, p.health_priority_planner, tables, PLANNER)
-    return s, reward / p.reward_normalization_factor, False
+    # The last day is an end, not a cut: what would follow is worth nothing to anybody.
+    return s, reward / p.reward_normalization_factor, t + 2 >= tables.calendar.shape[0]
 
 
 def welfare(died, relative_output, priority, tables, i):
@@ -261,9 +262,7 @@ def survey(s, out, tables, t, governors):
     out[9 * STATES + 3] = tables.calendar[t, VACCINE_CLOCK]
 
 
-def environment(
-    start="2020-03-22", vaccine_start="2021-01-12", vaccine_interval=1, real_policies=False, time_limit=EPISODE
-) -> Environment:
+def environment(start="2020-03-22", vaccine_start="2021-01-12", vaccine_interval=1, real_policies=False, time_limit=EPISODE) -> Environment:
     """Make the environment: dates, days between two deliveries of vaccines, and whether history decides instead of the actors."""
     governors = Group(
         "governors",

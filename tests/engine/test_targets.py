@@ -7,6 +7,7 @@ import pytest
 
 from tests.engine.rollouts import CASES, CPU, load, roll_out, start
 
+
 @pytest.fixture(scope="module")
 def others(tmp_path_factory):
     """Return the rollouts of the other targets, by target and case; both processes run at once."""

@@ -66,7 +66,7 @@ def test_offline_it_says_what_to_do_and_leaves_nothing(empty_cache, capsys):
 
 @pytest.mark.parametrize("name", data.FILES)
 def test_altered_files_are_refused(empty_cache, name):
-    given = wheel(empty_cache, {name: b"altered" for name in data.FILES})
+    given = wheel(empty_cache, dict.fromkeys(data.FILES, b"altered"))
     with pytest.raises(UserError, match="fitted_params.json in .* is not the published file"):
         data.fetch_data()
     with pytest.raises(UserError, match=f"{name} in .* is not the published file"):

@@ -291,10 +291,16 @@ def check_groups(config: AgentConfig, names: Iterable[str]) -> None:
             raise UserError(f"agent.groups.{name}: the environment has no such group; {_nearest(name, names)}")
 
 
-def check_run(config: AgentConfig, total_steps: int) -> None:
-    """Raise a UserError if a run of `total_steps` environment steps has no room for what `config` wants."""
-    if isinstance(config, OffPolicyConfig) and config.warmup >= total_steps:
+def check_run(config: AgentConfig, environment: Environment, n_envs: int, total_steps: int) -> None:
+    """Raise a UserError if a run of `total_steps` environment steps of `n_envs` environments has no room for what `config` wants."""
+    if not isinstance(config, OffPolicyConfig):
+        return
+    if config.warmup >= total_steps:
         raise UserError(f"agent.warmup={config.warmup}: the run has only total_steps={total_steps}, so nothing would be learned")
+    for group in environment.groups:
+        capacity = group_config(config, group.name).replay.capacity
+        if n_envs * group.size > capacity:
+            raise UserError(f"agent.replay.capacity={capacity}: a single step of n_envs={n_envs} has {n_envs * group.size} transitions")
 
 
 def replay_bytes(config: AgentConfig, environment: Environment) -> int:

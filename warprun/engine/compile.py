@@ -16,7 +16,6 @@ from typing import Any
 import numba
 import numpy as np
 from numba import njit
-from numba.core.errors import NumbaError
 
 from warprun.engine import simd
 from warprun.errors import UserError

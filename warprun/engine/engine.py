@@ -17,7 +17,8 @@ from warprun.engine.check import check_functions
 from warprun.engine.cpu import CpuKernels
 from warprun.engine.device import Device
 from warprun.engine.mlp import Network
-from warprun.engine.source import Target, write
+from warprun.engine.source import write
+from warprun.engine.statements import Target
 from warprun.engine.trajectory import Trajectory
 from warprun.environment import Environment
 from warprun.errors import UserError
@@ -40,10 +41,11 @@ class Episodes:
 class Engine:
     """Steps `n_envs` copies of an environment and keeps the last `horizon` steps as a trajectory.
 
-    `params` is a NamedTuple of numbers, `tables` one of numpy arrays and numbers (or None), `vary` maps parameters to (low, high), from which
-    every environment draws them anew for every episode. `exploration` is for policies that give the values of choices, or real actions,
-    and not distributions: per group the numbers by which actions are then drawn, [3] float32 on the device, read at each step (the share
-    of actions that are uniform, and standard deviation and reversion of the noise, see `sampling.explore_real`). `announce` is told, in a line, when kernels have to be compiled.
+    `params` is a NamedTuple of numbers, `tables` one of numpy arrays and numbers (or None); `vary` maps parameters to (low, high), from
+    which every environment draws them anew for every episode. `exploration` is for policies that give the values of choices, or real
+    actions, and not distributions: per group the numbers by which actions are then drawn, [3] float32 on the device, read at each step
+    (the share of actions that are uniform, and standard deviation and reversion of the noise, see `sampling.explore_real`). `announce`
+    is told, in a line, when kernels have to be compiled.
     """
 
     def __init__(

@@ -1,29 +1,21 @@
 """Writes the kernels of one environment as a Python module, as a person would write them by hand.
 
 The kernels are `reset`, `sample` and `greedy` (actions from what the policies give) and `step`. They are the same statements for
-every target; what differs is what stands around them:
-
-    cpu     one thread owns a tile of environments; `for actor ... for lane ...` loops, of which LLVM vectorises the inner one
-    thread  CUDA, one actor per environment: one GPU thread runs one environment, no loops
-    block   CUDA, several actors per environment: one block runs one environment, its threads share the actors, a barrier
-            stands between phases
-
-State lies in tiles [tile, slot, actor, lane]. Lanes are neighbouring environments: SIMD lanes on CPU, neighbouring threads on CUDA.
+every target; what stands around them for each target is in `statements.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from warprun.engine.mlp import infer
 from warprun.engine.sampling import best_choice, best_gaussian, explore_choice, explore_real, sample_choice, sample_gaussian, to_bounds
+from warprun.engine.statements import Statements, Target, lanes
 from warprun.environment import ARGUMENTS, Box, Environment, Field, Group, MultiDiscrete, arguments
 from warprun.random import ACTION, EXPLORATION, RESET, STEP, VARIATION, Rng, uniform
-
-Target = Literal["cpu", "thread", "block"]
 
 
 @dataclass(frozen=True)
@@ -35,17 +27,6 @@ class Program:
     """Globals of the module: the functions and classes of the environment, by the name that the source uses."""
     arguments: tuple[str, ...]
     """What every kernel takes: `row`, `now`, `n_envs`, `seed_low`, `seed_high`, ... , then the arrays of the store by name."""
-
-
-def lanes(target: Target, environment: Environment) -> int:
-    """Return how many environments lie side by side in a tile: a compile-time constant of the layout."""
-    if target == "block":
-        return 1  # the threads of a block are actors, so actors lie side by side
-    if target == "thread":
-        return 32  # a warp
-    # A tile should stay in the first-level cache; 64 lanes are four AVX-512 vectors of float32.
-    slots = sum(group.size * sum(f.slots for f in group.fields) for group in environment.groups)
-    return 64 if slots <= 128 else 16
 
 
 def write(
@@ -62,15 +43,10 @@ def write(
 
 
 @dataclass
-class _Writer:
-    environment: Environment
-    target: Target
+class _Writer(Statements):
     vary: tuple[str, ...]
     auto_reset: bool
     explores: bool
-    lines: list[str] = field(default_factory=list)
-    depth: int = 0
-    functions: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         env = self.environment
@@ -339,9 +315,8 @@ class _Writer:
                 if group.mask:
                     called = self.use(f"{group.name}_{group.mask.__name__}", group.mask)
                     with self.block(f"for k in range({group.masked_actions}):"):
-                        self.line(
-                            f"{self.entry(group, 'mask', 'k', group.masked_actions)} = {called}({self.call(group, arguments(group.mask), 0)})"
-                        )
+                        allowed = f"{called}({self.call(group, arguments(group.mask), 0)})"
+                        self.line(f"{self.entry(group, 'mask', 'k', group.masked_actions)} = {allowed}")
 
     def observe_actor(self, group: Group, array: str, at: str) -> None:
         """Write what an actor sees to its place in `array`, whose environments begin at index 0."""
@@ -404,11 +379,10 @@ class _Writer:
         logits = f"{group.name}_logits"
         with self.per_actor(group):
             if group.mask:
-                with (
-                    self.block(f"for k in range({group.masked_actions}):"),
-                    self.block(f"if not {self.entry(group, 'mask', 'k', group.masked_actions)}:"),
-                ):
-                    self.line(f"{logits}[k, actor, {self.at}] = -np.inf")
+                with self.block(f"for k in range({group.masked_actions}):"):
+                    # No branch: which actions are allowed is hard to predict.
+                    given, allowed = f"{logits}[k, actor, {self.at}]", self.entry(group, "mask", "k", group.masked_actions)
+                    self.line(f"{given} = {given} if {allowed} else np.float32(-np.inf)")
             self.line(f"rng = {self.rng(self.source(group, purpose))}")
             yield logits
 
@@ -547,104 +521,8 @@ class _Writer:
         env = "first + lane" if self.target == "cpu" else "env"
         return f"{made}(seed_low, seed_high, np.uint32({env}), now, np.uint32({source}))"
 
-    # What differs between targets ------------------------------------------------------------------------------------------
-
-    @property
-    def part(self) -> str:
-        """Cut a row of a rollout array down to this tile, so that the lane is its index."""
-        return "[first:last]" if self.target == "cpu" else ""
-
-    def rows(self, group: Group, width: int = 1) -> str:
-        """Cut a flat row [N * A * width] of a rollout array down to this tile."""
-        count = group.size * width
-        return f"[first * {count} : last * {count}]" if self.target == "cpu" else ""
-
-    def entry(self, group: Group, array: str, component: int | str = 0, width: int = 1) -> str:
-        """Name the number of this actor in a flat row of a rollout array."""
-        return f"{group.name}_{array}[{self.index(group, self.at, component, width)}]"
-
-    def index(self, group: Group, at: str, component: int | str, width: int) -> str:
-        # With the sizes written out LLVM knows how far neighbouring lanes are apart, without which it vectorises nothing.
-        actor = f"({at})" if group.size == 1 else f"(({at}) * {group.size} + actor)"
-        return actor if width == 1 else f"{actor} * {width} + {component}"
-
-    @property
-    def at(self) -> str:
-        """Index of the environment in a row of a rollout array."""
-        return "lane" if self.target == "cpu" else "env"
-
-    @contextmanager
-    def per_actor(self, group: Group) -> Iterator[None]:
-        if self.target == "cpu":
-            with self.block(f"for actor in range({group.size}):"), self.block("for lane in range(count):"):
-                yield
-        elif self.target == "block":
-            with self.block(f"for actor in range(thread, {group.size}, threads):"):
-                yield
-        else:
-            yield
-
-    @contextmanager
-    def per_environment(self) -> Iterator[None]:
-        if self.target == "cpu":
-            with self.block("for lane in range(count):"):
-                yield
-        else:
-            with self.one_thread():
-                yield
-
-    @contextmanager
-    def per_reduction(self, n: int) -> Iterator[None]:
-        if self.target == "cpu":
-            with self.block("for lane in range(count):"):
-                yield
-        elif self.target == "block":
-            with self.block(f"if thread == {n} % threads:"):
-                yield
-        else:
-            yield
-
-    @contextmanager
-    def one_thread(self) -> Iterator[None]:
-        if self.target == "block":
-            with self.block("if thread == 0:"):
-                yield
-        else:
-            yield
-
-    def barrier(self) -> None:
-        if self.target == "block":
-            self.line("cuda.syncthreads()")
-
-    # Text -------------------------------------------------------------------------------------------------------------------
-
     def has_noise(self, group: Group) -> bool:
         return self.explores and isinstance(group.action, Box)
 
     def reads_itself(self, group: Group) -> bool:
         return any(p.group == group.name and group.name in arguments(p.function) for p in self.environment.phases) and group.size > 1
-
-    def use(self, name: str, value: Any) -> str:
-        """Give the module a global and return its name; functions of the same name and other content get a number."""
-        unique, n = name, 1
-        while self.functions.get(unique, value) is not value:
-            n += 1
-            unique = f"{name}{n}"
-        self.functions[unique] = value
-        return unique
-
-    def line(self, text: str = "") -> None:
-        self.lines.append("    " * self.depth + text if text else "")
-
-    def comment(self, text: str) -> None:
-        self.line(f"# {text}")
-
-    @contextmanager
-    def block(self, head: str) -> Iterator[None]:
-        self.line(head)
-        self.depth += 1
-        before = len(self.lines)
-        yield
-        if len(self.lines) == before:
-            self.line("pass")
-        self.depth -= 1

@@ -7,7 +7,7 @@ from math import prod
 import torch
 
 from warprun.engine import trajectory
-from warprun.engine.source import Target, lanes
+from warprun.engine.statements import Target, lanes
 from warprun.environment import Box, Environment, arguments
 
 Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
