@@ -29,7 +29,7 @@ CASES = {
     "er2_fine": [*TUNED, "total_steps=2e7"],
 }
 HEADER = """\
-| scenario | solved | discounted return, share of the optimum, min | success, sampled, min | steps of the path | highest energy above the start / eV, max \
+| scenario | solved | share of the optimum, min | success, sampled, min | steps of the path | highest energy above start, max \
 | env steps | wall s, median | CPU s, median |
 |---|---|---|---|---|---|---|---|---|
 """

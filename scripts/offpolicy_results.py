@@ -2,8 +2,8 @@
 
     python scripts/offpolicy_results.py [--seeds 5] [--only CASE ...] [--many] [--threads N] [--write]
 
-Each run is `warprun.train([...])` in a process of its own, to its last step, one after the other; every checkpoint is then evaluated over 100
-episodes that no run has seen. --many is the second table, thousands of environments by wall time, where runs stop at the bar.
+Each run is `warprun.train([...])` in a process of its own, to its last step, one after the other; every checkpoint is then evaluated over
+100 episodes that no run has seen. --many is the second table, thousands of environments by wall time, where runs stop at the bar.
 """
 
 import argparse
@@ -42,7 +42,8 @@ import json, sys
 import warprun
 from warprun.evaluate import evaluate_run
 result = warprun.train(sys.argv[2:])
-found = {name: evaluate_run(result.folder, 100, True, "auto", 2**40, line)["return"] for name, line in (("best", "best"), ("last", "checkpoints"))}
+lines = {"best": "best", "last": "checkpoints"}
+found = {name: evaluate_run(result.folder, 100, True, "auto", 2**40, line)["return"] for name, line in lines.items()}
 json.dump(found | {"env_steps": result.env_steps, "wall_s": round(result.wall_s, 2)}, open(sys.argv[1], "w"))
 """
 
@@ -63,7 +64,8 @@ def row(case: str, bar: float, runs: list[dict[str, Any]], asked: int) -> str:
     best = [run["best"] for run in runs]
     last, steps, wall = (statistics.median(run[key] for run in runs) for key in ("last", "env_steps", "wall_s"))
     reached = sum(value >= bar for value in best)
-    return f"| {case} | {bar:g} | {reached}/{asked} | {min(best):.1f} | {statistics.median(best):.1f} | {last:.1f} | {steps:,.0f} | {wall:.1f} |"
+    of_best = f"{min(best):.1f} | {statistics.median(best):.1f}"
+    return f"| {case} | {bar:g} | {reached}/{asked} | {of_best} | {last:.1f} | {steps:,.0f} | {wall:.1f} |"
 
 
 def main() -> int:

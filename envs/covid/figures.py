@@ -87,7 +87,7 @@ def health_economy(courses: Mapping[str, Any]) -> Any:
         color=COLORS["learned"],
         alpha=0.35,
         linewidth=0,
-        label="learned, each state (pays nothing back)",
+        label="learned, each state (keeps its subsidies)",
     )
     for name, (health, economy) in means.items():
         panel.scatter(

@@ -219,11 +219,11 @@ def welfare(died, relative_output, priority, tables, i):
 
 
 def may_set(k, s, t):
-    return k == 0 or t >= s.bound_until
+    return (k == 0) | (t >= s.bound_until)
 
 
 def may_subsidize(k, t):
-    return k == 0 or t % SUBSIDY_INTERVAL == 0
+    return (k == 0) | (t % SUBSIDY_INTERVAL == 0)
 
 
 def look(s, out, tables, t, i, planner):

@@ -151,14 +151,16 @@ def first_state(key: jax.Array, work: Work, n_envs: int) -> State:
 
 
 def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
-    """Return four iterations in one compiled call; `variant` is the generator of random numbers."""
+    """Return some iterations in one compiled call; `variant` is the generator of random numbers."""
     jax.config.update("jax_default_prng_impl", variant)
-    several = jax.jit(lambda state: jax.lax.fori_loop(0, 4, lambda _, state: iteration(state, work), state), donate_argnums=0)
+    # A call of its own costs some tens of microseconds: nothing for many environments.
+    together = max(1, 4_000 // n_envs)
+    several = jax.jit(lambda state: jax.lax.fori_loop(0, together, lambda _, state: iteration(state, work), state), donate_argnums=0)
     state = jax.jit(lambda key: first_state(key, work, n_envs))(jax.random.key(0))
 
     def iterate() -> int:
         nonlocal state
         state = jax.block_until_ready(several(state))
-        return 4 * HORIZON * n_envs
+        return together * HORIZON * n_envs
 
-    return iterate, f"jit of 4 iterations, random numbers: {variant}"
+    return iterate, f"jit of {together} iterations, random numbers: {variant}"

@@ -41,15 +41,17 @@ def make(n_envs: int, horizon: int, width: int, epochs: int, minibatches: int, l
 
 
 def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
-    """Return four of rejax's iterations in one compiled call; `variant` is the generator of random numbers."""
+    """Return some of rejax's iterations in one compiled call; `variant` is the generator of random numbers."""
     jax.config.update("jax_default_prng_impl", variant)
     agent = make(n_envs, HORIZON, work.width, work.epochs, work.minibatches)
-    several = jax.jit(lambda state: jax.lax.fori_loop(0, 4, lambda _, state: agent.train_iteration(state), state), donate_argnums=0)
+    # A call of its own costs some tens of microseconds: nothing for many environments.
+    together = max(1, 4_000 // n_envs)
+    several = jax.jit(lambda state: jax.lax.fori_loop(0, together, lambda _, state: agent.train_iteration(state), state), donate_argnums=0)
     state = agent.init_state(jax.random.key(0))
 
     def iterate() -> int:
         nonlocal state
         state = jax.block_until_ready(several(state))
-        return 4 * HORIZON * n_envs
+        return together * HORIZON * n_envs
 
-    return iterate, f"PPO, {work.epochs} epochs x {work.minibatches} minibatches, jit of 4 iterations, random numbers: {variant}"
+    return iterate, f"PPO, {work.epochs} epochs x {work.minibatches} minibatches, jit of {together} iterations, random numbers: {variant}"

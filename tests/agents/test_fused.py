@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from warprun.envs import acrobot, cartpole, mountain_car_continuous
 
 from tests.agents.helpers import environment
 from tests.environments import market
@@ -19,6 +18,7 @@ from warprun.agents.ppo import PPO, ppo_loss
 from warprun.engine.device import choose
 from warprun.engine.engine import Engine
 from warprun.environment import Box, Discrete, Environment, MultiDiscrete, Space
+from warprun.envs import acrobot, cartpole, mountain_car_continuous
 
 CPU = torch.device("cpu")
 ENVIRONMENTS = {

@@ -1,4 +1,4 @@
-"""The ring of transitions and its draws: against the golden numbers, by statistics, and both forms of every operation against each other."""
+"""The ring of transitions and its draws: against the golden numbers, by statistics, and both forms of every operation together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def single(space: Space, features: int = 1) -> Environment:
     return Environment((group,), (Phase("one", base.reset),), time_limit=50)
 
 
-def make(env: Environment, form: ModuleType = replay_cpu, n_step: int = 1, gamma: float = 0.9, batch_size: int = 8, **config: Any) -> Replay:
+def make(
+    env: Environment, form: ModuleType = replay_cpu, n_step: int = 1, gamma: float = 0.9, batch_size: int = 8, **config: Any
+) -> Replay:
     found = Replay(ReplayConfig(**config), env.groups[0], CPU, batch_size=batch_size, n_step=n_step, gamma=gamma, seed=5)
     found.operations = form
     return found

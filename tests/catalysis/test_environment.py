@@ -42,8 +42,7 @@ def test_random_walks_equal_the_reference(scenario):
             reference.reset()
     reference.reset()
     taken.groups["agent"].action[:, 0, 0, 0] = torch.from_numpy(actions)
-    for row in range(STEPS):
-        walk.step(row)
+    walk.retrace()
     reached = cut = 0
     seen, rewards = taken.groups["agent"].obs[:, 0, 0].numpy(), taken.groups["agent"].reward[:, 0, 0].numpy()
     expected = np.empty((STEPS, 5))
@@ -70,8 +69,7 @@ def walked(actions, params=None, **options):
     walk = engine(n_envs=len(actions), horizon=actions.shape[1], params=params, **options)
     taken = walk.trajectory
     taken.groups["agent"].action[:, :, 0, 0] = torch.from_numpy(actions.T.copy())
-    for row in range(actions.shape[1]):
-        walk.step(row)
+    walk.retrace()
     return taken.groups["agent"], taken, walk
 
 

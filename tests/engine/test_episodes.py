@@ -132,3 +132,24 @@ def test_varied_parameters_hold_for_an_episode_and_lie_in_their_bounds():
 def test_parameters_that_do_not_vary_keep_what_they_are_set_to():
     engine = make(clockwork.environment, "clockwork", params=clockwork.Params(weight=7.5))
     assert (engine.trajectory.groups["agent"].obs[0, :, 0, WEIGHT] == 7.5).all()
+
+
+@pytest.mark.parametrize("case", ["cartpole", "market"])
+def test_retracing_equals_stepping(case):
+    """Twice, for a rollout begins where the one before ended."""
+    engines = [make(CASES[case].environment, case, horizon=8, n_envs=70, seed=3) for _ in range(2)]
+    for round_ in range(2):
+        for engine in engines:
+            for group in engine.trajectory.groups.values():
+                group.action.copy_(torch.randint(0, 2, group.action.shape, generator=torch.Generator().manual_seed(round_)))
+        engines[0].retrace()
+        if round_:
+            engines[1].carry_over()
+        for row in range(8):
+            engines[1].step(row)
+        first, second = (engine.trajectory for engine in engines)
+        assert torch.equal(first.terminated, second.terminated)
+        for name, group in first.groups.items():
+            assert torch.equal(group.obs, second.groups[name].obs)
+            assert torch.equal(group.reward, second.groups[name].reward)
+    assert engines[0].steps == engines[1].steps == 16

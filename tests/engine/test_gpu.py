@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from warprun.envs import cartpole
 
 from tests.engine.rollouts import CASES, CPU, make, roll_out
 from warprun.agents import agent_class
 from warprun.agents.config import NetworkConfig
 from warprun.engine.device import Device
+from warprun.envs import cartpole
 
 pytestmark = pytest.mark.gpu
 

@@ -129,7 +129,7 @@ class DeterministicLearner(OffPolicyLearner[DDPGConfig | TD3Config]):
         config, actor, critics = self.config, self.actor, self.critics
         if self.fuses or self.device.type != "cpu" or config.optimizer.name != "adam":
             return
-        features = parts[0].in_features
+        features = int(parts[0].in_features)  # type: ignore[arg-type]
         act = layer_rows(parts, actor.parameters, features)  # type: ignore[arg-type]
         tables, row = [], features + act[-1].n_out if act else 0
         for critic in critics.network.each:  # type: ignore[union-attr]

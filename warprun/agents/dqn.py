@@ -17,9 +17,7 @@ from warprun.engine.mlp import Network
 from warprun.environment import Discrete, Group
 
 
-def dqn_target(
-    next_target: torch.Tensor, next_online: torch.Tensor | None, reward: torch.Tensor, discount: torch.Tensor
-) -> torch.Tensor:
+def dqn_target(next_target: torch.Tensor, next_online: torch.Tensor | None, reward: torch.Tensor, discount: torch.Tensor) -> torch.Tensor:
     """Return reward + discount Q'(s', a) [B]: a is the best by `next_online` [B, n] (double) or, without it, by `next_target` [B, n]."""
     best = (next_target if next_online is None else next_online).argmax(-1, keepdim=True)
     return reward + discount * next_target.gather(-1, best).squeeze(-1)

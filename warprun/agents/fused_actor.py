@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from warprun.agents.normalization import ObservationNormalizer
-from warprun.engine.mlp import ACTIVATIONS, LINEAR, RELU, TANH, Layer, Network
+from warprun.engine.mlp import LINEAR, RELU, TANH, Layer, Network
 
-CODES: dict[type[nn.Module], int] = {nn.Tanh: TANH, nn.ReLU: RELU}
+CODES: dict[type, int] = {nn.Tanh: TANH, nn.ReLU: RELU}
 
 
 def layer_rows(parts: Sequence[nn.Module], parameters: torch.Tensor, row: int) -> list[Layer] | None:

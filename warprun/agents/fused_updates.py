@@ -154,7 +154,15 @@ def choices_share(share, shares, thread, target, online, double, batch, memory):
             batch.error[begin + c] = error
             terms[VALUE] += block[chosen, c]
             terms[LOSS] += batch.weight[begin + c] * near * (error - float32(0.5) * near)
-        backward(online.parameters, online.layers, memory.judge[thread], memory.judge_slopes[thread], memory.spare[thread], memory.zeros, gradient)
+        backward(
+            online.parameters,
+            online.layers,
+            memory.judge[thread],
+            memory.judge_slopes[thread],
+            memory.spare[thread],
+            memory.zeros,
+            gradient,
+        )
         begin += n
 
 
@@ -200,7 +208,15 @@ def critics_share(share, shares, thread, actor_target, target, online, smoothing
                 batch.error[begin + c] += error / float32(online.outputs.size)
                 terms[VALUE] += block[row, c] / float32(online.outputs.size)
                 terms[LOSS] += batch.weight[begin + c] * error * error
-        backward(online.parameters, online.layers, memory.judge[thread], memory.judge_slopes[thread], memory.spare[thread], memory.zeros, gradient)
+        backward(
+            online.parameters,
+            online.layers,
+            memory.judge[thread],
+            memory.judge_slopes[thread],
+            memory.spare[thread],
+            memory.zeros,
+            gradient,
+        )
         begin += n
 
 
@@ -210,7 +226,12 @@ def actor_share(share, shares, thread, actor, critic, batch, memory):
     gradient[:] = float32(0.0)
     terms[:] = 0.0
     count, features, components = batch.reward.size, batch.obs.shape[1], batch.action.shape[1]
-    block, slopes, act, act_slopes = memory.judge[thread, 0], memory.judge_slopes[thread, 0], memory.act[thread, 0], memory.act_slopes[thread, 0]
+    block, slopes, act, act_slopes = (
+        memory.judge[thread, 0],
+        memory.judge_slopes[thread, 0],
+        memory.act[thread, 0],
+        memory.act_slopes[thread, 0],
+    )
     begin, end = part_of(share, shares, count)
     while begin < end:
         n = min(COLUMNS, end - begin)
@@ -228,7 +249,9 @@ def actor_share(share, shares, thread, actor, critic, batch, memory):
         backward_to_input(critic.parameters, critic.layers, block, slopes, memory.zeros)
         for d in range(components):
             act_slopes[actor.outputs[d]] = slopes[features + d]
-        backward(actor.parameters, actor.layers, memory.act[thread], memory.act_slopes[thread], memory.spare[thread], memory.zeros, gradient)
+        backward(
+            actor.parameters, actor.layers, memory.act[thread], memory.act_slopes[thread], memory.spare[thread], memory.zeros, gradient
+        )
         begin += n
 
 
@@ -256,7 +279,7 @@ def normal_of(key, index, count):
 
 
 def adam_step(gradients, parameters, target, moments, numbers):
-    """Add the gradients of the shares [share, P], clip, move the parameters by Adam and the target after them; return the norm there was."""
+    """Add the gradients of the shares [share, P], clip, move the parameters by Adam and the target after them; return the norm."""
     total = gradients[0]
     for share in range(1, gradients.shape[0]):
         more = gradients[share]
@@ -351,9 +374,8 @@ class FusedUpdates:
 
     def batch(self, transitions: Transitions) -> Batch:
         """Return transitions as arrays."""
-        t = transitions
-        parts = (t.obs, t.action, t.reward, t.discount, t.next_obs, t.weight)
-        return Batch(*(part.numpy() for part in parts), self.error)
+        obs, action, reward, discount, next_obs, weight, _ = (part.numpy() for part in transitions)
+        return Batch(obs, action, reward, discount, next_obs, weight, self.error)
 
     def run(self, kernel: str, *given: Any) -> tuple[float, float]:
         """Run a kernel over all shares; return the means over the batch of the value and the loss."""

@@ -120,7 +120,9 @@ class Replay:
         horizon, n_envs, actors = group.reward.shape
         self.actors = n_envs * actors
         if self.actors > self.config.capacity:
-            raise UserError(f"agent.replay.capacity={self.config.capacity}: a single step of all environments has {self.actors} transitions")
+            raise UserError(
+                f"agent.replay.capacity={self.config.capacity}: a single step of all environments has {self.actors} transitions"
+            )
         for t in range(horizon):
             self.steps += 1
             self.operations.store(self.ring, self.tree, self.place, trajectory, group, t)
@@ -132,7 +134,8 @@ class Replay:
             row, weight = self.operations.draw_by_priority(self.tree, place, self.batch_size, self.seed, number, beta)
         else:
             row, weight = self.operations.draw_alike(place, self.batch_size, self.seed, number, self.ring.reward.device)
-        return Transitions(*self.operations.gather(self.ring, place, row, self.n_step, self.gamma), weight, row)
+        obs, action, reward, discount, next_obs = self.operations.gather(self.ring, place, row, self.n_step, self.gamma)
+        return Transitions(obs, action, reward, discount, next_obs, weight, row)
 
     def judge(self, row: torch.Tensor, error: torch.Tensor) -> None:
         """Give the transitions in `row` [B] priorities by their temporal-difference errors [B]."""

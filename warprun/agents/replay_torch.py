@@ -50,7 +50,7 @@ def draw_by_priority(tree: Tree, place: Place, count: int, seed: int, number: in
 
 
 def find(tree: Tree, mass: torch.Tensor) -> torch.Tensor:
-    """Return the rows, [B] int64, in whose share of the summed priorities `mass` [B] float64 lies: the last one that begins at or before it."""
+    """Return the rows, [B] int64, in whose share of the summed priorities `mass` [B] float64 lies."""
     node = torch.zeros_like(mass, dtype=torch.int64)
     branches = torch.arange(16, device=mass.device)
     below = [tree.sums[int(begin) : int(end)] for begin, end in zip(tree.levels[:-1], tree.levels[1:], strict=True)]

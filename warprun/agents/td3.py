@@ -1,4 +1,4 @@
-"""Twin delayed DDPG: Fujimoto et al. 2018. What it does is in `deterministic`: the smaller of two critics, a delayed actor, smoothed targets."""
+"""Twin delayed DDPG: Fujimoto et al. 2018. What it does is in `deterministic`: two critics, a delayed actor, smoothed targets."""
 
 from __future__ import annotations
 

@@ -35,6 +35,11 @@ class CpuKernels:
         function, clock = self._module.rollout, np.uint32(now & 0xFFFFFFFF)
         self._threads.share(lambda begin, end, n: function(begin, end, n, steps, greedy, 0, clock, *self._fixed, *fused), self._tiles)
 
+    def retrace(self, steps: int, now: int) -> None:
+        """Run `steps` steps from row 0 with the actions that are there, in one kernel."""
+        function, clock = self._module.retrace, np.uint32(now & 0xFFFFFFFF)
+        self._threads.share(lambda begin, end, _: function(begin, end, steps, 0, clock, *self._fixed), self._tiles)
+
     def fused_arrays(self, environment: Environment, networks: Mapping[str, Network], taken: Trajectory) -> tuple[Any, ...]:
         """Return each group's network, values and the memory for one block of activations and the policy outputs of a tile, per thread."""
         arrays: list[Any] = []

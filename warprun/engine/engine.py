@@ -152,6 +152,20 @@ class Engine:
         assert isinstance(self._kernels, CpuKernels)
         self._fused = self._kernels.fused_arrays(self.environment, networks, self.trajectory)
 
+    def retrace(self) -> Trajectory:
+        """Roll out a whole trajectory with the actions that lie in it already; one call for all its steps on CPU."""
+        if not self._begins_now:
+            self.carry_over()
+        if not isinstance(self._kernels, CpuKernels):
+            for row in range(self.trajectory.horizon):
+                self.step(row)
+            return self.trajectory
+        kernels_of_cpu, horizon = self._kernels, self.trajectory.horizon
+        self._guarded(lambda: kernels_of_cpu.retrace(horizon, self.steps))
+        self.steps += horizon
+        self._begins_now = False
+        return self.trajectory
+
     def collect(self, act: Callable[[Trajectory, int], None], greedy: bool = False) -> Trajectory:
         """Roll out a whole trajectory, with sampled actions or the most probable ones.
 

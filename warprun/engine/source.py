@@ -89,9 +89,10 @@ class _Writer(Statements):
             self.line()
             self.kernel(kernel, body)
         if self.target == "cpu":
-            self.line()
-            self.line()
-            self.rollout()
+            for also in (self.rollout, self.retrace):
+                self.line()
+                self.line()
+                also()
         return "\n".join(self.lines) + "\n"
 
     def kernel(self, name: str, body: Callable[[], None]) -> None:
@@ -152,6 +153,14 @@ class _Writer(Statements):
                 with self.block("else:"):
                     self.line(f"sample_tile(tile, {call}, {logits})")
                 self.line(f"step_tile(tile, {call})")
+
+    def retrace(self) -> None:
+        """Write the kernel that takes steps with the actions that are there already."""
+        taken = ", ".join(self.kernel_arguments)
+        self.line("@njit(nogil=True, cache=True, **FLAGS)")
+        with self.block(f"def retrace(first_tile, last_tile, steps, {taken}):"), self.block("for tile in range(first_tile, last_tile):"):
+            with self.block("for t in range(steps):"):
+                self.line(f"step_tile(tile, {taken.replace('row, now,', 'row + t, np.uint32(now + t),')})")
 
     def logits(self) -> list[str]:
         return [f"{group.name}_logits" for group in self.environment.groups]

@@ -1,0 +1,232 @@
+"""Measure warprun against other packages at the same work, interleaved: `python scripts/bench/peers.py --help`.
+
+Every peer is a process of its own that stays for the whole run. For each work all peers are prepared (compiled and warm), then
+measured in turn, round after round; what counts are ratios of medians, and beside wall time the CPU time of the process and its
+children, because other work on the machine takes wall time from everybody, but not evenly. Linux only: CPU times are from /proc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from peer_solve import rejax_command, solve_rounds, warprun_command
+from peer_table import markdown
+from peer_work import WORKS
+
+HERE = Path(__file__).resolve().parent
+PACKAGES = ("warprun", "torch", "numba", "jax", "gymnax", "rejax", "stable-baselines3", "envpool", "gymnasium", "numpy")
+TRAINING = ("a2c-64", "a2c-32", "ppo-64")
+EVERYTHING = tuple(WORKS)
+
+
+class Peer(NamedTuple):
+    """One line of the table for each work that it does."""
+
+    name: str
+    module: str
+    variant: str
+    """What the module's `prepare` makes of it: trunks, generator of random numbers, library of the environments."""
+    trunk: str
+    """shared or separate for policy and value: it is compared with warprun's of the same kind, which is the same arithmetic."""
+    n_envs: int
+    threads: int
+    needs: tuple[str, ...]
+    """Modules that have to be installed."""
+    works: tuple[str, ...]
+
+
+CORES = len(os.sched_getaffinity(0))
+JAX, SB3 = ("jax", "gymnax", "optax"), ("torch", "stable_baselines3")
+OURS = {"shared": "warprun", "separate": "warprun, two trunks"}
+LIMIT = "matrix product"
+# 1,000 environments are what JAX likes best in training on CPU. unsafe_rbg is its fastest generator of random numbers there.
+PEERS = (
+    Peer(LIMIT, "peer_warprun", "product", "shared", 0, CORES, (), EVERYTHING),
+    Peer(OURS["shared"], "peer_warprun", "shared", "shared", 10_000, CORES, (), EVERYTHING),
+    Peer(OURS["separate"], "peer_warprun", "separate", "separate", 10_000, CORES, (), TRAINING),
+    Peer("JAX on gymnax", "peer_jax", "unsafe_rbg", "shared", 10_000, CORES, JAX, ("rollout-64", "a2c-64", "a2c-32", "ppo-64")),
+    Peer("JAX on gymnax", "peer_jax", "unsafe_rbg", "shared", 1_000, CORES, JAX, TRAINING),
+    Peer("rejax", "peer_rejax", "unsafe_rbg", "separate", 10_000, CORES, ("rejax", *JAX), TRAINING),
+    Peer("rejax", "peer_rejax", "unsafe_rbg", "separate", 1_000, CORES, ("rejax", *JAX), TRAINING),
+    Peer("torch on gymnasium", "peer_torch", "gymnasium", "shared", 10_000, CORES, ("torch", "gymnasium"), EVERYTHING),
+    Peer("torch on EnvPool", "peer_torch", "envpool", "shared", 10_000, CORES, ("torch", "envpool"), ("rollout-64", "a2c-64")),
+    Peer("SB3 on gymnasium", "peer_sb3", "gymnasium", "separate", 10_000, 1, (*SB3, "gymnasium"), ("a2c-64", "ppo-64")),
+    Peer("SB3 on EnvPool", "peer_sb3", "envpool", "separate", 10_000, 1, (*SB3, "envpool"), ("a2c-64",)),
+)
+
+
+class Worker:
+    """A peer's process."""
+
+    def __init__(self, peer: Peer) -> None:
+        # Without it torch's threads spin while others could compute, torch's own in the next process among them.
+        environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
+        command = [sys.executable, "-W", "ignore", str(HERE / "peer_worker.py"), peer.module, str(peer.threads)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+    def ask(self, **question: Any) -> dict[str, Any]:
+        """Return the answer to a question, and the CPU seconds that it took."""
+        assert self.process.stdin and self.process.stdout
+        before = cpu_seconds(self.process.pid)
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise EOFError("ended; its last words are above")
+        return json.loads(answer) | {"cpu_s": cpu_seconds(self.process.pid) - before}
+
+    def close(self) -> None:
+        """Let the process end."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return user and system time of a process, its threads and all processes below it, s."""
+    total, below = 0.0, {pid}
+    # In the order of their numbers; a child whose number is lower than its parent's (they wrap around) is found in the next pass.
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        found[int(path.parent.name)] = (int(fields[1]), sum(map(int, fields[11:15])))
+    while more := {child for child, (parent, _) in found.items() if parent in below} - below:
+        below |= more
+    total = sum(found[child][1] for child in below if child in found)
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def missing(peer: Peer) -> list[str]:
+    """Return the modules that `peer` needs and that are not installed."""
+    return [name for name in peer.needs if importlib.util.find_spec(name) is None]
+
+
+def measure(work: str, workers: dict[Peer, Worker], rounds: int, seconds: float, say: Any) -> list[dict[str, Any]]:
+    """Return a row for every peer that does `work`."""
+    rows: dict[Peer, dict[str, Any]] = {}
+    for peer in [peer for peer in workers if work in peer.works]:
+        try:
+            answer = workers[peer].ask(work=work, variant=peer.variant, n_envs=peer.n_envs)
+        except (EOFError, BrokenPipeError) as error:
+            say(f"skipped: {peer.name}, {peer.n_envs} environments: {error}")
+            del workers[peer]
+            continue
+        say(f"{work}: {peer.name}, {peer.n_envs} environments ready after {answer['prepared_s']:.1f} s")
+        settings = answer["settings"]
+        rows[peer] = {"work": work, **peer._asdict(), "settings": settings, "wall": [], "cpu": [], "cores": []}
+    for n in range(rounds):
+        # Every second round the other way round, so that whoever comes after a heavy one is not always the same.
+        for peer in list(rows) if n % 2 == 0 else reversed(list(rows)):
+            answer = workers[peer].ask(seconds=seconds)
+            rows[peer]["wall"].append(answer["steps"] / answer["wall_s"])
+            rows[peer]["cpu"].append(answer["steps"] / max(answer["cpu_s"], 0.01))
+            rows[peer]["cores"].append(answer["cpu_s"] / answer["wall_s"])
+    compare(list(rows.values()))
+    return list(rows.values())
+
+
+def compare(rows: list[dict[str, Any]]) -> None:
+    """Add medians, and the ratio of warprun's to each, to the rows of one work."""
+    for row in rows:
+        for clock in ("wall", "cpu"):
+            row[f"{clock}_median"] = median(row[clock])
+            if row["name"] == LIMIT:
+                # Its steps are multiply-adds.
+                row[f"{clock}_flops"] = 2 * row[f"{clock}_median"]
+                row[f"{clock}_median"] = row[f"{clock}_flops"] / WORKS[row["work"]].flop_per_step()
+    for row in rows:
+        for ours in [ours for ours in rows if ours["name"] == OURS[row["trunk"]]]:
+            for clock in ("wall", "cpu"):
+                row[f"{clock}_ratio"] = ours[f"{clock}_median"] / row[f"{clock}_median"]
+
+
+def main() -> None:
+    """Measure, and write a table and JSON."""
+    parser = argparse.ArgumentParser(description="Throughput of warprun and of its peers at the same work; see docs/performance.md.")
+    parser.add_argument("--rounds", type=int, default=3, help="times that each is measured (default 3)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="for how long at least (default 1.5)")
+    parser.add_argument("--works", nargs="+", default=[*WORKS, "solve"], choices=[*WORKS, "solve"], help="what is measured")
+    parser.add_argument("--out", type=Path, default=Path("outputs/bench"), help="folder for peers.md and peers.json")
+    asked = parser.parse_args()
+    start = time.perf_counter()
+
+    def say(line: str) -> None:
+        print(f"[{time.perf_counter() - start:5.0f} s] {line}", flush=True)
+
+    load = [os.getloadavg()[0]]
+    absent = {peer.name: missing(peer) for peer in PEERS if missing(peer)}
+    skipped = [f"skipped: {name}: not installed: {', '.join(modules)}" for name, modules in absent.items()]
+    for line in skipped:
+        say(line)
+    workers = {peer: Worker(peer) for peer in PEERS if peer.name not in absent and set(peer.works) & set(asked.works)}
+    rows = []
+    try:
+        for work in [work for work in asked.works if work in WORKS]:
+            rows += measure(work, workers, asked.rounds, asked.seconds, say)
+    finally:
+        for worker in workers.values():
+            worker.close()
+    solved = []
+    if "solve" in asked.works:
+        with tempfile.TemporaryDirectory() as scratch:
+            commands = {"warprun": warprun_command(scratch)}
+            if "rejax" not in absent:
+                commands["rejax"] = rejax_command(scratch)
+            solved = solve_rounds(commands, asked.rounds, say)
+    load.append(os.getloadavg()[0])
+    found = {
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "load": load,
+        "rounds": asked.rounds,
+        "versions": versions(),
+        "skipped": skipped,
+        "took_s": time.perf_counter() - start,
+        "throughput": rows,
+        "solve": solved,
+    }
+    asked.out.mkdir(parents=True, exist_ok=True)
+    (asked.out / "peers.json").write_text(json.dumps(found, indent=1) + "\n")
+    table = markdown(found)
+    (asked.out / "peers.md").write_text(table)
+    print(table)
+    say(f"written: {asked.out / 'peers.md'}, {asked.out / 'peers.json'}")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what is measured, as far as it is installed."""
+    found = {"python": sys.version.split()[0]}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> str:
+    """Return the processor's name, what SIMD it has, and how many of its cores this process may use."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    told = dict(line.replace("\t", "").split(":", 1) for line in lines if ":" in line)
+    flags = told.get("flags", "").split()
+    simd = next((name for flag, name in (("avx512f", "AVX-512"), ("avx2", "AVX2")) if flag in flags), "no AVX2")
+    return f"{CORES} cores, {told.get('model name', 'processor').strip()}, {simd}"
+
+
+if __name__ == "__main__":
+    main()

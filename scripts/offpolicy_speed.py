@@ -1,0 +1,99 @@
+"""Gradient-plus-environment steps per second of TD3 and DQN against Stable-Baselines3: one machine, one run, interleaved.
+
+    python scripts/offpolicy_speed.py [--rounds 3] [--steps 1500] [--threads N]
+
+One environment, one gradient step for each environment step, the same networks and batches on both sides, no evaluation. What is quoted is
+the median of the ratios of the rounds. Needs stable-baselines3 and gymnasium, which warprun itself does not.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+from warprun.build import fuse, make_agent, make_engine
+from warprun.compose import compose
+from warprun.engine.device import choose
+
+WARMUP = 500
+CASES = {
+    "TD3 pendulum 64-64": ("td3", "pendulum", "Pendulum-v1", [64, 64], 256),
+    "TD3 pendulum 256-256": ("td3", "pendulum", "Pendulum-v1", [256, 256], 256),
+    "DQN cartpole 64-64": ("dqn", "cartpole", "CartPole-v1", [64, 64], 64),
+    "DQN cartpole 256-256": ("dqn", "cartpole", "CartPole-v1", [256, 256], 64),
+}
+
+
+def own(agent_name: str, env: str, hidden: list[int], batch: int, threads: int) -> Callable[[int], None]:
+    """Return a function that takes a number of steps, the warm-up being over."""
+    sizes = ",".join(map(str, hidden))
+    overrides = [f"env={env}", f"agent={agent_name}", "tuned=none", "n_envs=1", f"agent.network.hidden=[{sizes}]"]
+    overrides += [f"agent.batch_size={batch}", f"agent.warmup={WARMUP}", f"concurrency.threads={threads}", "device=cpu"]
+    config = compose(overrides)
+    device = choose("cpu")
+    agent = make_agent(config, device)
+    engine = make_engine(config, device, 1, config.agent.horizon, 0, exploration=agent.exploration)
+    fuse(config, engine, agent)
+    engine.compile()
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            agent.update(engine.collect(agent.act), 0.1)
+
+    run(WARMUP + 20)
+    return run
+
+
+def theirs(agent_name: str, env: str, hidden: list[int], batch: int) -> Callable[[int], None]:
+    """Return the same for Stable-Baselines3."""
+    from stable_baselines3 import DQN, TD3
+
+    common = {"batch_size": batch, "learning_starts": WARMUP, "train_freq": 1, "gradient_steps": 1, "buffer_size": 100_000, "device": "cpu"}
+    model = (TD3 if agent_name == "td3" else DQN)("MlpPolicy", env, policy_kwargs={"net_arch": hidden}, **common)
+    model.learn(WARMUP + 20)
+
+    def run(steps: int) -> None:
+        # learn() begins a new run, whose warm-up has to be over from its first step.
+        model.learning_starts = 0
+        model.learn(steps, reset_num_timesteps=True)
+
+    return run
+
+
+def rate(run: Callable[[int], None], steps: int, threads: int) -> float:
+    """Return steps per second."""
+    torch.set_num_threads(threads)
+    began = time.perf_counter()
+    run(steps)
+    return steps / (time.perf_counter() - began)
+
+
+def main() -> int:
+    """Print the table; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=1500, help="environment steps of a measurement")
+    parser.add_argument("--threads", type=int, default=2)
+    chosen = parser.parse_args()
+    try:
+        import stable_baselines3  # noqa: F401
+    except ImportError:
+        print("offpolicy_speed: needs Stable-Baselines3; run: pip install stable-baselines3", file=sys.stderr)
+        return 2
+    print("| case | warprun steps/s | Stable-Baselines3 steps/s | ratio, median |\n|---|---|---|---|")
+    for name, (agent, env, gym_env, hidden, batch) in CASES.items():
+        ours, other = own(agent, env, hidden, batch, chosen.threads), theirs(agent, gym_env, hidden, batch)
+        pairs = []
+        for _ in range(chosen.rounds):
+            # warprun's kernels bring their own threads, torch has one beside them.
+            pairs.append((rate(ours, chosen.steps, 1), rate(other, chosen.steps, chosen.threads)))
+        mine, peer = (statistics.median(column) for column in zip(*pairs, strict=True))
+        print(f"| {name} | {mine:,.0f} | {peer:,.0f} | {statistics.median(a / b for a, b in pairs):.1f} |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
