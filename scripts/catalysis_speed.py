@@ -22,7 +22,7 @@ HORIZON = 64
 def rates(work: Callable[[], object], steps: int, seconds: float, threads: int) -> tuple[float, float]:
     """Return steps per second of `work`, which takes `steps`, by the wall's clock and by CPU time."""
     work()
-    wall, cpu, count, least = time.perf_counter(), time.process_time(), 0, float("inf")
+    wall, count, least = time.perf_counter(), 0, float("inf")
     while time.perf_counter() - wall < seconds:
         before = time.process_time()
         work()

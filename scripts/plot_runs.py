@@ -29,7 +29,9 @@ def read(run: Path) -> tuple[str, list[dict[str, Any]]]:
             records.append(json.loads(line))
         except ValueError:
             break
-    return f"{config['env']['name']}, {config['agent']['name']}, {config['n_envs']:,} environments", records
+    agent = config["agent"]
+    replay = ", prioritized replay" if agent.get("replay", {}).get("prioritized") else ""
+    return f"{config['env']['name']}, {agent['name']}{replay}, {config['n_envs']:,} environments", records
 
 
 def points(records: list[dict[str, Any]], x: str, y: str) -> tuple[list[float], list[float]]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from warprun.envs.covid.data import load
+from warprun.envs.covid.model import BORROWING
 from warprun.envs.covid.tables import (
     ECONOMY_OFFSET,
     ECONOMY_SLOPE,
@@ -28,7 +29,6 @@ NOTICE = (
     "A proof of concept by its authors (Trott, Srinivasa, van der Wal, Haneuse, Zheng 2021), not for real policy making: "
     "https://github.com/salesforce/ai-economist/blob/master/COVID-19_Simulation-Card.pdf"
 )
-BORROWING = 1.03
 POLICIES = ("learned", "always open", "always closed", "historical")
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 from peer_work import GAMMA, HORIZON, LAMBDA, LEARNING_RATE, MAX_NORM, Iterate, Work
 
 from warprun.build import fuse, make_agent, make_engine
 from warprun.compose import compose
-from warprun.engine import compile as kernels  # sets up Numba, so it comes before numba itself
+from warprun.engine import compile as kernels
 from warprun.engine.device import choose
-from warprun.engine.simd import COLUMNS, WIDTH, multiply
+from warprun.engine.peak import REPEATS, SIZE, SOURCE
+from warprun.engine.simd import COLUMNS, multiply
 from warprun.engine.threads import threads as threads_of_process
 
 
 def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
     """Return an iteration of `work`; `variant` is shared or separate (trunks of policy and value), or product."""
     if variant == "product":
-        return _product(work.width, threads), f"{work.width} x {work.width} by {work.width} x {COLUMNS}, vectors of {WIDTH}"
+        return _product(threads), f"{SIZE} x {SIZE} by {SIZE} x {COLUMNS}"
     config = compose(
         [
             "env=cartpole",
@@ -56,26 +55,14 @@ def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterat
     return (rollout if work.learner == "none" else train), f"{path}, {threads} threads"
 
 
-def _product(width: int, threads: int) -> Iterate:
+def _product(threads: int) -> Iterate:
     """Return an iteration whose "steps" are multiply-adds: products of a layer, in the first cache, on all threads."""
-    import numba
-
-    @numba.njit(nogil=True, fastmath=True)
-    def many(w, start, x, y, count, width):  # type: ignore[no-untyped-def]
-        for _ in range(count):
-            multiply(w, width, 1, start, x, y, width, width)
-
-    assert kernels
-    rng = np.random.default_rng(0)
-    w, start = rng.random(width * width, np.float32), np.zeros(width, np.float32)
-    blocks = [(rng.random(width * COLUMNS, np.float32), np.zeros(width * COLUMNS, np.float32)) for _ in range(threads)]
-    count = 40_000_000_000 // (width * width * COLUMNS) // 40
+    module = kernels.load_module("peak", SOURCE, {"multiply": multiply, "FLAGS": kernels.FLAGS})
+    w, bias = np.zeros(SIZE * SIZE, np.float32), np.zeros(SIZE, np.float32)
+    blocks = [np.zeros((2, SIZE * COLUMNS), np.float32) for _ in range(threads)]
 
     def iterate() -> int:
-        threads_of_process(threads).share(lambda begin, end, n: many(w, start, *blocks[n], count, width), threads)
-        return threads * count * width * width * COLUMNS
+        threads_of_process(threads).share(lambda begin, end, n: module.repeat(REPEATS, w, bias, *blocks[n], SIZE), threads)
+        return threads * REPEATS * SIZE * SIZE * COLUMNS
 
-    begin = time.perf_counter()
-    iterate()
-    assert time.perf_counter() > begin
     return iterate

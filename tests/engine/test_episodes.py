@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.rollouts import make
+from tests.engine.rollouts import CASES, make
 from tests.environments import clockwork
 
 LIMIT = clockwork.environment.time_limit

@@ -46,10 +46,10 @@ class Memory(NamedTuple):
     """What threads write on."""
 
     act: Any
-    """[thread, 1, row, COLUMNS]: activations of an actor."""
+    """[thread, SHARE_BLOCKS, row, COLUMNS]: activations of an actor."""
     act_slopes: Any
     judge: Any
-    """[thread, 1, row, COLUMNS]: activations of critics or of the values of choices."""
+    """[thread, SHARE_BLOCKS, row, COLUMNS]: activations of critics or of the values of choices."""
     judge_slopes: Any
     spare: Any
     """[thread, row, COLUMNS]."""
@@ -124,12 +124,13 @@ def choices_share(share, shares, thread, target, online, double, batch, memory):
     gradient[:] = float32(0.0)
     terms[:] = 0.0
     count = batch.reward.size
-    block, slopes, goal = memory.judge[thread, 0], memory.judge_slopes[thread, 0], memory.target[thread]
+    goal, used = memory.target[thread], 0
     best = memory.act[thread, 0, 0]  # row 0 of the actor's memory: DQN has no actor
     first, choices = online.outputs[0], online.outputs.size
     begin, end = part_of(share, shares, count)
     while begin < end:
         n = min(COLUMNS, end - begin)
+        block, slopes = memory.judge[thread, used], memory.judge_slopes[thread, used]
         for step in range(2 if double else 1):
             # Double: the online network chooses, then the target network says what the choice is worth.
             net = online if double and step == 0 else target
@@ -154,16 +155,10 @@ def choices_share(share, shares, thread, target, online, double, batch, memory):
             batch.error[begin + c] = error
             terms[VALUE] += block[chosen, c]
             terms[LOSS] += batch.weight[begin + c] * near * (error - float32(0.5) * near)
-        backward(
-            online.parameters,
-            online.layers,
-            memory.judge[thread],
-            memory.judge_slopes[thread],
-            memory.spare[thread],
-            memory.zeros,
-            gradient,
-        )
         begin += n
+        used += 1
+    blocks, all_slopes = memory.judge[thread, :used], memory.judge_slopes[thread, :used]
+    backward(online.parameters, online.layers, blocks, all_slopes, memory.spare[thread], memory.zeros, gradient)
 
 
 def critics_share(share, shares, thread, actor_target, target, online, smoothing, batch, memory):
@@ -172,11 +167,12 @@ def critics_share(share, shares, thread, actor_target, target, online, smoothing
     gradient[:] = float32(0.0)
     terms[:] = 0.0
     count, features, components = batch.reward.size, batch.obs.shape[1], batch.action.shape[1]
-    block, slopes, goal, act = memory.judge[thread, 0], memory.judge_slopes[thread, 0], memory.target[thread], memory.act[thread, 0]
+    goal, act, used = memory.target[thread], memory.act[thread, 0], 0
     key = key_of(smoothing.seed_low, smoothing.seed_high, smoothing.number)
     begin, end = part_of(share, shares, count)
     while begin < end:
         n = min(COLUMNS, end - begin)
+        block, slopes = memory.judge[thread, used], memory.judge_slopes[thread, used]
         put(batch.next_obs, begin, n, act, 0)
         forward(actor_target.parameters, actor_target.layers, act)
         put(batch.next_obs, begin, n, block, 0)
@@ -208,16 +204,10 @@ def critics_share(share, shares, thread, actor_target, target, online, smoothing
                 batch.error[begin + c] += error / float32(online.outputs.size)
                 terms[VALUE] += block[row, c] / float32(online.outputs.size)
                 terms[LOSS] += batch.weight[begin + c] * error * error
-        backward(
-            online.parameters,
-            online.layers,
-            memory.judge[thread],
-            memory.judge_slopes[thread],
-            memory.spare[thread],
-            memory.zeros,
-            gradient,
-        )
         begin += n
+        used += 1
+    blocks, all_slopes = memory.judge[thread, :used], memory.judge_slopes[thread, :used]
+    backward(online.parameters, online.layers, blocks, all_slopes, memory.spare[thread], memory.zeros, gradient)
 
 
 def actor_share(share, shares, thread, actor, critic, batch, memory):
@@ -226,15 +216,11 @@ def actor_share(share, shares, thread, actor, critic, batch, memory):
     gradient[:] = float32(0.0)
     terms[:] = 0.0
     count, features, components = batch.reward.size, batch.obs.shape[1], batch.action.shape[1]
-    block, slopes, act, act_slopes = (
-        memory.judge[thread, 0],
-        memory.judge_slopes[thread, 0],
-        memory.act[thread, 0],
-        memory.act_slopes[thread, 0],
-    )
+    block, slopes, used = memory.judge[thread, 0], memory.judge_slopes[thread, 0], 0
     begin, end = part_of(share, shares, count)
     while begin < end:
         n = min(COLUMNS, end - begin)
+        act, act_slopes = memory.act[thread, used], memory.act_slopes[thread, used]
         put(batch.obs, begin, n, act, 0)
         forward(actor.parameters, actor.layers, act)
         put(batch.obs, begin, n, block, 0)
@@ -249,10 +235,10 @@ def actor_share(share, shares, thread, actor, critic, batch, memory):
         backward_to_input(critic.parameters, critic.layers, block, slopes, memory.zeros)
         for d in range(components):
             act_slopes[actor.outputs[d]] = slopes[features + d]
-        backward(
-            actor.parameters, actor.layers, memory.act[thread], memory.act_slopes[thread], memory.spare[thread], memory.zeros, gradient
-        )
         begin += n
+        used += 1
+    blocks, all_slopes = memory.act[thread, :used], memory.act_slopes[thread, :used]
+    backward(actor.parameters, actor.layers, blocks, all_slopes, memory.spare[thread], memory.zeros, gradient)
 
 
 def backward_to_input(parameters, layers, block, slopes, zeros):
@@ -360,10 +346,10 @@ class FusedUpdates:
             return np.zeros(shape, np.float32)
 
         self.memory = Memory(
-            act=zeros(count, 1, act_rows, COLUMNS),
-            act_slopes=zeros(count, 1, act_rows, COLUMNS),
-            judge=zeros(count, 1, judge_rows, COLUMNS),
-            judge_slopes=zeros(count, 1, judge_rows, COLUMNS),
+            act=zeros(count, SHARE_BLOCKS, act_rows, COLUMNS),
+            act_slopes=zeros(count, SHARE_BLOCKS, act_rows, COLUMNS),
+            judge=zeros(count, SHARE_BLOCKS, judge_rows, COLUMNS),
+            judge_slopes=zeros(count, SHARE_BLOCKS, judge_rows, COLUMNS),
             spare=zeros(count, most, COLUMNS),
             zeros=zeros(most),
             target=zeros(count, COLUMNS),

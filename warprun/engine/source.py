@@ -158,9 +158,13 @@ class _Writer(Statements):
         """Write the kernel that takes steps with the actions that are there already."""
         taken = ", ".join(self.kernel_arguments)
         self.line("@njit(nogil=True, cache=True, **FLAGS)")
-        with self.block(f"def retrace(first_tile, last_tile, steps, {taken}):"), self.block("for tile in range(first_tile, last_tile):"):
-            with self.block("for t in range(steps):"):
-                self.line(f"step_tile(tile, {taken.replace('row, now,', 'row + t, np.uint32(now + t),')})")
+        call = taken.replace("row, now,", "row + t, np.uint32(now + t),")
+        with (
+            self.block(f"def retrace(first_tile, last_tile, steps, {taken}):"),
+            self.block("for tile in range(first_tile, last_tile):"),
+            self.block("for t in range(steps):"),
+        ):
+            self.line(f"step_tile(tile, {call})")
 
     def logits(self) -> list[str]:
         return [f"{group.name}_logits" for group in self.environment.groups]
