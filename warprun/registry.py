@@ -82,7 +82,9 @@ def _with_options(made: Any, options: Mapping[str, Any], time_limit: int | None,
     if make:
         made = make(**options, **(limit if "time_limit" in known else {}))
         options = {}
-    return replace(made, options=made.options | options, **limit) if isinstance(made, Environment) else None
+    if not isinstance(made, Environment):
+        return None
+    return replace(made, options={**made.options, **options}, time_limit=made.time_limit if time_limit is None else time_limit)
 
 
 def _folders(package: str) -> list[Path]:
