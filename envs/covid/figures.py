@@ -91,7 +91,14 @@ def health_economy(courses: Mapping[str, Any]) -> Any:
     )
     for name, (health, economy) in means.items():
         panel.scatter(
-            health[PLANNER], economy[PLANNER], s=70, color=COLORS[name], marker=MARKS[name], edgecolor="white", label=name, zorder=3
+            health[PLANNER],
+            economy[PLANNER],
+            s=70,
+            color=COLORS[name],
+            marker=MARKS[name],
+            edgecolor="white",
+            label=name,
+            zorder=4 if name == "learned" else 3,
         )
     panel.set_xlabel(f"health index, mean of {days} days (0 and 1: the fitted bounds)")
     panel.set_ylabel("economic index")
