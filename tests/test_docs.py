@@ -69,7 +69,7 @@ def test_commands_are_accepted(workplace, page):
     workplace(page)
     for command in commands(page):
         words = command[command.index("warprun ") :].split()[1:]
-        if words[0] in ("eval", "envs") or words[0].startswith("--"):
+        if words[0] in ("eval", "envs", "data", "bench") or words[0].startswith("--"):
             continue
         # Of a multirun, every value must be accepted; the first of each will do.
         compose([re.sub(r"=([^,\[]+),.*", r"=\1", word) for word in words if "=" in word and not word.startswith("-")])

@@ -110,6 +110,7 @@ class Config:
     output_root: str = "outputs"
     """Where run folders are made."""
     engine: EngineConfig = field(default_factory=EngineConfig)
+    """How rollouts and updates are computed."""
     eval: EvalConfig = field(default_factory=EvalConfig)
     """Evaluations while training and at its end."""
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
