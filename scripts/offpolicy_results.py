@@ -27,11 +27,14 @@ FEW: dict[str, tuple[list[str], float]] = {
     "mountain_car_continuous_ddpg": (["env=mountain_car_continuous", "agent=ddpg"], 90),
 }
 """Case -> overrides and the bar; what else they need is in conf/tuned."""
-LARGE = ["n_envs=1024", "agent.batch_size=512", "agent.warmup=4096", "agent.replay.capacity=500000"]
+LARGE = ["n_envs=1024", "agent.warmup=4096", "eval.every=25"]
 MANY: dict[str, tuple[list[str], float]] = {
-    "cartpole_dqn": ([*FEW["cartpole_dqn"][0], *LARGE, "agent.gradient_steps=0.01", "total_steps=1e6", "eval.every=50"], 475),
-    "pendulum_td3": ([*FEW["pendulum_td3"][0], *LARGE, "agent.gradient_steps=0.02", "total_steps=1e6", "eval.every=25"], -200),
-    "pendulum_ddpg": ([*FEW["pendulum_ddpg"][0], *LARGE, "agent.gradient_steps=0.02", "total_steps=1e6", "eval.every=25"], -200),
+    "cartpole_dqn": ([*FEW["cartpole_dqn"][0], *LARGE, "agent.gradient_steps=0.04", "total_steps=6e5", "agent.replay.capacity=2e5"], 475),
+    "pendulum_td3": ([*FEW["pendulum_td3"][0], *LARGE, "agent.gradient_steps=0.02", "total_steps=1e6", "agent.replay.capacity=5e5"], -200),
+    "pendulum_ddpg": (
+        [*FEW["pendulum_ddpg"][0], *LARGE, "agent.gradient_steps=0.02", "total_steps=1e6", "agent.replay.capacity=5e5"],
+        -200,
+    ),
 }
 HEADER = """\
 | case | bar | seeds at the bar | best checkpoint, min | median | last checkpoint, median | env steps | wall s, median |

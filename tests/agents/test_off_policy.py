@@ -209,7 +209,7 @@ WRONG = {
     "agent=td3 env=pendulum agent.noise=pink": "agent.noise=pink: unknown; there is gaussian, ou",
     "agent=dqn agent.gradient_steps=0": "agent.gradient_steps=0.0: it must be above 0",
     "agent=td3 env=pendulum agent.epsilon=0.1": "unknown key 'agent.epsilon'",
-    "agent=dqn n_envs=300 agent.replay.capacity=200": "agent.replay.capacity=200: a single step of n_envs=300",
+    "agent=dqn n_envs=300 agent.replay.capacity=280": "agent.replay.capacity=280: a single step of n_envs=300",
 }
 
 
