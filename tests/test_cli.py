@@ -191,7 +191,7 @@ def test_eval_passes_its_settings_on(started, capsys, monkeypatch):
     Path("a_run").mkdir()
     Path("a_run/config.yaml").write_text("seed: 0\n")
     assert cli.run(["eval", "a_run", "episodes=1e3", "greedy=false", "device=cpu", "seed=4"]) == 0
-    assert asked == [(Path("a_run"), 1000, False, "cpu", 4)]
+    assert asked == [(Path("a_run"), 1000, False, "cpu", 4, "checkpoints")]
     assert "12.5" in capsys.readouterr().out
 
 

@@ -17,16 +17,19 @@ def print_environments() -> None:
     if not console.is_terminal:
         console = Console(width=160)  # a file has no width; do not fold its lines
     table = Table("name", "actors", "observation", "action", "time limit", "solved at", "parameters")
+    broken = []
     for env in environment_configs():
-        table.add_row(*_row(env))
+        try:
+            table.add_row(*_row(env))
+        except UserError as error:
+            broken.append(f"{env.name}: {error}")
     console.print(table)
+    for line in broken:
+        console.print(line, style="red", markup=False, soft_wrap=True)
 
 
 def _row(env: EnvConfig) -> tuple[str, ...]:
-    try:
-        environment, _ = load_environment(env)
-    except UserError as error:
-        return env.name, f"[red]{error}[/red]"
+    environment, _ = load_environment(env)
     groups = environment.groups
     return (
         env.name,

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.catalysis.helpers import needs_grids
+from tests.envs.catalysis.helpers import needs_grids
 from warprun.envs.catalysis import optimum, surfaces
 from warprun.envs.catalysis.landscape import Landscape, landscape
 

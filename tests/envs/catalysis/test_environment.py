@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.catalysis.helpers import engine, environment, needs_grids
-from tests.catalysis.reference import Reference
+from tests.envs.catalysis.helpers import engine, environment, needs_grids
+from tests.envs.catalysis.reference import Reference
 from warprun import data
 from warprun.envs.catalysis import continuous
 from warprun.envs.catalysis.landscape import landscape

@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pytest
 
-from tests.catalysis.helpers import environment, needs_grids
+from tests.envs.catalysis.helpers import environment, needs_grids
 from warprun import cli, data
 from warprun.envs.catalysis import fetch_data, surfaces
 from warprun.envs.catalysis.landscape import SCENARIOS, fewest_steps, landscape
