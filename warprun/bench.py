@@ -168,8 +168,8 @@ def _draw(found: Sequence[Measurement], path: Path, title: str) -> None:
     for count in sorted({m.threads for m in found}):
         rows = sorted((m for m in found if m.threads == count), key=lambda m: m.n_envs)
         n_envs = np.array([m.n_envs for m in rows])
-        axes.loglog(n_envs, [m.rollout_steps_per_s for m in rows], "o--", label=f"rollout, {count} threads")
-        axes.loglog(n_envs, [m.training_steps_per_s for m in rows], "o-", label=f"training, {count} threads")
+        axes.loglog(n_envs, [m.rollout_steps_per_s for m in rows], "o--", label=f"rollout, threads={count}")
+        axes.loglog(n_envs, [m.training_steps_per_s for m in rows], "o-", label=f"training, threads={count}")
     axes.set_xlabel("environments")
     axes.set_ylabel("environment steps per second")
     axes.set_title(title, fontsize=10)

@@ -271,10 +271,11 @@ def _bench(arguments: list[str]) -> int:
         check(replace(config, n_envs=n_envs))
     from warprun.bench import bench, report
     from warprun.build import threads
+    from warprun.engine.device import choose
 
     counts = [count or threads(config) for count in lists["threads"]]
     found = bench(config, lists["sizes"], counts)
-    report(found, Path(lists["out"]), f"{config.env.name}, {config.agent.name}, {config.device}")
+    report(found, Path(lists["out"]), f"{config.env.name}, {config.agent.name}, {choose(config.device).kind}")
     return DONE
 
 
