@@ -224,9 +224,11 @@ class Engine:
         self._guarded(lambda: self._kernels(kernel, row, now))
 
     def _guarded(self, launch: Callable[[], None]) -> None:
+        # numba-cuda raises KeyError for a numpy function that it does not know; elsewhere a KeyError is a mistake of our own.
+        refusals = (NumbaError, KeyError) if self.device.kind == "cuda" else (NumbaError,)
         try:
             launch()
-        except (NumbaError, KeyError) as error:  # numba-cuda raises KeyError for a numpy function that it does not know
+        except refusals as error:
             raise kernels.explain(error, self._functions) from error
 
 
