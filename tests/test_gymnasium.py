@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from warprun.engine.compile import device_function
+from tests.compiled import compiled
 from warprun.environment import Box, Environment, arguments
 from warprun.random import RESET, Rng
 
@@ -77,7 +77,7 @@ def test_step(name):
     group, step = environment.group("agent"), environment.phases[0].function
     theirs = gymnasium.make(case.id).unwrapped
     theirs.reset(seed=0)
-    compiled_step, compiled_observe = device_function(step), device_function(group.observe)
+    compiled_step, compiled_observe = compiled(step), compiled(group.observe)
     params = single_precision(environment.params())
     random = np.random.default_rng(20)
     bounds = np.array([b if isinstance(b, tuple) else (-b, b) for b in case.reach])
@@ -132,7 +132,7 @@ def test_spaces_and_time_limit(name):
 def test_reset_distribution(name):
     environment, theirs = load(name), gymnasium.make(CASES[name].id).unwrapped
     group = environment.group("agent")
-    reset = device_function(group.reset)
+    reset = compiled(group.reset)
     params = single_precision(environment.params())
     theirs.reset(seed=11)
     expected, ours = [], []
@@ -153,14 +153,14 @@ def test_plain_python_is_the_same(name):
     """The path of the debugger: a hundred steps as plain Python, each against the compiled step from the same state."""
     environment = load(name)
     group, step = environment.group("agent"), environment.phases[0].function
-    compiled = device_function(step)
+    step_compiled = compiled(step)
     params = environment.params()
     state = call(group.reset, group.reset, params, rng=Rng(u(5), u(0), u(0), u(0), u(RESET << 24)), i=0)
     box = isinstance(group.action, Box)
     for t in range(100):
         action = (f(np.sin(t)),) if box else np.int32(t % group.action.n)
         given = {"action": action, "t": np.int32(t), "i": np.int32(0)}
-        expected = call(step, compiled, single_precision(params), s=group.state(*map(f, state)), **given)
+        expected = call(step, step_compiled, single_precision(params), s=group.state(*map(f, state)), **given)
         state, reward, terminated = call(step, step, params, s=state, **given)
         assert relative(state, expected[0]) < CASES[name].tolerance
         assert relative(reward, expected[1]) < CASES[name].tolerance

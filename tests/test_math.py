@@ -5,6 +5,7 @@ import pytest
 from numba import njit
 
 import warprun.math
+from tests.compiled import compiled
 from warprun.engine.compile import FLAGS, device_function
 
 NAN, INF = float("nan"), float("inf")
@@ -90,7 +91,7 @@ def in_ulps(error: np.ndarray, expected: np.ndarray) -> float:
 LOOPS = {name: loop(name) for name in {case[0] for case in ACCURACY.values()} | {"wrap_angle"}}
 
 
-def compiled(name: str, x: np.ndarray) -> np.ndarray:
+def in_loops(name: str, x: np.ndarray) -> np.ndarray:
     out = np.empty_like(x)
     LOOPS[name](x, out)
     return out
@@ -102,7 +103,7 @@ def plain(name: str, x: np.ndarray) -> np.ndarray:
     return np.array(results)
 
 
-@pytest.mark.parametrize("mode", [compiled, plain])
+@pytest.mark.parametrize("mode", [in_loops, plain])
 @pytest.mark.parametrize("case", ACCURACY)
 def test_accuracy(case, mode):
     name, x, reference, ulps, absolute = ACCURACY[case]
@@ -120,7 +121,7 @@ def test_accuracy(case, mode):
 @pytest.mark.parametrize("name", EDGES)
 def test_edges(name):
     function = getattr(warprun.math, name)
-    both = device_function(function)
+    both = compiled(function)
     for x, expected in EDGES[name].items():
         for f in (function, both):
             np.testing.assert_array_equal(np.float32(f(np.float32(x))), np.float32(expected), err_msg=f"{name}({x})")
@@ -130,11 +131,11 @@ def test_edges(name):
 def test_never_beyond_one(name):
     peaks = np.arange(-30, 30) * (np.pi / 2)
     near = (peaks[:, None] + np.linspace(-2e-3, 2e-3, 4001)).astype(np.float32).ravel()
-    assert np.abs(compiled(name, near)).max() == 1.0
+    assert np.abs(in_loops(name, near)).max() == 1.0
     assert np.abs(plain(name, near[::20])).max() <= 1.0
 
 
-@pytest.mark.parametrize("mode", [compiled, plain])
+@pytest.mark.parametrize("mode", [in_loops, plain])
 def test_wrap_angle(mode):
     x = even(-FAR, FAR, 2_000 if mode is plain else 400_000)
     wrapped = mode("wrap_angle", x)
@@ -146,7 +147,7 @@ def test_wrap_angle(mode):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_atan2():
     function = warprun.math.atan2
-    both = device_function(function)
+    both = compiled(function)
 
     @njit(**FLAGS)
     def run(y, x, out):
@@ -170,7 +171,7 @@ def test_atan2():
 
 def test_choices():
     values = [np.float32(v) for v in (-2.0, -0.5, 0.0, 0.5, 3.0, INF, -INF, NAN)]
-    for transform in (lambda f: f, device_function):
+    for transform in (lambda f: f, compiled):
         minimum, maximum, clip = (transform(f) for f in (warprun.math.minimum, warprun.math.maximum, warprun.math.clip))
         for a in values:
             np.testing.assert_array_equal(clip(a, np.float32(-1.0), np.float32(1.0)), np.clip(a, -1.0, 1.0))

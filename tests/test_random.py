@@ -5,12 +5,13 @@ import pytest
 from numba import njit
 from scipy import stats
 
+from tests.compiled import compiled
 from warprun import random
-from warprun.engine.compile import FLAGS, device_function
+from warprun.engine.compile import FLAGS
 from warprun.random import Rng
 
 u = np.uint32
-philox, bits, uniform, randint, normal = map(device_function, (random.philox, random.bits, random.uniform, random.randint, random.normal))
+philox, bits, uniform, randint, normal = map(compiled, (random.philox, random.bits, random.uniform, random.randint, random.normal))
 
 # Counter, key, result: file kat_vectors of the Random123 distribution, lines "philox4x32 10".
 KNOWN = [

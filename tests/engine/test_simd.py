@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numba import njit
 
 from warprun.engine.compile import FLAGS
-from warprun.engine.simd import COLUMNS, ROWS, multiply, outer
+from warprun.engine.simd import COLUMNS, ROWS, WIDTH, add_row_sums, multiply, outer
 
 SIZES = [(1, 1), (3, 64), (64, 4), (ROWS, ROWS), (ROWS + 1, 7), (50, 50), (64, 64)]
 
@@ -27,6 +32,11 @@ def gradient(g, dy, x):
     rows, terms = g.shape
     flat_dy, flat_x = dy.reshape(dy.size), x.reshape(x.size)
     outer(g.reshape(g.size), flat_dy, dy.shape[1] * COLUMNS, flat_x, x.shape[1] * COLUMNS, rows, terms, dy.shape[0])
+
+
+@njit(**FLAGS)
+def row_sums(g, x):
+    add_row_sums(g, x.reshape(x.size), x.shape[1] * COLUMNS, x.shape[1], x.shape[0])
 
 
 def numbers(*shape: int) -> np.ndarray:
@@ -55,6 +65,28 @@ def test_outer_adds_the_products_of_all_blocks(rows: int, terms: int, blocks: in
     exact = g + np.einsum("njc,nkc->jk", dy.astype(float), x)
     gradient(g, dy, x)
     assert_close(g, exact, blocks * COLUMNS)
+
+
+@pytest.mark.parametrize("rows", [1, 3, ROWS, ROWS + 1, 50])
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_row_sums_of_all_blocks(rows: int, blocks: int) -> None:
+    x, g = numbers(blocks, rows, COLUMNS), numbers(rows)
+    exact = g + x.astype(float).sum((0, 2))
+    row_sums(g, x)
+    assert_close(g, exact, blocks * COLUMNS)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(WIDTH != 16, reason="the vectors of this processor are not wider than those to try")
+@pytest.mark.parametrize(("name", "features", "width"), [("haswell", "+avx,+avx2,+fma", 8), ("x86-64", "+sse2", 4)])
+def test_narrower_vectors_give_the_same(name: str, features: str, width: int, tmp_path: Path) -> None:
+    """The code for processors without AVX-512, compiled for one of them: products, rollouts and gradients."""
+    asked = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features, "WARPRUN_CACHE_DIR": str(tmp_path)}
+    check = f"import warprun.engine.simd as s; assert s.WIDTH == {width}, s.WIDTH"
+    subprocess.run([sys.executable, "-c", check], env=os.environ | asked, check=True)
+    files = [Path(__file__), Path(__file__).parents[1] / "agents" / "test_fused.py"]
+    ran = subprocess.run([sys.executable, "-m", "pytest", "-q", *map(str, files)], env=os.environ | asked, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout[-2000:]
 
 
 def test_products_write_nothing_else() -> None:

@@ -244,21 +244,7 @@ def gaussian_backward(network, nvec, n, block, columns, entropy_weight, slope, g
         gradient[network.log_std + d] += total
 
 
-def values_of_part(part, thread, network, obs, out, memory):
-    """Write the values of COLUMNS rows of `obs` [R, F] to `out` [R]."""
-    begin = part * COLUMNS
-    n = min(COLUMNS, out.size - begin)
-    block = memory.blocks[thread, 0]
-    for c in range(n):
-        for f in range(obs.shape[1]):
-            block[f, c] = obs[begin + c, f]
-    normalize(network.mean, network.scale, block)
-    forward(network.parameters, network.layers, block)
-    for c in range(n):
-        out[begin + c] = block[network.value_row, c]
-
-
-SOURCE = '''"""The gradient of a policy, and values; written by warprun."""
+SOURCE = '''"""The gradient of a policy; written by warprun."""
 
 from numba import njit
 
@@ -268,16 +254,11 @@ def gradient(first, last, thread, shares, network, nvec, rows, coefficients, ent
     for share in range(first, last):
         share_of_gradient(share, shares, thread, network, nvec, rows, coefficients, entropy_coef, memory)
 
-
-@njit(nogil=True, cache=True, **FLAGS)
-def values(first, last, thread, network, obs, out, memory):
-    for part in range(first, last):
-        values_of_part(part, thread, network, obs, out, memory)
 '''
 
 
 class FusedGradient:
-    """Computes gradients and values of one network; the memory for it is taken once."""
+    """Computes gradients of one network; the memory for it is taken once."""
 
     def __init__(self, network: Network, space: Space, slopes: Callable[..., Any], coefficients: Any, threads: int) -> None:
         self.network = network
@@ -288,7 +269,7 @@ class FusedGradient:
         # Numba cannot cache a kernel that is handed functions, so they become globals.
         own_globals = globals() | {"slopes": slopes, "actions_forward": heads[0], "actions_backward": heads[1]}
         own = FunctionType(share_of_gradient.__code__, own_globals, share_of_gradient.__name__)
-        functions = {"share_of_gradient": own, "values_of_part": values_of_part}
+        functions = {"share_of_gradient": own}
         constants = {"FLAGS": kernels.FLAGS, "COLUMNS": COLUMNS}
         self.module: ModuleType = kernels.load_module(slopes.__name__, SOURCE, functions | constants)
         together = max(1, min(16, CACHE_BYTES // (2 * network.rows * COLUMNS * 4)))
@@ -316,11 +297,3 @@ class FusedGradient:
         self.threads.share(lambda first, last, n: self.module.gradient(first, last, n, *given), shares)
         gradient = torch.from_numpy(self.memory.gradient[:shares]).sum(0)
         return gradient, torch.from_numpy(self.memory.terms[:shares]).sum(0).div_(count).float()
-
-    def values(self, obs: np.ndarray) -> np.ndarray:
-        """Return the values [B] of `obs` [B, F]."""
-        out = np.empty(len(obs), np.float32)
-        self.threads.share(
-            lambda first, last, n: self.module.values(first, last, n, self.network, obs, out, self.memory), -(-len(obs) // COLUMNS)
-        )
-        return out

@@ -27,7 +27,7 @@ COMPILES = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 """False under NUMBA_DISABLE_JIT=1, where all that follows runs as plain Python."""
 
 # LLVM vectorises no loop with a call in it, and by itself does not inline what is as long as a sine.
-INLINED: dict[str, Any] = FLAGS | {"forceinline": True}
+INLINED: dict[str, Any] = FLAGS | {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 _rebuilt: dict[tuple[types.FunctionType, bool], Any] = {}
 _being_rebuilt: set[tuple[types.FunctionType, bool]] = set()

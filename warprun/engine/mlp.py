@@ -90,7 +90,7 @@ def backward(parameters, layers, blocks, slopes, spare, zeros, gradient):
             elif layers[n, 6] == RELU:
                 for m in range(slope.size):
                     slope[m] = slope[m] if out[m] > float32(0.0) else float32(0.0)
-            add_row_sums(slope, gradient[bias:], n_out)
+        add_row_sums(gradient[bias:], all_slopes[out_row * COLUMNS :], stride, n_out, blocks.shape[0])
         outer(gradient[weight:], all_slopes[out_row * COLUMNS :], stride, all_in[in_row * COLUMNS :], stride, n_out, n_in, blocks.shape[0])
         if in_row > 0:
             for b in range(blocks.shape[0]):

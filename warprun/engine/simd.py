@@ -11,17 +11,17 @@ are [out, in] as torch keeps them, so that a weight is one number, spread over a
     multiply     y[j, c] = start[j] + sum_k w[j * row_stride + k * sum_stride] x[k, c]
                  forward: start = bias, strides (in, 1); backward to the input: start = 0, strides (1, in)
     outer        g[j, k] += sum_n sum_c dy[n, j, c] x[n, k, c]
-    add_row_sums g[j] += sum_c x[j, c]
+    add_row_sums g[j] += sum_n sum_c x[n, j, c]
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba import types
+from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -29,14 +29,16 @@ COLUMNS = 64
 """Columns of every block of activations: a tile of environments, four vectors of AVX-512."""
 
 
-def _native_width() -> int:
-    features = llvm.get_host_cpu_features()
-    if features.get("avx512f"):
+def _width() -> int:
+    # Where a person has told Numba to compile for another processor, the vectors are of that one.
+    asked = config.CPU_FEATURES  # type: ignore[attr-defined]
+    features = llvm.get_host_cpu_features().flatten() if asked is None else asked
+    if "+avx512f" in features:
         return 16
-    return 8 if features.get("avx2") else 4
+    return 8 if "+avx2" in features else 4
 
 
-WIDTH = _native_width()
+WIDTH = _width()
 """float32 in one register."""
 VECTORS = 2 if WIDTH == 8 else 4
 """Vectors side by side in a block of sums."""
@@ -102,30 +104,33 @@ def outer(typing: Any, g: Any, dy: Any, dy_stride: Any, x: Any, x_stride: Any, r
                             slope = k.load(dy, k.add(dy_at, r * COLUMNS + column))
                             for c in range(breadth):
                                 k.accumulate(sums[r][c], slope, inputs[c])
+                totals = k.sums([builder.load(sums[r][c]) for r in range(height) for c in range(breadth)])
                 for r in range(height):
-                    for c in range(breadth):
-                        place = builder.gep(g, [builder.add(builder.mul(k.add(j, r), terms), k.add(i_, c))])
-                        builder.store(builder.fadd(builder.load(place), k.sum(builder.load(sums[r][c]))), place)
+                    place = builder.gep(g, [builder.add(builder.mul(k.add(j, r), terms), i_)])
+                    k.add_to(place, totals, r * breadth, breadth)
         return context.get_dummy_value()
 
     return signature, generate
 
 
 @intrinsic
-def add_row_sums(typing: Any, x: Any, g: Any, rows: Any) -> Any:
-    """Add to g [rows] the sums over the columns of x [rows, COLUMNS]."""
-    signature = types.void(x, g, types.int64)
+def add_row_sums(typing: Any, g: Any, x: Any, stride: Any, rows: Any, blocks: Any) -> Any:
+    """Add to g [rows] the sums over the columns of x in `blocks` blocks, which begin `stride` apart."""
+    i = types.int64
+    signature = types.void(g, x, i, i, i)
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         k = _Writer(builder)
-        x, g = (_data(context, builder, signature.args[n], values[n]) for n in (0, 1))
-        with cgutils.for_range(builder, values[2]) as loop:
-            at = builder.mul(loop.index, _INDEX(COLUMNS))
-            total = k.load(x, at)
-            for column in range(WIDTH, COLUMNS, WIDTH):
-                total = builder.fadd(total, k.load(x, k.add(at, column)))
-            place = builder.gep(g, [loop.index])
-            builder.store(builder.fadd(builder.load(place), k.sum(total)), place)
+        g, x = (_data(context, builder, signature.args[n], values[n]) for n in (0, 1))
+        stride, rows, blocks = values[2:]
+        for j, height in k.row_blocks(rows):
+            sums = [k.variable(k.zero) for _ in range(height)]
+            with cgutils.for_range(builder, blocks) as loop:
+                at = builder.add(builder.mul(loop.index, stride), builder.mul(j, _INDEX(COLUMNS)))
+                for column in range(0, COLUMNS, WIDTH):
+                    for r in range(height):
+                        builder.store(builder.fadd(builder.load(sums[r]), k.load(x, k.add(at, r * COLUMNS + column))), sums[r])
+            k.add_to(builder.gep(g, [j]), k.sums([builder.load(total) for total in sums]), 0, height)
         return context.get_dummy_value()
 
     return signature, generate
@@ -149,17 +154,32 @@ class _Writer:
     def splat(self, number: Any) -> Any:
         b, undefined = self.builder, ir.Constant(_VECTOR, ir.Undefined)
         one = b.insert_element(undefined, number, ir.IntType(32)(0))
-        return b.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH))
+        return b.shuffle_vector(one, undefined, _lanes([0] * WIDTH))
 
     def accumulate(self, variable: Any, a: Any, x: Any) -> None:
         b = self.builder
         fma = cgutils.get_or_insert_function(b.module, ir.FunctionType(_VECTOR, [_VECTOR] * 3), f"llvm.fma.v{WIDTH}f32")
         b.store(b.call(fma, [a, x, b.load(variable)]), variable)
 
-    def sum(self, vector: Any) -> Any:
-        b = self.builder
-        add = cgutils.get_or_insert_function(b.module, ir.FunctionType(_FLOAT, [_FLOAT, _VECTOR]), f"llvm.vector.reduce.fadd.v{WIDTH}f32")
-        return b.call(add, [_FLOAT(0.0), vector], fastmath=("reassoc",))
+    def sums(self, vectors: list[Any]) -> list[Any]:
+        """Return the sum over the lanes of each vector, packed into vectors: number n is lane n % WIDTH of the one at n // WIDTH."""
+        # Sums of neighbours, of two vectors at once, until a lane holds what a vector held.
+        even, odd = (_lanes(range(first, 2 * WIDTH, 2)) for first in (0, 1))
+        b, lanes = self.builder, WIDTH
+        while lanes > 1:
+            pairs = zip(vectors[::2], vectors[1::2] + vectors[-1:], strict=False)
+            vectors = [b.fadd(b.shuffle_vector(x, y, even), b.shuffle_vector(x, y, odd)) for x, y in pairs]
+            lanes //= 2
+        return vectors
+
+    def add_to(self, place: Any, packed: list[Any], first: int, count: int) -> None:
+        """Add the numbers from `first` on, as `sums` packs them, to `count` numbers at `place`."""
+        b, vector = self.builder, packed[first // WIDTH]
+        some = b.shuffle_vector(vector, vector, _lanes(range(first % WIDTH, first % WIDTH + count)))
+        pointer = b.bitcast(place, ir.PointerType(ir.VectorType(_FLOAT, count)))
+        before = b.load(pointer)
+        before.align = 4
+        b.store(b.fadd(before, some), pointer).align = 4
 
     def variable(self, value: Any) -> Any:
         """Return a variable set to `value` here; LLVM keeps it in a register."""
@@ -183,6 +203,11 @@ class _Writer:
 
     def _vector(self, pointer: Any, index: Any) -> Any:
         return self.builder.bitcast(self.builder.gep(pointer, [index]), ir.PointerType(_VECTOR))
+
+
+def _lanes(indices: Iterable[int]) -> Any:
+    numbers = list(indices)
+    return ir.Constant(ir.VectorType(ir.IntType(32), len(numbers)), numbers)
 
 
 def _data(context: Any, builder: Any, kind: Any, value: Any) -> Any:

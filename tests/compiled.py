@@ -1,0 +1,19 @@
+"""Functions as kernels have them, to be called from Python."""
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import njit
+
+from warprun.engine.compile import FLAGS, device_function
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Return `function` compiled as for kernels, behind a door for Python: what kernels call has none."""
+    inner = device_function(function)
+
+    @njit(**FLAGS)
+    def call(*arguments):
+        return inner(*arguments)
+
+    return call
