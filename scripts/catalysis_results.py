@@ -1,9 +1,10 @@
-"""Train every catalysis scenario over seeds and write the table of docs/catalysis.md.
+"""Train every catalysis scenario over seeds and write the tables of docs/catalysis.md.
 
-    python scripts/catalysis_results.py [--only SCENARIO ...] [--seeds 5] [--threads N] [--write]
+    python scripts/catalysis_results.py FOLDER [--only CASE ...] [--seeds 5] [--threads N] [--write]
 
 Each run is `warprun.train([...])` in a process of its own, one after the other, then evaluated: 1000 episodes with sampled actions, and
-the greedy path against the exact optimum. Needs the published grids (warprun data catalysis).
+the greedy path against the exact optimum of the lattice. What came of it is kept in FOLDER; what lies there is not trained again.
+Needs the published grids (warprun data catalysis).
 """
 
 import argparse
@@ -17,17 +18,17 @@ from pathlib import Path
 from typing import Any
 
 PAGE = Path(__file__).parents[1] / "docs" / "catalysis.md"
-TUNED = ["env=catalysis", "agent=ppo"]
-CASES = {
-    "lh": TUNED,
-    "lh_lowbarrier": ["experiment=catalysis_lowbarrier"],
-    "er1": TUNED,
-    "er2": TUNED,
-    "diffusion2d": TUNED,
-    "diffusion3d": TUNED,
-    "lh_fine": [*TUNED, "total_steps=2e7"],
-    "er2_fine": [*TUNED, "total_steps=2e7"],
-}
+SCENARIOS = ("lh", "er1", "er2", "diffusion2d", "diffusion3d", "lh_fine", "er2_fine")
+TUNED = {name: ["env=catalysis", "agent=ppo"] for name in (*SCENARIOS[:1], "lh_lowbarrier", *SCENARIOS[1:], "leps")}
+TUNED["lh_lowbarrier"] = ["experiment=catalysis_lowbarrier"]
+TUNED["lh_fine"] = TUNED["er2_fine"] = [*TUNED["lh"], "total_steps=1e7"]
+CONTINUOUS = {f"lh {agent}": ["env=catalysis_continuous", f"agent={agent}"] for agent in ("ppo", "ddpg", "td3")}
+PUBLISHED = {f"{name} published": ["experiment=catalysis_published"] for name in SCENARIOS}
+for fine in ("lh_fine published", "er2_fine published"):
+    PUBLISHED[fine] = [*PUBLISHED[fine], "agent.entropy_coef=0.2", "n_envs=500"]
+"""The published settings, one seed each."""
+TABLES = {"tuned": TUNED, "continuous": CONTINUOUS, "published": PUBLISHED}
+CASES = TUNED | CONTINUOUS | PUBLISHED
 HEADER = """\
 | scenario | solved | share of the optimum, min | success, sampled, min | steps of the path | highest energy above start, max \
 | env steps | wall s, median | CPU s, median |
@@ -46,34 +47,48 @@ json.dump(found, open(sys.argv[1], "w"))
 """
 
 
-def train(overrides: list[str]) -> dict[str, Any] | None:
-    """Train and evaluate one run in its own process and return what came of it, or None where it failed."""
+def train(kept: Path, overrides: list[str]) -> None:
+    """Train and evaluate one run in its own process and keep what came of it; nothing where it failed."""
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "result.json"
         command = [sys.executable, "-c", PROGRAM, str(found), *overrides, f"output_root={folder}/runs", "log.live=false"]
-        done = subprocess.run(command, stdout=subprocess.DEVNULL)
-        return json.loads(found.read_text()) if done.returncode == 0 and found.exists() else None
+        if subprocess.run(command, stdout=subprocess.DEVNULL).returncode == 0:
+            kept.write_text(found.read_text())
 
 
-def solved(scenario: str, run: dict[str, Any]) -> bool:
+def results(folder: Path, case: str, seeds: int) -> list[dict[str, Any]]:
+    """Return what came of the runs of a case."""
+    files = [file_of(folder, case, seed) for seed in range(seeds)]
+    return [json.loads(file.read_text()) for file in files if file.exists()]
+
+
+def seeds_of(case: str, seeds: int) -> int:
+    """Return how many seeds a case is trained with where `seeds` are asked for."""
+    return 1 if case in PUBLISHED else seeds
+
+
+def file_of(folder: Path, case: str, seed: int) -> Path:
+    """Return where what came of a run is kept."""
+    return folder / f"{case.replace(' ', '_')}_{seed}.json"
+
+
+def solved(case: str, run: dict[str, Any]) -> bool:
     """Tell whether a run does what is asked of its scenario."""
     good = run["path/share_of_optimum"] >= 0.95 and run["terminated"] >= 0.99
-    if scenario == "lh_lowbarrier":
+    if case == "lh_lowbarrier":
         return good and run["path/highest_energy"] <= 0.54
-    return good and (run["path/highest_energy"] <= 0.0 or not scenario.startswith("er"))
+    return good and (run["path/highest_energy"] <= 0.0 or not case.startswith("er"))
 
 
-def row(scenario: str, runs: list[dict[str, Any]], asked: int) -> str:
-    """Return the line of one scenario."""
-    if not runs:
-        return f"| {scenario} | 0/{asked} | | | | | | | |"
+def row(case: str, runs: list[dict[str, Any]], asked: int) -> str:
+    """Return the line of one case."""
 
     def column(name: str) -> list[float]:
         return [run[name] for run in runs]
 
     steps = sorted({int(n) for n in column("path/steps")})
     return (
-        f"| {scenario} | {sum(solved(scenario, run) for run in runs)}/{asked} | {min(column('path/share_of_optimum')):.3f} "
+        f"| {case} | {sum(solved(case, run) for run in runs)}/{asked} | {min(column('path/share_of_optimum')):.3f} "
         f"| {min(column('terminated')):.3f} | {', '.join(map(str, steps))} | {max(column('path/highest_energy')):.3f} "
         f"| {statistics.median(column('env_steps')):,.0f} | {statistics.median(column('wall_s')):.0f} "
         f"| {statistics.median(column('cpu_s')):.0f} |"
@@ -81,29 +96,34 @@ def row(scenario: str, runs: list[dict[str, Any]], asked: int) -> str:
 
 
 def main() -> int:
-    """Run the cases and print the table; return 1 where a seed is not solved."""
+    """Run the cases and print the tables; return 1 where a seed of those with settings of ours is not solved."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="SCENARIO", help=", ".join(CASES))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--threads", type=int, help="CPU threads of a run (default: all cores)")
-    parser.add_argument("--write", action="store_true", help="write the table into docs/catalysis.md")
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/catalysis.md")
     chosen = parser.parse_args()
-    rows, all_solved = [], True
-    for scenario in chosen.only:
-        overrides = [*CASES[scenario], f"env.scenario={scenario}"]
+    chosen.folder.mkdir(parents=True, exist_ok=True)
+    for case in chosen.only:
+        overrides = [*CASES[case], f"env.scenario={case.split()[0]}"]
         overrides += [f"concurrency.threads={chosen.threads}"] if chosen.threads else []
-        runs = []
-        for seed in range(chosen.seeds):
-            run = train([*overrides, f"seed={seed}"])
-            print(scenario, f"seed={seed}", run or "failed", flush=True)
-            runs += [run] if run else []
-        rows.append(row(scenario, runs, chosen.seeds))
-        all_solved &= len(runs) == chosen.seeds and all(solved(scenario, run) for run in runs)
-    table = HEADER + "\n".join(rows) + "\n"
-    print(table)
+        for seed in range(seeds_of(case, chosen.seeds)):
+            kept = file_of(chosen.folder, case, seed)
+            if not kept.exists():
+                train(kept, [*overrides, f"seed={seed}"])
+                print(case, f"seed={seed}", kept.read_text() if kept.exists() else "failed", flush=True)
+    page, all_solved = PAGE.read_text(), True
+    for name, cases in TABLES.items():
+        runs = {case: results(chosen.folder, case, seeds_of(case, chosen.seeds)) for case in cases}
+        table = HEADER + "\n".join(row(case, found, seeds_of(case, chosen.seeds)) for case, found in runs.items() if found) + "\n"
+        print(table)
+        between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        page = between.sub(lambda match, table=table: match[1] + table + match[2], page)
+        if name != "published":
+            all_solved &= all(sum(solved(case, run) for run in found) == chosen.seeds for case, found in runs.items())
     if chosen.write:
-        between = re.compile(r"(<!-- results -->\n).*?(<!-- end -->)", re.DOTALL)
-        PAGE.write_text(between.sub(lambda match: match[1] + table + match[2], PAGE.read_text()))
+        PAGE.write_text(page)
     return int(not all_solved)
 
 

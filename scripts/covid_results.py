@@ -1,10 +1,12 @@
-"""Train the COVID-19 economy over seeds, compare it to the untrained and constant policies, and draw the learning curves.
+"""Train the COVID-19 economy over seeds, compare it to untrained, constant and best possible policies, and draw the learning curves.
 
     python scripts/covid_results.py [--seeds 0,1,2] [--folder outputs/covid] [-o docs/figures/covid_learning.png] [OVERRIDE ...]
 
 Each seed is a run of `warprun env=covid` with OVERRIDEs, in a process of its own; one whose folder is there is not trained again.
-Returns are of one episode: of the policies as trained (sampled actions, the mean of 20 episodes), and of level 1 and level 10 without
-subsidies.
+Returns are of one episode: of the policies as trained (sampled actions, the mean of 40 episodes), of their most probable actions, of
+one group trained and the other as it began, and of level 1 and level 10 without subsidies. The second table has the most that governors
+were found to reach with a constant subsidy (a choice every 28 days, each improved in turn until none can be): what the learned ones
+can be held against.
 The figure needs matplotlib: pip install "warprun[plot]".
 """
 
@@ -16,17 +18,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from warprun import checkpoint, rundir
-from warprun.build import make_agent
-from warprun.config import from_dict
+from warprun.build import make_agent, make_engine
+from warprun.compose import compose
+from warprun.config import Config, from_dict
 from warprun.engine.device import choose
+from warprun.engine.engine import Engine
 from warprun.evaluate import Evaluator
-from warprun.recording import Player
 
 GROUPS = ("governors", "planner")
 PROGRAM = "import sys; from warprun.cli import run; sys.exit(run(sys.argv[1:]))"
-EPISODES = 20
+EPISODES = 40
+COOLDOWN = 28
+Returns = dict[str, float]
 
 
 def train(folder: Path, seed: int, overrides: list[str]) -> None:
@@ -36,27 +42,83 @@ def train(folder: Path, seed: int, overrides: list[str]) -> None:
         subprocess.run([sys.executable, "-c", PROGRAM, *given], check=True)
 
 
-def returns(folder: Path) -> dict[str, dict[str, float]]:
-    """Return what policies get, by policy and group."""
+def returns(folder: Path) -> dict[str, Returns]:
+    """Return what the policies of a run get, by policy and group."""
     config = from_dict(rundir.read_config(folder))
     device = choose(config.device)
     agent = make_agent(config, device)
     evaluator = Evaluator(config, device, agent, EPISODES, config.seed)
 
-    def played() -> dict[str, float]:
-        result = evaluator.play(greedy=False)
+    def played(greedy: bool = False) -> Returns:
+        result = evaluator.play(greedy)
         return {group: result[f"{group}/return"] for group in GROUPS}
 
+    untrained = {name: tensor.clone() for name, tensor in agent.state().items()}
+    trained = checkpoint.load(folder).tensors
     found = {"untrained": played()}
-    agent.load(checkpoint.load(folder).tensors)
-    found["trained"] = played()
-    player = Player(config, device, agent, config.seed)
-    days = player.environment.time_limit or 0
-    for name, level in (("always open", 1), ("always closed", 10)):
-        actions = {"governors": np.full((days, 51, 1), level, np.int32), "planner": np.zeros((days, 1, 1), np.int32)}
-        rewards = player(actions).rewards
-        found[name] = {group: float(rewards[group].mean(1).sum()) for group in GROUPS}
+    agent.load(trained)
+    found |= {"trained": played(), "trained, most probable actions": played(greedy=True)}
+    for group in GROUPS:
+        agent.load({name: (trained if name.startswith(group) else untrained)[name] for name in trained})
+        found[f"only {group} trained"] = played()
     return found
+
+
+class Replayed:
+    """Episodes of given actions, `n` at once."""
+
+    def __init__(self, config: Config, n: int) -> None:
+        self.days = config.env.time_limit or 540
+        self.engine: Engine = make_engine(config, choose("cpu"), n, self.days, 0)
+
+    def rewards(self, levels: np.ndarray, subsidy: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rewards [T, N, 51] and [T, N] of levels [T, N, 51] and a constant subsidy."""
+        groups = self.engine.trajectory.groups
+        groups["governors"].action[..., 0] = torch.from_numpy(levels.astype(np.int32))
+        groups["planner"].action.fill_(subsidy)
+        self.engine.steps = 0
+        self.engine.reset()
+        self.engine.retrace()
+        return groups["governors"].reward.double().numpy(), groups["planner"].reward[..., 0].double().numpy()
+
+    def __call__(self, levels: np.ndarray, subsidy: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the returns, [N, 51] and [N]."""
+        governors, planner = self.rewards(levels, subsidy)
+        return governors.sum(0), planner.sum(0)
+
+
+def best_response(replayed: Replayed, subsidy: int) -> Returns:
+    """Return what both get where every governor answers a constant subsidy as well as has been found."""
+    n, windows = 10, -(-replayed.days // COOLDOWN)
+    chosen, reached = np.full((windows, 51), 6), -np.inf
+    for sweep in range(20):
+        for window in np.random.default_rng(sweep).permutation(windows):
+            tried = np.repeat(chosen[:, None], n, 1)
+            tried[window] = np.arange(1, n + 1)[:, None]
+            governors, planner = replayed(np.repeat(tried, COOLDOWN, 0)[: replayed.days], subsidy)
+            best = governors.argmax(0)  # states do not infect each other, so each improves by itself
+            chosen[window] = best + 1
+        if governors.max(0).mean() - reached < 0.01:
+            break
+        reached = governors.max(0).mean()
+    governors, planner = replayed(np.repeat(np.repeat(chosen[:, None], n, 1), COOLDOWN, 0)[: replayed.days], subsidy)
+    return {"governors": float(governors[0].mean()), "planner": float(planner[0])}
+
+
+def constant(replayed: Replayed, level: int) -> Returns:
+    """Return what a constant level gets, without subsidies."""
+    governors, planner = replayed(np.full((replayed.days, 10, 51), level), 0)
+    return {"governors": float(governors[0].mean()), "planner": float(planner[0])}
+
+
+def month_at_another_level(replayed: Replayed, gamma: float) -> np.ndarray:
+    """Return by how much a month (days 61 to 88) at levels 1 to 10 instead of 6 changes the return from then on, [10]."""
+    levels = np.full((replayed.days, 10, 51), 6)
+    levels[60 : 60 + COOLDOWN] = np.arange(1, 11)[:, None]
+    governors, _ = replayed.rewards(levels, 10)
+    left = governors[60:].mean(2)
+    changed: np.ndarray = gamma ** np.arange(len(left)) @ (left - left[:, 5:6])
+    return changed
 
 
 def curve(folder: Path, group: str) -> tuple[list[float], list[float]]:
@@ -66,7 +128,7 @@ def curve(folder: Path, group: str) -> tuple[list[float], list[float]]:
     return [record["env_steps"] for record in ended], [record[f"train/{group}/return"] for record in ended]
 
 
-def draw(folders: list[Path], constants: dict[str, dict[str, float]], file: Path) -> None:
+def draw(folders: list[Path], constants: dict[str, Returns], file: Path) -> None:
     """Draw the returns of training episodes, a panel for each group and a line for each seed."""
     import matplotlib
 
@@ -74,22 +136,28 @@ def draw(folders: list[Path], constants: dict[str, dict[str, float]], file: Path
     from matplotlib import pyplot
 
     pyplot.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
-    figure, panels = pyplot.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
+    figure, panels = pyplot.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
     for panel, group in zip(panels, GROUPS, strict=True):
-        for folder in folders:
-            panel.plot(*curve(folder, group), color="#0072b2", alpha=0.7, label="training episodes" if folder == folders[0] else None)
+        for folder, color in zip(folders, ("#0072b2", "#56b4e9", "#004a74", "#3f8fc4"), strict=False):
+            panel.plot(*curve(folder, group), color=color, linewidth=1.4, label=f"training, {folder.name.replace('seed', 'seed ')}")
         for (name, values), color in zip(constants.items(), ("#666666", "#e69f00", "#009e73"), strict=True):
-            panel.axhline(values[group], color=color, linestyle="--", linewidth=1, label=name)
+            panel.axhline(values[group], color=color, linestyle="--", linewidth=1.2, label=name)
         panel.set_title(group, loc="left", fontsize=9)
         panel.set_xlabel("environment steps")
+        panel.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:,.0f}k")
         panel.grid(alpha=0.2)
-    panels[0].set_ylabel("return of an episode")
+    panels[0].set_ylabel("return of an episode of 540 days")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(file, dpi=150)
 
 
+def line(*cells: Any) -> str:
+    """Return a row of a table."""
+    return "| " + " | ".join(cell if isinstance(cell, str) else f"{cell:.1f}" for cell in cells) + " |"
+
+
 def main() -> int:
-    """Train, print a table, draw; return the exit code."""
+    """Train, print tables, draw; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--folder", type=Path, default=Path("outputs/covid"))
@@ -99,14 +167,26 @@ def main() -> int:
     seeds = [int(seed) for seed in chosen.seeds.split(",")]
     folders = [chosen.folder / f"seed{seed}" for seed in seeds]
     print("| seed | policy | governors | planner |\n|---|---|---|---|")
+    everything = []
     for seed, folder in zip(seeds, folders, strict=True):
         train(folder, seed, chosen.overrides)
-        found = returns(folder)
-        for name, values in found.items():
-            print(f"| {seed} | {name} | {values['governors']:.1f} | {values['planner']:.1f} |", flush=True)
-    constants = {name: found[name] for name in ("untrained", "always open", "always closed")}
+        everything.append(returns(folder))
+        for name, values in everything[-1].items():
+            print(line(str(seed), name, values["governors"], values["planner"]), flush=True)
+    replayed = Replayed(compose(["env=covid", *chosen.overrides]), 10)
+    constants = {"always open": constant(replayed, 1), "always closed": constant(replayed, 10)}
+    for name, values in constants.items():
+        print(line("any", f"{name}, no subsidies", values["governors"], values["planner"]))
+    print("\n| subsidy level | best governors found | planner then |\n|---|---|---|")
+    for subsidy in (0, 10, 20):
+        values = best_response(replayed, subsidy)
+        print(line(str(subsidy), values["governors"], values["planner"]), flush=True)
+    print("\n| discount of a day | a month at level 1 | 3 | 5 | 6 | 7 | 8 | 10 |\n|---|---|---|---|---|---|---|---|")
+    for gamma in (0.98, 0.99, 0.998, 1.0):
+        print(line(str(gamma), *month_at_another_level(replayed, gamma)[[0, 2, 4, 5, 6, 7, 9]]))
+    untrained = {group: float(np.mean([found["untrained"][group] for found in everything])) for group in GROUPS}
     try:
-        draw(folders, constants, chosen.out)
+        draw(folders, {"untrained": untrained} | constants, chosen.out)
     except ImportError:
         print('no figure: matplotlib is missing; run: pip install "warprun[plot]"', file=sys.stderr)
         return 2

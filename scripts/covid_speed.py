@@ -2,20 +2,19 @@
 
     python scripts/covid_speed.py [-o docs/figures/covid_speed.png] [--envs 1,10,60,250,1000] [--seconds 5] [--numpy]
 
-Prints two tables in Markdown and draws the second. Rates are of environment steps (52 actors each); "by CPU time" is what the same
-work would reach if nothing else ran on the machine: steps over the CPU time of this process (of the simulation: of its best piece), times
-the threads. Simulation alone draws a
-random allowed action for every actor. `--numpy` compares it to the vectorised NumPy implementation of the tests (from a checkout).
-The figure needs matplotlib: pip install "warprun[plot]".
+Prints tables in Markdown and draws the last. Rates are of environment steps (52 actors each) by the wall's clock, the median of rounds.
+Simulation alone draws a random allowed action for every actor and lives the day; nothing learns. `--numpy` compares it to the vectorised
+NumPy implementation of the tests (from a checkout). The figure needs matplotlib: pip install "warprun[plot]".
 """
 
 import argparse
+import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -31,73 +30,57 @@ ROWS = 9
 """Steps of a rollout where nothing learns."""
 
 
-class Spent(NamedTuple):
-    """Seconds, of the wall's clock and of this process on all processors."""
-
-    wall: float
-    cpu: float
-
-
-def spent(work: Callable[[], object]) -> Spent:
-    """Return what `work` takes."""
-    wall, cpu = time.perf_counter(), time.process_time()
+def rounds(work: Callable[[], float], seconds: float) -> list[float]:
+    """Do `work`, which returns the seconds that count, once for what happens only once, then until `seconds` have gone."""
     work()
-    return Spent(time.perf_counter() - wall, time.process_time() - cpu)
+    found, began = [work()], time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        found.append(work())
+    return found
 
 
-def total(pieces: list[Spent]) -> Spent:
-    """Return the sum."""
-    return Spent(sum(p.wall for p in pieces), sum(p.cpu for p in pieces))
-
-
-def least_cpu(pieces: list[Spent]) -> float:
-    """Return the CPU seconds of the piece that was disturbed least: other programs take caches and memory bandwidth, too."""
-    return min(p.cpu for p in pieces)
-
-
-def repeated(work: Callable[[], object], seconds: float) -> list[Spent]:
-    """Do `work` once for what happens only once, then measure it until `seconds` have gone."""
+def timed(work: Callable[[], object]) -> float:
+    """Return the seconds that `work` takes."""
+    began = time.perf_counter()
     work()
-    pieces = [spent(work)]
-    while total(pieces).wall < seconds:
-        pieces.append(spent(work))
-    return pieces
+    return time.perf_counter() - began
 
 
-def simulation(n_envs: int, seconds: float) -> tuple[float, float]:
-    """Return environment steps per second of the simulation alone: by the wall's clock, by CPU time."""
+def simulation(n_envs: int, seconds: float) -> float:
+    """Return environment steps per second of the simulation alone."""
     config = compose(["env=covid", f"n_envs={n_envs}", "log.live=false"])
-    device, threads = choose(config.device), threads_of(config)
+    device = choose(config.device)
     explore = {name: torch.ones(1, device=device.torch) for name in ("governors", "planner")}
     engine: Engine = make_engine(config, device, n_envs, ROWS, 0, exploration=explore)
     engine.reset()
 
-    def nothing(trajectory: Any, row: int) -> None:
-        for group in trajectory.groups.values():
-            group.policy_output.zero_()
+    def days() -> float:
+        counted = 0.0
+        for row in range(ROWS):
+            for group in engine.trajectory.groups.values():
+                group.policy_output.zero_()  # in a policy's place, so it does not count
+            counted += timed(lambda row=row: (engine.sample(row), engine.step(row)))  # type: ignore[misc]
+        engine.carry_over()
+        return counted
 
-    pieces = repeated(lambda: engine.collect(nothing), seconds)
-    steps = n_envs * ROWS
-    return steps * len(pieces) / total(pieces).wall, steps / least_cpu(pieces) * threads
+    return n_envs * ROWS / statistics.median(rounds(days, seconds))
 
 
 def numpy_simulation(n_envs: int) -> float:
-    """Return environment steps per second of the NumPy implementation, by CPU time on all threads."""
+    """Return environment steps per second of the NumPy implementation, which uses one thread."""
     sys.path.insert(0, str(ROOT))
     from tests.envs.covid_reference import Covid
 
     world, draw = Covid(n_envs), np.random.default_rng(0)
 
-    def days() -> None:
-        for _ in range(3):
-            if world.t == world.length:
-                world.reset()
-            allowed, _ = world.masks()
-            world.step(np.where(allowed[..., 1], draw.integers(0, 11, (n_envs, 51)), 0), draw.integers(0, 21, n_envs))
-            world.observe()
+    def day() -> None:
+        if world.t == world.length:
+            world.reset()
+        allowed, _ = world.masks()
+        world.step(np.where(allowed[..., 1], draw.integers(0, 11, (n_envs, 51)), 0), draw.integers(0, 21, n_envs))
+        world.observe()
 
-    pieces = repeated(days, 1.0)
-    return 3 * n_envs / least_cpu(pieces)
+    return n_envs / statistics.median(rounds(lambda: timed(day), 3.0))
 
 
 class Split(NamedTuple):
@@ -107,41 +90,43 @@ class Split(NamedTuple):
     rollout: float
     transfer: float
     training: float
-    cpu: float
-    """Of both, on all processors."""
+
+    @property
+    def rate(self) -> float:
+        """Environment steps per second."""
+        return 1000 / (self.rollout + self.transfer + self.training)
 
 
 def training(n_envs: int, seconds: float) -> tuple[Split, int]:
-    """Return where the time of training with the tuned settings goes, and the threads."""
+    """Return where the time of training goes, and the threads."""
     config = compose(["env=covid", f"n_envs={n_envs}", "log.live=false"])
-    # A rollout of 1,000 environments and 90 days would take 2 GB and a minute.
-    config = replace(config, agent=replace(config.agent, horizon=90 if n_envs <= 60 else 18))
+    # Once through each rollout, as the published run; one of 1,000 environments and 90 days would take 2 GB and a minute.
+    config = replace(config, agent=replace(config.agent, epochs=1, horizon=90 if n_envs <= 60 else 18))
     device = choose(config.device)
     agent = make_agent(config, device)
     engine: Engine = make_engine(config, device, n_envs, config.agent.horizon, 0)
     fuse(config, engine, agent)
     engine.compile()
-    rollouts: list[Spent] = []
-    updates: list[Spent] = []
+    rollouts: list[float] = []
+    updates: list[float] = []
 
-    def iteration() -> None:
-        rollouts.append(spent(lambda: engine.collect(agent.act)))
-        updates.append(spent(lambda: agent.update(engine.trajectory, 0.0)))
+    def iteration() -> float:
+        rollouts.append(timed(lambda: engine.collect(agent.act)))
+        updates.append(timed(lambda: agent.update(engine.trajectory, 0.0)))
+        return rollouts[-1] + updates[-1]
 
-    count = len(repeated(iteration, seconds))
-    rolled, learned = total(rollouts[-count:]), total(updates[-count:])
-    thousands = n_envs * config.agent.horizon * count / 1000
+    count = len(rounds(iteration, seconds))
+    thousands = n_envs * config.agent.horizon / 1000
     # Kernels write and torch reads the same memory: there is nothing to transfer.
-    split = Split(n_envs, rolled.wall / thousands, 0.0, learned.wall / thousands, (rolled.cpu + learned.cpu) / thousands)
-    return split, threads_of(config)
+    rolled, learned = (statistics.median(spent[-count:]) / thousands for spent in (rollouts, updates))
+    return Split(n_envs, rolled, 0.0, learned), threads_of(config)
 
 
 def gemm_rate() -> float:
     """Return the multiply-adds x 2 per second that torch reaches on one thread for a layer of 256 and a batch of 4,096."""
     a, b = torch.randn(4096, 256), torch.randn(256, 256)
     out = torch.empty(4096, 256)
-    pieces = repeated(lambda: torch.mm(a, b, out=out), 1.0)
-    return 2 * 4096 * 256 * 256 / least_cpu(pieces)
+    return 2 * 4096 * 256 * 256 / min(rounds(lambda: timed(lambda: torch.mm(a, b, out=out)), 1.0))
 
 
 def flops_per_step() -> float:
@@ -151,32 +136,35 @@ def flops_per_step() -> float:
     return 2.0 * (51 * governor + planner) * (1 + 3)
 
 
-def draw(splits: list[Split], threads: int, file: Path) -> None:
-    """Draw seconds for 1,000 environment steps, by part, and their rate."""
+def draw(splits: list[Split], file: Path) -> None:
+    """Draw the time of an iteration's steps, by part, and its growth with the number of environments."""
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
     pyplot.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
-    figure, (bars, rates) = pyplot.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
-    names, places = [f"{s.n_envs:,}" for s in splits], range(len(splits))
-    bars.bar(places, [s.rollout for s in splits], color="#0072b2", label="rollout")
-    bars.bar(places, [s.transfer for s in splits], bottom=[s.rollout for s in splits], color="#009e73", label="data transfer (none)")
-    bars.bar(places, [s.training for s in splits], bottom=[s.rollout + s.transfer for s in splits], color="#e69f00", label="training")
+    figure, (bars, growth) = pyplot.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
+    parts = (("rollout", "#0072b2"), ("transfer", "#009e73"), ("training", "#e69f00"))
+    names, places, below = [f"{s.n_envs:,}" for s in splits], range(len(splits)), np.zeros(len(splits))
+    for part, color in parts:
+        heights = np.array([getattr(s, part) for s in splits])
+        bars.bar(places, heights, bottom=below, color=color, label="data transfer (none)" if part == "transfer" else part)
+        below += heights
     bars.set_xticks(places, names)
     bars.set_xlabel("environments")
     bars.set_ylabel("seconds for 1,000 environment steps")
     bars.legend(frameon=False)
-    counts = [s.n_envs for s in splits]
-    rates.loglog(counts, [1000 / s.cpu * threads for s in splits], "o-", color="#444444", label="by CPU time")
-    rates.loglog(
-        counts, [1000 / (s.rollout + s.transfer + s.training) for s in splits], "o--", color="#999999", label="by the wall's clock"
-    )
-    rates.legend(frameon=False)
-    rates.set_xlabel("environments")
-    rates.set_ylabel("environment steps per second, training")
-    rates.grid(alpha=0.2, which="both")
+    counts = np.array([s.n_envs for s in splits])
+    for part, color in (parts[0], parts[2]):
+        growth.loglog(counts, counts * [getattr(s, part) for s in splits], "o-", color=color, label=part)
+    last = splits[-1]
+    growth.loglog(counts, counts * (last.rollout + last.training), ":", color="0.5", label="in proportion")
+    growth.loglog(counts, counts * [s.rollout + s.training for s in splits], "o-", color="#444444", label="both")
+    growth.set_xlabel("environments")
+    growth.set_ylabel("seconds for 1,000 days of all environments")
+    growth.grid(alpha=0.2, which="both")
+    growth.legend(frameon=False)
     figure.savefig(file, dpi=150)
 
 
@@ -190,26 +178,23 @@ def main() -> int:
     chosen = parser.parse_args()
     counts = [int(n) for n in chosen.envs.split(",")]
     torch.set_num_threads(1)  # as in a run: kernels bring their own threads, and torch's would spin beside them
-    print("| environments | simulation alone, env steps/s | by CPU time |\n|---|---|---|")
+    print("| environments | simulation alone, env steps/s |\n|---|---|")
     for n in counts:
-        wall, cpu = simulation(n, chosen.seconds)
-        print(f"| {n:,} | {wall:,.0f} | {cpu:,.0f} |", flush=True)
+        print(f"| {n:,} | {simulation(n, chosen.seconds):,.0f} |", flush=True)
     if chosen.numpy:
         for n in (1, counts[-1]):
             print(f"\nNumPy, vectorised over {n:,} x 51 states: {numpy_simulation(n):,.0f} env steps/s on one thread", flush=True)
-    print("\n| environments | rollout, s | transfer, s | training, s | env steps/s | by CPU time | of the GEMM rate |")
-    print("|---|---|---|---|---|---|---|")
+    print("\n| environments | rollout, s | transfer, s | training, s | env steps/s | of the GEMM rate |\n|---|---|---|---|---|---|")
     splits, rate = [], gemm_rate()
     for n in counts:
         split, threads = training(n, chosen.seconds)
-        by_cpu = 1000 / split.cpu * threads
-        share = by_cpu * flops_per_step() / (threads * rate)
+        share = split.rate * flops_per_step() / (threads * rate)
         parts = f"{split.rollout:.3f} | {split.transfer:.0f} | {split.training:.3f}"
-        print(f"| {n:,} | {parts} | {1000 / (split.rollout + split.training):,.0f} | {by_cpu:,.0f} | {share:.0%} |", flush=True)
+        print(f"| {n:,} | {parts} | {split.rate:,.0f} | {share:.0%} |", flush=True)
         splits.append(split)
     print(f"\nSeconds for 1,000 environment steps. GEMM: {rate / 1e9:.0f} GFLOP/s on one thread.")
     try:
-        draw(splits, threads, chosen.out)
+        draw(splits, chosen.out)
     except ImportError:
         print('no figure: matplotlib is missing; run: pip install "warprun[plot]"', file=sys.stderr)
         return 2

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Check warprun on a machine with a CUDA GPU: the tests marked `gpu`, two short trainings, whose speed and return are
-# printed as a table, and the throughput for 1,000 to 100,000 environments.
+# Check warprun on a machine with a CUDA GPU: the tests marked `gpu` (trajectories of the fused and of the stepwise path against those of
+# the CPU, among others), two short trainings, whose speed and return are printed as a table, and the throughput of both paths.
 #
 #   bash scripts/gpu_check.sh       in a checkout, with warprun and its extras `test` and `cuda12` or `cuda13` installed
 #
@@ -32,7 +32,7 @@ failed=0
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 for agent in a2c ppo; do
-    "$python" -m warprun.cli env=cartpole agent="$agent" n_envs=10000 device=cuda max_minutes=3 log.every_s=0.2 log.live=false \
+    "$python" -m warprun env=cartpole agent="$agent" n_envs=10000 device=cuda max_minutes=3 log.every_s=0.2 log.live=false \
         run_dir="$work/$agent" || failed=1
 done
 
@@ -59,6 +59,12 @@ for agent in ("a2c", "ppo"):
     good &= status["state"] == "solved"
 sys.exit(not good)
 END
-"$python" -m warprun.cli bench env=cartpole agent=a2c device=cuda sizes=1000,10000,100000 out="$work/bench" || failed=1
+for hidden in 32,32 64,64; do
+    for fused in true false; do
+        echo; echo "engine.fused=$fused agent.network.hidden=[$hidden]"
+        "$python" -m warprun bench env=cartpole agent=a2c agent.network.hidden="[$hidden]" engine.fused="$fused" device=cuda \
+            sizes=1000,10000,100000,1000000 out="$work/bench_${hidden/,/_}_$fused" || failed=1
+    done
+done
 if [[ $failed == 0 ]]; then echo "gpu_check: passed"; else echo "gpu_check: failed" >&2; fi
 exit $failed

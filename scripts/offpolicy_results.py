@@ -1,41 +1,48 @@
 """Train DQN, DDPG and TD3 over seeds, evaluate the best and the last checkpoint anew, and write the tables of docs/agents.md.
 
-    python scripts/offpolicy_results.py [--seeds 5] [--only CASE ...] [--many] [--threads N] [--write]
+    python scripts/offpolicy_results.py [--many] [--seeds 5] [--only CASE ...] [--minutes M] [--write]
 
-Each run is `warprun.train([...])` in a process of its own, to its last step, one after the other; every checkpoint is then evaluated over
-100 episodes that no run has seen. --many is the second table, thousands of environments by wall time, where runs stop at the bar.
+Each run is `warprun.train([...])` in a process of its own, one after the other; both checkpoints are then evaluated over 100 episodes that
+no run has seen. --many is the second table, a thousand environments by wall time, where runs stop once an evaluation has passed the bar.
+
+Every run is kept in docs/offpolicy.json as soon as it is over and is not made again while its settings stay as they are, so a table can be
+measured in pieces: --minutes begins no run after that time.
 """
 
 import argparse
+import hashlib
 import json
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[1] / "docs" / "agents.md"
-FEW: dict[str, tuple[list[str], float]] = {
-    "cartpole_dqn": (["env=cartpole", "agent=dqn"], 475),
-    "acrobot_dqn": (["env=acrobot", "agent=dqn"], -100),
-    "mountain_car_dqn": (["env=mountain_car", "agent=dqn"], -120),
-    "pendulum_td3": (["env=pendulum", "agent=td3"], -200),
-    "pendulum_ddpg": (["env=pendulum", "agent=ddpg"], -200),
-    "mountain_car_continuous_td3": (["env=mountain_car_continuous", "agent=td3"], 90),
-    "mountain_car_continuous_ddpg": (["env=mountain_car_continuous", "agent=ddpg"], 90),
+from warprun.compose import compose
+
+DOCS = Path(__file__).parents[1] / "docs"
+KEPT = DOCS / "offpolicy.json"
+FEW: dict[str, tuple[str, float]] = {
+    "cartpole_dqn": ("env=cartpole agent=dqn", 475),
+    "acrobot_dqn": ("env=acrobot agent=dqn", -100),
+    "mountain_car_dqn": ("env=mountain_car agent=dqn", -120),
+    "pendulum_td3": ("env=pendulum agent=td3", -200),
+    "pendulum_ddpg": ("env=pendulum agent=ddpg", -200),
+    "mountain_car_continuous_td3": ("env=mountain_car_continuous agent=td3", 90),
+    "mountain_car_continuous_ddpg": ("env=mountain_car_continuous agent=ddpg", 90),
 }
 """Case -> overrides and the bar; what else they need is in conf/tuned."""
-LARGE = ["n_envs=1024", "agent.warmup=4096", "eval.every=25"]
-MANY: dict[str, tuple[list[str], float]] = {
-    "cartpole_dqn": ([*FEW["cartpole_dqn"][0], *LARGE, "agent.gradient_steps=0.04", "total_steps=6e5", "agent.replay.capacity=2e5"], 475),
-    "pendulum_td3": ([*FEW["pendulum_td3"][0], *LARGE, "agent.gradient_steps=0.02", "total_steps=1e6", "agent.replay.capacity=5e5"], -200),
-    "pendulum_ddpg": (
-        [*FEW["pendulum_ddpg"][0], *LARGE, "agent.gradient_steps=0.02", "total_steps=1e6", "agent.replay.capacity=5e5"],
-        -200,
-    ),
+LARGE = "n_envs=1024 agent.warmup=4096 agent.gradient_steps=0.02 total_steps=1e6 eval.every=25"
+MANY: dict[str, tuple[str, float]] = {
+    # Data of nearly greedy policies from the start: otherwise the short episodes of random actions fill the buffer.
+    "cartpole_dqn": (f"{LARGE} agent.replay.capacity=1e5 agent.n_step=10 agent.epsilon_fraction=0.03", 490),
+    "pendulum_td3": (f"{LARGE} agent.replay.capacity=5e5", -180),
+    "pendulum_ddpg": (f"{LARGE} agent.replay.capacity=5e5", -180),
 }
+"""Case -> overrides beside those of FEW, and the return at which a run stops: a little above the bar, as it is judged by other episodes."""
 HEADER = """\
 | case | bar | seeds at the bar | best checkpoint, min | median | last checkpoint, median | env steps | wall s, median |
 |---|---|---|---|---|---|---|---|
@@ -60,8 +67,9 @@ def train(overrides: list[str]) -> dict[str, Any] | None:
         return json.loads(found.read_text()) if done.returncode == 0 and found.exists() else None
 
 
-def row(case: str, bar: float, runs: list[dict[str, Any]], asked: int) -> str:
+def row(case: str, runs: list[dict[str, Any]], asked: int) -> str:
     """Return the line of one case."""
+    bar = FEW[case][1]
     if not runs:
         return f"| {case} | {bar:g} | 0/{asked} | | | | | |"
     best = [run["best"] for run in runs]
@@ -77,28 +85,33 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=FEW, metavar="CASE", help=", ".join(FEW))
     parser.add_argument("--many", action="store_true", help="the table of many environments")
-    parser.add_argument("--threads", type=int, help="CPU threads of a run (default: all cores)")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after this time")
     parser.add_argument("--write", action="store_true", help="put the table into docs/agents.md")
     chosen = parser.parse_args()
-    cases = MANY if chosen.many else FEW
+    table = "many" if chosen.many else "few"
+    kept: dict[str, dict[str, Any]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    deadline = time.monotonic() + 60 * chosen.minutes
     rows, all_reached = [], True
-    for case in chosen.only or cases:
-        overrides, bar = cases[case]
-        stop = [f"env.solved_at={bar}", f"stop_when_solved={str(chosen.many).lower()}"]
-        threads = [f"concurrency.threads={chosen.threads}"] if chosen.threads else []
+    for case in chosen.only or (MANY if chosen.many else FEW):
         runs = []
         for seed in range(chosen.seeds):
-            run = train([*overrides, *stop, *threads, f"seed={seed}"])
-            print(case, f"seed={seed}", run or "failed", flush=True)
-            runs += [run] if run else []
-        rows.append(row(case, bar, runs, chosen.seeds))
-        all_reached &= len(runs) == chosen.seeds and all(run["best"] >= bar for run in runs)
-    table = HEADER + "\n".join(rows) + "\n"
-    print(table)
+            more, stop = MANY[case] if chosen.many else ("stop_when_solved=false", FEW[case][1])
+            overrides = [*FEW[case][0].split(), *more.split(), f"env.solved_at={stop}", f"seed={seed}"]
+            name, settings = f"{table}/{case}/{seed}", hashlib.sha256(repr(compose(overrides)).encode()).hexdigest()[:16]
+            if kept.get(name, {}).get("settings") != settings and time.monotonic() < deadline:
+                kept[name] = (train(overrides) or {"failed": True}) | {"settings": settings}
+                KEPT.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
+            found = kept.get(name, {})
+            print(name, found if found.get("settings") == settings else "not made yet", flush=True)
+            runs += [found] if found.get("settings") == settings and "best" in found else []
+        rows.append(row(case, runs, chosen.seeds))
+        all_reached &= len(runs) == chosen.seeds and all(run["best"] >= FEW[case][1] for run in runs)
+    text = HEADER + "\n".join(rows) + "\n"
+    print(text)
     if chosen.write:
-        name = "many" if chosen.many else "few"
-        between = re.compile(rf"(<!-- results {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        PAGE.write_text(between.sub(lambda match: match[1] + table + match[2], PAGE.read_text()))
+        page = DOCS / "agents.md"
+        between = re.compile(rf"(<!-- results {table} -->\n).*?(<!-- end -->)", re.DOTALL)
+        page.write_text(between.sub(lambda match: match[1] + text + match[2], page.read_text()))
     return int(not all_reached)
 
 

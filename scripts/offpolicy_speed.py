@@ -3,7 +3,8 @@
     python scripts/offpolicy_speed.py [--rounds 3] [--steps 1500] [--threads N]
 
 One environment, one gradient step for each environment step, the same networks and batches on both sides, no evaluation. What is quoted is
-the median of the ratios of the rounds. Needs stable-baselines3 and gymnasium, which warprun itself does not.
+the median of the ratios of the rounds. The limit is what the matrix products alone would allow: the operations of a gradient step at the
+rate that `warprun.engine.peak` measures in the same run. Needs stable-baselines3 and gymnasium, which warprun itself does not.
 """
 
 import argparse
@@ -11,11 +12,13 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 
 from warprun.build import fuse, make_agent, make_engine
 from warprun.compose import compose
+from warprun.engine import peak
 from warprun.engine.device import choose
 
 WARMUP = 500
@@ -25,6 +28,24 @@ CASES = {
     "DQN cartpole 64-64": ("dqn", "cartpole", "CartPole-v1", [64, 64], 64),
     "DQN cartpole 256-256": ("dqn", "cartpole", "CartPole-v1", [256, 256], 64),
 }
+
+
+def operations(agent_name: str, hidden: list[int], batch: int) -> float:
+    """Return the floating-point operations of the matrix products of one gradient step."""
+
+    def network(n_in: int, n_out: int) -> tuple[int, int]:
+        """Return those of a row forward, and of its first layer."""
+        sizes = [n_in, *hidden, n_out]
+        return 2 * sum(a * b for a, b in pairwise(sizes)), 2 * n_in * hidden[0]
+
+    # Backward is the gradient of the weights and, but for the first layer, that of its inputs: each as much as forward.
+    if agent_name == "dqn":
+        forward, first = network(4, 2)
+        return batch * (3 * forward + 2 * forward - first)
+    (actor, actor_first), (critic, critic_first) = network(3, 1), network(4, 1)
+    of_critics = actor + 2 * critic + 2 * (critic + 2 * critic - critic_first)
+    of_actor = actor + critic + critic + 2 * actor - actor_first
+    return batch * (of_critics + of_actor / 2)
 
 
 def own(agent_name: str, env: str, hidden: list[int], batch: int, threads: int) -> Callable[[int], None]:
@@ -66,6 +87,7 @@ def theirs(agent_name: str, env: str, hidden: list[int], batch: int) -> Callable
 def rate(run: Callable[[int], None], steps: int, threads: int) -> float:
     """Return steps per second."""
     torch.set_num_threads(threads)
+    time.sleep(0.5)  # threads of the other side look for work a while before they sleep
     began = time.perf_counter()
     run(steps)
     return steps / (time.perf_counter() - began)
@@ -75,7 +97,7 @@ def main() -> int:
     """Print the table; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=1500, help="environment steps of a measurement")
+    parser.add_argument("--steps", type=int, default=1000, help="environment steps of a measurement; four times as many of warprun")
     parser.add_argument("--threads", type=int, default=2)
     chosen = parser.parse_args()
     try:
@@ -83,15 +105,18 @@ def main() -> int:
     except ImportError:
         print("offpolicy_speed: needs Stable-Baselines3; run: pip install stable-baselines3", file=sys.stderr)
         return 2
-    print("| case | warprun steps/s | Stable-Baselines3 steps/s | ratio, median |\n|---|---|---|---|")
+    rate_of_products = peak.measure(chosen.threads)
+    print(f"matrix products: {rate_of_products / 1e9:.0f} GFLOP/s on {chosen.threads} threads\n")
+    print("| case | warprun steps/s | limit | Stable-Baselines3 steps/s | ratio, median |\n|---|---|---|---|---|")
     for name, (agent, env, gym_env, hidden, batch) in CASES.items():
         ours, other = own(agent, env, hidden, batch, chosen.threads), theirs(agent, gym_env, hidden, batch)
         pairs = []
         for _ in range(chosen.rounds):
             # warprun's kernels bring their own threads, torch has one beside them.
-            pairs.append((rate(ours, chosen.steps, 1), rate(other, chosen.steps, chosen.threads)))
+            pairs.append((rate(ours, 4 * chosen.steps, 1), rate(other, chosen.steps, chosen.threads)))
         mine, peer = (statistics.median(column) for column in zip(*pairs, strict=True))
-        print(f"| {name} | {mine:,.0f} | {peer:,.0f} | {statistics.median(a / b for a, b in pairs):.1f} |", flush=True)
+        limit = rate_of_products / operations(agent, hidden, batch)
+        print(f"| {name} | {mine:,.0f} | {limit:,.0f} | {peer:,.0f} | {statistics.median(a / b for a, b in pairs):.1f} |", flush=True)
     return 0
 
 

@@ -1,6 +1,8 @@
 """What a run leaves behind where it fails before training begins, and what Numba is told before it is loaded."""
 
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -68,3 +70,16 @@ def test_tensorboard_can_be_left_out(tmp_path, wanted):
     records.close()
     assert (tmp_path / "metrics.jsonl").exists()
     assert bool(list(tmp_path.glob("events*"))) == wanted
+
+
+def test_a_run_that_is_told_to_end_while_it_compiles_leaves_nothing(tmp_path):
+    """SLURM may cancel a job at any time; SIGTERM then does what Ctrl-C does."""
+    given = ["env=cartpole", "n_envs=64", f"output_root={tmp_path / 'outputs'}"]
+    asked = os.environ | {"WARPRUN_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "warprun", *given]
+    with subprocess.Popen(command, env=asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert any("compiling" in line for line in process.stdout)  # reads up to there
+        process.send_signal(signal.SIGTERM)
+        assert "interrupted" in process.stdout.read()
+    assert process.returncode == 130
+    assert not (tmp_path / "outputs").exists()

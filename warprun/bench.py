@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -38,6 +39,8 @@ class Measurement:
     threads: int
     path: str
     """fused or stepwise."""
+    simulation_steps_per_s: float
+    """Environment steps without policy, with the actions of the last rollout."""
     rollout_steps_per_s: float
     """Environment steps in rollouts alone."""
     training_steps_per_s: float
@@ -48,7 +51,7 @@ class Measurement:
     peak_memory_bytes: int
     """Of the process so far."""
     limit_share: float | None
-    """Of what the machine computes in matrix products of 64 x 64 in the time of training; None on the stepwise path."""
+    """Of what the machine computes in matrix products of 64 x 64 in the time of training; None on the stepwise path and on GPUs."""
 
 
 def bench(config: Config, sizes: Sequence[int], thread_counts: Sequence[int]) -> list[Measurement]:
@@ -64,13 +67,13 @@ def bench(config: Config, sizes: Sequence[int], thread_counts: Sequence[int]) ->
 def report(found: Sequence[Measurement], folder: Path, title: str) -> None:
     """Print a table, and write bench.json and, with matplotlib installed, bench.png to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    table = Table(title=title, title_justify="left")
-    for heading in ("n_envs", "threads", "rollout M/s", "training M/s", "update", "bytes/env", "limit"):
+    table = Table(title=f"{title}, M environment steps/s", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    for heading in ("n_envs", "threads", "simulation", "rollout", "training", "update", "bytes/env", "limit"):
         table.add_column(heading, justify="right", no_wrap=True)
     for m in found:
         share = "-" if m.limit_share is None else f"{m.limit_share:.0%}"
-        rates = (f"{m.rollout_steps_per_s / 1e6:.3g}", f"{m.training_steps_per_s / 1e6:.3g}", f"{m.update_share:.0%}")
-        table.add_row(f"{m.n_envs:,}", str(m.threads), *rates, f"{m.bytes_per_env:,}", share)
+        rates = (f"{rate / 1e6:.3g}" for rate in (m.simulation_steps_per_s, m.rollout_steps_per_s, m.training_steps_per_s))
+        table.add_row(f"{m.n_envs:,}", str(m.threads), *rates, f"{m.update_share:.0%}", f"{m.bytes_per_env:,}", share)
     peak_memory = max(m.peak_memory_bytes for m in found) / 2**20
     table.caption = f"{found[0].path} path; peak memory {peak_memory:,.0f} MiB; no transfer between host and device"
     console = Console()
@@ -100,6 +103,7 @@ class _Cell:
         self.engine = make_engine(config, device, config.n_envs, config.agent.horizon, config.seed)
         self.path = fuse(config, self.engine, self.agent).split()[0]
         self.engine.compile()
+        self.simulations: list[float] = []
         self.rollouts: list[float] = []
         self.trainings: list[float] = []
         self.shares: list[float] = []
@@ -107,6 +111,7 @@ class _Cell:
             self.agent.update(self.engine.collect(self.agent.act), 0.0)
 
     def measure(self) -> None:
+        self.simulations.append(self._rate(self.engine.retrace))
         self.rollouts.append(self._rate(lambda: self.engine.collect(self.agent.act)))
         clock = PhaseClock(self.device.torch)
 
@@ -126,7 +131,7 @@ class _Cell:
         needed = store.bytes_needed(engine.environment, target, config.n_envs, config.agent.horizon, len(config.env.vary))
         training = statistics.median(self.trainings)
         limit = None
-        if self.path == "fused":
+        if self.path == "fused" and self.device.kind == "cpu":
             weights = sum(
                 engine.environment.group(learner.name).size * learner.policy.parameters.numel() for learner in self.agent.learners
             )
@@ -135,6 +140,7 @@ class _Cell:
             config.n_envs,
             threads(config),
             self.path,
+            statistics.median(self.simulations),
             statistics.median(self.rollouts),
             training,
             statistics.median(self.shares),
@@ -168,6 +174,7 @@ def _draw(found: Sequence[Measurement], path: Path, title: str) -> None:
     for count in sorted({m.threads for m in found}):
         rows = sorted((m for m in found if m.threads == count), key=lambda m: m.n_envs)
         n_envs = np.array([m.n_envs for m in rows])
+        axes.loglog(n_envs, [m.simulation_steps_per_s for m in rows], "o:", label=f"simulation, threads={count}")
         axes.loglog(n_envs, [m.rollout_steps_per_s for m in rows], "o--", label=f"rollout, threads={count}")
         axes.loglog(n_envs, [m.training_steps_per_s for m in rows], "o-", label=f"training, threads={count}")
     axes.set_xlabel("environments")

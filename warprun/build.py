@@ -56,15 +56,14 @@ def fuse(config: Config, engine: Engine, agent: Any) -> str:
     """Let the agent's networks run inside the engine's kernels if they can and the config allows it; say which path it is and why."""
     if not config.engine.fused:
         return "stepwise (engine.fused=false)"
-    if engine.device.kind != "cpu":
-        return f"stepwise (there are no fused kernels for {engine.device.kind} yet)"
     if os.environ.get("NUMBA_DISABLE_JIT") == "1":
         return "stepwise (NUMBA_DISABLE_JIT=1: all is plain Python)"
     networks = agent.fuse()
     if networks is None:
         return "stepwise (fused kernels are for agent.network.name=mlp with tanh or relu)"
-    engine.fuse(networks)
-    return "fused"
+    if not engine.fuse(networks):
+        return "stepwise (a network has more rows than the shared memory of a GPU's blocks holds)"
+    return "fused" if engine.device.kind != "cuda" else "fused rollout, update by torch"
 
 
 def threads(config: Config) -> int:

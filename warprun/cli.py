@@ -307,7 +307,3 @@ def _fail(message: str, code: int, show_traceback: bool) -> int:
         traceback.print_exc()
     print(f"warprun: error: {' '.join(message.split())}", file=sys.stderr)
     return code
-
-
-if __name__ == "__main__":
-    main()

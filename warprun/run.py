@@ -7,7 +7,8 @@ import shutil
 import signal
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -59,15 +60,30 @@ def train(config: Config) -> Result:
     else:
         folder = rundir.create(wanted, config.name or f"{config.env.name}_{config.agent.name}")
         made = [folder, *made]
-    try:
-        run = _Run(config, folder)
-    except BaseException:
-        _take_back(folder, made)
-        raise
+    with _handling(signal.default_int_handler, signal.SIGTERM):
+        try:
+            run = _Run(config, folder)
+        except BaseException:
+            _take_back(folder, made)
+            raise
     result = run.drive()
     if result.status == "interrupted":
         raise KeyboardInterrupt
     return result
+
+
+@contextmanager
+def _handling(handler: Callable[[int, FrameType | None], Any], *signals: signal.Signals) -> Iterator[None]:
+    """Give `signals` to `handler` meanwhile; Python gives them to the main thread, a run on another is stopped by whoever started it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 def _take_back(folder: Path, made: list[Path]) -> None:
@@ -120,22 +136,18 @@ class _Run:
 
     def drive(self) -> Result:
         """Train until a limit is reached, the environment is solved, or somebody asks to stop."""
-        # Python gives signals to the main thread; a run on another one is stopped by whoever started it.
-        signals = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-        handlers = {number: signal.signal(number, self._ask_to_stop) for number in signals}
-        try:
-            self._write_status("running")
-            status = self._train()
-            self._save()
-            self._write_status(status)
-            self.records.finish(self._summary(), status)
-        except BaseException:
-            self._write_status("failed")
-            raise
-        finally:
-            self.records.close()
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+        with _handling(self._ask_to_stop, signal.SIGINT, signal.SIGTERM):
+            try:
+                self._write_status("running")
+                status = self._train()
+                self._save()
+                self._write_status(status)
+                self.records.finish(self._summary(), status)
+            except BaseException:
+                self._write_status("failed")
+                raise
+            finally:
+                self.records.close()
         last = self.metrics.get
         return Result(
             self.folder,

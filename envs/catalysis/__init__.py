@@ -1,5 +1,7 @@
 """Reaction paths on an energy landscape: how H reaches NH2 on Fe(111), and the same task on surfaces of your own."""
 
+from functools import partial
+
 from warprun.environment import Box, Discrete, single_agent
 from warprun.envs.catalysis import continuous as free
 from warprun.envs.catalysis import lattice
@@ -49,7 +51,7 @@ def environment(
         observe=observers[observation],
         params=dynamics.Params,
         time_limit=time_limit,
-        tables=lambda: lattice.make_tables(made),
+        tables=partial(lattice.make_tables, made),
     )
 
 
@@ -58,4 +60,4 @@ def report(play, folder):
     # Only now, for the solver of exact paths needs numba.
     from warprun.envs.catalysis import analysis
 
-    return analysis.report(play, folder)
+    return analysis.report(play(), play.environment.tables.args[0], folder)

@@ -6,44 +6,28 @@ import numpy as np
 
 from warprun.envs.catalysis import optimum
 from warprun.envs.catalysis.continuous import energy_at
-from warprun.envs.catalysis.landscape import Landscape
 
 INSTALL = "figures of the path need matplotlib: pip install 'warprun[plot]'"
 
 
-def report(play, folder):
-    """Write `paths.csv` and figures of the greedy path, the optimum and the lowest barrier; return the numbers that matter."""
-    played = play()
-    made = landscape_of(played.tables)
+def report(played, made, folder):
+    """Write `paths.csv` and figures of a recording, the optimum and the lowest barrier of its landscape; return the numbers that matter."""
     gamma = float(played.params.discount)
     paths = {
         "learned": learned(made, played),
         "highest return": optimum.highest_return(made, gamma),
         "lowest barrier": optimum.lowest_barrier(made),
     }
-    write(folder / "paths.csv", made, paths)
+    relaxed = bands(made, {name: paths[name] for name in ("learned", "lowest barrier") if name != "learned" or played.terminated})
+    write(folder / "paths.csv", made, paths | {f"NEB from {name}": band for name, band in relaxed.items()})
     try:
         from warprun.envs.catalysis.figures import draw
     except ImportError:
         print(INSTALL)
     else:
-        draw(folder, made, paths)
-    return numbers(paths, played.terminated, gamma, optimum.fewest_steps(made).steps)
-
-
-def landscape_of(tables):
-    """Return the landscape that tables were made from, with its reference at 0."""
-    return Landscape(
-        energy=np.asarray(tables.energy, np.float64),
-        z_lower=int(tables.z_lower),
-        nz=int(tables.nz),
-        periodic=bool(tables.periodic),
-        reference=0.0,
-        start=(int(tables.start_x), int(tables.start_y), int(tables.start_z)),
-        goal=(int(tables.goal_x), int(tables.goal_y), int(tables.goal_z)),
-        goal_reward=float(tables.goal_reward),
-        energy_scale=float(tables.energy_scale),
-    )
+        draw(folder, made, paths, relaxed)
+    shown = numbers(paths, played.terminated, gamma, optimum.fewest_steps(made).steps)
+    return shown | {f"neb/from_{name.replace(' ', '_')}": float(band.energies.max() - band.energies[0]) for name, band in relaxed.items()}
 
 
 def learned(made, played):
@@ -56,6 +40,20 @@ def learned(made, played):
     rewards = np.clip(-energies[1:] / made.energy_scale, -1.0, 0.0)
     rewards[-1] += made.goal_reward * played.terminated
     return optimum.Path(points, energies - energies[0], rewards)
+
+
+def bands(made, starts):
+    """Return the climbing-image elastic band that each path with a barrier relaxes to, energies above the start; none without ASE."""
+    try:
+        from warprun.envs.catalysis import neb
+    except ImportError:
+        return {}
+    found = {name: neb.climb(made, path.cells) for name, path in starts.items() if path.barrier > 0}
+    for name, band in found.items():
+        if band.force > neb.SETTLED * neb.UNIT * made.energy_scale:
+            print(f"the elastic band from {name} has not settled: the force on its highest image is {band.force:.2g} {made.unit} per cell")
+    above = made.start_energy - made.reference
+    return {name: optimum.Path(band.cells, band.energies - above, np.empty(0)) for name, band in found.items()}
 
 
 def numbers(paths, reached, gamma, fewest):
@@ -85,10 +83,16 @@ def write(file, made, paths):
                 table.writerow([name, n, *(f"{v:g}" for v in cell), f"{lengths[n]:.4f}", f"{energy:.6f}"])
 
 
-def arc_length(made, path):
-    """Return the length [steps + 1] of the path up to each of its points, in cells, the short way across periodic edges."""
-    moves = np.diff(path.cells.astype(np.float64), axis=0)
+def unwrapped(made, cells):
+    """Return the points [n, 3] of a path without jumps across periodic edges: each step the short way."""
+    moves = np.diff(np.asarray(cells, np.float64), axis=0)
     if made.periodic:
         size = np.array(made.energy.shape[:2])
         moves[:, :2] -= size * np.round(moves[:, :2] / size)
+    return np.concatenate([cells[:1], cells[0] + np.cumsum(moves, axis=0)])
+
+
+def arc_length(made, path):
+    """Return the length [steps + 1] of the path up to each of its points, in cells."""
+    moves = np.diff(unwrapped(made, path.cells), axis=0)
     return np.concatenate([[0.0], np.cumsum(np.linalg.norm(moves, axis=1))])

@@ -22,9 +22,9 @@ class Params(NamedTuple):
     start_jitter: float = 0.0  # cells by which the start may be off in each direction, drawn for each episode
     goal_radius: float = 0.5  # cells
     minimum_image: bool = False  # measure distances to the goal's nearest periodic image, in observations and in the shaping
-    shaping: float = 0.0  # reward for coming a cell closer to the goal, potential-based: the best path stays the best
+    shaping: float = 0.0  # reward for coming a cell closer to the goal; going back pays it back
     energy_shaping: float = 0.0  # the same for a step down in energy, per unit of energy
-    discount: float = 0.99  # of the potential; the agent's gamma
+    discount: float = 0.99  # the agent's gamma, by which evaluations discount; steps do not depend on it
 
 
 def reset(rng, p, tables):
@@ -55,9 +55,9 @@ def step(s, action, p, tables):
     gap = distance(new, p, tables)
     arrived = gap <= p.goal_radius
     reward = where(stopped, -1.0, clip(-energy / tables.energy_scale, -1.0, 0.0)) + where(arrived, tables.goal_reward, 0.0)
-    before = p.shaping * distance(s, p, tables) + p.energy_shaping * limited(energy_at(s.x, s.y, s.z, tables), tables)
-    after = where(arrived, 0.0, p.shaping * gap + p.energy_shaping * limited(energy, tables))
-    return new, reward + before - p.discount * after, arrived
+    left = p.shaping * distance(s, p, tables) + p.energy_shaping * limited(energy_at(s.x, s.y, s.z, tables), tables)
+    reached = where(arrived, 0.0, p.shaping * gap + p.energy_shaping * limited(energy, tables))
+    return new, reward + left - reached, arrived
 
 
 def limited(energy, tables):

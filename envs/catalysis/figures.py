@@ -3,72 +3,135 @@
 import matplotlib
 import numpy as np
 
-from warprun.envs.catalysis.analysis import arc_length
+from warprun.envs.catalysis.analysis import arc_length, unwrapped
 
 matplotlib.use("agg")
-from matplotlib import pyplot
+from matplotlib import patheffects, pyplot, ticker
 
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False}
+# Exact paths lie below, wide and pale, so that the learned one shows where it follows them.
 LINES = {
-    "learned": {"color": "#d55e00", "marker": "o", "markersize": 3, "linewidth": 1.6, "zorder": 3},
-    "highest return": {"color": "#0072b2", "linestyle": "--", "linewidth": 1.2},
-    "lowest barrier": {"color": "#444444", "linestyle": ":", "linewidth": 1.4},
+    "learned": {"color": "#d55e00", "marker": "o", "markersize": 3.5, "linewidth": 1.5, "zorder": 3},
+    "highest return": {"color": "#56b4e9", "linewidth": 5, "alpha": 0.6},
+    "lowest barrier": {"color": "#999999", "linewidth": 5, "alpha": 0.6},
 }
+BANDS = {"learned": "#882255", "lowest barrier": "#222222"}
 SLICES = 6
+LEVELS = 12
 
 
-def draw(folder, made, paths):
-    """Write `energy_profile.png` and `path_slices.png`."""
+def draw(folder, made, paths, bands):
+    """Write `energy_profile.png` and `path_slices.png`; `bands` are elastic bands by the name of the path they began with."""
     with pyplot.rc_context(STYLE):
-        for name, figure in {"energy_profile": profile(made, paths), "path_slices": slices(made, paths)}.items():
+        for name, figure in {"energy_profile": profile(made, paths, bands), "path_slices": slices(made, paths)}.items():
             figure.savefig(folder / f"{name}.png", dpi=150)
             pyplot.close(figure)
 
 
-def profile(made, paths):
+def energy_label(made):
+    return f"energy above the start / {made.unit}" if made.unit else "energy above the start"
+
+
+def profile(made, paths, bands):
     """Draw the energy above the start against the arc length, with the highest point of each path."""
-    figure, axes = pyplot.subplots(figsize=(6.4, 3.8), layout="constrained")
-    for name, path in paths.items():
+    figure, axes = pyplot.subplots(figsize=(7.2, 4.4), layout="constrained")
+    axes.axhline(0.0, color="#cccccc", linewidth=0.8, zorder=0)
+    for name, path in sorted(paths.items(), key=lambda item: item[0] == "learned"):
         lengths, top = arc_length(made, path), int(path.energies.argmax())
-        axes.plot(lengths, path.energies, label=f"{name}: {path.steps} steps, highest {path.barrier:.3f}", **LINES[name])
-        axes.plot(lengths[top], path.energies[top], "^", color=LINES[name]["color"], markersize=7)
-    axes.set(xlabel="arc length / cells", ylabel="energy above the start")
-    axes.legend(fontsize=8)
+        at = ", ".join(f"{v:.3g}" for v in path.cells[top])
+        steps = f"{path.steps} steps" if path.rewards[-1] > made.goal_reward / 2 else "does not arrive"
+        label = f"{name}: {steps}, highest {path.barrier:.3f} {made.unit} at ({at})"
+        axes.plot(lengths, path.energies, label=label, **LINES[name])
+        mark = dict(LINES[name], marker="^", markersize=9, linestyle="", markeredgecolor="white", alpha=1.0, zorder=4)
+        axes.plot(lengths[top], path.energies[top], **mark)
+    for name, band in bands.items():
+        label = f"elastic band from {name}: {band.barrier - band.energies[0]:.3f} {made.unit} above its first minimum"
+        axes.plot(arc_length(made, band), band.energies, "--", marker=".", linewidth=0.9, markersize=4, color=BANDS[name], label=label)
+    shown = max(arc_length(made, path)[-1] for name, path in (paths | bands).items() if name != "learned")
+    own = arc_length(made, paths["learned"])[-1]
+    # A path that never arrives is hundreds of cells long, and would squeeze all others.
+    axes.set_xlim(-0.02 * shown, min(own, 2 * shown) * 1.02 if own > shown else shown * 1.02)
+    axes.set(xlabel="arc length / cells", ylabel=energy_label(made))
+    figure.legend(*_ordered(axes), loc="outside lower center", fontsize=8)
     return figure
+
+
+def _ordered(axes):
+    handles, labels = axes.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda n: not labels[n].startswith("learned"))
+    return [handles[n] for n in order], [labels[n] for n in order]
 
 
 def slices(made, paths):
-    """Draw the layers of z that the learned path visits (some of them, where they are many), and the path's points in each."""
+    """Draw the layers of z that the learned path visits (some of them, where they are many), and the path's points in each.
+
+    A periodic landscape is turned so that the path lies in the middle, and does not jump across an edge.
+    """
     path = paths["learned"]
     layers = np.unique(np.rint(path.cells[:, 2]).astype(int))
     if len(layers) > SLICES:
-        layers = layers[np.unique(np.rint(np.linspace(0, len(layers) - 1, SLICES)).astype(int))]
-    start = made.energy[made.start[0], made.start[1], made.start[2] - made.z_lower]
-    above = made.energy - start
-    low, high = above.min(), max(np.quantile(above, 0.5), 2 * max(p.barrier for p in paths.values()), 0.1)
+        layers = layers[np.rint(np.linspace(0, len(layers) - 1, SLICES)).astype(int)]
+    size = np.array(made.energy.shape[:2])
+    corner = np.zeros(2, int)
+    if made.periodic:
+        line = unwrapped(made, path.cells)[:, :2]
+        corner = np.ceil((line.min(0) + line.max(0) - size) / 2).astype(int)
+    above = np.roll(made.energy - made.start_energy, -corner, axis=(0, 1))
+    low, high = above.min(), max(1.2 * np.median(above), 1.5 * paths["highest return"].barrier, 1e-3)
     columns = min(3, len(layers))
     rows = -(-len(layers) // columns)
-    figure, panels = pyplot.subplots(rows, columns, figsize=(0.8 + 2.6 * columns, 2.7 * rows), squeeze=False, layout="constrained")
-    for panel in panels.flat[len(layers) :]:
-        panel.remove()
-    for panel, layer in zip(panels.flat, layers, strict=False):
-        image = panel.imshow(above[:, :, layer - made.z_lower].T, origin="lower", cmap="viridis", vmin=low, vmax=high, aspect="auto")
-        for x, y in pieces(path.cells):
-            panel.plot(x, y, color="black", linewidth=2.5)
-            panel.plot(x, y, color="white", linewidth=1)
-        here = path.cells[np.rint(path.cells[:, 2]).astype(int) == layer]
-        panel.plot(here[:, 0], here[:, 1], "o", color=LINES["learned"]["color"], markersize=5, markeredgecolor="white", markeredgewidth=0.5)
-        for cell, mark in ((made.start, "s"), (made.goal, "*")):
-            # Filled where it lies in this layer.
-            filled = cell[2] == layer
-            panel.plot(cell[0], cell[1], mark, color="white", markersize=8, markeredgecolor="black", alpha=1.0 if filled else 0.5)
-        panel.set(title=f"z = {layer}", xlabel="x / cells", ylabel="y / cells")
-    bar = figure.colorbar(image, ax=panels[:rows, :].ravel().tolist(), shrink=0.8, extend="max")
-    bar.set_label("energy above the start")
-    figure.suptitle(
-        "The learned path; points lie in the slice, square: start, star: goal (faint where they lie in another slice)", fontsize=8
+    width = 2.5 if columns > 1 else 4.5 * min(1.0, size[0] / size[1])
+    figure, panels = pyplot.subplots(
+        rows,
+        columns,
+        figsize=(1.2 + width * columns, 0.5 + (width * size[1] / size[0] + 0.3) * rows),
+        squeeze=False,
+        layout="constrained",
     )
+    extent = (corner[0] - 0.5, corner[0] + size[0] - 0.5, corner[1] - 0.5, corner[1] + size[1] - 0.5)
+    inside = {"origin": "lower", "extent": extent}
+    for n, panel in enumerate(panels.flat):
+        if n >= len(layers):
+            panel.remove()
+            continue
+        energy = np.minimum(above[:, :, layers[n] - made.z_lower].T, high)
+        image = panel.imshow(energy, cmap="viridis", vmin=low, vmax=high, **inside)
+        panel.contour(energy, levels=np.linspace(low, high, LEVELS)[1:-1], colors="white", linewidths=0.4, alpha=0.5, **inside)
+        _draw_path(panel, made, path, layers[n], corner, size)
+        for axis, count in ((panel.xaxis, size[0]), (panel.yaxis, size[1])):
+            axis.set_major_locator(ticker.MaxNLocator(5, integer=True))
+            axis.set_major_formatter(lambda value, _, count=count: f"{int(value) % count}")
+        panel.set_title(f"z = {layers[n]}" if made.energy.shape[2] > 1 else "", fontsize=9)
+        panel.set_xlabel("x / cells" if n >= len(layers) - columns else "")
+        panel.set_ylabel("y / cells" if n % columns == 0 else "")
+        panel.spines[:].set_visible(False)
+    bar = figure.colorbar(image, ax=panels.ravel()[: len(layers)].tolist(), shrink=0.8, extend="max", pad=0.02)
+    bar.set_label(energy_label(made))
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
     return figure
+
+
+def _draw_path(panel, made, path, layer, corner, size):
+    """Draw the whole path, its points in a layer, and both ends: filled where they lie in the layer."""
+
+    def placed(cells):
+        return (np.asarray(cells, float)[..., :2] - corner + 0.5) % size + corner - 0.5 if made.periodic else np.asarray(cells, float)
+
+    outline = {"path_effects": [patheffects.withStroke(linewidth=2.6, foreground="black")]}
+    places = placed(path.cells)
+    for n, (x, y) in enumerate(pieces(places)):
+        panel.plot(x, y, color="white", linewidth=1.2, label="learned path" if n == 0 else None, **outline)
+    here = places[np.rint(path.cells[:, 2]).astype(int) == layer]
+    panel.plot(
+        here[:, 0], here[:, 1], "o", color="#d55e00", markersize=5, markeredgecolor="white", markeredgewidth=0.6, label="in this slice"
+    )
+    for cell, mark, label in ((made.start, "s", "start"), (made.goal, "*", "goal")):
+        place = placed(cell)
+        color = "white" if cell[2] == layer else "none"
+        panel.plot(
+            place[0], place[1], mark, color=color, markersize=9 if mark == "*" else 6, markeredgecolor="white", label=label, **outline
+        )
 
 
 def pieces(cells):

@@ -22,11 +22,18 @@ class Landscape(NamedTuple):
     goal: Cell
     goal_reward: float
     energy_scale: float  # energy above the reference that costs 1
+    unit: str = ""  # of energies, if known
 
     @property
     def relative(self):
         """Energies above the reference, float32 [x, y, z - z_lower]."""
         return (self.energy - self.reference).astype(np.float32)
+
+    @property
+    def start_energy(self):
+        """Energy of the start."""
+        x, y, z = self.start
+        return self.energy[x, y, z - self.z_lower]
 
 
 class Scenario(NamedTuple):
@@ -42,6 +49,7 @@ class Scenario(NamedTuple):
     goal_reward: float
     energy_scale: float = 20.0
     periodic: bool = True
+    unit: str = "eV"
 
 
 def _fe111(file, shape, z_lower, nz, reference):
@@ -63,7 +71,7 @@ SCENARIOS = {
     "diffusion3d": _DIFFUSION((5, 9, 61), (10, 0, 60), 30.0),
     # Between the two deepest minima, on the cells nearest to them.
     "leps": Scenario("leps", (32, 45, 1), 0, 1, -4.6, (3, 36, 0), (26, 9, 0), 30.0, periodic=False),
-    "muller_brown": Scenario("muller_brown", (55, 51, 1), 0, 1, -150.0, (42, 9, 0), (19, 37, 0), 30.0, 400.0, False),
+    "muller_brown": Scenario("muller_brown", (55, 51, 1), 0, 1, -150.0, (42, 9, 0), (19, 37, 0), 30.0, 400.0, False, ""),
 }
 ANALYTIC = {"leps": (surfaces.leps, surfaces.LEPS_AXES), "muller_brown": (surfaces.muller_brown, surfaces.MULLER_BROWN_AXES)}
 

@@ -3,66 +3,90 @@
 Source: Henkelman, Uberuaga, Jonsson, Journal of Chemical Physics 113, 9901 (2000).
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from ase import Atoms
-from ase.calculators.calculator import Calculator, all_changes
 from ase.mep import NEB
 from ase.optimize import BFGS, FIRE
 from scipy.ndimage import map_coordinates, spline_filter
 
+from warprun.envs.catalysis.analysis import unwrapped
+
 PADDING = 8
 """Cells by which a periodic axis is continued: the spline forgets its ends that far away."""
-CEILING = 10.0
-"""Energies above the reference, in the surface's unit, are cut here: the spline would overshoot beside a wall of hundreds of eV."""
+CEILING = 0.5
+"""Energies above the reference are cut here, as a share of the energy that costs 1: the spline would overshoot beside a wall of hundreds
+of eV. What one cuts away moves the passes of Fe(111) by 0.03 eV."""
+UNIT = 0.05
+"""Share of the same energy that the optimiser takes for 1: 1 eV on Fe(111)."""
+PLAIN, CLIMBING = 200, 400
+"""Steps at most, before and after the highest image begins to climb."""
+FORCE = 0.02
+"""Largest force at which a band is done, in units per cell."""
+SETTLED = 0.05
+"""Largest force on the highest image, in units per cell, for its energy to pass for that of a saddle."""
+H = 1e-3
+SIDES = np.concatenate([np.eye(3), -np.eye(3)])
+"""Where central differences look, in steps of `H` cells."""
 
 
-class Surface(Calculator):
-    """The spline of a landscape; an atom's position is its cell, in cells."""
+class Band(NamedTuple):
+    """Images from a minimum to the next."""
 
-    implemented_properties = ("energy", "forces")
+    cells: np.ndarray  # [images, 3], unwrapped
+    energies: np.ndarray  # [images] above the reference, in the surface's unit
+    force: float  # on the highest image, in the surface's unit per cell; 0 at a saddle
+
+    @property
+    def barrier(self):
+        """Highest energy above the relaxed start."""
+        return float((self.energies - self.energies[0]).max())
+
+
+class Surface:
+    """The spline of a landscape as an ASE calculator; an atom's position is its cell, in cells.
+
+    No subclass of ASE's Calculator, which would compare atoms for longer than a spline takes.
+    """
 
     def __init__(self, made):
-        super().__init__()
         self.offset = np.array([PADDING if made.periodic else 0, PADDING if made.periodic else 0, -made.z_lower], float)
         self.size = np.array(made.energy.shape[:2])
         self.periodic = made.periodic
-        energy = np.minimum(made.energy - made.reference, CEILING)
+        energy = np.minimum(made.energy - made.reference, CEILING * made.energy_scale) / (UNIT * made.energy_scale)
         if made.periodic:
             energy = np.pad(energy, ((PADDING, PADDING), (PADDING, PADDING), (0, 0)), mode="wrap")
         self.coefficients = spline_filter(energy, order=3, mode="mirror")
 
     def at(self, positions):
-        """Return the energies of positions [n, 3]."""
+        """Return the energies of positions [n, 3], in units."""
         places = np.array(positions, float)
         if self.periodic:
             places[:, :2] %= self.size
         return map_coordinates(self.coefficients, (places + self.offset).T, order=3, mode="nearest", prefilter=False)
 
-    def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
-        """Fill in energy and forces, by central differences of the spline."""
-        super().calculate(atoms, properties, system_changes)
-        position, h = self.atoms.get_positions()[0], 1e-3
-        around = np.concatenate([position + h * np.eye(3), position - h * np.eye(3)])
-        values = self.at(around)
-        self.results = {"energy": float(self.at(position[None])[0]), "forces": -((values[:3] - values[3:]) / (2 * h))[None]}
+    def get_potential_energy(self, atoms=None, force_consistent=False):
+        """Return the energy of an atom."""
+        return float(self.at(atoms.positions)[0])
+
+    def get_forces(self, atoms=None):
+        """Return the force [1, 3] on an atom, by central differences."""
+        values = self.at(atoms.positions + H * SIDES)
+        return -((values[:3] - values[3:]) / (2 * H))[None]
 
 
-def climb(made, cells, images=15, steps=500):
-    """Return positions [images, 3] and energies [images] above the relaxed start, of a band that starts along `cells` [n, 3].
-
-    Cells are unwrapped first, so the band keeps to the side of the path.
-    """
-    moves = np.diff(np.asarray(cells, float), axis=0)
-    if made.periodic:
-        moves[:, :2] -= np.array(made.energy.shape[:2]) * np.round(moves[:, :2] / np.array(made.energy.shape[:2]))
-    line = np.concatenate([[cells[0]], cells[0] + np.cumsum(moves, axis=0)])
+def climb(made, cells, images=15):
+    """Return the band that a path, `cells` [n, 3], relaxes to, between the minima next to its ends; it keeps to the side of the path."""
+    line = unwrapped(made, cells)
     ends = [_relaxed(made, line[0]), _relaxed(made, line[-1])]
     chosen = np.rint(np.linspace(0, len(line) - 1, images)).astype(int)
     band = [_atom(made, position) for position in (ends[0], *line[chosen[1:-1]], ends[1])]
-    for climbing in (False, True):
-        FIRE(NEB(band, k=1.0, climb=climbing, method="improvedtangent"), logfile=None, maxstep=0.1).run(fmax=0.02, steps=steps)
+    for climbing, steps in ((False, PLAIN), (True, CLIMBING)):
+        FIRE(NEB(band, k=1.0, climb=climbing, method="improvedtangent"), logfile=None, maxstep=0.1).run(fmax=FORCE, steps=steps)
     energies = np.array([atom.get_potential_energy() for atom in band])
-    return np.array([atom.get_positions()[0] for atom in band]), energies - energies[0]
+    top, unit = band[int(energies.argmax())], UNIT * made.energy_scale
+    return Band(np.concatenate([atom.positions for atom in band]), energies * unit, float(np.linalg.norm(top.get_forces())) * unit)
 
 
 def _atom(made, position):
@@ -73,5 +97,5 @@ def _atom(made, position):
 
 def _relaxed(made, position):
     atom = _atom(made, position)
-    BFGS(atom, logfile=None, maxstep=0.1).run(fmax=0.01, steps=200)
-    return atom.get_positions()[0]
+    BFGS(atom, logfile=None, maxstep=0.1).run(fmax=FORCE / 2, steps=200)
+    return atom.positions[0]

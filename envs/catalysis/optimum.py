@@ -58,7 +58,7 @@ def describe(made, cells):
     energies = made.energy[cells[:, 0], cells[:, 1], cells[:, 2] - made.z_lower]
     earned = _rewards(made)[cells[1:, 0], cells[1:, 1], cells[1:, 2] - made.z_lower]
     cancelled = (cells[1:] == cells[:-1]).all(1)
-    return Path(cells, energies - made.energy[_index(made, made.start)], np.where(cancelled, -1.0, earned))
+    return Path(cells, energies - made.start_energy, np.where(cancelled, -1.0, earned))
 
 
 def _index(made, cell):

@@ -12,19 +12,21 @@ from warprun.envs.covid.data import load
 from warprun.envs.covid.tables import FIRST_DAY, PLANNER, STATES
 
 matplotlib.use("agg")
-from matplotlib import dates, pyplot
+from matplotlib import colors, dates, pyplot
 
 COLORS = {"learned": "#0072b2", "always open": "#e69f00", "always closed": "#009e73", "historical": "#444444"}
 MARKS = {"learned": "o", "always open": "^", "always closed": "s", "historical": "D"}
+ABOVE = {"learned": 12, "always open": 0, "always closed": 0, "historical": -12}
+"""Points by which a label stands above its mark: the learned policy may be near the historical one."""
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False}
 SMALL_PRINT = "Model: Trott et al. 2021, a proof of concept, not for real policy making."
 
 
-def draw(folder: Path, courses: Mapping[str, Any], start: int) -> None:
-    """Write three PNG files."""
+def draw(folder: Path, courses: Mapping[str, Any], start: int, vaccines: int) -> None:
+    """Write three PNG files of episodes that begin at row `start` of the data; vaccines are delivered from row `vaccines` on."""
     with pyplot.rc_context(STYLE):
         for name, figure in (
-            ("policies_over_time", policies_over_time(courses, start)),
+            ("policies_over_time", policies_over_time(courses, start, vaccines)),
             ("states_over_time", states_over_time(courses["learned"], start)),
             ("health_economy", health_economy(courses)),
         ):
@@ -33,24 +35,36 @@ def draw(folder: Path, courses: Mapping[str, Any], start: int) -> None:
             pyplot.close(figure)
 
 
-def policies_over_time(courses: Mapping[str, Any], start: int) -> Any:
+def policies_over_time(courses: Mapping[str, Any], start: int, vaccines: int) -> Any:
     """Draw stringency, deaths, unemployment and subsidies of the country, a line for each policy."""
-    figure, panels = pyplot.subplots(2, 2, figsize=(9, 5.6), sharex=True, layout="constrained")
+    figure, panels = pyplot.subplots(2, 2, figsize=(9, 5.8), sharex=True, layout="constrained")
     people = load().population / load().population.sum()
     for name, shown in courses.items():
         days = calendar(start, len(shown.level))
-        lines = (shown.level @ people, shown.dead[:, PLANNER] / 1e6, shown.unemployed[:, PLANNER], shown.subsidy[:, PLANNER] / 1e9)
+        lines = (shown.level @ people, shown.dead[:, PLANNER], shown.unemployed[:, PLANNER], shown.subsidy[:, PLANNER] / 1e9)
         for panel, line in zip(panels.flat, lines, strict=True):
             panel.plot(days, line, color=COLORS[name], label=name, linewidth=2 if name == "learned" else 1.3)
         if name == "learned":
             low, high = np.quantile(shown.level, (0.1, 0.9), axis=1)
             panels[0, 0].fill_between(days, low, high, color=COLORS[name], alpha=0.15, linewidth=0, label="learned, 80 % of states")
-    titles = ("stringency level, mean over people", "deaths, millions", "unemployed, % of the people", "subsidies, billion USD a day")
+    titles = ("stringency level, mean over people", "deaths until then", "unemployed, % of the people", "subsidies, billion USD a day")
+    first, last = calendar(start, 1)[0], calendar(start, len(courses["learned"].level))[-1]
+    delivered = FIRST_DAY + timedelta(vaccines)
     for panel, title in zip(panels.flat, titles, strict=True):
-        panel.set_title(title, loc="left", fontsize=9)
+        panel.set_title(title, loc="left", fontsize=10)
         panel.set_ylim(bottom=0)
         panel.grid(alpha=0.2)
         months(panel, every=4)
+        if first < delivered < last:
+            panel.axvline(delivered, color="0.6", linestyle=":", linewidth=1)
+    if first < delivered < last:
+        where = panels[0, 0].get_xaxis_transform()
+        panels[0, 0].text(delivered, 0.01, " vaccines from here on", transform=where, va="bottom", fontsize=7, color="0.4")
+    # Policies differ by a factor of fifty.
+    panels[0, 1].set_yscale("log")
+    panels[0, 1].set_ylim(bottom=3000)
+    panels[0, 1].yaxis.set_major_formatter(lambda deaths, _: f"{deaths:,.0f}")
+    panels[0, 0].set_yticks(range(0, 11, 2))
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
     return figure
 
@@ -58,52 +72,72 @@ def policies_over_time(courses: Mapping[str, Any], start: int) -> Any:
 def states_over_time(shown: Any, start: int) -> Any:
     """Draw the learned policy state by state: level, deaths and unemployment."""
     people = load().population
+    deaths = 1e5 * shown.dead[:, :STATES] / people
+    levels = colors.BoundaryNorm(np.arange(0.5, 11), 256)
     values = (
-        ("stringency level", shown.level, "viridis", (1, 10)),
-        ("deaths per 100,000", 1e5 * shown.dead[:, :STATES] / people, "magma_r", (0, None)),
-        ("unemployed, % of the people", shown.unemployed[:, :STATES], "cividis", (0, None)),
+        ("stringency level", shown.level, "viridis", levels),
+        ("deaths per 100,000 people until then", deaths.clip(1), "magma_r", colors.LogNorm(1, max(1000, deaths.max()))),
+        ("unemployed, % of the people", shown.unemployed[:, :STATES], "cividis", colors.Normalize(0)),
     )
-    figure, panels = pyplot.subplots(1, 3, figsize=(11, 7.2), sharey=True, layout="constrained")
+    figure, panels = pyplot.subplots(1, 3, figsize=(11, 7.4), sharey=True, layout="constrained")
     days = dates.date2num(calendar(start, len(shown.level)))
-    for panel, (title, field, colors, (low, high)) in zip(panels, values, strict=True):
+    for panel, (title, field, palette, scale) in zip(panels, values, strict=True):
         extent = (days[0], days[-1], STATES - 0.5, -0.5)
-        image = panel.imshow(field.T, aspect="auto", interpolation="nearest", cmap=colors, vmin=low, vmax=high, extent=extent)
+        image = panel.imshow(field.T, aspect="auto", interpolation="nearest", cmap=palette, norm=scale, extent=extent)
         panel.xaxis_date()
         months(panel, every=6)
-        panel.set_title(title, loc="left", fontsize=9)
-        figure.colorbar(image, ax=panel, location="bottom", shrink=0.8)
-    panels[0].set_yticks(range(STATES), [str(name) for name in load().states], fontsize=6)
+        panel.set_title(title, loc="left", fontsize=10)
+        panel.tick_params(axis="y", length=0)
+        bar = figure.colorbar(image, ax=panel, location="bottom", shrink=0.8, aspect=30)
+        if scale is levels:
+            bar.set_ticks(range(1, 11))
+        elif palette == "magma_r":
+            bar.ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    panels[0].set_yticks(range(STATES), [str(name) for name in load().states], fontsize=6.5)
+    panels[0].set_ylim(STATES - 0.5, -0.5)
     return figure
 
 
 def health_economy(courses: Mapping[str, Any]) -> Any:
     """Draw the country's mean indices of every policy, and those of every state under the learned one."""
     days = min(len(shown.health) for shown in courses.values())
-    figure, panel = pyplot.subplots(figsize=(5.4, 4.6), layout="constrained")
+    weight = courses["learned"].weight
+    figure, panel = pyplot.subplots(figsize=(6, 4.8), layout="constrained")
     means = {name: (shown.health[:days].mean(0), shown.economy[:days].mean(0)) for name, shown in courses.items()}
-    panel.scatter(
-        *(m[:STATES] for m in means["learned"]),
-        s=9,
-        color=COLORS["learned"],
-        alpha=0.35,
-        linewidth=0,
-        label="learned, each state (keeps its subsidies)",
-    )
+    panel.scatter(*(m[:STATES] for m in means["learned"]), s=9, color=COLORS["learned"], alpha=0.35, linewidth=0)
     for name, (health, economy) in means.items():
-        panel.scatter(
-            health[PLANNER],
-            economy[PLANNER],
-            s=70,
+        x, y = health[PLANNER], economy[PLANNER]
+        # The learned policy may lie on the historical one, which is to be seen behind it.
+        size, above = (60, 4) if name == "learned" else (110, 3)
+        panel.scatter(x, y, s=size, color=COLORS[name], marker=MARKS[name], edgecolor="white", zorder=above)
+        right = x < np.mean(panel.get_xlim())
+        panel.annotate(
+            f"{name}\n{weight * x + (1 - weight) * y:.2f}",
+            (x, y),
+            (10 if right else -10, ABOVE[name]),
+            textcoords="offset points",
+            ha="left" if right else "right",
+            va="center",
             color=COLORS[name],
-            marker=MARKS[name],
-            edgecolor="white",
-            label=name,
-            zorder=4 if name == "learned" else 3,
+            fontweight="bold",
+            zorder=5,
         )
-    panel.set_xlabel(f"health index, mean of {days} days (0 and 1: the fitted bounds)")
-    panel.set_ylabel("economic index")
-    panel.grid(alpha=0.2)
-    panel.legend(loc="best")
+    # Lines of equal worth to the planner.
+    (left, end), (bottom, top) = panel.get_xlim(), panel.get_ylim()
+    x = np.array([left, end])
+    for worth in np.arange(-1, 2, 0.1):
+        panel.plot(x, (worth - weight * x) / (1 - weight), color="0.85", linewidth=0.8, zorder=0)
+    panel.set_xlim(left, end)
+    panel.set_ylim(bottom, top)
+    panel.set_title(
+        f"Means of {days} days. Large: the country, with the planner's reward; small: states under the learned\n"
+        "policy (they count the subsidies that they get, the country pays). Lines: equal reward, steps of 0.1.",
+        loc="left",
+        fontsize=7.5,
+        color="0.3",
+    )
+    panel.set_xlabel("health index (0: always open, 1: always closed)")
+    panel.set_ylabel("economic index (0: always closed, 1: always open)")
     return figure
 
 

@@ -7,6 +7,7 @@ from warprun.envs.covid.tables import (
     BETA_INTERCEPT,
     BETA_SLOPE,
     COOLDOWN,
+    DEAD,
     DELIVERY,
     ECONOMY_OFFSET,
     ECONOMY_SLOPE,
@@ -18,11 +19,15 @@ from warprun.envs.covid.tables import (
     HEALTH_SLOPE,
     INFECTED,
     LEVEL,
+    MORTALITY,
     PER_FULL_OUTPUT,
     PER_PERSON,
+    PERCENT,
     PLANNER,
     POPULATION,
     RECOVERED,
+    REPLAYS_LEVELS,
+    REPLAYS_SUBSIDIES,
     STATES,
     SUBSIDY_INTERVAL,
     SUBSIDY_LEVELS,
@@ -32,6 +37,7 @@ from warprun.envs.covid.tables import (
     UNEMPLOYMENT_BIAS,
     UNTIL_SUBSIDY,
     VACCINATED,
+    VACCINATING,
     VACCINE_CLOCK,
     WAGE,
     WORKING_AGE,
@@ -41,7 +47,6 @@ from warprun.envs.covid.tables import (
 from warprun.math import clip, floor, softplus
 
 GAMMA = 1 / 14  # share of the infected that is removed in a day
-MORTALITY = 0.02  # share of the removed that is dead
 BORROWING = 1.03  # what a dollar of subsidy costs in the end
 # What a change of level does to unemployment fades with five time constants (days; the data have the same numbers): exp(-1/T).
 FADE_1, FADE_2, FADE_3, FADE_4, FADE_5 = 0.96457328, 0.98423225, 0.99229183, 0.99622545, 0.99815689
@@ -75,6 +80,12 @@ class Governor(NamedTuple):
 
 class Planner(NamedTuple):
     subsidy: int32  # level, 0 to 20
+    paid: float32  # the same as a share of the top level
+    elapsed: float32  # share of the episode, as the four that follow what everybody knows of the day
+    until_subsidy: float32  # share of an interval until the subsidy may be chosen again
+    vaccine_clock: float32  # the same of the next delivery of vaccines
+    vaccination_rate: float32  # vaccines for each person and day once they are delivered, before that 0
+    delivery: float32  # vaccines for each person that arrive tomorrow
 
 
 class Params(NamedTuple):
@@ -92,7 +103,7 @@ def begin_term(tables, i):
         tables.actors[SUSCEPTIBLE, i],
         tables.actors[INFECTED, i],
         tables.actors[RECOVERED, i],
-        MORTALITY * tables.actors[RECOVERED, i],
+        tables.actors[DEAD, i],
         tables.actors[VACCINATED, i],
         tables.actors[UNEMPLOYED, i],
         float32(0.0),
@@ -111,16 +122,30 @@ def begin_term(tables, i):
     )
 
 
-def take_office():
-    return Planner(int32(0))
+def take_office(p, tables):
+    return begin_day(int32(0), 0, p, tables)
 
 
-def decide(s, action, t):
-    return Planner(int32(action if t % SUBSIDY_INTERVAL == 0 else s.subsidy)), 0.0, False
+def begin_day(subsidy, t, p, tables):
+    """Return the planner's state with what is known of day `t`."""
+    rate = p.vaccines_per_million * 1e-6
+    return Planner(
+        subsidy,
+        float32(subsidy) * SUBSIDY_STEP,
+        tables.calendar[t, ELAPSED],
+        tables.calendar[t, UNTIL_SUBSIDY],
+        tables.calendar[t, VACCINE_CLOCK],
+        tables.calendar[t, VACCINATING] * rate,
+        tables.calendar[t, DELIVERY] * rate,
+    )
 
 
-def decide_as_in_history(t, tables):
-    return Planner(tables.real_subsidy[t + 1]), 0.0, False
+def decide(s, action, p, tables, t):
+    return begin_day(int32(action if t % SUBSIDY_INTERVAL == 0 else s.subsidy), t, p, tables), 0.0, False
+
+
+def decide_as_in_history(p, tables, t):
+    return begin_day(tables.real_subsidy[t + 1], t, p, tables), 0.0, False
 
 
 def lagged_level(s):
@@ -142,41 +167,59 @@ def govern_as_in_history(s, p, tables, t, i, planner):
 
 def pass_day(s, level, bound_until, p, tables, t, i, planner):
     """Return a governor's state after a day with a new level, the reward, and that the episode goes on."""
-    people, per_person = tables.actors[POPULATION, i], tables.actors[PER_PERSON, i]
-    doses = floor(tables.calendar[t + 1, DELIVERY] * p.vaccines_per_million * (people * 1e-6))
-    intercept, slope = tables.actors[BETA_INTERCEPT, i], tables.actors[BETA_SLOPE, i]
-    beta = p.beta_intercept_factor * intercept + p.beta_slope_factor * slope * lagged_level(s)
-    vaccinated = min(doses, s.susceptible)
-    unprotected = 1.0 - min(1.0, doses / (s.susceptible + 1e-10))
-    infections = beta * (s.susceptible * per_person) * s.infected * unprotected
+    doses = floor(planner.delivery * tables.actors[POPULATION, i])
+    slope = p.beta_slope_factor * tables.actors[BETA_SLOPE, i]
+    beta = p.beta_intercept_factor * tables.actors[BETA_INTERCEPT, i] + slope * lagged_level(s)
+    given = min(doses, s.susceptible)
+    # Who is vaccinated on a day is not infected on it.
+    infections = beta * ((s.susceptible - given) * tables.actors[PER_PERSON, i]) * s.infected
     removals = GAMMA * s.infected
-    susceptible = max(0.0, s.susceptible - infections - vaccinated)
+    susceptible = max(0.0, s.susceptible - infections - given)
     infected = max(0.0, s.infected + infections - removals)
-    removed = max(0.0, s.removed + removals + vaccinated)
-    vaccinated = s.vaccinated + vaccinated
-    dead = MORTALITY * (removed - vaccinated)
-    died = dead - s.dead
+    removed = max(0.0, s.removed + removals + given)
+    vaccinated = s.vaccinated + given
 
     change = float32(level - s.level)
-    change_1 = FADE_1 * s.change_1 + change
-    change_2 = FADE_2 * s.change_2 + change
-    change_3 = FADE_3 * s.change_3 + change
-    change_4 = FADE_4 * s.change_4 + change
-    change_5 = FADE_5 * s.change_5 + change
+    changes = (
+        FADE_1 * s.change_1 + change,
+        FADE_2 * s.change_2 + change,
+        FADE_3 * s.change_3 + change,
+        FADE_4 * s.change_4 + change,
+        FADE_5 * s.change_5 + change,
+    )
     response = tables.before[t + 1, i]
-    response += tables.actors[FILTER_WEIGHT, i] * change_1
-    response += tables.actors[FILTER_WEIGHT + 1, i] * change_2
-    response += tables.actors[FILTER_WEIGHT + 2, i] * change_3
-    response += tables.actors[FILTER_WEIGHT + 3, i] * change_4
-    response += tables.actors[FILTER_WEIGHT + 4, i] * change_5
+    response += tables.actors[FILTER_WEIGHT, i] * changes[0]
+    response += tables.actors[FILTER_WEIGHT + 1, i] * changes[1]
+    response += tables.actors[FILTER_WEIGHT + 2, i] * changes[2]
+    response += tables.actors[FILTER_WEIGHT + 3, i] * changes[3]
+    response += tables.actors[FILTER_WEIGHT + 4, i] * changes[4]
     percent = softplus(p.unemployment_factor * response) + tables.actors[UNEMPLOYMENT_BIAS, i]
-    unemployed = percent * people * 0.01
+    unemployed = percent * tables.actors[PERCENT, i]
+    dead = MORTALITY * (removed - vaccinated)
+    return close_day(s, (susceptible, infected, removed, dead, vaccinated, unemployed), changes, level, bound_until, p, tables, i, planner)
 
-    able = max(0.0, WORKING_AGE * people - WORKING_AGE * (TOO_SICK * infected + dead) - unemployed)
-    subsidy = float32(planner.subsidy) * SUBSIDY_STEP * tables.actors[FULL_SUBSIDY_DAY, i]
-    output = able * tables.actors[WAGE, i] + subsidy
 
-    reward = welfare(died, output * tables.actors[PER_FULL_OUTPUT, i], p.health_priority, tables, i)
+def relive_day(s, p, tables, t, i, planner):
+    """Return a governor's state after a day whose people and levels the data tell."""
+    people = (
+        tables.real_people[t + 1, 0, i],
+        tables.real_people[t + 1, 1, i],
+        tables.real_people[t + 1, 2, i],
+        tables.real_people[t + 1, 3, i],
+        tables.real_people[t + 1, 4, i],
+        tables.real_people[t + 1, 5, i],
+    )
+    changes = (s.change_1, s.change_2, s.change_3, s.change_4, s.change_5)
+    return close_day(s, people, changes, tables.real_level[t + 1, i], s.bound_until, p, tables, i, planner)
+
+
+def close_day(s, people, changes, level, bound_until, p, tables, i, planner):
+    """Return a governor's new state and what it is worth: the economy of the day."""
+    susceptible, infected, removed, dead, vaccinated, unemployed = people
+    died = dead - s.dead
+    able = max(0.0, WORKING_AGE * (tables.actors[POPULATION, i] - TOO_SICK * infected - dead) - unemployed)
+    output = able * tables.actors[WAGE, i] + planner.paid * tables.actors[FULL_SUBSIDY_DAY, i]
+    reward = welfare(died, output, p.health_priority, p, tables, i)
     state = Governor(
         susceptible,
         infected,
@@ -186,11 +229,11 @@ def pass_day(s, level, bound_until, p, tables, t, i, planner):
         unemployed,
         output,
         died,
-        change_1,
-        change_2,
-        change_3,
-        change_4,
-        change_5,
+        changes[0],
+        changes[1],
+        changes[2],
+        changes[3],
+        changes[4],
         level,
         bound_until,
         int32((s.past_1 << 4) | level),
@@ -198,24 +241,24 @@ def pass_day(s, level, bound_until, p, tables, t, i, planner):
         int32((s.past_3 << 4) | ((s.past_2 >> 28) & 15)),
         int32((s.past_4 << 4) | ((s.past_3 >> 28) & 15)),
     )
-    return state, reward / p.reward_normalization_factor, False
+    return state, reward, False
 
 
 def account(s, p, tables, t, governors_sum):
-    cost = BORROWING * float32(s.subsidy) * SUBSIDY_STEP * tables.actors[FULL_SUBSIDY_DAY, PLANNER]
-    output = (governors_sum.output - cost) * tables.actors[PER_FULL_OUTPUT, PLANNER]
-    reward = welfare(governors_sum.died, output, p.health_priority_planner, tables, PLANNER)
+    cost = BORROWING * s.paid * tables.actors[FULL_SUBSIDY_DAY, PLANNER]
+    reward = welfare(governors_sum.died, governors_sum.output - cost, p.health_priority_planner, p, tables, PLANNER)
     # The last day is an end, not a cut: what would follow is worth nothing to anybody.
-    return s, reward / p.reward_normalization_factor, t + 2 >= tables.calendar.shape[0]
+    return begin_day(s.subsidy, t + 1, p, tables), reward, t + 2 >= tables.calendar.shape[0]
 
 
-def welfare(died, relative_output, priority, tables, i):
+def welfare(died, output, priority, p, tables, i):
     """Return the weighted mean of the scaled health and economic index of a day."""
     health = tables.actors[HEALTH_SLOPE, i] * died + tables.actors[HEALTH_OFFSET, i]
-    utility = 2.0 - 1.0 / clip(relative_output, 0.1, 3.0)  # constant relative risk aversion of 2
-    economy = tables.actors[ECONOMY_SLOPE, i] * utility + tables.actors[ECONOMY_OFFSET, i]
-    odds = priority * tables.actors[HEALTH_ODDS, i]
-    return (odds * health + economy) / (1.0 + odds)
+    relative = clip(output * tables.actors[PER_FULL_OUTPUT, i], 0.1, 3.0)
+    # The utility is 2 - 1 / relative, constant relative risk aversion of 2; one division serves it and the mean.
+    slope, odds = tables.actors[ECONOMY_SLOPE, i], priority * tables.actors[HEALTH_ODDS, i]
+    gain = odds * health + 2.0 * slope + tables.actors[ECONOMY_OFFSET, i]
+    return (gain * relative - slope) / (relative * (1.0 + odds) * p.reward_normalization_factor)
 
 
 def may_set(k, s, t):
@@ -226,7 +269,7 @@ def may_subsidize(k, t):
     return (k == 0) | (t % SUBSIDY_INTERVAL == 0)
 
 
-def look(s, out, tables, t, i, planner):
+def look(s, out, tables, i, planner):
     per_person = tables.actors[PER_PERSON, i]
     out[0] = s.susceptible * per_person
     out[1] = s.infected * per_person
@@ -237,14 +280,19 @@ def look(s, out, tables, t, i, planner):
     out[6] = s.output * tables.actors[PER_FULL_OUTPUT, i]
     out[7] = lagged_level(s) * 0.1
     out[8] = float32(s.level) * 0.1
-    out[9] = tables.calendar[t, ELAPSED]
-    out[10] = tables.calendar[t, UNTIL_SUBSIDY]
-    out[11] = float32(planner.subsidy) * SUBSIDY_STEP
-    out[12] = tables.calendar[t, VACCINE_CLOCK]
+    out[9] = planner.elapsed
+    out[10] = planner.until_subsidy
+    out[11] = planner.paid
+    out[12] = planner.vaccine_clock
     out[SEEN + i] = 1.0  # the others of the one-hot code stay 0
 
 
-def survey(s, out, tables, t, governors):
+def look_at_vaccines_too(s, out, tables, i, planner):
+    look(s, out, tables, i, planner)
+    out[SEEN + STATES] = planner.vaccination_rate
+
+
+def survey(s, out, tables, governors):
     for j in range(STATES):
         per_person = tables.actors[PER_PERSON, j]
         out[j] = governors.susceptible[j] * per_person
@@ -256,48 +304,66 @@ def survey(s, out, tables, t, governors):
         out[6 * STATES + j] = governors.output[j] * tables.actors[PER_FULL_OUTPUT, j]
         out[7 * STATES + j] = float32((governors.past_4[j] >> 16) & 15) * 0.1
         out[8 * STATES + j] = float32(governors.level[j]) * 0.1
-    out[9 * STATES] = tables.calendar[t, ELAPSED]
-    out[9 * STATES + 1] = tables.calendar[t, UNTIL_SUBSIDY]
-    out[9 * STATES + 2] = float32(s.subsidy) * SUBSIDY_STEP
-    out[9 * STATES + 3] = tables.calendar[t, VACCINE_CLOCK]
+    out[9 * STATES] = s.elapsed
+    out[9 * STATES + 1] = s.until_subsidy
+    out[9 * STATES + 2] = s.paid
+    out[9 * STATES + 3] = s.vaccine_clock
 
 
-def environment(start="2020-03-22", vaccine_start="2021-01-12", vaccine_interval=1, real_policies=False, time_limit=EPISODE) -> Environment:
-    """Make the environment: dates, days between two deliveries of vaccines, and whether history decides instead of the actors."""
+def survey_vaccines_too(s, out, tables, governors):
+    survey(s, out, tables, governors)
+    out[9 * STATES + 4] = s.vaccination_rate
+
+
+def environment(
+    start="2020-03-22",
+    vaccine_start="2021-01-12",
+    vaccine_interval=1,
+    observe_vaccination_rate=False,
+    replay="none",
+    time_limit=EPISODE,
+) -> Environment:
+    """Make the environment: dates, days between two deliveries of vaccines, what actors see, and what history decides in their place."""
+    options = {
+        "start": start,
+        "vaccine_start": vaccine_start,
+        "vaccine_interval": vaccine_interval,
+        "observe_vaccination_rate": observe_vaccination_rate,
+        "replay": replay,
+        "time_limit": time_limit,
+    }
+    check(**options)
+    rate = int(observe_vaccination_rate)
+    past_levels, past_subsidies = replay in REPLAYS_LEVELS, replay in REPLAYS_SUBSIDIES
     governors = Group(
         "governors",
         STATES,
         Governor,
-        observation=Box(SEEN + STATES),
+        observation=Box(SEEN + STATES + rate),
         action=Discrete(1 + LEVELS),  # 0 keeps the level
         reset=begin_term,
-        observe=look,
-        mask=None if real_policies else may_set,
+        observe=look_at_vaccines_too if rate else look,
+        mask=None if past_levels else may_set,
         sums=("died", "output"),
     )
     planner = Group(
         "planner",
         1,
         Planner,
-        observation=Box(9 * STATES + 4),
+        observation=Box(9 * STATES + 4 + rate),
         action=Discrete(1 + SUBSIDY_LEVELS),
         reset=take_office,
-        observe=survey,
-        mask=None if real_policies else may_subsidize,
+        observe=survey_vaccines_too if rate else survey,
+        mask=None if past_subsidies else may_subsidize,
     )
-    day = (Phase("planner", decide), Phase("governors", govern))
-    history = (Phase("planner", decide_as_in_history), Phase("governors", govern_as_in_history))
-    options = {
-        "start": start,
-        "vaccine_start": vaccine_start,
-        "vaccine_interval": vaccine_interval,
-        "real_policies": real_policies,
-        "time_limit": time_limit,
-    }
-    check(**options)
+    day = relive_day if replay == "data" else govern_as_in_history if past_levels else govern
     return Environment(
         groups=(governors, planner),
-        phases=(*(history if real_policies else day), Phase("planner", account)),
+        phases=(
+            Phase("planner", decide_as_in_history if past_subsidies else decide),
+            Phase("governors", day),
+            Phase("planner", account),
+        ),
         params=Params,
         time_limit=time_limit,
         tables=tables,

@@ -15,6 +15,7 @@ from warprun.envs.covid.tables import (
     ECONOMY_SLOPE,
     FIRST_DAY,
     FULL_SUBSIDY_DAY,
+    HEALTH_ODDS,
     HEALTH_OFFSET,
     HEALTH_SLOPE,
     PER_FULL_OUTPUT,
@@ -47,6 +48,8 @@ class Course(NamedTuple):
     """[T, 52] scaled index of each day."""
     economy: np.ndarray
     """[T, 52]."""
+    weight: float
+    """Of health in the planner's reward; the rest is the economy's."""
     returns: tuple[float, float]
     """Sums of rewards: mean of the governors, planner."""
     state: Mapping[str, np.ndarray]
@@ -63,12 +66,12 @@ def report(play: Any, folder: Path) -> dict[str, float]:
         courses[name] = course(play(actions))
     start = row(play.environment.options["start"], "start")
     known = min(days, len(load().level) - start)
-    history = play.under(time_limit=known, real_policies=True)
+    history = play.under(time_limit=known, replay="policies")
     nothing = {"governors": np.zeros((known, STATES, 1), np.int32), "planner": np.zeros((known, 1, 1), np.int32)}
     courses["historical"] = course(history(nothing))
     write_states(folder / "states.csv", courses["learned"], start)
     write_policies(folder / "policies.csv", courses, known)
-    draw(folder, courses, start)
+    draw(folder, courses, start, row(play.environment.options["vaccine_start"], "vaccine_start"))
     print(NOTICE)
     health, economy = courses["learned"].health[:, PLANNER], courses["learned"].economy[:, PLANNER]
     return {"health_index": float(health.sum()), "economic_index": float(economy.sum())}
@@ -87,6 +90,7 @@ def course(recording: Any) -> Course:
     output[:, PLANNER] -= BORROWING * paid[:, PLANNER]
     relative = np.clip(output * actors[PER_FULL_OUTPUT], 0.1, 3)
     died = with_country(state["died"])
+    odds = recording.params.health_priority_planner * actors[HEALTH_ODDS, PLANNER]
     return Course(
         state["level"],
         with_country(state["dead"]),
@@ -94,6 +98,7 @@ def course(recording: Any) -> Course:
         paid,
         (actors[HEALTH_SLOPE] * died + actors[HEALTH_OFFSET])[1:],
         (actors[ECONOMY_SLOPE] * (2 - 1 / relative) + actors[ECONOMY_OFFSET])[1:],
+        float(odds / (1 + odds)),
         (float(recording.rewards["governors"].mean(1).sum()), float(recording.rewards["planner"].sum())),
         state,
     )
@@ -118,16 +123,17 @@ def write_policies(path: Path, courses: Mapping[str, Course], days: int) -> None
     """Write a line for every policy; indices and sums over the first `days` days, as far as history goes, returns over the episode."""
     with open(path, "w", newline="") as file:
         lines = csv.writer(file)
-        sums = ["health_index_mean", "economic_index_mean", "deaths", "unemployed_percent_mean", "subsidy_usd"]
+        sums = ["health_index_mean", "economic_index_mean", "planner_reward_mean", "deaths", "unemployed_percent_mean", "subsidy_usd"]
         lines.writerow(["policy", "days", *sums, "episode_days", "governors_return", "planner_return"])
         for name, shown in courses.items():
-            indices = [f"{index[:days, PLANNER].mean():.4f}" for index in (shown.health, shown.economy)]
+            health, economy = (float(index[:days, PLANNER].mean()) for index in (shown.health, shown.economy))
+            indices = [f"{mean:.4f}" for mean in (health, economy, shown.weight * health + (1 - shown.weight) * economy)]
             unemployed = f"{shown.unemployed[1 : days + 1, PLANNER].mean():.2f}"
             counts = [f"{shown.dead[days, PLANNER]:.0f}", unemployed, f"{shown.subsidy[1 : days + 1, PLANNER].sum():.0f}"]
             lines.writerow([name, days, *indices, *counts, len(shown.health), *(f"{r:.2f}" for r in shown.returns)])
 
 
-def draw(folder: Path, courses: Mapping[str, Course], start: int) -> None:
+def draw(folder: Path, courses: Mapping[str, Course], start: int, vaccines: int) -> None:
     """Draw the figures where matplotlib is installed; else say what to install."""
     try:
         import matplotlib  # noqa: F401
@@ -136,4 +142,4 @@ def draw(folder: Path, courses: Mapping[str, Course], start: int) -> None:
         return
     from warprun.envs.covid import figures
 
-    figures.draw(folder, courses, start)
+    figures.draw(folder, courses, start, vaccines)

@@ -23,8 +23,14 @@ WORKING_AGE = 0.6
 """Share of the population."""
 TOO_SICK = 0.1
 """Share of the infected."""
+MORTALITY = 0.02
+"""Share of the removed that is dead."""
 FIRST_DAY = date(2020, 1, 1)
 """Of the data."""
+REPLAYS = ("none", "subsidy", "stringency", "policies", "data")
+"""What history decides: nothing, the planner's actions, the governors', both; or also what becomes of the people."""
+REPLAYS_SUBSIDIES = ("subsidy", "policies", "data")
+REPLAYS_LEVELS = ("stringency", "policies", "data")
 FILTER_DAYS = 600
 """Days that a change of level acts on unemployment."""
 PACKED_DAYS = 32
@@ -46,18 +52,20 @@ PACKED_DAYS = 32
     ECONOMY_SLOPE,  # scaled economic index = slope * (2 - 1 / relative output) + offset
     ECONOMY_OFFSET,
     HEALTH_ODDS,  # alpha / (1 - alpha)
-    SUSCEPTIBLE,  # the five that follow: people at the start
+    SUSCEPTIBLE,  # as the five that follow: people at the start
     INFECTED,
     RECOVERED,
+    DEAD,
     VACCINATED,
     UNEMPLOYED,
     LEVEL,  # at the start
-) = (*range(5), *range(9, 24))
-ROWS = LEVEL + 1
+    PERCENT,  # population / 100
+) = (*range(5), *range(9, 26))
+ROWS = PERCENT + 1
 FILTERS = 5
 
 # Columns of Tables.calendar.
-ELAPSED, UNTIL_SUBSIDY, VACCINE_CLOCK, DELIVERY = range(4)
+ELAPSED, UNTIL_SUBSIDY, VACCINE_CLOCK, VACCINATING, DELIVERY = range(5)
 
 
 class Tables(NamedTuple):
@@ -66,19 +74,22 @@ class Tables(NamedTuple):
     actors: np.ndarray  # [row, 52]
     packed: np.ndarray  # [4, 51] int32: the levels of the 32 days up to the start, 4 bits each, the latest lowest
     before: np.ndarray  # [T + 1, 51] what changes before the start still add to the unemployment filter, percent of the population
-    calendar: np.ndarray  # [T + 1, 4] what an actor sees of the day, and days of vaccines that are delivered on it
-    real_level: np.ndarray  # [T + 1, 51] int32: the level of a day in a replay of history; else one row
+    calendar: np.ndarray  # [T + 1, 5] what an actor sees of the day, and days of vaccines that are delivered on the next
+    real_level: np.ndarray  # [T + 1, 51] int32: the level of a day in a replay of history; else one row, as of the two that follow
     real_subsidy: np.ndarray  # [T + 1] int32: the same of the subsidy
+    real_people: np.ndarray  # [T + 1, 6, 51] susceptible, infected, removed, dead, vaccinated, unemployed in a replay of the data
 
 
-def check(start, vaccine_start, vaccine_interval, real_policies, time_limit) -> None:
+def check(start, vaccine_start, vaccine_interval, observe_vaccination_rate, replay, time_limit) -> None:
     """Raise UserError for options that no data could serve."""
     row(start, "start")
     row(vaccine_start, "vaccine_start")
     if isinstance(vaccine_interval, bool) or not isinstance(vaccine_interval, int) or vaccine_interval < 1:
         raise UserError(f"env.options.vaccine_interval={vaccine_interval} must be a whole number of days, at least 1")
-    if not isinstance(real_policies, bool):
-        raise UserError(f"env.options.real_policies={real_policies} must be true or false")
+    if not isinstance(observe_vaccination_rate, bool):
+        raise UserError(f"env.options.observe_vaccination_rate={observe_vaccination_rate} must be true or false")
+    if replay not in REPLAYS:
+        raise UserError(f"env.options.replay={replay} must be one of {', '.join(REPLAYS)}")
     if time_limit > FILTER_DAYS:
         raise UserError(f"env.time_limit={time_limit}: an episode of covid has at most {FILTER_DAYS} days, the memory of its unemployment")
 
@@ -91,33 +102,52 @@ def row(text, option: str) -> int:
         raise UserError(f"env.options.{option}={text} is no date; write it as 2020-03-22") from None
 
 
-def tables(start, vaccine_start, vaccine_interval, real_policies, time_limit):
+def tables(start, vaccine_start, vaccine_interval, observe_vaccination_rate, replay, time_limit):
     """Make the tables. Raises UserError for a start that the data do not have, or a replay that they are too short for."""
     data, first = load(), row(start, "start")
     _check_start(data, first)
-    replayed = min(time_limit, len(data.level) - first) if real_policies else 0
-    if real_policies and replayed < time_limit:
-        raise UserError(f"env.time_limit={time_limit}: history from {start} has {replayed} days")
-    # The level of a day is the one of the day before in the data; row 0 is not read.
-    days = slice(first - 1, first + replayed)
+    known = replayable(data, first, replay)
+    if replay != "none" and known < time_limit:
+        raise UserError(f"env.time_limit={time_limit}: with replay={replay} from {start} the data have {known} days")
+    replayed = time_limit if replay != "none" else 0
+    # The level of a day is the one of the day before in the data; row 0 is not read. People are those of the day itself.
+    policies, people = slice(first - 1, first + replayed), slice(first, first + 1 + (replayed if replay == "data" else 0))
+    rows = actor_rows(data, first)
+    if replay == "data":
+        rows[DEAD, :STATES] = data.deaths[first]
     return Tables(
-        actor_rows(data, first).astype(np.float32),
+        rows.astype(np.float32),
         packed_levels(data, first),
         before_start(data, first, time_limit).astype(np.float32),
         calendar(np.arange(time_limit + 1), row(vaccine_start, "vaccine_start") - first, vaccine_interval).astype(np.float32),
-        np.ascontiguousarray(data.level[days], np.int32),
-        real_subsidy(data)[days].astype(np.int32),
+        np.ascontiguousarray(data.level[policies], np.int32),
+        real_subsidy(data)[policies].astype(np.int32),
+        real_people(data)[people].astype(np.float32),
     )
 
 
+def replayable(data: Data, first: int, replay: str) -> int:
+    """Return how many days from row `first` of the data history can decide."""
+    if replay != "data":
+        return len(data.level) - first
+    unknown = np.flatnonzero(np.isnan(real_people(data)[first:]).any((1, 2)))
+    return int(unknown[0]) - 1 if len(unknown) else len(data.level) - first - 1
+
+
+def real_people(data: Data) -> np.ndarray:
+    """Return [D, 6, 51]: susceptible, infected, removed, dead (as reported), vaccinated, unemployed."""
+    return np.stack([data.susceptible, data.infected, data.recovered, data.deaths, data.vaccinated, data.unemployed], 1)
+
+
 def calendar(days: np.ndarray, vaccines: int, interval: int) -> np.ndarray:
-    """Return [T + 1, 4]: share of the episode, wait for the next subsidy decision, the vaccine clock, days of vaccines delivered."""
+    """Return [T + 1, 5]: share of the episode, wait for the next subsidy decision, the vaccine clock, whether vaccines are delivered
+    by now or tomorrow, days of them delivered tomorrow."""
     first = -(-max(vaccines, 0) // interval) * interval
     ahead = days + 1 <= first
     clock = np.where(ahead, np.minimum(1, (first - days - 1) / interval) / interval, (interval - (days + 1) % interval) / interval)
-    delivered = interval * ((days >= vaccines) & (days % interval == 0))
+    delivered = interval * ((days + 1 >= vaccines) & ((days + 1) % interval == 0))
     wait = 1 - days % SUBSIDY_INTERVAL / SUBSIDY_INTERVAL
-    return np.stack([days / days[-1], wait, clock, delivered], 1)
+    return np.stack([days / days[-1], wait, clock, ~ahead, delivered], 1)
 
 
 def actor_rows(data: Data, first: int) -> np.ndarray:
@@ -127,6 +157,7 @@ def actor_rows(data: Data, first: int) -> np.ndarray:
     per_head, full = output(data)
     rows[POPULATION] = [*people, people.sum()]
     rows[PER_PERSON] = 1 / rows[POPULATION]
+    rows[PERCENT] = rows[POPULATION] / 100
     rows[BETA_INTERCEPT, :STATES], rows[BETA_SLOPE, :STATES] = data.beta_intercept, data.beta_slope
     rows[FILTER_WEIGHT : FILTER_WEIGHT + FILTERS, :STATES] = data.filter_weight
     rows[UNEMPLOYMENT_BIAS, :STATES] = data.unemployment_bias
@@ -143,6 +174,7 @@ def actor_rows(data: Data, first: int) -> np.ndarray:
     rows[ECONOMY_SLOPE] = scale / DAYS_PER_YEAR
     rows[ECONOMY_OFFSET] = -least * scale
     rows[HEALTH_ODDS] = data.alpha / (1 - data.alpha)
+    rows[DEAD, :STATES] = MORTALITY * data.recovered[first]
     for row, name in ((SUSCEPTIBLE, "susceptible"), (INFECTED, "infected"), (RECOVERED, "recovered"), (VACCINATED, "vaccinated")):
         rows[row, :STATES] = getattr(data, name)[first]
     rows[UNEMPLOYED, :STATES], rows[LEVEL, :STATES] = data.unemployed[first], data.level[first]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.agents.helpers import CPU, environment, rollout
-from warprun.agents import agent_class
+from warprun.agents import agent_class, fused_updates
 from warprun.agents.config import LayersConfig, ReplayConfig
 from warprun.environment import Box, Discrete, Space
 
@@ -23,7 +23,8 @@ CASES: dict[str, tuple[str, Space, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("batch_size", [50, 300])
-def test_kernels_take_the_steps_that_torch_takes(case: str, batch_size: int) -> None:
+def test_kernels_take_the_steps_that_torch_takes(case: str, batch_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_updates, "HAND_OFF", 0)  # threads for small networks, too
     name, space, settings = CASES[case]
     env = environment(one=space)
     if name == "dqn":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -32,36 +33,45 @@ def agent_for(name: str, env: Environment, **settings: Any) -> Any:
     return cls(cls.Config(**{"warmup": 0, "batch_size": 32, "replay": ReplayConfig(1000), **settings}), env.groups, CPU, 1, 3)
 
 
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("double", [False, True])
-def test_tabular_dqn_reaches_the_optimal_values(double: bool, fused: bool, golden: Golden) -> None:
-    """One-hot states and random actions; episodes never end, so the values are those of the exact solution.
+def every_transition(probability: torch.Tensor, each: int) -> torch.Tensor:
+    """Return rows of (state, action, next state): `each` of every pair, with next states in proportion to `probability` [s, a, s']."""
+    rows = []
+    for state, action in product(range(probability.shape[0]), range(probability.shape[1])):
+        ends = (probability[state, action].cumsum(0) * each).round().long()
+        counts = torch.diff(ends, prepend=torch.zeros(1, dtype=torch.int64))
+        rows += [(state, action, following) for following, count in enumerate(counts.tolist()) for _ in range(count)]
+    return torch.tensor(rows)
 
-    Rewards are a tenth of those of the golden numbers: where errors are above 1 the Huber loss finds something between mean and median.
+
+@pytest.mark.parametrize(("double", "fused"), [(False, True), (True, True), (True, False)])
+def test_tabular_dqn_reaches_the_optimal_values(double: bool, fused: bool, golden: Golden) -> None:
+    """One-hot states, no end: the values are those of the exact solution, to 1 % of their range.
+
+    The buffer holds every transition as often as its probability says, so nothing is left to luck but the batches. Their noise goes only
+    with the learning rate, for Adam's steps are as long as its rate however small the gradient: from 3e-3 on values were off by 4 %, from
+    3e-4 on by 0.5 %. 100 copies of the target leave 0.9^100 of the first error. Rewards are a tenth of those of the golden numbers: where
+    errors are above 1 the Huber loss finds something between mean and median.
     """
     g = golden("mdp")
     best = g["Q_star"] / 10
-    random = torch.Generator().manual_seed(1)
-    env = single("dqn", features=6)
-    settings = {"double": double, "gamma": float(g["gamma"]), "target_every": 50, "learning_rate": 3e-3, "learning_rate_end": 1e-5}
-    agent = agent_for("dqn", env, **settings, batch_size=128, gradient_steps=0.05, replay=ReplayConfig(40_000), network=LayersConfig([48]))
+    state, action, following = every_transition(g["P"], 1000).T
+    settings = {"double": double, "gamma": float(g["gamma"]), "learning_rate": 3e-4, "learning_rate_end": 1e-6, "target_every": 50}
+    env, count = single("dqn", features=6), len(state)
+    more = {"batch_size": 256, "gradient_steps": 50 / count, "replay": ReplayConfig(count), "network": LayersConfig([48])}
+    agent = agent_for("dqn", env, **settings, **more)
     if fused:
         agent.fuse()
-    taken = allocate(env, 10, 100, CPU)
-    group, state = taken.groups["one"], torch.zeros(100, dtype=torch.int64)
-    one_hot = torch.eye(6)
-    for update in range(60):
-        for t in range(10):
-            action = torch.randint(3, (100,), generator=random)
-            following = torch.multinomial(g["P"][state, action], 1, generator=random)[:, 0]
-            group.obs[t, :, 0], group.obs[t + 1, :, 0] = one_hot[state], one_hot[following]
-            group.action[t, :, 0, 0] = action.int()
-            group.reward[t, :, 0] = g["R"][state, action].float() / 10
-            state = following
-        agent.update(taken, update / 60)
+    taken, one_hot = allocate(env, 1, count, CPU), torch.eye(6)
+    group = taken.groups["one"]
+    group.obs[0, :, 0], group.obs[1, :, 0] = one_hot[state], one_hot[following]
+    group.action[0, :, 0, 0] = action.int()
+    group.reward[0, :, 0] = g["R"][state, action].float() / 10
+    for update in range(100):
+        agent.update(taken, update / 100)
     with torch.no_grad():
         found = agent.learners[0].act(one_hot)
-    assert (found - best).abs().max() < 0.04 * (best.max() - best.min())
+    assert agent.learners[0].updates == 5000
+    assert (found - best).abs().max() < 0.01 * (best.max() - best.min())
     assert found.argmax(-1).tolist() == g["greedy"].tolist()
 
 

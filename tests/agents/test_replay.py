@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,16 @@ import torch
 from scipy import stats
 
 from tests.agents.helpers import CPU, SPACES, Golden, close, environment, rollout
-from warprun.agents import replay_cpu, replay_torch
 from warprun.agents.config import ReplayConfig
-from warprun.agents.replay import Replay, make_tree
+from warprun.agents.replay import Replay
+from warprun.agents.replay_cpu import CpuOperations
+from warprun.agents.replay_torch import TorchOperations
 from warprun.engine.trajectory import allocate
 from warprun.environment import Box, Discrete, Environment, Group, Phase, Space
 from warprun.errors import UserError
 
-FORMS = [pytest.param(replay_cpu, id="numba"), pytest.param(replay_torch, id="torch")]
+Form = type[CpuOperations] | type[TorchOperations]
+FORMS = [pytest.param(CpuOperations, id="numba"), pytest.param(TorchOperations, id="torch")]
 
 
 def single(space: Space, features: int = 1) -> Environment:
@@ -29,24 +30,21 @@ def single(space: Space, features: int = 1) -> Environment:
     return Environment((group,), (Phase("one", base.reset),), time_limit=50)
 
 
-def make(
-    env: Environment, form: ModuleType = replay_cpu, n_step: int = 1, gamma: float = 0.9, batch_size: int = 8, **config: Any
-) -> Replay:
+def make(env: Environment, form: Form = CpuOperations, n_step: int = 1, gamma: float = 0.9, batch_size: int = 8, **config: Any) -> Replay:
     found = Replay(ReplayConfig(**config), env.groups[0], CPU, batch_size=batch_size, n_step=n_step, gamma=gamma, seed=5)
-    found.operations = form
+    found.operations = form(found.ring, found.tree, batch_size)
     return found
 
 
 def everything(replay: Replay) -> Any:
     """Return all transitions of the ring, in the order of its rows."""
-    rows = torch.arange(replay.place.size)
-    return replay.operations.gather(replay.ring, replay.place, rows, replay.n_step, replay.gamma)
+    return replay.operations.gather(replay.place, torch.arange(replay.place.size), replay.n_step, replay.gamma)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 20])
 @pytest.mark.parametrize("g", [0, 1])
-def test_nstep_returns_are_the_golden_ones(form: ModuleType, n: int, g: int, golden: Golden) -> None:
+def test_nstep_returns_are_the_golden_ones(form: Form, n: int, g: int, golden: Golden) -> None:
     """64 steps of 8 environments in rollouts of 16; an observation is the number of its transition, and finds its value."""
     given, expected = golden("gae"), golden("nstep")
     gamma = float(expected["gamma"][g])
@@ -67,7 +65,7 @@ def test_nstep_returns_are_the_golden_ones(form: ModuleType, n: int, g: int, gol
             final[slots[t, n_env], n_env] = number[begin + t, n_env]
         object.__setattr__(group, "final_obs", final)
         replay.store(taken, group)
-    _, _, reward, discount, next_obs = everything(replay)
+    _, _, reward, discount, next_obs, _, _ = everything(replay)
     at = next_obs[:, 0].long()
     value = given["next_value"].flatten()[at.clamp(min=0)].float()
     bootstraps = discount > 0
@@ -78,20 +76,21 @@ def test_nstep_returns_are_the_golden_ones(form: ModuleType, n: int, g: int, gol
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_priorities_are_the_golden_ones(form: ModuleType, golden: Golden) -> None:
+def test_priorities_are_the_golden_ones(form: Form, golden: Golden) -> None:
     g = golden("per")
     count = len(g["td_error"])
-    tree = make_tree(count, CPU)
-    form.set_priorities(tree, torch.arange(count), g["td_error"].float(), float(g["alpha"]), float(g["eps"]))
+    replay = make(single(Discrete(2)), form, capacity=count, prioritized=True)
+    operations, tree = replay.operations, replay.tree
+    operations.set_priorities(torch.arange(count), g["td_error"].float(), float(g["alpha"]), float(g["eps"]))
     close(tree.priority[:count], g["priority"], 1e-5)
     close(tree.sums[-1], g["total"], 1e-5)
-    assert form.find(tree, g["uniform_mass"]).tolist() == g["index"].tolist()
+    assert operations.find(g["uniform_mass"]).tolist() == g["index"].tolist()
     probability = tree.priority[:count].double() / tree.sums[-1]
     weight = (count * probability) ** -float(g["beta"])
     close(weight, g["weight_raw"], 1e-5)
     close(weight[g["index"]] / weight[g["index"]].max(), g["weight_norm_by_batch_max"], 1e-5)
     beyond = torch.tensor([float(g["total"]) * (1 - 1e-16), float(g["total"]), float(g["total"]) * 1.001])
-    assert (form.find(tree, beyond) < count).all()
+    assert (operations.find(beyond) < count).all()
 
 
 @pytest.mark.parametrize("prioritized", [False, True])
@@ -99,7 +98,7 @@ def test_priorities_are_the_golden_ones(form: ModuleType, golden: Golden) -> Non
 def test_both_forms_keep_and_draw_the_same(prioritized: bool, space: Space) -> None:
     """Three actors of two kinds of end, a ring that wraps around, and 17 x 16 rows: three levels of sums."""
     env = environment(one=space)
-    forms = [make(env, form, n_step=3, capacity=305, prioritized=prioritized, batch_size=64) for form in (replay_cpu, replay_torch)]
+    forms = [make(env, form, n_step=3, capacity=305, prioritized=prioritized, batch_size=64) for form in (CpuOperations, TorchOperations)]
     for number in range(12):
         taken = rollout(env, horizon=6, n_envs=5, seed=number)
         batches = []
@@ -124,7 +123,7 @@ def test_the_ring_keeps_the_last_transitions() -> None:
         group.obs[1] = step + 1
         replay.store(taken, group)
         assert replay.place.size == min(3 * (step + 1), 9)
-    obs, _, _, _, next_obs = everything(replay)
+    obs, _, _, _, next_obs, _, _ = everything(replay)
     assert sorted(obs[:, 0].tolist()) == sorted([4.0, 5.0, 6.0] * 3)
     assert torch.equal(next_obs, obs + 1)
 
@@ -171,7 +170,7 @@ def test_independent_prioritized_draws_pass_chi_square_on_both_sides() -> None:
     replay.judge(torch.arange(rows), error)
     total = float(replay.tree.sums[-1])
     masses = torch.from_numpy(np.random.default_rng(3).random(2_000_000)) * total
-    counts = torch.bincount(replay.operations.find(replay.tree, masses), minlength=rows)
+    counts = torch.bincount(replay.operations.find(masses), minlength=rows)
     expected = replay.tree.priority[:rows].double() / total * len(masses)
     p = stats.chisquare(counts.numpy(), expected.numpy() * counts.sum().item() / expected.sum().item()).pvalue
     assert 1e-4 < p < 1 - 1e-4

@@ -1,9 +1,9 @@
 """Rollouts that every engine must repeat: the same policies, drawn from a fixed seed, on the environments of the house and the tests.
 
-    python -m tests.engine.rollouts DEVICE FILE.npz
+    python -m tests.engine.rollouts DEVICE FILE.npz [fused]
 
 writes the rollouts of DEVICE, for it may need another process: the CUDA simulator (NUMBA_ENABLE_CUDASIM=1) or plain Python
-(NUMBA_DISABLE_JIT=1), both of which Numba chooses when it is imported.
+(NUMBA_DISABLE_JIT=1), both of which Numba chooses when it is imported. `fused`: those of `FUSED_CASES`, with networks in the kernel.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import numpy as np
 import pytest
 import torch
 
+from warprun.agents.a2c import A2C
+from warprun.agents.config import A2CConfig, NetworkConfig
 from warprun.engine.device import Device, choose
 from warprun.engine.engine import Engine
 from warprun.environment import Box, Environment
@@ -78,6 +80,29 @@ CASES = {
     ),
 }
 
+TANH = NetworkConfig(hidden=[12, 8])
+RELU = NetworkConfig(hidden=[17, 5, 9], activation="relu", shared=False)
+
+FUSED_CASES: dict[str, tuple[Case, NetworkConfig, bool]] = {
+    # More environments than columns, and a second block that is not full.
+    "cartpole tanh": (replace(CASES["cartpole"], n_envs=37, horizon=3), TANH, False),
+    "cartpole relu": (CASES["cartpole"], RELU, False),
+    "cartpole greedy": (replace(CASES["cartpole"], horizon=3), TANH, True),
+    # So wide that a block takes 12 environments.
+    "acrobot wide": (replace(CASES["acrobot"], n_envs=13, horizon=2, collects=1, time_limit=2), NetworkConfig(hidden=[900]), False),
+    "mountain_car_continuous tanh": (replace(CASES["mountain_car_continuous"], horizon=3), TANH, False),
+    "catalysis tanh": (replace(CASES["catalysis"], horizon=3), TANH, False),
+    "market tanh": (replace(CASES["market"], n_envs=2, horizon=4), TANH, False),
+    "market relu": (replace(CASES["market"], n_envs=1, horizon=4), RELU, False),
+    # So wide that a block takes its five actors in two turns.
+    "market wide": (replace(CASES["market"], n_envs=1, horizon=2, collects=1, time_limit=2), NetworkConfig(hidden=[2000]), False),
+    "crane tanh": (CASES["crane"], TANH, False),
+    "crane greedy": (CASES["crane"], RELU, True),
+    "market_exploring tanh": (replace(CASES["market_exploring"], n_envs=1, horizon=4), TANH, False),
+    "crane_exploring relu": (replace(CASES["crane_exploring"], horizon=3), RELU, False),
+}
+"""Case, network and whether actions are the best ones, instead of drawn."""
+
 
 def make(environment: Environment, name: str, **options: Any) -> Engine:
     """Return an engine for an environment, reset, with what the environment itself says unless `options` say otherwise."""
@@ -108,12 +133,12 @@ class RandomPolicies:
                 group.policy_output[env] = torch.from_numpy(draw)
 
 
-def record(engine: Engine, collects: int, seed: int = 0) -> Arrays:
-    """Return all that some rollouts leave behind, by name; time goes on from one to the next."""
-    policies = RandomPolicies(engine, seed)
+def record(engine: Engine, collects: int, seed: int = 0, act: Any = None, greedy: bool = False) -> Arrays:
+    """Return all that some rollouts leave behind, by name; time goes on from one to the next. `act`: instead of random policies."""
+    policies = act or RandomPolicies(engine, seed)
     parts: dict[str, list[np.ndarray]] = {}
     for _ in range(collects):
-        taken = engine.collect(policies)
+        taken = engine.collect(policies, greedy)
         kept = {"terminated": taken.terminated, "truncated": taken.truncated}
         for name, group in taken.groups.items():
             kept |= {f"{name}.{k}": getattr(group, k) for k in ("action", "log_prob", "reward")}
@@ -124,6 +149,9 @@ def record(engine: Engine, collects: int, seed: int = 0) -> Arrays:
             kept[f"{name}.final_obs"] = group.final_obs.gather(0, slot) * taken.truncated[..., None, None]
             if group.mask is not None:
                 kept[f"{name}.mask"] = group.mask[:-1]
+            if act:
+                kept[f"{name}.value"] = group.value
+                kept[f"{name}.policy_output"] = group.policy_output[None]
         for name, tensor in kept.items():
             parts.setdefault(name, []).append(tensor.cpu().numpy().copy())
     arrays = {name: np.concatenate(rows) for name, rows in parts.items()}
@@ -136,16 +164,48 @@ def record(engine: Engine, collects: int, seed: int = 0) -> Arrays:
 def roll_out(name: str, device: Device, **changes: Any) -> Arrays:
     """Return the rollouts of a case on a device."""
     case = replace(CASES[name], **changes)
+    return record(engine_of(case, name, device), case.collects)
+
+
+def engine_of(case: Case, name: str, device: Device) -> Engine:
+    """Return the engine of a case, reset."""
     options: dict[str, Any] = {"n_envs": case.n_envs, "horizon": case.horizon, "vary": dict(case.vary), "seed": 2**40 + 3}
     if case.exploration:
         options["exploration"] = {g.name: torch.tensor(case.exploration, device=device.torch) for g in case.environment.groups}
-    engine = make(case.environment, name, device=device, **options)
-    return record(engine, case.collects)
+    return make(case.environment, name, device=device, **options)
 
 
-def start(device: str, file: Path, **variables: str) -> subprocess.Popen[str]:
+def roll_out_networks(name: str, device: Device, fused: bool, **changes: Any) -> Arrays:
+    """Return the rollouts of a case of FUSED_CASES, with the networks in the kernel or between kernels."""
+    case, network, greedy = FUSED_CASES[name]
+    case = replace(case, **changes)
+    engine = engine_of(case, name.partition(" ")[0], device)
+    agent = acting(case.environment, network, device)
+    if fused:
+        assert engine.fuse({learner.name: learner.policy.fused() for learner in agent.learners})
+        agent.act = None
+    return record(engine, case.collects, act=agent.act or _nothing, greedy=greedy)
+
+
+def acting(environment: Environment, network: NetworkConfig, device: Device) -> Any:
+    """Return an agent whose policies have opinions, with the statistics of observations of a run under way."""
+    made: Any = A2C(A2CConfig(network=network), environment.groups, device.torch, 1, 3)
+    generator = torch.Generator().manual_seed(1)
+    for learner in made.learners:
+        policy = learner.policy
+        policy.normalizer.shift.copy_(0.1 * torch.randn(policy.normalizer.shift.shape, generator=generator))
+        policy.normalizer.scale.fill_(1.3)
+        policy.parameters += (0.1 * torch.randn(policy.parameters.shape, generator=generator)).to(policy.parameters)
+    return made
+
+
+def _nothing(trajectory: Any, row: int) -> None:
+    raise AssertionError("a fused rollout asks nobody")
+
+
+def start(device: str, file: Path, *options: str, **variables: str) -> subprocess.Popen[str]:
     """Begin to roll out every case in a process of its own."""
-    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.engine.rollouts", device, str(file)]
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.engine.rollouts", device, str(file), *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
 
@@ -154,7 +214,7 @@ def load(process: subprocess.Popen[str], file: Path) -> dict[str, Arrays]:
     """Wait for `start` and return the rollouts by case."""
     _, errors = process.communicate()
     assert process.returncode == 0, errors
-    found: dict[str, Arrays] = {name: {} for name in CASES}
+    found: dict[str, Arrays] = {name: {} for name in (*CASES, *FUSED_CASES)}
     for key, value in np.load(file).items():
         case, _, name = key.partition("/")
         found[case][name] = value
@@ -162,9 +222,10 @@ def load(process: subprocess.Popen[str], file: Path) -> dict[str, Arrays]:
 
 
 if __name__ == "__main__":
-    chosen = choose(sys.argv[1])
+    chosen, fused = choose(sys.argv[1]), sys.argv[3:] == ["fused"]
     arrays = {}
-    for case in CASES:
+    for case in FUSED_CASES if fused else CASES:
         with suppress(pytest.skip.Exception):  # the test that asks for it says why
-            arrays |= {f"{case}/{key}": value for key, value in roll_out(case, chosen).items()}
+            found = roll_out_networks(case, chosen, fused=True) if fused else roll_out(case, chosen)
+            arrays |= {f"{case}/{key}": value for key, value in found.items()}
     np.savez(sys.argv[2], **arrays)

@@ -15,10 +15,11 @@ from numba import cuda, typeof
 from tests.engine.rollouts import CASES
 from warprun.engine import compile as kernels
 from warprun.engine import store, trajectory
-from warprun.engine.engine import target_for, typed
+from warprun.engine.engine import compiler_options, target_for, typed
+from warprun.engine.mlp_cuda import BlockNetwork
 from warprun.engine.source import write
 
-KERNELS = ("reset", "sample", "greedy", "step")
+SINGLE_KERNELS = ("reset", "sample", "greedy", "step")
 CAPABILITIES = ((7, 5), (8, 0), (9, 0))
 
 
@@ -43,12 +44,12 @@ def no_device_needed(monkeypatch):
 
 
 def program(case):
-    """Return the kernel module of a case and the types of what its kernels take."""
+    """Return the kernel module of a case, the types of what its kernels take, and those of what `rollout` takes."""
     environment, n_varied = CASES[case].environment, len(CASES[case].vary)
     target = target_for(environment, "cuda")
     explores = CASES[case].exploration is not None
     written = write(environment, case, target, tuple(name for name, _ in CASES[case].vary), explores=explores)
-    module = kernels.load_module(case, written.source, written.functions | {"CACHE": False})
+    module = kernels.load_module(case, written.source, written.functions | compiler_options("cuda") | {"CACHE": False})
     taken = trajectory.allocate(environment, 4, 2, torch.device("cpu"))
     arrays = store.allocate(store.layout(environment, target, 2, n_varied, explores), torch.device("cpu")) | store.shared_names(taken)
     values = {name: tensor.numpy() for name, tensor in arrays.items()}
@@ -57,7 +58,25 @@ def program(case):
     values |= {"p": typed(environment.params()), "vary_bounds": np.zeros((n_varied, 2), np.float32)}
     if environment.tables:
         values["tables"] = environment.tables(**environment.options)
-    return module, tuple(typeof(values[name]) for name in written.arguments)
+    signature = tuple(typeof(values[name]) for name in written.arguments)
+    row, rows = np.zeros(1, np.float32), np.zeros((1, 1), np.float32)
+    network = BlockNetwork(row, np.zeros((1, 7), np.int32), 4, 0, 1, 1, 0, True, row, row)
+    networks = [typeof(value) for _ in environment.groups for value in (network, rows, row)]
+    return module, signature, (typeof(1), typeof(True), *signature, *networks)
+
+
+def product_overhead(ptx):
+    """Return the instructions for each multiply-add in the leanest loop of 32 or more, the inner one of `mlp_cuda.tall_outputs`."""
+    lines = [line.split("//")[0].strip() for line in ptx.splitlines()]
+    begins = {line[:-1]: n for n, line in enumerate(lines) if line.endswith(":")}
+    found = []
+    for end, line in enumerate(lines):
+        target = re.search(r"\bbra(?:\.uni)?\s+(\S+);", line)
+        if target and begins.get(target[1], end) < end:
+            body = [line for line in lines[begins[target[1]] + 1 : end + 1] if line]
+            multiply_adds = sum("fma.rn.f32" in line for line in body)
+            found += [len(body) / multiply_adds] if multiply_adds >= 32 else []
+    return min(found)
 
 
 def instructions(ptx):
@@ -67,15 +86,35 @@ def instructions(ptx):
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compile_to_lean_ptx(case, tmp_path):
-    module, signature = program(case)
-    for kernel in KERNELS:
+    module, signature, _ = program(case)
+    for kernel in SINGLE_KERNELS:
         for capability in CAPABILITIES:
-            ptx, _ = cuda.compile_ptx(getattr(module, kernel).py_func, signature, cc=capability)
-            text = instructions(ptx)
-            for unwanted in (r"\.f64\b", r"\.local\b", r"\bcall\b"):
-                assert not re.search(unwanted, text), f"{unwanted} in {kernel} for {capability}"
-            assert re.search(r"\.f32\b", text)
-            report(case, kernel, capability, ptx, tmp_path)
+            lean_ptx(case, kernel, module, signature, capability, tmp_path)
+
+
+def often(case, capability):
+    """Return a combination that is always tested, or else marked as slow: a rollout holds all kernels, and takes seconds."""
+    marks = () if case in ("cartpole", "crane", "market") and capability == (8, 0) else pytest.mark.slow
+    return pytest.param(case, capability, marks=marks, id=f"{case} {capability[0]}.{capability[1]}")
+
+
+@pytest.mark.parametrize(("case", "capability"), [often(case, capability) for case in CASES for capability in CAPABILITIES])
+def test_rollouts_compile_to_lean_ptx(case, capability, tmp_path):
+    module, _, signature = program(case)
+    ptx = lean_ptx(case, "rollout", module, signature, capability, tmp_path)
+    # 12 loads for 32 multiply-adds, addresses and the count; with an index that may be negative each load has six more.
+    assert product_overhead(ptx) < 2.2
+
+
+def lean_ptx(case, kernel, module, signature, capability, folder):
+    """Compile a kernel, and return its PTX if it has nothing that is slow on a GPU."""
+    ptx, _ = cuda.compile_ptx(getattr(module, kernel).py_func, signature, cc=capability)
+    text = instructions(ptx)
+    for unwanted in (r"\.f64\b", r"\.local\b", r"\bcall\b"):
+        assert not re.search(unwanted, text), f"{unwanted} in {kernel} for {capability}"
+    assert re.search(r"\.f32\b", text)
+    report(case, kernel, capability, ptx, folder)
+    return ptx
 
 
 def report(case, kernel, capability, ptx, folder):

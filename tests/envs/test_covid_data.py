@@ -105,9 +105,11 @@ def test_a_damaged_cache_is_refused(cached, empty_cache, damage):
         ({"start": "2022-01-01"}, "an episode from 2020-02-21 to 2021-04-30"),
         ({"vaccine_start": "soon"}, "env.options.vaccine_start=soon is no date"),
         ({"vaccine_interval": 0}, "env.options.vaccine_interval=0"),
-        ({"real_policies": 1}, "true or false"),
+        ({"replay": "everything"}, "one of none, subsidy, stringency, policies, data"),
+        ({"observe_vaccination_rate": 1}, "true or false"),
         ({"time_limit": 601}, "at most 600 days"),
-        ({"time_limit": 438, "real_policies": True}, "history from 2020-03-22 has 437 days"),
+        ({"time_limit": 438, "replay": "policies"}, "with replay=policies from 2020-03-22 the data have 437 days"),
+        ({"time_limit": 405, "replay": "data"}, "with replay=data from 2020-03-22 the data have 404 days"),
     ],
 )
 def test_bad_options_are_told_in_one_line(options, said):

@@ -5,17 +5,18 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 
 from warprun.agents.config import DDPGConfig, TD3Config
 from warprun.agents.critics import Actor, Critics, Trained, seeded
+from warprun.agents.draws import counter
 from warprun.agents.fused_actor import fused_layers, layer_rows
-from warprun.agents.fused_updates import FusedUpdates, Smoothing, net
+from warprun.agents.fused_losses import Smoothing
+from warprun.agents.fused_updates import FusedUpdates, adam_of, step
 from warprun.agents.off_policy import OffPolicyLearner
-from warprun.agents.replay import Transitions
+from warprun.agents.ring import Transitions
 from warprun.agents.shuffle import normals
-from warprun.engine.mlp import Network
+from warprun.engine.mlp import Layer, Network
 from warprun.environment import Group
 
 SMOOTHING_STREAM = 0x5A0075
@@ -103,21 +104,19 @@ class DeterministicLearner(OffPolicyLearner[DDPGConfig | TD3Config]):
 
     def learn_fused(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
         """Do what `learn` does, in kernels; the critics' target follows before the actor's step, which does not read it."""
-        config, kernels = self.config, self.kernels
-        seed = self.seed ^ SMOOTHING_STREAM
-        counter = (np.uint32(n & 0xFFFFFFFF) for n in (seed, seed >> 32, self.updates))
-        smoothing = Smoothing(np.float32(config.smoothing_std), np.float32(config.smoothing_clip), *counter)
-        arrays = kernels.batch(batch)
-        q, loss = kernels.run("critics", self.nets["actor_target"], self.nets["target"], self.nets["critics"], smoothing, arrays)
-        memory, rate = kernels.memory, self.rate
-        norm = kernels.step(memory.judge_gradient, self.critics, config.learning_rate * rate, config.max_grad_norm, tau)
+        config, kernels, nets = self.config, self.kernels, self.nets
+        drawn = counter(self.seed ^ SMOOTHING_STREAM, self.updates)
+        smoothing = Smoothing(float(config.smoothing_std), float(config.smoothing_clip), *drawn)
+        kernels.run("critics", (nets["actor_target"], nets["target"], nets["critics"]), smoothing, batch)
+        norm = step(nets["critics"], self.critics_adam, config.learning_rate * self.rate, config.max_grad_norm, tau)
+        q, loss = kernels.means()
         if self.actor_is_due:
-            _, actor_loss = kernels.run("actor", self.nets["actor"], self.nets["critic"], arrays)
-            kernels.step(memory.act_gradient, self.actor, config.actor_learning_rate * rate, config.max_grad_norm, tau)
-            self.actor_metrics = {"actor": actor_loss}
+            kernels.run("actor", (nets["critic"], nets["actor"]), None, batch)
+            step(nets["actor"], self.actor_adam, config.actor_learning_rate * self.rate, config.max_grad_norm, tau)
+            self.actor_metrics = {"actor": kernels.means()[1]}
         elif tau:
             self.actor.follow(tau)
-        return torch.from_numpy(kernels.error), {"critic": loss, "q": q, "grad_norm": norm} | self.actor_metrics
+        return kernels.error, {"critic": loss, "q": q, "grad_norm": norm} | self.actor_metrics
 
     def fuse(self) -> Network | None:
         """Learn in kernels from now on where they know how, and return the actor for the engine's; None where it cannot run it."""
@@ -129,25 +128,27 @@ class DeterministicLearner(OffPolicyLearner[DDPGConfig | TD3Config]):
         config, actor, critics = self.config, self.actor, self.critics
         if self.fuses or self.device.type != "cpu" or config.optimizer.name != "adam":
             return
-        features = int(parts[0].in_features)  # type: ignore[arg-type]
-        act = layer_rows(parts, actor.parameters, features)  # type: ignore[arg-type]
-        tables, row = [], features + act[-1].n_out if act else 0
+        act = layer_rows(parts, actor.parameters, int(parts[0].in_features))  # type: ignore[arg-type]
+        if act is None:
+            return
+        # Critics stand side by side in one block, over one input: observation, then action.
+        tables: list[list[Layer]] = []
+        row = act[0].n_in + act[-1].n_out
         for critic in critics.network.each:  # type: ignore[union-attr]
             table = layer_rows(list(critic), critics.parameters, row)  # type: ignore[arg-type]
-            if act is None or table is None:
-                return
+            assert table is not None
             tables.append(table)
             row = table[-1].out_row + 1
-        assert act
-        judge, actions = list(chain(*tables)), [act[-1].out_row + d for d in range(act[-1].n_out)]
-        values = [table[-1].out_row for table in tables]
-        sizes = (len(actor.parameters), len(critics.parameters))
-        self.kernels = FusedUpdates(act, judge, sizes, config.batch_size, self.threads)
+        rows = max(row, act[-1].out_row + act[-1].n_out)
+        self.kernels = FusedUpdates(config.batch_size, rows, len(critics.parameters), self.threads)
+        own = self.kernels.net(actor.parameters, act, [act[-1].out_row + d for d in range(act[-1].n_out)])
+        every = self.kernels.net(critics.parameters, list(chain(*tables)), [table[-1].out_row for table in tables])
         self.nets = {
-            "actor": net(actor.parameters, act, actions),
-            "actor_target": net(actor.target_parameters, act, actions),
-            "critics": net(critics.parameters, judge, values),
-            "critic": net(critics.parameters, tables[0], values[:1]),
-            "target": net(critics.target_parameters, judge, values),
+            "actor": own,
+            "actor_target": own._replace(parameters=actor.target_parameters.numpy()),
+            "critics": every,
+            "target": every._replace(parameters=critics.target_parameters.numpy()),
+            "critic": every._replace(layers=every.layers[: len(tables[0])], outputs=every.outputs[:1]),
         }
+        self.actor_adam, self.critics_adam = adam_of(actor), adam_of(critics)
         self.fuses = True

@@ -10,9 +10,9 @@ from torch import nn
 from warprun.agents.config import DQNConfig
 from warprun.agents.critics import ChoiceValues, DuelingValues, Trained, seeded
 from warprun.agents.fused_actor import fused_layers, layer_rows
-from warprun.agents.fused_updates import FusedUpdates, net
+from warprun.agents.fused_updates import FusedUpdates, adam_of, step
 from warprun.agents.off_policy import OffPolicyAgent, OffPolicyLearner
-from warprun.agents.replay import Transitions
+from warprun.agents.ring import Transitions
 from warprun.engine.mlp import Network
 from warprun.environment import Discrete, Group
 
@@ -67,11 +67,11 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
 
     def learn_fused(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
         """Do what `learn` does, in kernels."""
-        config, values, kernels = self.config, self.values, self.kernels
-        q, loss = kernels.run("choices", self.nets[0], self.nets[1], config.double, kernels.batch(batch))
-        rate = config.learning_rate * self.rate
-        norm = kernels.step(kernels.memory.judge_gradient, values, rate, config.max_grad_norm, tau)
-        return torch.from_numpy(kernels.error), {"value": loss, "q": q, "grad_norm": norm}
+        config, kernels = self.config, self.kernels
+        kernels.run("choices", self.nets, config.double, batch)
+        norm = step(self.nets[-1], self.adam, config.learning_rate * self.rate, config.max_grad_norm, tau)
+        q, loss = kernels.means()
+        return kernels.error, {"value": loss, "q": q, "grad_norm": norm}
 
     def fuse(self) -> Network | None:
         """Return the network for the engine's kernels; of a dueling one the advantages, whose best choice is the same."""
@@ -90,8 +90,10 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         if table is None or config.optimizer.name != "adam" or self.fuses:
             return
         outputs = [table[-1].out_row + k for k in range(table[-1].n_out)]
-        self.kernels = FusedUpdates([], table, (0, len(values.parameters)), config.batch_size, self.threads)
-        self.nets = [net(parameters, table, outputs) for parameters in (values.target_parameters, values.parameters)]
+        self.kernels = FusedUpdates(config.batch_size, outputs[-1] + 1, len(values.parameters), self.threads)
+        online = self.kernels.net(values.parameters, table, outputs)
+        self.nets = (online._replace(parameters=values.target_parameters.numpy()), online)
+        self.adam = adam_of(values)
         self.fuses = True
 
 

@@ -1,8 +1,9 @@
-"""Networks of the off-policy agents as the fused kernels take them."""
+"""Networks as the fused kernels take them; those of the off-policy agents wholly."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,14 +37,18 @@ def layer_rows(parts: Sequence[nn.Module], parameters: torch.Tensor, row: int) -
 
 def fused_layers(parts: Sequence[nn.Module], parameters: torch.Tensor, normalizer: ObservationNormalizer | None) -> Network | None:
     """Return a network that gives outputs and no value, or None where the kernels cannot run it."""
-    if parameters.device.type != "cpu":
-        return None
     linear = next(part for part in parts if isinstance(part, nn.Linear))
     table = layer_rows(parts, parameters, linear.in_features)
     if table is None:
         return None
-    none = torch.zeros(0)
-    shift, scale = (normalizer.shift, normalizer.scale) if normalizer else (none, none)
     outputs = table[-1].out_row
     rows = outputs + table[-1].n_out + 1  # a row of zeros stands for the value
-    return Network(parameters.numpy(), np.array(table, np.int64), outputs, rows - 1, rows, 0, shift.numpy(), scale.numpy())
+    flat, mean, scale = for_kernels(parameters, normalizer)
+    return Network(flat, np.array(table, np.int64), outputs, rows - 1, rows, 0, mean, scale)
+
+
+def for_kernels(parameters: torch.Tensor, normalizer: ObservationNormalizer | None) -> tuple[Any, Any, Any]:
+    """Return parameters, and mean and scale of observations, on the memory of torch: arrays for kernels on CPU, tensors elsewhere."""
+    none = torch.zeros(0, device=parameters.device)
+    tensors = (parameters, normalizer.shift, normalizer.scale) if normalizer else (parameters, none, none)
+    return tuple(t.numpy() if t.device.type == "cpu" else t for t in tensors)  # type: ignore[return-value]

@@ -9,7 +9,8 @@ import torch
 from warprun.agents.config import OffPolicyConfig, check, check_groups, group_config
 from warprun.agents.critics import Trained
 from warprun.agents.normalization import ObservationNormalizer
-from warprun.agents.replay import Replay, Transitions
+from warprun.agents.replay import Replay
+from warprun.agents.ring import Transitions
 from warprun.agents.slices import Slices
 from warprun.engine.mlp import Network
 from warprun.engine.trajectory import Trajectory

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from warprun.agents.config import NetworkConfig
+from warprun.agents.fused_actor import for_kernels
 from warprun.agents.networks import Mlp, flatten_parameters, layer_table, make_network
 from warprun.agents.normalization import ObservationNormalizer, moments
 from warprun.agents.slices import Slices
@@ -74,14 +75,13 @@ class Policy:
     def fused(self) -> Network | None:
         """Return the network as the fused kernels take it, sharing its parameters; None where they cannot run it."""
         network = self.network
-        if type(network) is not Mlp or network.activation not in ACTIVATIONS or self.parameters.device.type != "cpu":
+        if type(network) is not Mlp or network.activation not in ACTIVATIONS:
             return None
         layers, rows = layer_table(network, self.parameters)
-        none = torch.zeros(0)
-        shift, scale = (self.normalizer.shift, self.normalizer.scale) if self.normalizer else (none, none)
         outputs = network.policy_head.out_features
         log_std = self.parameters.numel() - (outputs if isinstance(self.space, Box) else 0)
-        return Network(self.parameters.numpy(), layers, rows - outputs - 1, rows - 1, rows, log_std, shift.numpy(), scale.numpy())
+        flat, mean, scale = for_kernels(self.parameters, self.normalizer)
+        return Network(flat, layers, rows - outputs - 1, rows - 1, rows, log_std, mean, scale)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""

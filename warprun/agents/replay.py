@@ -8,78 +8,15 @@ The operations are Numba's on CPU (`replay_cpu`) and torch's elsewhere (`replay_
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import NamedTuple
-
 import torch
 
-from warprun.agents import replay_cpu, replay_torch
 from warprun.agents.config import ReplayConfig
+from warprun.agents.replay_cpu import CpuOperations
+from warprun.agents.replay_torch import TorchOperations
+from warprun.agents.ring import Place, Ring, Transitions, make_tree
 from warprun.engine.trajectory import GroupTrajectory, Trajectory
 from warprun.environment import Box, Group
 from warprun.errors import UserError
-
-GOES_ON, TERMINATED, TRUNCATED = 0, 1, 2
-"""What Ring.ends holds."""
-BRANCHES = 16
-"""Children of a node of the tree of sums: as many float32 as a cache line has."""
-
-
-class Ring(NamedTuple):
-    """The transitions; R rows, F features, C components."""
-
-    obs: torch.Tensor
-    """[R, F] float32."""
-    next_obs: torch.Tensor
-    """[R, F] float32: where the episode ended, its final observation (any other where it terminated)."""
-    action: torch.Tensor
-    """[R, C] float32 or int32."""
-    reward: torch.Tensor
-    """[R] float32."""
-    ends: torch.Tensor
-    """[R] uint8."""
-
-
-class Tree(NamedTuple):
-    """Priorities and their sums, by which to find a row from a share of the total."""
-
-    priority: torch.Tensor
-    """[R, padded to BRANCHES] float32: (|TD error| + eps)^alpha, 0 where there is no transition; [0] if all rows are alike."""
-    sums: torch.Tensor
-    """[S] float64: the sums of BRANCHES neighbours, level after level, each padded to BRANCHES; the last one is the total."""
-    levels: torch.Tensor
-    """[L + 1] int64, on the CPU: where the levels begin in `sums`, and its length."""
-    largest: torch.Tensor
-    """[1] float32: the largest priority so far, which new transitions get."""
-
-
-class Place(NamedTuple):
-    """Where the ring stands."""
-
-    actors: int
-    """Actors of all environments: rows of a step."""
-    rows: int
-    """Rows in use once the ring is full: a multiple of `actors`."""
-    newest: int
-    """First row of the newest step."""
-    size: int
-    """Rows that hold a transition."""
-
-
-class Transitions(NamedTuple):
-    """A batch, [B, ...]."""
-
-    obs: torch.Tensor
-    action: torch.Tensor
-    reward: torch.Tensor
-    """[B]: the sum of up to n discounted rewards."""
-    discount: torch.Tensor
-    """[B]: of the value of `next_obs`: gamma^h after h rewards, 0 where the episode terminated."""
-    next_obs: torch.Tensor
-    weight: torch.Tensor
-    """[B]: of the loss; largest 1."""
-    row: torch.Tensor
-    """[B] int64."""
 
 
 class Replay:
@@ -92,12 +29,10 @@ class Replay:
         self.n_step = n_step
         self.gamma = gamma
         self.seed = seed
-        self.batch_size = batch_size
         self.steps = 0
         """Steps of all environments so far."""
         self.actors = 0
         """Of all environments; known with the first of them."""
-        self.operations: ModuleType = replay_cpu if device.type == "cpu" else replay_torch
         rows, features, components = config.capacity, group.observation.size, group.action.components
         kind = torch.float32 if isinstance(group.action, Box) else torch.int32
         self.ring = Ring(
@@ -108,9 +43,12 @@ class Replay:
             ends=torch.zeros(rows, dtype=torch.uint8, device=device),
         )
         self.tree = make_tree(rows if config.prioritized else 0, device)
+        operations = CpuOperations if device.type == "cpu" else TorchOperations
+        self.operations: CpuOperations | TorchOperations = operations(self.ring, self.tree, batch_size)
 
     @property
     def place(self) -> Place:
+        """Where the ring stands; there is a step in it."""
         steps = self.config.capacity // self.actors
         newest = (self.steps - 1) % steps
         return Place(self.actors, steps * self.actors, newest * self.actors, min(self.steps, steps) * self.actors)
@@ -125,22 +63,16 @@ class Replay:
             )
         for t in range(horizon):
             self.steps += 1
-            self.operations.store(self.ring, self.tree, self.place, trajectory, group, t)
+            self.operations.store(self.place, trajectory, group, t)
 
     def draw(self, number: int, beta: float) -> Transitions:
-        """Return a batch drawn with replacement, the `number`-th; `beta` is the exponent of the weights."""
-        place = self.place
-        if self.config.prioritized:
-            row, weight = self.operations.draw_by_priority(self.tree, place, self.batch_size, self.seed, number, beta)
-        else:
-            row, weight = self.operations.draw_alike(place, self.batch_size, self.seed, number, self.ring.reward.device)
-        obs, action, reward, discount, next_obs = self.operations.gather(self.ring, place, row, self.n_step, self.gamma)
-        return Transitions(obs, action, reward, discount, next_obs, weight, row)
+        """Return a batch drawn with replacement, the `number`-th, until the next one; `beta` is the exponent of the weights."""
+        return self.operations.draw(self.place, self.seed, number, beta, self.n_step, self.gamma)
 
     def judge(self, row: torch.Tensor, error: torch.Tensor) -> None:
         """Give the transitions in `row` [B] priorities by their temporal-difference errors [B]."""
         if self.config.prioritized:
-            self.operations.set_priorities(self.tree, row, error, self.config.alpha, self.config.eps)
+            self.operations.set_priorities(row, error, self.config.alpha, self.config.eps)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""
@@ -152,14 +84,3 @@ class Replay:
     def load(self, counts: torch.Tensor) -> None:
         """Take over the counts of `tensors`; all else is copied in place."""
         self.steps, self.actors = (int(n) for n in counts)
-
-
-def make_tree(rows: int, device: torch.device) -> Tree:
-    """Return the tree of `rows` rows without a transition."""
-    begins, nodes, padded = [0], -(-rows // BRANCHES), -(-rows // BRANCHES) * BRANCHES
-    while nodes > 1:
-        begins.append(begins[-1] + -(-nodes // BRANCHES) * BRANCHES)
-        nodes = -(-nodes // BRANCHES)
-    begins.append(begins[-1] + 1)
-    sums = torch.zeros(begins[-1], dtype=torch.float64, device=device)
-    return Tree(torch.zeros(padded, device=device), sums, torch.tensor(begins), torch.ones(1, device=device))

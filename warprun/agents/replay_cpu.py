@@ -1,26 +1,25 @@
-"""The operations of experience replay on CPU: kernels for what `replay_torch` says in torch. Memory for a batch is taken once."""
+"""The operations of experience replay on CPU: kernels for what `replay_torch` says in torch. Arrays are bound once, a call is a kernel."""
 
 from __future__ import annotations
 
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
+from warprun.agents.draws import bits_of, counter, key_of
+from warprun.agents.ring import BRANCHES, GOES_ON, TERMINATED, TRUNCATED, Place, Ring, Transitions, Tree
 from warprun.engine import compile as kernels  # sets up Numba, so it comes before numba itself
 from warprun.engine.trajectory import GroupTrajectory, Trajectory
 
-if TYPE_CHECKING:
-    from warprun.agents.replay import Place, Ring, Tree
-
-uint32, float32, float64 = np.uint32, np.float32, np.float64
+float32, float64 = np.float32, np.float64
 
 
-def store_step(ring, tree, place, obs, next_obs, final_obs, action, reward, terminated, truncated, t):
-    """Write step `t` of a rollout to the rows of the newest step."""
-    n_envs, size = obs.shape[0], obs.shape[1]
+def store_step(ring, tree, place, obs, final_obs, action, reward, terminated, truncated, t):
+    """Write step `t` of a rollout to the rows of the newest step; what is new has the largest priority."""
+    n_envs, size = obs.shape[1], obs.shape[2]
     for n in range(n_envs):
         slot = 0
         if truncated[t, n]:
@@ -28,18 +27,18 @@ def store_step(ring, tree, place, obs, next_obs, final_obs, action, reward, term
                 slot += 1 if truncated[before, n] else 0
         for a in range(size):
             row = place.newest + n * size + a
-            for f in range(obs.shape[2]):
-                ring.obs[row, f] = obs[n, a, f]
-                ring.next_obs[row, f] = final_obs[slot, n, a, f] if truncated[t, n] else next_obs[n, a, f]
-            for c in range(action.shape[2]):
-                ring.action[row, c] = action[n, a, c]
-            ring.reward[row] = reward[n, a]
-            ring.ends[row] = 1 if terminated[t, n] else 2 if truncated[t, n] else 0
+            for f in range(obs.shape[3]):
+                ring.obs[row, f] = obs[t, n, a, f]
+                ring.next_obs[row, f] = final_obs[slot, n, a, f] if truncated[t, n] else obs[t + 1, n, a, f]
+            for c in range(action.shape[3]):
+                ring.action[row, c] = action[t, n, a, c]
+            ring.reward[row] = reward[t, n, a]
+            ring.ends[row] = TERMINATED if terminated[t, n] else TRUNCATED if truncated[t, n] else GOES_ON
     if tree.priority.size > 0:
         tree.priority[place.newest : place.newest + place.actors] = tree.largest[0]
         first, last = place.newest, place.newest + place.actors - 1
         for level in range(tree.levels.size - 1):
-            first, last = first // 16, last // 16
+            first, last = first // BRANCHES, last // BRANCHES
             for node in range(first, last + 1):
                 sum_node(tree, level, node)
 
@@ -47,41 +46,31 @@ def store_step(ring, tree, place, obs, next_obs, final_obs, action, reward, term
 def sum_node(tree, level, node):
     """Sum up the branches of one node afresh."""
     total = float64(0.0)
-    for n in range(16):
+    for n in range(BRANCHES):
         if level == 0:
-            total += float64(tree.priority[node * 16 + n])
+            total += float64(tree.priority[node * BRANCHES + n])
         else:
-            total += tree.sums[tree.levels[level - 1] + node * 16 + n]
+            total += tree.sums[tree.levels[level - 1] + node * BRANCHES + n]
     tree.sums[tree.levels[level] + node] = total
 
 
-def mix(x):
-    """Return 32 well-mixed bits of uint32 `x`, as `shuffle` does."""
-    x = uint32((x ^ (x >> uint32(16))) * uint32(0x7FEB352D))
-    x = uint32((x ^ (x >> uint32(15))) * uint32(0x846CA68B))
-    return uint32(x ^ (x >> uint32(16)))
+def draw_batch(ring, tree, place, key, beta, n_step, gamma, batch):
+    """Draw rows, by priority if there are any, and fill `batch` with their transitions."""
+    if tree.priority.size > 0:
+        pick_by_priority(batch.row, batch.weight, tree, place.size, key, beta)
+    else:
+        pick_alike(batch.row, place.size, key)
+    gather_batch(ring, place, n_step, gamma, batch)
 
 
-def key_of(seed_low, seed_high, number):
-    """Return the key of the `number`-th draw, as `shuffle.random_bits` has it."""
-    return mix(uint32(mix(uint32(number + seed_low)) ^ seed_high))
-
-
-def bits_of(key, index):
-    """Return random bits `index` of a draw."""
-    return mix(uint32(mix(uint32(uint32(index) ^ key)) + key))
-
-
-def pick_alike(rows, size, seed_low, seed_high, number):
+def pick_alike(rows, size, key):
     """Fill `rows` [B] with rows below `size`."""
-    key = key_of(seed_low, seed_high, number)
     for b in range(rows.size):
         rows[b] = (np.int64(bits_of(key, b)) * size) >> 32
 
 
-def pick_by_priority(rows, weights, tree, size, seed_low, seed_high, number, beta):
+def pick_by_priority(rows, weights, tree, size, key, beta):
     """Fill `rows` and `weights` [B]; one row from each of B equal shares of the total."""
-    key = key_of(seed_low, seed_high, number)
     total = tree.sums[tree.sums.size - 1]
     largest = float64(0.0)
     for b in range(rows.size):
@@ -99,9 +88,9 @@ def find_row(tree, mass):
     """Return the row in whose share of the summed priorities `mass` lies."""
     node = 0
     for level in range(tree.levels.size - 3, -2, -1):
-        first = node * 16 if level < 0 else tree.levels[level] + node * 16
+        first = node * BRANCHES if level < 0 else tree.levels[level] + node * BRANCHES
         chosen, last = -1, 0
-        for n in range(16):
+        for n in range(BRANCHES):
             share = float64(tree.priority[first + n]) if level < 0 else tree.sums[first + n]
             if share > 0.0:
                 last = n
@@ -112,7 +101,7 @@ def find_row(tree, mass):
         if chosen < 0:
             # Rounding left a rest; it stays with the last branch that has any, at its end.
             chosen = last
-        node = node * 16 + chosen
+        node = node * BRANCHES + chosen
     return node
 
 
@@ -122,32 +111,33 @@ def put_priorities(tree, rows, errors, alpha, eps):
         made = float32((float64(abs(errors[b])) + float64(eps)) ** float64(alpha))
         tree.priority[rows[b]] = made
         tree.largest[0] = max(tree.largest[0], made)
+    reach = 1
     for level in range(tree.levels.size - 1):
+        reach *= BRANCHES
         for b in range(rows.size):
-            sum_node(tree, level, rows[b] >> (4 * (level + 1)))
+            sum_node(tree, level, rows[b] // reach)
 
 
-def gather_batch(ring, place, rows, n_step, gamma, batch):
-    """Fill `batch` with the transitions that begin in `rows` [B]."""
-    obs, action, reward, discount, next_obs = batch
-    for b in range(rows.size):
-        at, last = rows[b], rows[b]
+def gather_batch(ring, place, n_step, gamma, batch):
+    """Fill `batch` with the transitions that begin in its rows [B]."""
+    for b in range(batch.row.size):
+        at, last = batch.row[b], batch.row[b]
         total, scale = float32(0.0), float32(1.0)
         for _ in range(n_step):
             last = at
             total += scale * ring.reward[at]
-            scale *= gamma
-            if ring.ends[at] != 0 or place.newest <= at < place.newest + place.actors:
+            scale *= float32(gamma)
+            if ring.ends[at] != GOES_ON or place.newest <= at < place.newest + place.actors:
                 break
             at += place.actors
             at = at - place.rows if at >= place.rows else at
-        reward[b] = total
-        discount[b] = float32(0.0) if ring.ends[last] == 1 else scale
-        for f in range(obs.shape[1]):
-            obs[b, f] = ring.obs[rows[b], f]
-            next_obs[b, f] = ring.next_obs[last, f]
-        for c in range(action.shape[1]):
-            action[b, c] = ring.action[rows[b], c]
+        batch.reward[b] = total
+        batch.discount[b] = float32(0.0) if ring.ends[last] == TERMINATED else scale
+        for f in range(ring.obs.shape[1]):
+            batch.obs[b, f] = ring.obs[batch.row[b], f]
+            batch.next_obs[b, f] = ring.next_obs[last, f]
+        for c in range(ring.action.shape[1]):
+            batch.action[b, c] = ring.action[batch.row[b], c]
 
 
 SOURCE = '''"""Experience replay; written by warprun."""
@@ -156,18 +146,18 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True, **FLAGS)
-def store(*given):
-    store_step(*given)
+def store(ring, tree, place, rollout, t):
+    store_step(ring, tree, place, *rollout, t)
 
 
 @njit(nogil=True, cache=True, **FLAGS)
-def alike(*given):
-    pick_alike(*given)
+def draw(ring, tree, place, seed_low, seed_high, number, beta, n_step, gamma, batch):
+    draw_batch(ring, tree, place, key_of(seed_low, seed_high, number), beta, n_step, gamma, batch)
 
 
 @njit(nogil=True, cache=True, **FLAGS)
-def by_priority(*given):
-    pick_by_priority(*given)
+def gather(*given):
+    gather_batch(*given)
 
 
 @njit(nogil=True, cache=True, **FLAGS)
@@ -179,65 +169,59 @@ def find(tree, masses, rows):
 @njit(nogil=True, cache=True, **FLAGS)
 def put(*given):
     put_priorities(*given)
-
-
-@njit(nogil=True, cache=True, **FLAGS)
-def gather(*given):
-    gather_batch(*given)
 '''
 
 
 @cache
 def module() -> ModuleType:
     """Return the compiled kernels."""
-    functions: dict[str, Any] = {f.__name__: f for f in (store_step, pick_alike, pick_by_priority, find_row, put_priorities, gather_batch)}
+    functions: dict[str, Any] = {f.__name__: f for f in (store_step, draw_batch, gather_batch, find_row, put_priorities, key_of)}
     return kernels.load_module("replay", SOURCE, functions | {"FLAGS": kernels.FLAGS})
 
 
-def store(ring: Ring, tree: Tree, place: Place, trajectory: Trajectory, group: GroupTrajectory, t: int) -> None:
-    """Write step `t` of a rollout to the rows of the newest step; what is new has the largest priority."""
-    parts = (group.obs[t], group.obs[t + 1], group.final_obs, group.action[t], group.reward[t], trajectory.terminated, trajectory.truncated)
-    module().store(_arrays(ring), _arrays(tree), place, *(part.numpy() for part in parts), t)
+class CpuOperations:
+    """What can be done with one ring; a batch that is drawn lies in the memory of the one before."""
+
+    def __init__(self, ring: Ring, tree: Tree, batch_size: int) -> None:
+        self.ring, self.tree = _arrays(ring), _arrays(tree)
+        self.batch = _batch(self.ring, torch.zeros(batch_size, dtype=torch.int64))
+        self.batch_arrays = _arrays(self.batch)
+        self.rollout: tuple[Trajectory | None, tuple[np.ndarray, ...]] = (None, ())
+
+    def store(self, place: Place, trajectory: Trajectory, group: GroupTrajectory, t: int) -> None:
+        """Write step `t` of a rollout to the rows of the newest step; what is new has the largest priority."""
+        if self.rollout[0] is not trajectory:
+            parts = (group.obs, group.final_obs, group.action, group.reward, trajectory.terminated, trajectory.truncated)
+            self.rollout = (trajectory, tuple(part.numpy() for part in parts))
+        module().store(self.ring, self.tree, place, self.rollout[1], t)
+
+    def draw(self, place: Place, seed: int, number: int, beta: float, n_step: int, gamma: float) -> Transitions:
+        """Return the `number`-th batch: with priorities one row from each of as many equal shares of their total, else all alike."""
+        module().draw(self.ring, self.tree, place, *counter(seed, number), beta, n_step, gamma, self.batch_arrays)
+        return self.batch
+
+    def gather(self, place: Place, row: torch.Tensor, n_step: int, gamma: float) -> Transitions:
+        """Return the transitions that begin in rows [B] and go on for up to n steps, with weights 1."""
+        batch = _batch(self.ring, row)
+        module().gather(self.ring, place, n_step, gamma, _arrays(batch))
+        return batch
+
+    def find(self, mass: torch.Tensor) -> torch.Tensor:
+        """Return the rows, [B] int64, in whose share of the summed priorities `mass` [B] float64 lies."""
+        rows = np.empty(len(mass), np.int64)
+        module().find(self.tree, mass.numpy(), rows)
+        return torch.from_numpy(rows)
+
+    def set_priorities(self, row: torch.Tensor, error: torch.Tensor, alpha: float, eps: float) -> None:
+        """Give rows [B] the priorities (|error| + eps)^alpha."""
+        module().put(self.tree, row.numpy(), error.numpy(), alpha, eps)
 
 
-def draw_alike(place: Place, count: int, seed: int, number: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return `count` rows, all alike, [B] int64, and their weights, [B]: 1."""
-    rows = np.empty(count, np.int64)
-    module().alike(rows, place.size, *_counter(seed, number))
-    return torch.from_numpy(rows), torch.ones(count)
-
-
-def draw_by_priority(tree: Tree, place: Place, count: int, seed: int, number: int, beta: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return `count` rows, one from each of as many equal shares of the total priority, [B] int64, and their weights, [B]."""
-    rows, weights = np.empty(count, np.int64), np.empty(count, np.float32)
-    module().by_priority(rows, weights, _arrays(tree), place.size, *_counter(seed, number), np.float64(beta))
-    return torch.from_numpy(rows), torch.from_numpy(weights)
-
-
-def find(tree: Tree, mass: torch.Tensor) -> torch.Tensor:
-    """Return the rows, [B] int64, in whose share of the summed priorities `mass` [B] float64 lies."""
-    rows = np.empty(len(mass), np.int64)
-    module().find(_arrays(tree), mass.numpy(), rows)
-    return torch.from_numpy(rows)
-
-
-def set_priorities(tree: Tree, row: torch.Tensor, error: torch.Tensor, alpha: float, eps: float) -> None:
-    """Give rows [B] the priorities (|error| + eps)^alpha."""
-    module().put(_arrays(tree), row.numpy(), error.numpy(), np.float64(alpha), np.float64(eps))
-
-
-def gather(ring: Ring, place: Place, row: torch.Tensor, n_step: int, gamma: float) -> tuple[torch.Tensor, ...]:
-    """Return (obs, action, reward, discount, next_obs) of transitions that begin in rows [B] and go on for up to n steps."""
-    count, features, components = len(row), ring.obs.shape[1], ring.action.shape[1]
-    obs, next_obs = torch.empty(count, features), torch.empty(count, features)
-    action = torch.empty(count, components, dtype=ring.action.dtype)
-    batch = (obs, action, torch.empty(count), torch.empty(count), next_obs)
-    module().gather(_arrays(ring), place, row.numpy(), n_step, np.float32(gamma), tuple(part.numpy() for part in batch))
-    return batch
-
-
-def _counter(seed: int, number: int) -> tuple[Any, ...]:
-    return uint32(seed & 0xFFFFFFFF), uint32(seed >> 32 & 0xFFFFFFFF), uint32(number & 0xFFFFFFFF)
+def _batch(ring: Ring, row: torch.Tensor) -> Transitions:
+    """Return memory for the transitions that begin in rows [B] of a ring of arrays."""
+    count = len(row)
+    obs, next_obs, action = (torch.from_numpy(np.empty((count, part.shape[1]), part.dtype)) for part in (ring.obs, ring.obs, ring.action))
+    return Transitions(obs, action, torch.empty(count), torch.empty(count), next_obs, torch.ones(count), row)
 
 
 def _arrays(tensors: Any) -> Any:

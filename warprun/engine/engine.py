@@ -76,7 +76,7 @@ class Engine:
         self.n_envs = n_envs
         self.steps = 0
         """Steps that every environment has taken; with the seed it says where the random streams stand."""
-        self._fused: tuple[Any, ...] = ()
+        self._fused: Any = None
         self._begins_now = True
         """Whether row 0 of the trajectory, not its last row, is what the actors see now."""
         self.trajectory: Trajectory = trajectory.allocate(environment, horizon, n_envs, device.torch)
@@ -93,7 +93,7 @@ class Engine:
         values["vary_bounds"] = torch.tensor(list(vary.values()), dtype=torch.float32, device=device.torch).reshape(-1, 2)
         program = write(environment, name, target, tuple(vary), auto_reset, explores)
         self._functions = [f for f in program.functions.values() if hasattr(f, "__code__")]
-        globals_ = program.functions | ({"FLAGS": kernels.FLAGS} if target == "cpu" else {"CACHE": device.kind == "cuda"})
+        globals_ = program.functions | compiler_options(device.kind)
         build = kernels.plain_function if device.kind == "cudasim" else kernels.device_function
         module = kernels.load_module(name, program.source, globals_, build)
         self.source_file = module.__file__
@@ -147,10 +147,13 @@ class Engine:
                 group.mask[0].copy_(group.mask[-1])
         self._begins_now = True
 
-    def fuse(self, networks: Mapping[str, Network]) -> None:
-        """Take these networks, one a group, into the kernel: from now on `collect` is one call for a whole rollout (CPU)."""
-        assert isinstance(self._kernels, CpuKernels)
+    def fuse(self, networks: Mapping[str, Network]) -> bool:
+        """Take these networks, one a group, into the kernel: from now on `collect` is one call for a whole rollout.
+
+        Return False, and stay stepwise, where a network is too wide for the shared memory of a GPU.
+        """
         self._fused = self._kernels.fused_arrays(self.environment, networks, self.trajectory)
+        return self._fused is not None
 
     def retrace(self) -> Trajectory:
         """Roll out a whole trajectory with the actions that lie in it already; one call for all its steps on CPU."""
@@ -230,6 +233,14 @@ class Engine:
             launch()
         except refusals as error:
             raise kernels.explain(error, self._functions) from error
+
+
+def compiler_options(device_kind: str) -> dict[str, Any]:
+    """Return the globals by which a kernel module tells Numba how to compile it."""
+    if device_kind == "cpu":
+        return {"FLAGS": kernels.FLAGS}
+    # The simulator compiles nothing and knows no inlining.
+    return {"CACHE": device_kind == "cuda", "INLINED": {"device": True} | ({"forceinline": True} if device_kind == "cuda" else {})}
 
 
 def target_for(environment: Environment, device_kind: str) -> Target:

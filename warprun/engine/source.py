@@ -1,21 +1,21 @@
 """Writes the kernels of one environment as a Python module, as a person would write them by hand.
 
-The kernels are `reset`, `sample` and `greedy` (actions from what the policies give) and `step`. They are the same statements for
-every target; what stands around them for each target is in `statements.py`.
+The kernels are `reset`, `sample` and `greedy` (actions from what the policies give), `step`, and `rollout`: all steps of a rollout with
+the policies' networks between them. What they do to an environment is in `bodies.py`; a body is a function of its own, `step_tile` on CPU
+and `step_env` on CUDA, so that a rollout runs the statements of the single kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from warprun.engine.bodies import Bodies
 from warprun.engine.mlp import infer
-from warprun.engine.sampling import best_choice, best_gaussian, explore_choice, explore_real, sample_choice, sample_gaussian, to_bounds
-from warprun.engine.statements import Statements, Target, lanes
-from warprun.environment import ARGUMENTS, Box, Environment, Field, Group, MultiDiscrete, arguments
-from warprun.random import ACTION, EXPLORATION, RESET, STEP, VARIATION, Rng, uniform
+from warprun.engine.mlp_cuda import compute_layer, load_columns, store_outputs
+from warprun.engine.statements import Target, lanes
+from warprun.environment import Environment, Group
 
 
 @dataclass(frozen=True)
@@ -37,505 +37,218 @@ def write(
     Without `auto_reset` an environment whose episode has ended stays in its final state, to be looked at. Where policies explore,
     they give the values of choices or real actions, not distributions, and `sample` adds the randomness.
     """
-    writer = _Writer(environment, target, vary, auto_reset, explores)
-    source = writer.module(name)
-    return Program(source, writer.functions, writer.kernel_arguments)
+    bodies = Bodies(environment, target, vary, auto_reset, explores)
+    module = (_CpuModule if target == "cpu" else _CudaModule)(bodies)
+    head(bodies, name)
+    for kernel, body in bodies.by_name().items():
+        module.kernel(kernel, body)
+    module.rollout()
+    return Program("\n".join(bodies.lines) + "\n", bodies.functions, module.arguments)
 
 
-@dataclass
-class _Writer(Statements):
-    vary: tuple[str, ...]
-    auto_reset: bool
-    explores: bool
+def head(bodies: Bodies, name: str) -> None:
+    """Write the imports and what all kernels share."""
+    environment, target = bodies.environment, bodies.target
+    bodies.line(f'"""Kernels of {name}, written by warprun for target {target!r}; to change them, change the environment."""')
+    bodies.line()
+    bodies.line("import numpy as np")
+    bodies.line("from numba import njit" if target == "cpu" else "from numba import cuda, float32")
+    bodies.line()
+    bodies.line(f"LANES = {lanes(target, environment)}")
+    for group in environment.groups:
+        bodies.use(f"{group.name}_State", group.state)
+    if environment.params._fields:  # type: ignore[attr-defined]
+        bodies.use("Params", environment.params)
 
-    def __post_init__(self) -> None:
-        env = self.environment
-        scalars = ["row", "now", "n_envs", "seed_low", "seed_high"]
-        if env.params._fields:  # type: ignore[attr-defined]
-            scalars.append("p")
-        if env.tables:
-            scalars.append("tables")
-        if self.vary:
-            scalars += ["varied", "vary_bounds"]
-        per_environment = ["clock", "cuts", "ended", "ended_steps", "terminated", "truncated"]
-        per_group = []
-        for group in env.groups:
-            names = ["f", "i", "return", "ended_return", "obs", "policy_output", "action", "log_prob", "reward", "final_obs"]
-            names += ["mask"] if group.mask else []
-            names += ["sum"] if group.sums else []
-            names += ["max"] if group.maxima else []
-            names += ["f_before", "i_before"] if self.reads_itself(group) else []
-            names += ["exploration"] if self.explores else []
-            names += ["noise"] if self.has_noise(group) else []
-            per_group += [f"{group.name}_{n}" for n in names]
-        self.kernel_arguments = tuple(scalars + per_environment + per_group)
 
-    # The text -------------------------------------------------------------------------------------------------------------
+def kernel_arguments(bodies: Bodies) -> tuple[str, ...]:
+    """Return the names of what every kernel takes."""
+    env = bodies.environment
+    scalars = ["row", "now", "n_envs", "seed_low", "seed_high"]
+    if env.params._fields:  # type: ignore[attr-defined]
+        scalars.append("p")
+    if env.tables:
+        scalars.append("tables")
+    if bodies.vary:
+        scalars += ["varied", "vary_bounds"]
+    per_environment = ["clock", "cuts", "ended", "ended_steps", "terminated", "truncated"]
+    per_group = []
+    for group in env.groups:
+        names = ["f", "i", "return", "ended_return", "obs", "policy_output", "action", "log_prob", "reward", "final_obs"]
+        names += ["mask"] if group.mask else []
+        names += ["sum"] if group.sums else []
+        names += ["max"] if group.maxima else []
+        names += ["f_before", "i_before"] if bodies.reads_itself(group) else []
+        names += ["exploration"] if bodies.explores else []
+        names += ["noise"] if bodies.has_noise(group) else []
+        per_group += [f"{group.name}_{n}" for n in names]
+    return tuple(scalars + per_environment + per_group)
 
-    def module(self, name: str) -> str:
-        self.line(f'"""Kernels of {name}, written by warprun for target {self.target!r}; to change them, change the environment."""')
-        self.line()
-        self.line("import numpy as np")
-        self.line("from numba import cuda" if self.target != "cpu" else "from numba import njit")
-        self.line()
-        self.line(f"LANES = {lanes(self.target, self.environment)}")
-        for group in self.environment.groups:
-            self.use(f"{group.name}_State", group.state)
-        if self.environment.params._fields:  # type: ignore[attr-defined]
-            self.use("Params", self.environment.params)
-        bodies = {"reset": self.reset_body, "sample": self.sample_body, "greedy": self.greedy_body, "step": self.step_body}
-        for kernel, body in bodies.items():
-            self.line()
-            self.line()
-            self.kernel(kernel, body)
-        if self.target == "cpu":
-            for also in (self.rollout, self.retrace):
-                self.line()
-                self.line()
-                also()
-        return "\n".join(self.lines) + "\n"
+
+class _Module:
+    """The kernels around the bodies."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self.bodies = bodies
+        self.groups = bodies.environment.groups
+        self.arguments = kernel_arguments(bodies)
+        self.taken = ", ".join(self.arguments)
+        self.taken_in_rollout = ", ".join(["row + t", "np.uint32(now + t)", *self.arguments[2:]])
+
+
+class _CpuModule(_Module):
+    """A body works on one tile; kernels take the tiles of one thread."""
 
     def kernel(self, name: str, body: Callable[[], None]) -> None:
-        taken = ", ".join(self.kernel_arguments)
-        if self.target == "cpu":
-            logits = self.logits() if name in ("sample", "greedy") else []
-            self.line("@njit(**FLAGS)")
-            with self.block(f"def {name}_tile({', '.join(['tile', taken, *logits])}):"):
-                self.line("first = tile * LANES")
-                self.line("count = min(LANES, n_envs - first)")
-                self.line("last = first + count")
-                body()
-            self.line()
-            self.line()
-            self.line("@njit(nogil=True, cache=True, **FLAGS)")
-            with self.block(f"def {name}(first_tile, last_tile, {taken}):"), self.block("for tile in range(first_tile, last_tile):"):
-                # Reversed, [P, actor, lane], as the fused path has them.
-                given = [f"{group.name}_policy_output[tile * LANES : (tile + 1) * LANES].T" for group in self.environment.groups if logits]
-                self.line(f"{name}_tile({', '.join(['tile', taken, *given])})")
-            return
-        self.line("@cuda.jit(cache=CACHE, fastmath=False)")
-        with self.block(f"def {name}({taken}):"):
-            if self.target == "thread":
-                self.line("env = cuda.grid(1)")
-                with self.block("if env >= n_envs:"):
-                    self.line("return")
-                self.line("tile = env // LANES")
-                self.line("lane = env % LANES")
-                self.line("actor = 0")
-            else:
-                self.line("env = cuda.blockIdx.x")
-                self.line("tile = env")
-                self.line("lane = 0")
-                self.line("thread = cuda.threadIdx.x")
-                self.line("threads = cuda.blockDim.x")
+        b = self.bodies
+        logits = self.logits() if name in ("sample", "greedy") else []
+        b.gap()
+        b.line("@njit(**FLAGS)")
+        with b.block(f"def {name}_tile({', '.join(['tile', self.taken, *logits])}):"):
+            b.line("first = tile * LANES")
+            b.line("count = min(LANES, n_envs - first)")
+            b.line("last = first + count")
             body()
+        b.gap()
+        b.line("@njit(nogil=True, cache=True, **FLAGS)")
+        with b.block(f"def {name}(first_tile, last_tile, {self.taken}):"), b.block("for tile in range(first_tile, last_tile):"):
+            # Reversed, [P, actor, lane], as the fused path has them.
+            given = [f"{group.name}_policy_output[tile * LANES : (tile + 1) * LANES].T" for group in self.groups if logits]
+            b.line(f"{name}_tile({', '.join(['tile', self.taken, *given])})")
 
     def rollout(self) -> None:
         """Write the fused path: for every tile, all steps, with the networks' inference between them."""
-        self.use("infer", infer)
-        taken = ", ".join(self.kernel_arguments)
-        networks = [f"{group.name}_{n}" for group in self.environment.groups for n in ("network", "value", "block", "logits")]
-        self.line("@njit(nogil=True, cache=True, **FLAGS)")
-        head = f"def rollout(first_tile, last_tile, thread, steps, greedy, {', '.join([taken, *networks])}):"
-        with self.block(head), self.block("for tile in range(first_tile, last_tile):"):
-            self.line("first = tile * LANES")
-            self.line("last = min(first + LANES, n_envs)")
-            with self.block("for t in range(steps):"):
-                for group in self.environment.groups:
+        b = self.bodies
+        b.use("infer", infer)
+        networks = [f"{group.name}_{n}" for group in self.groups for n in ("network", "value", "block", "logits")]
+        call = self.taken_in_rollout
+        b.gap()
+        b.line("@njit(nogil=True, cache=True, **FLAGS)")
+        head = f"def rollout(first_tile, last_tile, thread, steps, greedy, {', '.join([self.taken, *networks])}):"
+        with b.block(head), b.block("for tile in range(first_tile, last_tile):"):
+            b.line("first = tile * LANES")
+            b.line("last = min(first + LANES, n_envs)")
+            with b.block("for t in range(steps):"):
+                for group in self.groups:
                     g = group.name
-                    seen, value = f"{g}_obs[row + t]{self.rows(group, group.observation.size)}", f"{g}_value[row + t]{self.rows(group)}"
+                    seen, value = f"{g}_obs[row + t]{b.rows(group, group.observation.size)}", f"{g}_value[row + t]{b.rows(group)}"
                     sizes = f"{group.size}, {group.observation.size}"
-                    self.line(f"infer({g}_network, {seen}, {sizes}, {g}_block[thread], {g}_logits[thread], {value})")
-                call = taken.replace("row, now,", "row + t, np.uint32(now + t),")
+                    b.line(f"infer({g}_network, {seen}, {sizes}, {g}_block[thread], {g}_logits[thread], {value})")
                 logits = ", ".join(f"{name}[thread]" for name in self.logits())
-                with self.block("if greedy:"):
-                    self.line(f"greedy_tile(tile, {call}, {logits})")
-                with self.block("else:"):
-                    self.line(f"sample_tile(tile, {call}, {logits})")
-                self.line(f"step_tile(tile, {call})")
+                with b.block("if greedy:"):
+                    b.line(f"greedy_tile(tile, {call}, {logits})")
+                with b.block("else:"):
+                    b.line(f"sample_tile(tile, {call}, {logits})")
+                b.line(f"step_tile(tile, {call})")
+        self.retrace()
 
     def retrace(self) -> None:
         """Write the kernel that takes steps with the actions that are there already."""
-        taken = ", ".join(self.kernel_arguments)
-        self.line("@njit(nogil=True, cache=True, **FLAGS)")
-        call = taken.replace("row, now,", "row + t, np.uint32(now + t),")
+        b = self.bodies
+        b.gap()
+        b.line("@njit(nogil=True, cache=True, **FLAGS)")
         with (
-            self.block(f"def retrace(first_tile, last_tile, steps, {taken}):"),
-            self.block("for tile in range(first_tile, last_tile):"),
-            self.block("for t in range(steps):"),
+            b.block(f"def retrace(first_tile, last_tile, steps, {self.taken}):"),
+            b.block("for tile in range(first_tile, last_tile):"),
+            b.block("for t in range(steps):"),
         ):
-            self.line(f"step_tile(tile, {call})")
+            b.line(f"step_tile(tile, {self.taken_in_rollout})")
 
     def logits(self) -> list[str]:
-        return [f"{group.name}_logits" for group in self.environment.groups]
+        return [f"{group.name}_logits" for group in self.groups]
 
-    def step_body(self) -> None:
-        self.views("row + 1")
-        self.line("terminated = terminated[row]" + self.part)
-        self.line("truncated = truncated[row]" + self.part)
-        for group in self.environment.groups:
-            self.line(f"{group.name}_action = {group.name}_action[row]{self.rows(group, group.action.components)}")
-            self.line(f"{group.name}_reward = {group.name}_reward[row]{self.rows(group)}")
-        with self.per_environment():
-            self.line(f"terminated[{self.at}] = False")
-        self.barrier()
-        rewarded: set[str] = set()
-        for number, phase in enumerate(self.environment.phases):
-            group = self.environment.group(phase.group)
-            self.phase(number, group, phase.function, "+=" if group.name in rewarded else "=")
-            rewarded.add(group.name)
-        self.clock()
-        if self.auto_reset:
-            self.episode_ends()
-        self.observe()
 
-    def reset_body(self) -> None:
-        self.views("0")
-        if self.vary:
-            with self.per_environment():
-                self.draw_variation()
-            self.barrier()
-        for group in self.environment.groups:
-            with self.per_actor(group):
-                self.reset_actor(group)
-                self.line(f"{group.name}_return[actor, lane] = 0.0")
-                self.line(f"{group.name}_ended_return[actor, lane] = 0.0")
-                self.silence(group)
-        with self.per_environment():
-            for counter in ("clock", "cuts", "ended", "ended_steps"):
-                self.line(f"{counter}[lane] = 0")
-        self.barrier()
-        self.observe()
+class _CudaModule(_Module):
+    """A body works on one environment, in a thread of its own or, where there are several actors, in a block."""
 
-    def sample_body(self) -> None:
-        if self.explores:
-            self.exploring_actions()
-        else:
-            self.actions(sample_choice, sample_gaussian)
+    def __init__(self, bodies: Bodies) -> None:
+        super().__init__(bodies)
+        self.place = "env, " if bodies.target == "thread" else "env, thread, threads, "
 
-    def greedy_body(self) -> None:
-        self.actions(best_choice, best_gaussian)
-
-    # Parts of a step ------------------------------------------------------------------------------------------------------
-
-    def views(self, obs_row: str) -> None:
-        self.comment("This tile's part of every array.")
-        for name in ("clock", "cuts", "ended", "ended_steps"):
-            self.line(f"{name} = {name}[tile]")
-        if self.vary:
-            self.line("varied = varied[tile]")
-        for group in self.environment.groups:
-            names = ["f", "i", "return", "ended_return"]
-            names += ["sum"] if group.sums else []
-            names += ["max"] if group.maxima else []
-            names += ["f_before", "i_before"] if self.reads_itself(group) else []
-            names += ["noise"] if self.has_noise(group) else []
-            for n in names:
-                self.line(f"{group.name}_{n} = {group.name}_{n}[tile]")
-            self.line(f"{group.name}_obs = {group.name}_obs[{obs_row}]{self.rows(group, group.observation.size)}")
-            if group.mask:
-                self.line(f"{group.name}_mask = {group.name}_mask[{obs_row}]{self.rows(group, group.masked_actions)}")
-
-    def phase(self, number: int, group: Group, function: Callable[..., Any], assign: str) -> None:
-        self.comment(f"Phase {number}: {group.name} {function.__name__}.")
-        called = self.use(f"{group.name}_{function.__name__}", function)
-        self.reductions(function)
-        names = arguments(function)
-        if group.name in names:
-            with self.per_actor(group):
-                self.copy_slots(group)
-            self.barrier()
-        with self.per_actor(group):
-            # Numbered, for the types of two phases differ.
-            s, reward, over = f"s{number}", f"reward{number}", f"over{number}"
-            self.line(f"{s}, {reward}, {over} = {called}({self.call(group, names, STEP + 16 * number)})")
-            self.store(group, s)
-            self.line(f"{self.entry(group, 'reward')} {assign} {reward}")
-            if self.target == "cpu":
-                self.line(f"terminated[{self.at}] |= {over}")
+    def kernel(self, name: str, body: Callable[[], None]) -> None:
+        b = self.bodies
+        b.gap()
+        b.line("@cuda.jit(**INLINED)")
+        with b.block(f"def {name}_env({self.place}{self.taken}):"):
+            b.line("tile = env // LANES")
+            b.line("lane = env % LANES")
+            if b.target == "thread":
+                b.line("actor = 0")
+            body()
+        b.gap()
+        b.line("@cuda.jit(cache=CACHE, fastmath=False)")
+        with b.block(f"def {name}({self.taken}):"):
+            if b.target == "thread":
+                b.line("env = cuda.grid(1)")
+                with b.block("if env >= n_envs:"):
+                    b.line("return")
             else:
-                with self.block(f"if {over}:"):
-                    self.line(f"terminated[{self.at}] = True")
-        self.barrier()
+                b.line("env = cuda.blockIdx.x")
+                self.threads()
+            b.line(f"{name}_env({self.place}{self.taken})")
 
-    def clock(self) -> None:
-        self.comment("The clock, and which episodes end.")
-        if self.target == "cpu":
-            self.line("any_over = False")
-        for group in self.environment.groups:
-            with self.per_actor(group):
-                self.line(f"{group.name}_return[actor, lane] += {self.entry(group, 'reward')}")
-        limit = self.environment.time_limit
-        with self.per_environment():
-            self.line("elapsed = clock[lane] + 1")
-            self.line("clock[lane] = elapsed")
-            cut = f"elapsed >= {limit} and not terminated[{self.at}]" if limit else "False"
-            self.line(f"truncated[{self.at}] = {cut}")
-            if limit:
-                with self.block("if row == 0:"):
-                    self.line("cuts[lane] = 0")
-            if self.target == "cpu":
-                self.line(f"any_over |= terminated[{self.at}] | truncated[{self.at}]")
-        self.barrier()
+    def rollout(self) -> None:
+        """Write the fused path: all steps of a block's environments, with the networks' inference between them."""
+        b = self.bodies
+        for function in (load_columns, compute_layer, store_outputs):
+            b.use(function.__name__, function)
+        networks = [f"{group.name}_{n}" for group in self.groups for n in ("network", "value", "logits")]
+        b.gap()
+        b.line("@cuda.jit(cache=CACHE, fastmath=False)")
+        with b.block(f"def rollout(steps, greedy, {', '.join([self.taken, *networks])}):"):
+            self.threads()
+            b.line("block = cuda.shared.array(0, float32)")
+            if b.target == "thread":
+                b.comment("As many environments as the network has columns; the threads beyond them only compute layers.")
+                columns = f"{self.groups[0].name}_network.columns"
+                b.line(f"first = cuda.blockIdx.x * {columns}")
+                b.line(f"count = min({columns}, n_envs - first)")
+            else:
+                b.line("env = cuda.blockIdx.x")
+            with b.block("for t in range(steps):"):
+                b.comment("Other threads have written the observations, and need the shared memory no longer.")
+                b.line("cuda.syncthreads()")
+                for group in self.groups:
+                    self.inference(group)
+                b.comment("Actions, and the step.")
+                if b.target == "thread":
+                    with b.block("if thread < count:"):
+                        b.line("env = first + thread")
+                        self.act_and_step()
+                else:
+                    self.act_and_step()
 
-    def episode_ends(self) -> None:
-        self.comment("Where an episode ends: keep its final observation, count it, begin the next one in the same step.")
-        observers = [group.observe for group in self.environment.groups] if self.environment.time_limit else []
-        if self.target == "cpu":
-            with self.block("if any_over:"):
-                self.reductions(*observers)
-                with self.block("for lane in range(count):"):
-                    with self.block("if not (terminated[lane] or truncated[lane]):"):
-                        self.line("continue")
-                    self.end_episode(lambda group: self.block(f"for actor in range({group.size}):"))
-        else:
-            with self.block(f"if terminated[{self.at}] or truncated[{self.at}]:"):
-                self.reductions(*observers)
-                self.end_episode(self.per_actor)
-
-    def end_episode(self, each_actor: Callable[[Group], Any]) -> None:
-        env = self.environment
-        env_index = "first + lane" if self.target == "cpu" else "env"
-        if env.time_limit:
-            with self.block(f"if truncated[{self.at}]:"):
-                for group in env.groups:
-                    with each_actor(group):
-                        self.observe_actor(group, f"{group.name}_final_obs[cuts[lane]]", env_index)
-                self.barrier()
-                with self.one_thread():
-                    self.line("cuts[lane] += 1")
-        with self.one_thread():
-            self.line("ended[lane] += 1")
-            self.line("ended_steps[lane] += clock[lane]")
-            self.line("clock[lane] = 0")
-            self.draw_variation()
-        self.barrier()
-        for group in env.groups:
-            with each_actor(group):
-                self.line(f"{group.name}_ended_return[actor, lane] += {group.name}_return[actor, lane]")
-                self.line(f"{group.name}_return[actor, lane] = 0.0")
-                self.silence(group)
-                self.reset_actor(group)
-        self.barrier()
-
-    def observe(self) -> None:
-        self.comment("What the actors see now.")
-        for group in self.environment.groups:
-            self.reductions(group.observe, *([group.mask] if group.mask else []))
-        for group in self.environment.groups:
-            with self.per_actor(group):
-                self.observe_actor(group, f"{group.name}_obs", self.at)
-                if group.mask:
-                    called = self.use(f"{group.name}_{group.mask.__name__}", group.mask)
-                    with self.block(f"for k in range({group.masked_actions}):"):
-                        allowed = f"{called}({self.call(group, arguments(group.mask), 0)})"
-                        self.line(f"{self.entry(group, 'mask', 'k', group.masked_actions)} = {allowed}")
-
-    def observe_actor(self, group: Group, array: str, at: str) -> None:
-        """Write what an actor sees to its place in `array`, whose environments begin at index 0."""
-        called = self.use(f"{group.name}_{group.observe.__name__}", group.observe)
-        names, size = arguments(group.observe), group.observation.size
-        if "out" in names:
-            self.line(f"place = {self.index(group, at, 0, size)}")
-            self.line(f"{called}({self.call(group, names, 0, out=f'{array}[place : place + {size}]')})")
+    def inference(self, group: Group) -> None:
+        """Write what fills `policy_output` and `value` of a group, as many actors at a time as the block has columns."""
+        b = self.bodies
+        b.comment(f"What the network of {group.name} makes of what {group.name} sees.")
+        if b.target == "thread":
+            self.columns(group)
             return
-        seen = f"{group.name}_seen"
-        self.line(f"{seen} = {called}({self.call(group, names, 0)})")
-        for n in range(size):
-            self.line(f"{array}[{self.index(group, at, n, size)}] = {seen}[{n}]")
+        columns = f"{group.name}_network.columns"
+        with b.block(f"for begin in range(0, {group.size}, {columns}):"):
+            b.line(f"first = env * {group.size} + begin")
+            b.line(f"count = min({columns}, {group.size} - begin)")
+            self.columns(group)
 
-    def reset_actor(self, group: Group) -> None:
-        called = self.use(f"{group.name}_{group.reset.__name__}", group.reset)
-        fresh = f"{group.name}_fresh"
-        self.line(f"{fresh} = {called}({self.call(group, arguments(group.reset), RESET)})")
-        self.store(group, fresh)
+    def columns(self, group: Group) -> None:
+        b, g, sizes = self.bodies, group.name, (group.observation.size, group.action.outputs)
+        b.line(f"load_columns({g}_network, {g}_obs[row + t], first, count, {sizes[0]}, block, thread, threads)")
+        b.line("cuda.syncthreads()")
+        with b.block(f"for layer in range({g}_network.layers.shape[0]):"):
+            b.line(f"compute_layer({g}_network, layer, block, thread, threads)")
+            b.line("cuda.syncthreads()")
+        b.line(f"store_outputs({g}_network, block, first, count, {sizes[1]}, {g}_logits, {g}_value[row + t], thread, threads)")
+        b.line("cuda.syncthreads()")
 
-    def draw_variation(self) -> None:
-        if not self.vary:
-            return
-        drawn, rng = self.use("uniform", uniform), self.rng(str(VARIATION << 24))
-        for n in range(len(self.vary)):
-            self.line(f"varied[{n}, lane] = {drawn}({rng}, {n}, vary_bounds[{n}, 0], vary_bounds[{n}, 1])")
+    def act_and_step(self) -> None:
+        b, call = self.bodies, self.place + self.taken_in_rollout
+        with b.block("if greedy:"):
+            b.line(f"greedy_env({call})")
+        with b.block("else:"):
+            b.line(f"sample_env({call})")
+        b.line(f"step_env({call})")
 
-    def reductions(self, *functions: Callable[..., Any]) -> None:
-        asked = {name for function in functions for name in arguments(function)}
-        for group in self.environment.groups:
-            for kind, fields in (("sum", group.sums), ("max", group.maxima)):
-                if f"{group.name}_{kind}" not in asked:
-                    continue
-                for n, name in enumerate(fields):
-                    at = next(f for f in group.fields if f.name == name)
-                    value = f"{group.name}_{'i' if at.integer else 'f'}[{at.first}, actor, lane]"
-                    with self.per_reduction(n):
-                        self.line("total = np.float32(0.0)" if kind == "sum" else "total = np.float32(-np.inf)")
-                        with self.block(f"for actor in range({group.size}):"):
-                            self.line(f"total += {value}" if kind == "sum" else f"total = max(total, np.float32({value}))")
-                        self.line(f"{group.name}_{kind}[{n}, lane] = total")
-                self.barrier()
-
-    def silence(self, group: Group) -> None:
-        """Let the noise of an actor begin anew with its episode."""
-        if self.has_noise(group):
-            with self.block(f"for k in range({group.action.components}):"):
-                self.line(f"{group.name}_noise[k, actor, lane] = 0.0")
-
-    @contextmanager
-    def each_acting(self, group: Group, names: tuple[str, ...], purpose: int) -> Iterator[str]:
-        """Write what every choice of actions begins with, and yield the name of the policy's outputs, forbidden ones at -inf."""
-        for n in names:
-            width = group.action.components if n == "action" else 1
-            self.line(f"{group.name}_{n} = {group.name}_{n}[row]{self.rows(group, width)}")
-        if group.mask:
-            self.line(f"{group.name}_mask = {group.name}_mask[row]{self.rows(group, group.masked_actions)}")
-        if self.target != "cpu":
-            self.line(f"{group.name}_logits = {group.name}_policy_output.T")
-        logits = f"{group.name}_logits"
-        with self.per_actor(group):
-            if group.mask:
-                with self.block(f"for k in range({group.masked_actions}):"):
-                    # No branch: which actions are allowed is hard to predict.
-                    given, allowed = f"{logits}[k, actor, {self.at}]", self.entry(group, "mask", "k", group.masked_actions)
-                    self.line(f"{given} = {given} if {allowed} else np.float32(-np.inf)")
-            self.line(f"rng = {self.rng(self.source(group, purpose))}")
-            yield logits
-
-    def exploring_actions(self) -> None:
-        """Write the action of every actor: the best one or another, or the policy's own with noise."""
-        for group in self.environment.groups:
-            space, g = group.action, group.name
-            if self.has_noise(group):
-                self.line(f"{g}_noise = {g}_noise[tile]")
-            with self.each_acting(group, ("action",), EXPLORATION) as logits:
-                first = 0
-                for n in range(space.components):
-                    if isinstance(space, Box):
-                        noise = f"{g}_noise[{n}, actor, lane]"
-                        given = f"rng, {n}, {logits}[{n}, actor, {self.at}], {noise}, {g}_exploration"
-                        self.line(f"{g}_chosen, {noise} = {self.use('explore_real', explore_real)}({given})")
-                    else:
-                        count = space.nvec[n] if isinstance(space, MultiDiscrete) else space.n
-                        given = f"rng, {n}, {logits}, actor, {self.at}, {first}, {count}, {g}_exploration"
-                        self.line(f"{g}_chosen = {self.use('explore_choice', explore_choice)}({given})")
-                        first += count
-                    self.line(f"{self.entry(group, 'action', n, space.components)} = {g}_chosen")
-
-    def actions(self, choose: Callable[..., Any], draw: Callable[..., Any]) -> None:
-        """Write the action of every actor and its log-probability, by `choose` for choices and `draw` for real numbers."""
-        for group in self.environment.groups:
-            space = group.action
-            with self.each_acting(group, ("action", "log_prob"), ACTION) as logits:
-                self.line("total = np.float32(0.0)")
-                first = 0
-                for n in range(space.components):
-                    if isinstance(space, Box):
-                        given = f"{logits}[{n}, actor, {self.at}], {logits}[{space.size + n}, actor, {self.at}]"
-                    else:
-                        count = space.nvec[n] if isinstance(space, MultiDiscrete) else space.n
-                        given = f"{logits}, actor, {self.at}, {first}, {count}"
-                        first += count
-                    function = self.use(*(("draw", draw) if isinstance(space, Box) else ("choose", choose)))
-                    self.line(f"{group.name}_chosen, log_prob = {function}(rng, {n}, {given})")
-                    self.line(f"{self.entry(group, 'action', n, space.components)} = {group.name}_chosen")
-                    self.line("total += log_prob")
-                self.line(f"{self.entry(group, 'log_prob')} = total")
-
-    # Calls, loads and stores ----------------------------------------------------------------------------------------------
-
-    def call(self, group: Group, names: tuple[str, ...], source: int, out: str = "") -> str:
-        return ", ".join(self.argument(group, name, source, out) for name in names)
-
-    def argument(self, group: Group, name: str, source: int, out: str) -> str:
-        if name == "s":
-            return self.load(group, "actor")
-        if name == "action":
-            return self.action(group)
-        if name == "rng":
-            return self.rng(self.source(group, source))
-        if name == "p" and self.vary:
-            fields = self.environment.params._fields  # type: ignore[attr-defined]
-            values = (f"varied[{self.vary.index(f)}, lane]" if f in self.vary else f"p.{f}" for f in fields)
-            return f"Params({', '.join(values)})"
-        if name == "t":
-            return "clock[lane]"
-        if name == "i":
-            return "actor"
-        if name == "out":
-            return out
-        if name in ARGUMENTS:
-            return name
-        in_phase = source % 16 == STEP  # only there is a group written while it is read
-        return self.view_of_others(name, "_before" if name == group.name and in_phase else "")
-
-    def view_of_others(self, name: str, before: str) -> str:
-        for other in self.environment.groups:
-            if name == other.name:
-                return self.load(other, "0") if other.size == 1 else self.load(other, ":", before)
-            for kind, fields in (("sum", other.sums), ("max", other.maxima)):
-                if name == f"{other.name}_{kind}":
-                    made = self.reduction_class(name, fields)
-                    return f"{made}({', '.join(f'{name}[{n}, lane]' for n in range(len(fields)))})"
-        raise AssertionError(name)
-
-    def reduction_class(self, name: str, fields: tuple[str, ...]) -> str:
-        """Define, once, the NamedTuple that carries the sums of a group."""
-        made = f"{name}_State"
-        if made not in self.functions:
-            self.functions[made] = None  # defined in the source itself
-            at = next(n for n, text in enumerate(self.lines) if text.startswith("LANES")) + 1
-            joined = ", ".join(repr(f) for f in fields)
-            self.lines[at:at] = [f'{made} = namedtuple("{made}", ({joined},))']
-            if "from collections import namedtuple" not in self.lines:
-                self.lines.insert(self.lines.index("import numpy as np"), "from collections import namedtuple")
-                self.lines.insert(self.lines.index("import numpy as np"), "")
-        return made
-
-    def load(self, group: Group, actor: str, suffix: str = "") -> str:
-        return f"{group.name}_State({', '.join(self.slot(group, f, actor, suffix) for f in group.fields)})"
-
-    def slot(self, group: Group, f: Field, actor: str, suffix: str = "") -> str:
-        array = f"{group.name}_{'i' if f.integer else 'f'}{suffix}"
-        if not f.length:
-            return f"{array}[{f.first}, {actor}, lane]"
-        return f"{array}[{f.first}:{f.first + f.length}, {actor}, lane]"
-
-    def store(self, group: Group, value: str) -> None:
-        for f in group.fields:
-            if not f.length:  # array fields are written in place
-                self.line(f"{self.slot(group, f, 'actor')} = {value}.{f.name}")
-
-    def copy_slots(self, group: Group) -> None:
-        for kind in ("f", "i"):
-            with self.block(f"for slot in range({group.name}_{kind}.shape[0]):"):
-                self.line(f"{group.name}_{kind}_before[slot, actor, lane] = {group.name}_{kind}[slot, actor, lane]")
-
-    def action(self, group: Group) -> str:
-        space = group.action
-        values = [self.entry(group, "action", n, space.components) for n in range(space.components)]
-        if isinstance(space, Box):
-            values = [self.scaled(v, low, high) for v, (low, high) in zip(values, space.bounds(), strict=True)]
-        if isinstance(space, Box | MultiDiscrete):
-            return f"({', '.join(values)},)"
-        return values[0]
-
-    def scaled(self, value: str, low: float, high: float) -> str:
-        """Map the policy's -1..1 to low..high and clip; pass through where a bound is infinite."""
-        if abs(low) == float("inf") or abs(high) == float("inf"):
-            return value
-        called = self.use("to_bounds", to_bounds)
-        return f"{called}({value}, np.float32({low!r}), np.float32({high!r}))"
-
-    def source(self, group: Group, purpose: int) -> str:
-        """Number the actor among all actors of the environment, below the purpose: no two share a stream."""
-        first = sum(g.size for g in self.environment.groups[: self.environment.groups.index(group)])
-        return f"{(purpose << 24) + first} + actor"
-
-    def rng(self, source: str) -> str:
-        made = self.use("Rng", Rng)
-        env = "first + lane" if self.target == "cpu" else "env"
-        return f"{made}(seed_low, seed_high, np.uint32({env}), now, np.uint32({source}))"
-
-    def has_noise(self, group: Group) -> bool:
-        return self.explores and isinstance(group.action, Box)
-
-    def reads_itself(self, group: Group) -> bool:
-        return any(p.group == group.name and group.name in arguments(p.function) for p in self.environment.phases) and group.size > 1
+    def threads(self) -> None:
+        self.bodies.line("thread = cuda.threadIdx.x")
+        self.bodies.line("threads = cuda.blockDim.x")

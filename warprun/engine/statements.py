@@ -54,6 +54,11 @@ class Statements:
     def line(self, text: str = "") -> None:
         self.lines.append("    " * self.depth + text if text else "")
 
+    def gap(self) -> None:
+        """Leave two lines free, as between functions."""
+        self.line()
+        self.line()
+
     def comment(self, text: str) -> None:
         self.line(f"# {text}")
 

@@ -43,6 +43,34 @@ def test_when_the_low_pass_is_optimal(goal_reward, gamma, low):
 
 
 @needs_grids
+@pytest.mark.parametrize(
+    ("scenario", "gamma", "moves", "energy", "least"),
+    [
+        *((name, 0.99, 1.0, 0.0, 1.0) for name in ("lh", "er1", "er2", "diffusion3d", "lh_fine", "er2_fine")),
+        ("diffusion2d", 0.99, 1.0, 0.0, 0.994),
+        ("lh_lowbarrier", 0.999, 0.5, 3.0, 1.0),
+    ],
+)
+def test_shaping_leaves_the_best_path_the_best(scenario, gamma, moves, energy, least):
+    """Of value V, V - cost obeys the equation of rewards less (1 - gamma) cost of the cell that is reached: what the shaping adds."""
+    made = landscape(scenario)
+    goal = (made.goal[0], made.goal[1], made.goal[2] - made.z_lower)
+    apart = [np.abs(index - at) for index, at in zip(np.indices(made.energy.shape), goal, strict=True)]
+    if scenario != "lh_lowbarrier":  # the one without minimum images
+        apart[:2] = (np.minimum(a, size - a) for a, size in zip(apart[:2], made.energy.shape[:2], strict=True))
+    cost = moves * sum(apart) + energy * np.minimum(made.energy - made.reference, made.energy_scale)
+    cost[goal] = 0.0
+    rewards = np.clip((made.reference - made.energy) / made.energy_scale, -1.0, 0.0) - (1 - gamma) * cost
+    rewards[goal] += made.goal_reward
+    _, chosen = optimum.best_values(rewards, np.array(goal), gamma, made.periodic)
+    start = np.array(made.start) - (0, 0, made.z_lower)
+    found = optimum.describe(made, optimum.follow(chosen, start, made.periodic) + (0, 0, made.z_lower))
+    best = optimum.highest_return(made, gamma)
+    assert found.discounted(gamma) >= least * best.discounted(gamma) - 1e-9
+    assert least < 1.0 or found.barrier == best.barrier
+
+
+@needs_grids
 def test_it_takes_well_under_a_second():
     made = landscape("lh")
     optimum.highest_return(made, 0.99), optimum.lowest_barrier(made)

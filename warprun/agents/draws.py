@@ -1,0 +1,38 @@
+"""The random numbers of `shuffle` as functions for kernels: a draw is a pure function of (seed, number of the draw, index)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from warprun.math import cos, log, sqrt
+
+uint32, float32 = np.uint32, np.float32
+
+
+def mix(x):
+    """Return 32 well-mixed bits of uint32 `x`."""
+    x = uint32((x ^ (x >> uint32(16))) * uint32(0x7FEB352D))
+    x = uint32((x ^ (x >> uint32(15))) * uint32(0x846CA68B))
+    return uint32(x ^ (x >> uint32(16)))
+
+
+def key_of(seed_low, seed_high, number):
+    """Return the key of the `number`-th draw."""
+    return mix(uint32(mix(uint32(number + seed_low)) ^ seed_high))
+
+
+def bits_of(key, index):
+    """Return random bits `index` of a draw, uint32."""
+    return mix(uint32(mix(uint32(uint32(index) ^ key)) + key))
+
+
+def normal_of(key, index, count):
+    """Return standard normal number `index` of `count`: Box and Muller 1958."""
+    u = (float32(np.int32(bits_of(key, index) >> uint32(8))) + float32(0.5)) * float32(2.0**-24)
+    v = (float32(np.int32(bits_of(key, count + index) >> uint32(8))) + float32(0.5)) * float32(2.0**-24)
+    return sqrt(float32(-2.0) * log(u)) * cos(float32(6.283185307179586) * v)
+
+
+def counter(seed: int, number: int) -> tuple[np.uint32, np.uint32, np.uint32]:
+    """Return the first arguments of `key_of`, on the host."""
+    return uint32(seed & 0xFFFFFFFF), uint32(seed >> 32 & 0xFFFFFFFF), uint32(number & 0xFFFFFFFF)

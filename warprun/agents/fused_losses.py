@@ -1,0 +1,190 @@
+"""What DQN, DDPG and TD3 do to one block of COLUMNS transitions, as functions for kernels: targets, errors, slopes of the loss.
+
+Each says the same as the torch of `dqn` or `deterministic`. A function gets the networks it needs, `settings` of its own, the batch and
+where its block begins in it; it leaves activations and slopes of the network that is trained in `used`, a block of that network's memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from warprun.agents.draws import key_of, normal_of
+from warprun.engine.mlp import RELU, TANH, forward
+from warprun.engine.simd import COLUMNS, multiply
+
+VALUE, LOSS = 0, 1
+"""What blocks add up in `terms`."""
+
+float32 = np.float32
+
+
+class Net(NamedTuple):
+    """A network and the memory to compute it on; one with other parameters but the same layers may share the memory."""
+
+    parameters: Any
+    """[P]."""
+    layers: Any
+    """[layer, 8] int64, see `warprun.engine.mlp`."""
+    outputs: Any
+    """[outputs] int64: their rows in a block."""
+    blocks: Any
+    """[thread, block, row, COLUMNS]: activations."""
+    slopes: Any
+    """The same for derivatives."""
+    gradient: Any
+    """[share, P]."""
+
+
+class Memory(NamedTuple):
+    """What threads write on beside the networks' own."""
+
+    target: Any
+    """[thread, COLUMNS]."""
+    choice: Any
+    """[thread, COLUMNS] int64."""
+    spare: Any
+    """[thread, row, COLUMNS]: for slopes on their way."""
+    zeros: Any
+    """[row]."""
+    terms: Any
+    """[share, 2] float64."""
+    error: Any
+    """[B]: the temporal-difference errors."""
+
+
+class Smoothing(NamedTuple):
+    """Noise on the target's actions: its deviation, where it is clipped, and the counter of its draw."""
+
+    std: float
+    clip: float
+    seed_low: np.uint32
+    seed_high: np.uint32
+    number: np.uint32
+
+
+def choices(nets, double, batch, begin, n, thread, used, memory, terms):
+    """DQN: the Huber loss of the values of the choices that were made."""
+    target, online = nets
+    block, slopes = online.blocks[thread, used], online.slopes[thread, used]
+    goal, choice = memory.target[thread], memory.choice[thread]
+    first, weight = online.outputs[0], float32(1.0) / float32(batch.reward.size)
+    put(batch.next_obs, begin, n, block, 0)
+    # Double: the online network chooses, then the target network says what the choice is worth.
+    if double:
+        forward(online.parameters, online.layers, block)
+        choose(block, online.outputs, n, choice)
+    forward(target.parameters, target.layers, block)
+    if not double:
+        choose(block, online.outputs, n, choice)
+    for c in range(n):
+        goal[c] = batch.reward[begin + c] + batch.discount[begin + c] * block[first + choice[c], c]
+    put(batch.obs, begin, n, block, 0)
+    forward(online.parameters, online.layers, block)
+    slopes[first : first + online.outputs.size] = float32(0.0)
+    for c in range(n):
+        chosen = first + batch.action[begin + c, 0]
+        error = block[chosen, c] - goal[c]
+        near = min(max(error, float32(-1.0)), float32(1.0))
+        slopes[chosen, c] = near * batch.weight[begin + c] * weight
+        memory.error[begin + c] = error
+        terms[VALUE] += block[chosen, c]
+        terms[LOSS] += batch.weight[begin + c] * near * (error - float32(0.5) * near)
+
+
+def critics(nets, smoothing, batch, begin, n, thread, used, memory, terms):
+    """DDPG and TD3: the squared errors of all critics against the least of their targets."""
+    actor_target, target, online = nets
+    act, block, slopes = actor_target.blocks[thread, 0], online.blocks[thread, used], online.slopes[thread, used]
+    goal, features, count = memory.target[thread], batch.obs.shape[1], batch.reward.size
+    weight, share = float32(2.0) / float32(count), float32(1.0) / float32(online.outputs.size)
+    put(batch.next_obs, begin, n, act, 0)
+    forward(actor_target.parameters, actor_target.layers, act)
+    put(batch.next_obs, begin, n, block, 0)
+    put_smoothed(act, actor_target.outputs, smoothing, begin, n, count, block, features)
+    forward(target.parameters, target.layers, block)
+    for c in range(n):
+        least = block[target.outputs[0], c]
+        for k in range(1, target.outputs.size):
+            least = min(least, block[target.outputs[k], c])
+        goal[c] = batch.reward[begin + c] + batch.discount[begin + c] * least
+        memory.error[begin + c] = float32(0.0)
+    put(batch.obs, begin, n, block, 0)
+    put(batch.action, begin, n, block, features)
+    forward(online.parameters, online.layers, block)
+    for k in range(online.outputs.size):
+        row = online.outputs[k]
+        slopes[row] = float32(0.0)
+        for c in range(n):
+            error = block[row, c] - goal[c]
+            slopes[row, c] = error * batch.weight[begin + c] * weight
+            memory.error[begin + c] += error * share
+            terms[VALUE] += block[row, c] * share
+            terms[LOSS] += batch.weight[begin + c] * error * error
+
+
+def actor(nets, settings, batch, begin, n, thread, used, memory, terms):
+    """DDPG and TD3: minus the value of the actor's actions by the first critic."""
+    critic, trained = nets
+    block, slopes = critic.blocks[thread, 0], critic.slopes[thread, 0]
+    act, act_slopes = trained.blocks[thread, used], trained.slopes[thread, used]
+    features, row = batch.obs.shape[1], critic.outputs[0]
+    put(batch.obs, begin, n, act, 0)
+    forward(trained.parameters, trained.layers, act)
+    put(batch.obs, begin, n, block, 0)
+    for d in range(trained.outputs.size):
+        block[features + d] = act[trained.outputs[d]]
+    forward(critic.parameters, critic.layers, block)
+    slopes[row] = float32(0.0)
+    for c in range(n):
+        slopes[row, c] = float32(-1.0) / float32(batch.reward.size)
+        terms[LOSS] -= block[row, c]
+    backward_to_input(critic.parameters, critic.layers, block, slopes, memory.zeros)
+    for d in range(trained.outputs.size):
+        act_slopes[trained.outputs[d]] = slopes[features + d]
+
+
+def put(source, begin, n, block, row):
+    """Bring columns `begin` .. of `source` [B, F] into `block` from `row` on."""
+    for f in range(source.shape[1]):
+        for c in range(n):
+            block[row + f, c] = source[begin + c, f]
+
+
+def choose(block, outputs, n, choice):
+    """Write the number of the largest output of each column, the first of several, to `choice`."""
+    for c in range(n):
+        choice[c] = 0
+        for k in range(1, outputs.size):
+            if block[outputs[k], c] > block[outputs[choice[c]], c]:
+                choice[c] = k
+
+
+def put_smoothed(act, outputs, smoothing, begin, n, count, block, row):
+    """Bring the actions in `act` into `block` from `row` on, with clipped noise where there is any."""
+    key = key_of(smoothing.seed_low, smoothing.seed_high, smoothing.number)
+    std, clip = float32(smoothing.std), float32(smoothing.clip)
+    for d in range(outputs.size):
+        block[row + d] = act[outputs[d]]
+        if std > float32(0.0):
+            for c in range(n):
+                noise = std * normal_of(key, (begin + c) * outputs.size + d, count * outputs.size)
+                action = block[row + d, c] + min(max(noise, -clip), clip)
+                block[row + d, c] = min(max(action, float32(-1.0)), float32(1.0))
+
+
+def backward_to_input(parameters, layers, block, slopes, zeros):
+    """Fill the slopes of the input of a chain of layers; the parameters get none."""
+    values, flat = block.reshape(block.size), slopes.reshape(slopes.size)
+    for n in range(layers.shape[0] - 1, -1, -1):
+        weight, n_in, n_out, in_row, out_row = layers[n, 0], layers[n, 2], layers[n, 3], layers[n, 4], layers[n, 5]
+        out = values[out_row * COLUMNS : (out_row + n_out) * COLUMNS]
+        slope = flat[out_row * COLUMNS : (out_row + n_out) * COLUMNS]
+        if layers[n, 6] == TANH:
+            for m in range(slope.size):
+                slope[m] *= float32(1.0) - out[m] * out[m]
+        elif layers[n, 6] == RELU:
+            for m in range(slope.size):
+                slope[m] = slope[m] if out[m] > float32(0.0) else float32(0.0)
+        multiply(parameters[weight:], 1, n_in, zeros, slope, flat[in_row * COLUMNS : (in_row + n_in) * COLUMNS], n_in, n_out)
