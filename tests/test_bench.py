@@ -27,7 +27,13 @@ def test_bench_writes_what_it_measures(tmp_path: Path, monkeypatch: pytest.Monke
     assert "n_envs" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["sizes=0"], ["sizes=many"], ["threads=0"], ["nonsense=1"], ["sizes=1e12"]])
+def test_agents_that_learn_from_replay_are_measured_without_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warprun.bench.SECONDS", 0.02)
+    assert cli.run(["bench", "env=cartpole", "agent=dqn", "agent.warmup=10", "sizes=10", "threads=1", "device=cpu", f"out={tmp_path}"]) == 0
+    assert json.loads((tmp_path / "bench.json").read_text())["measurements"][0]["limit_share"] is None
+
+
+@pytest.mark.parametrize("arguments", [["sizes=0"], ["sizes=many"], ["threads=0"], ["nonsense=1"], ["sizes=1e12"], ["out=/dev/null"]])
 def test_what_cannot_be_measured_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["bench", *arguments]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -83,3 +83,25 @@ def test_a_run_that_is_told_to_end_while_it_compiles_leaves_nothing(tmp_path):
         assert "interrupted" in process.stdout.read()
     assert process.returncode == 130
     assert not (tmp_path / "outputs").exists()
+
+
+def test_who_interrupts_is_obeyed_although_the_aim_is_reached(monkeypatch, tmp_path):
+    """Or a sweep would go on with its next run."""
+    given = ["env=cartpole", "n_envs=8", "agent=a2c", "env.solved_at=1", "eval.every=1", "eval.episodes=4", "total_steps=1e9"]
+    config = compose([*given, f"run_dir={tmp_path / 'run'}", "log.live=false", "device=cpu"])
+    played = run.Evaluator.play
+
+    def interrupted(self, greedy):
+        os.kill(os.getpid(), signal.SIGINT)
+        return played(self, greedy)
+
+    monkeypatch.setattr(run.Evaluator, "play", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.train(config)
+    assert '"interrupted"' in (tmp_path / "run" / "status.json").read_text()
+
+
+def test_losses_that_are_not_finite_are_told(tmp_path, capsys):
+    given = ["env=cartpole", "n_envs=8", "agent=a2c", "agent.learning_rate=1e30", "total_steps=2000", "eval.every=0"]
+    run.train(compose([*given, "tuned=none", f"run_dir={tmp_path / 'run'}", "log.live=false", "log.every_s=0.01", "device=cpu"]))
+    assert capsys.readouterr().out.count("is not finite any more") == 1

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from warprun import rundir
+from warprun.agents.learner import OnPolicyAgent
 from warprun.build import fuse, make_agent, make_engine, threads
 from warprun.clock import PhaseClock
 from warprun.config import Config
@@ -123,7 +124,7 @@ class _Cell:
 
         self.trainings.append(self._rate(train))
         spent = clock.read()
-        self.shares.append(spent["update"] / (spent["update"] + spent["rollout"]))
+        self.shares.append(spent["update"].total_ms / (spent["update"].total_ms + spent["rollout"].total_ms))
 
     def result(self) -> Measurement:
         config, engine = self.config, self.engine
@@ -131,7 +132,7 @@ class _Cell:
         needed = store.bytes_needed(engine.environment, target, config.n_envs, config.agent.horizon, len(config.env.vary))
         training = statistics.median(self.trainings)
         limit = None
-        if self.path == "fused" and self.device.kind == "cpu":
+        if self.path == "fused" and self.device.kind == "cpu" and isinstance(self.agent, OnPolicyAgent):
             weights = sum(
                 engine.environment.group(learner.name).size * learner.policy.parameters.numel() for learner in self.agent.learners
             )

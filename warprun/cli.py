@@ -113,7 +113,7 @@ def _dispatch(arguments: list[str]) -> int:
             )
         )
         return DONE
-    if arguments == ["--version"]:
+    if "--version" in arguments:
         print(f"warprun {_version()}")
         return DONE
     verb, rest = ("train", arguments)
@@ -136,7 +136,10 @@ def _train(arguments: list[str]) -> int:
             raise UserError(f"{argument}: no setting can be taken away; tuned=none does without the tuned ones")
     if any(flag in HYDRA_FLAGS for flag in flags):
         return _show(arguments)
-    if flags:
+    if any(flag in MULTIRUN_FLAGS for flag in flags):
+        for argument in arguments:
+            if "=" not in argument and not argument.startswith("-"):
+                raise UserError(f"cannot read {argument!r}: write key=value")
         from warprun.sweep import multirun
 
         return FAILED if multirun(arguments).failed else DONE
@@ -217,10 +220,10 @@ def _convert(key: str, value: str, default: Any) -> Any:
     if isinstance(default, int):
         try:
             number = float(value)
-            whole = int(number)
+            whole = int(value) if value.isdigit() else int(number)
         except (ValueError, OverflowError):
             whole, number = 0, 0.5
-        if whole != number:
+        if float(whole) != number:
             raise UserError(f"{key} must be a whole number, not {value!r}")
         return whole
     return value
@@ -231,8 +234,8 @@ def _check_evaluation(settings: dict[str, Any]) -> None:
 
     if settings["episodes"] < 1:
         raise UserError(f"episodes={settings['episodes']} must be at least 1")
-    if settings["seed"] < 0:
-        raise UserError(f"seed={settings['seed']} must be 0 or more")
+    if not 0 <= settings["seed"] < 2**64:
+        raise UserError(f"seed={settings['seed']} must be 0 or more, and below 2^64")
     if settings["checkpoint"] not in _LINES:
         raise UserError(f"checkpoint={settings['checkpoint']} is not one of {', '.join(_LINES)}{nearest(settings['checkpoint'], _LINES)}")
     if settings["device"] not in DEVICES:
@@ -265,10 +268,16 @@ def _bench(arguments: list[str]) -> int:
             rest.append(argument)
     from warprun.compose import compose
     from warprun.config import check
+    from warprun.devices import prepare
 
-    config = compose(rest)
+    config = compose([*rest, f"n_envs={lists['sizes'][0]}"])
     for n_envs in lists["sizes"]:
         check(replace(config, n_envs=n_envs))
+    try:
+        Path(lists["out"]).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"out={lists['out']}: {error.strerror}") from None
+    prepare(config.device)
     from warprun.bench import bench, report
     from warprun.build import threads
     from warprun.engine.device import choose

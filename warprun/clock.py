@@ -6,8 +6,17 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
+
+
+class Spent(NamedTuple):
+    """The time of a phase."""
+
+    mean_ms: float
+    """Of one time that it ran."""
+    total_ms: float
 
 
 class PhaseClock:
@@ -32,13 +41,13 @@ class PhaseClock:
         end.record()
         self._spent[name].append((start, end))
 
-    def read(self) -> dict[str, float]:
-        """Return the mean milliseconds of every phase since the last reading (waits for the device)."""
+    def read(self) -> dict[str, Spent]:
+        """Return what every phase took since the last reading (waits for the device)."""
         if self._on_gpu:
             torch.cuda.synchronize()
-        means = {}
+        found = {}
         for name, spent in self._spent.items():
             times = [1e3 * s if isinstance(s, float) else s[0].elapsed_time(s[1]) for s in spent]
-            means[name] = sum(times) / len(times)
+            found[name] = Spent(sum(times) / len(times), sum(times))
         self._spent.clear()
-        return means
+        return found

@@ -70,7 +70,7 @@ def compose(overrides: Sequence[str]) -> Config:
         config = build(_compose(overrides))
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error)) from error
-    _check_tuned(overrides)
+    check_tuned(overrides)
     check(config)
     return config
 
@@ -96,7 +96,7 @@ def rewrite(override: str) -> str:
     key = key.lstrip("+")
     if key.startswith("hydra") or not equals:
         return override
-    if not set("'\"") & set(value):
+    if key not in ("name", "run_dir", "output_root") and not set("'\"") & set(value):
         value = _SCIENTIFIC.sub(_written_out, value)
     if _OPTION.fullmatch(key) and key.removeprefix("env.") not in _ENV_KEYS:
         key = key.replace("env.", "env.options.")
@@ -135,7 +135,8 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
         return hydra.compose("config", [rewrite(override) for override in overrides])
 
 
-_SCIENTIFIC = re.compile(r"(?<![\w.])\d+(?:\.\d*)?[eE]\+?\d{1,2}(?![\w.])")
+_SCIENTIFIC = re.compile(r"(?:^|(?<=[\[({,:\s]))\d+(?:\.\d*)?[eE]\+?\d{1,2}(?=$|[\])},\s])")
+"""Whole values, and whole items of lists; 1e3 in the name of a file is none."""
 
 
 def _written_out(match: re.Match[str]) -> str:
@@ -143,7 +144,8 @@ def _written_out(match: re.Match[str]) -> str:
     return str(int(number)) if number == number.to_integral_value() else match.group()
 
 
-def _check_tuned(overrides: Sequence[str]) -> None:
+def check_tuned(overrides: Sequence[str]) -> None:
+    """Raise UserError where `overrides` name tuned settings that there are not."""
     # Tuned settings are optional for a pair of environment and agent, so Hydra passes over a misspelt name.
     for override in overrides:
         key, _, name = override.partition("=")

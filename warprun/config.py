@@ -253,8 +253,8 @@ def _fits(value: Any, default: Any) -> bool:
     if isinstance(value, bool) or isinstance(default, bool):
         return isinstance(value, bool) and isinstance(default, bool)
     if isinstance(default, int):
-        return isinstance(value, int)
-    return isinstance(value, int | float) and math.isfinite(value)
+        return isinstance(value, int) and -(2**31) <= value < 2**31
+    return isinstance(value, int | float) and abs(value) < 3.4e38  # what float32 holds, and so no NaN
 
 
 def _check_spaces(agent: Any, environment: Environment) -> None:

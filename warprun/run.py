@@ -30,7 +30,7 @@ class Result:
 
     folder: Path
     status: str
-    """solved, finished or interrupted."""
+    """solved or finished; of a run that is interrupted only status.json tells."""
     env_steps: int
     wall_s: float
     eval_return: float | None
@@ -67,7 +67,7 @@ def train(config: Config) -> Result:
             _take_back(folder, made)
             raise
     result = run.drive()
-    if result.status == "interrupted":
+    if run.stop_asked:  # also where it was on its last lines: who asked means a sweep's other runs, too
         raise KeyboardInterrupt
     return result
 
@@ -129,6 +129,7 @@ class _Run:
         self.clock = PhaseClock(device.torch)
         self.metrics: dict[str, float] = {}
         self.stop_asked = False
+        self.diverged = False
 
     @property
     def env_steps(self) -> int:
@@ -186,7 +187,7 @@ class _Run:
             solved = evaluate and config.env.solved_at is not None and self.metrics["eval/return"] >= config.env.solved_at
             stop = last or (solved and config.stop_when_solved)
             if evaluate or stop or now >= next_log:
-                self._log(losses, counted)
+                self._log(losses, counted, evaluate)
                 counted = (self.env_steps, time.monotonic())
                 next_log = time.monotonic() + config.log.every_s
             if not stop and now >= next_save:
@@ -194,26 +195,33 @@ class _Run:
                 self._write_status("running")
                 next_save = time.monotonic() + config.checkpoint.every_minutes * 60
             if stop:
-                return "solved" if solved else "interrupted" if self.stop_asked else "finished"
+                # Who asks to stop means all that would follow, too, even where the aim was reached in the same moment.
+                return "interrupted" if self.stop_asked else "solved" if solved and config.stop_when_solved else "finished"
         raise AssertionError("the last iteration stops")
 
-    def _log(self, losses: dict[str, Any], counted: tuple[int, float]) -> None:
+    def _log(self, losses: dict[str, Any], counted: tuple[int, float], evaluated: bool) -> None:
         ended = self.engine.episodes()
         values = {name: float(value) for name, value in losses.items()}
+        broken = [name for name, value in values.items() if not math.isfinite(value)]
+        if broken and not self.diverged:
+            self.diverged = True
+            self.records.message(f"{broken[0]} is not finite any more: the networks are lost; lower agent.learning_rate or look at rewards")
         # The device has been waited for, so wall-clock time is right even where kernels run on their own.
         elapsed = time.monotonic() - counted[1]
         values["perf/env_steps_per_s"] = (self.env_steps - counted[0]) / max(elapsed, 1e-9)
-        values |= {f"perf/{phase}_ms": ms for phase, ms in self.clock.read().items()}
+        for phase, spent in self.clock.read().items():
+            values[f"perf/{phase}_ms"] = spent.mean_ms
+            values[f"perf/{phase}_share"] = spent.total_ms / max(1e3 * elapsed, 1e-6)
         values["train/episodes"] = ended.count
         if ended.count:
             values["train/episode_length"] = ended.mean_length
             values["train/return"] = sum(ended.mean_return.values()) / len(ended.mean_return)
             if len(ended.mean_return) > 1:
                 values |= {f"train/{group}/return": value for group, value in ended.mean_return.items()}
-        fresh = {name: value for name, value in self.metrics.items() if name.startswith("eval/")}
+        evaluation = {name: value for name, value in self.metrics.items() if evaluated and name.startswith("eval/")}
         self.metrics |= values
         with self.clock.phase("log"):
-            self.records.log(self.env_steps, values | fresh)
+            self.records.log(self.env_steps, values | evaluation)
 
     def _save(self, keep: int | None = None, line: str = checkpoint.LAST) -> None:
         meta = {"steps": self.engine.steps, "records": self.records.mark(self.env_steps)._asdict()}

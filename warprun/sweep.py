@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.table import Table
 
-from warprun.compose import VERSION_BASE, build, explain, register, rewrite
+from warprun.compose import VERSION_BASE, build, check_tuned, explain, register, rewrite
 from warprun.config import Config, check
 from warprun.devices import prepare
 from warprun.errors import UserError
@@ -43,7 +43,7 @@ class Sweep:
     """The runs of one command."""
 
     rows: list[Row] = field(default_factory=list)
-    folders: set[str | None] = field(default_factory=set)
+    folders: set[str] = field(default_factory=set)
     """The run_dir of every run that was checked."""
 
     @property
@@ -57,10 +57,13 @@ class Sweep:
         self.rows.append(row)
         try:
             config = build(composed)
+            check_tuned(HydraConfig.get().overrides.task)
             check(config)
-            if config.run_dir is not None and config.run_dir in self.folders:
+            folder = None if config.run_dir is None else os.path.realpath(config.run_dir)
+            if folder in self.folders:
                 raise UserError(f"run_dir={config.run_dir}: two runs cannot share a folder; output_root and name can be the same for all")
-            self.folders.add(config.run_dir)
+            if folder is not None:
+                self.folders.add(folder)
         except UserError as error:
             row.error = str(error)
         return 0.0

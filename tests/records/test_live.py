@@ -10,9 +10,9 @@ VALUES = {
     "train/return": 195.3321,
     "train/episode_length": 195.0,
     "perf/env_steps_per_s": 1.234567e6,
-    "perf/rollout_ms": 62.0,
-    "perf/update_ms": 36.0,
-    "perf/log_ms": 2.0,
+    "perf/rollout_share": 0.62,
+    "perf/update_share": 0.36,
+    "perf/log_share": 0.02,
 }
 
 

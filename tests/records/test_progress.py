@@ -41,7 +41,7 @@ def test_pace_after_a_resume_is_that_of_this_session():
 def test_shares_add_up_to_one():
     progress = Progress({})
     assert progress.shares == {}
-    progress.update(Row(1, 1.0, {"perf/rollout_ms": 30.0, "perf/update_ms": 60.0, "perf/log_ms": 10.0}))
+    progress.update(Row(1, 1.0, {"perf/rollout_share": 0.3, "perf/update_share": 0.6, "perf/log_share": 0.1}))
     assert progress.shares == {"rollout": 0.3, "update": 0.6, "log": 0.1}
 
 
@@ -56,7 +56,7 @@ def test_a_line_is_words_of_key_and_value():
     progress = Progress({"total_steps": 1e7})
     progress.update(Row(1_000_000, 3.0, {"train/return": 10.0, "perf/env_steps_per_s": 1e6}))
     values = {"train/return": 195.3321, "train/episode_length": math.nan, "eval/return": 487.0, "perf/env_steps_per_s": 1.234567e6}
-    progress.update(Row(4_300_000, 31.0, values | {"perf/rollout_ms": 62.0, "perf/update_ms": 38.0}))
+    progress.update(Row(4_300_000, 31.0, values | {"perf/rollout_share": 0.62, "perf/update_share": 0.38}))
     assert line(progress) == (
         "wall=31s env_steps=4.30M done=43% env_steps/s=1.23M return=195.3 eval=487.0 length=nan rollout=62% update=38% left=48s"
     )

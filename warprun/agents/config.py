@@ -294,6 +294,7 @@ def check_groups(config: AgentConfig, names: Iterable[str]) -> None:
 def check_run(config: AgentConfig, environment: Environment, n_envs: int, total_steps: int) -> None:
     """Raise a UserError if a run of `total_steps` environment steps of `n_envs` environments has no room for what `config` wants."""
     if not isinstance(config, OffPolicyConfig):
+        _check_rows(config, environment, n_envs)
         return
     if config.warmup >= total_steps:
         raise UserError(f"agent.warmup={config.warmup}: the run has only total_steps={total_steps}, so nothing would be learned")
@@ -301,6 +302,17 @@ def check_run(config: AgentConfig, environment: Environment, n_envs: int, total_
         capacity = group_config(config, group.name).replay.capacity
         if n_envs * group.size > capacity:
             raise UserError(f"agent.replay.capacity={capacity}: a single step of n_envs={n_envs} has {n_envs * group.size} transitions")
+
+
+def _check_rows(config: OnPolicyConfig, environment: Environment, n_envs: int) -> None:
+    for group in environment.groups:
+        own = group_config(config, group.name)
+        rows, least = config.horizon * n_envs * group.size, 2 if own.normalize_advantage else 1
+        parts = own.minibatches if isinstance(own, PPOConfig) else 1
+        if rows < least * parts:
+            fewer = ", or lower agent.minibatches" if parts > 1 else ""
+            given = f"agent.horizon={config.horizon} x n_envs={n_envs} x {group.size} actors give {rows} rows"
+            raise UserError(f"{given}, and each of {parts} gradient steps needs {least} or more: raise n_envs or agent.horizon{fewer}")
 
 
 def replay_bytes(config: AgentConfig, environment: Environment) -> int:
@@ -353,7 +365,7 @@ def _check(config: AgentConfig, key: str) -> None:
     _positive(config, key, "learning_rate", "max_grad_norm")
     _not_negative(config, key, "learning_rate_end")
     _one_of(config.optimizer, f"{key}.optimizer", "name", OPTIMIZERS)
-    _within(config.optimizer, f"{key}.optimizer", 0, 1, "beta1", "beta2", "alpha")
+    _below_one(config.optimizer, f"{key}.optimizer", "beta1", "beta2", "alpha")
     _positive(config.optimizer, f"{key}.optimizer", "eps")
     _check_layers(config.network, f"{key}.network")
     if isinstance(config, OnPolicyConfig):
@@ -413,6 +425,12 @@ def _within(config: Any, key: str, low: float, high: float, *names: str) -> None
     for name in names:
         if not low <= getattr(config, name) <= high:
             raise UserError(f"{key}.{name}={getattr(config, name)}: it must lie between {low} and {high}")
+
+
+def _below_one(config: Any, key: str, *names: str) -> None:
+    for name in names:
+        if not 0 <= getattr(config, name) < 1:
+            raise UserError(f"{key}.{name}={getattr(config, name)}: it must be at least 0 and below 1")
 
 
 def _positive(config: Any, key: str, *names: str) -> None:

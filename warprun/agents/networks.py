@@ -128,6 +128,9 @@ def _maker(name: str) -> NetworkMaker:
     if not colon:
         raise UserError(f"agent.network.name={name}: unknown; there is {', '.join(NETWORKS)}, or give module:Class")
     try:
-        return getattr(import_module(module), attribute)
+        maker = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise UserError(f"agent.network.name={name} cannot be imported: {error}") from error
+    if not callable(maker):
+        raise UserError(f"agent.network.name={name}: it is a {type(maker).__name__}, not a class of networks")
+    return maker

@@ -10,6 +10,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,17 @@ def _constants(function: types.FunctionType) -> list[tuple[str, Any]]:
         if isinstance(value, types.ModuleType):
             found += [(f"{name}.{attribute}", getattr(value, attribute, None)) for attribute in sorted(set(code.co_names))]
     found += [(name, cell.cell_contents) for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)]
-    data = (bool, int, float, str, tuple, np.generic)
-    return [(n, v.tobytes() if isinstance(v, np.ndarray) else v) for n, v in found if isinstance(v, (*data, np.ndarray))]
+    return [(n, _data(v)) for n, v in found if _data(v) is not None]
+
+
+def _data(value: Any) -> Any:
+    """Return what kernels would compile in of `value`: numbers, the order of a NamedTuple's fields, an Enum's members; None if nothing."""
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
+    if isinstance(value, type):
+        members = [(member.name, member.value) for member in value] if issubclass(value, Enum) else None
+        return getattr(value, "_fields", members)
+    return value if isinstance(value, bool | int | float | str | tuple | np.generic) else None
 
 
 def _content(code: types.CodeType) -> tuple[Any, ...]:
@@ -155,7 +165,8 @@ def load_module(name: str, source: str, functions: dict[str, Any], build: Callab
     The folder's name holds a hash of the source and the functions, so a module found there is never out of date.
     """
     plain = [f for f in functions.values() if isinstance(f, types.FunctionType)]
-    key = hashlib.sha256((source + fingerprint(plain)).encode()).hexdigest()[:16]
+    classes = [(n, _data(c)) for n, c in functions.items() if isinstance(c, type)]
+    key = hashlib.sha256(f"{source}{classes}{fingerprint(plain)}".encode()).hexdigest()[:16]
     folder = cache_root() / f"{name}-{key}"
     path = folder / f"{name}_kernels.py"
     try:

@@ -1,4 +1,4 @@
-"""Run kernels on a CUDA GPU or in the simulator; the one module that imports numba.cuda."""
+"""Run kernels on a CUDA GPU or in the simulator."""
 
 from __future__ import annotations
 

@@ -94,6 +94,7 @@ class Engine:
         program = write(environment, name, target, tuple(vary), auto_reset, explores)
         self._functions = [f for f in program.functions.values() if hasattr(f, "__code__")]
         globals_ = program.functions | compiler_options(device.kind)
+        globals_ |= {} if tables is None else {"Tables": type(tables)}  # unused there; kernels know its fields by their numbers
         build = kernels.plain_function if device.kind == "cudasim" else kernels.device_function
         module = kernels.load_module(name, program.source, globals_, build)
         self.source_file = module.__file__

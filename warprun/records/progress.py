@@ -62,10 +62,8 @@ class Progress:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The parts of the last log interval that went into rollout, update and log; empty where not logged."""
-        times = {part: self.values[tag] for part in ("rollout", "update", "log") if (tag := f"perf/{part}_ms") in self.values}
-        total = sum(times.values())
-        return {part: time / total for part, time in times.items()} if total > 0 else {}
+        """The parts of the last log interval that went into each phase; those that were not logged are left out."""
+        return {part: self.values[tag] for part in ("rollout", "update", "eval", "log") if (tag := f"perf/{part}_share") in self.values}
 
     @property
     def outcomes(self) -> list[Outcome]:
