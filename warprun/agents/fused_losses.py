@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from warprun.agents.draws import key_of, normal_of
-from warprun.engine.mlp import RELU, TANH, forward
-from warprun.engine.simd import COLUMNS, multiply
+from warprun.engine.mlp import backward_to_input, forward
 
 VALUE, LOSS = 0, 1
 """What blocks add up in `terms`."""
@@ -172,19 +171,3 @@ def put_smoothed(act, outputs, smoothing, begin, n, count, block, row):
                 noise = std * normal_of(key, (begin + c) * outputs.size + d, count * outputs.size)
                 action = block[row + d, c] + min(max(noise, -clip), clip)
                 block[row + d, c] = min(max(action, float32(-1.0)), float32(1.0))
-
-
-def backward_to_input(parameters, layers, block, slopes, zeros):
-    """Fill the slopes of the input of a chain of layers; the parameters get none."""
-    values, flat = block.reshape(block.size), slopes.reshape(slopes.size)
-    for n in range(layers.shape[0] - 1, -1, -1):
-        weight, n_in, n_out, in_row, out_row = layers[n, 0], layers[n, 2], layers[n, 3], layers[n, 4], layers[n, 5]
-        out = values[out_row * COLUMNS : (out_row + n_out) * COLUMNS]
-        slope = flat[out_row * COLUMNS : (out_row + n_out) * COLUMNS]
-        if layers[n, 6] == TANH:
-            for m in range(slope.size):
-                slope[m] *= float32(1.0) - out[m] * out[m]
-        elif layers[n, 6] == RELU:
-            for m in range(slope.size):
-                slope[m] = slope[m] if out[m] > float32(0.0) else float32(0.0)
-        multiply(parameters[weight:], 1, n_in, zeros, slope, flat[in_row * COLUMNS : (in_row + n_in) * COLUMNS], n_in, n_out)

@@ -84,12 +84,7 @@ def backward(parameters, layers, blocks, slopes, spare, zeros, gradient):
         for b in range(blocks.shape[0]):
             out = all_in[b * stride + out_row * COLUMNS : b * stride + (out_row + n_out) * COLUMNS]
             slope = all_slopes[b * stride + out_row * COLUMNS : b * stride + (out_row + n_out) * COLUMNS]
-            if layers[n, 6] == TANH:
-                for m in range(slope.size):
-                    slope[m] *= float32(1.0) - out[m] * out[m]
-            elif layers[n, 6] == RELU:
-                for m in range(slope.size):
-                    slope[m] = slope[m] if out[m] > float32(0.0) else float32(0.0)
+            through_activation(layers[n, 6], out, slope)
         add_row_sums(gradient[bias:], all_slopes[out_row * COLUMNS :], stride, n_out, blocks.shape[0])
         outer(gradient[weight:], all_slopes[out_row * COLUMNS :], stride, all_in[in_row * COLUMNS :], stride, n_out, n_in, blocks.shape[0])
         if in_row > 0:
@@ -102,6 +97,27 @@ def backward(parameters, layers, blocks, slopes, spare, zeros, gradient):
                     multiply(parameters[weight:], 1, n_in, zeros, slope, flat_spare, n_in, n_out)
                     for m in range(into.size):
                         into[m] += flat_spare[m]
+
+
+def backward_to_input(parameters, layers, block, slopes, zeros):
+    """Fill the slopes of the input of a chain of layers, `block` and `slopes` [rows, COLUMNS]; the parameters get none."""
+    values, flat = block.reshape(block.size), slopes.reshape(slopes.size)
+    for n in range(layers.shape[0] - 1, -1, -1):
+        weight, n_in, n_out, in_row, out_row = layers[n, 0], layers[n, 2], layers[n, 3], layers[n, 4], layers[n, 5]
+        out = values[out_row * COLUMNS : (out_row + n_out) * COLUMNS]
+        slope = flat[out_row * COLUMNS : (out_row + n_out) * COLUMNS]
+        through_activation(layers[n, 6], out, slope)
+        multiply(parameters[weight:], 1, n_in, zeros, slope, flat[in_row * COLUMNS : (in_row + n_in) * COLUMNS], n_in, n_out)
+
+
+def through_activation(activation, out, slope):
+    """Turn slopes of outputs `out` of a layer into those before its activation, in place."""
+    if activation == TANH:
+        for m in range(slope.size):
+            slope[m] *= float32(1.0) - out[m] * out[m]
+    elif activation == RELU:
+        for m in range(slope.size):
+            slope[m] = slope[m] if out[m] > float32(0.0) else float32(0.0)
 
 
 def infer(network, obs, n_actors, features, block, logits, value):
