@@ -14,7 +14,7 @@ from warprun import config as config_module
 from warprun import devices
 from warprun.agents.config import A2CConfig, PPOConfig
 from warprun.compose import compose, rewrite
-from warprun.config import available_memory, bytes_per_env, check, from_dict, load_environment, parameters, to_dict
+from warprun.config import bytes_per_env, check, from_dict, load_environment, parameters, to_dict
 from warprun.environment import Box, Discrete, Environment, Group, MultiDiscrete, Phase, float32
 from warprun.errors import UserError
 from warprun.registry import options
@@ -270,7 +270,7 @@ def test_too_many_environments_for_the_memory(monkeypatch):
 
 
 def test_available_memory_is_that_of_a_machine():
-    assert 2**26 < available_memory() < 2**50
+    assert 2**26 < devices.available_memory() < 2**50
 
 
 def test_an_agent_that_cannot_do_the_actions_is_refused(monkeypatch):

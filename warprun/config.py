@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from warprun.agents import CONFIGS, config_class
 from warprun.agents import config as agent_config
-from warprun.devices import DEVICES, check_cuda, cuda_memory, why_no_cuda
+from warprun.devices import DEVICES, available_memory, check_cuda, cuda_memory, why_no_cuda
 from warprun.environment import Box, Discrete, Environment, MultiDiscrete
 from warprun.errors import UserError
 from warprun.registry import import_environment, nearest
@@ -176,30 +174,6 @@ def bytes_per_env(environment: Environment, horizon: int) -> int:
         numbers += horizon * (group.action.components + 3)  # action, log_prob, value, reward
         total += group.size * (4 * numbers + (horizon + 1) * masked)
     return total
-
-
-def available_memory() -> int:
-    """Return the bytes of memory that this process could still take: what is free, or less where a job's limit is lower."""
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        free = next(1024 * int(line.split()[1]) for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable"))
-    return min([free, *_cgroup_limits()])
-
-
-def _cgroup_limits() -> Iterable[int]:
-    # SLURM and containers limit a job through its control group (version 2, then version 1) and kill it without a word.
-    membership = Path("/proc/self/cgroup")
-    for line in membership.read_text().splitlines() if membership.exists() else ():
-        _, controllers, group = line.split(":", 2)
-        if controllers in ("", "memory"):
-            root = Path("/sys/fs/cgroup") / controllers
-            name = "memory.limit_in_bytes" if controllers else "memory.max"
-            for folder in (root / group.lstrip("/"), root):
-                limit = folder / name
-                text = limit.read_text().strip() if limit.exists() else "max"
-                if text != "max":
-                    yield int(text)
 
 
 def _check_values(config: Config) -> None:

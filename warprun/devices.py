@@ -1,4 +1,4 @@
-"""Whether CUDA can work here, asked of the driver itself: light, for torch takes longer to import than a mistake may take to be told."""
+"""Whether CUDA can work here, asked of the driver itself, and what memory is free. Light: mistakes are told before torch is loaded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import ctypes
 import importlib.util
 import os
 import sys
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from warprun.errors import UserError
 
@@ -83,3 +85,27 @@ def _torch_version() -> str:
         return version("torch")
     except PackageNotFoundError:
         return ""
+
+
+def available_memory() -> int:
+    """Return the bytes of memory that this process could still take: what is free, or less where a job's limit is lower."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        free = next(1024 * int(line.split()[1]) for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable"))
+    return min([free, *_cgroup_limits()])
+
+
+def _cgroup_limits() -> Iterable[int]:
+    # SLURM and containers limit a job through its control group (version 2, then version 1) and kill it without a word.
+    membership = Path("/proc/self/cgroup")
+    for line in membership.read_text().splitlines() if membership.exists() else ():
+        _, controllers, group = line.split(":", 2)
+        if controllers in ("", "memory"):
+            root = Path("/sys/fs/cgroup") / controllers
+            name = "memory.limit_in_bytes" if controllers else "memory.max"
+            for folder in (root / group.lstrip("/"), root):
+                limit = folder / name
+                text = limit.read_text().strip() if limit.exists() else "max"
+                if text != "max":
+                    yield int(text)

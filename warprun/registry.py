@@ -96,6 +96,11 @@ def _import_file(file: Path) -> ModuleType:
     name = f"warprun_file_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file.resolve())
     assert spec and spec.loader
+    # Once for each content: a run asks several times, and the file may take long.
+    state = file.resolve().stat()
+    version = (str(file.resolve()), state.st_mtime_ns, state.st_size)
+    if version in _imported:
+        return _imported[version]
     loaded = importlib.util.module_from_spec(spec)
     # Importing leaves no __pycache__ beside the file, and the file may import its neighbours.
     folder, wrote = str(file.resolve().parent), sys.dont_write_bytecode
@@ -110,7 +115,12 @@ def _import_file(file: Path) -> ModuleType:
         raise
     finally:
         sys.dont_write_bytecode = wrote
+    _imported[version] = loaded
     return loaded
+
+
+_imported: dict[tuple[str, int, int], ModuleType] = {}
+"""Files that were imported, by path, time of change and size."""
 
 
 def _place(error: Exception) -> str:

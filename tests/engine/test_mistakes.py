@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import time
 from typing import NamedTuple
 
@@ -178,7 +179,7 @@ def test_breaches_of_contract_by_groups(groups, phases, words):
 @pytest.mark.parametrize("environment", [clockwork.environment, market.environment], ids=["one group", "two groups"])
 def test_too_many_environments_are_refused_before_memory_is_taken(environment, monkeypatch):
     monkeypatch.setattr("warprun.engine.trajectory.allocate", lambda *_: pytest.fail("allocated"))
-    with pytest.raises(UserError, match=r"n_envs=1000000000000 .*GiB on cpu, where .* GiB are free"):
+    with pytest.raises(UserError, match=r"1000000000000 environments .*GiB on cpu; .* GiB are free"):
         Engine(environment, "big", device=CPU, n_envs=10**12, horizon=16, seed=0, params=environment.params())
 
 
@@ -201,3 +202,13 @@ def test_tables_in_double_precision_become_single():
     environment = single_agent(**(GOOD | {"observe": observe_table, "tables": lambda: Tables(np.array([0.5, 1.5]))}))
     engine = make(environment, "tables", n_envs=1)
     assert engine.trajectory.groups["agent"].obs[0].item() == 1.5
+
+
+def test_a_file_is_executed_once_and_again_when_it_has_changed(tmp_path):
+    file = tmp_path / "counted.py"
+    for value in ("None", "0.0"):
+        file.write_text(f"import builtins\nbuiltins.counted = getattr(builtins, 'counted', 0) + 1\nenvironment = {value}\n")
+        for _ in range(3):
+            with pytest.raises(UserError, match="does not define `environment`"):
+                import_environment(str(file))
+    assert vars(builtins).pop("counted") == 2

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numba.core.errors import NumbaError
 
+from warprun.devices import available_memory
 from warprun.engine import compile as kernels  # sets up Numba, so it comes before numba itself
 from warprun.engine import store, trajectory
 from warprun.engine.check import check_functions
@@ -273,8 +274,9 @@ def check_memory(
 ) -> None:
     """Raise UserError where the arrays would not fit in the memory that is free."""
     needed = store.bytes_needed(environment, target, n_envs, horizon, n_varied, explores)
-    free = torch.cuda.mem_get_info()[0] if device.kind == "cuda" else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    free = torch.cuda.mem_get_info()[0] if device.kind == "cuda" else available_memory()
     if needed > free:
         raise UserError(
-            f"n_envs={n_envs} with horizon {horizon} needs {needed / 2**30:.1f} GiB on {device.kind}, where {free / 2**30:.1f} GiB are free"
+            f"{n_envs} environments with {horizon} steps each need {needed / 2**30:.1f} GiB on {device.kind};"
+            f" {free / 2**30:.1f} GiB are free"
         )
