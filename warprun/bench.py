@@ -171,17 +171,17 @@ def _draw(found: Sequence[Measurement], path: Path, title: str) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
-    for count in sorted({m.threads for m in found}):
+    figure, axes = pyplot.subplots(figsize=(6.4, 4.6), layout="constrained")
+    for number, count in enumerate(sorted({m.threads for m in found})):
         rows = sorted((m for m in found if m.threads == count), key=lambda m: m.n_envs)
         n_envs = np.array([m.n_envs for m in rows])
-        axes.loglog(n_envs, [m.simulation_steps_per_s for m in rows], "o:", label=f"simulation, threads={count}")
-        axes.loglog(n_envs, [m.rollout_steps_per_s for m in rows], "o--", label=f"rollout, threads={count}")
-        axes.loglog(n_envs, [m.training_steps_per_s for m in rows], "o-", label=f"training, threads={count}")
+        for work, style in (("simulation", "o:"), ("rollout", "o--"), ("training", "o-")):
+            rates = [getattr(m, f"{work}_steps_per_s") for m in rows]
+            axes.loglog(n_envs, rates, style, color=f"C{number}", label=f"{work}, threads={count}")
     axes.set_xlabel("environments")
     axes.set_ylabel("environment steps per second")
     axes.set_title(title, fontsize=10)
     axes.grid(True, which="both", alpha=0.25)
-    axes.legend(frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
