@@ -12,7 +12,8 @@ from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from warprun.agents import CONFIGS, config_class
-from warprun.agents import config as agent_config
+from warprun.agents import checks as agent_checks
+from warprun.agents.config import replay_bytes
 from warprun.devices import DEVICES, available_memory, check_cuda, cuda_memory, why_no_cuda
 from warprun.environment import Box, Discrete, Environment, MultiDiscrete
 from warprun.errors import UserError
@@ -122,11 +123,11 @@ def check(config: Config) -> None:
     _check_values(config)
     agent = config.agent
     _require(type(agent) is config_class(agent.name), f"agent.name={agent.name} is not this agent's; write agent={agent.name}")
-    agent_config.check(agent)
+    agent_checks.check(agent)
     environment, _ = load_environment(config.env)
     _check_environment(config.env, environment)
-    agent_config.check_groups(agent, [group.name for group in environment.groups])
-    agent_config.check_run(agent, environment, config.n_envs, config.total_steps)
+    agent_checks.check_groups(agent, [group.name for group in environment.groups])
+    agent_checks.check_run(agent, environment, config.n_envs, config.total_steps)
     _check_spaces(agent, environment)
     _check_run_dir(config.run_dir)
     if config.device == "cuda":
@@ -262,7 +263,7 @@ def _check_memory(config: Config, environment: Environment) -> None:
     )
     on_gpu = config.device == "cuda" or (config.device == "auto" and why_no_cuda() is None)
     there = cuda_memory() if on_gpu else available_memory()
-    replay = agent_config.replay_bytes(config.agent, environment)
+    replay = replay_bytes(config.agent, environment)
     needed = config.n_envs * bytes_per_env(environment, config.agent.horizon)
     where = "the GPU has" if on_gpu else "this machine has free"
     _require(

@@ -11,7 +11,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from warprun.agents import AGENTS, CONFIGS, agent_class, agent_names, config_class
-from warprun.agents.config import A2CConfig, NetworkConfig, OptimizerConfig, PPOConfig, check, check_groups, group_config
+from warprun.agents.checks import check, check_groups
+from warprun.agents.config import A2CConfig, NetworkConfig, OptimizerConfig, PPOConfig, group_config
 from warprun.errors import UserError
 
 WRONG = [

@@ -57,44 +57,44 @@ def next_values_of_part(part, thread, network, steps, out, memory):
         row, value = out[t, begin:end], steps.value[t + 1, begin:end]
         for c in range(row.size):
             row[c] = value[c]
+    for c in range(n):
+        hold(steps.obs, begin + c, block, c)
+        waiting[c] = (horizon - 1) * total + begin + c
+    put_values(network, block, waiting, n, flat)
+    # Final observations are few and far between, so they wait until a block is full.
     cuts[:] = 0
     count = 0
-    # First what follows the last step; then final observations, few and far between, as many at once as there are columns.
-    for t in range(-1, horizon):
-        truncated = steps.truncated[max(t, 0), begin:end]
-        some = t < 0
+    for t in range(horizon):
+        truncated = steps.truncated[t, begin:end]
         for c in range(truncated.size):
-            some |= truncated[c]
-        if some:
-            for c in range(n):
-                if t < 0:
-                    for f in range(steps.obs.shape[1]):
-                        block[f, count] = steps.obs[begin + c, f]
-                    waiting[count] = (horizon - 1) * total + begin + c
-                    count += 1
-                elif truncated[c]:
-                    for f in range(steps.obs.shape[1]):
-                        block[f, count] = steps.final_obs[cuts[c] * total + begin + c, f]
-                    waiting[count] = t * total + begin + c
-                    cuts[c] += 1
-                    count += 1
+            if truncated[c]:
+                hold(steps.final_obs, cuts[c] * total + begin + c, block, count)
+                waiting[count] = t * total + begin + c
+                cuts[c] += 1
+                count += 1
                 if count == COLUMNS:
-                    count = infer_values(network, block, waiting, count, flat)
+                    put_values(network, block, waiting, count, flat)
+                    count = 0
     if count > 0:
-        infer_values(network, block, waiting, count, flat)
+        put_values(network, block, waiting, count, flat)
     for t in range(horizon):
         row, terminated = out[t, begin:end], steps.terminated[t, begin:end]
         for c in range(row.size):
             row[c] = float32(0.0) if terminated[c] else row[c]
 
 
-def infer_values(network, block, waiting, count, flat):
-    """Put the values of `count` observations in `block` where they belong; return how many wait now."""
+def hold(obs, row, block, column):
+    """Bring row `row` of `obs` [R, F] into a column of the block."""
+    for f in range(obs.shape[1]):
+        block[f, column] = obs[row, f]
+
+
+def put_values(network, block, waiting, count, flat):
+    """Put the values of the first `count` observations in `block` where they belong."""
     normalize(network.mean, network.scale, block)
     forward(network.parameters, network.layers, block)
     for c in range(count):
         flat[waiting[c]] = block[network.value_row, c]
-    return 0
 
 
 def advantages_of_part(part, steps, reward, next_value, gamma, gae_lambda, advantage, returns):

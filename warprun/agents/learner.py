@@ -8,7 +8,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 
 from warprun.agents import distributions
-from warprun.agents.config import OnPolicyConfig, check, check_groups, group_config
+from warprun.agents.checks import check, check_groups
+from warprun.agents.config import OnPolicyConfig, group_config
 from warprun.agents.fused import FusedGradient, Rows
 from warprun.agents.fused_returns import FusedReturns
 from warprun.agents.normalization import RewardNormalizer
@@ -51,6 +52,13 @@ class Batch(NamedTuple):
         return Batch(*(None if tensor is None else tensor[index] for tensor in self))  # type: ignore[arg-type]
 
 
+class Fused(NamedTuple):
+    """The kernels of one policy (CPU)."""
+
+    gradient: FusedGradient
+    returns: FusedReturns
+
+
 class Learner(Generic[C]):
     """One group's policy and everything that trains it."""
 
@@ -63,8 +71,8 @@ class Learner(Generic[C]):
         # Tensors, so that a captured update reads what the schedule last wrote.
         self.learning_rate = torch.zeros((), dtype=torch.float64, device=device)
         self.entropy_coef = torch.zeros((), device=device)
-        self.fused: FusedGradient | None = None
-        self.fused_returns: FusedReturns | None = None
+        self.fused: Fused | None = None
+        """The kernels that take the place of torch; None where it computes everything."""
         self.average: Callable[[torch.Tensor], object] = _alone
         """Averages a tensor in place over all processes that train together."""
 
@@ -80,8 +88,8 @@ class Learner(Generic[C]):
         terminated, truncated = trajectory.terminated[..., None], trajectory.truncated[..., None]
         reward = self.reward_normalizer(group.reward, terminated | truncated) if self.reward_normalizer else group.reward
         following = self.next_value(trajectory)
-        if config.advantage == "gae" and self.fused_returns:
-            advantage, returns = self.fused_returns.gae(trajectory, self.name, reward, following, config.gamma, config.gae_lambda)
+        if config.advantage == "gae" and self.fused:
+            advantage, returns = self.fused.returns.gae(trajectory, self.name, reward, following, config.gamma, config.gae_lambda)
         elif config.advantage == "gae":
             advantage, returns = gae(reward, group.value, following, terminated, truncated, config.gamma, config.gae_lambda)
         else:
@@ -93,8 +101,8 @@ class Learner(Generic[C]):
 
     def next_value(self, trajectory: Trajectory) -> torch.Tensor:
         """Return V of the observation that each step led to, [T, N, A]: where truncated the final one, where terminated 0."""
-        if self.fused_returns:
-            return self.fused_returns.next_value(trajectory, self.name)
+        if self.fused:
+            return self.fused.returns.next_value(trajectory, self.name)
         group, values = trajectory.groups[self.name], self.policy.values
         actors = group.value.shape[1:]
         bootstrap = values(group.obs[-1].flatten(0, 1)).view(1, *actors)
@@ -114,7 +122,7 @@ class Learner(Generic[C]):
         `advantage` [B] is that of the picked rows, as the loss shall see it.
         """
         if self.fused:
-            gradient, means = self._fused_gradient(self.fused, batch, advantage, order)
+            gradient, means = self._fused_gradient(self.fused.gradient, batch, advantage, order)
         else:
 
             def terms(part: slice) -> tuple[torch.Tensor, ...]:
@@ -127,12 +135,10 @@ class Learner(Generic[C]):
         self.average(gradient)
         return gradient, means
 
-    def fuse(self, slopes: Callable[..., Any], coefficients: Any, threads: int) -> None:
-        """Compute values and gradients by the fused kernels from now on."""
-        network = self.policy.fused()
-        assert network is not None
-        self.fused = FusedGradient(network, self.policy.space, slopes, coefficients, threads)
-        self.fused_returns = FusedReturns(network, threads)
+    def fuse(self, network: Network, slopes: Callable[..., Any], coefficients: Any, threads: int) -> None:
+        """Compute values, advantages and gradients of `network`, the policy's, by the fused kernels from now on."""
+        gradient = FusedGradient(network, self.policy.space, slopes, coefficients, threads)
+        self.fused = Fused(gradient, FusedReturns(network, threads))
 
     def _fused_gradient(
         self, fused: FusedGradient, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None
@@ -242,7 +248,7 @@ class OnPolicyAgent(Generic[C]):
             networks[learner.name] = network
         for learner in self.learners:
             if learner.fused is None and self.updates.device.type == "cpu":
-                learner.fuse(*self.slopes(learner.config), self.threads)
+                learner.fuse(networks[learner.name], *self.slopes(learner.config), self.threads)
         return networks
 
     def slopes(self, config: C) -> tuple[Callable[..., Any], Any]:

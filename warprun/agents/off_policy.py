@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
-from warprun.agents.config import OffPolicyConfig, check, check_groups, group_config
+from warprun.agents.checks import check, check_groups
+from warprun.agents.config import OffPolicyConfig, group_config
 from warprun.agents.critics import Trained
 from warprun.agents.normalization import ObservationNormalizer
 from warprun.agents.replay import Replay
