@@ -7,6 +7,7 @@ import torch
 
 from tests.agents.helpers import SPACES, close, environment, rollout
 from tests.agents.test_agents import make
+from warprun.agents.returns import Spread
 from warprun.engine.simd import COLUMNS
 
 
@@ -30,3 +31,5 @@ def test_rows_of_a_rollout_are_those_of_torch(n_envs: int, normalize_obs: bool, 
         found, expected = ours.batch(trajectory), theirs.batch(trajectory)
         close(found.advantage, expected.advantage, 1e-6)
         close(found.returns, expected.returns, 1e-6)
+        spread = torch.stack(found.spread), torch.stack(Spread.of(expected.advantage.double(), expected.returns.double()))
+        close(*spread, 1e-6)

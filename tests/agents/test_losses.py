@@ -8,8 +8,8 @@ import torch
 from tests.agents.helpers import Golden, close
 from warprun.agents.a2c import A2CLoss, a2c_loss
 from warprun.agents.distributions import evaluate, log_prob
-from warprun.agents.learner import normalize_advantage
 from warprun.agents.ppo import PPOLoss, ppo_loss
+from warprun.agents.returns import mean_and_variance, normalize_advantage
 from warprun.environment import Discrete
 
 PRECISIONS = [(torch.float64, 1e-10, 1e-8), (torch.float32, 1e-5, 1e-5)]
@@ -38,7 +38,7 @@ def ppo(g: dict[str, torch.Tensor], dtype: torch.dtype, logits: torch.Tensor, va
         value,
         old_log_prob,
         g["old_value"].to(dtype),
-        advantage if plain else normalize_advantage(advantage),
+        advantage if plain else normalize_advantage(advantage, *mean_and_variance(advantage)),
         g["ret"].to(dtype),
         clip=g["clip"].item(),
         clip_value=None if plain else g["clip"].item(),
@@ -55,7 +55,8 @@ def test_ppo(golden: Golden, dtype: torch.dtype, tolerance: float, gradient_tole
     names = ("loss", "pg_loss", "v_loss", "entropy", "approx_kl_k3", "clipfrac")
     for actual, name in zip(found, names, strict=True):
         close(actual, g[name], tolerance)
-    close(normalize_advantage(g["advantage"].to(dtype)), g["adv_norm"], tolerance)
+    advantage = g["advantage"].to(dtype)
+    close(normalize_advantage(advantage, *mean_and_variance(advantage)), g["adv_norm"], tolerance)
     found.loss.backward()
     close(logits.grad, g["grad_logits"], gradient_tolerance)  # type: ignore[arg-type]
     close(value.grad, g["grad_value"], gradient_tolerance)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.agents.helpers import Golden, close
-from warprun.agents.returns import explained_variance, gae, nstep, vtrace
+from warprun.agents.returns import Spread, explained_variance, gae, nstep, vtrace
 
 PRECISIONS = [(torch.float64, 1e-10), (torch.float32, 1e-5)]
 
@@ -61,8 +61,8 @@ def test_vtrace_advantage_bootstraps_from_the_next_value_where_truncated() -> No
 
 def test_explained_variance(golden: Golden) -> None:
     g = golden("misc")
-    close(explained_variance(g["ev_pred"], g["ev_true"]), g["explained_variance"])
+    close(explained_variance(Spread.of(g["ev_true"] - g["ev_pred"], g["ev_true"])), g["explained_variance"])
 
 
 def test_nothing_to_explain() -> None:
-    assert explained_variance(torch.tensor([1.0, 2.0]), torch.ones(2)) == 0
+    assert explained_variance(Spread.of(torch.tensor([1.0, 2.0]), torch.ones(2))) == 0

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from warprun.agents.config import A2CConfig
-from warprun.agents.learner import Batch, Learner, OnPolicyAgent, normalize_advantage
+from warprun.agents.learner import Batch, Learner, OnPolicyAgent
+from warprun.agents.returns import normalize_advantage
 
 
 class A2CLoss(NamedTuple):
@@ -57,7 +58,9 @@ class A2C(OnPolicyAgent[A2CConfig]):
     def learn_group(self, learner: Learner[A2CConfig], batch: Batch) -> dict[str, torch.Tensor]:
         """Train the policy of one group on the rows of a rollout; return its metrics."""
         config = learner.config
-        advantage = normalize_advantage(batch.advantage) if config.normalize_advantage else batch.advantage
+        advantage = batch.advantage
+        if config.normalize_advantage:
+            advantage = normalize_advantage(advantage, batch.spread.mean, batch.spread.variance)
 
         def loss(log_prob: torch.Tensor, entropy: torch.Tensor, value: torch.Tensor, rows: Batch) -> A2CLoss:
             return a2c_loss(log_prob, entropy, value, rows.advantage, rows.returns, config.value_coef, learner.entropy_coef)

@@ -9,17 +9,8 @@ import torch
 from torch import nn
 
 from warprun.agents.config import LayersConfig, OptimizerConfig
-from warprun.agents.networks import ACTIVATIONS, flatten_parameters
+from warprun.agents.networks import ACTIVATIONS, flatten_parameters, layers
 from warprun.agents.optimizers import OPTIMIZERS, clip_norm
-
-
-def layers(features: int, outputs: int, config: LayersConfig) -> nn.Sequential:
-    """Return fully connected layers from `features` to `outputs` numbers, the last one linear; torch's own first weights."""
-    made: list[nn.Module] = []
-    for size in config.hidden:
-        made += [nn.Linear(features, size), ACTIVATIONS[config.activation]()]
-        features = size
-    return nn.Sequential(*made, nn.Linear(features, outputs))
 
 
 class ChoiceValues(nn.Module):
@@ -27,7 +18,7 @@ class ChoiceValues(nn.Module):
 
     def __init__(self, features: int, choices: int, config: LayersConfig) -> None:
         super().__init__()
-        self.layers = layers(features, choices, config)
+        self.layers = layers(features, choices, config.hidden, config.activation)
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         """Return the values [B, choices] of `obs` [B, F]."""
@@ -39,7 +30,7 @@ class DuelingValues(nn.Module):
 
     def __init__(self, features: int, choices: int, config: LayersConfig) -> None:
         super().__init__()
-        self.trunk = layers(features, config.hidden[-1], LayersConfig(config.hidden[:-1], config.activation))
+        self.trunk = layers(features, config.hidden[-1], config.hidden[:-1], config.activation)
         self.activation = ACTIVATIONS[config.activation]()
         self.value = nn.Linear(config.hidden[-1], 1)
         self.advantage = nn.Linear(config.hidden[-1], choices)
@@ -56,7 +47,7 @@ class Actor(nn.Module):
 
     def __init__(self, features: int, components: int, config: LayersConfig) -> None:
         super().__init__()
-        self.layers = layers(features, components, config)
+        self.layers = layers(features, components, config.hidden, config.activation)
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         """Return the actions [B, C] of `obs` [B, F]."""
@@ -68,7 +59,7 @@ class Critics(nn.Module):
 
     def __init__(self, features: int, components: int, config: LayersConfig, count: int) -> None:
         super().__init__()
-        self.each = nn.ModuleList(layers(features + components, 1, config) for _ in range(count))
+        self.each = nn.ModuleList(layers(features + components, 1, config.hidden, config.activation) for _ in range(count))
 
     def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         """Return the values [count, B] of `action` [B, C] where `obs` [B, F] is seen."""

@@ -59,8 +59,6 @@ class Memory(NamedTuple):
     """[thread, block, row, COLUMNS]."""
     slopes: Any
     """The same for derivatives."""
-    spare: Any
-    """[thread, row, COLUMNS]."""
     columns: Any
     """[thread, CHOICES + 3 C, COLUMNS]: numbers of a column."""
     picked: Any
@@ -140,7 +138,6 @@ def share_of_gradient(share, shares, thread, network, nvec, rows, coefficients, 
             network.layers,
             memory.blocks[thread, :used],
             memory.slopes[thread, :used],
-            memory.spare[thread],
             memory.zeros,
             gradient,
         )
@@ -280,7 +277,6 @@ class FusedGradient:
         self.memory = Memory(
             blocks=zeros(self.threads.count, together, network.rows, COLUMNS),
             slopes=zeros(self.threads.count, together, network.rows, COLUMNS),
-            spare=zeros(self.threads.count, network.rows, COLUMNS),
             columns=zeros(self.threads.count, CHOICES + 3 * self.nvec.size, COLUMNS),
             picked=np.zeros((self.threads.count, COLUMNS), np.int64),
             zeros=zeros(network.rows),

@@ -25,7 +25,7 @@ class Net(NamedTuple):
     parameters: Any
     """[P]."""
     layers: Any
-    """[layer, 8] int64, see `warprun.engine.mlp`."""
+    """[layer, 7] int64, see `warprun.engine.mlp`."""
     outputs: Any
     """[outputs] int64: their rows in a block."""
     blocks: Any
@@ -43,8 +43,6 @@ class Memory(NamedTuple):
     """[thread, COLUMNS]."""
     choice: Any
     """[thread, COLUMNS] int64."""
-    spare: Any
-    """[thread, row, COLUMNS]: for slopes on their way."""
     zeros: Any
     """[row]."""
     terms: Any

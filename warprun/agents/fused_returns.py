@@ -1,4 +1,4 @@
-"""Next values and advantages of a rollout, a kernel each (CPU): torch would pass over memory a dozen times, on one thread.
+"""Next values and advantages of a rollout in kernels (CPU): torch would pass over memory a dozen times, on one thread.
 
 Columns are the actors of all environments, side by side; a part is COLUMNS of them, through all steps.
 """
@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from warprun.agents.returns import Spread
 from warprun.engine import compile as kernels  # sets up Numba, so it comes before numba itself
 from warprun.engine.mlp import Network, forward, normalize
 from warprun.engine.simd import COLUMNS
 from warprun.engine.threads import threads as threads_of_process
 from warprun.engine.trajectory import Trajectory
 
-float32 = np.float32
+float32, float64 = np.float32, np.float64
 
 
 class Steps(NamedTuple):
@@ -35,32 +36,41 @@ class Steps(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What threads write on, [thread, ...] each."""
+    """What threads write on, [thread, ...] each, and what parts give."""
 
     block: Any
     """[thread, row, COLUMNS] float32."""
+    following: Any
+    """[thread, T, COLUMNS] float32: V of the observation that each step led to."""
     cuts: Any
     """[thread, COLUMNS] int64: truncations so far in each column."""
     waiting: Any
     """[thread, COLUMNS] int64: where the values of the observations in the block belong."""
+    columns: Any
+    """[thread, SUMS, COLUMNS] float64: sums of a column."""
+    sums: Any
+    """[part, SUMS] float64."""
 
 
-def next_values_of_part(part, thread, network, steps, out, memory):
-    """Write V of the observation that each step led to, `out` [T, R]: where truncated the final one, where terminated 0."""
-    horizon, total = out.shape
+ADVANTAGE, ADVANTAGE_SQUARE, RETURNS, RETURNS_SQUARE = 0, 1, 2, 3
+SUMS = 4
+
+
+def follow(part, thread, network, steps, memory):
+    """Return V of the observation that each step of a part led to, [T, COLUMNS]: where truncated the final one, where terminated 0."""
+    horizon, total = steps.value.shape
     begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
     n = end - begin
-    flat = out.reshape(out.size)
-    block, cuts, waiting = memory.block[thread], memory.cuts[thread], memory.waiting[thread]
+    out, block, cuts, waiting = memory.following[thread], memory.block[thread], memory.cuts[thread], memory.waiting[thread]
     # Views from 0 on: where LLVM knows that no index is negative, it vectorises.
     for t in range(horizon - 1):
-        row, value = out[t, begin:end], steps.value[t + 1, begin:end]
-        for c in range(row.size):
+        row, value = out[t], steps.value[t + 1, begin:end]
+        for c in range(value.size):
             row[c] = value[c]
     for c in range(n):
         hold(steps.obs, begin + c, block, c)
-        waiting[c] = (horizon - 1) * total + begin + c
-    put_values(network, block, waiting, n, flat)
+        waiting[c] = (horizon - 1) * COLUMNS + c
+    put_values(network, block, waiting, n, out)
     # Final observations are few and far between, so they wait until a block is full.
     cuts[:] = 0
     count = 0
@@ -69,18 +79,19 @@ def next_values_of_part(part, thread, network, steps, out, memory):
         for c in range(truncated.size):
             if truncated[c]:
                 hold(steps.final_obs, cuts[c] * total + begin + c, block, count)
-                waiting[count] = t * total + begin + c
+                waiting[count] = t * COLUMNS + c
                 cuts[c] += 1
                 count += 1
                 if count == COLUMNS:
-                    put_values(network, block, waiting, count, flat)
+                    put_values(network, block, waiting, count, out)
                     count = 0
     if count > 0:
-        put_values(network, block, waiting, count, flat)
+        put_values(network, block, waiting, count, out)
     for t in range(horizon):
-        row, terminated = out[t, begin:end], steps.terminated[t, begin:end]
-        for c in range(row.size):
+        row, terminated = out[t], steps.terminated[t, begin:end]
+        for c in range(terminated.size):
             row[c] = float32(0.0) if terminated[c] else row[c]
+    return out
 
 
 def hold(obs, row, block, column):
@@ -89,30 +100,49 @@ def hold(obs, row, block, column):
         block[f, column] = obs[row, f]
 
 
-def put_values(network, block, waiting, count, flat):
-    """Put the values of the first `count` observations in `block` where they belong."""
+def put_values(network, block, waiting, count, out):
+    """Put the values of the first `count` observations in `block` where they belong in `out` [T, COLUMNS]."""
+    flat = out.reshape(out.size)
     normalize(network.mean, network.scale, block)
     forward(network.parameters, network.layers, block)
     for c in range(count):
         flat[waiting[c]] = block[network.value_row, c]
 
 
-def advantages_of_part(part, steps, reward, next_value, gamma, gae_lambda, advantage, returns):
-    """Write A_t = delta_t + gamma lambda A_t+1 and A_t + V_t, [T, R]; Schulman et al. 2016, eq. 16."""
+def next_values_of_part(part, thread, network, steps, next_value, memory):
+    """Write what `follow` gives to `next_value` [T, R]."""
+    following = follow(part, thread, network, steps, memory)
+    begin, end = part * COLUMNS, min((part + 1) * COLUMNS, next_value.shape[1])
+    next_value[:, begin:end] = following[:, : end - begin]
+
+
+def advantages_of_part(part, thread, network, steps, reward, gamma, gae_lambda, advantage, returns, memory):
+    """Write A_t = delta_t + gamma lambda A_t+1 and A_t + V_t, [T, R], and their sums; Schulman et al. 2016, eq. 16."""
+    next_value = follow(part, thread, network, steps, memory)
     horizon, total = advantage.shape
-    # Views from 0 on: where LLVM knows that no index is negative, it vectorises.
     begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
+    sums = memory.columns[thread]
+    sums[:] = 0.0
     after = np.zeros(COLUMNS, np.float32)
     decay = gamma * gae_lambda
     for t in range(horizon - 1, -1, -1):
         terminated, truncated, value = steps.terminated[t, begin:end], steps.truncated[t, begin:end], steps.value[t, begin:end]
-        rewards, following = reward[t, begin:end], next_value[t, begin:end]
+        rewards, following = reward[t, begin:end], next_value[t]
         to_advantage, to_returns = advantage[t, begin:end], returns[t, begin:end]
         for c in range(value.size):
             delta = rewards[c] + gamma * following[c] - value[c]
             after[c] = delta + (float32(0.0) if terminated[c] | truncated[c] else decay * after[c])
             to_advantage[c] = after[c]
             to_returns[c] = after[c] + value[c]
+        # float64, for the variance may be small beside the mean.
+        for c in range(value.size):
+            a, r = float64(to_advantage[c]), float64(to_returns[c])
+            sums[ADVANTAGE, c] += a
+            sums[ADVANTAGE_SQUARE, c] += a * a
+            sums[RETURNS, c] += r
+            sums[RETURNS_SQUARE, c] += r * r
+    for k in range(SUMS):
+        memory.sums[part, k] = np.sum(sums[k])
 
 
 SOURCE = '''"""Next values and advantages; written by warprun."""
@@ -121,49 +151,59 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True, **FLAGS)
-def next_values(first, last, thread, network, steps, out, memory):
+def next_values(first, last, thread, network, steps, next_value, memory):
     for part in range(first, last):
-        next_values_of_part(part, thread, network, steps, out, memory)
+        next_values_of_part(part, thread, network, steps, next_value, memory)
 
 
 @njit(nogil=True, cache=True, **FLAGS)
-def advantages(first, last, steps, reward, next_value, gamma, gae_lambda, advantage, returns):
+def advantages(first, last, thread, network, steps, reward, gamma, gae_lambda, advantage, returns, memory):
     for part in range(first, last):
-        advantages_of_part(part, steps, reward, next_value, gamma, gae_lambda, advantage, returns)
+        advantages_of_part(part, thread, network, steps, reward, gamma, gae_lambda, advantage, returns, memory)
 '''
 
 
 class FusedReturns:
-    """Computes next values and advantages with one network; the memory for it is taken once."""
+    """Computes next values and advantages with one network."""
 
     def __init__(self, network: Network, threads: int) -> None:
         self.network = network
         self.threads = threads_of_process(threads)
         functions = {"next_values_of_part": next_values_of_part, "advantages_of_part": advantages_of_part}
         self.module = kernels.load_module("returns", SOURCE, functions | {"FLAGS": kernels.FLAGS})
-        places = (self.threads.count, COLUMNS)
-        self.memory = Memory(
-            block=np.zeros((self.threads.count, network.rows, COLUMNS), np.float32),
-            cuts=np.zeros(places, np.int64),
-            waiting=np.zeros(places, np.int64),
-        )
+        self.memory: Memory | None = None
+        """Taken at the first rollout, which has the horizon."""
 
     def next_value(self, trajectory: Trajectory, name: str) -> torch.Tensor:
         """Return V of the observation that each step of group `name` led to, [T, N, A]."""
         steps, out = _steps(trajectory, name), torch.empty_like(trajectory.groups[name].value)
-        given = (self.network, steps, out.flatten(1).numpy(), self.memory)
+        given = (self.network, steps, out.flatten(1).numpy(), self._memory(steps))
         self.threads.share(lambda first, last, n: self.module.next_values(first, last, n, *given), _parts(steps))
         return out
 
     def gae(
-        self, trajectory: Trajectory, name: str, reward: torch.Tensor, next_value: torch.Tensor, gamma: float, gae_lambda: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (advantage, return = advantage + value), [T, N, A], as `returns.gae` does."""
+        self, trajectory: Trajectory, name: str, reward: torch.Tensor, gamma: float, gae_lambda: float
+    ) -> tuple[torch.Tensor, torch.Tensor, Spread]:
+        """Return (advantage, return = advantage + value), [T, N, A], as `returns.gae` does, and their spread."""
         steps, advantage, returns = _steps(trajectory, name), torch.empty_like(reward), torch.empty_like(reward)
-        of_rows = (reward.contiguous().flatten(1).numpy(), next_value.flatten(1).numpy(), np.float32(gamma), np.float32(gae_lambda))
-        given = (steps, *of_rows, advantage.flatten(1).numpy(), returns.flatten(1).numpy())
-        self.threads.share(lambda first, last, _: self.module.advantages(first, last, *given), _parts(steps))
-        return advantage, returns
+        memory = self._memory(steps)
+        of_rows = (reward.contiguous().flatten(1).numpy(), np.float32(gamma), np.float32(gae_lambda))
+        given = (self.network, steps, *of_rows, advantage.flatten(1).numpy(), returns.flatten(1).numpy(), memory)
+        self.threads.share(lambda first, last, n: self.module.advantages(first, last, n, *given), _parts(steps))
+        return advantage, returns, Spread.of_sums(torch.from_numpy(memory.sums).sum(0), reward.numel())
+
+    def _memory(self, steps: Steps) -> Memory:
+        threads, horizon, parts = self.threads.count, len(steps.value), _parts(steps)
+        if self.memory is None or self.memory.following.shape[1] != horizon or len(self.memory.sums) != parts:
+            self.memory = Memory(
+                block=np.zeros((threads, self.network.rows, COLUMNS), np.float32),
+                following=np.zeros((threads, horizon, COLUMNS), np.float32),
+                cuts=np.zeros((threads, COLUMNS), np.int64),
+                waiting=np.zeros((threads, COLUMNS), np.int64),
+                columns=np.zeros((threads, SUMS, COLUMNS)),
+                sums=np.zeros((parts, SUMS)),
+            )
+        return self.memory
 
 
 def _steps(trajectory: Trajectory, name: str) -> Steps:

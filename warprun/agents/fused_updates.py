@@ -55,7 +55,7 @@ def backward_share(net, thread, used, memory, gradient):
     """Fill the gradient of a share from its blocks."""
     gradient[:] = float32(0.0)
     blocks, slopes = net.blocks[thread, :used], net.slopes[thread, :used]
-    backward(net.parameters, net.layers, blocks, slopes, memory.spare[thread], memory.zeros, gradient)
+    backward(net.parameters, net.layers, blocks, slopes, memory.zeros, gradient)
 
 
 def adam_step(gradients, adam, rate, max_norm, tau):
@@ -135,7 +135,6 @@ class FusedUpdates:
         self.memory = Memory(
             target=np.zeros((count, COLUMNS), np.float32),
             choice=np.zeros((count, COLUMNS), np.int64),
-            spare=np.zeros((count, rows, COLUMNS), np.float32),
             zeros=np.zeros(rows, np.float32),
             terms=np.zeros((self.shares, 2)),
             error=np.zeros(batch_size, np.float32),

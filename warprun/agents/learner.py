@@ -15,7 +15,7 @@ from warprun.agents.fused_returns import FusedReturns
 from warprun.agents.normalization import RewardNormalizer
 from warprun.agents.optimizers import OPTIMIZERS, clip_norm
 from warprun.agents.policy import Policy
-from warprun.agents.returns import explained_variance, gae, nstep
+from warprun.agents.returns import Spread, explained_variance, gae, nstep
 from warprun.agents.slices import Slices
 from warprun.engine.mlp import Network
 from warprun.engine.trajectory import Trajectory
@@ -46,10 +46,12 @@ class Batch(NamedTuple):
     """[R]."""
     returns: torch.Tensor
     """[R]: what the value should be."""
+    spread: Spread
+    """Of the whole rollout's advantages and returns."""
 
     def rows(self, index: slice | torch.Tensor) -> Batch:
         """Return the rows that `index` picks: views for a slice, copies for a tensor of row numbers."""
-        return Batch(*(None if tensor is None else tensor[index] for tensor in self))  # type: ignore[arg-type]
+        return Batch(*(None if tensor is None else tensor[index] for tensor in self[:-1]), self.spread)  # type: ignore[arg-type, call-arg]
 
 
 class Fused(NamedTuple):
@@ -87,17 +89,20 @@ class Learner(Generic[C]):
         group, config = trajectory.groups[self.name], self.config
         terminated, truncated = trajectory.terminated[..., None], trajectory.truncated[..., None]
         reward = self.reward_normalizer(group.reward, terminated | truncated) if self.reward_normalizer else group.reward
-        following = self.next_value(trajectory)
         if config.advantage == "gae" and self.fused:
-            advantage, returns = self.fused.returns.gae(trajectory, self.name, reward, following, config.gamma, config.gae_lambda)
-        elif config.advantage == "gae":
-            advantage, returns = gae(reward, group.value, following, terminated, truncated, config.gamma, config.gae_lambda)
+            advantage, returns, spread = self.fused.returns.gae(trajectory, self.name, reward, config.gamma, config.gae_lambda)
         else:
-            returns = nstep(reward, following, terminated, truncated, config.gamma, config.n_step)
-            advantage = returns - group.value
+            following = self.next_value(trajectory)
+            if config.advantage == "gae":
+                advantage, returns = gae(reward, group.value, following, terminated, truncated, config.gamma, config.gae_lambda)
+            else:
+                returns = nstep(reward, following, terminated, truncated, config.gamma, config.n_step)
+                advantage = returns - group.value
+            spread = Spread.of(advantage, returns)
         mask = None if group.mask is None else group.mask[:-1].flatten(0, 2)
         obs, action = group.obs[:-1].flatten(0, 2), group.action.flatten(0, 2)
-        return Batch(obs, mask, action, group.log_prob.flatten(), group.value.flatten(), advantage.flatten(), returns.flatten())
+        log_prob, value = group.log_prob.flatten(), group.value.flatten()
+        return Batch(obs, mask, action, log_prob, value, advantage.flatten(), returns.flatten(), spread)
 
     def next_value(self, trajectory: Trajectory) -> torch.Tensor:
         """Return V of the observation that each step led to, [T, N, A]: where truncated the final one, where terminated 0."""
@@ -161,7 +166,7 @@ class Learner(Generic[C]):
     def report(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the metrics that every update has."""
         return {
-            "explained_variance": explained_variance(batch.value, batch.returns),
+            "explained_variance": explained_variance(batch.spread),
             "learning_rate": self.learning_rate.clone(),
         }
 
@@ -280,14 +285,6 @@ class OnPolicyAgent(Generic[C]):
             if name.endswith(RETURNS):
                 tensor.resize_(state[name].shape)
             tensor.copy_(state[name])
-
-
-def normalize_advantage(advantage: torch.Tensor) -> torch.Tensor:
-    """Return `advantage` [R] with mean 0 and (unbiased) standard deviation 1."""
-    if len(advantage) < 2:
-        raise UserError("agent.normalize_advantage=true needs at least 2 rows (horizon x n_envs x actors) in each gradient step")
-    centered = advantage - advantage.mean()
-    return centered / ((centered.dot(centered) / (len(advantage) - 1)).sqrt_() + 1e-8)  # torch.std takes three times as long on CPU
 
 
 def _linear(start: float, end: float | None, progress: float) -> float:

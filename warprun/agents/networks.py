@@ -8,56 +8,59 @@ parameters of the policy that do not depend on the observation, so no network ne
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
-import numpy as np
 import torch
 from torch import nn
 
 from warprun.agents.config import NetworkConfig
-from warprun.engine.mlp import ACTIVATIONS as KERNEL_ACTIVATIONS
-from warprun.engine.mlp import LINEAR, Layer
 from warprun.errors import UserError
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}
 
 
+def layers(features: int, outputs: int, hidden: Sequence[int], activation: str) -> nn.Sequential:
+    """Return fully connected layers from `features` to `outputs` numbers, the last one linear; torch's own first weights."""
+    made: list[nn.Module] = []
+    for size in hidden:
+        made += [nn.Linear(features, size), ACTIVATIONS[activation]()]
+        features = size
+    return nn.Sequential(*made, nn.Linear(features, outputs))
+
+
 class Mlp(nn.Module):
-    """Fully connected layers; `config.shared`: one trunk under both heads, or a trunk each."""
+    """Fully connected layers; `config.shared`: one network gives the policy's output and, last, the value, or a network each."""
 
     def __init__(self, features: int, outputs: int, config: NetworkConfig) -> None:
         super().__init__()
-        width = config.hidden[-1]
-        self.activation = config.activation
-        self.policy_trunk = _trunk(features, config)
-        self.policy_head = nn.Linear(width, outputs)
-        self.value_trunk = None if config.shared else _trunk(features, config)
-        self.value_head = nn.Linear(width, 1)
+        self.outputs = outputs
+        self.policy = layers(features, outputs + int(config.shared), config.hidden, config.activation)
+        self.value = None if config.shared else layers(features, 1, config.hidden, config.activation)
         if config.orthogonal:
             self._start_orthogonal()
 
     def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (policy_output [B, outputs], value [B]) of `obs` [B, features]."""
-        hidden = self.policy_trunk(obs)
-        value_hidden = hidden if self.value_trunk is None else self.value_trunk(obs)
-        return self.policy_head(hidden), self.value_head(value_hidden).squeeze(-1)
+        output = self.policy(obs)
+        value = output[..., self.outputs :] if self.value is None else self.value(obs)
+        return output[..., : self.outputs], value.squeeze(-1)
 
     def _start_orthogonal(self) -> None:
-        # Andrychowicz et al. 2021: a small last policy layer starts near the uniform policy, which matters most.
-        gains = {self.policy_head: 0.01, self.value_head: 1.0}
-        for layer in self.modules():
-            if isinstance(layer, nn.Linear):
-                nn.init.orthogonal_(layer.weight, gains.get(layer, math.sqrt(2)))
+        networks = [linear(part) for part in (self.policy, self.value) if part is not None]
+        for *hidden, last in networks:
+            for layer in hidden:
+                nn.init.orthogonal_(layer.weight, math.sqrt(2))
+            for layer in (*hidden, last):
                 nn.init.zeros_(layer.bias)
+        # Andrychowicz et al. 2021: a small last policy layer starts near the uniform policy, which matters most.
+        nn.init.orthogonal_(networks[0][-1].weight[: self.outputs], 0.01)
+        nn.init.orthogonal_(networks[-1][-1].weight[-1:], 1.0)
 
 
-def _trunk(features: int, config: NetworkConfig) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for size in config.hidden:
-        layers += [nn.Linear(features, size), ACTIVATIONS[config.activation]()]
-        features = size
-    return nn.Sequential(*layers)
+def linear(part: nn.Module) -> list[nn.Linear]:
+    """Return the linear layers of `part`, in their order."""
+    return [layer for layer in part.modules() if isinstance(layer, nn.Linear)]
 
 
 NetworkMaker = Callable[[int, int, NetworkConfig], nn.Module]
@@ -90,35 +93,6 @@ def flatten_parameters(module: nn.Module) -> torch.Tensor:
     for p, values in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
         p.data = values.view_as(p)
     return flat
-
-
-def layer_table(network: Mlp, parameters: torch.Tensor) -> tuple[np.ndarray, int]:
-    """Return the layers [layer, 8] of `network` as `warprun.engine.mlp` takes them, and the rows of a block.
-
-    `parameters` is the flat tensor that the layers are views of. The policy's outputs and the value are the last rows.
-    """
-    trunks = [network.policy_trunk] + ([network.value_trunk] if network.value_trunk is not None else [])
-    first = trunks[0][0]
-    assert isinstance(first, nn.Linear)
-    row = first.in_features
-    table: list[Layer] = []
-
-    def add(linear: nn.Linear, in_row: int, out_row: int, activation: int, adds: int = 0) -> None:
-        at = [(p.data_ptr() - parameters.data_ptr()) // parameters.element_size() for p in (linear.weight, linear.bias)]
-        table.append(Layer(at[0], at[1], linear.in_features, linear.out_features, in_row, out_row, activation, adds))
-
-    ends = []
-    for trunk in trunks:
-        in_row = 0
-        for linear in (layer for layer in trunk if isinstance(layer, nn.Linear)):
-            add(linear, in_row, row, KERNEL_ACTIVATIONS[network.activation])
-            in_row, row = row, row + linear.out_features
-        ends.append(in_row)
-    # The table is gone through backwards for slopes: the value head is first to write those of a shared trunk, the policy's adds to them.
-    outputs = network.policy_head.out_features
-    add(network.policy_head, ends[0], row, LINEAR, adds=int(len(trunks) == 1))
-    add(network.value_head, ends[-1], row + outputs, LINEAR)
-    return np.array(table, np.int64), row + outputs + 1
 
 
 def _maker(name: str) -> NetworkMaker:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import nn
 
 from warprun.agents.config import NetworkConfig
-from warprun.agents.fused_actor import for_kernels
-from warprun.agents.networks import Mlp, flatten_parameters, layer_table, make_network
+from warprun.agents.fused_actor import for_kernels, policy_layers
+from warprun.agents.networks import Mlp, flatten_parameters, make_network
 from warprun.agents.normalization import ObservationNormalizer, moments
 from warprun.agents.slices import Slices
-from warprun.engine.mlp import ACTIVATIONS, Network
+from warprun.engine.mlp import Network
 from warprun.environment import Box, Group
 
 
@@ -75,13 +76,15 @@ class Policy:
     def fused(self) -> Network | None:
         """Return the network as the fused kernels take it, sharing its parameters; None where they cannot run it."""
         network = self.network
-        if type(network) is not Mlp or network.activation not in ACTIVATIONS:
+        if type(network) is not Mlp:
             return None
-        layers, rows = layer_table(network, self.parameters)
-        outputs = network.policy_head.out_features
+        layers = policy_layers(network, self.parameters)
+        if layers is None:
+            return None
+        rows, outputs = layers[-1].out_row + layers[-1].n_out, network.outputs
         log_std = self.parameters.numel() - (outputs if isinstance(self.space, Box) else 0)
         flat, mean, scale = for_kernels(self.parameters, self.normalizer)
-        return Network(flat, layers, rows - outputs - 1, rows - 1, rows, log_std, mean, scale)
+        return Network(flat, np.array(layers, np.int64), rows - outputs - 1, rows - 1, rows, log_std, mean, scale)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from warprun.agents.config import PPOConfig
-from warprun.agents.learner import Batch, Learner, OnPolicyAgent, normalize_advantage
+from warprun.agents.learner import Batch, Learner, OnPolicyAgent
+from warprun.agents.returns import mean_and_variance, normalize_advantage
 from warprun.agents.shuffle import permutation
 from warprun.agents.slices import split
 from warprun.errors import UserError
@@ -123,7 +124,7 @@ class PPO(OnPolicyAgent[PPOConfig]):
         config = learner.config
         advantage = batch.advantage[order]
         if config.normalize_advantage:
-            advantage = normalize_advantage(advantage)
+            advantage = normalize_advantage(advantage, *mean_and_variance(advantage))
 
         def loss(log_prob: torch.Tensor, entropy: torch.Tensor, value: torch.Tensor, rows: Batch) -> PPOLoss:
             return ppo_loss(

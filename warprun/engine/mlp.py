@@ -16,7 +16,6 @@ from warprun.math import tanh
 float32 = np.float32
 
 LINEAR, TANH, RELU = 0, 1, 2
-ACTIVATIONS = {"tanh": TANH, "relu": RELU}
 
 
 class Layer(NamedTuple):
@@ -31,8 +30,6 @@ class Layer(NamedTuple):
     """First row of the inputs in a block; 0 is the observation."""
     out_row: int
     activation: int
-    adds: int
-    """1 where another layer, later in the table, reads the same input: slopes of both add up."""
 
 
 class Network(NamedTuple):
@@ -41,7 +38,7 @@ class Network(NamedTuple):
     parameters: np.ndarray
     """[P] float32, shared with torch."""
     layers: np.ndarray
-    """[layer, 8] int64, see Layer."""
+    """[layer, 7] int64, see Layer."""
     policy_row: int
     """First row of the policy's outputs in a block."""
     value_row: int
@@ -70,14 +67,14 @@ def forward(parameters, layers, block):
                 out[m] = max(out[m], float32(0.0))
 
 
-def backward(parameters, layers, blocks, slopes, spare, zeros, gradient):
+def backward(parameters, layers, blocks, slopes, zeros, gradient):
     """Add the gradient of the parameters to `gradient` [P].
 
     `blocks` and `slopes` are [block, rows, COLUMNS]: activations, and the loss's derivatives, given for the outputs and filled here for
-    hidden layers. `spare` [rows, COLUMNS] is for slopes on their way, `zeros` has a 0 for every row.
+    hidden layers. `zeros` has a 0 for every row.
     """
     stride = blocks.shape[1] * COLUMNS
-    all_in, all_slopes, flat_spare = blocks.reshape(blocks.size), slopes.reshape(slopes.size), spare.reshape(spare.size)
+    all_in, all_slopes = blocks.reshape(blocks.size), slopes.reshape(slopes.size)
     for n in range(layers.shape[0] - 1, -1, -1):
         weight, bias, n_in, n_out = layers[n, 0], layers[n, 1], layers[n, 2], layers[n, 3]
         in_row, out_row = layers[n, 4], layers[n, 5]
@@ -91,12 +88,7 @@ def backward(parameters, layers, blocks, slopes, spare, zeros, gradient):
             for b in range(blocks.shape[0]):
                 slope = all_slopes[b * stride + out_row * COLUMNS :]
                 into = all_slopes[b * stride + in_row * COLUMNS : b * stride + (in_row + n_in) * COLUMNS]
-                if layers[n, 7] == 0:
-                    multiply(parameters[weight:], 1, n_in, zeros, slope, into, n_in, n_out)
-                else:
-                    multiply(parameters[weight:], 1, n_in, zeros, slope, flat_spare, n_in, n_out)
-                    for m in range(into.size):
-                        into[m] += flat_spare[m]
+                multiply(parameters[weight:], 1, n_in, zeros, slope, into, n_in, n_out)
 
 
 def backward_to_input(parameters, layers, block, slopes, zeros):

@@ -59,7 +59,7 @@ def multiply(typing: Any, w: Any, row_stride: Any, sum_stride: Any, start: Any, 
         k = _Writer(builder)
         w, start, x, y = (_data(context, builder, signature.args[n], values[n]) for n in (0, 3, 4, 5))
         row_stride, sum_stride, rows, terms = values[1], values[2], values[6], values[7]
-        for first, height in k.row_blocks(rows):
+        for first, height in k.blocks(rows, (ROWS, 2, 1)):
             for column in range(0, COLUMNS, WIDTH * VECTORS):
                 row = [k.add(first, r) for r in range(height)]
                 begin = [k.splat(k.number(start, j)) for j in row]
@@ -92,8 +92,8 @@ def outer(typing: Any, g: Any, dy: Any, dy_stride: Any, x: Any, x_stride: Any, r
         k = _Writer(builder)
         g, dy, x = (_data(context, builder, signature.args[n], values[n]) for n in (0, 1, 3))
         dy_stride, x_stride, rows, terms, blocks = values[2], values[4], values[5], values[6], values[7]
-        for j, height in k.row_blocks(rows):
-            for i_, breadth in k.row_blocks(terms):
+        for j, height in k.blocks(rows, (ROWS, 2, 1)):
+            for i_, breadth in k.blocks(terms, (ROWS, 1)):
                 sums = [[k.variable(k.zero) for _ in range(breadth)] for _ in range(height)]
                 with cgutils.for_range(builder, blocks) as loop:
                     dy_at = builder.add(builder.mul(loop.index, dy_stride), builder.mul(j, _INDEX(COLUMNS)))
@@ -123,7 +123,7 @@ def add_row_sums(typing: Any, g: Any, x: Any, stride: Any, rows: Any, blocks: An
         k = _Writer(builder)
         g, x = (_data(context, builder, signature.args[n], values[n]) for n in (0, 1))
         stride, rows, blocks = values[2:]
-        for j, height in k.row_blocks(rows):
+        for j, height in k.blocks(rows, (ROWS, 2, 1)):
             sums = [k.variable(k.zero) for _ in range(height)]
             with cgutils.for_range(builder, blocks) as loop:
                 at = builder.add(builder.mul(loop.index, stride), builder.mul(j, _INDEX(COLUMNS)))
@@ -143,13 +143,14 @@ class _Writer:
         self.builder = builder
         self.zero = ir.Constant(_VECTOR, [0.0] * WIDTH)
 
-    def row_blocks(self, count: Any) -> Iterator[tuple[Any, int]]:
-        """Yield inside a loop over blocks of ROWS rows, then inside one over the rows that are left, with the first row's index."""
-        b = self.builder
-        whole = b.mul(b.udiv(count, _INDEX(ROWS)), _INDEX(ROWS))
-        for begin, end, height in ((_INDEX(0), whole, ROWS), (whole, count, 1)):
+    def blocks(self, count: Any, heights: tuple[int, ...]) -> Iterator[tuple[Any, int]]:
+        """Yield (first row, height) inside loops over blocks of rows: for each of `heights` in turn, what the one before has left."""
+        b, begin = self.builder, _INDEX(0)
+        for height in heights:
+            end = b.mul(b.udiv(count, _INDEX(height)), _INDEX(height))
             with cgutils.for_range_slice(b, begin, end, _INDEX(height), intp=_INDEX) as (index, _):
                 yield index, height
+            begin = end
 
     def splat(self, number: Any) -> Any:
         b, undefined = self.builder, ir.Constant(_VECTOR, ir.Undefined)
