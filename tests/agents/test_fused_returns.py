@@ -11,7 +11,7 @@ from warprun.agents.returns import Spread
 from warprun.engine.simd import COLUMNS
 
 
-@pytest.mark.parametrize("n_envs", [1, 5, COLUMNS + 3])
+@pytest.mark.parametrize("n_envs", [1, 5, COLUMNS + 3, 5 * COLUMNS])
 @pytest.mark.parametrize("normalize_obs", [False, True])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_rows_of_a_rollout_are_those_of_torch(n_envs: int, normalize_obs: bool, threads: int) -> None:

@@ -1,6 +1,6 @@
 """Next values and advantages of a rollout in kernels (CPU): torch would pass over memory a dozen times, on one thread.
 
-Columns are the actors of all environments, side by side; a part is COLUMNS of them, through all steps.
+Columns are the actors of all environments, side by side; a part is PART of them, through all steps.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from warprun.engine.threads import threads as threads_of_process
 from warprun.engine.trajectory import Trajectory
 
 float32, float64 = np.float32, np.float64
+
+PART = 4 * COLUMNS
+"""Wide enough for the processor to fetch ahead in every row, and few enough that an advantage finds its step still in cache."""
 
 
 class Steps(NamedTuple):
@@ -41,13 +44,13 @@ class Memory(NamedTuple):
     block: Any
     """[thread, row, COLUMNS] float32."""
     following: Any
-    """[thread, T, COLUMNS] float32: V of the observation that each step led to."""
+    """[thread, T, PART] float32: V of the observation that each step led to."""
     cuts: Any
-    """[thread, COLUMNS] int64: truncations so far in each column."""
+    """[thread, PART] int64: truncations so far in each column."""
     waiting: Any
-    """[thread, COLUMNS] int64: where the values of the observations in the block belong."""
+    """[thread, COLUMNS] int64: where in `following` the values of the observations in the block belong."""
     columns: Any
-    """[thread, SUMS, COLUMNS] float64: sums of a column."""
+    """[thread, SUMS, PART] float64: sums of a column."""
     sums: Any
     """[part, SUMS] float64."""
 
@@ -57,34 +60,30 @@ SUMS = 4
 
 
 def follow(part, thread, network, steps, memory):
-    """Return V of the observation that each step of a part led to, [T, COLUMNS]: where truncated the final one, where terminated 0."""
+    """Return V of the observation that each step of a part led to, [T, PART]: where truncated the final one, where terminated 0."""
     horizon, total = steps.value.shape
-    begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
-    n = end - begin
+    begin, end = part * PART, min((part + 1) * PART, total)
     out, block, cuts, waiting = memory.following[thread], memory.block[thread], memory.cuts[thread], memory.waiting[thread]
     # Views from 0 on: where LLVM knows that no index is negative, it vectorises.
     for t in range(horizon - 1):
         row, value = out[t], steps.value[t + 1, begin:end]
         for c in range(value.size):
             row[c] = value[c]
-    for c in range(n):
-        hold(steps.obs, begin + c, block, c)
-        waiting[c] = (horizon - 1) * COLUMNS + c
-    put_values(network, block, waiting, n, out)
-    # Final observations are few and far between, so they wait until a block is full.
-    cuts[:] = 0
+    # Observations wait until a block is full: final ones are few and far between.
     count = 0
+    for c in range(end - begin):
+        hold(steps.obs, begin + c, block, count)
+        waiting[count] = (horizon - 1) * PART + c
+        count = put_if_full(network, block, waiting, count + 1, out)
+    cuts[:] = 0
     for t in range(horizon):
         truncated = steps.truncated[t, begin:end]
         for c in range(truncated.size):
             if truncated[c]:
                 hold(steps.final_obs, cuts[c] * total + begin + c, block, count)
-                waiting[count] = t * COLUMNS + c
+                waiting[count] = t * PART + c
                 cuts[c] += 1
-                count += 1
-                if count == COLUMNS:
-                    put_values(network, block, waiting, count, out)
-                    count = 0
+                count = put_if_full(network, block, waiting, count + 1, out)
     if count > 0:
         put_values(network, block, waiting, count, out)
     for t in range(horizon):
@@ -100,8 +99,16 @@ def hold(obs, row, block, column):
         block[f, column] = obs[row, f]
 
 
+def put_if_full(network, block, waiting, count, out):
+    """Put the values of `count` observations where they belong if the block has no room for more; return how many wait then."""
+    if count < COLUMNS:
+        return count
+    put_values(network, block, waiting, count, out)
+    return 0
+
+
 def put_values(network, block, waiting, count, out):
-    """Put the values of the first `count` observations in `block` where they belong in `out` [T, COLUMNS]."""
+    """Put the values of the first `count` observations in `block` where they belong in `out` [T, PART]."""
     flat = out.reshape(out.size)
     normalize(network.mean, network.scale, block)
     forward(network.parameters, network.layers, block)
@@ -112,7 +119,7 @@ def put_values(network, block, waiting, count, out):
 def next_values_of_part(part, thread, network, steps, next_value, memory):
     """Write what `follow` gives to `next_value` [T, R]."""
     following = follow(part, thread, network, steps, memory)
-    begin, end = part * COLUMNS, min((part + 1) * COLUMNS, next_value.shape[1])
+    begin, end = part * PART, min((part + 1) * PART, next_value.shape[1])
     next_value[:, begin:end] = following[:, : end - begin]
 
 
@@ -120,10 +127,10 @@ def advantages_of_part(part, thread, network, steps, reward, gamma, gae_lambda, 
     """Write A_t = delta_t + gamma lambda A_t+1 and A_t + V_t, [T, R], and their sums; Schulman et al. 2016, eq. 16."""
     next_value = follow(part, thread, network, steps, memory)
     horizon, total = advantage.shape
-    begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
+    begin, end = part * PART, min((part + 1) * PART, total)
     sums = memory.columns[thread]
     sums[:] = 0.0
-    after = np.zeros(COLUMNS, np.float32)
+    after = np.zeros(PART, np.float32)
     decay = gamma * gae_lambda
     for t in range(horizon - 1, -1, -1):
         terminated, truncated, value = steps.terminated[t, begin:end], steps.truncated[t, begin:end], steps.value[t, begin:end]
@@ -197,10 +204,10 @@ class FusedReturns:
         if self.memory is None or self.memory.following.shape[1] != horizon or len(self.memory.sums) != parts:
             self.memory = Memory(
                 block=np.zeros((threads, self.network.rows, COLUMNS), np.float32),
-                following=np.zeros((threads, horizon, COLUMNS), np.float32),
-                cuts=np.zeros((threads, COLUMNS), np.int64),
+                following=np.zeros((threads, horizon, PART), np.float32),
+                cuts=np.zeros((threads, PART), np.int64),
                 waiting=np.zeros((threads, COLUMNS), np.int64),
-                columns=np.zeros((threads, SUMS, COLUMNS)),
+                columns=np.zeros((threads, SUMS, PART)),
                 sums=np.zeros((parts, SUMS)),
             )
         return self.memory
@@ -220,4 +227,4 @@ def _steps(trajectory: Trajectory, name: str) -> Steps:
 
 
 def _parts(steps: Steps) -> int:
-    return -(-steps.value.shape[1] // COLUMNS)
+    return -(-steps.value.shape[1] // PART)
