@@ -15,6 +15,7 @@ from warprun.agents.a2c import A2C, a2c_loss
 from warprun.agents.config import A2CConfig, NetworkConfig, PPOConfig
 from warprun.agents.learner import Batch, Learner
 from warprun.agents.ppo import PPO, ppo_loss
+from warprun.agents.returns import Spread
 from warprun.engine.device import choose
 from warprun.engine.engine import Engine
 from warprun.environment import Box, Discrete, Environment, MultiDiscrete, Space
@@ -143,7 +144,7 @@ def rows_for(learner: Learner[Any], count: int, masked: bool) -> Batch:
     old = log_prob + 0.3 * torch.randn(count, generator=generator)
     old_value = value + torch.randn(count, generator=generator)
     advantage, returns = torch.randn(count, generator=generator), 2 * torch.randn(count, generator=generator)
-    return Batch(obs, mask, action, old, old_value, advantage, returns)
+    return Batch(obs, mask, action, old, old_value, advantage, returns, Spread.of(advantage, returns))
 
 
 def exact_gradient(algorithm: str, learner: Learner[Any], rows: Batch) -> tuple[np.ndarray, list[float]]:
@@ -193,7 +194,7 @@ def test_the_fused_gradient_is_autograds(algorithm: str, space: str, masked: boo
     # All rows twice, the picked ones in another order: `order` must find them.
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     back = torch.argsort(order)
-    shuffled = Batch(*(None if tensor is None else torch.cat((tensor[order], tensor[order] * 0)) for tensor in rows))
+    shuffled = Batch(*(None if t is None else torch.cat((t[order], t[order] * 0)) for t in rows[:-1]), rows.spread)
     assert made.fuse() is not None
     assert learner.fused is not None
     gradient, means = learner.gradient(lambda *_: (), shuffled, rows.advantage, back)

@@ -12,31 +12,31 @@ import pytest
 from numba import njit
 
 from warprun.engine.compile import FLAGS
-from warprun.engine.simd import COLUMNS, ROWS, WIDTH, add_row_sums, multiply, outer
+from warprun.engine.simd import COLUMNS, NARROW, ROWS, WIDTH, add_row_sums, multiply, outer
 
 SIZES = [(1, 1), (3, 64), (64, 4), (ROWS, ROWS), (ROWS + 1, 7), (50, 50), (64, 64)]
 
 
 @njit(**FLAGS)
 def forward(w, bias, x, y):
-    multiply(w.reshape(w.size), w.shape[1], 1, bias, x.reshape(x.size), y.reshape(y.size), w.shape[0], w.shape[1])
+    multiply(w.reshape(w.size), w.shape[1], 1, bias, x.reshape(x.size), y.reshape(y.size), w.shape[0], w.shape[1], x.shape[1])
 
 
 @njit(**FLAGS)
 def backward(w, zeros, dy, dx):
-    multiply(w.reshape(w.size), 1, w.shape[1], zeros, dy.reshape(dy.size), dx.reshape(dx.size), w.shape[1], w.shape[0])
+    multiply(w.reshape(w.size), 1, w.shape[1], zeros, dy.reshape(dy.size), dx.reshape(dx.size), w.shape[1], w.shape[0], dy.shape[1])
 
 
 @njit(**FLAGS)
 def gradient(g, dy, x):
-    rows, terms = g.shape
+    (rows, terms), columns = g.shape, x.shape[2]
     flat_dy, flat_x = dy.reshape(dy.size), x.reshape(x.size)
-    outer(g.reshape(g.size), flat_dy, dy.shape[1] * COLUMNS, flat_x, x.shape[1] * COLUMNS, rows, terms, dy.shape[0])
+    outer(g.reshape(g.size), flat_dy, dy.shape[1] * columns, flat_x, x.shape[1] * columns, rows, terms, dy.shape[0], columns)
 
 
 @njit(**FLAGS)
 def row_sums(g, x):
-    add_row_sums(g, x.reshape(x.size), x.shape[1] * COLUMNS, x.shape[1], x.shape[0])
+    add_row_sums(g, x.reshape(x.size), x.shape[1] * x.shape[2], x.shape[1], x.shape[0], x.shape[2])
 
 
 def numbers(*shape: int) -> np.ndarray:
@@ -49,9 +49,10 @@ def assert_close(found: np.ndarray, exact: np.ndarray, terms: int) -> None:
 
 
 @pytest.mark.parametrize(("rows", "terms"), SIZES)
-def test_products_equal_float64(rows: int, terms: int) -> None:
-    w, bias, x = numbers(rows, terms), numbers(rows), numbers(terms, COLUMNS)
-    y, dx = np.full((rows, COLUMNS), np.nan, np.float32), np.full((terms, COLUMNS), np.nan, np.float32)
+@pytest.mark.parametrize("columns", [NARROW, COLUMNS, COLUMNS + NARROW])
+def test_products_equal_float64(rows: int, terms: int, columns: int) -> None:
+    w, bias, x = numbers(rows, terms), numbers(rows), numbers(terms, columns)
+    y, dx = np.full((rows, columns), np.nan, np.float32), np.full((terms, columns), np.nan, np.float32)
     forward(w, bias, x, y)
     assert_close(y, w.astype(float) @ x + bias[:, None], terms)
     backward(w, np.zeros(terms, np.float32), y, dx)
@@ -60,20 +61,22 @@ def test_products_equal_float64(rows: int, terms: int) -> None:
 
 @pytest.mark.parametrize(("rows", "terms"), SIZES)
 @pytest.mark.parametrize("blocks", [1, 3])
-def test_outer_adds_the_products_of_all_blocks(rows: int, terms: int, blocks: int) -> None:
-    dy, x, g = numbers(blocks, rows, COLUMNS), numbers(blocks, terms, COLUMNS), numbers(rows, terms)
+@pytest.mark.parametrize("columns", [NARROW, COLUMNS])
+def test_outer_adds_the_products_of_all_blocks(rows: int, terms: int, blocks: int, columns: int) -> None:
+    dy, x, g = numbers(blocks, rows, columns), numbers(blocks, terms, columns), numbers(rows, terms)
     exact = g + np.einsum("njc,nkc->jk", dy.astype(float), x)
     gradient(g, dy, x)
-    assert_close(g, exact, blocks * COLUMNS)
+    assert_close(g, exact, blocks * columns)
 
 
 @pytest.mark.parametrize("rows", [1, 3, ROWS, ROWS + 1, 50])
 @pytest.mark.parametrize("blocks", [1, 3])
-def test_row_sums_of_all_blocks(rows: int, blocks: int) -> None:
-    x, g = numbers(blocks, rows, COLUMNS), numbers(rows)
+@pytest.mark.parametrize("columns", [NARROW, COLUMNS])
+def test_row_sums_of_all_blocks(rows: int, blocks: int, columns: int) -> None:
+    x, g = numbers(blocks, rows, columns), numbers(rows)
     exact = g + x.astype(float).sum((0, 2))
     row_sums(g, x)
-    assert_close(g, exact, blocks * COLUMNS)
+    assert_close(g, exact, blocks * columns)
 
 
 @pytest.mark.slow

@@ -268,7 +268,7 @@ class FusedGradient:
         own = FunctionType(share_of_gradient.__code__, own_globals, share_of_gradient.__name__)
         functions = {"share_of_gradient": own}
         constants = {"FLAGS": kernels.FLAGS, "COLUMNS": COLUMNS}
-        self.module: ModuleType = kernels.load_module(slopes.__name__, SOURCE, functions | constants)
+        self.module: ModuleType = kernels.load_module(slopes.__name__, SOURCE, functions | constants, kernels.merged_function)
         together = max(1, min(16, CACHE_BYTES // (2 * network.rows * COLUMNS * 4)))
 
         def zeros(*shape: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What DQN, DDPG and TD3 do to one block of COLUMNS transitions, as functions for kernels: targets, errors, slopes of the loss.
+"""What DQN, DDPG and TD3 do to one block of transitions, as functions for kernels: targets, errors, slopes of the loss.
 
 Each says the same as the torch of `dqn` or `deterministic`. A function gets the networks it needs, `settings` of its own, the batch and
 where its block begins in it; it leaves activations and slopes of the network that is trained in `used`, a block of that network's memory.
@@ -29,7 +29,7 @@ class Net(NamedTuple):
     outputs: Any
     """[outputs] int64: their rows in a block."""
     blocks: Any
-    """[thread, block, row, COLUMNS]: activations."""
+    """[thread, block, row, column]: activations."""
     slopes: Any
     """The same for derivatives."""
     gradient: Any
@@ -40,9 +40,9 @@ class Memory(NamedTuple):
     """What threads write on beside the networks' own."""
 
     target: Any
-    """[thread, COLUMNS]."""
+    """[thread, column]."""
     choice: Any
-    """[thread, COLUMNS] int64."""
+    """[thread, column] int64."""
     zeros: Any
     """[row]."""
     terms: Any

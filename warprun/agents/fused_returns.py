@@ -47,8 +47,10 @@ class Memory(NamedTuple):
     """[thread, T, PART] float32: V of the observation that each step led to."""
     cuts: Any
     """[thread, PART] int64: truncations so far in each column."""
-    waiting: Any
-    """[thread, COLUMNS] int64: where in `following` the values of the observations in the block belong."""
+    rows: Any
+    """[thread, PART (K + 1)] int64: rows of observations whose values are wanted."""
+    places: Any
+    """The same: where in `following` the values belong."""
     columns: Any
     """[thread, SUMS, PART] float64: sums of a column."""
     sums: Any
@@ -63,57 +65,43 @@ def follow(part, thread, network, steps, memory):
     """Return V of the observation that each step of a part led to, [T, PART]: where truncated the final one, where terminated 0."""
     horizon, total = steps.value.shape
     begin, end = part * PART, min((part + 1) * PART, total)
-    out, block, cuts, waiting = memory.following[thread], memory.block[thread], memory.cuts[thread], memory.waiting[thread]
+    out, block, cuts = memory.following[thread], memory.block[thread], memory.cuts[thread]
+    rows, places = memory.rows[thread], memory.places[thread]
     # Views from 0 on: where LLVM knows that no index is negative, it vectorises.
     for t in range(horizon - 1):
         row, value = out[t], steps.value[t + 1, begin:end]
         for c in range(value.size):
             row[c] = value[c]
-    # Observations wait until a block is full: final ones are few and far between.
-    count = 0
-    for c in range(end - begin):
-        hold(steps.obs, begin + c, block, count)
-        waiting[count] = (horizon - 1) * PART + c
-        count = put_if_full(network, block, waiting, count + 1, out)
+    # First it is noted whose values are wanted, for final observations are few and far between.
+    count = end - begin
+    for c in range(count):
+        rows[c] = begin + c
+        places[c] = (horizon - 1) * PART + c
     cuts[:] = 0
     for t in range(horizon):
         truncated = steps.truncated[t, begin:end]
         for c in range(truncated.size):
             if truncated[c]:
-                hold(steps.final_obs, cuts[c] * total + begin + c, block, count)
-                waiting[count] = t * PART + c
+                rows[count] = cuts[c] * total + begin + c
+                places[count] = t * PART + c
                 cuts[c] += 1
-                count = put_if_full(network, block, waiting, count + 1, out)
-    if count > 0:
-        put_values(network, block, waiting, count, out)
+                count += 1
+    flat = out.reshape(out.size)
+    for first in range(0, count, COLUMNS):
+        last = min(first + COLUMNS, count)
+        for m in range(first, last):
+            obs = steps.obs if m < end - begin else steps.final_obs
+            for f in range(obs.shape[1]):
+                block[f, m - first] = obs[rows[m], f]
+        normalize(network.mean, network.scale, block)
+        forward(network.parameters, network.layers, block)
+        for m in range(first, last):
+            flat[places[m]] = block[network.value_row, m - first]
     for t in range(horizon):
         row, terminated = out[t], steps.terminated[t, begin:end]
         for c in range(terminated.size):
             row[c] = float32(0.0) if terminated[c] else row[c]
     return out
-
-
-def hold(obs, row, block, column):
-    """Bring row `row` of `obs` [R, F] into a column of the block."""
-    for f in range(obs.shape[1]):
-        block[f, column] = obs[row, f]
-
-
-def put_if_full(network, block, waiting, count, out):
-    """Put the values of `count` observations where they belong if the block has no room for more; return how many wait then."""
-    if count < COLUMNS:
-        return count
-    put_values(network, block, waiting, count, out)
-    return 0
-
-
-def put_values(network, block, waiting, count, out):
-    """Put the values of the first `count` observations in `block` where they belong in `out` [T, PART]."""
-    flat = out.reshape(out.size)
-    normalize(network.mean, network.scale, block)
-    forward(network.parameters, network.layers, block)
-    for c in range(count):
-        flat[waiting[c]] = block[network.value_row, c]
 
 
 def next_values_of_part(part, thread, network, steps, next_value, memory):
@@ -177,7 +165,7 @@ class FusedReturns:
         self.network = network
         self.threads = threads_of_process(threads)
         functions = {"next_values_of_part": next_values_of_part, "advantages_of_part": advantages_of_part}
-        self.module = kernels.load_module("returns", SOURCE, functions | {"FLAGS": kernels.FLAGS})
+        self.module = kernels.load_module("returns", SOURCE, functions | {"FLAGS": kernels.FLAGS}, kernels.merged_function)
         self.memory: Memory | None = None
         """Taken at the first rollout, which has the horizon."""
 
@@ -200,13 +188,15 @@ class FusedReturns:
         return advantage, returns, Spread.of_sums(torch.from_numpy(memory.sums).sum(0), reward.numel())
 
     def _memory(self, steps: Steps) -> Memory:
-        threads, horizon, parts = self.threads.count, len(steps.value), _parts(steps)
+        threads, (horizon, columns), parts = self.threads.count, steps.value.shape, _parts(steps)
+        wanted = (threads, PART * (len(steps.final_obs) // columns + 1))
         if self.memory is None or self.memory.following.shape[1] != horizon or len(self.memory.sums) != parts:
             self.memory = Memory(
                 block=np.zeros((threads, self.network.rows, COLUMNS), np.float32),
                 following=np.zeros((threads, horizon, PART), np.float32),
                 cuts=np.zeros((threads, PART), np.int64),
-                waiting=np.zeros((threads, COLUMNS), np.int64),
+                rows=np.zeros(wanted, np.int64),
+                places=np.zeros(wanted, np.int64),
                 columns=np.zeros((threads, SUMS, PART)),
                 sums=np.zeros((parts, SUMS)),
             )

@@ -29,6 +29,8 @@ COMPILES = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 
 # LLVM vectorises no loop with a call in it, and by itself does not inline what is as long as a sine.
 INLINED: dict[str, Any] = FLAGS | {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# Numba's own inlining is slow, but what it has inlined is not optimised as a function of its own, and again where it is called.
+MERGED: dict[str, Any] = FLAGS | {"inline": "always"}
 
 _rebuilt: dict[tuple[types.FunctionType, bool], Any] = {}
 _being_rebuilt: set[tuple[types.FunctionType, bool]] = set()
@@ -41,6 +43,12 @@ def device_function(function: Any) -> Any:
     So every float constant and every float global that the code names is replaced by its float32.
     """
     return _rebuild(function, njit(**INLINED))
+
+
+def merged_function(function: Any) -> Any:
+    """Compile as `device_function` does, but as a part of the one place that calls it: cheaper for a function with much below it."""
+    built = device_function(function)
+    return njit(**MERGED)(built.py_func) if isinstance(function, types.FunctionType) else built
 
 
 def plain_function(function: Any) -> Any:
@@ -72,7 +80,7 @@ def _rebuild(function: Any, finish: Callable[..., Any]) -> Any:
 
 def fingerprint(functions: list[types.FunctionType]) -> str:
     """Return a hash of everything that compiled code depends on in these functions and those they call."""
-    options = [sorted(value) if isinstance(value, set) else value for value in INLINED.values()]
+    options = [sorted(value) if isinstance(value, set) else value for value in (*INLINED.values(), *MERGED.values())]
     # The products in SIMD are written at compile time, so it is their source that counts.
     products = Path(simd.__file__).read_text()
     digest = hashlib.sha256(f"{numba.__version__} {sys.version_info[:2]} {options} {products}".encode())

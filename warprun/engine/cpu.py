@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from warprun.engine.mlp import Network
-from warprun.engine.simd import COLUMNS
+from warprun.engine.simd import COLUMNS, NARROW
 from warprun.engine.threads import threads
 from warprun.engine.trajectory import Trajectory
 from warprun.environment import Environment
@@ -22,7 +22,8 @@ class CpuKernels:
     def __init__(self, module: ModuleType, names: tuple[str, ...], values: dict[str, Any], count: int) -> None:
         self._module = module
         self._threads = threads(count)
-        self._tiles = -(-values["n_envs"] // module.LANES)
+        self._n_envs = values["n_envs"]
+        self._tiles = -(-self._n_envs // module.LANES)
         self._fixed = tuple(v.numpy() if isinstance(v, torch.Tensor) else v for v in (values[name] for name in names[2:]))
 
     def __call__(self, kernel: str, row: int, now: int) -> None:
@@ -45,9 +46,10 @@ class CpuKernels:
         arrays: list[Any] = []
         width = self._module.LANES
         for group in environment.groups:
-            network, together = networks[group.name], COLUMNS // width
+            network, columns = networks[group.name], NARROW if self._n_envs <= NARROW < width else COLUMNS
+            together = max(1, columns // width)
             actors = -(-group.size // together) * together
-            block = np.zeros((self._threads.count, network.rows, COLUMNS), np.float32)
+            block = np.zeros((self._threads.count, network.rows, columns), np.float32)
             logits = np.zeros((self._threads.count, group.action.outputs, actors, width), np.float32)
             arrays += [network, taken.groups[group.name].value.flatten(1).numpy(), block, logits]
         return tuple(arrays)

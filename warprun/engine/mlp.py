@@ -1,6 +1,6 @@
 """Fully connected networks on blocks of columns: forward and backward in the first two cache levels. Functions for kernels.
 
-A network is a table of layers over one flat parameter array, and works on one block of activations [row, COLUMNS]: the rows of the
+A network is a table of layers over one flat parameter array, and works on one block of activations [row, column]: the rows of the
 input, then those of every layer's output. Nothing is allocated; a block of a 64-64 network takes 35 kB.
 """
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from warprun.engine.simd import COLUMNS, add_row_sums, multiply, outer
+from warprun.engine.simd import add_row_sums, multiply, outer
 from warprun.math import tanh
 
 float32 = np.float32
@@ -53,12 +53,13 @@ class Network(NamedTuple):
 
 
 def forward(parameters, layers, block):
-    """Fill the rows of `block` [rows, COLUMNS] that follow the observation."""
-    flat = block.reshape(block.size)
+    """Fill the rows of `block` [rows, columns] that follow the observation."""
+    flat, columns = block.reshape(block.size), block.shape[1]
     for n in range(layers.shape[0]):
         n_in, n_out, out_row = layers[n, 2], layers[n, 3], layers[n, 5]
-        out = flat[out_row * COLUMNS : (out_row + n_out) * COLUMNS]
-        multiply(parameters[layers[n, 0] :], n_in, 1, parameters[layers[n, 1] :], flat[layers[n, 4] * COLUMNS :], out, n_out, n_in)
+        out = flat[out_row * columns : (out_row + n_out) * columns]
+        weights, start, given = parameters[layers[n, 0] :], parameters[layers[n, 1] :], flat[layers[n, 4] * columns :]
+        multiply(weights, n_in, 1, start, given, out, n_out, n_in, columns)
         if layers[n, 6] == TANH:
             for m in range(out.size):
                 out[m] = tanh(out[m])
@@ -70,36 +71,39 @@ def forward(parameters, layers, block):
 def backward(parameters, layers, blocks, slopes, zeros, gradient):
     """Add the gradient of the parameters to `gradient` [P].
 
-    `blocks` and `slopes` are [block, rows, COLUMNS]: activations, and the loss's derivatives, given for the outputs and filled here for
+    `blocks` and `slopes` are [block, rows, columns]: activations, and the loss's derivatives, given for the outputs and filled here for
     hidden layers. `zeros` has a 0 for every row.
     """
-    stride = blocks.shape[1] * COLUMNS
+    count, columns = blocks.shape[0], blocks.shape[2]
+    stride = blocks.shape[1] * columns
     all_in, all_slopes = blocks.reshape(blocks.size), slopes.reshape(slopes.size)
     for n in range(layers.shape[0] - 1, -1, -1):
         weight, bias, n_in, n_out = layers[n, 0], layers[n, 1], layers[n, 2], layers[n, 3]
         in_row, out_row = layers[n, 4], layers[n, 5]
-        for b in range(blocks.shape[0]):
-            out = all_in[b * stride + out_row * COLUMNS : b * stride + (out_row + n_out) * COLUMNS]
-            slope = all_slopes[b * stride + out_row * COLUMNS : b * stride + (out_row + n_out) * COLUMNS]
+        for b in range(count):
+            out = all_in[b * stride + out_row * columns : b * stride + (out_row + n_out) * columns]
+            slope = all_slopes[b * stride + out_row * columns : b * stride + (out_row + n_out) * columns]
             through_activation(layers[n, 6], out, slope)
-        add_row_sums(gradient[bias:], all_slopes[out_row * COLUMNS :], stride, n_out, blocks.shape[0])
-        outer(gradient[weight:], all_slopes[out_row * COLUMNS :], stride, all_in[in_row * COLUMNS :], stride, n_out, n_in, blocks.shape[0])
+        slope, given = all_slopes[out_row * columns :], all_in[in_row * columns :]
+        add_row_sums(gradient[bias:], slope, stride, n_out, count, columns)
+        outer(gradient[weight:], slope, stride, given, stride, n_out, n_in, count, columns)
         if in_row > 0:
-            for b in range(blocks.shape[0]):
-                slope = all_slopes[b * stride + out_row * COLUMNS :]
-                into = all_slopes[b * stride + in_row * COLUMNS : b * stride + (in_row + n_in) * COLUMNS]
-                multiply(parameters[weight:], 1, n_in, zeros, slope, into, n_in, n_out)
+            for b in range(count):
+                slope = all_slopes[b * stride + out_row * columns :]
+                into = all_slopes[b * stride + in_row * columns : b * stride + (in_row + n_in) * columns]
+                multiply(parameters[weight:], 1, n_in, zeros, slope, into, n_in, n_out, columns)
 
 
 def backward_to_input(parameters, layers, block, slopes, zeros):
-    """Fill the slopes of the input of a chain of layers, `block` and `slopes` [rows, COLUMNS]; the parameters get none."""
-    values, flat = block.reshape(block.size), slopes.reshape(slopes.size)
+    """Fill the slopes of the input of a chain of layers, `block` and `slopes` [rows, columns]; the parameters get none."""
+    values, flat, columns = block.reshape(block.size), slopes.reshape(slopes.size), block.shape[1]
     for n in range(layers.shape[0] - 1, -1, -1):
         weight, n_in, n_out, in_row, out_row = layers[n, 0], layers[n, 2], layers[n, 3], layers[n, 4], layers[n, 5]
-        out = values[out_row * COLUMNS : (out_row + n_out) * COLUMNS]
-        slope = flat[out_row * COLUMNS : (out_row + n_out) * COLUMNS]
+        out = values[out_row * columns : (out_row + n_out) * columns]
+        slope = flat[out_row * columns : (out_row + n_out) * columns]
         through_activation(layers[n, 6], out, slope)
-        multiply(parameters[weight:], 1, n_in, zeros, slope, flat[in_row * COLUMNS : (in_row + n_in) * COLUMNS], n_in, n_out)
+        into = flat[in_row * columns : (in_row + n_in) * columns]
+        multiply(parameters[weight:], 1, n_in, zeros, slope, into, n_in, n_out, columns)
 
 
 def through_activation(activation, out, slope):
@@ -116,11 +120,11 @@ def infer(network, obs, n_actors, features, block, logits, value):
     """Write what the policy gives and the value for a tile of environments.
 
     `obs` [lane, actor, feature] and `value` [lane, actor] are flat; `logits` is [P, actor, LANES], the actors padded so that LANES times
-    them fill whole blocks.
+    them fill whole blocks; a block may be narrower than LANES if no tile has more environments than it has columns.
     """
     lanes = value.size // n_actors
-    width = logits.shape[2]
-    together = COLUMNS // width
+    columns, width = block.shape[1], min(logits.shape[2], block.shape[1])
+    together = columns // width
     n_logits = network.value_row - network.policy_row
     for begin in range(0, n_actors, together):
         actors = min(together, n_actors - begin)
@@ -146,6 +150,6 @@ def infer(network, obs, n_actors, features, block, logits, value):
 def normalize(mean, scale, block):
     """Give the observation in `block` mean 0 and variance 1, clipped at 10, where there are statistics."""
     for f in range(mean.size):
-        for column in range(COLUMNS):
+        for column in range(block.shape[1]):
             x = (block[f, column] - mean[f]) * scale[f]
             block[f, column] = min(max(x, float32(-10.0)), float32(10.0))

@@ -5,8 +5,8 @@ LLVM vectorises plain loops over columns, but loads and stores the sums at every
 registers over the whole length, so every load feeds several multiply-adds. AVX-512 has 32 registers of 16 floats: 4 x 4 sums,
 4 inputs, 1 weight. AVX2 (16 registers of 8) and NEON (32 of 4) get the same code at their width.
 
-Layout. Activations are [feature, column] with COLUMNS columns side by side, one for every actor and environment of a block; weights
-are [out, in] as torch keeps them, so that a weight is one number, spread over a vector.
+Layout. Activations are [feature, column], a column for every actor and environment of a block: COLUMNS side by side or, where there
+are few, a multiple of NARROW. Weights are [out, in] as torch keeps them, so that a weight is one number, spread over a vector.
 
     multiply     y[j, c] = start[j] + sum_k w[j * row_stride + k * sum_stride] x[k, c]
                  forward: start = bias, strides (in, 1); backward to the input: start = 0, strides (1, in)
@@ -16,7 +16,7 @@ are [out, in] as torch keeps them, so that a weight is one number, spread over a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -26,7 +26,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 COLUMNS = 64
-"""Columns of every block of activations: a tile of environments, four vectors of AVX-512."""
+"""Columns of a block of activations: a tile of environments, four vectors of AVX-512."""
+NARROW = 32
+"""Columns of a block where more would stay empty."""
 
 
 def _width() -> int:
@@ -43,97 +45,113 @@ WIDTH = _width()
 VECTORS = 2 if WIDTH == 8 else 4
 """Vectors side by side in a block of sums."""
 ROWS = 4
-"""Rows of a block of sums."""
+"""Rows of a block of sums; what is left over is done in lower blocks."""
+
+BREADTHS = tuple(dict.fromkeys((WIDTH * VECTORS, NARROW)))
+"""Columns of a block of sums; the second for what the first leaves over."""
 
 _FLOAT, _INDEX = ir.FloatType(), ir.IntType(64)
 _VECTOR = ir.VectorType(_FLOAT, WIDTH)
 
 
 @intrinsic
-def multiply(typing: Any, w: Any, row_stride: Any, sum_stride: Any, start: Any, x: Any, y: Any, rows: Any, terms: Any) -> Any:
-    """Write y[:rows] = start[:rows] + w x[:terms]; w, start, x and y are flat arrays, x and y of rows of COLUMNS."""
+def multiply(typing: Any, w: Any, row_stride: Any, sum_stride: Any, start: Any, x: Any, y: Any, rows: Any, terms: Any, columns: Any) -> Any:
+    """Write y[:rows] = start[:rows] + w x[:terms]; w, start, x and y are flat arrays, x and y of rows of `columns`."""
     i = types.int64
-    signature = types.void(w, i, i, start, x, y, i, i)
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        k = _Writer(builder)
-        w, start, x, y = (_data(context, builder, signature.args[n], values[n]) for n in (0, 3, 4, 5))
-        row_stride, sum_stride, rows, terms = values[1], values[2], values[6], values[7]
-        for first, height in k.blocks(rows, (ROWS, 2, 1)):
-            for column in range(0, COLUMNS, WIDTH * VECTORS):
-                row = [k.add(first, r) for r in range(height)]
-                begin = [k.splat(k.number(start, j)) for j in row]
-                sums = [[k.variable(value) for _ in range(VECTORS)] for value in begin]
-                weight_row = [builder.gep(w, [builder.mul(j, row_stride)]) for j in row]
-                with cgutils.for_range(builder, terms) as loop:
-                    at = k.add(builder.mul(loop.index, _INDEX(COLUMNS)), column)
-                    inputs = [k.load(x, k.add(at, v * WIDTH)) for v in range(VECTORS)]
-                    offset = builder.mul(loop.index, sum_stride)
-                    for r in range(height):
-                        weight = k.splat(k.number(weight_row[r], offset))
-                        for v in range(VECTORS):
-                            k.accumulate(sums[r][v], weight, inputs[v])
-                for r in range(height):
-                    at = k.add(builder.mul(row[r], _INDEX(COLUMNS)), column)
-                    for v in range(VECTORS):
-                        k.store(builder.load(sums[r][v]), y, k.add(at, v * WIDTH))
-        return context.get_dummy_value()
-
-    return signature, generate
+    return types.void(w, i, i, start, x, y, i, i, i), _call(_multiply)
 
 
 @intrinsic
-def outer(typing: Any, g: Any, dy: Any, dy_stride: Any, x: Any, x_stride: Any, rows: Any, terms: Any, blocks: Any) -> Any:
+def outer(typing: Any, g: Any, dy: Any, dy_stride: Any, x: Any, x_stride: Any, rows: Any, terms: Any, blocks: Any, columns: Any) -> Any:
     """Add to g [rows, terms] the products of dy and x summed over the columns of `blocks` blocks, which begin `..._stride` apart."""
     i = types.int64
-    signature = types.void(g, dy, i, x, i, i, i, i)
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        k = _Writer(builder)
-        g, dy, x = (_data(context, builder, signature.args[n], values[n]) for n in (0, 1, 3))
-        dy_stride, x_stride, rows, terms, blocks = values[2], values[4], values[5], values[6], values[7]
-        for j, height in k.blocks(rows, (ROWS, 2, 1)):
-            for i_, breadth in k.blocks(terms, (ROWS, 1)):
-                sums = [[k.variable(k.zero) for _ in range(breadth)] for _ in range(height)]
-                with cgutils.for_range(builder, blocks) as loop:
-                    dy_at = builder.add(builder.mul(loop.index, dy_stride), builder.mul(j, _INDEX(COLUMNS)))
-                    x_at = builder.add(builder.mul(loop.index, x_stride), builder.mul(i_, _INDEX(COLUMNS)))
-                    for column in range(0, COLUMNS, WIDTH):
-                        inputs = [k.load(x, k.add(x_at, c * COLUMNS + column)) for c in range(breadth)]
-                        for r in range(height):
-                            slope = k.load(dy, k.add(dy_at, r * COLUMNS + column))
-                            for c in range(breadth):
-                                k.accumulate(sums[r][c], slope, inputs[c])
-                totals = k.sums([builder.load(sums[r][c]) for r in range(height) for c in range(breadth)])
-                for r in range(height):
-                    place = builder.gep(g, [builder.add(builder.mul(k.add(j, r), terms), i_)])
-                    k.add_to(place, totals, r * breadth, breadth)
-        return context.get_dummy_value()
-
-    return signature, generate
+    return types.void(g, dy, i, x, i, i, i, i, i), _call(_outer)
 
 
 @intrinsic
-def add_row_sums(typing: Any, g: Any, x: Any, stride: Any, rows: Any, blocks: Any) -> Any:
+def add_row_sums(typing: Any, g: Any, x: Any, stride: Any, rows: Any, blocks: Any, columns: Any) -> Any:
     """Add to g [rows] the sums over the columns of x in `blocks` blocks, which begin `stride` apart."""
     i = types.int64
-    signature = types.void(g, x, i, i, i)
+    return types.void(g, x, i, i, i, i), _call(_add_row_sums)
+
+
+def _multiply(
+    k: _Writer, w: Any, row_stride: Any, sum_stride: Any, start: Any, x: Any, y: Any, rows: Any, terms: Any, columns: Any
+) -> None:
+    b = k.builder
+    for first, height in k.blocks(rows, (ROWS, 2, 1)):
+        row = [k.add(first, r) for r in range(height)]
+        begin = [k.splat(k.number(start, j)) for j in row]
+        for column, breadth in k.blocks(columns, BREADTHS):
+            vectors = range(0, breadth, WIDTH)
+            sums = [[k.variable(value) for _ in vectors] for value in begin]
+            weight_row = [b.gep(w, [b.mul(j, row_stride)]) for j in row]
+            with cgutils.for_range(b, terms) as loop:
+                at = b.add(b.mul(loop.index, columns), column)
+                inputs = [k.load(x, k.add(at, v)) for v in vectors]
+                offset = b.mul(loop.index, sum_stride)
+                for r in range(height):
+                    weight = k.splat(k.number(weight_row[r], offset))
+                    for total, value in zip(sums[r], inputs, strict=True):
+                        k.accumulate(total, weight, value)
+            for r in range(height):
+                at = b.add(b.mul(row[r], columns), column)
+                for total, v in zip(sums[r], vectors, strict=True):
+                    k.store(b.load(total), y, k.add(at, v))
+
+
+def _outer(k: _Writer, g: Any, dy: Any, dy_stride: Any, x: Any, x_stride: Any, rows: Any, terms: Any, blocks: Any, columns: Any) -> None:
+    b = k.builder
+    for j, height in k.blocks(rows, (ROWS, 2, 1)):
+        for i, breadth in k.blocks(terms, (ROWS, 1)):
+            sums = [[k.variable(k.zero) for _ in range(breadth)] for _ in range(height)]
+            with cgutils.for_range(b, blocks) as loop:
+                dy_at = b.add(b.mul(loop.index, dy_stride), b.mul(j, columns))
+                x_at = b.add(b.mul(loop.index, x_stride), b.mul(i, columns))
+                for column in k.vectors(columns):
+                    inputs = [k.load(x, k.at(x_at, c, columns, column)) for c in range(breadth)]
+                    for r in range(height):
+                        slope = k.load(dy, k.at(dy_at, r, columns, column))
+                        for c in range(breadth):
+                            k.accumulate(sums[r][c], slope, inputs[c])
+            totals = k.sums([b.load(sums[r][c]) for r in range(height) for c in range(breadth)])
+            for r in range(height):
+                k.add_to(b.gep(g, [b.add(b.mul(k.add(j, r), terms), i)]), totals, r * breadth, breadth)
+
+
+def _add_row_sums(k: _Writer, g: Any, x: Any, stride: Any, rows: Any, blocks: Any, columns: Any) -> None:
+    b = k.builder
+    for j, height in k.blocks(rows, (ROWS, 2, 1)):
+        sums = [k.variable(k.zero) for _ in range(height)]
+        with cgutils.for_range(b, blocks) as loop:
+            at = b.add(b.mul(loop.index, stride), b.mul(j, columns))
+            for column in k.vectors(columns):
+                for r in range(height):
+                    b.store(b.fadd(b.load(sums[r]), k.load(x, k.at(at, r, columns, column))), sums[r])
+        k.add_to(b.gep(g, [j]), k.sums([b.load(total) for total in sums]), 0, height)
+
+
+def _call(write: Callable[..., None]) -> Callable[..., Any]:
+    """Return what compiles a call of the function that `write` writes: once in a kernel, for inlined it would be compiled at each use."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        k = _Writer(builder)
-        g, x = (_data(context, builder, signature.args[n], values[n]) for n in (0, 1))
-        stride, rows, blocks = values[2:]
-        for j, height in k.blocks(rows, (ROWS, 2, 1)):
-            sums = [k.variable(k.zero) for _ in range(height)]
-            with cgutils.for_range(builder, blocks) as loop:
-                at = builder.add(builder.mul(loop.index, stride), builder.mul(j, _INDEX(COLUMNS)))
-                for column in range(0, COLUMNS, WIDTH):
-                    for r in range(height):
-                        builder.store(builder.fadd(builder.load(sums[r]), k.load(x, k.add(at, r * COLUMNS + column))), sums[r])
-            k.add_to(builder.gep(g, [j]), k.sums([builder.load(total) for total in sums]), 0, height)
+        given = [
+            context.make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
+            for kind, value in zip(signature.args, values, strict=True)
+        ]
+        module, name = builder.module, f"warprun{write.__name__}"
+        function = module.globals.get(name)
+        if function is None:
+            function = ir.Function(module, ir.FunctionType(ir.VoidType(), [value.type for value in given]), name)
+            function.linkage = "linkonce_odr"
+            function.attributes.add("noinline")
+            body = ir.IRBuilder(function.append_basic_block())
+            write(_Writer(body), *function.args)
+            body.ret_void()
+        builder.call(function, given)
         return context.get_dummy_value()
 
-    return signature, generate
+    return generate
 
 
 class _Writer:
@@ -151,6 +169,12 @@ class _Writer:
             with cgutils.for_range_slice(b, begin, end, _INDEX(height), intp=_INDEX) as (index, _):
                 yield index, height
             begin = end
+
+    def vectors(self, columns: Any) -> Iterator[Any]:
+        """Yield the first column of every vector inside a loop over NARROW columns at a time."""
+        with cgutils.for_range_slice(self.builder, _INDEX(0), columns, _INDEX(NARROW), intp=_INDEX) as (column, _):
+            for v in range(0, NARROW, WIDTH):
+                yield self.add(column, v)
 
     def splat(self, number: Any) -> Any:
         b, undefined = self.builder, ir.Constant(_VECTOR, ir.Undefined)
@@ -199,6 +223,9 @@ class _Writer:
     def store(self, vector: Any, pointer: Any, index: Any) -> None:
         self.builder.store(vector, self._vector(pointer, index)).align = 4
 
+    def at(self, begin: Any, row: int, columns: Any, column: Any) -> Any:
+        return self.builder.add(self.builder.add(begin, self.builder.mul(_INDEX(row), columns)), column)
+
     def add(self, index: Any, n: int) -> Any:
         return self.builder.add(index, _INDEX(n)) if n else index
 
@@ -209,7 +236,3 @@ class _Writer:
 def _lanes(indices: Iterable[int]) -> Any:
     numbers = list(indices)
     return ir.Constant(ir.VectorType(ir.IntType(32), len(numbers)), numbers)
-
-
-def _data(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    return context.make_array(kind)(context, builder, value).data
