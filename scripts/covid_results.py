@@ -5,7 +5,7 @@
 Each seed is a run of `warprun env=covid` with OVERRIDEs, in a process of its own; one whose folder is there is not trained again.
 Returns are of one episode: of the policies as trained (sampled actions, the mean of 400 episodes and its standard error), of their most
 probable actions, of one group trained and the other as it began, and of level 1 and level 10 without subsidies. All policies draw with the
-same random numbers, so that gains, taken episode by episode, have small errors; "payments" is the mean subsidy level that the planner chose.
+same random numbers, so that gains, taken episode by episode, have small errors; "payments" is the mean subsidy level chosen.
 The second table has the most that governors were found to reach with a constant subsidy (a choice every 28 days, each improved in turn
 until none can be): what the learned ones can be held against.
 The figure needs matplotlib: pip install "warprun[plot]".
@@ -34,6 +34,7 @@ PROGRAM = "import sys; from warprun.cli import run; sys.exit(run(sys.argv[1:]))"
 EPISODES = 400
 COOLDOWN = 28
 SUBSIDY_INTERVAL = 90
+SMOOTHED = 10  # rollouts, in the figure
 Returns = dict[str, float]
 Episodes = dict[str, np.ndarray]
 """Of each episode: the return of each group, and "payments", the mean subsidy level that the planner chose."""
@@ -145,8 +146,8 @@ def curve(folder: Path, group: str) -> tuple[list[float], list[float]]:
     return [record["env_steps"] for record in ended], [record[f"train/{group}/return"] for record in ended]
 
 
-def draw(folders: list[Path], constants: dict[str, Returns], file: Path) -> None:
-    """Draw the returns of training episodes, a panel for each group and a line for each seed."""
+def draw(folders: list[Path], lines: dict[str, Returns], file: Path) -> None:
+    """Draw the returns of training episodes, a panel for each group, a line for each seed, and each group's `lines` to compare with."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -156,15 +157,19 @@ def draw(folders: list[Path], constants: dict[str, Returns], file: Path) -> None
     figure, panels = pyplot.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
     for panel, group in zip(panels, GROUPS, strict=True):
         for folder, color in zip(folders, ("#0072b2", "#56b4e9", "#004a74", "#3f8fc4"), strict=False):
-            panel.plot(*curve(folder, group), color=color, linewidth=1.4, label=f"training, {folder.name.replace('seed', 'seed ')}")
-        for (name, values), color in zip(constants.items(), ("#666666", "#e69f00", "#009e73"), strict=True):
-            panel.axhline(values[group], color=color, linestyle="--", linewidth=1.2, label=name)
+            steps, found = curve(folder, group)
+            panel.plot(steps, found, color=color, linewidth=0.8, alpha=0.3)
+            window = min(SMOOTHED, len(found))
+            smooth = np.convolve(found, np.full(window, 1 / window), "valid")
+            panel.plot(steps[window - 1 :], smooth, color=color, linewidth=1.6, label=f"training, {folder.name.replace('seed', 'seed ')}")
+        for (name, values), color in zip(lines[group].items(), ("#666666", "#e69f00", "#009e73"), strict=False):
+            panel.axhline(values, color=color, linestyle="--", linewidth=1.2, label=name)
         panel.set_title(group, loc="left", fontsize=9)
         panel.set_xlabel("environment steps")
         panel.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:,.0f}k")
         panel.grid(alpha=0.2)
     panels[0].set_ylabel("return of an episode of 540 days")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    figure.legend(*panels[1].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(file, dpi=150)
 
 
@@ -201,15 +206,16 @@ def main() -> int:
     for name, values in constants.items():
         print(line("any", f"{name}, no subsidies", values["governors"], values["planner"], 0.0))
     print("\n| subsidy level | best governors found | planner then |\n|---|---|---|")
-    for subsidy in (0, 10, 20):
+    for subsidy in (0, 9, 10, 20):
         values = best_response(replayed, subsidy)
         print(line(str(subsidy), values["governors"], values["planner"]), flush=True)
     print("\n| discount of a day | a month at level 1 | 3 | 5 | 6 | 7 | 8 | 10 |\n|---|---|---|---|---|---|---|---|")
     for gamma in (0.98, 0.99, 0.998, 1.0):
         print(line(str(gamma), *month_at_another_level(replayed, gamma)[[0, 2, 4, 5, 6, 7, 9]]))
-    untrained = {group: float(np.mean([found["untrained"][group] for found in everything])) for group in GROUPS}
+    lines = {group: {"untrained": float(np.mean([found["untrained"][group] for found in everything]))} for group in GROUPS}
+    lines["planner"] |= {name: values["planner"] for name, values in constants.items()}  # governors': of no payments, not comparable
     try:
-        draw(folders, {"untrained": untrained} | constants, chosen.out)
+        draw(folders, lines, chosen.out)
     except ImportError:
         print('no figure: matplotlib is missing; run: pip install "warprun[plot]"', file=sys.stderr)
         return 2
