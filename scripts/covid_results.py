@@ -3,10 +3,11 @@
     python scripts/covid_results.py [--seeds 0,1,2] [--folder outputs/covid] [-o docs/figures/covid_learning.png] [OVERRIDE ...]
 
 Each seed is a run of `warprun env=covid` with OVERRIDEs, in a process of its own; one whose folder is there is not trained again.
-Returns are of one episode: of the policies as trained (sampled actions, the mean of 40 episodes), of their most probable actions, of
-one group trained and the other as it began, and of level 1 and level 10 without subsidies. The second table has the most that governors
-were found to reach with a constant subsidy (a choice every 28 days, each improved in turn until none can be): what the learned ones
-can be held against.
+Returns are of one episode: of the policies as trained (sampled actions, the mean of 400 episodes and its standard error), of their most
+probable actions, of one group trained and the other as it began, and of level 1 and level 10 without subsidies. All policies draw with the
+same random numbers, so that gains, taken episode by episode, have small errors; "payments" is the mean subsidy level chosen.
+The second table has the most that governors were found to reach with a constant subsidy (a choice every 28 days, each improved in turn
+until none can be): what the learned ones can be held against.
 The figure needs matplotlib: pip install "warprun[plot]".
 """
 
@@ -30,9 +31,13 @@ from warprun.evaluate import Evaluator
 
 GROUPS = ("governors", "planner")
 PROGRAM = "import sys; from warprun.cli import run; sys.exit(run(sys.argv[1:]))"
-EPISODES = 40
+EPISODES = 400
 COOLDOWN = 28
+SUBSIDY_INTERVAL = 90
+SMOOTHED = 10  # rollouts, in the figure
 Returns = dict[str, float]
+Episodes = dict[str, np.ndarray]
+"""Of each episode: the return of each group, and "payments", the mean subsidy level that the planner chose."""
 
 
 def train(folder: Path, seed: int, overrides: list[str]) -> None:
@@ -42,25 +47,38 @@ def train(folder: Path, seed: int, overrides: list[str]) -> None:
         subprocess.run([sys.executable, "-c", PROGRAM, *given], check=True)
 
 
-def returns(folder: Path) -> dict[str, Returns]:
-    """Return what the policies of a run get, by policy and group."""
+def play(evaluator: Evaluator, greedy: bool = False) -> Episodes:
+    """Play an episode in every environment; each call draws with the same random numbers."""
+    engine, days = evaluator.engine, evaluator.max_steps
+    engine.steps = 0
+    engine.reset()
+    total = dict.fromkeys((*GROUPS, "payments"), np.zeros(engine.n_envs))
+    for day in range(0, days, engine.trajectory.horizon):
+        taken = engine.collect(evaluator.agent.act, greedy).groups
+        daily = {group: taken[group].reward.double().mean(-1) for group in GROUPS}
+        daily["payments"] = taken["planner"].action[..., 0, 0] / -(-days // SUBSIDY_INTERVAL)  # 0 on days without a choice
+        total = {name: total[name] + values[: days - day].sum(0).cpu().numpy() for name, values in daily.items()}
+    return total
+
+
+def returns(folder: Path) -> dict[str, Episodes]:
+    """Return what the policies of a run get, by policy."""
     config = from_dict(rundir.read_config(folder))
+    config.concurrency.threads = None  # the run may have had fewer cores
     device = choose(config.device)
     agent = make_agent(config, device)
     evaluator = Evaluator(config, device, agent, EPISODES, config.seed)
-
-    def played(greedy: bool = False) -> Returns:
-        result = evaluator.play(greedy)
-        return {group: result[f"{group}/return"] for group in GROUPS}
-
     untrained = {name: tensor.clone() for name, tensor in agent.state().items()}
     trained = checkpoint.load(folder).tensors
-    found = {"untrained": played()}
+    found = {"untrained": play(evaluator)}
     agent.load(trained)
-    found |= {"trained": played(), "trained, most probable actions": played(greedy=True)}
+    found["trained"] = play(evaluator)
+    found["trained - untrained"] = {name: values - found["untrained"][name] for name, values in found["trained"].items()}
     for group in GROUPS:
         agent.load({name: (trained if name.startswith(group) else untrained)[name] for name in trained})
-        found[f"only {group} trained"] = played()
+        found[f"only {group} trained"] = play(evaluator)
+    agent.load(trained)
+    found["trained, most probable actions"] = play(Evaluator(config, device, agent, 1, config.seed), greedy=True)  # nothing is random
     return found
 
 
@@ -128,8 +146,8 @@ def curve(folder: Path, group: str) -> tuple[list[float], list[float]]:
     return [record["env_steps"] for record in ended], [record[f"train/{group}/return"] for record in ended]
 
 
-def draw(folders: list[Path], constants: dict[str, Returns], file: Path) -> None:
-    """Draw the returns of training episodes, a panel for each group and a line for each seed."""
+def draw(folders: list[Path], lines: dict[str, Returns], file: Path) -> None:
+    """Draw the returns of training episodes, a panel for each group, a line for each seed, and each group's `lines` to compare with."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -139,21 +157,31 @@ def draw(folders: list[Path], constants: dict[str, Returns], file: Path) -> None
     figure, panels = pyplot.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
     for panel, group in zip(panels, GROUPS, strict=True):
         for folder, color in zip(folders, ("#0072b2", "#56b4e9", "#004a74", "#3f8fc4"), strict=False):
-            panel.plot(*curve(folder, group), color=color, linewidth=1.4, label=f"training, {folder.name.replace('seed', 'seed ')}")
-        for (name, values), color in zip(constants.items(), ("#666666", "#e69f00", "#009e73"), strict=True):
-            panel.axhline(values[group], color=color, linestyle="--", linewidth=1.2, label=name)
+            steps, found = curve(folder, group)
+            panel.plot(steps, found, color=color, linewidth=0.8, alpha=0.3)
+            window = min(SMOOTHED, len(found))
+            smooth = np.convolve(found, np.full(window, 1 / window), "valid")
+            panel.plot(steps[window - 1 :], smooth, color=color, linewidth=1.6, label=f"training, {folder.name.replace('seed', 'seed ')}")
+        for (name, values), color in zip(lines[group].items(), ("#666666", "#e69f00", "#009e73"), strict=False):
+            panel.axhline(values, color=color, linestyle="--", linewidth=1.2, label=name)
         panel.set_title(group, loc="left", fontsize=9)
         panel.set_xlabel("environment steps")
         panel.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:,.0f}k")
         panel.grid(alpha=0.2)
     panels[0].set_ylabel("return of an episode of 540 days")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    figure.legend(*panels[1].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(file, dpi=150)
 
 
 def line(*cells: Any) -> str:
-    """Return a row of a table."""
-    return "| " + " | ".join(cell if isinstance(cell, str) else f"{cell:.1f}" for cell in cells) + " |"
+    """Return a row of a table; of an array its mean and the standard error."""
+    return "| " + " | ".join(cell if isinstance(cell, str) else with_error(np.atleast_1d(cell)) for cell in cells) + " |"
+
+
+def with_error(sample: np.ndarray) -> str:
+    """Return the mean of a sample [N], and its standard error where N > 1."""
+    mean = f"{sample.mean():.1f}"
+    return f"{mean} ± {sample.std(ddof=1) / len(sample) ** 0.5:.1f}" if len(sample) > 1 else mean
 
 
 def main() -> int:
@@ -166,27 +194,28 @@ def main() -> int:
     chosen = parser.parse_args()
     seeds = [int(seed) for seed in chosen.seeds.split(",")]
     folders = [chosen.folder / f"seed{seed}" for seed in seeds]
-    print("| seed | policy | governors | planner |\n|---|---|---|---|")
+    print("| seed | policy | governors | planner | payments |\n|---|---|---|---|---|")
     everything = []
     for seed, folder in zip(seeds, folders, strict=True):
         train(folder, seed, chosen.overrides)
         everything.append(returns(folder))
         for name, values in everything[-1].items():
-            print(line(str(seed), name, values["governors"], values["planner"]), flush=True)
+            print(line(str(seed), name, *values.values()), flush=True)
     replayed = Replayed(compose(["env=covid", *chosen.overrides]), 10)
     constants = {"always open": constant(replayed, 1), "always closed": constant(replayed, 10)}
     for name, values in constants.items():
-        print(line("any", f"{name}, no subsidies", values["governors"], values["planner"]))
+        print(line("any", f"{name}, no subsidies", values["governors"], values["planner"], 0.0))
     print("\n| subsidy level | best governors found | planner then |\n|---|---|---|")
-    for subsidy in (0, 10, 20):
+    for subsidy in (0, 9, 10, 20):
         values = best_response(replayed, subsidy)
         print(line(str(subsidy), values["governors"], values["planner"]), flush=True)
     print("\n| discount of a day | a month at level 1 | 3 | 5 | 6 | 7 | 8 | 10 |\n|---|---|---|---|---|---|---|---|")
     for gamma in (0.98, 0.99, 0.998, 1.0):
         print(line(str(gamma), *month_at_another_level(replayed, gamma)[[0, 2, 4, 5, 6, 7, 9]]))
-    untrained = {group: float(np.mean([found["untrained"][group] for found in everything])) for group in GROUPS}
+    lines = {group: {"untrained": float(np.mean([found["untrained"][group] for found in everything]))} for group in GROUPS}
+    lines["planner"] |= {name: values["planner"] for name, values in constants.items()}  # governors': of no payments, not comparable
     try:
-        draw(folders, {"untrained": untrained} | constants, chosen.out)
+        draw(folders, lines, chosen.out)
     except ImportError:
         print('no figure: matplotlib is missing; run: pip install "warprun[plot]"', file=sys.stderr)
         return 2

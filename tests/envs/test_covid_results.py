@@ -1,0 +1,48 @@
+"""The numbers of scripts/covid_results.py."""
+
+from __future__ import annotations
+
+from importlib import util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import warprun
+from warprun.envs.covid.data import fetch_data
+from warprun.errors import UserError
+from warprun.evaluate import evaluate_run
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "covid_results.py"
+SMALL = ["env=covid", "tuned=none", "total_steps=16", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=1"]
+
+
+@pytest.fixture
+def script():
+    spec = util.spec_from_file_location("covid_results", SCRIPT)
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_means_have_standard_errors(script):
+    assert script.line("x", np.array([1.0, 2.0, 3.0, 6.0]), 2.0) == "| x | 3.0 ± 1.1 | 2.0 |"  # variance 14/3 of 4 numbers
+
+
+@pytest.mark.slow
+def test_returns_are_those_of_the_evaluation(script, tmp_path, monkeypatch):
+    try:
+        fetch_data()
+    except UserError as error:
+        pytest.skip(str(error))
+    folder = tmp_path / "run"
+    warprun.train([*SMALL, "env.time_limit=100", "log.live=false", f"run_dir={folder}"])  # not a multiple of what is collected at once
+    monkeypatch.setattr(script, "EPISODES", 20)
+    found = script.returns(folder)
+    best = found["trained, most probable actions"]
+    expected = evaluate_run(folder, episodes=1, greedy=True, device="cpu", seed=0)
+    assert [best[group].item() for group in script.GROUPS] == pytest.approx([expected[f"{group}/return"] for group in script.GROUPS])
+    drawn = found["untrained"]["payments"]  # in 100 days twice one of 21 levels, nearly uniform
+    assert set(drawn * 2) <= set(range(41)) and abs(drawn.mean() - 10) < 4
+    # The same random numbers: a gain varies less than what it is the difference of.
+    assert found["trained - untrained"]["governors"].std() < found["untrained"]["governors"].std() / 2
