@@ -292,17 +292,25 @@ def look_at_vaccines_too(s, out, tables, i, planner):
     out[SEEN + STATES] = planner.vaccination_rate
 
 
-def survey(s, out, tables, governors):
+def write_shares(out, first, people, tables):
+    """Write a number of people of every state, as a share of its population, from out[first] on."""
     for j in range(STATES):
-        per_person = tables.actors[PER_PERSON, j]
-        out[j] = governors.susceptible[j] * per_person
-        out[STATES + j] = governors.infected[j] * per_person
-        out[2 * STATES + j] = governors.removed[j] * per_person
-        out[3 * STATES + j] = governors.dead[j] * per_person
-        out[4 * STATES + j] = governors.vaccinated[j] * per_person
-        out[5 * STATES + j] = governors.unemployed[j] * per_person
+        out[first + j] = people[j] * tables.actors[PER_PERSON, j]
+
+
+def survey(s, out, tables, governors):
+    # A loop for each feature, that neighbours in the observation are written together.
+    write_shares(out, 0, governors.susceptible, tables)
+    write_shares(out, STATES, governors.infected, tables)
+    write_shares(out, 2 * STATES, governors.removed, tables)
+    write_shares(out, 3 * STATES, governors.dead, tables)
+    write_shares(out, 4 * STATES, governors.vaccinated, tables)
+    write_shares(out, 5 * STATES, governors.unemployed, tables)
+    for j in range(STATES):
         out[6 * STATES + j] = governors.output[j] * tables.actors[PER_FULL_OUTPUT, j]
+    for j in range(STATES):
         out[7 * STATES + j] = float32((governors.past_4[j] >> 16) & 15) * 0.1
+    for j in range(STATES):
         out[8 * STATES + j] = float32(governors.level[j]) * 0.1
     out[9 * STATES] = s.elapsed
     out[9 * STATES + 1] = s.until_subsidy

@@ -185,11 +185,12 @@ class Bodies(Statements):
         for group in self.environment.groups:
             with self.per_actor(group):
                 self.observe_actor(group, f"{group.name}_obs", self.at)
-                if group.mask:
-                    called = self.use(f"{group.name}_{group.mask.__name__}", group.mask)
-                    with self.block(f"for k in range({group.masked_actions}):"):
-                        allowed = f"{called}({self.call(group, arguments(group.mask), 0)})"
-                        self.line(f"{self.entry(group, 'mask', 'k', group.masked_actions)} = {allowed}")
+            # A loop of its own: bytes side by side for an actor, which LLVM writes together.
+            if group.mask:
+                called = self.use(f"{group.name}_{group.mask.__name__}", group.mask)
+                with self.per_actor(group), self.block(f"for k in range({group.masked_actions}):"):
+                    allowed = f"{called}({self.call(group, arguments(group.mask), 0)})"
+                    self.line(f"{self.entry(group, 'mask', 'k', group.masked_actions)} = {allowed}")
 
     def observe_actor(self, group: Group, array: str, at: str) -> None:
         """Write what an actor sees to its place in `array`, whose environments begin at index 0."""
@@ -250,12 +251,12 @@ class Bodies(Statements):
         if self.target != "cpu":
             self.line(f"{group.name}_logits = {group.name}_policy_output.T")
         logits = f"{group.name}_logits"
+        if group.mask:
+            # A loop of its own, for masks are not vectorised and draws are. No branch: which actions are allowed is hard to predict.
+            with self.per_actor(group), self.block(f"for k in range({group.masked_actions}):"):
+                given, allowed = f"{logits}[k, actor, {self.at}]", self.entry(group, "mask", "k", group.masked_actions)
+                self.line(f"{given} = {given} if {allowed} else np.float32(-np.inf)")
         with self.per_actor(group):
-            if group.mask:
-                with self.block(f"for k in range({group.masked_actions}):"):
-                    # No branch: which actions are allowed is hard to predict.
-                    given, allowed = f"{logits}[k, actor, {self.at}]", self.entry(group, "mask", "k", group.masked_actions)
-                    self.line(f"{given} = {given} if {allowed} else np.float32(-np.inf)")
             self.line(f"rng = {self.rng(self.source(group, purpose))}")
             yield logits
 

@@ -17,6 +17,8 @@ from typing import Any
 import numba
 import numpy as np
 from numba import njit
+from numba.core.cpu import CPUTargetOptions
+from numba.core.options import TargetOptions
 
 from warprun.engine import simd
 from warprun.errors import UserError
@@ -31,6 +33,12 @@ COMPILES = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 INLINED: dict[str, Any] = FLAGS | {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Numba's own inlining is slow, but what it has inlined is not optimised as a function of its own, and again where it is called.
 MERGED: dict[str, Any] = FLAGS | {"inline": "always"}
+
+# Numba has this flag of a function, and no name for it in a decorator.
+CPUTargetOptions.noalias = TargetOptions.Mapping("noalias")
+# The arrays of an engine lie apart, which LLVM has to know to vectorise over lanes, and live longer than a kernel runs: a view of one
+# need not be counted, which costs more than what it is for.
+KERNELS: dict[str, Any] = FLAGS | {"noalias": True, "_nrt": False}
 
 _rebuilt: dict[tuple[types.FunctionType, bool], Any] = {}
 _being_rebuilt: set[tuple[types.FunctionType, bool]] = set()
@@ -80,7 +88,8 @@ def _rebuild(function: Any, finish: Callable[..., Any]) -> Any:
 
 def fingerprint(functions: list[types.FunctionType]) -> str:
     """Return a hash of everything that compiled code depends on in these functions and those they call."""
-    options = [sorted(value) if isinstance(value, set) else value for value in (*INLINED.values(), *MERGED.values())]
+    values = [*INLINED.values(), *MERGED.values(), *KERNELS.values()]
+    options = [sorted(value) if isinstance(value, set) else value for value in values]
     # The products in SIMD are written at compile time, so it is their source that counts.
     products = Path(simd.__file__).read_text()
     digest = hashlib.sha256(f"{numba.__version__} {sys.version_info[:2]} {options} {products}".encode())

@@ -240,7 +240,7 @@ class Engine:
 def compiler_options(device_kind: str) -> dict[str, Any]:
     """Return the globals by which a kernel module tells Numba how to compile it."""
     if device_kind == "cpu":
-        return {"FLAGS": kernels.FLAGS}
+        return {"FLAGS": kernels.KERNELS}
     # The simulator compiles nothing and knows no inlining.
     return {"CACHE": device_kind == "cuda", "INLINED": {"device": True} | ({"forceinline": True} if device_kind == "cuda" else {})}
 
