@@ -19,7 +19,7 @@ from rich.table import Table
 
 from warprun import rundir
 from warprun.agents.learner import OnPolicyAgent
-from warprun.build import fuse, make_agent, make_engine, threads
+from warprun.build import capture, fuse, make_agent, make_engine, threads
 from warprun.clock import PhaseClock
 from warprun.config import Config
 from warprun.engine import peak, store
@@ -103,6 +103,8 @@ class _Cell:
         self.agent: Any = make_agent(config, device)
         self.engine = make_engine(config, device, config.n_envs, config.agent.horizon, config.seed)
         self.path = fuse(config, self.engine, self.agent).split()[0]
+        if capture(config, self.engine, self.agent).endswith("graphs"):
+            self.path += ", captured"
         self.engine.compile()
         self.simulations: list[float] = []
         self.rollouts: list[float] = []
