@@ -108,6 +108,9 @@ def test_updates_are_the_same_work_on_the_device_alone(case: str) -> None:
     on_policy = name in ("a2c", "ppo")
     for update in range(4 if on_policy else 12):
         metrics = agent.update(taken, update / 12)
+    act = Watched(lambda: agent.act(taken, 2))
+    for _ in range(3):
+        act()
     assert {value.device for value in metrics.values()} == {META}
     counts = [len(runs) for work in works for runs in work.runs.values()]
     assert min(counts) > 2, "nothing was compared"

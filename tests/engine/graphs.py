@@ -129,6 +129,7 @@ def as_on_a_gpu() -> None:
     """Let the CPU take the code that is a GPU's."""
 
     def in_a_tensor(self: host_number.HostNumber, first: float, device: torch.device) -> None:
+        self._on_device = True
         self.value = torch.full((), first, dtype=torch.int64 if isinstance(first, int) else torch.float64)
 
     host_number.HostNumber.__init__ = in_a_tensor  # type: ignore[method-assign]

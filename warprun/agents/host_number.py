@@ -15,11 +15,12 @@ class HostNumber:
 
     def __init__(self, first: float, device: torch.device) -> None:
         kind = torch.int64 if isinstance(first, int) else torch.float64
-        self.value: Any = first if device.type == "cpu" else torch.full((), first, dtype=kind, device=device)
+        self._on_device = device.type != "cpu"
+        self.value: Any = torch.full((), first, dtype=kind, device=device) if self._on_device else first
 
     def set(self, number: float) -> None:
         """Set the number; what the device has been told to do before still sees the former one."""
-        if isinstance(self.value, torch.Tensor):
+        if self._on_device:
             self.value.fill_(number)
         else:
             self.value = number

@@ -36,8 +36,8 @@ class Replay:
         """Steps of all environments so far."""
         self.actors = 0
         """Of all environments; known with the first of them."""
-        self._oldest, self._newest, self._size = (HostNumber(0, device) for _ in range(3))
-        """Of the last rollout: the step of the ring where it begins, and the first row of its last step; and rows with a transition."""
+        self._first, self._newest, self._size = (HostNumber(0, device) for _ in range(3))
+        """Of the last rollout: the first rows of its first and of its last step; and rows with a transition."""
         rows, features, components = config.capacity, group.observation.size, group.action.components
         kind = torch.float32 if isinstance(group.action, Box) else torch.int32
         self.ring = Ring(
@@ -54,11 +54,7 @@ class Replay:
     @property
     def place(self) -> Place:
         """Where the ring stands; there is a step in it."""
-        return Place(self.actors, self._steps_held * self.actors, self._newest.value, self._size.value)
-
-    @property
-    def _steps_held(self) -> int:
-        return self.config.capacity // self.actors
+        return Place(self.actors, self._rows, self._newest.value, self._size.value)
 
     def advance(self, group: GroupTrajectory) -> None:
         """Count the steps of a rollout that `store` is to take in: what the host does of it."""
@@ -68,19 +64,26 @@ class Replay:
             raise UserError(
                 f"agent.replay.capacity={self.config.capacity}: a single step of all environments has {self.actors} transitions"
             )
-        self._oldest.set(self.steps % self._steps_held)
+        self._first.set(self.steps * self.actors % self._rows)
         self.steps += horizon
         self._find_place()
 
     def _find_place(self) -> None:
-        self._newest.set((self.steps - 1) % self._steps_held * self.actors)
-        self._size.set(min(self.steps, self._steps_held) * self.actors)
+        written = self.steps * self.actors
+        self._newest.set((written - self.actors) % self._rows)
+        self._size.set(min(written, self._rows))
+
+    @property
+    def _rows(self) -> int:
+        """Rows in use once the ring is full."""
+        return self.config.capacity // self.actors * self.actors
 
     def store(self, trajectory: Trajectory, group: GroupTrajectory) -> None:
         """Take in a rollout after `advance`, without the last steps where the ring is full of later ones."""
+        rows = self._rows
         for t in range(trajectory.horizon):
-            newest = (self._oldest.value + t) % self._steps_held * self.actors
-            self.operations.store(self.place._replace(newest=newest), trajectory, group, t)
+            newest = (self._first.value + t * self.actors) % rows
+            self.operations.store(Place(self.actors, rows, newest, self._size.value), trajectory, group, t)
 
     def draw(self, number: Any, beta: Any) -> Transitions:
         """Return a batch drawn with replacement, the `number`-th, until the next one; `beta` is the exponent of the weights.
