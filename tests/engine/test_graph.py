@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ import torch
 
 from tests.engine import graphs
 from tests.engine.rollouts import ROOT
+from warprun.build import capture
+from warprun.config import Config, EngineConfig
 from warprun.engine import graph
+from warprun.engine.device import Device
 from warprun.engine.graph import WARM_UP, Captured
 from warprun.errors import UserError
 
@@ -73,6 +77,23 @@ def test_numbers_of_the_host_are_those_of_the_capture(monkeypatch):
         captured()
     seen = [min(n, WARM_UP) for n in range(WARM_UP + 3)]
     assert float(total) == sum(seen) + 10.0 * sum(range(WARM_UP + 3))
+
+
+@pytest.mark.parametrize(
+    ("device", "wanted", "told", "works"),
+    [
+        ("cuda", True, "; captured in CUDA graphs", 2),
+        ("cuda", False, "; not captured (engine.cuda_graph=false)", 0),
+        ("cpu", True, "", 0),
+        ("cudasim", True, "", 0),
+    ],
+)
+def test_the_setting_decides_on_cuda_and_the_run_says_so(device, wanted, told, works):
+    made = []
+    engine = SimpleNamespace(device=Device(device, "a test"), capture=lambda: made.append("engine"))
+    agent = SimpleNamespace(capture=lambda captured: made.append("agent"))
+    assert capture(Config(engine=EngineConfig(cuda_graph=wanted)), engine, agent) == told
+    assert len(made) == works
 
 
 @pytest.mark.parametrize("ends_with_an_error", [False, True])
