@@ -1,6 +1,7 @@
 #!/bin/bash
 # Check warprun on a machine with a CUDA GPU: the tests marked `gpu` (trajectories of the fused and of the stepwise path against those of
-# the CPU, among others), two short trainings, whose speed and return are printed as a table, and the throughput of both paths.
+# the CPU, training by CUDA graphs against plain training, among others), two short trainings, whose speed and return are printed as a
+# table, and the throughput of both paths with CUDA graphs and without.
 #
 #   bash scripts/gpu_check.sh       in a checkout, with warprun and its extras `test` and `cuda12` or `cuda13` installed
 #
@@ -59,12 +60,21 @@ for agent in ("a2c", "ppo"):
     good &= status["state"] == "solved"
 sys.exit(not good)
 END
+# bench NAME OVERRIDE...: throughput, and the share of time that updates take, with CUDA graphs and without.
+bench() {
+    for graph in true false; do
+        echo; echo "engine.cuda_graph=$graph ${*:2}"
+        "$python" -m warprun bench "${@:2}" engine.cuda_graph="$graph" device=cuda out="$work/bench_$1_$graph" || failed=1
+    done
+}
 for hidden in 32,32 64,64; do
     for fused in true false; do
-        echo; echo "engine.fused=$fused agent.network.hidden=[$hidden]"
-        "$python" -m warprun bench env=cartpole agent=a2c agent.network.hidden="[$hidden]" engine.fused="$fused" device=cuda \
-            sizes=1000,10000,100000,1000000 out="$work/bench_${hidden/,/_}_$fused" || failed=1
+        bench "a2c_${hidden/,/_}_$fused" env=cartpole agent=a2c agent.network.hidden="[$hidden]" engine.fused="$fused" \
+            sizes=1000,10000,100000,1000000
     done
 done
+bench ppo env=cartpole agent=ppo sizes=1000,10000,100000
+bench dqn env=cartpole agent=dqn agent.gradient_steps=0.02 sizes=100,1000,10000
+bench td3 env=pendulum agent=td3 agent.gradient_steps=0.02 sizes=100,1000,10000
 if [[ $failed == 0 ]]; then echo "gpu_check: passed"; else echo "gpu_check: failed" >&2; fi
 exit $failed

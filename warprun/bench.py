@@ -19,12 +19,13 @@ from rich.table import Table
 
 from warprun import rundir
 from warprun.agents.learner import OnPolicyAgent
-from warprun.build import fuse, make_agent, make_engine, threads
+from warprun.build import capture, fuse, make_agent, make_engine, threads
 from warprun.clock import PhaseClock
 from warprun.config import Config
 from warprun.engine import peak, store
 from warprun.engine.device import Device, choose
 from warprun.engine.engine import target_for
+from warprun.engine.graph import WARM_UP
 
 SECONDS = 0.5
 """Least time of one measurement."""
@@ -39,7 +40,7 @@ class Measurement:
     n_envs: int
     threads: int
     path: str
-    """fused or stepwise."""
+    """fused or stepwise; and whether CUDA graphs repeat it."""
     simulation_steps_per_s: float
     """Environment steps without policy, with the actions of the last rollout."""
     rollout_steps_per_s: float
@@ -103,12 +104,14 @@ class _Cell:
         self.agent: Any = make_agent(config, device)
         self.engine = make_engine(config, device, config.n_envs, config.agent.horizon, config.seed)
         self.path = fuse(config, self.engine, self.agent).split()[0]
+        if capture(config, self.engine, self.agent).endswith("graphs"):
+            self.path += ", captured"
         self.engine.compile()
         self.simulations: list[float] = []
         self.rollouts: list[float] = []
         self.trainings: list[float] = []
         self.shares: list[float] = []
-        for _ in range(2):  # compiles, and fills the caches
+        for _ in range(WARM_UP + 1):  # compiles, fills the caches, captures
             self.agent.update(self.engine.collect(self.agent.act), 0.0)
 
     def measure(self) -> None:

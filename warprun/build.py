@@ -12,6 +12,7 @@ from warprun.agents import agent_class
 from warprun.config import Config, load_environment, parameters
 from warprun.engine.device import Device
 from warprun.engine.engine import Engine
+from warprun.engine.graph import Captured
 
 
 def make_engine(
@@ -64,6 +65,19 @@ def fuse(config: Config, engine: Engine, agent: Any) -> str:
     if not engine.fuse(networks):
         return "stepwise (a network has more rows than the shared memory of a GPU's blocks holds)"
     return "fused" if engine.device.kind != "cuda" else "fused rollout, update by torch"
+
+
+def capture(config: Config, engine: Engine, agent: Any) -> str:
+    """Let CUDA graphs repeat what engine and agent do in every iteration, if the config allows it; say so. CPU: nothing is done or said."""
+    if engine.device.kind != "cuda":
+        return ""
+    if not config.engine.cuda_graph:
+        return "; not captured (engine.cuda_graph=false)"
+    engine.capture()
+    if not hasattr(agent, "capture"):
+        return "; rollout captured in a CUDA graph (the agent has no method `capture`)"
+    agent.capture(Captured)
+    return "; captured in CUDA graphs"
 
 
 def threads(config: Config) -> int:

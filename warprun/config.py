@@ -50,6 +50,8 @@ class SingleConfig:
 class EngineConfig:
     fused: bool = True
     """Run inference, sampling, steps and gradients of mlp networks in kernels of warprun's own where they can; false: all by torch."""
+    cuda_graph: bool = True
+    """CUDA: after a few iterations repeat rollouts and updates as CUDA graphs; false: launch each of their kernels. No effect on CPU."""
 
 
 @dataclass

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from warprun import checkpoint, rundir
-from warprun.build import fuse, make_agent, make_engine
+from warprun.build import capture, fuse, make_agent, make_engine
 from warprun.clock import PhaseClock
 from warprun.config import Config, to_dict
 from warprun.engine.device import choose
@@ -120,7 +120,8 @@ class _Run:
                 self.records.message,
                 exploration=self.agent.exploration,
             )
-            self.records.message(f"rollout and update: {fuse(config, self.engine, self.agent)}")
+            path = fuse(config, self.engine, self.agent)
+            self.records.message(f"rollout and update: {path}{capture(config, self.engine, self.agent)}")
             self.engine.compile()
             self.evaluator = Evaluator(config, device, self.agent, config.eval.episodes, config.seed)
         except BaseException:

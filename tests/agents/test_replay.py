@@ -15,7 +15,7 @@ from warprun.agents.config import ReplayConfig
 from warprun.agents.replay import Replay
 from warprun.agents.replay_cpu import CpuOperations
 from warprun.agents.replay_torch import TorchOperations
-from warprun.engine.trajectory import allocate
+from warprun.engine.trajectory import Trajectory, allocate
 from warprun.environment import Box, Discrete, Environment, Group, Phase, Space
 from warprun.errors import UserError
 
@@ -34,6 +34,12 @@ def make(env: Environment, form: Form = CpuOperations, n_step: int = 1, gamma: f
     found = Replay(ReplayConfig(**config), env.groups[0], CPU, batch_size=batch_size, n_step=n_step, gamma=gamma, seed=5)
     found.operations = form(found.ring, found.tree, batch_size)
     return found
+
+
+def store(replay: Replay, taken: Trajectory) -> None:
+    """Take in a rollout."""
+    replay.advance(taken.groups["one"])
+    replay.store(taken, taken.groups["one"])
 
 
 def everything(replay: Replay) -> Any:
@@ -64,7 +70,7 @@ def test_nstep_returns_are_the_golden_ones(form: Form, n: int, g: int, golden: G
         for t, n_env in taken.truncated.nonzero().tolist():
             final[slots[t, n_env], n_env] = number[begin + t, n_env]
         object.__setattr__(group, "final_obs", final)
-        replay.store(taken, group)
+        store(replay, taken)
     _, _, reward, discount, next_obs, _, _ = everything(replay)
     at = next_obs[:, 0].long()
     value = given["next_value"].flatten()[at.clamp(min=0)].float()
@@ -103,7 +109,7 @@ def test_both_forms_keep_and_draw_the_same(prioritized: bool, space: Space) -> N
         taken = rollout(env, horizon=6, n_envs=5, seed=number)
         batches = []
         for replay in forms:
-            replay.store(taken, taken.groups["one"])
+            store(replay, taken)
             batches.append(replay.draw(number, 0.5))
             replay.judge(batches[-1].row, (batches[-1].row % 7).float() - 3.0)
         for a, b in zip(*batches, strict=True):
@@ -121,7 +127,7 @@ def test_the_ring_keeps_the_last_transitions() -> None:
     for step in range(7):
         group.obs[0] = step
         group.obs[1] = step + 1
-        replay.store(taken, group)
+        store(replay, taken)
         assert replay.place.size == min(3 * (step + 1), 9)
     obs, _, _, _, next_obs, _, _ = everything(replay)
     assert sorted(obs[:, 0].tolist()) == sorted([4.0, 5.0, 6.0] * 3)
@@ -132,10 +138,10 @@ def test_new_transitions_have_the_largest_priority() -> None:
     env = single(Discrete(2))
     replay = make(env, capacity=64, prioritized=True, alpha=1.0, eps=1e-9)
     taken = allocate(env, 4, 2, CPU)
-    replay.store(taken, taken.groups["one"])
+    store(replay, taken)
     assert replay.tree.priority[:8].tolist() == [1.0] * 8
     replay.judge(torch.tensor([3]), torch.tensor([-7.0]))
-    replay.store(taken, taken.groups["one"])
+    store(replay, taken)
     assert replay.tree.priority[8:16].tolist() == [7.0] * 8
     assert replay.tree.priority[16:].sum() == 0
     assert float(replay.tree.sums[-1]) == pytest.approx(7 + 7 + 8 * 7)
@@ -148,7 +154,7 @@ def test_draws_follow_their_probabilities(prioritized: bool) -> None:
     rows, batch, draws = 1000, 2000, 1000
     replay = make(env, capacity=rows, prioritized=prioritized, batch_size=batch)
     taken = allocate(env, 1, rows, CPU)
-    replay.store(taken, taken.groups["one"])
+    store(replay, taken)
     error = torch.from_numpy(np.random.default_rng(1).exponential(size=rows)).float()
     replay.judge(torch.arange(rows), error)
     counts = torch.zeros(rows, dtype=torch.int64)
@@ -165,7 +171,7 @@ def test_independent_prioritized_draws_pass_chi_square_on_both_sides() -> None:
     rows = 400
     replay = make(env, capacity=rows, prioritized=True, batch_size=1)
     taken = allocate(env, 1, rows, CPU)
-    replay.store(taken, taken.groups["one"])
+    store(replay, taken)
     error = torch.from_numpy(np.random.default_rng(2).exponential(size=rows)).float()
     replay.judge(torch.arange(rows), error)
     total = float(replay.tree.sums[-1])
@@ -185,7 +191,7 @@ def test_a_step_that_does_not_fit_is_refused() -> None:
     env = single(Discrete(2))
     taken = allocate(env, 1, 11, CPU)
     with pytest.raises(UserError, match=r"agent\.replay\.capacity=10"):
-        make(env, capacity=10).store(taken, taken.groups["one"])
+        store(make(env, capacity=10), taken)
 
 
 @pytest.mark.slow
@@ -195,7 +201,7 @@ def test_prioritized_draws_from_a_million_are_quick() -> None:
     replay = make(env, capacity=1_000_000, prioritized=True, batch_size=256)
     taken = allocate(env, 1, 10_000, CPU)
     for _ in range(100):
-        replay.store(taken, taken.groups["one"])
+        store(replay, taken)
     error = torch.from_numpy(np.random.default_rng(4).exponential(size=1_000_000)).float()
     replay.judge(torch.arange(1_000_000), error)
     took = []

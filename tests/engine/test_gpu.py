@@ -1,4 +1,4 @@
-"""The CUDA engine on a GPU: the same trajectories as on CPU, training, and no wait for the device while it rolls out."""
+"""The CUDA engine on a GPU: the same trajectories as on CPU, training, no wait for the device, and the same training by CUDA graphs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import torch
 
 from tests.engine.rollouts import CASES, CPU, FUSED_CASES, make, roll_out, roll_out_networks
 from warprun.agents import agent_class
-from warprun.agents.config import NetworkConfig
+from warprun.agents.config import LayersConfig, NetworkConfig, ReplayConfig
 from warprun.engine.device import Device
+from warprun.engine.graph import Captured
 from warprun.envs import cartpole
 
 pytestmark = pytest.mark.gpu
@@ -49,18 +50,27 @@ def assert_same(expected, found, tolerance):
 
 def setting(case, agent, n_envs, horizon, fused):
     """Return an engine and an agent on the GPU."""
-    engine = make(CASES[case].environment, case, device=CUDA, n_envs=n_envs, horizon=horizon, vary=dict(CASES[case].vary))
-    cls = agent_class(agent)
-    config = cls.Config(network=NetworkConfig(hidden=[32]), horizon=horizon)
-    made = cls(config, engine.environment.groups, CUDA.torch, 1, 0)
+    environment, cls = CASES[case].environment, agent_class(agent)
+    if agent in ("a2c", "ppo"):
+        more = {"network": NetworkConfig(hidden=[32]), "entropy_coef_end": 0.0}
+    else:
+        replay = ReplayConfig(20 * n_envs, prioritized=True)
+        more = {"network": LayersConfig([32]), "replay": replay, "warmup": 0, "gradient_steps": 12 / (n_envs * horizon), "n_step": 2}
+        more |= {"target_every": 5}
+    made = cls(cls.Config(horizon=horizon, learning_rate_end=1e-4, **more), environment.groups, CUDA.torch, 1, 0)
+    options = {"n_envs": n_envs, "horizon": horizon, "vary": dict(CASES[case].vary), "exploration": made.exploration}
+    engine = make(environment, case, device=CUDA, **options)
     if fused:
         assert engine.fuse(made.fuse())
     return engine, made
 
 
+LEARN = [(agent, case) for agent in ("a2c", "ppo") for case in ("cartpole", "pendulum", "market")]
+LEARN += [("dqn", "cartpole"), ("ddpg", "pendulum"), ("td3", "pendulum")]
+
+
 @pytest.mark.parametrize("fused", [False, True], ids=["stepwise", "fused"])
-@pytest.mark.parametrize("agent", ["a2c", "ppo"])
-@pytest.mark.parametrize("case", ["cartpole", "pendulum", "market"])
+@pytest.mark.parametrize(("agent", "case"), LEARN)
 def test_rollout_and_update_never_wait_for_the_device(case, agent, fused):
     engine, learner = setting(case, agent, 256, 8, fused)
     learner.update(engine.collect(learner.act), 0.0)  # compiles, and makes what is made once
@@ -73,12 +83,32 @@ def test_rollout_and_update_never_wait_for_the_device(case, agent, fused):
     assert all(torch.isfinite(value) for value in losses.values())
 
 
+@pytest.mark.parametrize("fused", [False, True], ids=["stepwise", "fused"])
+@pytest.mark.parametrize(("agent", "case"), LEARN)
+def test_captured_training_is_the_plain_one(agent, case, fused):
+    """After 20 iterations: a number that a graph had kept from its capture would have shown by then."""
+    states = []
+    for captured in (False, True):
+        engine, learner = setting(case, agent, 64, 8, fused)
+        if captured:
+            engine.capture()
+            learner.capture(Captured)
+        for n in range(20):
+            learner.update(engine.collect(learner.act), n / 20)
+        states.append({name: tensor.cpu().clone() for name, tensor in learner.state().items()})
+    assert engine._roll_out._recorded
+    for name, expected in states[0].items():
+        torch.testing.assert_close(states[1][name], expected, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+
+
 def test_cartpole_is_learnt():
     """From about 20 steps to ten times as many."""
     engine = make(cartpole.environment, "cartpole", device=CUDA, n_envs=2048, horizon=16)
     cls = agent_class("ppo")
     learner = cls(cls.Config(horizon=16), engine.environment.groups, CUDA.torch, 1, 0)
     assert engine.fuse(learner.fuse())
+    engine.capture()
+    learner.capture(Captured)
     for n in range(120):
         learner.update(engine.collect(learner.act), n / 120)
         if n == 4:

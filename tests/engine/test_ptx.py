@@ -54,7 +54,8 @@ def program(case):
     arrays = store.allocate(store.layout(environment, target, 2, n_varied, explores), torch.device("cpu")) | store.shared_names(taken)
     values = {name: tensor.numpy() for name, tensor in arrays.items()}
     values |= {f"{group.name}_exploration": np.zeros(3, np.float32) for group in environment.groups}
-    values |= {"row": 0, "n_envs": 2, "now": np.uint32(0), "seed_low": np.uint32(0), "seed_high": np.uint32(0)}
+    values |= {"row": 0, "now": np.uint32(0), "began": np.zeros(1, np.int64)}
+    values |= {"n_envs": 2, "seed_low": np.uint32(0), "seed_high": np.uint32(0)}
     values |= {"p": typed(environment.params()), "vary_bounds": np.zeros((n_varied, 2), np.float32)}
     if environment.tables:
         values["tables"] = environment.tables(**environment.options)

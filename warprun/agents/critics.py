@@ -93,8 +93,9 @@ class Trained:
         return norm
 
     def follow(self, tau: float) -> None:
-        """Move the target towards the network by `tau`, 1: all the way."""
-        self.target_parameters.lerp_(self.parameters, tau)
+        """Move the target towards the network by `tau`, 0: not at all, 1: all the way."""
+        if tau > 0.0:
+            self.target_parameters.lerp_(self.parameters, tau)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""

@@ -51,16 +51,21 @@ class DeterministicLearner(OffPolicyLearner[DDPGConfig | TD3Config]):
         self.critics = Trained(
             seeded(seed + 1, lambda: Critics(features, components, config.network, config.critics)), config.optimizer, device
         )
-        self.actor_metrics: dict[str, Any] = {}
+        # On the device: to bring them there the host would wait for it.
+        self.noise = torch.tensor([0.0, config.noise_std, config.noise_theta if config.noise == "ou" else 1.0], device=device)
 
     def networks(self) -> dict[str, Trained]:
         """Return what is trained, by name."""
         return {"actor": self.actor, "critics": self.critics}
 
+    def due(self) -> tuple[bool, ...]:
+        """Return whether the targets follow at the gradient step that was counted last, and whether it is also one of the actor."""
+        return self.updates % (self.config.target_every * self.config.policy_delay) == 0, self.actor_is_due
+
     @property
-    def follow_every(self) -> int:
-        """Gradient steps between two moves of the targets."""
-        return self.config.target_every * self.config.policy_delay
+    def actor_is_due(self) -> bool:
+        """Whether the gradient step that was counted last is also one of the actor."""
+        return self.updates % self.config.policy_delay == 0
 
     def act(self, obs: torch.Tensor) -> torch.Tensor:
         """Return the actions [B, C]."""
@@ -68,13 +73,7 @@ class DeterministicLearner(OffPolicyLearner[DDPGConfig | TD3Config]):
 
     def explore(self, progress: float) -> None:
         """Set the noise."""
-        config = self.config
-        self.exploration.copy_(torch.tensor([0.0, config.noise_std, config.noise_theta if config.noise == "ou" else 1.0]))
-
-    @property
-    def actor_is_due(self) -> bool:
-        """Whether the gradient step to come is also one of the actor."""
-        return (self.updates + 1) % self.config.policy_delay == 0
+        self.exploration.copy_(self.noise)
 
     def learn(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
         """Take a gradient step of the critics and, where it is due, of the actor, and let the targets follow by `tau`.
@@ -85,7 +84,7 @@ class DeterministicLearner(OffPolicyLearner[DDPGConfig | TD3Config]):
         with torch.no_grad():
             next_action = actor.target(batch.next_obs)
             if config.smoothing_std > 0:
-                number = torch.tensor(self.updates, device=self.device)
+                number = torch.as_tensor(self.number.value, device=self.device)
                 noise = normals(next_action.numel(), self.seed ^ SMOOTHING_STREAM, number).view_as(next_action)
                 next_action = smoothed(next_action, noise, config.smoothing_std, config.smoothing_clip)
             target = critic_target(critics.target(batch.next_obs, next_action), batch.reward, batch.discount)
@@ -97,26 +96,27 @@ class DeterministicLearner(OffPolicyLearner[DDPGConfig | TD3Config]):
         if self.actor_is_due:
             actor_loss = -critics.network.first(batch.obs, actor.network(batch.obs)).mean()  # type: ignore[operator]
             actor.step(actor.gradient(actor_loss), self.learning_rate(config.actor_learning_rate), config.max_grad_norm)
-            self.actor_metrics = {"actor": actor_loss.detach()}
+            metrics["actor"] = actor_loss.detach()
         critics.follow(tau)
         actor.follow(tau)
-        return error, metrics | self.actor_metrics
+        return error, metrics
 
     def learn_fused(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
         """Do what `learn` does, in kernels; the critics' target follows before the actor's step, which does not read it."""
         config, kernels, nets = self.config, self.kernels, self.nets
-        drawn = counter(self.seed ^ SMOOTHING_STREAM, self.updates)
+        drawn = counter(self.seed ^ SMOOTHING_STREAM, self.number.value)
         smoothing = Smoothing(float(config.smoothing_std), float(config.smoothing_clip), *drawn)
         kernels.run("critics", (nets["actor_target"], nets["target"], nets["critics"]), smoothing, batch)
-        norm = step(nets["critics"], self.critics_adam, config.learning_rate * self.rate, config.max_grad_norm, tau)
+        norm = step(nets["critics"], self.critics_adam, config.learning_rate * self.rate.value, config.max_grad_norm, tau)
         q, loss = kernels.means()
+        metrics = {"critic": loss, "q": q, "grad_norm": norm}
         if self.actor_is_due:
             kernels.run("actor", (nets["critic"], nets["actor"]), None, batch)
-            step(nets["actor"], self.actor_adam, config.actor_learning_rate * self.rate, config.max_grad_norm, tau)
-            self.actor_metrics = {"actor": kernels.means()[1]}
-        elif tau:
+            step(nets["actor"], self.actor_adam, config.actor_learning_rate * self.rate.value, config.max_grad_norm, tau)
+            metrics["actor"] = kernels.means()[1]
+        else:
             self.actor.follow(tau)
-        return kernels.error, {"critic": loss, "q": q, "grad_norm": norm} | self.actor_metrics
+        return kernels.error, metrics
 
     def fuse(self) -> Network | None:
         """Learn in kernels from now on where they know how, and return the actor for the engine's; None where it cannot run it."""

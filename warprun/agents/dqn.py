@@ -69,7 +69,7 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         """Do what `learn` does, in kernels."""
         config, kernels = self.config, self.kernels
         kernels.run("choices", self.nets, config.double, batch)
-        norm = step(self.nets[-1], self.adam, config.learning_rate * self.rate, config.max_grad_norm, tau)
+        norm = step(self.nets[-1], self.adam, config.learning_rate * self.rate.value, config.max_grad_norm, tau)
         q, loss = kernels.means()
         return kernels.error, {"value": loss, "q": q, "grad_norm": norm}
 

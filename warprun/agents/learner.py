@@ -203,6 +203,7 @@ class OnPolicyAgent(Generic[C]):
         self.threads = threads
         self.updates = torch.zeros((), dtype=torch.int64, device=device)
         """Updates so far."""
+        self._learn: Callable[[Trajectory], dict[str, torch.Tensor]] = self.learn
 
     @property
     def n_parameters(self) -> int:
@@ -218,9 +219,13 @@ class OnPolicyAgent(Generic[C]):
             learner.policy.act(group.obs[t].view(-1, features), group.policy_output.view(-1, outputs), group.value[t].view(-1))
 
     def update(self, trajectory: Trajectory, progress: float) -> dict[str, torch.Tensor]:
-        """Learn from a rollout at `progress`, 0 to 1, of the run; return metrics, [] each, that nobody has read yet."""
+        """Learn from a rollout at `progress`, 0 to 1, of the run; return metrics, [] each, that hold until the next update."""
         self.schedule(progress)
-        return self.learn(trajectory)
+        return self._learn(trajectory)
+
+    def capture(self, captured: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Let `captured(work)` stand for the work on the device that is the same in every update: a CUDA graph of it."""
+        self._learn = captured(self.learn)
 
     def schedule(self, progress: float) -> None:
         """Set learning rates and coefficients: the part of an update that a CUDA graph cannot hold."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from warprun.agents.checks import check, check_groups
 from warprun.agents.config import OffPolicyConfig, group_config
 from warprun.agents.critics import Trained
+from warprun.agents.host_number import HostNumber
 from warprun.agents.normalization import ObservationNormalizer
 from warprun.agents.replay import Replay
 from warprun.agents.ring import Transitions
@@ -36,12 +38,18 @@ class OffPolicyLearner(Generic[C]):
         )
         self.exploration = torch.tensor([1.0, 0.0, 1.0], device=device)
         """[3]: share of random actions, standard deviation and reversion of the noise, see `warprun.engine.sampling`."""
-        self.rate = 1.0
+        self.rate = HostNumber(1.0, device)
         """What learning rates are multiplied by at this point of the run."""
+        self.beta = HostNumber(float(config.replay.beta), device)
+        """How much of the bias of priorities the weights take back at this point of the run."""
         self.updates = 0
         """Gradient steps so far."""
+        self.number = HostNumber(0, device)
+        """The same, where the gradient step under way reads it."""
         self.fuses = False
         """Whether gradient steps run in kernels of warprun's own."""
+        self._store: Callable[[Trajectory], None] = self.store
+        self._step: Callable[..., dict[str, Any]] = self.step
 
     def networks(self) -> dict[str, Trained]:
         """Return what is trained, by name."""
@@ -67,41 +75,53 @@ class OffPolicyLearner(Generic[C]):
         """Return observations as the networks see them."""
         return self.normalizer(obs) if self.normalizer else obs
 
-    def store(self, trajectory: Trajectory) -> None:
+    def take(self, trajectory: Trajectory) -> None:
         """Take in a rollout."""
+        self.replay.advance(trajectory.groups[self.name])
+        self._store(trajectory)
+
+    def store(self, trajectory: Trajectory) -> None:
+        """Do what `take` does on the device, the same each time."""
         group = trajectory.groups[self.name]
         self.replay.store(trajectory, group)
         if self.normalizer:
             self.normalizer.statistics.update(group.obs[:-1].flatten(0, 2))
             self.normalizer.refresh()
 
-    def gradient_step(self, progress: float) -> dict[str, Any]:
+    def gradient_step(self) -> dict[str, Any]:
         """Draw a batch, learn from it, and judge it anew; return metrics, numbers or tensors []."""
-        replay = self.config.replay
-        batch = self.replay.draw(self.updates, replay.beta + (replay.beta_end - replay.beta) * progress)
+        self.number.set(self.updates)
+        self.updates += 1
+        return self._step(*self.due())
+
+    def due(self) -> tuple[bool, ...]:
+        """Return what the gradient step that was counted last does, and not every one: first, whether the targets follow."""
+        return (self.updates % self.config.target_every == 0,)
+
+    def step(self, follows: bool, *others: bool) -> dict[str, Any]:
+        """Do what `gradient_step` does on the device, the same each time that the same is `due`."""
+        batch = self.replay.draw(self.number.value, self.beta.value)
         if self.normalizer:
             batch = batch._replace(obs=self.normalizer(batch.obs), next_obs=self.normalizer(batch.next_obs))
-        follows = (self.updates + 1) % self.follow_every == 0
         learn = self.learn_fused if self.fuses else self.learn
         error, metrics = learn(batch, self.config.target_tau if follows else 0.0)
-        self.updates += 1
         self.replay.judge(batch.row, error)
         return metrics
 
-    @property
-    def follow_every(self) -> int:
-        """Gradient steps between two moves of the targets."""
-        return self.config.target_every
+    def capture(self, captured: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Let `captured(work)` stand for the work on the device that is always the same: a CUDA graph of it."""
+        self._store, self._step = captured(self.store), captured(self.step)
 
     def learning_rate(self, start: float) -> torch.Tensor:
         """Return a learning rate as it is at this point of the run."""
-        return torch.tensor(start * self.rate, dtype=torch.float64)
+        return torch.as_tensor(start * self.rate.value, dtype=torch.float64)
 
     def schedule(self, progress: float) -> None:
         """Set what changes over the run to its value at `progress`."""
-        config = self.config
+        config, replay = self.config, self.config.replay
         if config.learning_rate_end is not None:
-            self.rate = 1.0 + (config.learning_rate_end / config.learning_rate - 1.0) * progress
+            self.rate.set(1.0 + (config.learning_rate_end / config.learning_rate - 1.0) * progress)
+        self.beta.set(replay.beta + (replay.beta_end - replay.beta) * progress)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""
@@ -151,10 +171,13 @@ class OffPolicyAgent(Generic[C]):
             group.policy_output[..., : output.shape[-1]] = output.view(*group.policy_output.shape[:-1], -1)
 
     def update(self, trajectory: Trajectory, progress: float) -> dict[str, Any]:
-        """Take in a rollout at `progress`, 0 to 1, of the run and make the gradient steps that are due; return the metrics of the last."""
+        """Take in a rollout at `progress`, 0 to 1, of the run and make the gradient steps that are due.
+
+        Return the metrics of the last one; they hold until the next update.
+        """
         self.env_steps += trajectory.horizon * trajectory.n_envs
         for learner in self.learners:
-            learner.store(trajectory)
+            learner.take(trajectory)
             if self.env_steps < learner.config.warmup:
                 continue
             learner.schedule(progress)
@@ -163,10 +186,15 @@ class OffPolicyAgent(Generic[C]):
             due = int((self.env_steps - learner.config.warmup) * learner.config.gradient_steps)
             found: dict[str, Any] = {}
             while learner.updates < due:
-                found = learner.gradient_step(progress)
+                found |= learner.gradient_step()
             prefix = "loss" if len(self.learners) == 1 else f"loss/{learner.name}"
             self.metrics |= {f"{prefix}/{name}": value for name, value in found.items()}
         return self.metrics
+
+    def capture(self, captured: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Let `captured(work)` stand for the work on the device that is always the same: a CUDA graph of it."""
+        for learner in self.learners:
+            learner.capture(captured)
 
     def fuse(self) -> dict[str, Network] | None:
         """Return the networks for the engine if every group's network allows it, else None."""

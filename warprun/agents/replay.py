@@ -8,9 +8,12 @@ The operations are Numba's on CPU (`replay_cpu`) and torch's elsewhere (`replay_
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from warprun.agents.config import ReplayConfig
+from warprun.agents.host_number import HostNumber
 from warprun.agents.replay_cpu import CpuOperations
 from warprun.agents.replay_torch import TorchOperations
 from warprun.agents.ring import Place, Ring, Transitions, make_tree
@@ -33,6 +36,8 @@ class Replay:
         """Steps of all environments so far."""
         self.actors = 0
         """Of all environments; known with the first of them."""
+        self._first, self._newest, self._size = (HostNumber(0, device) for _ in range(3))
+        """Of the last rollout: the first rows of its first and of its last step; and rows with a transition."""
         rows, features, components = config.capacity, group.observation.size, group.action.components
         kind = torch.float32 if isinstance(group.action, Box) else torch.int32
         self.ring = Ring(
@@ -49,24 +54,42 @@ class Replay:
     @property
     def place(self) -> Place:
         """Where the ring stands; there is a step in it."""
-        steps = self.config.capacity // self.actors
-        newest = (self.steps - 1) % steps
-        return Place(self.actors, steps * self.actors, newest * self.actors, min(self.steps, steps) * self.actors)
+        return Place(self.actors, self._rows, self._newest.value, self._size.value)
 
-    def store(self, trajectory: Trajectory, group: GroupTrajectory) -> None:
-        """Take in a rollout, without the last steps where the ring is full of later ones."""
+    def advance(self, group: GroupTrajectory) -> None:
+        """Count the steps of a rollout that `store` is to take in: what the host does of it."""
         horizon, n_envs, actors = group.reward.shape
         self.actors = n_envs * actors
         if self.actors > self.config.capacity:
             raise UserError(
                 f"agent.replay.capacity={self.config.capacity}: a single step of all environments has {self.actors} transitions"
             )
-        for t in range(horizon):
-            self.steps += 1
-            self.operations.store(self.place, trajectory, group, t)
+        self._first.set(self.steps * self.actors % self._rows)
+        self.steps += horizon
+        self._find_place()
 
-    def draw(self, number: int, beta: float) -> Transitions:
-        """Return a batch drawn with replacement, the `number`-th, until the next one; `beta` is the exponent of the weights."""
+    def _find_place(self) -> None:
+        written = self.steps * self.actors
+        self._newest.set((written - self.actors) % self._rows)
+        self._size.set(min(written, self._rows))
+
+    @property
+    def _rows(self) -> int:
+        """Rows in use once the ring is full."""
+        return self.config.capacity // self.actors * self.actors
+
+    def store(self, trajectory: Trajectory, group: GroupTrajectory) -> None:
+        """Take in a rollout after `advance`, without the last steps where the ring is full of later ones."""
+        rows = self._rows
+        for t in range(trajectory.horizon):
+            newest = (self._first.value + t * self.actors) % rows
+            self.operations.store(Place(self.actors, rows, newest, self._size.value), trajectory, group, t)
+
+    def draw(self, number: Any, beta: Any) -> Transitions:
+        """Return a batch drawn with replacement, the `number`-th, until the next one; `beta` is the exponent of the weights.
+
+        Both are as `HostNumber` has them.
+        """
         return self.operations.draw(self.place, self.seed, number, beta, self.n_step, self.gamma)
 
     def judge(self, row: torch.Tensor, error: torch.Tensor) -> None:
@@ -84,3 +107,5 @@ class Replay:
     def load(self, counts: torch.Tensor) -> None:
         """Take over the counts of `tensors`; all else is copied in place."""
         self.steps, self.actors = (int(n) for n in counts)
+        if self.steps:
+            self._find_place()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import torch
 
 from warprun.agents.ring import BRANCHES, GOES_ON, TERMINATED, TRUNCATED, Place, Ring, Transitions, Tree
@@ -14,32 +17,33 @@ class TorchOperations:
 
     def __init__(self, ring: Ring, tree: Tree, batch_size: int) -> None:
         self.ring, self.tree, self.batch_size = ring, tree, batch_size
+        self.levels = list(pairwise(tree.levels.tolist()))
+        """Where each level begins and ends in the sums."""
 
     def store(self, place: Place, trajectory: Trajectory, group: GroupTrajectory, t: int) -> None:
         """Write step `t` of a rollout to the rows of the newest step; what is new has the largest priority."""
         ring, tree = self.ring, self.tree
-        part = slice(place.newest, place.newest + place.actors)
+        rows = place.newest + torch.arange(place.actors, device=ring.reward.device)
         truncated = trajectory.truncated[t]
         slot = trajectory.final_slot()[t].view(1, -1, 1, 1).expand(1, *group.obs.shape[1:])
         following = torch.where(truncated[:, None, None], group.final_obs.gather(0, slot)[0], group.obs[t + 1])
-        ring.obs[part] = group.obs[t].flatten(0, 1)
-        ring.next_obs[part] = following.flatten(0, 1)
-        ring.action[part] = group.action[t].flatten(0, 1)
-        ring.reward[part] = group.reward[t].flatten()
+        ring.obs[rows] = group.obs[t].flatten(0, 1)
+        ring.next_obs[rows] = following.flatten(0, 1)
+        ring.action[rows] = group.action[t].flatten(0, 1)
+        ring.reward[rows] = group.reward[t].flatten()
         ends = TERMINATED * trajectory.terminated[t].byte() + TRUNCATED * truncated.byte()
-        ring.ends[part] = ends.repeat_interleave(group.reward.shape[-1])
+        ring.ends[rows] = ends.repeat_interleave(group.reward.shape[-1])
         if len(tree.priority):
-            rows = torch.arange(part.start, part.stop, device=tree.priority.device)
             tree.priority[rows] = tree.largest
             self._sum_up(rows)
 
-    def draw(self, place: Place, seed: int, number: int, beta: float, n_step: int, gamma: float) -> Transitions:
+    def draw(self, place: Place, seed: int, number: Any, beta: Any, n_step: int, gamma: float) -> Transitions:
         """Return the `number`-th batch: with priorities one row from each of as many equal shares of their total, else all alike.
 
         Schaul et al. 2016, section 3.3 and algorithm 1: weights are (N P)^-beta over the largest of the batch.
         """
         tree, count, device = self.tree, self.batch_size, self.ring.reward.device
-        bits = random_bits(count, seed, torch.tensor(number, device=device))
+        bits = random_bits(count, seed, torch.as_tensor(number, device=device))
         if not len(tree.priority):
             return self.gather(place, bits * place.size >> 32, n_step, gamma)
         mass = (torch.arange(count, device=device, dtype=torch.float64) + bits * 2.0**-32) * (tree.sums[-1] / count)
@@ -71,7 +75,7 @@ class TorchOperations:
         """Return the rows, [B] int64, in whose share of the summed priorities `mass` [B] float64 lies."""
         tree, node = self.tree, torch.zeros_like(mass, dtype=torch.int64)
         branches = torch.arange(BRANCHES, device=mass.device)
-        below = [tree.sums[int(begin) : int(end)] for begin, end in zip(tree.levels[:-1], tree.levels[1:], strict=True)]
+        below = [tree.sums[begin:end] for begin, end in self.levels]
         for values in [*reversed(below[:-1]), tree.priority]:
             share = values[node[:, None] * BRANCHES + branches].double()
             upto = share.cumsum(1)
@@ -94,7 +98,7 @@ class TorchOperations:
         """Sum up again all that stands above rows: afresh, so that nothing drifts."""
         tree = self.tree
         below, node = tree.priority, row
-        for begin, end in zip(tree.levels[:-1].tolist(), tree.levels[1:].tolist(), strict=True):
+        for begin, end in self.levels:
             node = node // BRANCHES
             own = tree.sums[begin:end]
             own[node] = below.view(-1, BRANCHES)[node].double().sum(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -47,10 +47,10 @@ class Place(NamedTuple):
     """Actors of all environments: rows of a step."""
     rows: int
     """Rows in use once the ring is full: a multiple of `actors`."""
-    newest: int
-    """First row of the newest step."""
-    size: int
-    """Rows that hold a transition."""
+    newest: Any
+    """First row of the newest step; an int on CPU, else a tensor []."""
+    size: Any
+    """Rows that hold a transition, likewise."""
 
 
 class Transitions(NamedTuple):

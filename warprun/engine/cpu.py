@@ -26,6 +26,9 @@ class CpuKernels:
         self._tiles = -(-self._n_envs // module.LANES)
         self._fixed = tuple(v.numpy() if isinstance(v, torch.Tensor) else v for v in (values[name] for name in names[2:]))
 
+    def begin(self, now: int) -> None:
+        """Do nothing: every call is told the time."""
+
     def __call__(self, kernel: str, row: int, now: int) -> None:
         """Run `kernel` on row `row` of the trajectory; `now` counts the steps since the run began, modulo 2^32."""
         function, clock = getattr(self._module, kernel), np.uint32(now & 0xFFFFFFFF)

@@ -41,6 +41,9 @@ class CudaKernels:
     def __init__(self, module: ModuleType, names: tuple[str, ...], values: dict[str, Any], environment: Environment, n_envs: int) -> None:
         self._module = module
         self._n_envs = n_envs
+        self._began: torch.Tensor = values["began"]
+        self._began_at = 0
+        """The number in `_began`, which the host would have to wait for."""
         self._fixed = tuple(_on_device(values[name]) for name in names[2:])
         actors = max(group.size for group in environment.groups)
         if actors == 1:
@@ -48,16 +51,24 @@ class CudaKernels:
         else:
             self._grid = (n_envs, min(1024, -(-actors // 32) * 32))
 
+    def begin(self, now: int) -> None:
+        """Let the time of kernels count from `now`: the same launches are then the same rollout of another time, as in a CUDA graph."""
+        self._began.fill_(now)
+        self._began_at = now
+
     def __call__(self, kernel: str, row: int, now: int) -> None:
         """Launch `kernel` on row `row` of the trajectory; `now` counts the steps since the run began, modulo 2^32."""
-        getattr(self._module, kernel)[(*self._grid, _stream())](row, np.uint32(now & 0xFFFFFFFF), *self._fixed)
+        getattr(self._module, kernel)[(*self._grid, _stream())](row, self._clock(now), *self._fixed)
 
     def rollout(self, steps: int, greedy: bool, now: int, fused: FusedArrays) -> None:
         """Run `steps` steps from row 0 in one kernel; `fused` is what `fused_arrays` made."""
         for parameters, index, weights in fused.packed:
             torch.index_select(parameters, 0, index, out=weights)
         function = self._module.rollout[(*fused.grid, _stream(), fused.shared_bytes)]
-        function(steps, greedy, 0, np.uint32(now & 0xFFFFFFFF), *self._fixed, *fused.arguments)
+        function(steps, greedy, 0, self._clock(now), *self._fixed, *fused.arguments)
+
+    def _clock(self, now: int) -> np.uint32:
+        return np.uint32((now - self._began_at) & 0xFFFFFFFF)
 
     def fused_arrays(self, environment: Environment, networks: Mapping[str, Network], taken: Trajectory) -> FusedArrays | None:
         """Return how `rollout` is launched with these networks, and each group's network, values and policy outputs on the device.
@@ -88,7 +99,7 @@ class CudaKernels:
 
 
 def _stream() -> Any:
-    # Never cached: under a CUDA graph capture torch's current stream is another one.
+    # Never cached: while a CUDA graph is captured torch's current stream is another one.
     return 0 if SIMULATED else cuda.external_stream(torch.cuda.current_stream().cuda_stream)
 
 

@@ -17,6 +17,7 @@ from warprun.engine import store, trajectory
 from warprun.engine.check import check_functions
 from warprun.engine.cpu import CpuKernels
 from warprun.engine.device import Device
+from warprun.engine.graph import Captured
 from warprun.engine.mlp import Network
 from warprun.engine.source import write
 from warprun.engine.statements import Target
@@ -78,6 +79,9 @@ class Engine:
         self.steps = 0
         """Steps that every environment has taken; with the seed it says where the random streams stand."""
         self._fused: Any = None
+        self._began = 0
+        """`steps` when the last rollout began."""
+        self._roll_out: Callable[[Callable[[Trajectory, int], None], bool], Any] = self.roll_out
         self._begins_now = True
         """Whether row 0 of the trajectory, not its last row, is what the actors see now."""
         self.trajectory: Trajectory = trajectory.allocate(environment, horizon, n_envs, device.torch)
@@ -86,6 +90,8 @@ class Engine:
         self.tables = tables
         values: dict[str, Any] = self.arrays | store.shared_names(self.trajectory)
         values |= {"n_envs": n_envs, "seed_low": np.uint32(seed & 0xFFFFFFFF), "seed_high": np.uint32(seed >> 32 & 0xFFFFFFFF)}
+        if target != "cpu":
+            values["began"] = torch.zeros(1, dtype=torch.int64, device=device.torch)
         values["p"] = typed(params)
         if tables is not None:
             tables = typed(type(tables)(*(_single_precision(v) for v in tables)))
@@ -178,20 +184,27 @@ class Engine:
         """
         if not self._begins_now:
             self.carry_over()
-        horizon = self.trajectory.horizon
+        self._began = self.steps
+        self._kernels.begin(self._began)
+        self._roll_out(act, greedy)
+        self.steps += self.trajectory.horizon
+        self._begins_now = False
+        return self.trajectory
+
+    def roll_out(self, act: Callable[[Trajectory, int], None], greedy: bool) -> None:
+        """Do what `collect` does on the device: the same kernels each time, so that a CUDA graph can hold them."""
+        horizon, began = self.trajectory.horizon, self._began
         if self._fused:
-            self._guarded(lambda: self._kernels.rollout(horizon, greedy, self.steps, self._fused))
-            self.steps += horizon
-            self._begins_now = False
-            return self.trajectory
+            self._guarded(lambda: self._kernels.rollout(horizon, greedy, began, self._fused))
+            return
         for row in range(horizon):
             act(self.trajectory, row)
-            if greedy:
-                self.choose_best(row)
-            else:
-                self.sample(row)
-            self.step(row)
-        return self.trajectory
+            self._run("greedy" if greedy else "sample", row, began + row)
+            self._run("step", row, began + row)
+
+    def capture(self) -> None:
+        """Let a CUDA graph repeat rollouts from now on (CUDA only)."""
+        self._roll_out = Captured(self.roll_out)
 
     def episodes(self) -> Episodes:
         """Return what ended since the last call, and start counting anew (waits for the device)."""

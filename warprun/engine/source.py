@@ -26,7 +26,10 @@ class Program:
     functions: dict[str, Any]
     """Globals of the module: the functions and classes of the environment, by the name that the source uses."""
     arguments: tuple[str, ...]
-    """What every kernel takes: `row`, `now`, `n_envs`, `seed_low`, `seed_high`, ... , then the arrays of the store by name."""
+    """What every kernel takes: `row`, `now`, `n_envs`, `seed_low`, `seed_high`, ... , then the arrays of the store by name.
+
+    On CUDA `now` counts from `began`, an array of one number, for a CUDA graph repeats a kernel with the numbers of its first launch.
+    """
 
 
 def write(
@@ -65,6 +68,8 @@ def kernel_arguments(bodies: Bodies) -> tuple[str, ...]:
     """Return the names of what every kernel takes."""
     env = bodies.environment
     scalars = ["row", "now", "n_envs", "seed_low", "seed_high"]
+    if bodies.target != "cpu":
+        scalars.append("began")
     if env.params._fields:  # type: ignore[attr-defined]
         scalars.append("p")
     if env.tables:
@@ -178,6 +183,7 @@ class _CudaModule(_Module):
         b.gap()
         b.line("@cuda.jit(cache=CACHE, fastmath=False)")
         with b.block(f"def {name}({self.taken}):"):
+            self.clock()
             if b.target == "thread":
                 b.line("env = cuda.grid(1)")
                 with b.block("if env >= n_envs:"):
@@ -196,6 +202,7 @@ class _CudaModule(_Module):
         b.gap()
         b.line("@cuda.jit(cache=CACHE, fastmath=False)")
         with b.block(f"def rollout(steps, greedy, {', '.join([self.taken, *networks])}):"):
+            self.clock()
             self.threads()
             b.line("block = cuda.shared.array(0, float32)")
             if b.target == "thread":
@@ -248,6 +255,9 @@ class _CudaModule(_Module):
         with b.block("else:"):
             b.line(f"sample_env({call})")
         b.line(f"step_env({call})")
+
+    def clock(self) -> None:
+        self.bodies.line("now = np.uint32((began[0] + now) & 0xFFFFFFFF)")
 
     def threads(self) -> None:
         self.bodies.line("thread = cuda.threadIdx.x")

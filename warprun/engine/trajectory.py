@@ -31,7 +31,7 @@ class GroupTrajectory:
     """[K, N, A, F] float32: the observation at the k-th truncation of each environment in this rollout."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trajectory:
     """T steps of N environments."""
 
