@@ -166,11 +166,12 @@ def test_without_a_manifest_no_altered_byte_gets_through(tmp_path, capsys):
         assert loaded.tensors["b"] == 2
 
 
-def test_a_later_format_is_refused(tmp_path, monkeypatch):
-    with monkeypatch.context() as later:
-        later.setattr(checkpoint, "FORMAT", 2)
+@pytest.mark.parametrize("other", [checkpoint.FORMAT - 1, checkpoint.FORMAT + 1])
+def test_other_formats_are_refused(tmp_path, monkeypatch, other):
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "FORMAT", other)
         put(tmp_path, 100)
-    with pytest.raises(UserError, match="format 2"):
+    with pytest.raises(UserError, match=f"format {other}"):
         checkpoint.load(tmp_path)
 
 

@@ -23,7 +23,8 @@ import torch
 from warprun.errors import UserError
 from warprun.rundir import write_atomic
 
-FORMAT = 1
+FORMAT = 2
+"""1 had other parameters in the places of a shared trunk's heads."""
 MANIFEST = "manifest.json"
 LAST, BEST = "checkpoints", "best"
 """Folders of a run: the newest checkpoints, and the one with the best evaluation."""
@@ -146,7 +147,7 @@ def _unpack(path: Path, entry: Entry | None) -> Loaded:
     except (ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):  # What zipfile and numpy raise on broken input.
         raise _DamagedError("is damaged: it is no checkpoint") from None
     if header["format"] != FORMAT:
-        raise _DamagedError(f"is of format {header['format']}, this warprun reads {FORMAT}")
+        raise _DamagedError(f"is of format {header['format']}, of another version of warprun: this one reads {FORMAT}")
     tensors = {name.removeprefix("tensor/"): torch.from_numpy(array) for name, array in content.items()}
     return Loaded(header["env_steps"], tensors, header["meta"], path)
 

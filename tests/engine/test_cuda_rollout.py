@@ -12,7 +12,7 @@ from tests.compiled import compiled
 from tests.engine.rollouts import CPU, FUSED_CASES, acting, load, roll_out_networks, start
 from warprun.agents.config import NetworkConfig
 from warprun.engine import mlp_cuda
-from warprun.engine.mlp import ACTIVATIONS, LINEAR, RELU, TANH, Layer, Network
+from warprun.engine.mlp import LINEAR, RELU, TANH, Layer, Network
 from warprun.engine.mlp_cuda import FOUR, SHARED_BYTES, block_network, columns_for
 from warprun.envs import cartpole, pendulum
 
@@ -47,7 +47,7 @@ def layers_of(sizes, activation):
     table, at, row = [], 0, 0
     for n, (n_in, n_out) in enumerate(pairwise(sizes)):
         last = n == len(sizes) - 2
-        table.append(Layer(at, at + n_in * n_out, n_in, n_out, row, row + n_in, LINEAR if last else activation, 0))
+        table.append(Layer(at, at + n_in * n_out, n_in, n_out, row, row + n_in, LINEAR if last else activation))
         at, row = at + (n_in + 1) * n_out, row + n_in
     return np.array(table, np.int64), np.random.default_rng(0).normal(0.0, 0.4, at).astype(np.float32)
 
@@ -62,7 +62,7 @@ def exact(table, parameters, block):
         block[layer.out_row : layer.out_row + layer.n_out] = functions[layer.activation](y)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS.values())
+@pytest.mark.parametrize("activation", [TANH, RELU])
 @pytest.mark.parametrize("columns", [4, 12, 32])
 @pytest.mark.parametrize("sizes", [(4, 64, 64, 3), (1, 8, 1), (5, 7, 9, 15, 16, 17), (3, 130, 2)])
 def test_layers_compute_what_float64_does(sizes, columns, activation):

@@ -55,6 +55,7 @@ MISTAKES = [
     ("helper", "    return x * speed", f":{HELPER} in helper", "name 'speed' is not defined"),
     ("step", "    y = np.linalg.eigvalsh(s.x)", f":{STEP} in step", "kernels know no eigvalsh(float32)"),
     ("helper", "    return np.linalg.eigvalsh(x)", f":{HELPER} in helper", "kernels know no eigvalsh(float32)"),
+    ("step", "    y = np.zeros(3)[0] + s.x", f":{STEP} in step", "kernels cannot make arrays"),
     ("step", "    y = s.xx + 1.0", f":{STEP} in step", "Unknown attribute 'xx' of type State"),
     ("step", "    y = p.ddt", f":{STEP} in step", "Unknown attribute 'ddt' of type Params"),
     ("helper", "    return x.real.size", f":{HELPER} in helper", "Unknown attribute 'size'"),

@@ -131,7 +131,7 @@ def actor(nets, settings, batch, begin, n, thread, used, memory, terms):
     forward(trained.parameters, trained.layers, act)
     put(batch.obs, begin, n, block, 0)
     for d in range(trained.outputs.size):
-        block[features + d] = act[trained.outputs[d]]
+        copy_row(act, trained.outputs[d], block, features + d)
     forward(critic.parameters, critic.layers, block)
     slopes[row] = float32(0.0)
     for c in range(n):
@@ -139,7 +139,7 @@ def actor(nets, settings, batch, begin, n, thread, used, memory, terms):
         terms[LOSS] -= block[row, c]
     backward_to_input(critic.parameters, critic.layers, block, slopes, memory.zeros)
     for d in range(trained.outputs.size):
-        act_slopes[trained.outputs[d]] = slopes[features + d]
+        copy_row(slopes, features + d, act_slopes, trained.outputs[d])
 
 
 def put(source, begin, n, block, row):
@@ -147,6 +147,12 @@ def put(source, begin, n, block, row):
     for f in range(source.shape[1]):
         for c in range(n):
             block[row + f, c] = source[begin + c, f]
+
+
+def copy_row(source, row, out, out_row):
+    """Copy a row of a block to one of another; an assignment of rows would make a copy on the way, in case they overlap."""
+    for c in range(out.shape[1]):
+        out[out_row, c] = source[row, c]
 
 
 def choose(block, outputs, n, choice):
@@ -163,7 +169,7 @@ def put_smoothed(act, outputs, smoothing, begin, n, count, block, row):
     key = key_of(smoothing.seed_low, smoothing.seed_high, smoothing.number)
     std, clip = float32(smoothing.std), float32(smoothing.clip)
     for d in range(outputs.size):
-        block[row + d] = act[outputs[d]]
+        copy_row(act, outputs[d], block, row + d)
         if std > float32(0.0):
             for c in range(n):
                 noise = std * normal_of(key, (begin + c) * outputs.size + d, count * outputs.size)

@@ -51,6 +51,8 @@ class Memory(NamedTuple):
     """[thread, PART (K + 1)] int64: rows of observations whose values are wanted."""
     places: Any
     """The same: where in `following` the values belong."""
+    after: Any
+    """[thread, PART] float32: advantages of the step after."""
     columns: Any
     """[thread, SUMS, PART] float64: sums of a column."""
     sums: Any
@@ -62,7 +64,7 @@ SUMS = 4
 
 
 def follow(part, thread, network, steps, memory):
-    """Return V of the observation that each step of a part led to, [T, PART]: where truncated the final one, where terminated 0."""
+    """Write V of the observation that each step of a part led to, where truncated the final one, where terminated 0: `memory.following`."""
     horizon, total = steps.value.shape
     begin, end = part * PART, min((part + 1) * PART, total)
     out, block, cuts = memory.following[thread], memory.block[thread], memory.cuts[thread]
@@ -101,24 +103,26 @@ def follow(part, thread, network, steps, memory):
         row, terminated = out[t], steps.terminated[t, begin:end]
         for c in range(terminated.size):
             row[c] = float32(0.0) if terminated[c] else row[c]
-    return out
 
 
 def next_values_of_part(part, thread, network, steps, next_value, memory):
     """Write what `follow` gives to `next_value` [T, R]."""
-    following = follow(part, thread, network, steps, memory)
+    follow(part, thread, network, steps, memory)
+    following = memory.following[thread]
     begin, end = part * PART, min((part + 1) * PART, next_value.shape[1])
     next_value[:, begin:end] = following[:, : end - begin]
 
 
 def advantages_of_part(part, thread, network, steps, reward, gamma, gae_lambda, advantage, returns, memory):
     """Write A_t = delta_t + gamma lambda A_t+1 and A_t + V_t, [T, R], and their sums; Schulman et al. 2016, eq. 16."""
-    next_value = follow(part, thread, network, steps, memory)
+    follow(part, thread, network, steps, memory)
+    next_value = memory.following[thread]
     horizon, total = advantage.shape
     begin, end = part * PART, min((part + 1) * PART, total)
     sums = memory.columns[thread]
     sums[:] = 0.0
-    after = np.zeros(PART, np.float32)
+    after = memory.after[thread]
+    after[:] = float32(0.0)
     decay = gamma * gae_lambda
     for t in range(horizon - 1, -1, -1):
         terminated, truncated, value = steps.terminated[t, begin:end], steps.truncated[t, begin:end], steps.value[t, begin:end]
@@ -171,7 +175,7 @@ class FusedReturns:
 
     def next_value(self, trajectory: Trajectory, name: str) -> torch.Tensor:
         """Return V of the observation that each step of group `name` led to, [T, N, A]."""
-        steps, out = _steps(trajectory, name), torch.empty_like(trajectory.groups[name].value)
+        steps, out = _steps(trajectory, name), torch.empty_like(trajectory.groups[name].value, memory_format=torch.contiguous_format)
         given = (self.network, steps, out.flatten(1).numpy(), self._memory(steps))
         self.threads.share(lambda first, last, n: self.module.next_values(first, last, n, *given), _parts(steps))
         return out
@@ -180,9 +184,10 @@ class FusedReturns:
         self, trajectory: Trajectory, name: str, reward: torch.Tensor, gamma: float, gae_lambda: float
     ) -> tuple[torch.Tensor, torch.Tensor, Spread]:
         """Return (advantage, return = advantage + value), [T, N, A], as `returns.gae` does, and their spread."""
+        reward = reward.contiguous()  # and so what is like it
         steps, advantage, returns = _steps(trajectory, name), torch.empty_like(reward), torch.empty_like(reward)
         memory = self._memory(steps)
-        of_rows = (reward.contiguous().flatten(1).numpy(), np.float32(gamma), np.float32(gae_lambda))
+        of_rows = (reward.flatten(1).numpy(), np.float32(gamma), np.float32(gae_lambda))
         given = (self.network, steps, *of_rows, advantage.flatten(1).numpy(), returns.flatten(1).numpy(), memory)
         self.threads.share(lambda first, last, n: self.module.advantages(first, last, n, *given), _parts(steps))
         return advantage, returns, Spread.of_sums(torch.from_numpy(memory.sums).sum(0), reward.numel())
@@ -190,15 +195,17 @@ class FusedReturns:
     def _memory(self, steps: Steps) -> Memory:
         threads, (horizon, columns), parts = self.threads.count, steps.value.shape, _parts(steps)
         wanted = (threads, PART * (len(steps.final_obs) // columns + 1))
-        if self.memory is None or self.memory.following.shape[1] != horizon or len(self.memory.sums) != parts:
+        shapes = (threads, horizon, PART), wanted, (parts, SUMS)
+        if self.memory is None or (self.memory.following.shape, self.memory.rows.shape, self.memory.sums.shape) != shapes:
             self.memory = Memory(
                 block=np.zeros((threads, self.network.rows, COLUMNS), np.float32),
-                following=np.zeros((threads, horizon, PART), np.float32),
+                following=np.zeros(shapes[0], np.float32),
                 cuts=np.zeros((threads, PART), np.int64),
                 rows=np.zeros(wanted, np.int64),
                 places=np.zeros(wanted, np.int64),
+                after=np.zeros((threads, PART), np.float32),
                 columns=np.zeros((threads, SUMS, PART)),
-                sums=np.zeros((parts, SUMS)),
+                sums=np.zeros(shapes[2]),
             )
         return self.memory
 

@@ -39,6 +39,8 @@ class Adam(NamedTuple):
     target: Any
     mean: Any
     square: Any
+    squares: Any
+    """[16]: partial sums of the squares of a gradient."""
     steps: Any
     beta1: float
     beta2: float
@@ -66,7 +68,8 @@ def adam_step(gradients, adam, rate, max_norm, tau):
         for m in range(total.size):
             total[m] += more[m]
     # Sixteen partial sums: a single one would wait for each addition.
-    squares = np.zeros(16, np.float32)
+    squares = adam.squares
+    squares[:] = float32(0.0)
     whole = total.size // 16 * 16
     for m in range(0, whole, 16):
         for lane in range(16):
@@ -167,7 +170,7 @@ def adam_of(trained: Trained) -> Adam:
     moments = (optimizer.mean, optimizer.square, optimizer.steps.view(1))  # type: ignore[union-attr]
     mean, square, steps = (tensor.numpy() for tensor in moments)
     parameters, target = trained.parameters.numpy(), trained.target_parameters.numpy()
-    return Adam(parameters, target, mean, square, steps, settings.beta1, settings.beta2, settings.eps)
+    return Adam(parameters, target, mean, square, np.zeros(16, np.float32), steps, settings.beta1, settings.beta2, settings.eps)
 
 
 def step(net: Net, adam: Adam, rate: float, max_norm: float | None, tau: float) -> float:

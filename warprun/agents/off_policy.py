@@ -99,7 +99,7 @@ class OffPolicyLearner(Generic[C]):
         return (self.updates % self.config.target_every == 0,)
 
     def step(self, follows: bool, *others: bool) -> dict[str, Any]:
-        """Do what `gradient_step` does on the device, the same each time that the same is `due`."""
+        """Do what `gradient_step` does on the device, the same each time that the same is `due`: `others` is for that, `learn` knows it."""
         batch = self.replay.draw(self.number.value, self.beta.value)
         if self.normalizer:
             batch = batch._replace(obs=self.normalizer(batch.obs), next_obs=self.normalizer(batch.next_obs))

@@ -98,7 +98,7 @@ def vtrace(
 
 
 def normalize_advantage(advantage: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
-    """Return `advantage` [R] less `mean`, over the standard deviation."""
+    """Return `advantage` [R] less `mean`, over the standard deviation; 0 where it has a single row."""
     return (advantage - mean).div_(variance.sqrt() + 1e-8)
 
 

@@ -30,11 +30,11 @@ COMPILES = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 """False under NUMBA_DISABLE_JIT=1, where all that follows runs as plain Python."""
 
 # LLVM vectorises no loop with a call in it, and by itself does not inline what is as long as a sine.
-INLINED: dict[str, Any] = FLAGS | {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+INLINED: dict[str, Any] = FLAGS | {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False}
 # Numba's own inlining is slow, but what it has inlined is not optimised as a function of its own, and again where it is called.
 MERGED: dict[str, Any] = FLAGS | {"inline": "always"}
 
-# Numba has this flag of a function, and no name for it in a decorator.
+# Numba has this flag of a function, and no name for it in a decorator. Who does not use the name is not touched.
 CPUTargetOptions.noalias = TargetOptions.Mapping("noalias")
 # The arrays of an engine lie apart, which LLVM has to know to vectorise over lanes, and live longer than a kernel runs: a view of one
 # need not be counted, which costs more than what it is for.
@@ -56,7 +56,7 @@ def device_function(function: Any) -> Any:
 def merged_function(function: Any) -> Any:
     """Compile as `device_function` does, but as a part of the one place that calls it: cheaper for a function with much below it."""
     built = device_function(function)
-    return njit(**MERGED)(built.py_func) if isinstance(function, types.FunctionType) else built
+    return njit(**MERGED)(built.py_func) if COMPILES and isinstance(function, types.FunctionType) else built
 
 
 def plain_function(function: Any) -> Any:
@@ -88,8 +88,7 @@ def _rebuild(function: Any, finish: Callable[..., Any]) -> Any:
 
 def fingerprint(functions: list[types.FunctionType]) -> str:
     """Return a hash of everything that compiled code depends on in these functions and those they call."""
-    values = [*INLINED.values(), *MERGED.values(), *KERNELS.values()]
-    options = [sorted(value) if isinstance(value, set) else value for value in values]
+    options = [(n, sorted(v) if isinstance(v, set) else v) for kind in (INLINED, MERGED, KERNELS) for n, v in kind.items()]
     # The products in SIMD are written at compile time, so it is their source that counts.
     products = Path(simd.__file__).read_text()
     digest = hashlib.sha256(f"{numba.__version__} {sys.version_info[:2]} {options} {products}".encode())
@@ -240,6 +239,8 @@ def _cause(text: str) -> str:
     calls = [line.removeprefix(">>> ") for line in lines if line.startswith(">>> ")]
     causes = [line.strip(">") for line in lines if line and not _NOISE.search(line)]
     cause = next((c for c in causes if _TELLING.search(c)), causes[0] if causes else "unknown error")
+    if "NRT required" in text or "array_allocate" in text or any(call.startswith(("empty(", "zeros(", "array(")) for call in calls):
+        return "kernels cannot make arrays; write the numbers out, or loop over them"
     if "No implementation of function" in cause and calls:
         cause = f"kernels know no {calls[-1]}"
     return _READABLE.sub(r"\1", cause)

@@ -49,7 +49,10 @@ class CpuKernels:
         arrays: list[Any] = []
         width = self._module.LANES
         for group in environment.groups:
-            network, columns = networks[group.name], NARROW if self._n_envs <= NARROW < width else COLUMNS
+            network = networks[group.name]
+            # Columns that stay empty cost as much as others.
+            few = self._n_envs <= NARROW < width or width * group.size <= NARROW
+            columns = NARROW if few else COLUMNS
             together = max(1, columns // width)
             actors = -(-group.size // together) * together
             block = np.zeros((self._threads.count, network.rows, columns), np.float32)

@@ -119,8 +119,8 @@ def through_activation(activation, out, slope):
 def infer(network, obs, n_actors, features, block, logits, value):
     """Write what the policy gives and the value for a tile of environments.
 
-    `obs` [lane, actor, feature] and `value` [lane, actor] are flat; `logits` is [P, actor, LANES], the actors padded so that LANES times
-    them fill whole blocks; a block may be narrower than LANES if no tile has more environments than it has columns.
+    `obs` [lane, actor, feature] and `value` [lane, actor] are flat; `logits` is [P, actor, LANES], the actors padded so that they
+    fill whole blocks; a block may be narrower than LANES if no tile has more environments than it has columns.
     """
     lanes = value.size // n_actors
     columns, width = block.shape[1], min(logits.shape[2], block.shape[1])

@@ -5,8 +5,9 @@ LLVM vectorises plain loops over columns, but loads and stores the sums at every
 registers over the whole length, so every load feeds several multiply-adds. AVX-512 has 32 registers of 16 floats: 4 x 4 sums,
 4 inputs, 1 weight. AVX2 (16 registers of 8) and NEON (32 of 4) get the same code at their width.
 
-Layout. Activations are [feature, column], a column for every actor and environment of a block: COLUMNS side by side or, where there
-are few, a multiple of NARROW. Weights are [out, in] as torch keeps them, so that a weight is one number, spread over a vector.
+Layout. Activations are [feature, column], a column for every actor and environment of a block: COLUMNS side by side, or NARROW where
+there are few (any multiple of NARROW works). Weights are [out, in] as torch keeps them, so that a weight is one number, spread over a
+vector.
 
     multiply     y[j, c] = start[j] + sum_k w[j * row_stride + k * sum_stride] x[k, c]
                  forward: start = bias, strides (in, 1); backward to the input: start = 0, strides (1, in)
@@ -47,7 +48,7 @@ VECTORS = 2 if WIDTH == 8 else 4
 ROWS = 4
 """Rows of a block of sums; what is left over is done in lower blocks."""
 
-BREADTHS = tuple(dict.fromkeys((WIDTH * VECTORS, NARROW)))
+BREADTHS = (WIDTH * VECTORS, NARROW) if WIDTH * VECTORS > NARROW else (WIDTH * VECTORS,)
 """Columns of a block of sums; the second for what the first leaves over."""
 
 _FLOAT, _INDEX = ir.FloatType(), ir.IntType(64)
