@@ -6,7 +6,7 @@
 Trains `experiment=catalysis_convergence` into FOLDER, one run after the other, and draws FOLDER/convergence.png: return, success rate and
 episode length of sampled evaluations; lines are means over seeds, bands one standard deviation, no further than the seeds reach. The
 clock starts with the first update, and evaluations count. Needs the published grids (warprun data catalysis) and matplotlib
-(pip install "warprun[plot]").
+(pip install matplotlib).
 """
 
 import argparse

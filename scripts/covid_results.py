@@ -8,7 +8,7 @@ probable actions, of one group trained and the other as it began, and of level 1
 same random numbers, so that gains, taken episode by episode, have small errors; "payments" is the mean subsidy level chosen.
 The second table has the most that governors were found to reach with a constant subsidy (a choice every 28 days, each improved in turn
 until none can be): what the learned ones can be held against.
-The figure needs matplotlib: pip install "warprun[plot]".
+The figure needs matplotlib: pip install matplotlib.
 """
 
 import argparse
@@ -217,7 +217,7 @@ def main() -> int:
     try:
         draw(folders, lines, chosen.out)
     except ImportError:
-        print('no figure: matplotlib is missing; run: pip install "warprun[plot]"', file=sys.stderr)
+        print("no figure: matplotlib is missing; run: pip install matplotlib", file=sys.stderr)
         return 2
     print(chosen.out)
     return 0

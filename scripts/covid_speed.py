@@ -4,7 +4,7 @@
 
 Prints tables in Markdown and draws the last. Rates are of environment steps (52 actors each) by the wall's clock, the median of rounds.
 Simulation alone draws a random allowed action for every actor and lives the day; nothing learns. `--numpy` compares it to the vectorised
-NumPy implementation of the tests (from a checkout). The figure needs matplotlib: pip install "warprun[plot]".
+NumPy implementation of the tests (from a checkout). The figure needs matplotlib: pip install matplotlib.
 """
 
 import argparse
@@ -196,7 +196,7 @@ def main() -> int:
     try:
         draw(splits, chosen.out)
     except ImportError:
-        print('no figure: matplotlib is missing; run: pip install "warprun[plot]"', file=sys.stderr)
+        print("no figure: matplotlib is missing; run: pip install matplotlib", file=sys.stderr)
         return 2
     print(chosen.out)
     return 0

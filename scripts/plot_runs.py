@@ -3,7 +3,7 @@
     python scripts/plot_runs.py RUN ... [-o runs.png] [--solved 475] [--log-x]
 
 RUN is a run folder, or a folder of run folders. Runs with the same environment, agent and number of environments share a color.
-Thin lines are the training episodes, lines with dots the evaluations. Needs matplotlib: pip install "warprun[plot]".
+Thin lines are the training episodes, lines with dots the evaluations. Needs matplotlib: pip install matplotlib.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def main() -> int:
     try:
         import matplotlib
     except ImportError:
-        print('plot_runs: matplotlib is missing; run: pip install "warprun[plot]"', file=sys.stderr)
+        print("plot_runs: matplotlib is missing; run: pip install matplotlib", file=sys.stderr)
         return 2
     matplotlib.use("agg")
     from matplotlib import pyplot

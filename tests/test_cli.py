@@ -105,7 +105,7 @@ def test_mistakes_are_told_in_one_line_before_torch_is_loaded(tmp_path, mistake)
         ("env.params.lenght=1", "env.params.lenght: cartpole has no parameter 'lenght'; did you mean 'length'?"),
         ("env.params.length=abc", "env.params.length=abc must be a finite number, as its default 0.5"),
         ("env.vary.lenght=[1,2]", "env.vary.lenght: cartpole has no parameter"),
-        ("env.vary.length=[2,1]", "env.vary.length=[2, 1] must be two numbers, [low,high]"),
+        ("env.vary.length=[2,1]", "env.vary.length=[2, 1] must be two numbers, [low,high], the lower first"),
         ("env.vary.length=[1,2] env.params.length=1", "exclude each other"),
         ("env.options.size=1", "env.options.size: cartpole has no option 'size'"),
         ("env.time_limit=0", "env.time_limit=0 must be at least 1"),
@@ -205,6 +205,17 @@ def test_envs_lists_everything_and_survives_a_broken_one(started, capsys):
     table = capsys.readouterr().out
     for word in ("acrobot", "cartpole", "mountain_car_continuous", "pendulum", "475", "mine.py does not"):
         assert word in table
+
+
+def test_a_wrong_key_in_an_environment_file_is_told(started, capsys):
+    Path("conf/env").mkdir(parents=True)
+    Path("conf/env/mine.yaml").write_text("nam: mine\nmodule: ./mine.py\n")
+    words = "in env/mine.yaml: unknown key 'env.nam'; did you mean 'env.name'?"
+    assert cli.run(["env=mine"]) == 2
+    assert capsys.readouterr().err == f"warprun: error: {words}\n"
+    assert cli.run(["envs"]) == 0
+    table = capsys.readouterr().out
+    assert "cartpole" in table and f"mine: {words}" in table
 
 
 @pytest.mark.parametrize("arguments", ["--cfg job n_envs=3", "n_envs=3 --cfg job", "train n_envs=3 --cfg job seed=1"])

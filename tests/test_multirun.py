@@ -66,7 +66,7 @@ def test_an_interrupt_ends_the_sweep_and_keeps_its_table(trainer, capsys):
     assert [config.seed for config in trainer.configs] == [0, 1]
     told = capsys.readouterr()
     assert told.err == "warprun: error: interrupted\n"
-    assert "outputs/0" in told.out and "interrupted" in told.out
+    assert "outputs/0" in told.out and "interrupted" in told.out and "failed" not in told.out
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def report(found: Sequence[Measurement], folder: Path, title: str) -> None:
         _draw(found, folder / "bench.png", title)
         written.append(str(folder / "bench.png"))
     except ImportError:
-        written.append('no picture: pip install "warprun[plot]"')
+        written.append("no picture: pip install matplotlib")
     console.print("\n".join(written), soft_wrap=True, highlight=False)
 
 

@@ -291,13 +291,13 @@ def _bench(arguments: list[str]) -> int:
 def _data(arguments: list[str]) -> int:
     if len(arguments) != 1:
         raise UserError("data takes the name of one environment: warprun data covid")
-    from warprun.compose import environment_configs
+    from warprun.compose import environment_config, environment_names
     from warprun.registry import import_environment
 
-    modules = {env.name: env.module for env in environment_configs()}
-    if arguments[0] not in modules:
-        raise UserError(f"unknown environment {arguments[0]!r}{nearest(arguments[0], modules)} (there are: {', '.join(sorted(modules))})")
-    _, module = import_environment(modules[arguments[0]])
+    names = environment_names()
+    if arguments[0] not in names:
+        raise UserError(f"unknown environment {arguments[0]!r}{nearest(arguments[0], names)} (there are: {', '.join(names)})")
+    _, module = import_environment(environment_config(arguments[0]).module)
     if not hasattr(module, "fetch_data"):
         raise UserError(f"environment {arguments[0]!r} needs no data")
     print(f"data of {arguments[0]}: {module.fetch_data()}")

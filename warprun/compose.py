@@ -75,12 +75,19 @@ def compose(overrides: Sequence[str]) -> Config:
     return config
 
 
-def environment_configs() -> list[EnvConfig]:
-    """Return the config of every environment there is, unchecked."""
+def environment_names() -> list[str]:
+    """Return the names of all environments there are."""
     register([])
     with hydra.initialize_config_module(CONF, **VERSION_BASE):
-        names = options("env")
-        return [build(hydra.compose("config", [f"env={name}", "tuned=none"])).env for name in names]
+        return options("env")
+
+
+def environment_config(name: str) -> EnvConfig:
+    """Return the config of an environment, unchecked; raise UserError for what its file has and cannot have."""
+    try:
+        return build(_compose([f"env={name}", "tuned=none"])).env
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(explain(error)) from error
 
 
 def build(composed: DictConfig) -> Config:
@@ -119,7 +126,9 @@ def explain(error: Exception) -> str:
         wanted = "" if "=" in error.override else ": write key=value"
         return f"cannot read {error.override!r}{wanted or ': ' + _first_line(error)}"
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and cause.full_key:
-        return f"unknown key {cause.full_key!r}{_nearest_key(str(cause.full_key))}"
+        file = re.match(r"In '([\w/.]+)'", str(error))
+        where = f"in {file[1]}.yaml: " if file and "/" in file[1] else ""
+        return f"{where}unknown key {cause.full_key!r}{_nearest_key(str(cause.full_key))}"
     if cause is not None and cause.full_key:
         return _refused_value(str(cause.full_key), _first_line(cause))
     if "Ambiguous value" in str(error):
@@ -157,7 +166,7 @@ def check_tuned(overrides: Sequence[str]) -> None:
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
-        error = error.__cause__
+        error = error.__cause__ or error.__context__  # Hydra does not name the cause of what a file of a group has wrong
 
 
 def _first_line(error: BaseException) -> str:

@@ -222,7 +222,7 @@ def _check_environment(env: EnvConfig, environment: Environment) -> None:
         )
     for name, bounds in env.vary.items():
         pair = isinstance(bounds, list) and len(bounds) == 2 and all(_fits(bound, 0.0) for bound in bounds)
-        _require(pair and bounds[0] <= bounds[1], f"env.vary.{name}={bounds} must be two numbers, [low,high]")
+        _require(pair and bounds[0] <= bounds[1], f"env.vary.{name}={bounds} must be two numbers, [low,high], the lower first")
         _require(name not in env.params, f"env.vary.{name} and env.params.{name} exclude each other")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from warprun.compose import environment_configs
+from warprun.compose import environment_config, environment_names
 from warprun.config import EnvConfig, load_environment
 from warprun.environment import Box, Discrete, Space
 from warprun.errors import UserError
@@ -18,11 +18,11 @@ def print_environments() -> None:
         console = Console(width=160)  # a file has no width; do not fold its lines
     table = Table("name", "actors", "observation", "action", "time limit", "solved at", "parameters")
     broken = []
-    for env in environment_configs():
+    for name in environment_names():
         try:
-            table.add_row(*_row(env))
+            table.add_row(*_row(environment_config(name)))
         except UserError as error:
-            broken.append(f"{env.name}: {error}")
+            broken.append(f"{name}: {error}")
     console.print(table)
     for line in broken:
         console.print(line, style="red", markup=False, soft_wrap=True)

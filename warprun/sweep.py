@@ -25,6 +25,8 @@ from warprun.devices import prepare
 from warprun.errors import UserError
 from warprun.registry import CONF
 
+INTERRUPTED = "interrupted"
+
 if TYPE_CHECKING:
     from warprun.run import Result
 
@@ -75,7 +77,7 @@ class Sweep:
         try:
             row.result = _train(build(composed))
         except KeyboardInterrupt:
-            row.error = "interrupted"
+            row.error = INTERRUPTED
             raise
         except Exception as error:
             row.error = one_line(error)
@@ -130,13 +132,14 @@ def print_table(rows: Sequence[Row]) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=200)  # a file has no width; do not fold its lines
-    table = Table(title=f"{len(rows)} runs", title_justify="left")
+    table = Table(title="1 run" if len(rows) == 1 else f"{len(rows)} runs", title_justify="left")
     for name in ("overrides", "return", "env steps/s", "wall s", "folder"):
         table.add_column(name, justify="left" if name in ("overrides", "folder") else "right", overflow="fold")
     for row in rows:
         result = row.result
         if result is None:
-            table.add_row(row.overrides, "[red]failed[/red]", "", "", row.error or "")
+            state = "interrupted" if row.error == INTERRUPTED else "[red]failed[/red]"
+            table.add_row(row.overrides, state, "", "", "" if row.error == INTERRUPTED else row.error or "")
         else:
             speed = result.env_steps / result.wall_s if result.wall_s else math.nan
             table.add_row(
