@@ -122,10 +122,15 @@ def test_what_a_graph_cannot_hold_is_seen() -> None:
     """A number that the host reads or sets, and tensors on the CPU."""
     numbers = iter(range(10))
     here = torch.zeros(3, device=META)
-    read, look_for = lambda: float(here[0]), lambda: here[here > 0]
-    for wrong in (read, look_for, lambda: here + torch.ones(()), lambda: torch.tensor(1.0, device=META)):
-        with pytest.raises((AssertionError, RuntimeError, NotImplementedError)):
-            Watched(wrong)()
+    wrong: list[tuple[Callable[[], Any], type[Exception], str]] = [
+        (lambda: float(here[0]), RuntimeError, "item"),
+        (lambda: here[here > 0], NotImplementedError, "nonzero"),
+        (lambda: here + torch.ones(()), AssertionError, "on the cpu"),
+        (lambda: torch.tensor(1.0, device=META), AssertionError, "of 1.0"),
+    ]
+    for work, error, words in wrong:
+        with pytest.raises(error, match=words):
+            Watched(work)()
     counting = Watched(lambda: here + next(numbers))
     counting()
     counting()

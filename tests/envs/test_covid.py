@@ -13,9 +13,8 @@ from tests.envs.covid_reference import START, Covid
 from warprun.engine.engine import Engine
 from warprun.environment import Environment
 from warprun.envs.covid import environment
-from warprun.envs.covid.data import fetch_data, load
+from warprun.envs.covid.data import load
 from warprun.envs.covid.tables import real_subsidy
-from warprun.errors import UserError
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "covid_trace.npz")
 EPISODES = ("mid", "random_masked")
@@ -34,11 +33,7 @@ SHARES = ("susceptible", "infected", "removed", "vaccinated")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def data():
-    try:
-        fetch_data()
-    except UserError as error:
-        pytest.skip(str(error))
+def data(covid_data):
     return load()
 
 

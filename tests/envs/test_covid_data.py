@@ -15,11 +15,8 @@ from warprun.errors import UserError
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cached() -> Path:
-    try:
-        return data.fetch_data()
-    except UserError as error:
-        pytest.skip(str(error))
+def cached(covid_data: Path) -> Path:
+    return covid_data
 
 
 @pytest.fixture

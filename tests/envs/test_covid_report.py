@@ -8,19 +8,13 @@ import pytest
 
 import warprun
 from warprun.cli import run
-from warprun.envs.covid.data import fetch_data
-from warprun.errors import UserError
 from warprun.records import tensorboard
 
 SMALL = ["env=covid", "tuned=none", "total_steps=16", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=1"]
 
 
 @pytest.mark.slow
-def test_evaluation_writes_tables_and_figures(tmp_path, capsys, monkeypatch):
-    try:
-        fetch_data()
-    except UserError as error:
-        pytest.skip(str(error))
+def test_evaluation_writes_tables_and_figures(covid_data, tmp_path, capsys, monkeypatch):
     folder = tmp_path / "run"
     warprun.train([*SMALL, "env.time_limit=40", "log.live=false", f"run_dir={folder}"])
     assert run(["eval", str(folder), "episodes=1"]) == 0

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 import warprun
-from warprun.envs.covid.data import fetch_data
-from warprun.errors import UserError
 from warprun.evaluate import evaluate_run
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "covid_results.py"
@@ -30,11 +28,7 @@ def test_means_have_standard_errors(script):
 
 
 @pytest.mark.slow
-def test_returns_are_those_of_the_evaluation(script, tmp_path, monkeypatch):
-    try:
-        fetch_data()
-    except UserError as error:
-        pytest.skip(str(error))
+def test_returns_are_those_of_the_evaluation(covid_data, script, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     warprun.train([*SMALL, "env.time_limit=100", "log.live=false", f"run_dir={folder}"])  # not a multiple of what is collected at once
     monkeypatch.setattr(script, "EPISODES", 20)

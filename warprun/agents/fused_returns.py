@@ -1,6 +1,6 @@
 """Next values and advantages of a rollout in kernels (CPU): torch would pass over memory a dozen times, on one thread.
 
-Columns are the actors of all environments, side by side; a part is PART of them, through all steps.
+Columns are the actors of all environments, side by side; a part is COLUMNS of them, through all steps.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from warprun.engine.threads import threads as threads_of_process
 from warprun.engine.trajectory import Trajectory
 
 float32, float64 = np.float32, np.float64
-
-PART = 4 * COLUMNS
-"""Wide enough for the processor to fetch ahead in every row, and few enough that an advantage finds its step still in cache."""
 
 
 class Steps(NamedTuple):
@@ -44,17 +41,17 @@ class Memory(NamedTuple):
     block: Any
     """[thread, row, COLUMNS] float32."""
     following: Any
-    """[thread, T, PART] float32: V of the observation that each step led to."""
+    """[thread, T, COLUMNS] float32: V of the observation that each step led to."""
     cuts: Any
-    """[thread, PART] int64: truncations so far in each column."""
+    """[thread, COLUMNS] int64: truncations so far in each column."""
     rows: Any
-    """[thread, PART (K + 1)] int64: rows of observations whose values are wanted."""
+    """[thread, COLUMNS (K + 1)] int64: rows of observations whose values are wanted."""
     places: Any
     """The same: where in `following` the values belong."""
     after: Any
-    """[thread, PART] float32: advantages of the step after."""
+    """[thread, COLUMNS] float32: advantages of the step after."""
     columns: Any
-    """[thread, SUMS, PART] float64: sums of a column."""
+    """[thread, SUMS, COLUMNS] float64: sums of a column."""
     sums: Any
     """[part, SUMS] float64."""
 
@@ -66,7 +63,7 @@ SUMS = 4
 def follow(part, thread, network, steps, memory):
     """Write V of the observation that each step of a part led to, where truncated the final one, where terminated 0: `memory.following`."""
     horizon, total = steps.value.shape
-    begin, end = part * PART, min((part + 1) * PART, total)
+    begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
     out, block, cuts = memory.following[thread], memory.block[thread], memory.cuts[thread]
     rows, places = memory.rows[thread], memory.places[thread]
     # Views from 0 on: where LLVM knows that no index is negative, it vectorises.
@@ -78,14 +75,14 @@ def follow(part, thread, network, steps, memory):
     count = end - begin
     for c in range(count):
         rows[c] = begin + c
-        places[c] = (horizon - 1) * PART + c
+        places[c] = (horizon - 1) * COLUMNS + c
     cuts[:] = 0
     for t in range(horizon):
         truncated = steps.truncated[t, begin:end]
         for c in range(truncated.size):
             if truncated[c]:
                 rows[count] = cuts[c] * total + begin + c
-                places[count] = t * PART + c
+                places[count] = t * COLUMNS + c
                 cuts[c] += 1
                 count += 1
     flat = out.reshape(out.size)
@@ -109,7 +106,7 @@ def next_values_of_part(part, thread, network, steps, next_value, memory):
     """Write what `follow` gives to `next_value` [T, R]."""
     follow(part, thread, network, steps, memory)
     following = memory.following[thread]
-    begin, end = part * PART, min((part + 1) * PART, next_value.shape[1])
+    begin, end = part * COLUMNS, min((part + 1) * COLUMNS, next_value.shape[1])
     next_value[:, begin:end] = following[:, : end - begin]
 
 
@@ -118,7 +115,7 @@ def advantages_of_part(part, thread, network, steps, reward, gamma, gae_lambda, 
     follow(part, thread, network, steps, memory)
     next_value = memory.following[thread]
     horizon, total = advantage.shape
-    begin, end = part * PART, min((part + 1) * PART, total)
+    begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
     sums = memory.columns[thread]
     sums[:] = 0.0
     after = memory.after[thread]
@@ -194,17 +191,17 @@ class FusedReturns:
 
     def _memory(self, steps: Steps) -> Memory:
         threads, (horizon, columns), parts = self.threads.count, steps.value.shape, _parts(steps)
-        wanted = (threads, PART * (len(steps.final_obs) // columns + 1))
-        shapes = (threads, horizon, PART), wanted, (parts, SUMS)
+        wanted = (threads, COLUMNS * (len(steps.final_obs) // columns + 1))
+        shapes = (threads, horizon, COLUMNS), wanted, (parts, SUMS)
         if self.memory is None or (self.memory.following.shape, self.memory.rows.shape, self.memory.sums.shape) != shapes:
             self.memory = Memory(
                 block=np.zeros((threads, self.network.rows, COLUMNS), np.float32),
                 following=np.zeros(shapes[0], np.float32),
-                cuts=np.zeros((threads, PART), np.int64),
+                cuts=np.zeros((threads, COLUMNS), np.int64),
                 rows=np.zeros(wanted, np.int64),
                 places=np.zeros(wanted, np.int64),
-                after=np.zeros((threads, PART), np.float32),
-                columns=np.zeros((threads, SUMS, PART)),
+                after=np.zeros((threads, COLUMNS), np.float32),
+                columns=np.zeros((threads, SUMS, COLUMNS)),
                 sums=np.zeros(shapes[2]),
             )
         return self.memory
@@ -224,4 +221,4 @@ def _steps(trajectory: Trajectory, name: str) -> Steps:
 
 
 def _parts(steps: Steps) -> int:
-    return -(-steps.value.shape[1] // PART)
+    return -(-steps.value.shape[1] // COLUMNS)
