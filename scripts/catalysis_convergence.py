@@ -26,7 +26,7 @@ def train(run: Path, scenario: str, n_envs: int, seed: int, minutes: float, thre
     """Train one run into its own folder, unless it is there."""
     if not run.exists():
         overrides = ["experiment=catalysis_convergence", f"env.scenario={scenario}", f"n_envs={n_envs}", f"seed={seed}"]
-        overrides += [f"max_minutes={minutes}", f"run_dir={run}", f"eval.every={every(n_envs)}", "log.live=false"]
+        overrides += [f"max_minutes={minutes}", f"run_dir={run}", f"eval.every={every(n_envs)}iterations", "log.live=false"]
         overrides += [f"concurrency.threads={threads}"] if threads else []
         program = "import sys, warprun; warprun.train(sys.argv[1:])"
         subprocess.run([sys.executable, "-c", program, *overrides], stdout=subprocess.DEVNULL, check=True)

@@ -33,7 +33,7 @@ failed=0
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 for agent in a2c ppo; do
-    "$python" -m warprun env=cartpole agent="$agent" n_envs=10000 device=cuda max_minutes=3 log.every_s=0.2 log.live=false \
+    "$python" -m warprun env=cartpole agent="$agent" n_envs=10000 device=cuda max_minutes=3 log.every=0.2s log.live=false \
         run_dir="$work/$agent" || failed=1
 done
 

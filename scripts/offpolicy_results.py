@@ -2,8 +2,8 @@
 
     python scripts/offpolicy_results.py [--many] [--seeds 5] [--only CASE ...] [--minutes M] [--write]
 
-Each run is `warprun.train([...])` in a process of its own, one after the other; both checkpoints are then evaluated over 100 episodes that
-no run has seen. --many is the second table, a thousand environments by wall time, where runs stop once an evaluation has passed the bar.
+Each run is `warprun.train([...])` in a process of its own, one after the other; both checkpoints are then evaluated over 2,000 episodes
+that no run has seen. --many is the second table, a thousand environments by wall time, where runs stop once the environment is solved.
 
 Every run is kept in docs/offpolicy.json as soon as it is over and is not made again while its settings stay as they are, so a table can be
 measured in pieces: --minutes begins no run after that time.
@@ -35,7 +35,7 @@ FEW: dict[str, tuple[str, float]] = {
     "mountain_car_continuous_ddpg": ("env=mountain_car_continuous agent=ddpg", 90),
 }
 """Case -> overrides and the bar; what else they need is in conf/tuned."""
-LARGE = "n_envs=1024 agent.warmup=4096 agent.gradient_steps=0.02 total_steps=1e6 eval.every=25"
+LARGE = "n_envs=1024 agent.warmup=4096 agent.gradient_steps=0.02 total_steps=1e6 eval.every=2.5%"
 MANY: dict[str, tuple[str, float]] = {
     # Data of nearly greedy policies from the start: otherwise the short episodes of random actions fill the buffer.
     "cartpole_dqn": (f"{LARGE} agent.replay.capacity=1e5 agent.n_step=10 agent.epsilon_fraction=0.03", 490),
@@ -53,7 +53,7 @@ import warprun
 from warprun.evaluate import evaluate_run
 result = warprun.train(sys.argv[2:])
 lines = {"best": "best", "last": "checkpoints"}
-found = {name: evaluate_run(result.folder, 100, True, "auto", 2**40, line)["return"] for name, line in lines.items()}
+found = {name: evaluate_run(result.folder, 2000, True, "auto", 2**40, line)["return"] for name, line in lines.items()}
 json.dump(found | {"env_steps": result.env_steps, "wall_s": round(result.wall_s, 2)}, open(sys.argv[1], "w"))
 """
 

@@ -1,45 +1,73 @@
-"""Train the environments of docs/results.md over seeds, and write its table and docs/results.json.
+"""Train the environments of docs/results.md over seeds, judge every run by 2,000 fresh episodes, and write the table and docs/results.json.
 
-    python scripts/results.py [--quick] [--only ENV_AGENT ...] [--threads N] [--dry-run]
+    python scripts/results.py [--quick] [--only CASE ...] [--seeds 8] [--jobs N] [--dry-run]
+    python scripts/results.py --robustness [--minutes 0.5] ...
 
-Each run is `warprun.train([...])` in a process of its own, one after the other. A run that fails counts as not solved.
+Each run is `warprun.train([...])` with one thread in a process of its own, `--jobs` of them at a time (default: one a core). A run
+counts as solved where the mean of the 2,000 episodes reaches the bar; they are other episodes than those by which the run ended. A
+run that fails counts as not solved.
+
+--robustness trains CartPole and Pendulum with settings that nobody tuned: PPO and A2C as they are without tuned settings, then each
+with one setting changed. Every run ends when it is solved or after `--minutes` of wall-clock time.
 """
 
 import argparse
 import json
+import os
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
+EPISODES = 2000
 CASES = {
-    "cartpole_default": (["env=cartpole", "n_envs=10000"], range(8)),
-    "acrobot_a2c": (["env=acrobot", "agent=a2c"], range(5)),
-    "acrobot_ppo": (["env=acrobot", "agent=ppo"], range(5)),
-    "pendulum_ppo": (["env=pendulum", "agent=ppo"], range(5)),
-    "mountain_car_continuous_ppo": (["env=mountain_car_continuous", "agent=ppo"], range(5)),
+    "cartpole_ppo": ["env=cartpole", "n_envs=10000"],
+    "cartpole_a2c": ["env=cartpole", "agent=a2c", "n_envs=10000"],
+    "acrobot_a2c": ["env=acrobot", "agent=a2c"],
+    "acrobot_ppo": ["env=acrobot", "agent=ppo"],
+    "pendulum_ppo": ["env=pendulum", "agent=ppo"],
+    "mountain_car_continuous_ppo": ["env=mountain_car_continuous", "agent=ppo"],
+    "acrobot_a2c_relu": ["env=acrobot", "agent=a2c", "agent.network.activation=relu"],
+    "pendulum_ppo_relu": ["env=pendulum", "agent=ppo", "agent.network.activation=relu"],
 }
+"""Case -> overrides; what else they need is in conf/tuned."""
+SETTINGS = {
+    "defaults": [],
+    "n_envs=1": ["n_envs=1"],
+    "n_envs=16": ["n_envs=16"],
+    "n_envs=100": ["n_envs=100"],
+    "n_envs=10000": ["n_envs=10000"],
+    "learning rate x 3": ["agent.learning_rate={3}"],
+    "learning rate / 3": ["agent.learning_rate={1/3}"],
+    "hidden=[256,256]": ["agent.network.hidden=[256,256]"],
+    "horizon=128": ["agent.horizon=128"],
+    "relu": ["agent.network.activation=relu"],
+}
+"""Setting that nobody tuned -> overrides; {x} stands for x times the default learning rate."""
+LEARNING_RATE = {"ppo": 1e-3, "a2c": 3e-3}
 HEADER = """\
-| environment | agent | solved | greedy return, min | greedy return, median | env steps, median | wall s, median |
+| case | bar | solved | mean return of the worst seed | of the median seed | env steps, median | wall s, median |
 |---|---|---|---|---|---|---|
 """
 PROGRAM = """
 import json, sys
 import warprun
 from warprun import rundir
-result = warprun.train(sys.argv[2:])
+from warprun.evaluate import evaluate_run
+result = warprun.train(sys.argv[3:])
 config = rundir.read_config(result.folder)
+found = evaluate_run(result.folder, int(sys.argv[2]), True, "cpu", 1)
 json.dump({
-    "environment": config["env"]["name"],
-    "agent": config["agent"]["name"],
     "seed": config["seed"],
     "status": result.status,
-    "return": result.eval_return,
-    "solved": result.eval_return is not None and result.eval_return >= config["env"]["solved_at"],
+    "bar": config["env"]["solved_at"],
+    "return": found["return"],
+    "return_stderr": found["return_stderr"],
     "env_steps": result.env_steps,
     "wall_s": round(result.wall_s, 2),
 }, open(sys.argv[1], "w"))
@@ -47,65 +75,111 @@ json.dump({
 
 
 def train(overrides: list[str]) -> dict[str, Any] | None:
-    """Train one run in its own process and return what came of it, or None where it failed."""
+    """Train and judge one run in its own process and return what came of it, or None where it failed."""
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "result.json"
-        command = [sys.executable, "-c", PROGRAM, str(found), *overrides, f"output_root={folder}/runs", "log.live=false"]
-        done = subprocess.run(command, stdout=subprocess.DEVNULL)
+        quiet = ["device=cpu", "concurrency.threads=1", f"output_root={folder}/runs", "log.live=false"]
+        command = [sys.executable, "-c", PROGRAM, str(found), str(EPISODES), *overrides, *quiet]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, cwd=folder)
         return json.loads(found.read_text()) if done.returncode == 0 and found.exists() else None
 
 
-def row(runs: list[dict[str, Any]], asked: int, case: str) -> str:
+def solved(run: dict[str, Any]) -> bool:
+    """Tell whether the fresh episodes of a run reach the bar."""
+    return run["return"] >= run["bar"]
+
+
+def row(case: str, runs: list[dict[str, Any]], asked: int) -> str:
     """Return the line of one case."""
     if not runs:
-        return f"| {case} | | 0/{asked} | | | | |"
-    returns = [run["return"] for run in runs]
+        return f"| {case} | | 0/{asked} | | | | |\n"
+    ordered = sorted(runs, key=lambda run: run["return"])
+    worst, median = (f"{run['return']:.1f} ± {run['return_stderr']:.1f}" for run in (ordered[0], ordered[len(ordered) // 2]))
     steps, wall = (statistics.median(run[key] for run in runs) for key in ("env_steps", "wall_s"))
-    solved = sum(run["solved"] for run in runs)
-    return (
-        f"| {runs[0]['environment']} | {runs[0]['agent']} | {solved}/{asked} "
-        f"| {min(returns):.1f} | {statistics.median(returns):.1f} | {steps:,.0f} | {wall:.1f} |"
-    )
+    reached = sum(solved(run) for run in runs)
+    return f"| {case} | {runs[0]['bar']:g} | {reached}/{asked} | {worst} | {median} | {steps:,.0f} | {wall:.1f} |\n"
+
+
+def measure(cases: dict[str, list[str]], seeds: int, jobs: int) -> dict[str, list[dict[str, Any]]]:
+    """Train every case with every seed, and return the runs that did not fail."""
+
+    def one(job: tuple[str, int]) -> dict[str, Any] | None:
+        case, seed = job
+        run = train([*cases[case], f"seed={seed}"])
+        print(case, f"seed={seed}", run or "failed", flush=True)
+        return run
+
+    todo = [(case, seed) for case in cases for seed in range(seeds)]
+    # The first of each case by itself: the others find its kernels compiled.
+    found = dict(zip(todo[::seeds], map(one, todo[::seeds]), strict=True))
+    rest = [job for job in todo if job not in found]
+    with ThreadPoolExecutor(jobs) as pool:
+        found |= zip(rest, pool.map(one, rest), strict=True)
+    return {case: [run for seed in range(seeds) if (run := found[case, seed])] for case in cases}
+
+
+def robustness_cases(minutes: float) -> dict[str, list[str]]:
+    """Return the cases of the table of settings that nobody tuned."""
+    cases = {}
+    for env in ("cartpole", "pendulum"):
+        for agent in ("ppo", "a2c"):
+            for name, overrides in SETTINGS.items():
+                rate = LEARNING_RATE[agent]
+                scaled = [o.replace("{3}", f"{3 * rate:.6g}").replace("{1/3}", f"{rate / 3:.6g}") for o in overrides]
+                common = [f"env={env}", f"agent={agent}", "tuned=none", "total_steps=1e9", f"max_minutes={minutes}", "eval.every=2s"]
+                cases[f"{env} {agent} {name}"] = [*common, *scaled]
+    return cases
+
+
+def robustness_table(runs: dict[str, list[dict[str, Any]]], seeds: int) -> str:
+    """Return the table of settings that nobody tuned: the share of seeds that learn."""
+    columns = [(env, agent) for env in ("cartpole", "pendulum") for agent in ("ppo", "a2c")]
+    lines = ["| setting | " + " | ".join(f"{env}, {agent}" for env, agent in columns) + " |", "|---|" + "---|" * len(columns)]
+    for name in SETTINGS:
+        cells = []
+        for env, agent in columns:
+            made = runs[f"{env} {agent} {name}"]
+            middle = f" ({statistics.median(run['return'] for run in made):.0f})" if made else ""
+            cells.append(f"{sum(map(solved, made))}/{seeds}{middle}")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def write(mark: str, table: str, data: dict[str, Any]) -> None:
+    """Put a table into docs/results.md and its runs into docs/results.json."""
+    page, kept = DOCS / "results.md", DOCS / "results.json"
+    between = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- end -->)", re.DOTALL)
+    page.write_text(between.sub(lambda match: match[1] + table + match[2], page.read_text()))
+    kept.write_text(json.dumps(json.loads(kept.read_text()) | {mark: data}, indent=1) + "\n")
 
 
 def main() -> int:
-    """Run the cases, print and write the table; return 1 where a seed is not solved."""
+    """Run the cases, print and write the table; return 1 where a seed of a tuned case is not solved."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one seed each; writes no files")
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="ENV_AGENT", help=", ".join(CASES))
-    parser.add_argument("--threads", type=int, help="CPU threads of a run (default: all cores)")
-    parser.add_argument("--dry-run", action="store_true", help="print the overrides of every run")
+    parser.add_argument("--only", nargs="+", metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
+    parser.add_argument("--robustness", action="store_true", help="settings that nobody tuned")
+    parser.add_argument("--minutes", type=float, default=0.5, help="of each run with --robustness")
+    parser.add_argument("--dry-run", action="store_true", help="print the overrides of every case")
     chosen = parser.parse_args()
-
-    results: dict[str, list[dict[str, Any]]] = {}
-    rows, all_solved = [], True
-    for case in chosen.only:
-        overrides, seeds = CASES[case]
-        if chosen.quick:
-            seeds = range(1)
-        if chosen.threads:
-            overrides = [*overrides, f"concurrency.threads={chosen.threads}"]
-        if chosen.dry_run:
-            print("\n".join(" ".join([*overrides, f"seed={seed}"]) for seed in seeds))
-            continue
-        runs = []
-        for seed in seeds:
-            run = train([*overrides, f"seed={seed}"])
-            print(case, f"seed={seed}", run or "failed", flush=True)
-            runs += [run] if run else []
-        results[case] = runs
-        rows.append(row(runs, len(seeds), case))
-        all_solved &= sum(run["solved"] for run in runs) == len(seeds)
+    cases = robustness_cases(chosen.minutes) if chosen.robustness else CASES
+    unknown = set(chosen.only or ()) - set(cases)
+    if unknown:
+        parser.error(f"unknown case {min(unknown)!r}; there are: {', '.join(cases)}")
+    cases = {case: overrides for case, overrides in cases.items() if case in (chosen.only or cases)}
+    seeds = 1 if chosen.quick else chosen.seeds or (5 if chosen.robustness else 8)
     if chosen.dry_run:
+        print("\n".join(f"{case}: {' '.join(overrides)}" for case, overrides in cases.items()))
         return 0
-    table = HEADER + "\n".join(rows) + "\n"
-    print(table)
-    if not chosen.quick and chosen.only == list(CASES):
-        page = DOCS / "results.md"
-        between = re.compile(r"(<!-- results -->\n).*?(<!-- end -->)", re.DOTALL)
-        page.write_text(between.sub(lambda match: match[1] + table + match[2], page.read_text()))
-        (DOCS / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    return int(not all_solved)
+    found = measure(cases, seeds, chosen.jobs)
+    whole = chosen.robustness and not chosen.only
+    text = robustness_table(found, seeds) if whole else HEADER + "".join(row(case, runs, seeds) for case, runs in found.items())
+    print(text)
+    if not (chosen.quick or chosen.only):
+        write("robustness" if chosen.robustness else "results", text, found)
+    return int(not chosen.robustness and any(len(runs) < seeds or not all(map(solved, runs)) for runs in found.values()))
 
 
 if __name__ == "__main__":

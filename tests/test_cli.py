@@ -1,10 +1,12 @@
 """The command line: help, verbs, and every mistake of a user as one line."""
 
 import os
+import re
 import subprocess
 import sys
 import time
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -175,7 +177,8 @@ def test_interrupt_is_code_130(started, capsys, monkeypatch):
 def test_train_with_and_without_its_verb(started):
     assert cli.run(["train", "n_envs=1e4", "total_steps=5e6"]) == 0
     assert cli.run(["n_envs=10000", "total_steps=5_000_000"]) == 0
-    assert started[0] == started[1]
+    assert started[0].origin.overrides == ["n_envs=1e4", "total_steps=5e6"]
+    assert replace(started[0], origin=started[1].origin) == started[1]
     assert (started[0].n_envs, started[0].total_steps) == (10_000, 5_000_000)
     assert not list(Path.cwd().iterdir())
 
@@ -189,13 +192,18 @@ def test_train_from_python(started):
 
 def test_eval_passes_its_settings_on(started, capsys, monkeypatch):
     asked = []
-    stub = types.SimpleNamespace(evaluate_run=lambda *given: asked.append(given) or {"return": 12.5})
+    found = {"return": 12.5, "return_stderr": 0.25}
+    stub = types.SimpleNamespace(evaluate_run=lambda *given: asked.append(given) or found, describe_checkpoint=lambda *given: ["the last"])
     monkeypatch.setitem(sys.modules, "warprun.evaluate", stub)
     Path("a_run").mkdir()
     Path("a_run/config.yaml").write_text("seed: 0\n")
     assert cli.run(["eval", "a_run", "episodes=1e3", "greedy=false", "device=cpu", "seed=4"]) == 0
     assert asked == [(Path("a_run"), 1000, False, "cpu", 4, "checkpoints")]
-    assert "12.5" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "the last" in shown
+    assert re.search(r"return\W+12\.500\W+0\.250", shown)
+    assert cli.run(["eval", "a_run"]) == 0
+    assert asked[1] == (Path("a_run"), None, True, "auto", 0, "checkpoints")
 
 
 def test_envs_lists_everything_and_survives_a_broken_one(started, capsys):

@@ -121,13 +121,22 @@ def test_links_between_pages_lead_somewhere():
 
 def test_result_table_has_a_line_for_a_case():
     script = load("results")
-    run = {"environment": "pendulum", "agent": "ppo", "solved": True, "return": -150.0, "env_steps": 1000, "wall_s": 2.0}
-    line = script.row([run, run | {"return": -300.0, "solved": False}], 2, "pendulum_ppo")
-    assert line == "| pendulum | ppo | 1/2 | -300.0 | -225.0 | 1,000 | 2.0 |"
-    assert len(line.split("|")) == len(script.HEADER.splitlines()[0].split("|")) == len(script.row([], 2, "x").split("|"))
-    for overrides, _ in script.CASES.values():
+    run = {"bar": -200.0, "return": -150.04, "return_stderr": 2.26, "env_steps": 1000, "wall_s": 2.0}
+    line = script.row("pendulum_ppo", [run, run | {"return": -300.0}, run | {"return": -200.0}], 3)
+    assert line == "| pendulum_ppo | -200 | 2/3 | -300.0 ± 2.3 | -200.0 ± 2.3 | 1,000 | 2.0 |\n"
+    assert len(line.split("|")) == len(script.HEADER.splitlines()[0].split("|")) == len(script.row("x", [], 2).split("|"))
+    for overrides in (script.CASES | script.robustness_cases(0.5)).values():
         compose(overrides)
     assert script.HEADER.splitlines()[0] in (ROOT / "docs" / "results.md").read_text()
+
+
+def test_robustness_table_counts_the_seeds_that_learn():
+    script = load("results")
+    run = {"bar": 475.0, "return": 500.0}
+    runs = {name: [run, run | {"return": 9.0}, run | {"return": 480.0}] for name in script.robustness_cases(1.0)}
+    assert len(runs) == 2 * 2 * 10
+    table = script.robustness_table(runs, 5)
+    assert table.count("2/5 (480)") == 40
 
 
 def load(name: str):

@@ -21,9 +21,8 @@ class Trainer:
         self.configs.append(config)
         if config.seed in self.failing:
             raise self.failing[config.seed]
-        return types.SimpleNamespace(
-            eval_return=float(config.seed), train_return=0.0, env_steps=5000, wall_s=2.0, folder=Path(f"outputs/{config.seed}")
-        )
+        outcome = {"eval_return": float(config.seed), "eval_stderr": 0.25, "train_return": 0.0, "env_steps": 5000, "wall_s": 2.0}
+        return types.SimpleNamespace(**outcome, folder=Path(f"outputs/{config.seed}"))
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def test_every_combination_runs_and_shows_in_the_table(trainer, capsys):
     table = capsys.readouterr().out
     assert "12 runs" in table
     assert "agent=ppo seed=2 n_envs=10000 env.params.length=0.7" in table
-    assert "2.0" in table and "2,500" in table and "outputs/2" in table
+    assert "2.0 ± 0.2" in table and "2,500" in table and "outputs/2" in table
     assert not list(Path.cwd().iterdir())
 
 

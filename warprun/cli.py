@@ -26,8 +26,8 @@ warprun: reinforcement learning at very high data throughput, for environments t
 
   warprun [train] [GROUP=NAME ...] [KEY=VALUE ...]     train an agent; makes a run folder under outputs/
   warprun -m KEY=VALUE,VALUE ...                       train every combination; a table at the end
-  warprun eval [RUN|latest] [episodes=100] [greedy=true] [checkpoint=last] [device=auto] [seed=0] [output_root=outputs]
-                                                       the mean return of a trained agent
+  warprun eval [RUN|latest] [episodes=1000] [greedy=true] [checkpoint=last|best] [device=auto] [seed=0] [output_root=outputs]
+                                                       the mean return of a trained agent over fresh episodes
   warprun envs                                         the environments there are
   warprun bench [KEY=VALUE ...] [sizes=10,100,1000] [threads=1,2] [out=outputs/bench]
                                                        throughput by number of environments: table, JSON, picture
@@ -39,15 +39,16 @@ Groups (own files in ./conf/GROUP/NAME.yaml are found, too)
 Keys
   n_envs=1024            environments at the same time; 1e4 is 10000
   total_steps=1e7        environment steps, summed over the environments
-  max_minutes=null       end after so many minutes
-  stop_when_solved=true  end as soon as an evaluation reaches env.solved_at
+  max_minutes=null       end after so many minutes, compilation included
+  stop_when_solved=true  end as soon as two evaluations in a row reach env.solved_at
   seed=0                 same seed, same result
   device=auto            auto, cpu, cuda or cudasim
   concurrency.threads=2  CPU threads (default: all cores)
   name=null              part of the run folder's name
   run_dir=null           the run folder itself, new or empty
   output_root=outputs    where run folders are made
-  eval.every=10          iterations between evaluations, 0: only at the end; eval.episodes=100 eval.greedy=true
+  eval.every=5%          how often to evaluate: 10s, 5min, 1e6steps, 20iterations, 5% of the run, never; so log.every, checkpoint.every
+  eval.episodes=100      episodes of each evaluation; eval.final_episodes=1000 eval.greedy=true
   env.params.NAME=v      a parameter of the environment
   env.vary.NAME=[a,b]    draw it uniformly for each environment and episode
   env.time_limit=500     steps of an episode at most
@@ -168,7 +169,7 @@ def _show(arguments: list[str]) -> int:
 
 def _evaluate(arguments: list[str]) -> int:
     settings: dict[str, Any] = {
-        "episodes": 100,
+        "episodes": 0,
         "greedy": True,
         "device": "auto",
         "seed": 0,
@@ -184,6 +185,8 @@ def _evaluate(arguments: list[str]) -> int:
             raise UserError(f"eval has no setting {key!r}{nearest(key, settings)} (there are: {', '.join(settings)})")
         if equals:
             settings[key] = _convert(key, value, settings[key])
+            if key == "episodes" and settings[key] < 1:
+                raise UserError(f"episodes={value} must be at least 1")
     _check_evaluation(settings)
     from warprun import rundir
 
@@ -192,18 +195,21 @@ def _evaluate(arguments: list[str]) -> int:
     from warprun.devices import prepare
 
     prepare(settings["device"])
-    from warprun.evaluate import evaluate_run
+    from warprun.evaluate import describe_checkpoint, evaluate_run
 
-    result = evaluate_run(
-        folder, settings["episodes"], settings["greedy"], settings["device"], settings["seed"], _LINES[settings["checkpoint"]]
-    )
+    line = _LINES[settings["checkpoint"]]
+    # Which one it is comes first: the evaluation may take a while.
+    print("\n".join([str(folder), *describe_checkpoint(folder, line)]), flush=True)
+    episodes = settings["episodes"] or None  # None: as many as the run's final evaluation had
+    result = evaluate_run(folder, episodes, settings["greedy"], settings["device"], settings["seed"], line)
     from rich import print as show
     from rich.table import Table
 
-    print(f"{folder}: {settings['episodes']} episodes")
-    table = Table("measure", "value")
+    table = Table("measure", "value", "standard error")
     for name, measured in result.items():
-        table.add_row(name, f"{measured:,.3f}")
+        if not name.endswith("_stderr"):
+            error = result.get(f"{name}_stderr")
+            table.add_row(name, f"{measured:,.3f}", "" if error is None else f"{error:,.3f}")
     show(table)
     return DONE
 
@@ -232,8 +238,6 @@ def _convert(key: str, value: str, default: Any) -> Any:
 def _check_evaluation(settings: dict[str, Any]) -> None:
     from warprun.devices import DEVICES, check_cuda
 
-    if settings["episodes"] < 1:
-        raise UserError(f"episodes={settings['episodes']} must be at least 1")
     if not 0 <= settings["seed"] < 2**64:
         raise UserError(f"seed={settings['seed']} must be 0 or more, and below 2^64")
     if settings["checkpoint"] not in _LINES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -19,12 +19,15 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from warprun.agents import CONFIGS, agent_names, config_class
-from warprun.config import Config, EnvConfig, SingleConfig, check
+from warprun.config import Config, EnvConfig, OriginConfig, SingleConfig, check
 from warprun.errors import UserError
 from warprun.registry import CONF, conf_folder, conf_packages, nearest, options
 
 # Hydra 1.4 takes no version_base any more.
 VERSION_BASE: dict[str, Any] = {"version_base": None} if tuple(map(int, hydra.__version__.split(".")[:2])) < (1, 4) else {}
+
+RENAMED = {"log.every_s": "log.every=1s, with a unit", "checkpoint.every_minutes": "checkpoint.every=5min, with a unit"}
+"""Former keys, and what to write instead."""
 
 # Keys below these are free: Hydra would ask for a `+` before each.
 FREE = ("env.params.", "env.vary.", "env.options.", "agent.groups.", "agent.network.options.")
@@ -67,7 +70,7 @@ def _store(name: str, schema: type) -> None:
 def compose(overrides: Sequence[str]) -> Config:
     """Compose a config from `overrides` (key=value) and check it; raise UserError for what cannot work."""
     try:
-        config = build(_compose(overrides))
+        config = _build(overrides)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error)) from error
     check_tuned(overrides)
@@ -85,16 +88,27 @@ def environment_names() -> list[str]:
 def environment_config(name: str) -> EnvConfig:
     """Return the config of an environment, unchecked; raise UserError for what its file has and cannot have."""
     try:
-        return build(_compose([f"env={name}", "tuned=none"])).env
+        return _build([f"env={name}", "tuned=none"]).env
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error)) from error
 
 
-def build(composed: DictConfig) -> Config:
-    """Turn what Hydra composed into a Config."""
+def build(composed: DictConfig, choices: Mapping[str, str | None], overrides: Sequence[str]) -> Config:
+    """Turn what Hydra composed into a Config; `choices` are the names that its groups were set to."""
     config = OmegaConf.to_object(composed)
     assert isinstance(config, Config)
+    tuned = choices.get("tuned")
+    config.origin = OriginConfig(tuned if tuned in options("tuned") else None, list(overrides))
     return config
+
+
+def note_on_tuned(config: Config) -> str | None:
+    """Say that tuned settings apply, and which of the settings that were typed they were not tuned for; None where none apply."""
+    if config.origin.tuned is None:
+        return None
+    beside = [setting for setting in config.origin.overrides if setting.startswith(("agent.", "env."))]
+    untried = f"; they were not tuned for {' '.join(beside)}" if beside else ""
+    return f"settings of tuned/{config.origin.tuned} apply (tuned=none does without){untried}"
 
 
 def rewrite(override: str) -> str:
@@ -128,6 +142,8 @@ def explain(error: Exception) -> str:
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and cause.full_key:
         file = re.match(r"In '([\w/.]+)'", str(error))
         where = f"in {file[1]}.yaml: " if file and "/" in file[1] else ""
+        if cause.full_key in RENAMED:
+            return f"{where}{cause.full_key} is now {RENAMED[str(cause.full_key)]}"
         return f"{where}unknown key {cause.full_key!r}{_nearest_key(str(cause.full_key))}"
     if cause is not None and cause.full_key:
         return _refused_value(str(cause.full_key), _first_line(cause))
@@ -138,10 +154,18 @@ def explain(error: Exception) -> str:
     return _first_line(cause or error)
 
 
+def _build(overrides: Sequence[str]) -> Config:
+    composed = _compose(overrides)
+    choices = composed.hydra.runtime.choices
+    OmegaConf.set_struct(composed, False)
+    del composed["hydra"]
+    return build(composed, choices, overrides)
+
+
 def _compose(overrides: Sequence[str]) -> DictConfig:
     register(overrides)
     with hydra.initialize_config_module(CONF, **VERSION_BASE):
-        return hydra.compose("config", [rewrite(override) for override in overrides])
+        return hydra.compose("config", [rewrite(override) for override in overrides], return_hydra_config=True)
 
 
 _SCIENTIFIC = re.compile(r"(?:^|(?<=[\[({,:\s]))\d+(?:\.\d*)?[eE]\+?\d{1,2}(?=$|[\])},\s])")
@@ -193,7 +217,7 @@ _REFUSED = {
 
 def _nearest_key(key: str) -> str:
     try:
-        known = list(_keys(OmegaConf.to_container(_compose([])), ""))
+        known = [key for key in _keys(OmegaConf.to_container(_compose([])), "") if not key.startswith("hydra")]
     except (HydraException, OmegaConfBaseException):
         return ""
     parent, _, name = key.rpartition(".")

@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from warprun.agents import CONFIGS, config_class
 from warprun.agents import checks as agent_checks
 from warprun.agents.config import replay_bytes
+from warprun.cadence import parse
 from warprun.devices import DEVICES, available_memory, check_cuda, cuda_memory, why_no_cuda
 from warprun.environment import Box, Discrete, Environment, MultiDiscrete
 from warprun.errors import UserError
@@ -29,7 +30,7 @@ class EnvConfig:
     time_limit: int | None = None
     """Steps after which an episode is truncated, instead of the environment's own limit."""
     solved_at: float | None = None
-    """Mean return of an evaluation from which the environment counts as solved; null: never."""
+    """Mean return of fresh episodes from which the environment counts as solved; null: never."""
     params: dict[str, Any] = field(default_factory=dict)
     """Parameters that differ from the environment's defaults: env.params.NAME=value."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -56,18 +57,29 @@ class EngineConfig:
 
 @dataclass
 class EvalConfig:
-    every: int = 10
-    """Iterations (rollout and update) between evaluations while training; 0: only at the end."""
+    every: str = "5%"
+    """How often the policy is evaluated while training: 10s, 5min, '1e6 steps', '20 iterations', 5% (of the run) or never."""
     episodes: int = 100
-    """Episodes of one evaluation."""
+    """Episodes of an evaluation while training."""
+    final_episodes: int | None = None
+    """Fresh episodes of the evaluation at the end of a run, which also confirms that env.solved_at is reached; null: 10 x eval.episodes."""
     greedy: bool = True
     """Take the most likely action instead of sampling."""
+    max_steps: int = 10_000
+    """Steps after which an episode is cut that has no time limit; the share of such episodes is told."""
+    group: str | None = None
+    """Of several groups, the one whose return decides what is best and what is solved; null: the first of the environment."""
+
+    @property
+    def episodes_at_end(self) -> int:
+        """Episodes of the evaluation that is reported."""
+        return self.final_episodes or 10 * self.episodes
 
 
 @dataclass
 class CheckpointConfig:
-    every_minutes: float = 5.0
-    """Minutes between checkpoints; there is always one at the end."""
+    every: str = "5min"
+    """How often a checkpoint is saved, written like eval.every; there is always one at the end."""
     keep: int = 2
     """Checkpoints to keep."""
     best: bool = True
@@ -76,12 +88,22 @@ class CheckpointConfig:
 
 @dataclass
 class LogConfig:
-    every_s: float = 1.0
-    """Seconds between records of the metrics."""
+    every: str = "0.5%"
+    """How often metrics are recorded, written like eval.every; besides at every evaluation, and after 10 s without a record."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
     live: bool | None = None
     """Show the live view; null: where the output is a terminal."""
+
+
+@dataclass
+class OriginConfig:
+    """What the settings of a run were composed from: no settings, but written by `compose.build`."""
+
+    tuned: str | None = None
+    """The file of conf/tuned that applies."""
+    overrides: list[str] = field(default_factory=list)
+    """What was typed."""
 
 
 @dataclass
@@ -101,9 +123,9 @@ class Config:
     total_steps: int = 10_000_000
     """Environment steps, summed over the environments, after which training ends."""
     max_minutes: float | None = None
-    """Wall-clock minutes after which training ends; null: no limit."""
+    """Wall-clock minutes of the run, compilation included, after which training ends; null: no limit."""
     stop_when_solved: bool = True
-    """End training as soon as an evaluation reaches env.solved_at."""
+    """End training as soon as the environment is solved: two evaluations in a row reach env.solved_at, the second one beyond doubt."""
     name: str | None = None
     """Name of the run, part of its folder's name; null: environment and agent."""
     run_dir: str | None = None
@@ -118,6 +140,8 @@ class Config:
     """What is saved, and when."""
     log: LogConfig = field(default_factory=LogConfig)
     """What is shown and written about the run."""
+    origin: OriginConfig = field(default_factory=OriginConfig)
+    """What these settings were composed from."""
 
 
 def check(config: Config) -> None:
@@ -131,6 +155,8 @@ def check(config: Config) -> None:
     agent_checks.check_groups(agent, [group.name for group in environment.groups])
     agent_checks.check_run(agent, environment, config.n_envs, config.total_steps)
     _check_spaces(agent, environment)
+    decides, names = config.eval.group, [group.name for group in environment.groups]
+    _require(decides is None or decides in names, f"eval.group={decides} is no group of {config.env.name}; groups: {', '.join(names)}")
     _check_run_dir(config.run_dir)
     if config.device == "cuda":
         check_cuda()
@@ -188,18 +214,16 @@ def _check_values(config: Config) -> None:
         "concurrency.threads": config.concurrency.threads,
         "env.time_limit": config.env.time_limit,
         "eval.episodes": config.eval.episodes,
+        "eval.final_episodes": config.eval.final_episodes,
+        "eval.max_steps": config.eval.max_steps,
         "checkpoint.keep": config.checkpoint.keep,
     }
     for key, count in at_least_one.items():
         _require(count is None or count >= 1, f"{key}={count} must be at least 1")
-    _require(config.eval.every >= 0, f"eval.every={config.eval.every} must be 0 (never) or more")
-    positive = {
-        "max_minutes": config.max_minutes,
-        "checkpoint.every_minutes": config.checkpoint.every_minutes,
-        "log.every_s": config.log.every_s,
-    }
-    for key, number in positive.items():
-        _require(number is None or (math.isfinite(number) and number > 0), f"{key}={number} must be a number above 0")
+    for key, text in {"eval": config.eval.every, "checkpoint": config.checkpoint.every, "log": config.log.every}.items():
+        parse(f"{key}.every", text)
+    minutes = config.max_minutes
+    _require(minutes is None or (math.isfinite(minutes) and minutes > 0), f"max_minutes={minutes} must be a number above 0")
     solved_at = config.env.solved_at
     _require(solved_at is None or math.isfinite(solved_at), f"env.solved_at={solved_at} must be a finite number")
     for key, name in {"name": config.name, "env.name": config.env.name}.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,44 @@ from warprun import checkpoint, rundir
 from warprun.build import fuse, make_agent, make_engine
 from warprun.config import Config, from_dict, load_environment
 from warprun.engine.device import Device, choose
-from warprun.recording import MAX_STEPS, Player
+from warprun.recording import Player
 from warprun.records.tensorboard import write_images
+from warprun.seeds import derived_seed
 
 CHUNK = 64
 """Steps between two looks at whether all episodes have ended."""
-EVALUATION_STREAM = 1 << 63
-"""Sets the seed of evaluations apart from that of training."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What came of a number of episodes."""
+
+    episodes: int
+    mean_return: dict[str, float]
+    """Per group, the mean over episodes of an actor's sum of rewards."""
+    std_return: dict[str, float]
+    """Standard deviation over episodes, with the divisor n - 1; NaN for one episode."""
+    mean_length: float
+    """Steps."""
+    terminated: float
+    """Share of the episodes that terminated, and did not run into the time limit."""
+    unfinished: int | None
+    """Episodes that were cut after `eval.max_steps` steps, with the rewards up to there; None where a time limit ends them all."""
+
+    def stderr(self, group: str) -> float:
+        """Return the standard error of a group's mean return; NaN for one episode."""
+        return self.std_return[group] / math.sqrt(self.episodes)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers by name: `return`, or `GROUP/return` of several groups, whose mean would mean nothing."""
+        found: dict[str, float] = {}
+        for group, mean in self.mean_return.items():
+            part = "" if len(self.mean_return) == 1 else f"{group}/"
+            found[f"{part}return"] = mean
+            if self.episodes > 1:
+                found |= {f"{part}return_stderr": self.stderr(group), f"{part}return_std": self.std_return[group]}
+        found |= {"episode_length": self.mean_length, "terminated": self.terminated, "episodes": self.episodes}
+        return found if self.unfinished is None else found | {"unfinished": self.unfinished}
 
 
 class Evaluator:
@@ -25,49 +58,66 @@ class Evaluator:
 
     def __init__(self, config: Config, device: Device, agent: Any, episodes: int, seed: int) -> None:
         environment, _ = load_environment(config.env)
-        self.max_steps = environment.time_limit or MAX_STEPS
+        self.endless = environment.time_limit is None
+        self.max_steps = environment.time_limit or config.eval.max_steps
         self.agent = agent
-        self.engine = make_engine(
-            config, device, episodes, min(CHUNK, self.max_steps), seed ^ EVALUATION_STREAM, exploration=agent.exploration
-        )
+        self.engine = make_engine(config, device, episodes, min(CHUNK, self.max_steps), seed, exploration=agent.exploration)
         fuse(config, self.engine, agent)
         self.engine.compile()
 
-    def play(self, greedy: bool) -> dict[str, float]:
-        """Return the mean return, its standard deviation over episodes, the mean length, and the share of episodes that did not run into
-        the time limit but terminated; for several groups each its own return, too.
-
-        An episode counts until it first ends. `return` of several groups is the mean over groups.
-        """
+    def play(self, greedy: bool) -> Evaluation:
+        """Play every environment's next episode to its end and return what came of them; no two calls play the same episodes."""
         engine, taken = self.engine, self.engine.trajectory
         engine.reset()
         going_on = torch.ones(engine.n_envs, dtype=torch.bool, device=engine.device.torch)
         length = torch.zeros(engine.n_envs, device=engine.device.torch)
         terminated = torch.zeros_like(going_on)
         total = {name: torch.zeros_like(length) for name in taken.groups}
-        for _ in range(0, self.max_steps, taken.horizon):
+        row = torch.arange(taken.horizon, device=engine.device.torch)[:, None]
+        for first in range(0, self.max_steps, taken.horizon):
             engine.collect(self.agent.act, greedy)
             ends = taken.terminated | taken.truncated
             # The step that ends an episode still counts, those after it are the next one's.
-            counts = going_on & (ends.cumsum(0) - ends.long() == 0)
+            counts = going_on & (ends.cumsum(0) - ends.long() == 0) & (row < self.max_steps - first)
             length += counts.sum(0)
             terminated |= (taken.terminated & counts).any(0)
             for name, group in taken.groups.items():
                 total[name] += (group.reward.mean(-1) * counts).sum(0)
-            going_on &= ~ends.any(0)
+            going_on &= ~(ends & counts).any(0)
             if not going_on.any():
                 break
-        mean = {name: float(returns.mean()) for name, returns in total.items()}
-        everyone = torch.stack(list(total.values())).mean(0)
-        result = {"return": float(everyone.mean()), "return_std": float(everyone.std(correction=0)), "episode_length": float(length.mean())}
-        result["terminated"] = float(terminated.float().mean())
-        if len(mean) > 1:
-            result |= {f"{name}/return": value for name, value in mean.items()}
-        return result
+        return Evaluation(
+            engine.n_envs,
+            {name: float(returns.double().mean()) for name, returns in total.items()},
+            {name: float(returns.double().std()) if engine.n_envs > 1 else math.nan for name, returns in total.items()},
+            float(length.mean()),
+            float(terminated.float().mean()),
+            int(going_on.sum()) if self.endless else None,
+        )
 
 
-def evaluate_run(folder: Path, episodes: int, greedy: bool, device: str, seed: int, line: str = checkpoint.LAST) -> dict[str, float]:
-    """Return what `Evaluator.play` does for the newest checkpoint of a run folder (or the best), and what the environment's report adds.
+def describe_checkpoint(folder: Path, line: str) -> list[str]:
+    """Say which checkpoint of a run folder `line` stands for, and whether the other line has a better one, as the run evaluated them."""
+    words = {checkpoint.LAST: "last", checkpoint.BEST: "best"}
+    own = checkpoint.load(folder, line)
+    said = [f"checkpoint: {words[line]}, after {own.env_steps:,} env_steps"]
+    other = checkpoint.BEST if line == checkpoint.LAST else checkpoint.LAST
+    if (folder / other).is_dir():
+        there = checkpoint.load(folder, other)
+        for name, value in there.meta.get("evaluation", {}).items():
+            mine = own.meta.get("evaluation", {}).get(name)
+            if mine is not None and value > mine:
+                said.append(
+                    f"the {words[other]} one, after {there.env_steps:,} env_steps, had a {name} of {value:.4g} in its evaluation,"
+                    f" this one {mine:.4g}: checkpoint={words[other]} evaluates it"
+                )
+    return said
+
+
+def evaluate_run(folder: Path, episodes: int | None, greedy: bool, device: str, seed: int, line: str = checkpoint.LAST) -> dict[str, float]:
+    """Return the metrics of an `Evaluation` of the newest checkpoint of a run folder (or the best), and what the environment's report adds.
+
+    The episodes are others than those of the run's own evaluations, whatever its seed; None: as many as the run's final evaluation had.
 
     An environment module that defines `report(play, folder)` is called with a `Player` and the run's folder `eval`, for files and figures;
     PNG files that it leaves there are shown by TensorBoard, too.
@@ -78,7 +128,7 @@ def evaluate_run(folder: Path, episodes: int, greedy: bool, device: str, seed: i
     where = choose(device)
     agent = make_agent(config, where)
     agent.load(saved.tensors)
-    result = Evaluator(config, where, agent, episodes, seed).play(greedy)
+    result = Evaluator(config, where, agent, episodes or config.eval.episodes_at_end, derived_seed(seed, "eval")).play(greedy).metrics()
     _, module = load_environment(config.env)
     report = getattr(module, "report", None)
     if report:

@@ -14,9 +14,6 @@ from warprun.config import Config, load_environment
 from warprun.engine.device import Device
 from warprun.engine.engine import Engine
 
-MAX_STEPS = 10_000
-"""Steps after which a recording ends where the environment has no time limit."""
-
 
 @dataclass(frozen=True)
 class Recording:
@@ -40,6 +37,7 @@ class Player:
     """Records episodes, of the agent's greedy policy or of a given list of actions."""
 
     def __init__(self, config: Config, device: Device, agent: Any, seed: int) -> None:
+        """Without a time limit, episodes end after `config.eval.max_steps` steps."""
         self._given = (config, device, agent, seed)
         self.environment, _ = load_environment(config.env)
         self._agent = agent
@@ -54,7 +52,7 @@ class Player:
         steps: list[dict[str, dict[str, torch.Tensor]]] = [self._states()]
         chosen: dict[str, list[torch.Tensor]] = {g.name: [] for g in groups}
         rewards: dict[str, list[torch.Tensor]] = {g.name: [] for g in groups}
-        for t in range(engine.environment.time_limit or MAX_STEPS):
+        for t in range(engine.environment.time_limit or self._given[0].eval.max_steps):
             if actions is None:
                 self._agent.act(taken, 0)
                 engine.choose_best(0)

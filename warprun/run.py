@@ -6,22 +6,25 @@ import math
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from warprun import checkpoint, rundir
 from warprun.build import capture, fuse, make_agent, make_engine
+from warprun.cadence import Moment, Recurring, parse
 from warprun.clock import PhaseClock
+from warprun.compose import note_on_tuned
 from warprun.config import Config, to_dict
 from warprun.engine.device import choose
 from warprun.engine.engine import Engine
 from warprun.evaluate import Evaluator
 from warprun.records.records import Records
+from warprun.seeds import derived_seed
+from warprun.summary import summarize
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,11 @@ class Result:
     env_steps: int
     wall_s: float
     eval_return: float | None
-    """Mean return of the last evaluation; None without one."""
+    """Mean return of the last evaluation, of several groups that of `eval.group`; None without one."""
+    eval_stderr: float | None
+    """Its standard error; None where it has none."""
     best_return: float | None
-    """Mean return of the best evaluation; None without one."""
+    """Mean return of the best evaluation, which reads high, for it was chosen among many; None without one."""
     train_return: float | None
     """Mean return of the training episodes that ended last; None where none did."""
     metrics: dict[str, float]
@@ -98,6 +103,34 @@ def _take_back(folder: Path, made: list[Path]) -> None:
             place.rmdir()
 
 
+SILENCE_S = 10.0
+"""Longest time without a record, so that somebody who watches sees the run move."""
+LONG_ITERATION_S = 10.0
+"""An iteration that takes longer than this is announced."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What ends a run, and how much of it is over."""
+
+    total_steps: int
+    max_minutes: float | None
+    began_s: float
+    """Wall-clock time from which progress counts, compilation being over."""
+
+    def moment(self, seconds: float, env_steps: int, iterations: int) -> Moment:
+        """Return where the run stands; its progress is that of the limit that comes first, as steps and time went so far."""
+        progress = env_steps / self.total_steps
+        if self.max_minutes is not None:
+            progress = max(progress, (seconds - self.began_s) / max(60.0 * self.max_minutes - self.began_s, 1e-9))
+        return Moment(seconds, env_steps, iterations, min(progress, 1.0))
+
+    def reached(self, now: Moment, iteration_s: float) -> bool:
+        """Tell whether the run ends now: one more iteration would end later than the time limit by more than half of itself."""
+        in_time = self.max_minutes is None or now.seconds + 0.5 * iteration_s < 60.0 * self.max_minutes
+        return now.env_steps >= self.total_steps or not in_time
+
+
 class _Run:
     """A run from its first to its last step."""
 
@@ -107,13 +140,16 @@ class _Run:
         self.started = rundir.now()
         self.records = Records(folder, to_dict(config), config.log.live)
         try:
-            device = choose(config.device)
+            self.device = choose(config.device)
             rundir.write_config(folder, to_dict(config))
-            self.records.start({"device": f"{device.name} ({device.why})"} | rundir.write_versions(folder))
-            self.agent: Any = make_agent(config, device)
+            self.records.start({"device": f"{self.device.name} ({self.device.why})"} | rundir.write_versions(folder))
+            note = note_on_tuned(config)
+            if note:
+                self.records.message(note)
+            self.agent: Any = make_agent(config, self.device)
             self.engine: Engine = make_engine(
                 config,
-                device,
+                self.device,
                 config.n_envs,
                 config.agent.horizon,
                 config.seed,
@@ -123,14 +159,23 @@ class _Run:
             path = fuse(config, self.engine, self.agent)
             self.records.message(f"rollout and update: {path}{capture(config, self.engine, self.agent)}")
             self.engine.compile()
-            self.evaluator = Evaluator(config, device, self.agent, config.eval.episodes, config.seed)
+            self.evaluator = self._evaluator(config.eval.episodes, "evaluation")
         except BaseException:
             self.records.close()
             raise
-        self.clock = PhaseClock(device.torch)
+        names = list(self.engine.trajectory.groups)
+        self.returns = "return" if len(names) == 1 else f"{config.eval.group or names[0]}/return"
+        """Name, below `train/` and `eval/`, of the return that decides what is best and what is solved."""
+        self.judge: Evaluator | None = None
+        """Plays the evaluation that is reported; made when it is first needed."""
+        self.clock = PhaseClock(self.device.torch)
         self.metrics: dict[str, float] = {}
+        self.history: list[dict[str, float]] = []
+        """Every record, for what is said of the curves at the end."""
+        self.solved = False
         self.stop_asked = False
         self.diverged = False
+        self.announced = False
 
     @property
     def env_steps(self) -> int:
@@ -156,51 +201,84 @@ class _Run:
             status,
             self.env_steps,
             self.records.wall_s,
-            last("eval/return"),
+            last(f"eval/{self.returns}"),
+            last(f"eval/{self.returns}_stderr"),
             last("eval/best_return"),
-            last("train/return"),
+            last(f"train/{self.returns}"),
             dict(self.metrics),
         )
 
     def _train(self) -> str:
         config, engine, agent = self.config, self.engine, self.agent
-        iterations = max(1, math.ceil(config.total_steps / (config.n_envs * config.agent.horizon)))
-        deadline = time.monotonic() + config.max_minutes * 60 if config.max_minutes else math.inf
-        next_log = time.monotonic() + config.log.every_s
-        next_save = time.monotonic() + config.checkpoint.every_minutes * 60
-        counted = (0, time.monotonic())  # env_steps and time at the last log
-        for iteration in range(iterations):
+        limits = Limits(config.total_steps, config.max_minutes, self.records.wall_s)
+        now = limits.moment(self.records.wall_s, 0, 0)
+        evaluation, checkpoint_, log = (
+            Recurring(parse(f"{name}.every", settings.every), now)
+            for name, settings in (("eval", config.eval), ("checkpoint", config.checkpoint), ("log", config.log))
+        )
+        logged = now
+        while True:
+            began = now
             with self.clock.phase("rollout"):
                 trajectory = engine.collect(agent.act)
             with self.clock.phase("update"):
-                losses = agent.update(trajectory, progress=iteration / iterations)
-            now = time.monotonic()
-            last = iteration + 1 == iterations or now >= deadline or self.stop_asked
-            evaluate = (last and not self.stop_asked) or (config.eval.every > 0 and (iteration + 1) % config.eval.every == 0)
-            if evaluate:
-                with self.clock.phase("eval"):
-                    played = self.evaluator.play(config.eval.greedy)
-                self.metrics |= {f"eval/{name}": value for name, value in played.items()}
-                if played["return"] > self.metrics.get("eval/best_return", -math.inf):
-                    self.metrics["eval/best_return"] = played["return"]
-                    if config.checkpoint.best:
-                        self._save(keep=1, line=checkpoint.BEST)
-            solved = evaluate and config.env.solved_at is not None and self.metrics["eval/return"] >= config.env.solved_at
-            stop = last or (solved and config.stop_when_solved)
-            if evaluate or stop or now >= next_log:
-                self._log(losses, counted, evaluate)
-                counted = (self.env_steps, time.monotonic())
-                next_log = time.monotonic() + config.log.every_s
-            if not stop and now >= next_save:
-                self._save()
-                self._write_status("running")
-                next_save = time.monotonic() + config.checkpoint.every_minutes * 60
+                losses = agent.update(trajectory, progress=now.progress)
+            now = limits.moment(self.records.wall_s, self.env_steps, now.iterations + 1)
+            if now.iterations == 1:
+                # The first one compiles what an update needs: that is no part of the schedules, nor a sign of how long others take.
+                limits = replace(limits, began_s=now.seconds)
+                began = now
+            self._announce(now.seconds - began.seconds)
+            last = limits.reached(now, now.seconds - began.seconds) or self.stop_asked
+            evaluates = (last and not self.stop_asked) or evaluation.due(now)
+            if evaluates:
+                self._evaluate(last)
+            stop = last or (self.solved and config.stop_when_solved)
+            if log.due(now) or evaluates or stop or now.seconds - logged.seconds > SILENCE_S:
+                self._log(losses, now, logged, evaluates)
+                logged = now
             if stop:
                 # Who asks to stop means all that would follow, too, even where the aim was reached in the same moment.
-                return "interrupted" if self.stop_asked else "solved" if solved and config.stop_when_solved else "finished"
-        raise AssertionError("the last iteration stops")
+                return "interrupted" if self.stop_asked else "solved" if self.solved else "finished"
+            if checkpoint_.due(now):
+                self._save()
+                self._write_status("running")
 
-    def _log(self, losses: dict[str, Any], counted: tuple[int, float], evaluated: bool) -> None:
+    def _evaluate(self, last: bool) -> None:
+        """Evaluate the policy; where it seems to solve the environment, and at the end of the run, by more and fresh episodes.
+
+        An evaluation that ends the run is chosen among many, so by itself it reads too high. Solved is what the second one shows beyond
+        doubt: its mean less two standard errors reaches the bar.
+        """
+        config, bar = self.config, self.config.env.solved_at
+        with self.clock.phase("eval"):
+            found = self.evaluator.play(config.eval.greedy).metrics()
+            seems_solved = bar is not None and found[self.returns] >= bar
+            confirms = (seems_solved or last) and not self.stop_asked
+            if confirms:
+                self.judge = self.judge or self._evaluator(config.eval.episodes_at_end, "final evaluation")
+                found = self.judge.play(config.eval.greedy).metrics()
+        lowest = found[self.returns] - 2.0 * found.get(f"{self.returns}_stderr", 0.0)
+        self.solved = confirms and seems_solved and bar is not None and lowest >= bar
+        self.metrics |= {f"eval/{name}": value for name, value in found.items()}
+        if found[self.returns] > self.metrics.get("eval/best_return", -math.inf):
+            self.metrics |= {"eval/best_return": found[self.returns], "eval/best_env_steps": self.env_steps}
+            if self.config.checkpoint.best:
+                self._save(keep=1, line=checkpoint.BEST)
+
+    def _evaluator(self, episodes: int, purpose: str) -> Evaluator:
+        return Evaluator(self.config, self.device, self.agent, episodes, derived_seed(self.config.seed, purpose))
+
+    def _announce(self, iteration_s: float) -> None:
+        """Say so, once, where an iteration takes long: nothing happens while it goes on."""
+        if iteration_s > LONG_ITERATION_S and not self.announced:
+            self.announced = True
+            self.records.message(
+                f"an iteration takes {iteration_s:.0f} s: limits, evaluations, checkpoints and Ctrl-C wait for its end;"
+                " a smaller n_envs or agent.horizon makes it shorter"
+            )
+
+    def _log(self, losses: dict[str, Any], now: Moment, before: Moment, evaluated: bool) -> None:
         ended = self.engine.episodes()
         values = {name: float(value) for name, value in losses.items()}
         broken = [name for name, value in values.items() if not math.isfinite(value)]
@@ -208,24 +286,25 @@ class _Run:
             self.diverged = True
             self.records.message(f"{broken[0]} is not finite any more: the networks are lost; lower agent.learning_rate or look at rewards")
         # The device has been waited for, so wall-clock time is right even where kernels run on their own.
-        elapsed = time.monotonic() - counted[1]
-        values["perf/env_steps_per_s"] = (self.env_steps - counted[0]) / max(elapsed, 1e-9)
+        elapsed = self.records.wall_s - before.seconds
+        values["perf/env_steps_per_s"] = (now.env_steps - before.env_steps) / max(elapsed, 1e-9)
         for phase, spent in self.clock.read().items():
             values[f"perf/{phase}_ms"] = spent.mean_ms
             values[f"perf/{phase}_share"] = spent.total_ms / max(1e3 * elapsed, 1e-6)
-        values["train/episodes"] = ended.count
+        values |= {"train/progress": now.progress, "train/episodes": ended.count}
         if ended.count:
             values["train/episode_length"] = ended.mean_length
-            values["train/return"] = sum(ended.mean_return.values()) / len(ended.mean_return)
-            if len(ended.mean_return) > 1:
-                values |= {f"train/{group}/return": value for group, value in ended.mean_return.items()}
+            for group, mean in ended.mean_return.items():
+                values["train/return" if len(ended.mean_return) == 1 else f"train/{group}/return"] = mean
         evaluation = {name: value for name, value in self.metrics.items() if evaluated and name.startswith("eval/")}
         self.metrics |= values
+        self.history.append(values | evaluation)
         with self.clock.phase("log"):
             self.records.log(self.env_steps, values | evaluation)
 
     def _save(self, keep: int | None = None, line: str = checkpoint.LAST) -> None:
-        meta = {"steps": self.engine.steps, "records": self.records.mark(self.env_steps)._asdict()}
+        evaluation = {name: self.metrics[f"eval/{name}"] for name in (self.returns,) if f"eval/{name}" in self.metrics}
+        meta = {"steps": self.engine.steps, "records": self.records.mark(self.env_steps)._asdict(), "evaluation": evaluation}
         try:
             checkpoint.save(self.folder, self.env_steps, self.agent.state(), meta, keep or self.config.checkpoint.keep, line)
         except OSError as error:
@@ -233,19 +312,18 @@ class _Run:
 
     def _write_status(self, state: str) -> None:
         status = {"state": state, "started": self.started, "env_steps": self.env_steps, "wall_s": round(self.records.wall_s, 3)}
-        status |= {name: self.metrics.get(f"{name}/return") for name in ("train", "eval")}
+        status |= {name: self.metrics.get(f"{name}/{self.returns}") for name in ("train", "eval")}
         try:
             rundir.write_status(self.folder, status)
         except OSError as error:
             self.records.message(f"no status.json: {error}")
 
     def _summary(self) -> dict[str, float | str]:
-        shown = ("eval/return", "eval/best_return", "eval/return_std", "eval/episode_length", "train/return", "perf/env_steps_per_s")
-        summary: dict[str, float | str] = {name: self.metrics[name] for name in shown if name in self.metrics}
-        solved_at = self.config.env.solved_at
-        if solved_at is not None and self.metrics.get("eval/return", -math.inf) >= solved_at:
-            summary["solved"] = f"mean return of {self.config.eval.episodes} episodes is at least {solved_at:g}"
-        return summary | {"env_steps": self.env_steps, "wall_s": self.records.wall_s}
+        groups = self.engine.environment.groups
+        return summarize(self.metrics, self.history, groups, self.returns, self.config.env.solved_at, self.solved) | {
+            "env_steps": self.env_steps,
+            "wall_s": self.records.wall_s,
+        }
 
     def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
         # A second signal does not wait for the iteration to end.

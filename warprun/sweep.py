@@ -58,7 +58,7 @@ class Sweep:
         row = Row(_overrides())
         self.rows.append(row)
         try:
-            config = build(composed)
+            config = _config(composed)
             check_tuned(HydraConfig.get().overrides.task)
             check(config)
             folder = None if config.run_dir is None else os.path.realpath(config.run_dir)
@@ -75,7 +75,7 @@ class Sweep:
         row = Row(_overrides())
         self.rows.append(row)
         try:
-            row.result = _train(build(composed))
+            row.result = _train(_config(composed))
         except KeyboardInterrupt:
             row.error = INTERRUPTED
             raise
@@ -142,10 +142,13 @@ def print_table(rows: Sequence[Row]) -> None:
             table.add_row(row.overrides, state, "", "", "" if row.error == INTERRUPTED else row.error or "")
         else:
             speed = result.env_steps / result.wall_s if result.wall_s else math.nan
-            table.add_row(
-                row.overrides, f"{objective(result):.1f}", f"{speed:,.0f}", f"{result.wall_s:.1f}", os.path.relpath(result.folder)
-            )
+            table.add_row(row.overrides, _return(result), f"{speed:,.0f}", f"{result.wall_s:.1f}", os.path.relpath(result.folder))
     console.print(table)
+
+
+def _return(result: Result) -> str:
+    """Return what is compared, with its standard error if there is one."""
+    return f"{objective(result):.1f}" + ("" if result.eval_stderr is None else f" ± {result.eval_stderr:.1f}")
 
 
 def one_line(error: BaseException) -> str:
@@ -165,6 +168,11 @@ def _train(config: Config) -> Result:
     from warprun.run import train
 
     return train(config)
+
+
+def _config(composed: DictConfig) -> Config:
+    made = HydraConfig.get()
+    return build(composed, made.runtime.choices, [override.lstrip("+") for override in made.overrides.task])
 
 
 def _overrides() -> str:

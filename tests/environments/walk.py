@@ -1,0 +1,43 @@
+"""Episodes whose returns are known as a distribution: a reward drawn from the standard normal distribution in each of four steps.
+
+With `endless` there is no time limit, and every step pays 1 for ever to actors whose ticket is above one half; the others' episodes end
+after the second step.
+"""
+
+from typing import NamedTuple
+
+from warprun.environment import Box, Discrete, Environment, float32, int32, single_agent
+from warprun.random import normal, uniform
+
+
+class State(NamedTuple):
+    ticket: float32
+    steps: int32
+
+
+def reset(rng):
+    return State(uniform(rng, 0, 0.0, 1.0), int32(0))
+
+
+def step(s, rng):
+    return State(s.ticket, int32(s.steps + 1)), normal(rng, 0), False
+
+
+def step_endless(s):
+    return State(s.ticket, int32(s.steps + 1)), 1.0, s.ticket <= 0.5 and s.steps == 1
+
+
+def observe(s):
+    return (s.ticket,)
+
+
+def environment(endless: bool = False) -> Environment:
+    return single_agent(
+        state=State,
+        observation=Box(1),
+        action=Discrete(2),
+        reset=reset,
+        step=step_endless if endless else step,
+        observe=observe,
+        time_limit=None if endless else 4,
+    )

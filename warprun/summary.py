@@ -1,0 +1,106 @@
+"""What is said of a run at its end: how good it is, and, where it did not learn, what its curves look like. No torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from warprun.environment import Box, Group, MultiDiscrete
+
+LEAST_RECORDS = 4
+"""Records below which nothing is said of a curve."""
+LOW_ENTROPY = 0.05
+"""Share of the entropy of a uniform choice below which a policy has all but stopped to explore."""
+LOW_EXPLAINED_VARIANCE = 0.1
+"""Part of the returns' variance below which a value function explains as good as nothing."""
+
+
+def summarize(
+    metrics: Mapping[str, float],
+    history: Sequence[Mapping[str, float]],
+    groups: Sequence[Group],
+    returns: str,
+    solved_at: float | None,
+    solved: bool,
+) -> dict[str, float | str]:
+    """Return the lines of a run's summary, by name.
+
+    `metrics` are the last values of all tags, `history` the records in their order, `returns` is the name, below `train/` and `eval/`, of
+    the return that decides.
+    """
+    lines: dict[str, float | str] = {}
+    evaluated = f"eval/{returns}" in metrics
+    if solved_at is not None and evaluated:
+        lines["solved"] = f"{'yes' if solved else 'no'}: env.solved_at={solved_at:g}"
+    for tag in (t for t in metrics if t.startswith("eval/") and t.endswith("return") and t != "eval/best_return"):
+        lines[tag] = f"{_measured(metrics, tag)} ({metrics['eval/episodes']:,.0f} fresh episodes)"
+    if "eval/best_return" in metrics:
+        lines["eval/best_return"] = f"{metrics['eval/best_return']:.4g} at {metrics['eval/best_env_steps']:,.0f} env_steps"
+    lines |= {tag: value for tag, value in metrics.items() if tag.startswith("train/") and tag.endswith("return")}
+    lines |= {tag: metrics[tag] for tag in ("eval/episode_length", "perf/env_steps_per_s") if tag in metrics}
+    notes = _of_evaluations(metrics, history, returns)
+    if not solved:
+        notes += [note for group in groups for note in _of_training(history, group, "" if len(groups) == 1 else f"{group.name}/")]
+    return lines | {("note" if n == 0 else f"note {n + 1}"): note for n, note in enumerate(notes)}
+
+
+def _measured(metrics: Mapping[str, float], tag: str) -> str:
+    """Return a mean with its standard error, both to the digit that the error leaves."""
+    mean, error = metrics[tag], metrics.get(f"{tag}_stderr", math.nan)
+    if not math.isfinite(error):
+        return f"{mean:.4g}"
+    digits = 1 if error == 0.0 else max(0, 1 - math.floor(math.log10(error)))
+    return f"{mean:.{digits}f} ± {error:.{digits}f}"
+
+
+def _of_evaluations(metrics: Mapping[str, float], history: Sequence[Mapping[str, float]], returns: str) -> list[str]:
+    notes = []
+    tag = f"eval/{returns}"
+    evaluations = [row for row in history if tag in row]
+    error = max((row.get(f"{tag}_stderr", 0.0) for row in evaluations), default=0.0)
+    best = metrics.get("eval/best_return", -math.inf)
+    if metrics.get("eval/unfinished"):
+        notes.append(
+            f"{metrics['eval/unfinished']:.0f} of {metrics['eval/episodes']:.0f} episodes were cut after eval.max_steps steps:"
+            " their returns are not whole"
+        )
+    if evaluations and best - evaluations[-1][tag] > 2.0 * error:
+        notes.append(f"the best checkpoint is better than the last one: warprun eval RUN checkpoint=best, about {best:.4g}")
+    if len(evaluations) >= LEAST_RECORDS and best - evaluations[0][tag] <= 2.0 * error:
+        notes.append("no evaluation was better than the first one")
+    return notes
+
+
+def _of_training(history: Sequence[Mapping[str, float]], group: Group, part: str) -> list[str]:
+    """Say what the second half of a group's curves looks like if it looks like one of a policy that does not learn."""
+    late = history[len(history) // 2 :]
+    who = f"group {group.name}: " if part else ""
+    notes = []
+    got = _values(late, f"train/{part}return")
+    if len(got) >= LEAST_RECORDS and max(got) - min(got) <= 1e-6 * abs(got[0]):
+        notes.append(f"{who}all training episodes of the second half returned {got[0]:.4g}: nothing in the rewards tells actions apart")
+    entropy, uniform = _values(late, f"loss/{part}entropy"), _uniform_entropy(group)
+    if entropy and uniform and entropy[-1] < LOW_ENTROPY * uniform:
+        notes.append(
+            f"{who}the entropy of the policy fell to {entropy[-1]:.2g} of at most {uniform:.2g}: it has stopped to explore;"
+            " a smaller agent.learning_rate or a greater agent.entropy_coef keeps it exploring"
+        )
+    explained = _values(late, f"loss/{part}explained_variance")
+    if len(explained) >= LEAST_RECORDS and max(explained) < LOW_EXPLAINED_VARIANCE:
+        notes.append(
+            f"{who}the value explains at most {max(0.0, max(explained)):.0%} of the variance of returns: advantages are mostly noise;"
+            " try another agent.learning_rate, agent.gamma or a longer agent.horizon"
+        )
+    return notes
+
+
+def _values(rows: Sequence[Mapping[str, float]], tag: str) -> list[float]:
+    return [row[tag] for row in rows if math.isfinite(row.get(tag, math.nan))]
+
+
+def _uniform_entropy(group: Group) -> float:
+    """Return the entropy of a uniform choice among a group's actions, nats; 0 for real numbers, whose entropy has no such bound."""
+    if isinstance(group.action, Box):
+        return 0.0
+    counts = group.action.nvec if isinstance(group.action, MultiDiscrete) else (group.action.n,)
+    return sum(math.log(n) for n in counts)
