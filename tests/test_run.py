@@ -218,8 +218,8 @@ def test_tuned_settings_are_told(typed, said):
 
 def test_who_interrupts_is_obeyed_although_the_aim_is_reached(monkeypatch, tmp_path):
     """Or a sweep would go on with its next run."""
-    given = ["env=cartpole", "n_envs=8", "agent=a2c", "env.solved_at=1", "eval.every=1iterations", "eval.episodes=4", "total_steps=1e9"]
-    config = compose([*given, f"run_dir={tmp_path / 'run'}", "log.live=false", "device=cpu"])
+    given = ["env.solved_at=1", "eval.every=1iteration", "eval.episodes=4", "total_steps=1e9"]
+    config = compose([*SMALL, *QUIET, *given, f"run_dir={tmp_path / 'run'}"])
     played = run.Evaluator.play
 
     def interrupted(self, greedy):

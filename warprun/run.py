@@ -229,11 +229,11 @@ class _Run:
                 limits = replace(limits, began_s=now.seconds)
                 began = now
             self._announce(now.seconds - began.seconds)
-            last = limits.reached(now, now.seconds - began.seconds) or self.stop_asked
-            evaluates = (last and not self.stop_asked) or evaluation.due(now)
+            last = limits.reached(now, now.seconds - began.seconds)
+            evaluates = (last or evaluation.due(now)) and not self.stop_asked
             if evaluates:
                 self._evaluate(last)
-            stop = last or (self.solved and config.stop_when_solved)
+            stop = last or self.stop_asked or (self.solved and config.stop_when_solved)
             if log.due(now) or evaluates or stop or now.seconds - logged.seconds > SILENCE_S:
                 self._log(losses, now, logged, evaluates)
                 logged = now
