@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from warprun import checkpoint, rundir
+from warprun import checkpoint, kept, rundir
 from warprun.build import capture, fuse, make_agent, make_engine
 from warprun.clock import PhaseClock
 from warprun.config import Config, to_dict
@@ -124,6 +124,8 @@ class _Run:
             self.records.message(f"rollout and update: {path}{capture(config, self.engine, self.agent)}")
             self.engine.compile()
             self.evaluator = Evaluator(config, device, self.agent, config.eval.episodes, config.seed)
+            env, engine = config.env, self.engine
+            kept.keep(folder, env.module, env.options, env.time_limit, engine.environment, engine.tables)
         except BaseException:
             self.records.close()
             raise
