@@ -162,8 +162,7 @@ class Kept:
         for known in self.files.values():
             present = place / known["file"]
             if present.is_file() and hashlib.sha256(present.read_bytes()).hexdigest() != known["sha256"]:
-                shown = os.path.join(given, known["file"])
-                changed.append(f"./{shown}" if self.module.startswith("./") else shown)
+                changed.append(os.path.join(os.path.dirname(self.module), known["file"]))
         return changed
 
     def sources(self) -> Sources:
