@@ -76,8 +76,8 @@ def evaluate_run(folder: Path, episodes: int, greedy: bool, device: str, seed: i
     own = kept.find(str(folder / kept.FOLDER))
     if own:
         config.env.module = str(own.folder)
-        for line in own.differences():
-            print(line)
+        for difference in own.differences():
+            print(difference)
     saved = checkpoint.load(folder, line)
     config.device = device
     where = choose(device)

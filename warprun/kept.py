@@ -185,7 +185,7 @@ class Kept:
             defaults = made.options
         elif isinstance(made, FunctionType):
             defaults = {name: parameter.default for name, parameter in inspect.signature(made).parameters.items()}
-        absolute = {}
+        absolute: dict[str, str] = {}
         for name, value in {**defaults, **options}.items():
             # A word without suffix and slash is the name of something else.
             if isinstance(value, str) and ("/" in value or Path(value).suffix) and Path.cwd() != Path(self.working_folder):
