@@ -52,9 +52,6 @@ def workplace(tmp_path, monkeypatch):
     """A user's folder with an environment of their own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in ("neighbour", "warprun_file_myenv"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
     (tmp_path / "myenv.py").write_text(MY_ENVIRONMENT)
     (tmp_path / "neighbour.py").write_text("SPEED = 0.5\n")
     (tmp_path / "conf" / "env").mkdir(parents=True)

@@ -37,7 +37,7 @@ def evaluator(episodes: int, seed: int = 0, *more: str) -> Evaluator:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("walk") / "run"
-    warprun.train([*WALK, *SMALL, "seed=0", "total_steps=256", "eval.episodes=20", f"run_dir={folder}"])
+    warprun.train([*WALK, *SMALL, "total_steps=256", "eval.episodes=20", f"run_dir={folder}"])
     return folder
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from warprun.agents import agent_class
-from warprun.config import Config, load_environment, parameters
+from warprun.config import Config, load_environment, make_tables, parameters
 from warprun.engine.device import Device
 from warprun.engine.engine import Engine
 from warprun.engine.graph import Captured
@@ -38,7 +38,7 @@ def make_engine(
         horizon=horizon,
         seed=seed,
         params=parameters(environment, config.env),
-        tables=environment.tables(**environment.options) if environment.tables else None,
+        tables=make_tables(environment, config.env),
         vary={name: (float(low), float(high)) for name, (low, high) in config.env.vary.items()},
         threads=threads(config),
         announce=announce,

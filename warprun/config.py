@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from warprun import kept
 from warprun.agents import CONFIGS, config_class
 from warprun.agents import checks as agent_checks
 from warprun.agents.config import replay_bytes
@@ -183,7 +184,16 @@ def from_dict(saved: dict[str, Any]) -> Config:
 
 def load_environment(env: EnvConfig) -> tuple[Environment, ModuleType]:
     """Return the environment, with the options and the time limit of the config, and the module that defines it."""
-    return import_environment(env.module, env.options, env.time_limit)
+    own = kept.find(env.module)
+    return own.environment(env.options, env.time_limit) if own else import_environment(env.module, env.options, env.time_limit)
+
+
+def make_tables(environment: Environment, env: EnvConfig) -> Any:
+    """Return the environment's tables, or None; where the config names what a run keeps, that run's."""
+    own = kept.find(env.module)
+    if not environment.tables:
+        return None
+    return own.make_tables(environment, env.options, env.time_limit) if own else environment.tables(**environment.options)
 
 
 def parameters(environment: Environment, env: EnvConfig) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from warprun import checkpoint, rundir
+from warprun import checkpoint, kept, rundir
 from warprun.build import fuse, make_agent, make_engine
 from warprun.config import Config, from_dict, load_environment
 from warprun.engine.device import Device, choose
@@ -123,6 +123,11 @@ def evaluate_run(folder: Path, episodes: int | None, greedy: bool, device: str, 
     PNG files that it leaves there are shown by TensorBoard, too.
     """
     config = from_dict(rundir.read_config(folder))
+    own = kept.find(str(folder / kept.FOLDER))
+    if own:
+        config.env.module = str(own.folder)
+        for difference in own.differences():
+            print(difference)
     saved = checkpoint.load(folder, line)
     config.device = device
     where = choose(device)

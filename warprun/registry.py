@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import importlib.util
-import sys
+import re
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+from warprun import sources
 from warprun.environment import Environment, arguments
 from warprun.errors import UserError
 
@@ -50,23 +51,35 @@ def import_environment(
 ) -> tuple[Environment, ModuleType]:
     """Import an environment module, by dotted name or from a .py file; return its `environment`, with `options`, and the module.
 
-    `time_limit` is the environment's own where it is None.
+    A file is read again where it, or a neighbour that it imports, has changed. `time_limit` is the environment's own where it is None.
     """
     file = Path(module) if module.endswith(".py") else None
     if file and not file.is_file():
         raise UserError(f"environment file {module} does not exist (working folder: {Path.cwd()})")
-    try:
-        loaded = _import_file(file) if file else importlib.import_module(module)
+    with import_errors(module):
+        loaded = sources.read_file(file).load() if file else sources.import_package(module)
         name = file.stem if file else module.rpartition(".")[2]
-        environment = _with_options(getattr(loaded, "environment", None), options or {}, time_limit, name)
+        return define(loaded, options or {}, time_limit, name, module), loaded
+
+
+@contextmanager
+def import_errors(module: str) -> Iterator[None]:
+    """Turn what an environment module raises while it is imported into a UserError with the place."""
+    try:
+        yield
     except UserError:
         raise
     except Exception as error:
         # An environment is the user's code and can raise anything; what helps is the place, not the importer's frames.
         raise UserError(f"environment {module} fails to import: {_place(error)}{type(error).__name__}: {_line(error)}") from error
+
+
+def define(loaded: ModuleType, options: Mapping[str, Any], time_limit: int | None, name: str, module: str) -> Environment:
+    """Return the environment that an imported module defines, with `options`; raise UserError where it defines none."""
+    environment = _with_options(getattr(loaded, "environment", None), options, time_limit, name)
     if environment is None:
         raise UserError(f"environment {module} does not define `environment`, an Environment (see warprun.environment.single_agent)")
-    return environment, loaded
+    return environment
 
 
 def _with_options(made: Any, options: Mapping[str, Any], time_limit: int | None, name: str) -> Environment | None:
@@ -92,37 +105,6 @@ def _folders(package: str) -> list[Path]:
     return [Path(place).resolve() for place in (spec.submodule_search_locations or [])] if spec else []
 
 
-def _import_file(file: Path) -> ModuleType:
-    name = f"warprun_file_{file.stem}"
-    spec = importlib.util.spec_from_file_location(name, file.resolve())
-    assert spec and spec.loader
-    # Once for each content: a run asks several times, and the file may take long.
-    state = file.resolve().stat()
-    version = (str(file.resolve()), state.st_mtime_ns, state.st_size)
-    if version in _imported:
-        return _imported[version]
-    loaded = importlib.util.module_from_spec(spec)
-    # Importing leaves no __pycache__ beside the file, and the file may import its neighbours.
-    folder, wrote = str(file.resolve().parent), sys.dont_write_bytecode
-    if folder not in sys.path:
-        sys.path.append(folder)
-    sys.modules[name] = loaded
-    sys.dont_write_bytecode = True
-    try:
-        spec.loader.exec_module(loaded)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    finally:
-        sys.dont_write_bytecode = wrote
-    _imported[version] = loaded
-    return loaded
-
-
-_imported: dict[tuple[str, int, int], ModuleType] = {}
-"""Files that were imported, by path, time of change and size."""
-
-
 def _place(error: Exception) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: "
@@ -133,4 +115,5 @@ def _place(error: Exception) -> str:
 
 
 def _line(error: Exception) -> str:
-    return " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+    words = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+    return re.sub(rf"{sources.PREFIX}\w+\.", "", words)

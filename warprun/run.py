@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from warprun import checkpoint, rundir
+from warprun import checkpoint, kept, rundir
 from warprun.build import capture, fuse, make_agent, make_engine
 from warprun.cadence import Moment, Recurring, parse
 from warprun.clock import PhaseClock
@@ -160,6 +160,8 @@ class _Run:
             self.records.message(f"rollout and update: {path}{capture(config, self.engine, self.agent)}")
             self.engine.compile()
             self.evaluator = self._evaluator(config.eval.episodes, "evaluation")
+            env, engine = config.env, self.engine
+            kept.keep(folder, env.module, env.options, env.time_limit, engine.environment, engine.tables)
         except BaseException:
             self.records.close()
             raise

@@ -6,6 +6,7 @@ status.json           how the run stands: state, env_steps, wall_s, started, ...
 metrics.jsonl         one JSON object a log interval
 events.out.tfevents.* TensorBoard
 checkpoints/          see warprun.checkpoint
+environment/          the source and the tables of the environment, see warprun.kept
 """
 
 from __future__ import annotations

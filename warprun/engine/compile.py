@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import types
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
@@ -208,6 +209,17 @@ def load_module(name: str, source: str, functions: dict[str, Any], build: Callab
         setattr(module, global_name, build(function))
     spec.loader.exec_module(module)
     return module
+
+
+def own_tuple(module: types.ModuleType, name: str, values: Any) -> Any:
+    """Return a NamedTuple as one of a class of the kernel module.
+
+    Numba keeps the types of arguments beside compiled code, classes by module and name; those of an environment file are found in its
+    own process only.
+    """
+    if name not in vars(module):
+        setattr(module, name, namedtuple(name, values._fields, module=module.__name__))
+    return vars(module)[name](*values)
 
 
 def is_cached(module: types.ModuleType) -> bool:

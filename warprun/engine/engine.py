@@ -108,6 +108,7 @@ class Engine:
         if kernels.COMPILES and device.kind != "cudasim" and not kernels.is_cached(module):
             check_functions(environment, values["p"], tables, vary)
             announce(f"compiling the kernels of {name} for {device.kind} (kept in {kernels.cache_root()})")
+        values |= {n: kernels.own_tuple(module, f"{n}_of_kernels", values[n]) for n in ("p", "tables") if n in values}
         if target == "cpu":
             self._kernels: Any = CpuKernels(module, program.arguments, values, threads or os.cpu_count() or 1)
         else:
