@@ -114,9 +114,9 @@ class _Cell:
         self.shares: list[float] = []
         for _ in range(WARM_UP + 1):  # compiles, fills the caches, captures
             self.agent.update(self.engine.collect(self.agent.act), 0.0)
-        # Before the end of the warm-up no gradient step is made, and all actions are random.
-        while isinstance(self.agent, OffPolicyAgent) and not all(learner.updates for learner in self.agent.learners):
-            self.agent.update(self.engine.collect(self.agent.act), 0.0)
+        if isinstance(self.agent, OffPolicyAgent):  # before the end of the warm-up no gradient step is made, and all actions are random
+            while self.agent.env_steps < max(learner.config.warmup for learner in self.agent.learners):
+                self.agent.update(self.engine.collect(self.agent.act), 0.0)
 
     def measure(self) -> None:
         self.simulations.append(self._rate(self.engine.retrace))

@@ -30,7 +30,6 @@ class OffPolicyLearner(Generic[C]):
     def __init__(self, config: C, group: Group, device: torch.device, threads: int, seed: int) -> None:
         self.config = config
         self.name = group.name
-        self.seed = seed
         self.device = device
         self.threads = threads
         self.normalizer = ObservationNormalizer(group.observation.size, device) if config.normalize_obs else None
