@@ -50,17 +50,17 @@ def test_kernels_draw_the_bits_of_torch(seed: int) -> None:
         assert [int(bits_of(key, index)) for index in range(9)] == expected
 
 
-def weights(agent: A2C | TD3) -> list[set[float]]:
-    """Return the first weights of every network of an agent, without the zeros and constants that all have."""
+def weights(agent: A2C | TD3) -> list[np.ndarray]:
+    """Return the first 90 weights of every network of an agent."""
     state = agent.state()
     tensors = [state[name] for name in sorted(state) if name.endswith(("/parameters", "/actor/parameters", "/critics/parameters"))]
-    return [{w for w in tensor.tolist() if w not in (0.0, -0.5)} for tensor in tensors]
+    return [tensor[:90].double().numpy() for tensor in tensors]
 
 
 @pytest.mark.parametrize("name", ["a2c", "td3"])
 def test_groups_and_networks_of_neighbouring_seeds_share_no_weights(name: str) -> None:
-    """Two equal groups: a network that began from the seed of another would have the same first layer."""
-    found: list[set[float]] = []
+    """A network made from the seed of another has the same first numbers, but for their scale."""
+    found: list[np.ndarray] = []
     for seed in range(5):
         if name == "a2c":
             env = environment(one=SPACES["one"], same=SPACES["one"])
@@ -70,7 +70,4 @@ def test_groups_and_networks_of_neighbouring_seeds_share_no_weights(name: str) -
             config = TD3Config(network=LayersConfig([32]), replay=ReplayConfig(capacity=300))
             found += weights(TD3(config, env.groups, CPU, 1, seed))
     assert len(found) == 5 * (2 if name == "a2c" else 4)
-    for n, one in enumerate(found):
-        for other in found[:n]:
-            # Of numbers of 24 bits in a narrow interval a few are equal by chance.
-            assert len(one & other) < 0.02 * len(one)
+    assert np.abs(np.corrcoef(found)[np.triu_indices(len(found), 1)]).max() < 0.6
