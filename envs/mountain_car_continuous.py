@@ -2,7 +2,8 @@
 
 Source: Moore, "Efficient memory-based learning for robot control", PhD thesis, University of Cambridge, 1990, with a throttle of any
 strength; the reward is 100 at the goal less a tenth of the squared throttle of each step. The height of the hill is sin(3 x); time counts
-in steps.
+in steps. As in Gymnasium, a throttle beyond -1..1 pushes no harder and is charged in full; the engine clips actions before, so that a run
+of warprun has none.
 """
 
 from typing import NamedTuple
@@ -37,7 +38,7 @@ def reset(rng, p):
 
 def step(s, action, p):
     throttle = action[0]
-    v = clip(s.v + throttle * p.force - p.gravity * cos(3.0 * s.x), -p.v_max, p.v_max)
+    v = clip(s.v + clip(throttle, -1.0, 1.0) * p.force - p.gravity * cos(3.0 * s.x), -p.v_max, p.v_max)
     x = clip(s.x + v, p.x_min, p.x_max)
     v = float32(0.0) if x <= p.x_min and v < 0.0 else v
     terminated = x >= p.goal and v >= p.goal_v

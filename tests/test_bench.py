@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from warprun import cli
-from warprun.bench import flops_per_step
+from warprun.bench import _Cell, flops_per_step
+from warprun.compose import compose
 from warprun.engine import peak
+from warprun.engine.device import choose
 
 
 def test_bench_writes_what_it_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,6 +34,26 @@ def test_agents_that_learn_from_replay_are_measured_without_a_limit(tmp_path: Pa
     monkeypatch.setattr("warprun.bench.SECONDS", 0.02)
     assert cli.run(["bench", "env=cartpole", "agent=dqn", "agent.warmup=10", "sizes=10", "threads=1", "device=cpu", f"out={tmp_path}"]) == 0
     assert json.loads((tmp_path / "bench.json").read_text())["measurements"][0]["limit_share"] is None
+
+
+@pytest.mark.parametrize(("env", "agent"), [("cartpole", "dqn"), ("pendulum", "td3")])
+def test_the_kernels_of_agents_that_explore_are_those_of_training(env: str, agent: str) -> None:
+    """Random actions by the agent's own shares, from learners that are past their warm-up."""
+    config = compose([f"env={env}", f"agent={agent}", "agent.warmup=60", "n_envs=8", "concurrency.threads=1", "device=cpu"])
+    cell = _Cell(config, choose("cpu"))
+    learner = cell.agent.learners[0]
+    assert learner.updates > 0
+    assert cell.agent.env_steps >= 60
+    # All random, and then none: the engine reads the agent's tensor at every step.
+    actions = []
+    for share in (1.0, 0.0):
+        learner.exploration.copy_(torch.tensor([share, 0.0, 1.0]))
+        taken = cell.engine.collect(cell.agent.act)
+        group = taken.groups["agent"]
+        best = cell.agent.learners[0].act(learner.normalized(group.obs[0].flatten(0, 1)))
+        best = best.argmax(-1, keepdim=True) if agent == "dqn" else best
+        actions.append(torch.allclose(best.float(), group.action[0].flatten(0, 1).float(), atol=1e-4))
+    assert actions == [False, True]
 
 
 @pytest.mark.parametrize("arguments", [["sizes=0"], ["sizes=many"], ["threads=0"], ["nonsense=1"], ["sizes=1e12"], ["out=/dev/null"]])

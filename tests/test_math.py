@@ -1,5 +1,7 @@
 """warprun.math against float64 NumPy: accuracy over wide ranges and edge cases, as plain Python and compiled; what the PTX holds."""
 
+import re
+
 import numpy as np
 import pytest
 from numba import njit
@@ -52,6 +54,16 @@ ACCURACY = {
     "sigmoid": ("sigmoid", even(-87.0, 30.0), sigmoid, 3.0, None),
     "softplus": ("softplus", even(-87.0, 30.0), softplus, 2.2, None),
     "softplus, near 0": ("softplus", spread(1e-30, 80.0), softplus, 2.2, None),
+    "atan": ("atan", spread(1e-37, 3.4e38), np.arctan, 2.0, None),
+    "atan, even": ("atan", even(-4.0, 4.0), np.arctan, 2.0, None),
+    "asin": ("asin", spread(1e-37, 1.0), np.arcsin, 2.1, None),
+    "asin, even": ("asin", even(-1.0, 1.0), np.arcsin, 2.1, None),
+    "acos": ("acos", spread(1e-37, 1.0), np.arccos, 1.3, None),
+    "acos, even": ("acos", even(-1.0, 1.0), np.arccos, 1.3, None),
+    "acos, near 1": ("acos", np.float32(1.0) - abs(spread(1e-7, 1e-2)), np.arccos, 1.3, None),
+    "log10, normal": ("log10", abs(spread(1.2e-38, 3.4e38)), np.log10, 0.6, None),
+    "log10, subnormal": ("log10", abs(spread(1e-45, 1.2e-38)), np.log10, 0.6, None),
+    "log10, near 1": ("log10", even(0.5, 2.0), np.log10, 0.6, None),
     "sqrt": ("sqrt", abs(spread(1e-45, 3.4e38)), np.sqrt, 0.501, None),
     "floor": ("floor", spread(1e-10, 1e12), np.floor, 0.0, None),
     "floor, small": ("floor", even(-20.0, 20.0), np.floor, 0.0, None),
@@ -60,9 +72,13 @@ ACCURACY = {
 EDGES = {
     "sin": {0.0: 0.0, INF: NAN, -INF: NAN, NAN: NAN, 2e7: NAN},
     "cos": {0.0: 1.0, 1e-4: 1.0, INF: NAN, -INF: NAN, NAN: NAN, 2e7: NAN},
-    "wrap_angle": {0.0: 0.0, 3.0: 3.0, -3.0: -3.0, NAN: NAN, INF: NAN},
+    "wrap_angle": {0.0: 0.0, 3.0: 3.0, -3.0: -3.0, -np.pi: -np.pi, np.pi: -3.1415925, NAN: NAN, INF: NAN, 2e7: NAN},
     "exp": {0.0: 1.0, 88.8: INF, 1e30: INF, INF: INF, -104.1: 0.0, -1e30: 0.0, -INF: 0.0, NAN: NAN},
     "log": {1.0: 0.0, 0.0: -INF, -1.0: NAN, -1e-40: NAN, -INF: NAN, INF: INF, NAN: NAN},
+    "log10": {1.0: 0.0, 0.0: -INF, -1.0: NAN, -1e-40: NAN, -INF: NAN, INF: INF, NAN: NAN} | {10.0**n: float(n) for n in range(-5, 11)},
+    "atan": {0.0: 0.0, 1.0: np.pi / 4, -1.0: -np.pi / 4, INF: np.pi / 2, -INF: -np.pi / 2, NAN: NAN},
+    "asin": {0.0: 0.0, 1.0: np.pi / 2, -1.0: -np.pi / 2, 1.0000001: NAN, -1.0000001: NAN, 5.0: NAN, INF: NAN, -INF: NAN, NAN: NAN},
+    "acos": {0.0: np.pi / 2, 1.0: 0.0, -1.0: np.pi, 1.0000001: NAN, -1.0000001: NAN, 5.0: NAN, INF: NAN, -INF: NAN, NAN: NAN},
     "tanh": {0.0: 0.0, 9.02: 1.0, -9.02: -1.0, 1e30: 1.0, INF: 1.0, -INF: -1.0, NAN: NAN},
     "sigmoid": {0.0: 0.5, 100.0: 1.0, INF: 1.0, -INF: 0.0, -1e30: 0.0, NAN: NAN},
     "softplus": {-INF: 0.0, -1e30: 0.0, 1e30: 1e30, INF: INF, NAN: NAN},
@@ -135,13 +151,135 @@ def test_never_beyond_one(name):
     assert np.abs(plain(name, near[::20])).max() <= 1.0
 
 
+def half_open(x: np.ndarray) -> bool:
+    """Tell whether all are in [-pi, pi), in float32."""
+    return bool(np.all((x >= np.float32(-np.pi)) & (x < np.float32(np.pi))))
+
+
 @pytest.mark.parametrize("mode", [in_loops, plain])
 def test_wrap_angle(mode):
     x = even(-FAR, FAR, 2_000 if mode is plain else 400_000)
     wrapped = mode("wrap_angle", x)
     turns = (wrapped - x.astype(np.float64)) / (2 * np.pi)
     assert np.max(np.abs(turns - np.round(turns))) * 2 * np.pi <= 1.3e-7
-    assert np.max(np.abs(wrapped) - 5e-8 * np.abs(x)) <= np.pi + 1e-7
+    assert half_open(wrapped)
+
+
+def test_wrap_angle_is_the_same_on_every_target_next_to_odd_multiples_of_pi():
+    """There a rounding decides between -pi and pi, and compiled code rounds less often: it fuses multiplications with additions."""
+    odd = np.arange(-15_899, 15_900, 26 * 2) * np.pi  # up to 50 000 rad
+    at = np.concatenate([odd, np.arange(-99, 100, 2) * np.pi]).astype(np.float32)
+    x = np.concatenate([(at.view(np.int32) + steps).view(np.float32) for steps in range(-3, 4)])
+    found, expected = in_loops("wrap_angle", x), plain("wrap_angle", x)
+    np.testing.assert_array_equal(found.view(np.int32), expected.view(np.int32))
+    assert half_open(found)
+    error = (found - x.astype(np.float64) + np.pi) % (2 * np.pi) - np.pi
+    assert np.max(np.abs(error)) <= 1.3e-7
+    assert (found > 3.0).any()
+    assert (found < -3.0).any()
+
+
+def loop_of_two(name: str):
+    """Return a compiled loop of a function of two arguments over arrays."""
+    function = device_function(getattr(warprun.math, name))
+
+    @njit(**FLAGS)
+    def run(x, y, out):
+        for n in range(x.size):
+            out[n] = function(x[n], y[n])
+
+    return run
+
+
+PAIR_LOOPS = {name: loop_of_two(name) for name in ("atan2", "fmod", "power")}
+PAIR_EDGES = [0.0, -0.0, 1e-45, -1e-45, 1e-39, 0.5, -0.5, 0.99999994, 1.0, -1.0, 1.0000001, 2.0, -2.0, 2.5, -2.5, 3.0, -3.0]
+PAIR_EDGES += [7.0, -7.0, 16777215.0, -16777215.0, 16777216.0, 1e30, -1e30, 3.4028235e38, -3.4028235e38, INF, -INF, NAN]
+
+
+def pairs(name: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    out = np.empty_like(x)
+    PAIR_LOOPS[name](x, y, out)
+    return out
+
+
+def plain_pairs(name: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    results = [getattr(warprun.math, name)(a, b) for a, b in zip(x, y, strict=True)]
+    assert {type(result) for result in results} == {np.float32}
+    return np.array(results)
+
+
+def same_bits(found: np.ndarray, expected: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+    """Assert that both are equal bit for bit, or nan."""
+    differ = (found.view(np.int32) != expected.view(np.int32)) & ~(np.isnan(found) & np.isnan(expected))
+    assert not differ.any(), list(zip(x[differ][:5], y[differ][:5], found[differ][:5], expected[differ][:5], strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("mode", [pairs, plain_pairs])
+def test_fmod_is_exact(mode):
+    """Quotients from 0 to 2^276, also of subnormals; C's fmod is exact."""
+    random = np.random.default_rng(4)
+    wide, near = spread(1e-45, 3.4e38), spread(1e-3, 1e3)
+    x = np.concatenate([wide, near, even(-300.0, 300.0), np.float32(7.5) * np.arange(-1000, 1000, dtype=np.float32)])
+    y = np.concatenate([random.permutation(wide), random.permutation(near), even(0.1, 3.0), np.full(2000, 2.5, np.float32)])
+    if mode is plain_pairs:
+        x, y = x[::700], y[::700]
+    same_bits(mode("fmod", x, y), np.fmod(x, y), x, y)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("mode", [pairs, plain_pairs])
+@pytest.mark.parametrize("name", ["fmod", "power"])
+def test_pairs_at_the_edges(name, mode):
+    """Signs of zeros, infinities and nan as C99 says; also the largest quotients."""
+    x, y = (part.ravel() for part in np.meshgrid(np.float32(PAIR_EDGES), np.float32(PAIR_EDGES)))
+    found, wide = mode(name, x, y), {"fmod": np.fmod, "power": np.power}[name](x.astype(np.float64), y.astype(np.float64))
+    expected = wide.astype(np.float32)
+    if name == "power":  # other values have an error
+        exact = np.isin(np.abs(expected), (0.0, 1.0, INF)) | np.isnan(expected)
+        np.testing.assert_allclose(found, expected, rtol=2e-7, atol=2.0**-149)
+        found, expected, x, y = (part[exact] for part in (found, expected, x, y))
+    same_bits(found, expected, x, y)
+
+
+def powers(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return bases and exponents whose powers spread over all of float32, subnormals too."""
+    random = np.random.default_rng(5)
+    bases = [abs(spread(1e-45, 3.4e38)), even(0.5, 2.0), even(0.70, 0.72), even(1.40, 1.42), even(0.999, 1.001), even(0.0, 10.0)]
+    x = np.concatenate([random.choice(base, count) for base in bases])
+    with np.errstate(divide="ignore"):
+        y = (random.uniform(-150.0, 128.0, x.size) / np.log2(x.astype(np.float64))).astype(np.float32)
+    y[-count:] = random.uniform(-5.0, 5.0, count)
+    return x, y
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("mode", [pairs, plain_pairs])
+def test_power(mode):
+    x, y = powers(500 if mode is plain_pairs else 200_000)
+    found, expected = mode("power", x, y), np.power(x.astype(np.float64), y.astype(np.float64))
+    held = (expected < 3.4028235e38) & (x > 0.0)
+    assert in_ulps(np.abs(found - expected)[held], expected[held]) <= 1.3
+    assert np.isinf(found[expected > 3.40283e38]).all()
+    negative = np.abs(np.round(y)) < 2**24
+    signed = mode("power", -x[negative], np.round(y[negative]))
+    assert (np.signbit(signed) == (np.round(y[negative]) % 2 == 1)).all()
+
+
+VECTORISED = ["sin", "cos", "tan", "wrap_angle", "atan", "asin", "acos", "exp", "log", "log10", "tanh", "sigmoid", "softplus", "floor"]
+
+
+@pytest.mark.parametrize("name", [*VECTORISED, "atan2", "power", "fmod"])
+def test_a_loop_is_vectorised(name):
+    """LLVM makes SIMD of it: the multiplications or comparisons are of vectors, of 4 numbers at least."""
+    if name in PAIR_LOOPS:
+        run, arguments = PAIR_LOOPS[name], 3
+    else:
+        run, arguments = loop(name), 2
+    run(*(np.ones(64, np.float32),) * arguments)
+    (code,) = run.inspect_llvm().values()
+    assert re.search(r"<(4|8|16) x float>", code)
+    assert not re.search(r"call [^@]*@(sinf|cosf|powf|fmodf|expf|logf|log10f)\b", code)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -200,6 +338,7 @@ def test_ptx(monkeypatch):
 
     monkeypatch.setattr(numba.cuda.dispatcher, "get_current_device", lambda: Device, raising=False)
     functions = {name: device_function(getattr(warprun.math, name)) for name in LOOPS}
+    of_two = {name: device_function(getattr(warprun.math, name)) for name in ("fmod", "power")}
     atan2, minimum, clip = (device_function(getattr(warprun.math, name)) for name in ("atan2", "minimum", "clip"))
 
     def two(x, out):
@@ -213,7 +352,15 @@ def test_ptx(monkeypatch):
 
         return kernel
 
+    def pair(function):
+        def kernel(x, out):
+            n = cuda.grid(1)
+            out[n] = function(x[n], out[n])
+
+        return kernel
+
     kernels = {name: one(function) for name, function in functions.items()} | {"atan2, minimum, clip": two}
+    kernels |= {name: pair(function) for name, function in of_two.items()}
     for name, kernel in kernels.items():
         try:
             ptx, _ = cuda.compile_ptx(kernel, (float32[::1], float32[::1]), cc=(8, 0))

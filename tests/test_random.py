@@ -1,5 +1,7 @@
 """Counter-based draws: the published Philox numbers, distributions, independence; the same bits in plain Python and compiled."""
 
+from types import FunctionType
+
 import numpy as np
 import pytest
 from numba import njit
@@ -10,7 +12,7 @@ from warprun import random
 from warprun.engine.compile import FLAGS
 from warprun.random import Rng
 
-u = np.uint32
+u, f = np.uint32, np.float32
 philox, bits, uniform, randint, normal = map(compiled, (random.philox, random.bits, random.uniform, random.randint, random.normal))
 
 # Counter, key, result: file kat_vectors of the Random123 distribution, lines "philox4x32 10".
@@ -80,6 +82,38 @@ def test_uniform_bounds():
     assert x.min() >= -3.0
     assert x.max() < 5.0
     assert stats.kstest(x.ravel(), "uniform", args=(-3.0, 8.0)).pvalue > 1e-3
+
+
+BOUNDS = [(-1e-38, 1e-38), (0.0, 1e-45), (-1e-45, 0.0), (-1e-45, 1e-45), (1e-45, 3e-45), (-3.4028235e38, 3.4028235e38), (-1e-40, 0.0)]
+BOUNDS += [(0.0, 1.0), (-1.0, 0.0), (-1.0, 1.0), (16777215.0, 16777216.0), (16777216.0, 16777218.0), (1.0, 1.0000001), (-0.6, -0.4)]
+BOUNDS += [(-1.0000001, -1.0), (3.0, 3.4028235e38), (-3.4028235e38, -3.4028233e38), (-5.0, -0.0), (100.0, 100.00002)]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_uniform_stays_below_the_upper_bound(monkeypatch):
+    """For the largest draw of all, the least and others, plain and compiled; of pairs near and far apart."""
+    plain = random.uniform
+
+    def bits_as_told(rng, index):
+        return u(index)
+
+    monkeypatch.setattr(random, "bits", bits_as_told)
+    told = compiled(FunctionType(plain.__code__, random.__dict__, "told"))
+    generator = np.random.default_rng(8)
+    ends = generator.integers(0, 0x7F800000, (300, 2), dtype=np.int32).view(np.float32) * generator.choice(np.float32([-1, 1]), (300, 2))
+    near = np.stack([ends[:, 0], np.nextafter(ends[:, 0], np.float32(np.inf))], 1)
+    pairs = [sorted(pair) for pair in np.concatenate([np.float32(BOUNDS), ends, near]).tolist() if pair[0] != pair[1]]
+    for low, high in np.float32(pairs):
+        for drawn in (0xFFFFFFFF, 0xFFFFFEFF, 0x80000000, 0x123456FF, 0):
+            for function in (plain, told):
+                found = function(source(), u(drawn), low, high)
+                assert low <= found < high, (low, high, drawn, found)
+                share = (drawn >> 8) * 2.0**-24
+                expected = float(low) + (float(high) - float(low)) * share
+                largest = float(max(abs(low), abs(high)))
+                assert abs(float(found) - expected) <= 2e-7 * largest + 3e-45
+    for equal in (-3.3, 0.0, 0.3, 3.4028235e38):
+        assert all(function(source(), u(0xFFFFFFFF), f(equal), f(equal)) == f(equal) for function in (plain, told))
 
 
 def test_environments_are_independent():

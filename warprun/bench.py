@@ -19,6 +19,7 @@ from rich.table import Table
 
 from warprun import rundir
 from warprun.agents.learner import OnPolicyAgent
+from warprun.agents.off_policy import OffPolicyAgent
 from warprun.build import capture, fuse, make_agent, make_engine, threads
 from warprun.clock import PhaseClock
 from warprun.config import Config
@@ -102,7 +103,7 @@ class _Cell:
     def __init__(self, config: Config, device: Device) -> None:
         self.config, self.device = config, device
         self.agent: Any = make_agent(config, device)
-        self.engine = make_engine(config, device, config.n_envs, config.agent.horizon, config.seed)
+        self.engine = make_engine(config, device, config.n_envs, config.agent.horizon, config.seed, exploration=self.agent.exploration)
         self.path = fuse(config, self.engine, self.agent).split()[0]
         if capture(config, self.engine, self.agent).endswith("graphs"):
             self.path += ", captured"
@@ -113,6 +114,9 @@ class _Cell:
         self.shares: list[float] = []
         for _ in range(WARM_UP + 1):  # compiles, fills the caches, captures
             self.agent.update(self.engine.collect(self.agent.act), 0.0)
+        if isinstance(self.agent, OffPolicyAgent):  # before the end of the warm-up no gradient step is made, and all actions are random
+            while self.agent.env_steps < max(learner.config.warmup for learner in self.agent.learners):
+                self.agent.update(self.engine.collect(self.agent.act), 0.0)
 
     def measure(self) -> None:
         self.simulations.append(self._rate(self.engine.retrace))
@@ -132,7 +136,8 @@ class _Cell:
     def result(self) -> Measurement:
         config, engine = self.config, self.engine
         target = target_for(engine.environment, self.device.kind)
-        needed = store.bytes_needed(engine.environment, target, config.n_envs, config.agent.horizon, len(config.env.vary))
+        explores = self.agent.exploration is not None
+        needed = store.bytes_needed(engine.environment, target, config.n_envs, config.agent.horizon, len(config.env.vary), explores)
         training = statistics.median(self.trainings)
         limit = None
         if self.path == "fused" and self.device.kind == "cpu" and isinstance(self.agent, OnPolicyAgent):

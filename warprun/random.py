@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warprun.math import cos, log, sqrt
+from warprun.math import bits as float_bits
+from warprun.math import cos, from_bits, log, sqrt, where
 
 uint32 = np.uint32
 uint64 = np.uint64
@@ -59,8 +60,19 @@ def bits(rng, index):
 
 
 def uniform(rng, index, low, high):
-    """Return draw `index` as float32, uniform in [low, high) up to rounding, in steps of 2^-24 of the width."""
-    return float32(low) + float32(high - low) * (float32(np.int32(bits(rng, index) >> uint32(8))) * float32(1.0 / 16777216.0))
+    """Return draw `index` as float32, uniform in steps of 2^-24 of the width: low <= draw < high wherever low < high, both finite float32.
+
+    A draw that rounds to `high` becomes the float32 below it. Where both are equal it is that number; where low > high it may be either.
+    """
+    low, high = float32(low), float32(high)
+    share = float32(np.int32(bits(rng, index) >> uint32(8))) * float32(1.0 / 16777216.0)
+    # In halves, for the width may be beyond the largest float32.
+    half_low = float32(0.5) * low
+    drawn = float32(2.0) * (half_low + (float32(0.5) * high - half_low) * share)
+    last = from_bits(float_bits(high) - where(high > float32(0.0), 1, -1))
+    last = where(high == float32(0.0), float32(-1.401298464324817e-45), last)
+    drawn = where((low < high) & (drawn >= high), last, drawn)
+    return where((low < high) & (drawn < low), low, drawn)  # halves of subnormals are rounded
 
 
 def randint(rng, index, n):

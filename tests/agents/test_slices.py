@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
@@ -52,6 +54,22 @@ def test_one_and_two_threads_give_the_same_bits() -> None:
 def test_sliced_gradient_is_that_of_the_whole() -> None:
     found, _, whole = gradient(2, torch.float64)
     close(found, whole, 1e-12)
+
+
+def test_every_thread_computes_slices() -> None:
+    """The calling one, too, at the same time as the other: each waits in its first slice until both are there."""
+    both = threading.Barrier(2, timeout=20)
+
+    def meet(part: slice) -> int:
+        if part.start in (0, parts[len(parts) // 2].start):
+            both.wait()
+        return threading.get_ident()
+
+    slices = Slices(CPU, 2)
+    parts = slices.cut(N_ROWS)
+    found = slices.map(meet, N_ROWS)
+    assert len(found) == len(parts)
+    assert set(found) > {threading.get_ident()}
 
 
 def test_errors_of_a_slice_arrive() -> None:

@@ -18,9 +18,7 @@ from warprun.agents.ring import Transitions
 from warprun.agents.shuffle import normals
 from warprun.engine.mlp import Layer, Network
 from warprun.environment import Group
-
-SMOOTHING_STREAM = 0x5A0075
-"""Sets the seed of the noise on the target's actions apart from that of the draws."""
+from warprun.seeds import derived_seed
 
 
 def smoothed(action: torch.Tensor, noise: torch.Tensor, std: float, clip: float) -> torch.Tensor:
@@ -47,10 +45,10 @@ class DeterministicLearner(OffPolicyLearner[DDPGConfig | TD3Config]):
     def __init__(self, config: DDPGConfig | TD3Config, group: Group, device: torch.device, threads: int, seed: int) -> None:
         super().__init__(config, group, device, threads, seed)
         features, components = group.observation.size, group.action.components
-        self.actor = Trained(seeded(seed, lambda: Actor(features, components, config.network)), config.optimizer, device)
-        self.critics = Trained(
-            seeded(seed + 1, lambda: Critics(features, components, config.network, config.critics)), config.optimizer, device
-        )
+        actor = seeded(derived_seed(seed, "actor"), lambda: Actor(features, components, config.network))
+        critics = seeded(derived_seed(seed, "critics"), lambda: Critics(features, components, config.network, config.critics))
+        self.actor, self.critics = (Trained(network, config.optimizer, device) for network in (actor, critics))
+        self.smoothing_seed = derived_seed(seed, "smoothing")
         # On the device: to bring them there the host would wait for it.
         self.noise = torch.tensor([0.0, config.noise_std, config.noise_theta if config.noise == "ou" else 1.0], device=device)
 
@@ -85,7 +83,7 @@ class DeterministicLearner(OffPolicyLearner[DDPGConfig | TD3Config]):
             next_action = actor.target(batch.next_obs)
             if config.smoothing_std > 0:
                 number = torch.as_tensor(self.number.value, device=self.device)
-                noise = normals(next_action.numel(), self.seed ^ SMOOTHING_STREAM, number).view_as(next_action)
+                noise = normals(next_action.numel(), self.smoothing_seed, number).view_as(next_action)
                 next_action = smoothed(next_action, noise, config.smoothing_std, config.smoothing_clip)
             target = critic_target(critics.target(batch.next_obs, next_action), batch.reward, batch.discount)
         values = critics.network(batch.obs, batch.action)
@@ -104,7 +102,7 @@ class DeterministicLearner(OffPolicyLearner[DDPGConfig | TD3Config]):
     def learn_fused(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
         """Do what `learn` does, in kernels; the critics' target follows before the actor's step, which does not read it."""
         config, kernels, nets = self.config, self.kernels, self.nets
-        drawn = counter(self.seed ^ SMOOTHING_STREAM, self.number.value)
+        drawn = counter(self.smoothing_seed, self.number.value)
         smoothing = Smoothing(float(config.smoothing_std), float(config.smoothing_clip), *drawn)
         kernels.run("critics", (nets["actor_target"], nets["target"], nets["critics"]), smoothing, batch)
         norm = step(nets["critics"], self.critics_adam, config.learning_rate * self.rate.value, config.max_grad_norm, tau)

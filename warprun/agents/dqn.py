@@ -15,6 +15,7 @@ from warprun.agents.off_policy import OffPolicyAgent, OffPolicyLearner
 from warprun.agents.ring import Transitions
 from warprun.engine.mlp import Network
 from warprun.environment import Discrete, Group
+from warprun.seeds import derived_seed
 
 
 def dqn_target(next_target: torch.Tensor, next_online: torch.Tensor | None, reward: torch.Tensor, discount: torch.Tensor) -> torch.Tensor:
@@ -36,7 +37,9 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         assert isinstance(group.action, Discrete)
         kind = DuelingValues if config.dueling else ChoiceValues
         features, choices = group.observation.size, group.action.n
-        self.values = Trained(seeded(seed, lambda: kind(features, choices, config.network)), config.optimizer, device)
+        self.values = Trained(
+            seeded(derived_seed(seed, "values"), lambda: kind(features, choices, config.network)), config.optimizer, device
+        )
 
     def networks(self) -> dict[str, Trained]:
         """Return what is trained, by name."""

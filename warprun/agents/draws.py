@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from warprun.math import cos, log, sqrt
+from warprun.seeds import derived_seed
 
 uint32, float32 = np.uint32, np.float32
 
@@ -17,7 +20,7 @@ def mix(x):
 
 
 def key_of(seed_low, seed_high, number):
-    """Return the key of the `number`-th draw."""
+    """Return the key of the `number`-th draw; the halves of the seed are those of `seed_words`."""
     return mix(uint32(mix(uint32(number + seed_low)) ^ seed_high))
 
 
@@ -33,6 +36,17 @@ def normal_of(key, index, count):
     return sqrt(float32(-2.0) * log(u)) * cos(float32(6.283185307179586) * v)
 
 
+@cache
+def seed_words(seed: int) -> tuple[int, int]:
+    """Return two words of 32 bits that stand for a seed.
+
+    They are hashed, for numbers of draws are added to them: draw 5 of seed 0 would be draw 4 of seed 1.
+    """
+    hashed = derived_seed(seed, "draws")
+    return hashed & 0xFFFFFFFF, hashed >> 32
+
+
 def counter(seed: int, number: int) -> tuple[np.uint32, np.uint32, np.uint32]:
-    """Return the first arguments of `key_of`, on the host."""
-    return uint32(seed & 0xFFFFFFFF), uint32(seed >> 32 & 0xFFFFFFFF), uint32(number & 0xFFFFFFFF)
+    """Return the arguments of `key_of`, on the host."""
+    low, high = seed_words(seed)
+    return uint32(low), uint32(high), uint32(number & 0xFFFFFFFF)

@@ -21,6 +21,7 @@ from warprun.engine.mlp import Network
 from warprun.engine.trajectory import Trajectory
 from warprun.environment import Group
 from warprun.errors import UserError
+from warprun.seeds import derived_seed
 
 C = TypeVar("C", bound=OnPolicyConfig)
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, "Batch"], tuple[torch.Tensor, ...]]
@@ -67,7 +68,8 @@ class Learner(Generic[C]):
     def __init__(self, config: C, group: Group, device: torch.device, slices: Slices, seed: int) -> None:
         self.config = config
         self.name = group.name
-        self.policy = Policy(group, config.network, config.normalize_obs, device, slices, seed)
+        self.seed = seed
+        self.policy = Policy(group, config.network, config.normalize_obs, device, slices, derived_seed(seed, "network"))
         self.optimizer = OPTIMIZERS[config.optimizer.name](self.policy.parameters, config.optimizer)
         self.reward_normalizer = RewardNormalizer(config.gamma, device) if config.normalize_reward else None
         # Tensors, so that a captured update reads what the schedule last wrote.
@@ -193,13 +195,10 @@ class OnPolicyAgent(Generic[C]):
         check(config)
         check_groups(config, [group.name for group in groups])
         slices = Slices(device, threads)
-        # Weyl's constant keeps the seeds of the groups of neighbouring runs apart.
-        seeds = [(seed + i * 0x9E3779B9) % 2**63 for i in range(len(groups))]
         self.learners = [
-            Learner(group_config(config, group.name), group, device, slices, seed_of_group)
-            for group, seed_of_group in zip(groups, seeds, strict=True)
+            Learner(group_config(config, group.name), group, device, slices, derived_seed(seed, "group", i))
+            for i, group in enumerate(groups)
         ]
-        self.seed = seed
         self.threads = threads
         self.updates = torch.zeros((), dtype=torch.int64, device=device)
         """Updates so far."""

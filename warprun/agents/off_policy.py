@@ -19,6 +19,7 @@ from warprun.engine.mlp import Network
 from warprun.engine.trajectory import Trajectory
 from warprun.environment import Group
 from warprun.errors import UserError
+from warprun.seeds import derived_seed
 
 C = TypeVar("C", bound=OffPolicyConfig)
 
@@ -29,12 +30,17 @@ class OffPolicyLearner(Generic[C]):
     def __init__(self, config: C, group: Group, device: torch.device, threads: int, seed: int) -> None:
         self.config = config
         self.name = group.name
-        self.seed = seed
         self.device = device
         self.threads = threads
         self.normalizer = ObservationNormalizer(group.observation.size, device) if config.normalize_obs else None
         self.replay = Replay(
-            config.replay, group, device, batch_size=config.batch_size, n_step=config.n_step, gamma=config.gamma, seed=seed
+            config.replay,
+            group,
+            device,
+            batch_size=config.batch_size,
+            n_step=config.n_step,
+            gamma=config.gamma,
+            seed=derived_seed(seed, "replay"),
         )
         self.exploration = torch.tensor([1.0, 0.0, 1.0], device=device)
         """[3]: share of random actions, standard deviation and reversion of the noise, see `warprun.engine.sampling`."""
@@ -146,9 +152,8 @@ class OffPolicyAgent(Generic[C]):
         check(config)
         check_groups(config, [group.name for group in groups])
         Slices(device, threads)  # torch with one thread: batches are small, and waking others takes longer
-        # Weyl's constant keeps the seeds of the groups of neighbouring runs apart.
         self.learners = [
-            self.Learner(group_config(config, group.name), group, device, threads, (seed + i * 0x9E3779B9) % 2**63)
+            self.Learner(group_config(config, group.name), group, device, threads, derived_seed(seed, "group", i))
             for i, group in enumerate(groups)
         ]
         self.exploration = {learner.name: learner.exploration for learner in self.learners}

@@ -16,6 +16,7 @@ from warprun.agents.shuffle import permutation
 from warprun.agents.slices import split
 from warprun.errors import UserError
 from warprun.math import exp, maximum, minimum, where
+from warprun.seeds import derived_seed
 
 
 class PPOLoss(NamedTuple):
@@ -101,8 +102,9 @@ class PPO(OnPolicyAgent[PPOConfig]):
         total = torch.zeros(len(PPOLoss._fields) + 1, device=batch.obs.device)
         taken = torch.zeros((), device=batch.obs.device)
         going_on = torch.ones((), dtype=torch.bool, device=batch.obs.device)
+        seed = derived_seed(learner.seed, "shuffle")
         for epoch in range(config.epochs):
-            order = permutation(n_rows, self.seed, self.updates * config.epochs + epoch)
+            order = permutation(n_rows, seed, self.updates * config.epochs + epoch)
             for part in split(n_rows, config.minibatches):
                 means, going_on = self._minibatch(learner, batch, order[part], going_on)
                 total += torch.where(going_on, means, 0.0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from warprun.agents.draws import seed_words
+
 BITS = 0xFFFFFFFF
 
 
@@ -27,7 +29,8 @@ def normals(n: int, seed: int, draw: torch.Tensor) -> torch.Tensor:
 
 def _bits(n: int, seed: int, draw: torch.Tensor) -> torch.Tensor:
     """Return the same as int32, which takes half the time."""
-    key = _mix(_mix(draw + (seed & BITS)) ^ (seed >> 32 & BITS))
+    low, high = seed_words(seed)
+    key = _mix(_mix(draw + low) ^ high)
     return _mix(_mix(torch.arange(n, dtype=torch.int32, device=draw.device) ^ key) + key)
 
 

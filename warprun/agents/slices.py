@@ -10,12 +10,12 @@ from __future__ import annotations
 import ctypes
 import platform
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 
+from warprun.engine.threads import Threads
 from warprun.engine.threads import threads as threads_of_process
 
 ROWS = 4096
@@ -34,11 +34,11 @@ class Slices:
 
     def __init__(self, device: torch.device, threads: int) -> None:
         self.on_cpu = device.type == "cpu"
-        self.pool: ThreadPoolExecutor | None = None
+        self.threads: Threads | None = None
         if self.on_cpu:
             torch.set_num_threads(1)
             _keep_freed_memory()
-            self.pool = threads_of_process(threads).pool
+            self.threads = threads_of_process(threads)
 
     def cut(self, rows: int) -> list[slice]:
         """Return the slices of a batch of `rows` rows; their sizes differ by one at most."""
@@ -50,9 +50,16 @@ class Slices:
     def map(self, function: Callable[[slice], R], rows: int) -> list[R]:
         """Return `function` of every slice of a batch of `rows` rows, in their order."""
         parts = self.cut(rows)
-        if self.pool is None or len(parts) == 1:
+        if self.threads is None or len(parts) == 1:
             return [function(part) for part in parts]
-        return list(self.pool.map(function, parts))
+        results: list[R | None] = [None] * len(parts)
+
+        def work(begin: int, end: int, _: int) -> None:
+            for n in range(begin, end):
+                results[n] = function(parts[n])
+
+        self.threads.share(work, len(parts))
+        return cast(list[R], results)
 
     def gradient(
         self, terms: Callable[[slice], tuple[torch.Tensor, ...]], parameters: Sequence[torch.Tensor], rows: int
