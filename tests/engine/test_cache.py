@@ -13,7 +13,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import pytest
 
@@ -141,9 +140,7 @@ CHANGES = {
     "a NumPy number": one(f"{NUMPY}G = np.int32(2)\n{STEP}x * G\n", "int32(2)", "int32(3)"),
     "a NumPy number's type": one(f"{NUMPY}G = np.int32(2)\n{STEP}x * G\n", "int32", "int64"),
     "an alias of a type": one(f"{NUMPY}kind = np.int32\n{STEP}kind(x * 0.6)\n", "np.int32", "np.float32", (2.0, 2.4)),
-    "an alias of a Numba type": one(
-        f"import numba\nkind = numba.int32\n{STEP}kind(x * 0.6)\n", "numba.int32", "numba.float32", (2.0, 2.4)
-    ),
+    "an alias of a Numba type": one(f"import numba\nkind = numba.int32\n{STEP}kind(x * 0.6)\n", "numba.int32", "numba.float32", (2.0, 2.4)),
     "an alias of a type in another module": two(f"import helper\n{STEP}helper.kind(x)\n", f"{NUMPY}kind = np.int32\n", "int32", "int16"),
     "an alias of a function": one(
         f"def double(x):\n    return x * 2.0\ndef triple(x):\n    return x * 3.0\nlaw = double\n{STEP}law(x)\n",
@@ -166,19 +163,27 @@ CHANGES = {
         "2.0",
         "3.0",
     ),
-    "a constant of a helper": two(f"from helper import force\n{STEP}force(x)\n", "G = 2.0\ndef force(x):\n    return x * G\n", "2.0", "3.0"),
+    "a constant of a helper": two(
+        f"from helper import force\n{STEP}force(x)\n", "G = 2.0\ndef force(x):\n    return x * G\n", "2.0", "3.0"
+    ),
     "a helper's default": two(
         f"from helper import force\n{STEP}force(x)\n", "def force(x, g=2.0):\n    return x * g\n", "2.0", "3.0", (8.0, 12.0)
     ),
     "a default's type": two(f"from helper import force\n{STEP}force(x)\n", "def force(x, g=2):\n    return x * g\n", "g=2", "g=2.0"),
     "the order of a helper's parameters": two(
-        f"from helper import force\n{STEP}force(a=x, b=1.0)\n", "def force(a, b):\n    return a - b\n", "(a, b):\n    return a - b", "(b, a):\n    return b - a", (3.0, -3.0)
+        f"from helper import force\n{STEP}force(a=x, b=1.0)\n",
+        "def force(a, b):\n    return a - b\n",
+        "(a, b):\n    return a - b",
+        "(b, a):\n    return b - a",
+        (3.0, -3.0),
     ),
     "the code of a helper that is decorated": two(f"from helper import force\n{STEP}force(x)\n", NJIT, "2.0", "3.0", (8.0, 12.0)),
     "a constant of a helper that is decorated": two(
         f"from helper import force\n{STEP}force(x)\n", NJIT.replace("2.0", "G") + "\n\nG = 2.0\n", "2.0", "3.0", (8.0, 12.0)
     ),
-    "an option of a helper that is decorated": two(f"from helper import force\n{STEP}force(x)\n", NJIT, "@njit", "@njit(fastmath=True)")._replace(compiled=True),
+    "an option of a helper that is decorated": two(
+        f"from helper import force\n{STEP}force(x)\n", NJIT, "@njit", "@njit(fastmath=True)"
+    )._replace(compiled=True),
     "a set of options": two(
         f"from helper import force\n{STEP}force(x)\n", NJIT.replace("@njit", "@njit(fastmath={'nnan'})"), "{'nnan'}", "{'ninf'}"
     )._replace(compiled=True),
@@ -198,7 +203,7 @@ CHANGES = {
 SAME = {
     "a comment": one(f"G = 2.0\n{STEP}x * G\n", "x * G\n", "x * G  # the force\n"),
     "an empty line": one(f"G = 2.0\n{STEP}x * G\n", "G = 2.0\n", "\n\nG = 2.0\n\n\n"),
-    "a docstring": one(f'G = 2.0\ndef step(x):\n    """Old."""\n    return x * G\n', "Old", "New"),
+    "a docstring": one('G = 2.0\ndef step(x):\n    """Old."""\n    return x * G\n', "Old", "New"),
     "a new docstring": one(f"G = 2.0\n{STEP}x * G\n", "def step(x):\n", 'def step(x):\n    """New."""\n'),
     "a helper's docstring": two(
         f"from helper import force\n{STEP}force(x)\n", "def force(x):\n    'Old.'\n    if x < 0:\n        return None\n", "Old", "New"

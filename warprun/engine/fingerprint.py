@@ -152,7 +152,10 @@ class Fingerprints:
     def _dispatcher(self, dispatcher: Any) -> Any:
         # One with declared types compiles for no others.
         declared = () if dispatcher._can_compile else tuple(sorted(str(each) for each in dispatcher.overloads))
-        options, kinds = self._options(dispatcher.targetoptions), tuple(sorted((n, str(t)) for n, t in getattr(dispatcher, "locals", {}).items()))
+        options, kinds = (
+            self._options(dispatcher.targetoptions),
+            tuple(sorted((n, str(t)) for n, t in getattr(dispatcher, "locals", {}).items())),
+        )
         return type(dispatcher).__name__, options, kinds, declared, self._content(dispatcher.py_func)
 
     def _function(self, function: FunctionType) -> Any:
