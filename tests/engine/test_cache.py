@@ -7,17 +7,21 @@ target, and what must not does not.
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 import pytest
 
 from warprun.engine import compile as kernels
 from warprun.engine.compile import load_module
+from warprun.engine.fingerprint import _versions, fingerprint
 
 CPU = '''"""One step on CPU."""
 from numba import njit
@@ -298,3 +302,91 @@ def test_the_order_of_parameters_is_in_the_key(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
     assert load_module("same", "", {"Params": Forward}).__file__ == load_module("same", "", {"Params": Forward}).__file__
     assert load_module("same", "", {"Params": Forward}).__file__ != load_module("same", "", {"Params": Backward}).__file__
+
+
+class Law:
+    """A value of which nothing is known."""
+
+    g = 2.0
+
+
+def unknown(x):
+    return x * LAW.g if x < 0 else x * 2.0
+
+
+LAW = Law()
+
+
+def test_what_cannot_be_hashed_is_not_kept(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
+    first, second = (load_module("edited", CPU, {"step": unknown, "FLAGS": kernels.FLAGS}) for _ in range(2))
+    assert first is not second
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert re.fullmatch(r"warning: kernels: .* not kept: .*test_cache.py:\d+ in unknown: `LAW` is a Law, which has no hash", said[0])
+
+
+def wider(x):
+    return x * TABLE[1]
+
+
+TABLE = np.array([1, 2])
+
+
+def test_a_constant_that_changes_in_place_makes_another_kernel(tmp_path, monkeypatch) -> None:
+    """The same process goes on with a function that it has compiled before."""
+    monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
+    for value in (2, 3):
+        TABLE[1] = value
+        assert load_module("edited", CPU, {"step": wider, "FLAGS": kernels.FLAGS}).kernel(np.float32(4.0)) == 4.0 * value
+
+
+@pytest.mark.parametrize("package", ["numba", "llvmlite", "numpy", "numba-cuda"])
+def test_a_version_is_in_the_key(package: str, monkeypatch) -> None:
+    version = importlib.metadata.version
+    before = fingerprint(1.0)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0" if name == package else version(name))
+    _versions.cache_clear()
+    try:
+        assert fingerprint(1.0) != before
+    finally:
+        _versions.cache_clear()
+
+
+def test_a_setting_of_numba_is_in_the_key(monkeypatch) -> None:
+    before = fingerprint(1.0)
+    monkeypatch.setattr(numba.config, "BOUNDSCHECK", 1)
+    assert fingerprint(1.0) != before
+
+
+def first(x):
+    return second(x - 1) if x > 0 else x
+
+
+def second(x):
+    return first(x - 1) if x > 0 else -x
+
+
+def test_functions_that_refer_to_each_other_have_a_hash() -> None:
+    assert fingerprint(first) == fingerprint(first) != fingerprint(second)
+
+
+FLOATS = {
+    "in another module": two(f"import helper\n{STEP}x * helper.G\n", "G = 0.1\n", "", ""),
+    "two modules deep": Edit(
+        {"lab/__init__.py": "", "lab/constants.py": "G = 0.1\n", "env.py": f"import lab.constants\n{STEP}x * lab.constants.G\n"}, "", ""
+    ),
+    "in a tuple of another module": two(f"import helper\n{STEP}x * helper.G[0]\n", "G = (0.1, 2)\n", "", ""),
+    "in a NamedTuple": one(f"from typing import NamedTuple\nclass C(NamedTuple):\n    a: float\nc = C(0.1)\n{STEP}x * c.a\n", "", ""),
+    "in a library": one(f"import math\n{STEP}math.sqrt(x) * math.pi\n", "", ""),
+    "in a closure": one(FACTORY.format(head="", name="g", body="x * g", value="0.1"), "", ""),
+    "in a helper of another module": two(f"import helper\n{STEP}helper.force(x)\n", "def force(x):\n    return x * 0.1\n", "", ""),
+    "in a helper that is decorated": two(f"from helper import force\n{STEP}force(x)\n", NJIT.replace("2.0", "0.1"), "", ""),
+}
+
+
+@pytest.mark.parametrize("edit", [pytest.param(edit, id=name) for name, edit in FLOATS.items()])
+def test_floats_are_float32_wherever_they_stand(edit: Edit, imported: Callable[[dict[str, str]], ModuleType]) -> None:
+    kernel = loaded(imported(edit.files)).kernel
+    kernel(np.float32(4.0))
+    assert [str(overload.signature.return_type) for overload in kernel.overloads.values()] == ["float32"]
