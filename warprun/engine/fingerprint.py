@@ -132,8 +132,8 @@ class Fingerprints:
     def _library(self, value: Any) -> Any:
         """Return the name of what a library has; None if none does."""
         if isinstance(value, np.ufunc):
-            name = str(value.__name__)
-            return ("ufunc", name) if getattr(np, name, None) is value else None
+            label = str(value.__name__)
+            return ("ufunc", label) if getattr(np, label, None) is value else None
         if not isinstance(value, type | FunctionType | BuiltinFunctionType) and type(value).__module__.partition(".")[0] not in LIBRARIES:
             return None
         module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
