@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dis
 import hashlib
-import importlib.util
 import os
 import re
 import sys
 import types
 from collections import namedtuple
-from collections.abc import Callable, Iterator
-from enum import Enum
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,8 @@ from numba import njit
 from numba.core.cpu import CPUTargetOptions
 from numba.core.options import TargetOptions
 
-from warprun.engine import simd
+from warprun.engine.fingerprint import MISSING, Fingerprints, Unhashable, chains, closed_over, fingerprint, follow, is_jitted, is_library
+from warprun.engine.kernel_files import KernelFiles, NoFiles, notice, write_source
 from warprun.errors import UserError
 
 # No reassociation, and NaN and infinity keep their meaning; contraction to fused multiply-add and reciprocals are allowed.
@@ -41,17 +39,18 @@ CPUTargetOptions.noalias = TargetOptions.Mapping("noalias")
 # need not be counted, which costs more than what it is for.
 KERNELS: dict[str, Any] = FLAGS | {"noalias": True, "_nrt": False}
 
-_rebuilt: dict[tuple[types.FunctionType, bool], Any] = {}
-_being_rebuilt: set[tuple[types.FunctionType, bool]] = set()
+_rebuilt: dict[tuple[Any, bool, str], Any] = {}
+_being_rebuilt: set[Any] = set()
 
 
 def device_function(function: Any) -> Any:
     """Compile a plain Python function, and those it calls, for kernels; floats written in it are float32.
 
-    Numba reads the literal 0.5 as float64, which would make all arithmetic around it float64 (slow, and on a GPU very slow).
-    So every float constant and every float global that the code names is replaced by its float32.
+    Numba reads the literal 0.5 as float64, which would make all arithmetic around it float64 (slow, and on a GPU very slow). So every
+    Python float that the code holds or reaches by a name, `lab.constants.G` too, is replaced by its float32. What NumPy or the user has
+    made an explicit float64 stays one.
     """
-    return _rebuild(function, njit(**INLINED))
+    return _rebuild(function, _inlined) if isinstance(function, types.FunctionType) else function
 
 
 def merged_function(function: Any) -> Any:
@@ -62,72 +61,98 @@ def merged_function(function: Any) -> Any:
 
 def plain_function(function: Any) -> Any:
     """Return the same function uncompiled, for the CUDA simulator and for debuggers."""
-    return _rebuild(function, _unchanged)
+    return _rebuild(function, _unchanged) if isinstance(function, types.FunctionType) else function
 
 
-def _unchanged(function: types.FunctionType) -> types.FunctionType:
+def _inlined(function: types.FunctionType, options: Mapping[str, Any] = INLINED) -> Any:
+    return numba.jit(**{"nopython": True, **options})(function)
+
+
+def _unchanged(function: types.FunctionType, options: Mapping[str, Any] = INLINED) -> types.FunctionType:
     return function
 
 
-def _rebuild(function: Any, finish: Callable[..., Any]) -> Any:
-    if not isinstance(function, types.FunctionType):
-        return function
-    key = (function, finish is _unchanged)
+def _rebuild(value: Any, finish: Callable[..., Any], within: Fingerprints | None = None) -> Any:
+    """Return what kernels have in the place of a value that a function reaches; a function goes through `finish` last."""
+    if type(value) is float:
+        return np.float32(value)
+    if isinstance(value, tuple):
+        parts = [_rebuild(each, finish, within) for each in value]
+        return value if all(a is b for a, b in zip(parts, value, strict=True)) else _like(value, parts)
+    if isinstance(value, types.FunctionType):
+        return _rebuild_function(value, finish, within or Fingerprints())
+    # One that a person has compiled keeps its options, but has what this does to floats, and no cache of its own.
+    if is_jitted(value) and value._can_compile and "device" not in value.targetoptions:
+        plain = _rebuild_function(value.py_func, _unchanged, within or Fingerprints())
+        return finish(plain, value.targetoptions)
+    return value
+
+
+def _like(value: tuple[Any, ...], parts: list[Any]) -> Any:
+    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+
+
+def _rebuild_function(function: types.FunctionType, finish: Callable[..., Any], fingerprints: Fingerprints) -> Any:
+    # What a function reaches may have changed since it was rebuilt. What has no hash is rebuilt each time.
+    try:
+        content = fingerprints.of(function)
+    except Unhashable:
+        content = f"{id(fingerprints)}"
+    key = (function, finish is _unchanged, content)
     if key not in _rebuilt:
-        if key in _being_rebuilt:
-            code = function.__code__
+        code = function.__code__
+        if function in _being_rebuilt:
             raise UserError(f"{code.co_filename}:{code.co_firstlineno} in {function.__name__}: functions of kernels cannot call themselves")
-        _being_rebuilt.add(key)
-        names = dict(function.__globals__)
-        for name, value in _named_globals(function):
-            names[name] = _rebuild(_single_precision(value), finish)
-        code, defaults = _single_precision(function.__code__), _single_precision(function.__defaults__)
-        _rebuilt[key] = finish(types.FunctionType(code, names, function.__name__, defaults, function.__closure__))
-        _being_rebuilt.discard(key)
+        _being_rebuilt.add(function)
+        try:
+            _rebuilt[key] = finish(_with_parts(function, lambda value: _rebuild(value, finish, fingerprints)))
+        finally:
+            _being_rebuilt.discard(function)
     return _rebuilt[key]
 
 
-def fingerprint(functions: list[types.FunctionType]) -> str:
-    """Return a hash of everything that compiled code depends on in these functions and those they call."""
-    options = [(n, sorted(v) if isinstance(v, set) else v) for kind in (INLINED, MERGED, KERNELS) for n, v in kind.items()]
-    # The products in SIMD are written at compile time, so it is their source that counts.
-    products = Path(simd.__file__).read_text()
-    digest = hashlib.sha256(f"{numba.__version__} {sys.version_info[:2]} {options} {products}".encode())
-    for function in reached(functions):
-        code = function.__code__
-        digest.update(repr((function.__name__, _content(code), function.__defaults__, _constants(function))).encode())
-    return digest.hexdigest()
-
-
-def _constants(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """Return what a function reads from its module, from other modules and from enclosing functions, where it is data.
-
-    Numba compiles such values in, whatever their type, so a cached kernel is right for these only.
-    """
+def _with_parts(function: types.FunctionType, part: Callable[[Any], Any]) -> types.FunctionType:
+    """Return a function with `part` of all that it holds and reaches."""
     code = function.__code__
-    found: list[tuple[str, Any]] = []
-    for name in sorted(_global_names(code)):
-        value = function.__globals__.get(name)
-        found.append((name, value))
-        if isinstance(value, types.ModuleType):
-            found += [(f"{name}.{attribute}", getattr(value, attribute, None)) for attribute in sorted(set(code.co_names))]
-    found += [(name, cell.cell_contents) for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)]
-    return [(n, _data(v)) for n, v in found if _data(v) is not None]
+    names, enclosed = dict(function.__globals__), closed_over(function)
+    for place, of_place in ((names, False), (enclosed, True)):
+        read: dict[str, list[tuple[str, ...]]] = {}
+        for chain in chains(code):
+            if chain.closure == of_place and chain.name in place:
+                read.setdefault(chain.name, []).append(chain.attributes)
+        for name, attributes in read.items():
+            place[name] = _stand_in(place[name], attributes, part)
+    defaults = None if function.__defaults__ is None else tuple(part(value) for value in function.__defaults__)
+    cells = tuple(
+        types.CellType(enclosed[name]) if name in enclosed else cell
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
+    )
+    made = types.FunctionType(_single_precision(code), names, function.__name__, defaults, cells)
+    made.__kwdefaults__ = {name: part(value) for name, value in (function.__kwdefaults__ or {}).items()} or None
+    return made
 
 
-def _data(value: Any) -> Any:
-    """Return what kernels would compile in of `value`: numbers, the order of a NamedTuple's fields, an Enum's members; None if nothing."""
-    if isinstance(value, np.ndarray):
-        return value.tobytes()
-    if isinstance(value, type):
-        members = [(member.name, member.value) for member in value] if issubclass(value, Enum) else None
-        return getattr(value, "_fields", members)
-    return value if isinstance(value, bool | int | float | str | tuple | np.generic) else None
-
-
-def _content(code: types.CodeType) -> tuple[Any, ...]:
-    constants = tuple(_content(c) if isinstance(c, types.CodeType) else c for c in code.co_consts)
-    return code.co_code, constants, code.co_names
+def _stand_in(value: Any, read: list[tuple[str, ...]], part: Callable[[Any], Any]) -> Any:
+    """Return `part` of a value; of a module, one that has `part` of all that is read of it."""
+    if not isinstance(value, types.ModuleType):
+        return part(value)
+    of_attributes: dict[str, list[tuple[str, ...]]] = {}
+    for first, *rest in filter(None, read):
+        of_attributes.setdefault(first, []).append(tuple(rest))
+    changed = {}
+    for name, rests in of_attributes.items():
+        found = getattr(value, name, MISSING)
+        # Numba knows the functions of libraries.
+        if found is MISSING or (is_library(value) and not isinstance(found, float | types.ModuleType)):
+            continue
+        changed[name] = _stand_in(found, rests, part)
+        if changed[name] is found:
+            del changed[name]
+    if not changed:
+        return value
+    made = types.ModuleType(value.__name__)
+    vars(made).update({**vars(value), **changed, "__spec__": None})
+    return made
 
 
 def reached(functions: list[types.FunctionType]) -> list[types.FunctionType]:
@@ -138,7 +163,8 @@ def reached(functions: list[types.FunctionType]) -> list[types.FunctionType]:
         function = waiting.pop()
         if function not in found:
             found.append(function)
-            waiting += [value for _, value in _named_globals(function) if isinstance(value, types.FunctionType)]
+            values = [value for _, value in filter(None, (follow(function, chain) for chain in chains(function.__code__)))]
+            waiting += [f for f in (v.py_func if is_jitted(v) else v for v in values) if isinstance(f, types.FunctionType)]
     return found
 
 
@@ -153,23 +179,6 @@ def _single_precision(constant: Any) -> Any:
     return constant
 
 
-def _named_globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the functions, floats and tuples that a function reads from its module, by name."""
-    for name in sorted(_global_names(function.__code__)):
-        value = function.__globals__.get(name)
-        if type(value) in (float, tuple) or isinstance(value, types.FunctionType):
-            yield name, value
-
-
-def _global_names(code: types.CodeType) -> set[str]:
-    # Not co_names, where the names of attributes are, too.
-    names = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _global_names(constant)
-    return names
-
-
 def cache_root() -> Path:
     """Return the folder of compiled kernels: WARPRUN_CACHE_DIR, else the user's cache folder."""
     default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "warprun"
@@ -179,35 +188,32 @@ def cache_root() -> Path:
 def load_module(name: str, source: str, functions: dict[str, Any], build: Callable[[Any], Any] = device_function) -> types.ModuleType:
     """Write `source` to the kernel cache and import it, with `functions`, put through `build`, as its globals.
 
-    The folder's name holds a hash of the source and the functions, so a module found there is never out of date.
+    The folder's name holds a hash of the source and of what `build` returns, with all that it reaches, so a module found there is never
+    out of date. Where something cannot be hashed, the module is compiled anew each time, and a line says so.
     """
-    plain = [f for f in functions.values() if isinstance(f, types.FunctionType)]
-    classes = [(n, _data(c)) for n, c in functions.items() if isinstance(c, type)]
-    key = hashlib.sha256(f"{source}{classes}{fingerprint(plain)}".encode()).hexdigest()[:16]
-    folder = cache_root() / f"{name}-{key}"
-    path = folder / f"{name}_kernels.py"
+    given = {global_name: build(function) for global_name, function in functions.items()}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            temporary = path.with_suffix(f".{os.getpid()}")
-            temporary.write_text(source)
-            temporary.replace(path)
-    except OSError as error:
-        raise UserError(
-            f"cannot write compiled kernels to {folder}: {error.strerror}; set WARPRUN_CACHE_DIR to a writable folder"
-        ) from None
+        key = fingerprint({"source": source, **given})[:16]
+    except Unhashable as reason:
+        key, kept = f"{hashlib.sha256(source.encode()).hexdigest()[:16]}-not-kept", False
+        if build is not plain_function:
+            notice(f"the kernels of {name} are compiled each time, not kept: {reason}")
+    else:
+        kept = True
     unique = f"warprun_kernels_{name}_{key}"
-    if build is plain_function:
-        unique += "_plain"
-    if unique in sys.modules:
+    if kept and unique in sys.modules:
         return sys.modules[unique]
-    spec = importlib.util.spec_from_file_location(unique, path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
+    path = cache_root() / f"{name}-{key}" / f"{name}_kernels.py"
+    write_source(path, source)
+    module = types.ModuleType(unique)
+    module.__file__ = str(path)
+    vars(module).update(given)
+    # Not by Python's importer, which would take what lies there, or bytecode of it.
+    exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
+    for kernel_name, kernel in vars(module).items():
+        if is_jitted(kernel) and kernel_name not in given and kernel._cache.cache_path:
+            kernel._cache._cache_file = KernelFiles(path.parent, f"{kernel_name}", kernel._cache._cache_file._dump) if kept else NoFiles()
     sys.modules[unique] = module
-    for global_name, function in functions.items():
-        setattr(module, global_name, build(function))
-    spec.loader.exec_module(module)
     return module
 
 
