@@ -372,5 +372,5 @@ def test_a_misspelt_key_is_told_with_the_keys_of_the_agent_in_use(agent):
 
 
 def test_an_experiment_chooses_whose_keys_are_suggested():
-    with pytest.raises(UserError, match="unknown key 'agent.critics'; agent has name, horizon, gradient_steps,"):
+    with pytest.raises(UserError, match=r"unknown key 'agent\.critics'; agent has name, horizon, gradient_steps,"):
         compose(["experiment=td3_or_ddpg", "agent.critics=3"])

@@ -107,7 +107,7 @@ class A2CConfig(OnPolicyConfig):
     learning_rate: float = 3e-3
     """Learning rate at the start; an update sees all environments at once, so it is high."""
     value_coef: float = 0.5
-    """Weight of the value loss, the mean of (V - R)^2: as in OpenAI Baselines' a2c and Stable-Baselines3's A2C; PPO's loss is half of that."""
+    """Weight of the value loss, the mean of (V - R)^2: as in OpenAI Baselines' a2c and Stable-Baselines3. PPO's loss is half of that."""
 
 
 @dataclass

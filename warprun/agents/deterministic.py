@@ -82,7 +82,7 @@ class DeterministicLearner(OffPolicyLearner[DDPGConfig | TD3Config]):
     def learn(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
         """Take a gradient step of the critics and, where it is due, of the actor, and let the targets follow by `tau`.
 
-        Return the temporal-difference errors [B], the largest of the critics' absolute ones (Fujimoto et al. 2020, LAP with TD3), and metrics.
+        Return temporal-difference errors [B], the largest of the critics' absolute ones (Fujimoto et al. 2020, LAP), and metrics.
         """
         config, actor, critics = self.config, self.actor, self.critics
         with torch.no_grad():

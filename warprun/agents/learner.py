@@ -300,7 +300,7 @@ class OnPolicyAgent(Generic[C]):
     def diagnostics(self, trajectory: Trajectory) -> dict[str, torch.Tensor]:
         """Return what is worth knowing of the last rollout where metrics are logged, [] each; it changes nothing.
 
-        `obs/clipped_share` is the share of observed numbers that are clipped; of several groups each has its own, `obs/GROUP/clipped_share`.
+        `obs/clipped_share` is the share of observed numbers that are clipped; of several groups each has its `obs/GROUP/clipped_share`.
         """
         found: dict[str, torch.Tensor] = {}
         for learner in self.learners:
