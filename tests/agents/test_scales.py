@@ -62,9 +62,9 @@ def test_observations_are_told_apart_whatever_their_units(name: str, units: tupl
     assert agent.diagnostics(taken)["obs/clipped_share"] == 0
 
 
-@pytest.mark.parametrize("entropy_coef", [0.0, 0.1])
+@pytest.mark.parametrize("entropy_coef", [0.0, 0.3])
 def test_entropy_keeps_a_mixed_equilibrium(entropy_coef: float) -> None:
     """Matching pennies. Without the bonus, self-play circles the equilibrium, ever farther away; with it, it stays near."""
     agent, _ = train("ppo", MATCHING_PENNIES, "matching_pennies", fused=True, updates=60, entropy_coef=entropy_coef)
     farthest = max(abs(float(probabilities(agent, 0.0, group)[0]) - 0.5) for group in (0, 1))
-    assert farthest < 0.15 if entropy_coef else farthest > 0.3
+    assert farthest < 0.25 if entropy_coef else farthest > 0.4
