@@ -321,3 +321,53 @@ def test_cuda_that_works(monkeypatch):
     monkeypatch.setattr(devices, "version", lambda name: "2.13.0")
     assert devices.why_no_cuda() is None
     devices.check_cuda()
+
+
+TYPOS: dict[str, dict[str, str]] = {
+    "ppo": {
+        "agent.clipp": "did you mean 'agent.clip'?",
+        "agent.network.nmae": "did you mean 'agent.network.name'?",
+        "agent.replay.capacity": "unknown key 'agent.replay'",
+        "agent.hiden": "did you mean 'agent.network.hidden'?",
+        "lr": "did you mean 'agent.learning_rate'?",
+    },
+    "a2c": {
+        "agent.clip": "agent has name, horizon, learning_rate,",
+        "agent.valeu_coef": "did you mean 'agent.value_coef'?",
+        "agent.network.orthogona": "did you mean 'agent.network.orthogonal'?",
+    },
+    "dqn": {
+        "agent.network.name": "agent.network has hidden, activation",
+        "agent.network.activaton": "did you mean 'agent.network.activation'?",
+        "agent.epsilon_ned": "did you mean 'agent.epsilon_end'?",
+        "agent.replay.capcity": "did you mean 'agent.replay.capacity'?",
+        "agent.entropy_coef": "agent has name, horizon, gradient_steps,",
+        "capacity": "did you mean 'agent.replay.capacity'?",
+    },
+    "ddpg env=pendulum": {
+        "agent.network.name": "agent.network has hidden, activation",
+        "agent.policy_delay": "agent has name, horizon, gradient_steps,",
+        "agent.noise_sdt": "did you mean 'agent.noise_std'?",
+    },
+    "td3 env=pendulum": {
+        "agent.network.orthogonal": "agent.network has hidden, activation",
+        "agent.epsilon": "agent has name, horizon, gradient_steps,",
+        "agent.policy_dealy": "did you mean 'agent.policy_delay'?",
+        "agent.warm_up": "did you mean 'agent.warmup'?",
+    },
+}
+
+
+@pytest.mark.parametrize("agent", TYPOS)
+def test_a_misspelt_key_is_told_with_the_keys_of_the_agent_in_use(agent):
+    for typed, says in TYPOS[agent].items():
+        with pytest.raises(UserError) as failure:
+            compose([*f"agent={agent}".split(), f"{typed}=1"])
+        assert str(failure.value).startswith("unknown key ")
+        assert says in str(failure.value)
+        assert f"mean '{typed}'" not in str(failure.value)
+
+
+def test_an_experiment_chooses_whose_keys_are_suggested():
+    with pytest.raises(UserError, match=r"unknown key 'agent\.critics'; agent has name, horizon, gradient_steps,"):
+        compose(["experiment=td3_or_ddpg", "agent.critics=3"])

@@ -64,7 +64,7 @@ def fuse(config: Config, engine: Engine, agent: Any) -> str:
         return "stepwise (fused kernels are for agent.network.name=mlp with tanh or relu)"
     if not engine.fuse(networks):
         return "stepwise (a network has more rows than the shared memory of a GPU's blocks holds)"
-    return "fused" if engine.device.kind != "cuda" else "fused rollout, update by torch"
+    return "fused" if agent.updates_are_fused else "fused rollout, update by torch"
 
 
 def capture(config: Config, engine: Engine, agent: Any) -> str:

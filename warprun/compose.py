@@ -15,7 +15,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from warprun.agents import CONFIGS, agent_names, config_class
@@ -144,7 +144,7 @@ def explain(error: Exception) -> str:
         where = f"in {file[1]}.yaml: " if file and "/" in file[1] else ""
         if cause.full_key in RENAMED:
             return f"{where}{cause.full_key} is now {RENAMED[str(cause.full_key)]}"
-        return f"{where}unknown key {cause.full_key!r}{_nearest_key(str(cause.full_key))}"
+        return f"{where}unknown key {cause.full_key!r}{_nearest_key(str(cause.full_key), cause.parent_node)}"
     if cause is not None and cause.full_key:
         return _refused_value(str(cause.full_key), _first_line(cause))
     if "Ambiguous value" in str(error):
@@ -215,20 +215,30 @@ _REFUSED = {
 }
 
 
-def _nearest_key(key: str) -> str:
-    try:
-        known = [key for key in _keys(OmegaConf.to_container(_compose([])), "") if not key.startswith("hydra")]
-    except (HydraException, OmegaConfBaseException):
+def _nearest_key(key: str, refused_by: Node | None) -> str:
+    """Return how a message ends that refuses `key`: with what looks most like it in the config that was composed, or what is beside it.
+
+    `refused_by` is the part of the config that refused it, so an agent's own keys are known whatever chose the agent.
+    """
+    if refused_by is None:
         return ""
+    composed = OmegaConf.to_container(refused_by._get_root())
+    assert isinstance(composed, dict)
+    composed.pop("hydra", None)
+    known = list(_keys(composed, ""))
     parent, _, name = key.rpartition(".")
-    paths = {other.rpartition(".")[2]: other for other in reversed(known)}
-    siblings = {path.rpartition(".")[2]: path for path in known if path.rpartition(".")[0] == parent}
-    initials = {"".join(word[0] for word in leaf.split("_")): leaf for leaf in paths}  # lr: learning_rate
-    for candidates in (siblings, paths):
-        match = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6) or [initials.get(name, "")]
+    if parent and parent not in known:
+        return nearest(key, known)
+    below = [path for path in known if not parent or path.startswith(f"{parent}.")]
+    beside = {path.rpartition(".")[2]: path for path in below if path.rpartition(".")[0] == parent}
+    deeper = {path.rpartition(".")[2]: path for path in reversed(below)}
+    initials = {"".join(word[0] for word in leaf.split("_")): leaf for leaf in deeper}  # lr: learning_rate
+    # Farther away it takes more likeness: who types agent.epsilon does not mean agent.optimizer.eps.
+    for candidates, cutoff in ((beside, 0.6), (deeper, 0.8)):
+        match = difflib.get_close_matches(name, candidates, n=1, cutoff=cutoff) or [initials.get(name, "")]
         if match[0] in candidates:
             return f"; did you mean {candidates[match[0]]!r}?"
-    return "" if parent in known else nearest(key, known)
+    return f"; {parent} has {', '.join(beside)}" if parent else ""
 
 
 def _keys(container: Any, prefix: str) -> Iterator[str]:

@@ -26,6 +26,9 @@ from warprun.records.records import Records
 from warprun.seeds import derived_seed
 from warprun.summary import summarize
 
+MUCH_CLIPPED = 0.01
+"""Share of clipped observations above which a run says so."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -178,6 +181,7 @@ class _Run:
         self.stop_asked = False
         self.diverged = False
         self.announced = False
+        self.clipping_told = False
 
     @property
     def env_steps(self) -> int:
@@ -282,11 +286,16 @@ class _Run:
 
     def _log(self, losses: dict[str, Any], now: Moment, before: Moment, evaluated: bool) -> None:
         ended = self.engine.episodes()
-        values = {name: float(value) for name, value in losses.items()}
+        values = {name: float(value) for name, value in (losses | self.agent.diagnostics(self.engine.trajectory)).items()}
         broken = [name for name, value in values.items() if not math.isfinite(value)]
         if broken and not self.diverged:
             self.diverged = True
             self.records.message(f"{broken[0]} is not finite any more: the networks are lost; lower agent.learning_rate or look at rewards")
+        clipped = [name for name, value in values.items() if name.endswith("clipped_share") and value > MUCH_CLIPPED]
+        if clipped and not self.clipping_told:
+            self.clipping_told = True
+            share = f"{values[clipped[0]]:.1%} of the observed numbers are clipped at 10 standard deviations"
+            self.records.message(f"{clipped[0]}: {share}; scale them in `observe` or set agent.normalize_obs=false")
         # The device has been waited for, so wall-clock time is right even where kernels run on their own.
         elapsed = self.records.wall_s - before.seconds
         values["perf/env_steps_per_s"] = (now.env_steps - before.env_steps) / max(elapsed, 1e-9)

@@ -6,6 +6,7 @@ import torch
 
 from tests.agents.helpers import CPU, Golden, close
 from warprun.agents.normalization import CLIP, ObservationNormalizer, RewardNormalizer, RunningStatistics, moments
+from warprun.agents.returns import gae
 
 
 def test_running_statistics(golden: Golden) -> None:
@@ -41,9 +42,42 @@ def test_observations_follow_the_statistics_only_after_refresh() -> None:
 def test_rewards_are_scaled_by_the_discounted_return_of_the_episode_so_far() -> None:
     reward = torch.tensor([[[1.0]], [[2.0]], [[3.0]], [[4.0]]])
     ends = torch.tensor([[[False]], [[True]], [[False]], [[False]]])
-    normalizer = RewardNormalizer(0.5, CPU)
-    halves = [normalizer(reward[:2], ends[:2]), normalizer(reward[2:], ends[2:])]
+    normalizer, never = RewardNormalizer(0.5, CPU), torch.zeros_like(ends)
+    halves = [normalizer(reward[:2], ends[:2], never[:2]), normalizer(reward[2:], ends[2:], never[2:])]
     returns = torch.tensor([1.0, 2.5, 3.0, 5.5], dtype=torch.float64)
-    close(halves[0], reward[:2] / returns[:2].std(correction=0).float(), 1e-6)
-    close(halves[1], reward[2:] / returns.std(correction=0).float(), 1e-6)
+    # Less the mean return where the episode ends, else less what of it the discount takes: all of 1.75, half of 1.75; half of 3.
+    close(halves[0], (torch.tensor([1 - 0.875, 2 - 1.75]) / returns[:2].std(correction=0)).view(2, 1, 1), 1e-6)
+    close(halves[1], (torch.tensor([3 - 1.5, 4 - 1.5]) / returns.std(correction=0)).view(2, 1, 1), 1e-6)
     assert reward.flatten().tolist() == [1, 2, 3, 4]
+
+
+def test_normalised_rewards_have_the_same_advantages_but_for_scale() -> None:
+    """With values that are less by the mean return and then scaled: Ng, Harada & Russell 1999."""
+    random = torch.Generator().manual_seed(0)
+    reward, value, following = (torch.randn(20, 5, 1, generator=random, dtype=torch.float64) for _ in range(3))
+    terminated = torch.rand(20, 5, 1, generator=random) < 0.2
+    truncated = ~terminated & (torch.rand(20, 5, 1, generator=random) < 0.2)
+    reward += 7.0
+    normalizer = RewardNormalizer(0.9, CPU)
+    normalizer.returns = normalizer.returns.double()
+    normalised = normalizer(reward, terminated, truncated)
+    mean, deviation = normalizer.statistics.mean, normalizer.statistics.variance.sqrt()
+    plain, _ = gae(reward, value, following, terminated, truncated, 0.9, 0.8)
+    found, _ = gae(normalised, (value - mean) / deviation, (following - mean) / deviation, terminated, truncated, 0.9, 0.8)
+    close(found, plain / deviation, 1e-9)
+
+
+def test_what_does_not_vary_is_not_scaled_and_rounding_is_no_variance() -> None:
+    for constant in (0.0, 0.1, 1e-9, 1e6):
+        normalizer = ObservationNormalizer(1, CPU)
+        rows = torch.full((10_007, 1), constant)
+        normalizer.statistics.update(rows)
+        normalizer.statistics.update(rows[:11])
+        normalizer.refresh()
+        assert normalizer.scale.item() == 1.0
+        assert normalizer(rows).abs().max() <= 1e-6 * constant
+
+
+def test_the_share_of_clipped_numbers() -> None:
+    normalizer = ObservationNormalizer(2, CPU)
+    assert normalizer.clipped_share(torch.tensor([[9.0, 11.0], [-10.5, 0.0]])) == 0.5

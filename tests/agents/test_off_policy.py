@@ -164,6 +164,44 @@ def test_actions_are_random_until_the_warm_up_is_over_and_epsilon_falls() -> Non
     assert noisy.exploration["one"].tolist() == pytest.approx([0.0, 0.3, 0.1])
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_logged_beside_losses(name: str) -> None:
+    env = single(name)
+    settings: dict[str, Any] = {"epsilon": 0.8, "epsilon_end": 0.2, "epsilon_fraction": 1.0} if name == "dqn" else {"noise_std": 0.3}
+    more = {"warmup": 40, "batch_size": 4, "learning_rate": 1e-3, "learning_rate_end": 5e-4, "replay": ReplayConfig(100)}
+    agent = agent_for(name, env, **settings, **more, gradient_steps=0.1, normalize_obs=True)
+    taken = allocate(env, 1, 30, CPU)
+    shown = []
+    for progress in (0.0, 0.5, 0.9, 1.0):
+        agent.update(taken, progress)
+        shown.append({key: float(value) for key, value in agent.diagnostics(taken).items()})
+    of_noise, expected = ("explore/epsilon", [1.0, 0.5, 0.26, 0.2]) if name == "dqn" else ("explore/noise_std", [0.0, 0.3, 0.3, 0.3])
+    assert [s[of_noise] for s in shown] == pytest.approx(expected)
+    assert [s["loss/learning_rate"] for s in shown] == pytest.approx([1e-3, 7.5e-4, 5.5e-4, 5e-4])
+    assert [s["loss/gradient_steps"] for s in shown] == [0, 2, 5, 8]
+    assert [s["replay/size"] for s in shown] == [30, 60, 90, 90]
+    assert {s["obs/clipped_share"] for s in shown} == {0.0}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_errors_of_two_critics_do_not_cancel_in_priorities(fused: bool) -> None:
+    """One critic too high by 1, the other too low by 1: the mean of the errors would be 0. Fujimoto et al. 2020 take the larger one."""
+    env = single("td3")
+    agent = agent_for("td3", env, replay=ReplayConfig(1000, prioritized=True), batch_size=8, learning_rate=1e-12, gamma=0.0)
+    learner = agent.learners[0]
+    critics = learner.critics
+    critics.parameters.zero_()
+    for critic, value in zip(critics.network.each, (1.0, -1.5), strict=True):
+        critic[-1].bias.data.fill_(value)
+    if fused:
+        agent.fuse()
+    taken = allocate(env, 1, 30, CPU)
+    learner.take(taken)
+    batch = learner.replay.draw(learner.number.value, learner.beta.value)
+    error, _ = (learner.learn_fused if fused else learner.learn)(batch, 0.0)
+    assert error.tolist() == pytest.approx([1.5] * 8, abs=1e-5)
+
+
 def explore(
     space: Any, numbers: tuple[float, float, float], output: list[float], steps: int, time_limit: int | None = None
 ) -> torch.Tensor:

@@ -5,7 +5,7 @@ Source: Andy Jones, "Debugging reinforcement learning systems without the agoniz
 
 from typing import NamedTuple
 
-from warprun.environment import Box, Discrete, Environment, float32, int32, single_agent
+from warprun.environment import Box, Discrete, Environment, Group, Phase, float32, int32, single_agent
 from warprun.random import bits
 
 
@@ -15,6 +15,16 @@ class Sign(NamedTuple):
 
 class Count(NamedTuple):
     steps: int32
+
+
+class Units(NamedTuple):
+    offset: float = 0.0
+    scale: float = 1.0
+
+
+class Coin(NamedTuple):
+    tails: int32  # what this player shows
+    reward: float32
 
 
 def flip(rng):
@@ -69,6 +79,31 @@ def want_half_sign(s, action):
     return s, -(action[0] - 0.5 * s.sign) * (action[0] - 0.5 * s.sign), True
 
 
+def pull(s, action, p):
+    return s, p.offset + p.scale * float32(action), True
+
+
+def see_in_units(s, p):
+    return (p.offset + p.scale * s.sign,)
+
+
+def show_nothing():
+    return Coin(int32(0), 0.0)
+
+
+def show(s, action):
+    return Coin(int32(action), 0.0), 0.0, False
+
+
+def show_and_win_where_equal(s, action, odd):
+    reward = 1.0 if action == odd.tails else -1.0
+    return Coin(int32(action), reward), reward, False
+
+
+def win_where_different(s, even):
+    return s, -even.reward, True
+
+
 ONE, TWO, LEVER = Discrete(1), Discrete(2), Box(1, -1.0, 1.0)
 
 
@@ -86,3 +121,13 @@ PROBES = {
     "4 a real action": _probe(Count, begin, see_nothing, want_half, LEVER),
     "5 a real action that depends": _probe(Sign, flip, see_sign, want_half_sign, LEVER),
 }
+
+BANDIT = single_agent(state=Count, observation=Box(1), action=Discrete(3), reset=begin, step=pull, observe=see_nothing, params=Units)
+"""Three arms: the rewards are offset, offset + scale and offset + 2 scale."""
+SIGN_IN_UNITS = single_agent(state=Sign, observation=Box(1), action=TWO, reset=flip, step=want_sign, observe=see_in_units, params=Units)
+"""Probe 5 with the sign told in other units: offset - scale or offset + scale."""
+MATCHING_PENNIES = Environment(
+    groups=tuple(Group(name, 1, Coin, Box(1), TWO, show_nothing, see_nothing) for name in ("odd", "even")),
+    phases=(Phase("odd", show), Phase("even", show_and_win_where_equal), Phase("odd", win_where_different)),
+)
+"""Both show a side at once; even wins 1 from odd where they are equal. In the only equilibrium each shows a side with probability 1/2."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from warprun.agents.config import A2CConfig
-from warprun.agents.learner import Batch, Learner, OnPolicyAgent
+from warprun.agents.learner import Batch, Learner, OnPolicyAgent, Slopes
 from warprun.agents.returns import normalize_advantage
 
 
@@ -31,7 +30,10 @@ def a2c_loss(
     value_coef: float,
     entropy_coef: torch.Tensor | float,
 ) -> A2CLoss:
-    """Return the loss of rows [R]: -E[log pi A] + value_coef E[(V - R)^2] - entropy_coef E[H]; Mnih et al. 2016, section 4."""
+    """Return the loss of rows [R]: -E[log pi A] + value_coef E[(V - R)^2] - entropy_coef E[H]; Mnih et al. 2016, section 4.
+
+    There is no 1/2 in the value's, as there is in `ppo_loss`: value_coef = 0.5 here weighs it as 1 does there.
+    """
     policy = -(log_prob * advantage).mean()
     value_error = (value - returns).square().mean()
     mean_entropy = entropy.mean()
@@ -70,6 +72,6 @@ class A2C(OnPolicyAgent[A2CConfig]):
         mean = A2CLoss(*means[: len(A2CLoss._fields)])
         return {"policy": mean.policy, "value": mean.value, "entropy": mean.entropy, "grad_norm": norm}
 
-    def slopes(self, config: A2CConfig) -> tuple[Callable[..., Any], Coefficients]:
-        """Return the derivatives of the loss and their numbers, for the fused gradient."""
-        return a2c_slopes, Coefficients(np.float32(config.value_coef))
+    def slopes(self, config: A2CConfig) -> Slopes:
+        """Return the derivatives of the loss, for the fused gradient."""
+        return Slopes(a2c_slopes, Coefficients(np.float32(config.value_coef)))

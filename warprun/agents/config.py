@@ -81,15 +81,15 @@ class OnPolicyConfig:
     entropy_coef_end: float | None = None
     """Its weight at the end of the run, reached linearly; null: constant."""
     value_coef: float = 0.5
-    """Weight of the value loss."""
+    """Weight of the value loss; an agent says what that is."""
     max_grad_norm: float | None = 0.5
     """The gradient is scaled down to this norm; null: never."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """How the gradient moves the parameters."""
     normalize_obs: bool = True
-    """Give the network observations of running mean 0 and variance 1, clipped at 10."""
+    """Give the network observations of running mean 0 and variance 1, clipped at 10; `obs/clipped_share` says how many are."""
     normalize_reward: bool = True
-    """Divide rewards by the running standard deviation of the discounted return, clipped at 10."""
+    """Divide rewards by the running standard deviation of the discounted return, and count values from its running mean."""
     normalize_advantage: bool = True
     """Give the advantages of each gradient step mean 0 and variance 1."""
     network: NetworkConfig = field(default_factory=NetworkConfig)
@@ -106,6 +106,8 @@ class A2CConfig(OnPolicyConfig):
     """Name of the agent."""
     learning_rate: float = 3e-3
     """Learning rate at the start; an update sees all environments at once, so it is high."""
+    value_coef: float = 0.5
+    """Weight of the value loss, the mean of (V - R)^2: as in OpenAI Baselines' a2c and Stable-Baselines3. PPO's loss is half of that."""
 
 
 @dataclass
@@ -122,6 +124,8 @@ class PPOConfig(OnPolicyConfig):
     """How far the probability ratio may leave 1 before its gradient stops."""
     clip_value: float | None = None
     """How far the value may move from the rollout's before its gradient stops; null: any distance."""
+    value_coef: float = 0.5
+    """Weight of the value loss, half the mean of (V - R)^2: as in OpenAI Baselines' ppo2; Stable-Baselines3's PPO and A2C have no half."""
     target_kl: float | None = None
     """An update stops at the first minibatch whose approximate KL divergence from the rollout's policy is above this; null: never."""
 
@@ -183,7 +187,7 @@ class OffPolicyConfig:
     max_grad_norm: float | None = None
     """Gradients are scaled down to this norm; null: never."""
     normalize_obs: bool = False
-    """Give the networks observations of running mean 0 and variance 1, clipped at 10."""
+    """Give the networks observations of running mean 0 and variance 1, clipped at 10; `obs/clipped_share` says how many are."""
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(eps=1e-8))
     """How the gradient moves the parameters."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)

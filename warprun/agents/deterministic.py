@@ -73,10 +73,14 @@ class DeterministicLearner(OffPolicyLearner[DDPGConfig | TD3Config]):
         """Set the noise."""
         self.exploration.copy_(self.noise)
 
+    def explored(self) -> dict[str, torch.Tensor]:
+        """Return the deviation of the noise: 0 in the warm-up, whose actions are random."""
+        return {"noise_std": self.exploration[1]}
+
     def learn(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
         """Take a gradient step of the critics and, where it is due, of the actor, and let the targets follow by `tau`.
 
-        Return the temporal-difference errors [B], means over the critics, and metrics.
+        Return temporal-difference errors [B], the largest of the critics' absolute ones (Fujimoto et al. 2020, LAP), and metrics.
         """
         config, actor, critics = self.config, self.actor, self.critics
         with torch.no_grad():
@@ -89,7 +93,7 @@ class DeterministicLearner(OffPolicyLearner[DDPGConfig | TD3Config]):
         values = critics.network(batch.obs, batch.action)
         loss = critic_loss(values, target, batch.weight)
         norm = critics.step(critics.gradient(loss), self.learning_rate(config.learning_rate), config.max_grad_norm)
-        error = (values.detach() - target).mean(0)
+        error = (values.detach() - target).abs().amax(0)
         metrics = {"critic": loss.detach(), "q": values.detach().mean(), "grad_norm": norm}
         if self.actor_is_due:
             actor_loss = -critics.network.first(batch.obs, actor.network(batch.obs)).mean()  # type: ignore[operator]

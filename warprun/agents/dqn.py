@@ -55,6 +55,10 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         over = min(progress / config.epsilon_fraction, 1.0) if config.epsilon_fraction else 1.0
         self.exploration[0] = config.epsilon + (config.epsilon_end - config.epsilon) * over
 
+    def explored(self) -> dict[str, torch.Tensor]:
+        """Return epsilon: 1 in the warm-up."""
+        return {"epsilon": self.exploration[0]}
+
     def learn(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
         """Take a gradient step on a batch and let the target follow by `tau`; return temporal-difference errors [B] and metrics."""
         values = self.values

@@ -91,7 +91,7 @@ def choices(nets, double, batch, begin, n, thread, used, memory, terms):
 
 
 def critics(nets, smoothing, batch, begin, n, thread, used, memory, terms):
-    """DDPG and TD3: the squared errors of all critics against the least of their targets."""
+    """DDPG and TD3: the squared errors of all critics against the least of their targets; `memory.error` gets the largest absolute one."""
     actor_target, target, online = nets
     act, block, slopes = actor_target.blocks[thread, 0], online.blocks[thread, used], online.slopes[thread, used]
     goal, features, count = memory.target[thread], batch.obs.shape[1], batch.reward.size
@@ -116,7 +116,7 @@ def critics(nets, smoothing, batch, begin, n, thread, used, memory, terms):
         for c in range(n):
             error = block[row, c] - goal[c]
             slopes[row, c] = error * batch.weight[begin + c] * weight
-            memory.error[begin + c] += error * share
+            memory.error[begin + c] = max(memory.error[begin + c], abs(error))
             terms[VALUE] += block[row, c] * share
             terms[LOSS] += batch.weight[begin + c] * error * error
 

@@ -55,11 +55,21 @@ class Batch(NamedTuple):
         return Batch(*(None if tensor is None else tensor[index] for tensor in self[:-1]), self.spread)  # type: ignore[arg-type, call-arg]
 
 
+class Slopes(NamedTuple):
+    """What the fused gradient needs to know of a loss."""
+
+    function: Callable[..., Any]
+    """slopes(log_prob, value, old_log_prob, old_value, advantage, returns, coefficients) of one row, as `a2c.a2c_slopes`."""
+    coefficients: Any
+    """A NamedTuple of float32 numbers."""
+
+
 class Fused(NamedTuple):
     """The kernels of one policy (CPU)."""
 
-    gradient: FusedGradient
     returns: FusedReturns
+    gradient: FusedGradient | None
+    """None where torch computes gradients."""
 
 
 class Learner(Generic[C]):
@@ -90,7 +100,7 @@ class Learner(Generic[C]):
         """Return the rows of `trajectory` with their advantages and returns."""
         group, config = trajectory.groups[self.name], self.config
         terminated, truncated = trajectory.terminated[..., None], trajectory.truncated[..., None]
-        reward = self.reward_normalizer(group.reward, terminated | truncated) if self.reward_normalizer else group.reward
+        reward = self.reward_normalizer(group.reward, terminated, truncated) if self.reward_normalizer else group.reward
         if config.advantage == "gae" and self.fused:
             advantage, returns, spread = self.fused.returns.gae(trajectory, self.name, reward, config.gamma, config.gae_lambda)
         else:
@@ -128,7 +138,7 @@ class Learner(Generic[C]):
 
         `advantage` [B] is that of the picked rows, as the loss shall see it.
         """
-        if self.fused:
+        if self.fused and self.fused.gradient:
             gradient, means = self._fused_gradient(self.fused.gradient, batch, advantage, order)
         else:
 
@@ -142,10 +152,10 @@ class Learner(Generic[C]):
         self.average(gradient)
         return gradient, means
 
-    def fuse(self, network: Network, slopes: Callable[..., Any], coefficients: Any, threads: int) -> None:
-        """Compute values, advantages and gradients of `network`, the policy's, by the fused kernels from now on."""
-        gradient = FusedGradient(network, self.policy.space, slopes, coefficients, threads)
-        self.fused = Fused(gradient, FusedReturns(network, threads))
+    def fuse(self, network: Network, slopes: Slopes | None, threads: int) -> None:
+        """Compute values and advantages of `network`, the policy's, by the fused kernels from now on, and, given slopes, gradients."""
+        gradient = FusedGradient(network, self.policy.space, *slopes, threads) if slopes else None
+        self.fused = Fused(FusedReturns(network, threads), gradient)
 
     def _fused_gradient(
         self, fused: FusedGradient, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None
@@ -171,6 +181,11 @@ class Learner(Generic[C]):
             "explained_variance": explained_variance(batch.spread),
             "learning_rate": self.learning_rate.clone(),
         }
+
+    def diagnostics(self, trajectory: Trajectory) -> dict[str, torch.Tensor]:
+        """Return what is worth knowing of a rollout where metrics are logged, [] each, and too slow for every update."""
+        normalizer = self.policy.normalizer
+        return {"clipped_share": normalizer.clipped_share(trajectory.groups[self.name].obs[:-1])} if normalizer else {}
 
     def trained(self) -> list[torch.Tensor]:
         """Return the tensors that a gradient step changes."""
@@ -202,6 +217,8 @@ class OnPolicyAgent(Generic[C]):
         self.threads = threads
         self.updates = torch.zeros((), dtype=torch.int64, device=device)
         """Updates so far."""
+        self.acquainted = False
+        """Whether observations have been seen."""
         self._learn: Callable[[Trajectory], dict[str, torch.Tensor]] = self.learn
 
     @property
@@ -220,6 +237,12 @@ class OnPolicyAgent(Generic[C]):
     def update(self, trajectory: Trajectory, progress: float) -> dict[str, torch.Tensor]:
         """Learn from a rollout at `progress`, 0 to 1, of the run; return metrics, [] each, that hold until the next update."""
         self.schedule(progress)
+        if not self.acquainted:
+            # The first rollout was taken without statistics, its observations as they are. To learn from them so could not work where they
+            # are far from 1. Its log-probabilities are those of the policy that took it, so the ratios of PPO are right none the less.
+            for learner in self.learners:
+                learner.policy.get_acquainted(trajectory.groups[learner.name].obs[:-1].flatten(0, 2))
+            self.acquainted = True
         return self._learn(trajectory)
 
     def capture(self, captured: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -257,16 +280,32 @@ class OnPolicyAgent(Generic[C]):
             networks[learner.name] = network
         for learner in self.learners:
             if learner.fused is None and self.updates.device.type == "cpu":
-                learner.fuse(networks[learner.name], *self.slopes(learner.config), self.threads)
+                learner.fuse(networks[learner.name], self.slopes(learner.config), self.threads)
         return networks
 
-    def slopes(self, config: C) -> tuple[Callable[..., Any], Any]:
-        """Return the derivatives of the loss and their numbers, for the fused gradient."""
-        raise NotImplementedError
+    @property
+    def updates_are_fused(self) -> bool:
+        """Whether gradients come from the fused kernels, for every group."""
+        return all(learner.fused and learner.fused.gradient for learner in self.learners)
+
+    def slopes(self, config: C) -> Slopes | None:
+        """Return the derivatives of the loss, for the fused gradient; None: torch computes the gradient from the loss."""
+        return None
 
     def learn_group(self, learner: Learner[C], batch: Batch) -> dict[str, torch.Tensor]:
         """Train the policy of one group on the rows of a rollout; return its metrics."""
         raise NotImplementedError
+
+    def diagnostics(self, trajectory: Trajectory) -> dict[str, torch.Tensor]:
+        """Return what is worth knowing of the last rollout where metrics are logged, [] each; it changes nothing.
+
+        `obs/clipped_share` is the share of observed numbers that are clipped; of several groups each has its `obs/GROUP/clipped_share`.
+        """
+        found: dict[str, torch.Tensor] = {}
+        for learner in self.learners:
+            prefix = "obs" if len(self.learners) == 1 else f"obs/{learner.name}"
+            found |= {f"{prefix}/{name}": value for name, value in learner.diagnostics(trajectory).items()}
+        return found
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return everything that a checkpoint needs, by name: the tensors themselves, not copies."""
@@ -289,6 +328,7 @@ class OnPolicyAgent(Generic[C]):
             if name.endswith(RETURNS):
                 tensor.resize_(state[name].shape)
             tensor.copy_(state[name])
+        self.acquainted = bool(self.updates > 0)
 
 
 def _linear(start: float, end: float | None, progress: float) -> float:

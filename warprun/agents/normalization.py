@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 CLIP = 10.0
-"""Normalised observations and rewards stay within -CLIP..CLIP."""
-EPSILON = 1e-8
-"""Added to variances."""
+"""Normalised observations stay within -CLIP..CLIP."""
+RESOLUTION = 2.0**-24
+"""Relative rounding error of float32: a standard deviation of less than this part of the mean is rounding."""
 
 
 class RunningStatistics:
@@ -40,6 +40,11 @@ class RunningStatistics:
         return {"mean": self.mean, "variance": self.variance, "count": self.count}
 
 
+def inverse_deviation(mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+    """Return 1 / standard deviation, [F] float64, or 1 for what does not vary but for rounding."""
+    return torch.where(variance > (RESOLUTION * mean).square(), variance, 1.0).rsqrt()
+
+
 def moments(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the mean and the population variance of `rows` [B, F], [F] float64 each."""
     # About a mean that float32 is good enough for: a fifth of the time of torch.var_mean in float64.
@@ -64,8 +69,16 @@ class ObservationNormalizer:
 
     def refresh(self) -> None:
         """Let the statistics as they are now decide; until then all goes by the former ones."""
-        self.shift.copy_(self.statistics.mean)
-        self.scale.copy_((self.statistics.variance + EPSILON).rsqrt())
+        self.use(self.statistics.mean, self.statistics.variance)
+
+    def use(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        """Normalise by this mean and this population variance, [F] each, from now on."""
+        self.shift.copy_(mean)
+        self.scale.copy_(inverse_deviation(mean, variance))
+
+    def clipped_share(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return the share of the numbers in `obs` [..., F] that are clipped, []."""
+        return (((obs - self.shift) * self.scale).abs() > CLIP).float().mean()
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""
@@ -73,7 +86,13 @@ class ObservationNormalizer:
 
 
 class RewardNormalizer:
-    """Divides rewards by the standard deviation of the discounted return that each actor has had up to now in its episode."""
+    """Shifts and scales rewards so that discounted returns have mean 0 and variance 1, as far as is known.
+
+    The statistics are of the discounted return that each actor has had up to now in its episode. Scaling alone would leave values as far
+    from 0 as rewards are from it, in units of their spread: 20, 21, 22 would be worth 25. So the mean return m is subtracted as a constant
+    potential (Ng, Harada & Russell 1999, eq. 2): r + gamma phi(s') - phi(s) with phi = m, and 0 after termination. Every value is then less
+    by m, every advantage the same, whatever m is. Nothing is clipped.
+    """
 
     def __init__(self, gamma: float, device: torch.device) -> None:
         self.gamma = gamma
@@ -81,8 +100,9 @@ class RewardNormalizer:
         self.returns = torch.zeros(0, device=device)
         """[N, A]: discounted return of each actor after the last step seen; empty before the first."""
 
-    def __call__(self, reward: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        """Take in the rewards of a rollout, [T, N, A] with `ends` [T, N, 1] bool, and return them normalised."""
+    def __call__(self, reward: torch.Tensor, terminated: torch.Tensor, truncated: torch.Tensor) -> torch.Tensor:
+        """Take in the rewards of a rollout, [T, N, A], with the ends of episodes, [T, N, 1] bool each, and return them normalised."""
+        ends = terminated | truncated
         if self.returns.shape != reward.shape[1:]:
             self.returns = torch.zeros_like(reward[0])
         returns = torch.empty_like(reward)
@@ -92,7 +112,9 @@ class RewardNormalizer:
             running = returns[t] * ~ends[t]
         self.returns.copy_(running)
         self.statistics.update(returns.view(-1, 1))
-        return (reward * (self.statistics.variance + EPSILON).rsqrt().to(reward.dtype)).clamp_(-CLIP, CLIP)
+        mean = self.statistics.mean.to(reward.dtype)
+        potential_lost = torch.where(terminated, mean, (1.0 - self.gamma) * mean)
+        return (reward - potential_lost).mul_(inverse_deviation(self.statistics.mean, self.statistics.variance).to(reward.dtype))
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""

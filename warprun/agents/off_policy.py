@@ -69,6 +69,10 @@ class OffPolicyLearner(Generic[C]):
         """Set `exploration` to what it is at `progress`, 0 to 1, of the run, the warm-up being over."""
         raise NotImplementedError
 
+    def explored(self) -> dict[str, torch.Tensor]:
+        """Return what `exploration` is now, [] each, by the name of the setting that it comes from."""
+        raise NotImplementedError
+
     def learn(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
         """Take a gradient step on a batch and let the targets follow by `tau`; return temporal-difference errors [B] and metrics."""
         raise NotImplementedError
@@ -128,6 +132,18 @@ class OffPolicyLearner(Generic[C]):
         if config.learning_rate_end is not None:
             self.rate.set(1.0 + (config.learning_rate_end / config.learning_rate - 1.0) * progress)
         self.beta.set(replay.beta + (replay.beta_end - replay.beta) * progress)
+
+    def diagnostics(self, trajectory: Trajectory) -> dict[str, Any]:
+        """Return what is worth knowing where metrics are logged, numbers or tensors []: the name of a metric is kind/name."""
+        found: dict[str, Any] = {
+            "loss/learning_rate": self.learning_rate(self.config.learning_rate),
+            "loss/gradient_steps": self.updates,
+            "replay/size": self.replay.size,
+        }
+        found |= {f"explore/{name}": value for name, value in self.explored().items()}
+        if self.normalizer:
+            found["obs/clipped_share"] = self.normalizer.clipped_share(trajectory.groups[self.name].obs[:-1])
+        return found
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""
@@ -205,6 +221,23 @@ class OffPolicyAgent(Generic[C]):
         """Return the networks for the engine if every group's network allows it, else None."""
         networks = {learner.name: learner.fuse() for learner in self.learners}
         return None if any(network is None for network in networks.values()) else networks  # type: ignore[return-value]
+
+    @property
+    def updates_are_fused(self) -> bool:
+        """Whether gradient steps run in kernels of warprun's own, for every group."""
+        return all(learner.fuses for learner in self.learners)
+
+    def diagnostics(self, trajectory: Trajectory) -> dict[str, Any]:
+        """Return what is worth knowing after a rollout where metrics are logged, numbers or tensors []; it changes nothing.
+
+        Names are such as `replay/size`, of several groups `replay/GROUP/size`.
+        """
+        found: dict[str, Any] = {}
+        for learner in self.learners:
+            for metric, value in learner.diagnostics(trajectory).items():
+                kind, name = metric.split("/")
+                found[metric if len(self.learners) == 1 else f"{kind}/{learner.name}/{name}"] = value
+        return found
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return everything that a checkpoint needs, by name."""

@@ -73,6 +73,11 @@ class Policy:
             statistics.merge(mean, variance, part.stop - part.start)
         self.normalizer.refresh()
 
+    def get_acquainted(self, obs: torch.Tensor) -> None:
+        """Normalise by what `obs` [B, F] alone say; the statistics do not take them in."""
+        if self.normalizer:
+            self.normalizer.use(*moments(obs))
+
     def fused(self) -> Network | None:
         """Return the network as the fused kernels take it, sharing its parameters; None where they cannot run it."""
         network = self.network

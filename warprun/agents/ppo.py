@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from warprun.agents.config import PPOConfig
-from warprun.agents.learner import Batch, Learner, OnPolicyAgent
+from warprun.agents.learner import Batch, Learner, OnPolicyAgent, Slopes
 from warprun.agents.returns import mean_and_variance, normalize_advantage
 from warprun.agents.shuffle import permutation
 from warprun.agents.slices import split
@@ -156,7 +155,7 @@ class PPO(OnPolicyAgent[PPOConfig]):
             tensor.copy_(torch.where(going_on, tensor, old))
         return torch.cat((means, norm[None])), going_on
 
-    def slopes(self, config: PPOConfig) -> tuple[Callable[..., Any], Coefficients]:
-        """Return the derivatives of the loss and their numbers, for the fused gradient."""
+    def slopes(self, config: PPOConfig) -> Slopes:
+        """Return the derivatives of the loss, for the fused gradient."""
         clip_value = math.inf if config.clip_value is None else config.clip_value
-        return ppo_slopes, Coefficients(np.float32(config.clip), np.float32(clip_value), np.float32(config.value_coef))
+        return Slopes(ppo_slopes, Coefficients(np.float32(config.clip), np.float32(clip_value), np.float32(config.value_coef)))

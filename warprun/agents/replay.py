@@ -52,6 +52,11 @@ class Replay:
         self.operations: CpuOperations | TorchOperations = operations(self.ring, self.tree, batch_size)
 
     @property
+    def size(self) -> int:
+        """Transitions that are kept now."""
+        return min(self.steps * self.actors, self._rows) if self.steps else 0
+
+    @property
     def place(self) -> Place:
         """Where the ring stands; there is a step in it."""
         return Place(self.actors, self._rows, self._newest.value, self._size.value)

@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 import torch
 
+ROUNDING = 2.0**-20
+"""Advantages whose standard deviation is less than this part of their mean differ by the rounding of float32 sums."""
+
 
 class Spread(NamedTuple):
     """Of all rows of a rollout, [] each."""
@@ -98,8 +101,9 @@ def vtrace(
 
 
 def normalize_advantage(advantage: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
-    """Return `advantage` [R] less `mean`, over the standard deviation; 0 where it has a single row."""
-    return (advantage - mean).div_(variance.sqrt() + 1e-8)
+    """Return `advantage` [R] less `mean`, over the standard deviation; 0, but for rounding, where it has a single row or does not vary."""
+    deviation = variance.sqrt()
+    return (advantage - mean).div_(torch.where(deviation > ROUNDING * mean.abs(), deviation + 1e-8, 1.0))
 
 
 def explained_variance(spread: Spread) -> torch.Tensor:
