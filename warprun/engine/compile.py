@@ -20,7 +20,7 @@ from numba import njit
 from numba.core.cpu import CPUTargetOptions
 from numba.core.options import TargetOptions
 
-from warprun.engine import simd
+from warprun.engine import integers, simd
 from warprun.errors import UserError
 
 # No reassociation, and NaN and infinity keep their meaning; contraction to fused multiply-add and reciprocals are allowed.
@@ -80,8 +80,12 @@ def _rebuild(function: Any, finish: Callable[..., Any]) -> Any:
         names = dict(function.__globals__)
         for name, value in _named_globals(function):
             names[name] = _rebuild(_single_precision(value), finish)
+        widens = (finish is _unchanged or not COMPILES) and integers.in_environment(function)
+        if widens:
+            names |= {name: integers.widened_global(names[name]) for name in _global_names(function.__code__) & names.keys()}
         code, defaults = _single_precision(function.__code__), _single_precision(function.__defaults__)
-        _rebuilt[key] = finish(types.FunctionType(code, names, function.__name__, defaults, function.__closure__))
+        made = types.FunctionType(code, names, function.__name__, defaults, function.__closure__)
+        _rebuilt[key] = finish(integers.widening(made) if widens else made)
         _being_rebuilt.discard(key)
     return _rebuilt[key]
 

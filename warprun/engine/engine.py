@@ -212,7 +212,7 @@ class Engine:
         steps = int(self.arrays["ended_steps"].sum())
         returns = {}
         for group in self.environment.groups:
-            total = self.arrays[f"{group.name}_ended_return"]
+            total = self.arrays[f"{group.name}_return_ended"]
             returns[group.name] = float(total.double().sum()) / (count * group.size) if count else float("nan")
             total.zero_()
         self.arrays["ended"].zero_()
