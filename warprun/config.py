@@ -247,7 +247,7 @@ def _check_spaces(agent: Any, environment: Environment) -> None:
         )
         for n, (low, high) in enumerate(group.action.bounds() if isinstance(group.action, Box) else ()):
             _require(
-                math.isfinite(low) and math.isfinite(high) or not getattr(agent, "NEEDS_BOUNDS", False),
+                (math.isfinite(low) and math.isfinite(high)) or not getattr(agent, "NEEDS_BOUNDS", False),
                 f"agent={agent.name} acts within bounds, and action {n} of group {group.name!r} goes from {low:g} to {high:g}; "
                 "give its Box a finite low and high, or take agent=a2c or agent=ppo",
             )

@@ -2,7 +2,7 @@
 
     python -m tests.environments.arithmetic DEVICE FILE.npz
 
-writes what DEVICE makes of them, for the simulator (NUMBA_ENABLE_CUDASIM=1) and plain Python (NUMBA_DISABLE_JIT=1) need processes of their own.
+writes what DEVICE makes of them, for the simulator and plain Python need processes of their own.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
-
-from numpy import uint32
+from numpy import uint32  # noqa: F401  for the expressions
 
 from tests.engine.rollouts import make
 from warprun.engine.device import choose
+from warprun.engine.engine import Engine
 from warprun.environment import Box, Discrete, Environment, Group, Phase, float32, int32
-from warprun.random import bits, randint
+from warprun.random import bits, randint  # noqa: F401  for the expressions
 
 # `h` is an integer field with all 32 bits in use, `n` a small one, `a` the action, `k` a parameter, `v` an element of a table,
 # `w` one of an array field, `o` one of another group's field, `r` a draw and `t`, `i` the step and the actor.
@@ -129,16 +129,21 @@ environment = Environment(
 
 
 def record(device: str, steps: int = 12) -> dict[str, np.ndarray]:
-    """Return every integer of the state, [steps + 1, N, A], and the actions, after steps with actions that count up."""
+    """Return every integer of the state, [steps + 1, N, A], and the actions of every step."""
     engine = make(environment, "arithmetic", device=choose(device), n_envs=3, horizon=1)
-    states, actions = [engine.state_of("actors") | {"o": engine.state_of("others")["o"]}], []
+    states, actions = [integers(engine)], []
     for t in range(steps):
         engine.trajectory.groups["actors"].action[0] = torch.arange(3 * ACTORS).reshape(3, ACTORS, 1).add(t) % 5
         actions.append(engine.trajectory.groups["actors"].action[0, :, :, 0].numpy().copy())
         engine.step(0)
-        states.append(engine.state_of("actors") | {"o": engine.state_of("others")["o"]})
-    found = {name: np.stack([state[name].numpy() for state in states]) for name in states[0]}
-    return found | {"action": np.stack(actions)}
+        states.append(integers(engine))
+    return {name: np.stack([state[name] for state in states]) for name in states[0]} | {"action": np.stack(actions)}
+
+
+def integers(engine: Engine) -> dict[str, np.ndarray]:
+    """Return a copy of every field of the state, [N, A]."""
+    fields = engine.state_of("actors") | {"o": engine.state_of("others")["o"]}
+    return {name: value.numpy().copy() for name, value in fields.items()}
 
 
 if __name__ == "__main__":

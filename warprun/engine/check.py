@@ -58,7 +58,7 @@ def _check_names(function: Any) -> None:
 
 
 def _return_type(function: Any, values: list[Any]) -> Any:
-    compiled = kernels.device_function(function)
+    compiled = kernels.checked_function(function)
     signature = tuple(typeof(value) for value in values)
     try:
         compiled.compile(signature)

@@ -11,6 +11,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,13 @@ CPUTargetOptions.noalias = TargetOptions.Mapping("noalias")
 # need not be counted, which costs more than what it is for.
 KERNELS: dict[str, Any] = FLAGS | {"noalias": True, "_nrt": False}
 
-_rebuilt: dict[tuple[types.FunctionType, bool], Any] = {}
-_being_rebuilt: set[tuple[types.FunctionType, bool]] = set()
+# Called by Python, one at a time, to look for what is wrong in them: an index out of bounds raises IndexError.
+CHECKED: dict[str, Any] = FLAGS | {"boundscheck": True, "no_cfunc_wrapper": True, "_nrt": False}
+
+_inlined = njit(**INLINED)
+_checked = njit(**CHECKED, no_cpython_wrapper=True)
+_rebuilt: dict[tuple[types.FunctionType, Callable[..., Any]], Any] = {}
+_being_rebuilt: set[tuple[types.FunctionType, Callable[..., Any]]] = set()
 
 
 def device_function(function: Any) -> Any:
@@ -50,7 +56,13 @@ def device_function(function: Any) -> Any:
     Numba reads the literal 0.5 as float64, which would make all arithmetic around it float64 (slow, and on a GPU very slow).
     So every float constant and every float global that the code names is replaced by its float32.
     """
-    return _rebuild(function, njit(**INLINED))
+    return _rebuild(function, _inlined)
+
+
+@cache
+def checked_function(function: types.FunctionType) -> Any:
+    """Compile as `device_function` does, with every index checked, to be called from Python."""
+    return njit(**CHECKED)(_rebuild(function, _checked).py_func)
 
 
 def merged_function(function: Any) -> Any:
@@ -71,7 +83,7 @@ def _unchanged(function: types.FunctionType) -> types.FunctionType:
 def _rebuild(function: Any, finish: Callable[..., Any]) -> Any:
     if not isinstance(function, types.FunctionType):
         return function
-    key = (function, finish is _unchanged)
+    key = (function, finish)
     if key not in _rebuilt:
         if key in _being_rebuilt:
             code = function.__code__
@@ -243,6 +255,8 @@ def _cause(text: str) -> str:
     calls = [line.removeprefix(">>> ") for line in lines if line.startswith(">>> ")]
     causes = [line.strip(">") for line in lines if line and not _NOISE.search(line)]
     cause = next((c for c in causes if _TELLING.search(c)), causes[0] if causes else "unknown error")
+    if "Cannot modify readonly array" in text:
+        return "tables and the arrays of a module are read-only"
     if "NRT required" in text or "array_allocate" in text or any(call.startswith(("empty(", "zeros(", "array(")) for call in calls):
         return "kernels cannot make arrays; write the numbers out, or loop over them"
     if "No implementation of function" in cause and calls:
