@@ -30,7 +30,7 @@ def reset():
 
 
 def step(s, action, t):
-    return State(action[t]), 0.0, False
+    return State(action[t % SIZE]), 0.0, False
 
 
 def observe(s):
@@ -74,7 +74,8 @@ def test_step_sees_no_action_out_of_bounds(target, tmp_path):
         found = seen("cpu")
     else:
         variable = "NUMBA_ENABLE_CUDASIM" if target == "cudasim" else "NUMBA_DISABLE_JIT"
-        code = f"import numpy as np; from tests.engine.test_bounds import seen; np.save('{tmp_path}/x.npy', seen('{'cpu' if target == 'plain' else target}'))"
+        device = "cpu" if target == "plain" else target
+        code = f"import numpy as np; from tests.engine.test_bounds import seen; np.save('{tmp_path}/x.npy', seen('{device}'))"
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, env=os.environ | {"PYTHONPATH": str(ROOT), variable: "1"})
         found = np.load(tmp_path / "x.npy")
     low, high, given = np.float32(LOW), np.float32(HIGH), policy_actions()
@@ -82,7 +83,8 @@ def test_step_sees_no_action_out_of_bounds(target, tmp_path):
     bounded = np.isfinite(low) & np.isfinite(high)
     share = (np.clip(given.astype(np.float64), -1.0, 1.0) + 1.0) / 2.0
     expected = np.where(bounded, 0.0, given)
-    expected[:, bounded] = (low * (1.0 - share) + high * share)[:, bounded]
+    share = share[:, bounded]
+    expected[:, bounded] = low[bounded] * (1.0 - share) + high[bounded] * share
     expected = np.clip(expected, low, high)
     size = np.where(bounded, np.maximum(np.abs(low), np.abs(high)), 1.0)
     assert np.all(np.abs(found - expected) <= 3e-7 * size)
