@@ -285,7 +285,7 @@ def _single_precision(value: Any) -> Any:
 
 
 def _tables_for(device: Device, tables: Any) -> Any:
-    """Return tables as kernels take them: guarded where nothing is compiled, for what is compiled `check_functions` has refused to write."""
+    """Return tables as kernels take them: read-only where nothing is compiled; `check_functions` has seen to what is."""
     if device.kind == "cuda":
         return type(tables)(*(torch.from_numpy(v).to(device.torch) if isinstance(v, np.ndarray) else v for v in tables))
     return tables if device.kind == "cpu" and kernels.COMPILES else read_only(tables)
