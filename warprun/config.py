@@ -279,6 +279,12 @@ def _check_spaces(agent: Any, environment: Environment) -> None:
             isinstance(group.action, spaces),
             f"agent={agent.name} cannot choose the {kind} actions of group {group.name!r}; agents that can: {', '.join(able)}",
         )
+        for n, (low, high) in enumerate(group.action.bounds() if isinstance(group.action, Box) else ()):
+            _require(
+                (math.isfinite(low) and math.isfinite(high)) or not getattr(agent, "NEEDS_BOUNDS", False),
+                f"agent={agent.name} acts within bounds, and action {n} of group {group.name!r} goes from {low:g} to {high:g}; "
+                "give its Box a finite low and high, or take agent=a2c or agent=ppo",
+            )
         _require(
             not group.mask or getattr(agent, "MASKS", True),
             f"agent={agent.name} knows no action masks, which group {group.name!r} has; agents that do: a2c, ppo",

@@ -71,7 +71,12 @@ class MultiDiscrete:
 
 @dataclass(frozen=True)
 class Box:
-    """`size` real numbers between `low` and `high` (numbers for all components, or a tuple with one each)."""
+    """`size` real numbers between `low` and `high` (numbers for all components, or a tuple with one each).
+
+    A policy acts in its own units. Of a component whose two bounds are finite, -1..1 maps linearly to low..high; what lies outside is
+    clipped. Where a bound is infinite the units are those of the environment: the action is passed through, and clipped at the
+    other bound if that is finite.
+    """
 
     size: int
     low: float | tuple[float, ...] = -np.inf
@@ -183,8 +188,9 @@ class Environment:
 
     def __post_init__(self) -> None:
         names = [group.name for group in self.groups]
+        reductions = {f"{g.name}_sum" for g in self.groups if g.sums} | {f"{g.name}_max" for g in self.groups if g.maxima}
         for name in names:
-            if not name.isidentifier() or names.count(name) > 1 or name in ARGUMENTS:
+            if not name.isidentifier() or names.count(name) > 1 or name in ARGUMENTS | reductions:
                 raise ContractError(f"group name {name!r} is taken or not an identifier")
         missing = set(self.params._fields) - set(self.params._field_defaults)  # type: ignore[attr-defined]
         if missing:
@@ -198,6 +204,7 @@ class Environment:
             self._check_arguments(phase.function, ARGUMENTS - {"k", "out"})
         for group in self.groups:
             group.fields  # noqa: B018  raises for a field of an unknown type
+            _check_bounds(group)
             self._check_arguments(group.reset, {"s", "rng", "p", "tables", "i"}, others=False)
             self._check_arguments(group.observe, ARGUMENTS - {"k", "action", "rng"})
             if group.mask:
@@ -259,6 +266,19 @@ def single_agent(
 def arguments(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of a function's arguments, which say what it is given."""
     return tuple(inspect.signature(function).parameters)
+
+
+def _check_bounds(group: Group) -> None:
+    for space in (group.observation, group.action):
+        if not isinstance(space, Box):
+            continue
+        for given in (space.low, space.high):
+            if isinstance(given, tuple) and len(given) != space.size:
+                raise ContractError(f"a Box of group {group.name!r} has {space.size} components and {len(given)} bounds")
+        for low, high in space.bounds():
+            largest = float(np.finfo(np.float32).max)
+            if not low <= high or low == np.inf or high == -np.inf or any(largest < abs(b) < np.inf for b in (low, high)):
+                raise ContractError(f"a Box of group {group.name!r} has bounds {low:g} to {high:g}; float32 has no numbers between them")
 
 
 def _field_type(group: Group, name: str, annotation: Any) -> tuple[bool, int]:

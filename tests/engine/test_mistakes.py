@@ -105,6 +105,21 @@ def test_the_file_without_mistakes_compiles(tmp_path):
     assert engine.trajectory.groups["agent"].obs[1, :, 0, 0].numpy() == pytest.approx([0.1] * 3)
 
 
+def test_fields_with_a_default_that_are_left_out(tmp_path):
+    text = FILE.format(**LINES).replace("    v: float32", "    v: float32 = 0.0\n    w: float32 = 0.0")
+    for given, words in (("s.v", "must give State all its fields; it leaves out w"), ("w=s.v", "give every NamedTuple all its fields")):
+        file = tmp_path / "mine.py"
+        file.write_text(
+            text.replace("State(y, s.v)", f"State(y, {given})").replace(
+                "float32(0.0), float32(0.0)", "float32(0.0), float32(0.0), float32(0.0)"
+            )
+        )
+        with pytest.raises(UserError) as raised:
+            make(import_environment(str(file))[0], "mine")
+        assert str(raised.value).startswith(f"{file}:{STEP} in step ")
+        assert words in str(raised.value)
+
+
 class State(NamedTuple):
     x: float32
 
@@ -164,6 +179,7 @@ def group(name="a", **changes):
     "groups, phases, words",
     [
         ((group("s"),), (Phase("s", step),), "group name 's' is taken"),
+        ((group(sums=("x",)), group("a_sum")), (Phase("a", step), Phase("a_sum", step)), "group name 'a_sum' is taken"),
         ((group(), group()), (Phase("a", step),), "group name 'a' is taken"),
         ((group(),), (Phase("b", step),), "there is no group 'b'; groups: a"),
         ((group(),), (), "at least one phase"),

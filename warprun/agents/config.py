@@ -232,6 +232,7 @@ class DDPGConfig(OffPolicyConfig):
     """Deep deterministic policy gradient: TD3 with one critic, without delay and without smoothing."""
 
     SPACES: ClassVar[tuple[type, ...]] = (Box,)
+    NEEDS_BOUNDS: ClassVar[bool] = True
     critics: ClassVar[int] = 1
     policy_delay: ClassVar[int] = 1
     smoothing_std: ClassVar[float] = 0.0
@@ -254,6 +255,7 @@ class TD3Config(OffPolicyConfig):
     """Twin delayed deep deterministic policy gradient."""
 
     SPACES: ClassVar[tuple[type, ...]] = (Box,)
+    NEEDS_BOUNDS: ClassVar[bool] = True
     critics: ClassVar[int] = 2
 
     name: str = "td3"

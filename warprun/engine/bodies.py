@@ -59,7 +59,7 @@ class Bodies(Statements):
             with self.per_actor(group):
                 self.reset_actor(group)
                 self.line(f"{group.name}_return[actor, lane] = 0.0")
-                self.line(f"{group.name}_ended_return[actor, lane] = 0.0")
+                self.line(f"{group.name}_return_ended[actor, lane] = 0.0")
                 self.silence(group)
         with self.per_environment():
             for counter in ("clock", "cuts", "ended", "ended_steps"):
@@ -85,7 +85,7 @@ class Bodies(Statements):
         if self.vary:
             self.line("varied = varied[tile]")
         for group in self.environment.groups:
-            names = ["f", "i", "return", "ended_return"]
+            names = ["f", "i", "return", "return_ended"]
             names += ["sum"] if group.sums else []
             names += ["max"] if group.maxima else []
             names += ["f_before", "i_before"] if self.reads_itself(group) else []
@@ -98,7 +98,7 @@ class Bodies(Statements):
 
     def phase(self, number: int, group: Group, function: Callable[..., Any], assign: str) -> None:
         self.comment(f"Phase {number}: {group.name} {function.__name__}.")
-        called = self.use(f"{group.name}_{function.__name__}", function)
+        called = self.use_function(group, function)
         self.reductions(function)
         names = arguments(function)
         if group.name in names:
@@ -160,7 +160,7 @@ class Bodies(Statements):
             with self.block(f"if truncated[{self.at}]:"):
                 for group in env.groups:
                     with each_actor(group):
-                        self.observe_actor(group, f"{group.name}_final_obs[cuts[lane]]", env_index)
+                        self.observe_actor(group, f"{group.name}_obs_final[cuts[lane]]", env_index)
                 self.barrier()
                 with self.one_thread():
                     self.line("cuts[lane] += 1")
@@ -172,7 +172,7 @@ class Bodies(Statements):
         self.barrier()
         for group in env.groups:
             with each_actor(group):
-                self.line(f"{group.name}_ended_return[actor, lane] += {group.name}_return[actor, lane]")
+                self.line(f"{group.name}_return_ended[actor, lane] += {group.name}_return[actor, lane]")
                 self.line(f"{group.name}_return[actor, lane] = 0.0")
                 self.silence(group)
                 self.reset_actor(group)
@@ -187,14 +187,14 @@ class Bodies(Statements):
                 self.observe_actor(group, f"{group.name}_obs", self.at)
             # A loop of its own: bytes side by side for an actor, which LLVM writes together.
             if group.mask:
-                called = self.use(f"{group.name}_{group.mask.__name__}", group.mask)
+                called = self.use_function(group, group.mask)
                 with self.per_actor(group), self.block(f"for k in range({group.masked_actions}):"):
                     allowed = f"{called}({self.call(group, arguments(group.mask), 0)})"
                     self.line(f"{self.entry(group, 'mask', 'k', group.masked_actions)} = {allowed}")
 
     def observe_actor(self, group: Group, array: str, at: str) -> None:
         """Write what an actor sees to its place in `array`, whose environments begin at index 0."""
-        called = self.use(f"{group.name}_{group.observe.__name__}", group.observe)
+        called = self.use_function(group, group.observe)
         names, size = arguments(group.observe), group.observation.size
         if "out" in names:
             self.line(f"place = {self.index(group, at, 0, size)}")
@@ -206,7 +206,7 @@ class Bodies(Statements):
             self.line(f"{array}[{self.index(group, at, n, size)}] = {seen}[{n}]")
 
     def reset_actor(self, group: Group) -> None:
-        called = self.use(f"{group.name}_{group.reset.__name__}", group.reset)
+        called = self.use_function(group, group.reset)
         fresh = f"{group.name}_fresh"
         self.line(f"{fresh} = {called}({self.call(group, arguments(group.reset), RESET)})")
         self.store(group, fresh)
@@ -339,7 +339,7 @@ class Bodies(Statements):
 
     def reduction_class(self, name: str, fields: tuple[str, ...]) -> str:
         """Define, once, the NamedTuple that carries the sums of a group."""
-        made = f"{name}_State"
+        made = f"{name}_Fields"
         if made not in self.functions:
             self.functions[made] = None  # defined in the source itself
             at = next(n for n, text in enumerate(self.lines) if text.startswith("LANES")) + 1
@@ -362,7 +362,8 @@ class Bodies(Statements):
     def store(self, group: Group, value: str) -> None:
         for f in group.fields:
             if not f.length:  # array fields are written in place
-                self.line(f"{self.slot(group, f, 'actor')} = {value}.{f.name}")
+                given = f"{value}.{f.name}"
+                self.line(f"{self.slot(group, f, 'actor')} = {f'np.int32({given})' if f.integer else given}")
 
     def copy_slots(self, group: Group) -> None:
         for kind in ("f", "i"):
@@ -379,11 +380,14 @@ class Bodies(Statements):
         return values[0]
 
     def scaled(self, value: str, low: float, high: float) -> str:
-        """Map the policy's -1..1 to low..high and clip; pass through where a bound is infinite."""
-        if abs(low) == float("inf") or abs(high) == float("inf"):
-            return value
-        called = self.use("to_bounds", to_bounds)
-        return f"{called}({value}, np.float32({low!r}), np.float32({high!r}))"
+        """Map the policy's -1..1 to low..high; where a bound is infinite pass the action through, clipped at a finite other one."""
+        lowest, highest = f"np.float32({low!r})", f"np.float32({high!r})"
+        bounded_below, bounded_above = low != -float("inf"), high != float("inf")
+        if bounded_below and bounded_above:
+            return f"{self.use('to_bounds', to_bounds)}({value}, {lowest}, {highest})"
+        if bounded_below:
+            return f"max({value}, {lowest})"
+        return f"min({value}, {highest})" if bounded_above else value
 
     def source(self, group: Group, purpose: int) -> str:
         """Number the actor among all actors of the environment, below the purpose: no two share a stream."""

@@ -58,7 +58,7 @@ def _check_names(function: Any) -> None:
 
 
 def _return_type(function: Any, values: list[Any]) -> Any:
-    compiled = kernels.device_function(function)
+    compiled = kernels.checked_function(function)
     signature = tuple(typeof(value) for value in values)
     try:
         compiled.compile(signature)
@@ -66,6 +66,8 @@ def _return_type(function: Any, values: list[Any]) -> Any:
         raise kernels.explain(error, [function]) from error
     except TypeError as error:  # Numba lets those of NamedTuples that are given too little or too much pass
         raise UserError(f"{place(function)} does not compile: {' '.join(str(error).split())}") from error
+    except AssertionError as error:  # and this is all it says of fields left out between others
+        raise UserError(f"{place(function)} does not compile: give every NamedTuple all its fields, defaults are not filled in") from error
     return compiled.overloads[signature].signature.return_type
 
 
@@ -86,6 +88,9 @@ def _check_reset(group: Group, function: Callable[..., Any], found: Any) -> None
 def _check_state(group: Group, function: Callable[..., Any], found: Any) -> None:
     if not isinstance(found, types.BaseNamedTuple) or found.instance_class is not group.state:
         raise UserError(f"{place(function)} must return a {group.state.__name__} as state; it returns {_described(found)}")
+    left_out = [field.name for field in group.fields][len(found) :]
+    if left_out:  # Numba takes such a State for a shorter one
+        raise UserError(f"{place(function)} must give {group.state.__name__} all its fields; it leaves out {', '.join(left_out)}")
     for field, kind in zip(group.fields, found, strict=True):
         if not field.length and not isinstance(kind, types.Number | types.Boolean):
             raise UserError(f"{place(function)} must give {group.state.__name__}.{field.name} a number; it gives {_described(kind)}")

@@ -18,6 +18,7 @@ from numba import njit
 from numba.core.cpu import CPUTargetOptions
 from numba.core.options import TargetOptions
 
+from warprun.engine import integers
 from warprun.engine.fingerprint import MISSING, Fingerprints, Unhashable, chains, closed_over, fingerprint, follow, is_jitted, is_library
 from warprun.engine.kernel_files import KernelFiles, NoFiles, notice, write_source
 from warprun.errors import UserError
@@ -39,7 +40,10 @@ CPUTargetOptions.noalias = TargetOptions.Mapping("noalias")
 # need not be counted, which costs more than what it is for.
 KERNELS: dict[str, Any] = FLAGS | {"noalias": True, "_nrt": False}
 
-_rebuilt: dict[tuple[Any, bool, str], Any] = {}
+# Called by Python, one at a time, to look for what is wrong in them: an index out of bounds raises IndexError.
+CHECKED: dict[str, Any] = FLAGS | {"boundscheck": True, "no_cfunc_wrapper": True, "_nrt": False}
+
+_rebuilt: dict[tuple[Any, Any, str, str], Any] = {}
 _being_rebuilt: set[Any] = set()
 
 
@@ -53,6 +57,11 @@ def device_function(function: Any) -> Any:
     return _rebuild(function, _inlined) if isinstance(function, types.FunctionType) else function
 
 
+def checked_function(function: types.FunctionType) -> Any:
+    """Compile as `device_function` does, with every index checked, to be called from Python."""
+    return njit(**CHECKED)(_rebuild(function, _checked).py_func)
+
+
 def merged_function(function: Any) -> Any:
     """Compile as `device_function` does, but as a part of the one place that calls it: cheaper for a function with much below it."""
     built = device_function(function)
@@ -64,12 +73,25 @@ def plain_function(function: Any) -> Any:
     return _rebuild(function, _unchanged) if isinstance(function, types.FunctionType) else function
 
 
-def _inlined(function: types.FunctionType, options: Mapping[str, Any] = INLINED) -> Any:
-    return numba.jit(**{"nopython": True, **options})(function)
+def _inlined(function: types.FunctionType, options: Mapping[str, Any]) -> Any:
+    """Compile with the options that a person has given, if any."""
+    return numba.jit(**{"nopython": True, **(options or INLINED)})(function)
 
 
-def _unchanged(function: types.FunctionType, options: Mapping[str, Any] = INLINED) -> types.FunctionType:
+def _checked(function: types.FunctionType, options: Mapping[str, Any]) -> Any:
+    return njit(**CHECKED, no_cpython_wrapper=True)(function)
+
+
+def _unchanged(function: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
     return function
+
+
+def _widening(function: types.FunctionType) -> Callable[..., Any]:
+    """Return an uncompiled function, whose globals are its own, with the integer rule of compiled ones."""
+    names = function.__globals__
+    read = {chain.name for chain in chains(function.__code__) if not chain.closure}
+    names |= {name: integers.widened_global(names[name]) for name in read & names.keys()}
+    return integers.widening(function)
 
 
 def _rebuild(value: Any, finish: Callable[..., Any], within: Fingerprints | None = None) -> Any:
@@ -80,11 +102,10 @@ def _rebuild(value: Any, finish: Callable[..., Any], within: Fingerprints | None
         parts = [_rebuild(each, finish, within) for each in value]
         return value if all(a is b for a, b in zip(parts, value, strict=True)) else _like(value, parts)
     if isinstance(value, types.FunctionType):
-        return _rebuild_function(value, finish, within or Fingerprints())
+        return _rebuild_function(value, finish, {}, within or Fingerprints())
     # One that a person has compiled keeps its options, but has what this does to floats, and no cache of its own.
     if is_jitted(value) and value._can_compile and "device" not in value.targetoptions:
-        plain = _rebuild_function(value.py_func, _unchanged, within or Fingerprints())
-        return finish(plain, value.targetoptions)
+        return _rebuild_function(value.py_func, finish, value.targetoptions, within or Fingerprints())
     return value
 
 
@@ -92,20 +113,24 @@ def _like(value: tuple[Any, ...], parts: list[Any]) -> Any:
     return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
 
 
-def _rebuild_function(function: types.FunctionType, finish: Callable[..., Any], fingerprints: Fingerprints) -> Any:
+def _rebuild_function(
+    function: types.FunctionType, finish: Callable[..., Any], options: Mapping[str, Any], fingerprints: Fingerprints
+) -> Any:
     # What a function reaches may have changed since it was rebuilt. What has no hash is rebuilt each time.
     try:
         content = fingerprints.of(function)
     except Unhashable:
         content = f"{id(fingerprints)}"
-    key = (function, finish is _unchanged, content)
+    key = (function, finish, repr(options), content)
     if key not in _rebuilt:
         code = function.__code__
         if function in _being_rebuilt:
             raise UserError(f"{code.co_filename}:{code.co_firstlineno} in {function.__name__}: functions of kernels cannot call themselves")
         _being_rebuilt.add(function)
         try:
-            _rebuilt[key] = finish(_with_parts(function, lambda value: _rebuild(value, finish, fingerprints)))
+            made = _with_parts(function, lambda value: _rebuild(value, finish, fingerprints))
+            widens = (finish is _unchanged or not COMPILES) and integers.in_environment(function)
+            _rebuilt[key] = finish(_widening(made) if widens else made, options)
         finally:
             _being_rebuilt.discard(function)
     return _rebuilt[key]
@@ -196,7 +221,7 @@ def load_module(name: str, source: str, functions: dict[str, Any], build: Callab
         key = fingerprint({"source": source, **given})[:16]
     except Unhashable as reason:
         key, kept = f"{hashlib.sha256(source.encode()).hexdigest()[:16]}-not-kept", False
-        if build is not plain_function:
+        if build in (device_function, merged_function):
             notice(f"the kernels of {name} are compiled each time, not kept: {reason}")
     else:
         kept = True
@@ -257,6 +282,8 @@ def _cause(text: str) -> str:
     calls = [line.removeprefix(">>> ") for line in lines if line.startswith(">>> ")]
     causes = [line.strip(">") for line in lines if line and not _NOISE.search(line)]
     cause = next((c for c in causes if _TELLING.search(c)), causes[0] if causes else "unknown error")
+    if "Cannot modify readonly array" in text:
+        return "tables and the arrays of a module are read-only"
     if "NRT required" in text or "array_allocate" in text or any(call.startswith(("empty(", "zeros(", "array(")) for call in calls):
         return "kernels cannot make arrays; write the numbers out, or loop over them"
     if "No implementation of function" in cause and calls:

@@ -17,7 +17,8 @@ from warprun.errors import UserError
 class Device:
     """A device and the reason for it."""
 
-    kind: Literal["cpu", "cuda", "cudasim"]
+    kind: Literal["cpu", "cuda", "cudasim", "python"]
+    """python: the kernels of the CPU, interpreted; for trials (`trial.py`), not for runs."""
     why: str
 
     @property

@@ -22,6 +22,7 @@ from warprun.engine.mlp import Network
 from warprun.engine.source import write
 from warprun.engine.statements import Target
 from warprun.engine.trajectory import Trajectory
+from warprun.engine.trial import ENVIRONMENTS, INTERPRETER, interpreted, out_of_bounds, trial_function, try_out
 from warprun.environment import Environment
 from warprun.errors import UserError
 
@@ -95,18 +96,21 @@ class Engine:
         values["p"] = typed(params)
         if tables is not None:
             tables = typed(type(tables)(*(_single_precision(v) for v in tables)))
-            values["tables"] = tables if device.kind == "cpu" else type(tables)(*(_to_device(v, device.torch) for v in tables))
+            values["tables"] = _tables_for(device, tables)
         values |= {f"{group}_exploration": numbers for group, numbers in (exploration or {}).items()}
         values["vary_bounds"] = torch.tensor(list(vary.values()), dtype=torch.float32, device=device.torch).reshape(-1, 2)
         program = write(environment, name, target, tuple(vary), auto_reset, explores)
         self._functions = [f for f in program.functions.values() if hasattr(f, "__code__")]
         globals_ = program.functions | compiler_options(device.kind)
         globals_ |= {} if tables is None else {"Tables": type(tables)}  # unused there; kernels know its fields by their numbers
-        build = kernels.plain_function if device.kind == "cudasim" else kernels.device_function
-        module = kernels.load_module(name, program.source, globals_, build)
+        build = {"cudasim": kernels.plain_function, "python": trial_function}.get(device.kind, kernels.device_function)
+        source = interpreted(program.source) if device.kind == "python" else program.source
+        module = kernels.load_module(name, source, globals_, build)
         self.source_file = module.__file__
-        if kernels.COMPILES and device.kind != "cudasim" and not kernels.is_cached(module):
-            check_functions(environment, values["p"], tables, vary)
+        if kernels.COMPILES and device.kind in ("cpu", "cuda") and not kernels.is_cached(module):
+            check_functions(environment, values["p"], None if tables is None else read_only(tables), vary)
+            plain: dict[str, Any] = {"device": INTERPRETER, "n_envs": ENVIRONMENTS, "horizon": 1, "seed": seed, "threads": 1}
+            try_out(Engine(environment, name, **plain, params=params, tables=tables, vary=vary))
             announce(f"compiling the kernels of {name} for {device.kind} (kept in {kernels.cache_root()})")
         values |= {n: kernels.own_tuple(module, f"{n}_of_kernels", values[n]) for n in ("p", "tables") if n in values}
         if target == "cpu":
@@ -213,7 +217,7 @@ class Engine:
         steps = int(self.arrays["ended_steps"].sum())
         returns = {}
         for group in self.environment.groups:
-            total = self.arrays[f"{group.name}_ended_return"]
+            total = self.arrays[f"{group.name}_return_ended"]
             returns[group.name] = float(total.double().sum()) / (count * group.size) if count else float("nan")
             total.zero_()
         self.arrays["ended"].zero_()
@@ -249,11 +253,13 @@ class Engine:
             launch()
         except refusals as error:
             raise kernels.explain(error, self._functions) from error
+        except IndexError as error:  # uncompiled; no kernel that is compiled can tell
+            raise out_of_bounds(error, self._functions) from error
 
 
 def compiler_options(device_kind: str) -> dict[str, Any]:
     """Return the globals by which a kernel module tells Numba how to compile it."""
-    if device_kind == "cpu":
+    if device_kind in ("cpu", "python"):
         return {"FLAGS": kernels.KERNELS}
     # The simulator compiles nothing and knows no inlining.
     return {"CACHE": device_kind == "cuda", "INLINED": {"device": True} | ({"forceinline": True} if device_kind == "cuda" else {})}
@@ -261,7 +267,7 @@ def compiler_options(device_kind: str) -> dict[str, Any]:
 
 def target_for(environment: Environment, device_kind: str) -> Target:
     """Return how kernels are laid out for a device."""
-    if device_kind == "cpu":
+    if device_kind in ("cpu", "python"):
         return "cpu"
     return "thread" if all(group.size == 1 for group in environment.groups) else "block"
 
@@ -279,8 +285,22 @@ def _single_precision(value: Any) -> Any:
     return np.ascontiguousarray(value, np.float32 if value.dtype == np.float64 else None)
 
 
-def _to_device(value: Any, device: torch.device) -> Any:
-    return torch.from_numpy(value).to(device) if isinstance(value, np.ndarray) else value
+def _tables_for(device: Device, tables: Any) -> Any:
+    """Return tables as kernels take them: read-only where nothing is compiled; `check_functions` has seen to what is."""
+    if device.kind == "cuda":
+        return type(tables)(*(torch.from_numpy(v).to(device.torch) if isinstance(v, np.ndarray) else v for v in tables))
+    return tables if device.kind == "cpu" and kernels.COMPILES else read_only(tables)
+
+
+def read_only(tables: Any) -> Any:
+    """Return the same tables, with arrays that cannot be written."""
+    return type(tables)(*(_guarded(v) if isinstance(v, np.ndarray) else v for v in tables))
+
+
+def _guarded(array: np.ndarray) -> np.ndarray:
+    guarded = array.view()
+    guarded.flags.writeable = False
+    return guarded
 
 
 def check_memory(

@@ -11,9 +11,12 @@ float32 = np.float32
 
 
 def to_bounds(action, low, high):
-    """Map an action in the policy's units, -1..1 and clipped there, to low..high."""
+    """Map an action in the policy's units, -1..1 and clipped there, to low..high; rounding cannot carry it out."""
     inside = min(max(action, float32(-1.0)), float32(1.0))
-    return low + (inside + float32(1.0)) * float32(0.5) * (high - low)
+    share = (inside + float32(1.0)) * float32(0.5)
+    # Not low + share (high - low): the difference of large bounds is infinite.
+    mapped = low * (float32(1.0) - share) + high * share
+    return min(max(mapped, low), high)
 
 
 def sample_choice(rng, index, logits, actor, column, first, n):

@@ -79,7 +79,7 @@ def kernel_arguments(bodies: Bodies) -> tuple[str, ...]:
     per_environment = ["clock", "cuts", "ended", "ended_steps", "terminated", "truncated"]
     per_group = []
     for group in env.groups:
-        names = ["f", "i", "return", "ended_return", "obs", "policy_output", "action", "log_prob", "reward", "final_obs"]
+        names = ["f", "i", "return", "return_ended", "obs", "policy_output", "action", "log_prob", "reward", "obs_final"]
         names += ["mask"] if group.mask else []
         names += ["sum"] if group.sums else []
         names += ["max"] if group.maxima else []

@@ -10,7 +10,7 @@ State lies in tiles [tile, slot, actor, lane]. Lanes are neighbouring environmen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -50,6 +50,15 @@ class Statements:
             unique = f"{name}{n}"
         self.functions[unique] = value
         return unique
+
+    def use_function(self, group: Group, function: Callable[..., Any]) -> str:
+        """Give the module a function of the environment and return its name, which ends as no array, scalar or local does.
+
+        Groups and functions can therefore be called anything. The names of arrays begin with a group's name and end with one of a
+        fixed set of words, none of which is the end of another.
+        """
+        written = function.__name__ if function.__name__.isidentifier() else "lambda"
+        return self.use(f"{group.name}_{written}_function", function)
 
     def line(self, text: str = "") -> None:
         self.lines.append("    " * self.depth + text if text else "")

@@ -27,7 +27,7 @@ def layout(environment: Environment, target: Target, n_envs: int, n_varied: int,
         # An array without slots would have no address to hand to a kernel.
         arrays[f"{group.name}_f"] = ((tiles, max(1, slots[False]), group.size, width), torch.float32)
         arrays[f"{group.name}_i"] = ((tiles, max(1, slots[True]), group.size, width), torch.int32)
-        for kind in ("return", "ended_return"):
+        for kind in ("return", "return_ended"):
             arrays[f"{group.name}_{kind}"] = ((tiles, group.size, width), torch.float32)
         for kind, fields in (("sum", group.sums), ("max", group.maxima)):
             if fields:
@@ -55,8 +55,8 @@ def shared_names(taken: trajectory.Trajectory) -> dict[str, torch.Tensor]:
     """Return the tensors of a trajectory by the names that kernels use, rows flat: [T], then all of a step side by side."""
     named = {"terminated": taken.terminated, "truncated": taken.truncated}
     for group_name, group in taken.groups.items():
-        for name in ("obs", "mask", "policy_output", "action", "log_prob", "reward", "final_obs"):
-            tensor = getattr(group, name)
+        arrays = {name: getattr(group, name) for name in ("obs", "mask", "policy_output", "action", "log_prob", "reward")}
+        for name, tensor in (arrays | {"obs_final": group.final_obs}).items():
             if tensor is not None:
                 # The network's outputs are written by torch and read column by column: kernels take them as they are.
                 named[f"{group_name}_{name}"] = tensor if name == "policy_output" else tensor.view(len(tensor), -1)
