@@ -13,6 +13,7 @@ from warprun.config import Config, from_dict, load_environment
 from warprun.engine.device import Device, choose
 from warprun.recording import MAX_STEPS, Player
 from warprun.records.tensorboard import write_images
+from warprun.sentinel import refuse
 
 CHUNK = 64
 """Steps between two looks at whether all episodes have ended."""
@@ -47,6 +48,7 @@ class Evaluator:
         total = {name: torch.zeros_like(length) for name in taken.groups}
         for _ in range(0, self.max_steps, taken.horizon):
             engine.collect(self.agent.act, greedy)
+            refuse(engine.wait_for_fault(), "in an evaluation ")
             ends = taken.terminated | taken.truncated
             # The step that ends an episode still counts, those after it are the next one's.
             counts = going_on & (ends.cumsum(0) - ends.long() == 0)

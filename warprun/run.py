@@ -20,8 +20,10 @@ from warprun.clock import PhaseClock
 from warprun.config import Config, to_dict
 from warprun.engine.device import choose
 from warprun.engine.engine import Engine
+from warprun.errors import TrainingFailed
 from warprun.evaluate import Evaluator
 from warprun.records.records import Records
+from warprun.sentinel import Sentinel
 
 
 @dataclass(frozen=True)
@@ -127,10 +129,10 @@ class _Run:
         except BaseException:
             self.records.close()
             raise
+        self.sentinel = Sentinel(self.engine)
         self.clock = PhaseClock(device.torch)
         self.metrics: dict[str, float] = {}
         self.stop_asked = False
-        self.diverged = False
 
     @property
     def env_steps(self) -> int:
@@ -145,6 +147,11 @@ class _Run:
                 self._save()
                 self._write_status(status)
                 self.records.finish(self._summary(), status)
+            except TrainingFailed as error:
+                failure = TrainingFailed(f"{error}; {checkpoint.newest(self.folder)}")
+                self._write_status("failed", str(failure))
+                self.records.finish(self._summary() | {"failed": str(failure)}, "failed")
+                raise failure from None
             except BaseException:
                 self._write_status("failed")
                 raise
@@ -172,14 +179,17 @@ class _Run:
         for iteration in range(iterations):
             with self.clock.phase("rollout"):
                 trajectory = engine.collect(agent.act)
+            self.sentinel.after_rollout()
             with self.clock.phase("update"):
                 losses = agent.update(trajectory, progress=iteration / iterations)
+            self.sentinel.after_update(losses)
             now = time.monotonic()
             last = iteration + 1 == iterations or now >= deadline or self.stop_asked
             evaluate = (last and not self.stop_asked) or (config.eval.every > 0 and (iteration + 1) % config.eval.every == 0)
             if evaluate:
                 with self.clock.phase("eval"):
                     played = self.evaluator.play(config.eval.greedy)
+                self.sentinel.after_evaluation(played)
                 self.metrics |= {f"eval/{name}": value for name, value in played.items()}
                 if played["return"] > self.metrics.get("eval/best_return", -math.inf):
                     self.metrics["eval/best_return"] = played["return"]
@@ -203,10 +213,6 @@ class _Run:
     def _log(self, losses: dict[str, Any], counted: tuple[int, float], evaluated: bool) -> None:
         ended = self.engine.episodes()
         values = {name: float(value) for name, value in losses.items()}
-        broken = [name for name, value in values.items() if not math.isfinite(value)]
-        if broken and not self.diverged:
-            self.diverged = True
-            self.records.message(f"{broken[0]} is not finite any more: the networks are lost; lower agent.learning_rate or look at rewards")
         # The device has been waited for, so wall-clock time is right even where kernels run on their own.
         elapsed = time.monotonic() - counted[1]
         values["perf/env_steps_per_s"] = (self.env_steps - counted[0]) / max(elapsed, 1e-9)
@@ -225,15 +231,19 @@ class _Run:
             self.records.log(self.env_steps, values | evaluation)
 
     def _save(self, keep: int | None = None, line: str = checkpoint.LAST) -> None:
+        state = self.agent.state()
+        self.sentinel.before_save(state)
         meta = {"steps": self.engine.steps, "records": self.records.mark(self.env_steps)._asdict()}
         try:
-            checkpoint.save(self.folder, self.env_steps, self.agent.state(), meta, keep or self.config.checkpoint.keep, line)
+            checkpoint.save(self.folder, self.env_steps, state, meta, keep or self.config.checkpoint.keep, line)
         except OSError as error:
             self.records.message(f"no checkpoint: {error}; training goes on, the one before is still there")
 
-    def _write_status(self, state: str) -> None:
+    def _write_status(self, state: str, reason: str | None = None) -> None:
         status = {"state": state, "started": self.started, "env_steps": self.env_steps, "wall_s": round(self.records.wall_s, 3)}
         status |= {name: self.metrics.get(f"{name}/return") for name in ("train", "eval")}
+        if reason:
+            status["reason"] = reason
         try:
             rundir.write_status(self.folder, status)
         except OSError as error:

@@ -17,6 +17,7 @@ from warprun.engine import store, trajectory
 from warprun.engine.check import check_functions
 from warprun.engine.cpu import CpuKernels
 from warprun.engine.device import Device
+from warprun.engine.faults import Arriving, Fault, first_fault
 from warprun.engine.graph import Captured
 from warprun.engine.mlp import Network
 from warprun.engine.source import write
@@ -82,6 +83,7 @@ class Engine:
         self._began = 0
         """`steps` when the last rollout began."""
         self._roll_out: Callable[[Callable[[Trajectory, int], None], bool], Any] = self.roll_out
+        self._arriving = Arriving()
         self._begins_now = True
         """Whether row 0 of the trajectory, not its last row, is what the actors see now."""
         self.trajectory: Trajectory = trajectory.allocate(environment, horizon, n_envs, device.torch)
@@ -125,7 +127,9 @@ class Engine:
         self.reset()
 
     def reset(self) -> None:
-        """Begin an episode in every environment and write its observation to row 0."""
+        """Begin an episode in every environment and write its observation to row 0; faults are forgotten."""
+        for name in ("fault", "any_fault"):
+            self.arrays[name].zero_()
         # As if the step before had ended every episode, or the step to come would begin its episodes with the same draws.
         self._run("reset", 0, self.steps - 1)
         self._begins_now = True
@@ -219,6 +223,15 @@ class Engine:
         self.arrays["ended_steps"].zero_()
         return Episodes(count, steps / count if count else float("nan"), returns)
 
+    def fault(self) -> Fault | None:
+        """Return the first fault since the last reset, as far as the host knows of it: on CUDA one comes to light a call later."""
+        found = self._arriving.exchange(self.arrays["any_fault"])
+        return None if found is None or not found.numpy()[0] else self._first_fault()
+
+    def wait_for_fault(self) -> Fault | None:
+        """Return the first fault since the last reset (waits for the device)."""
+        return self._first_fault() if self.arrays["any_fault"].item() else None
+
     def state_of(self, group_name: str) -> dict[str, torch.Tensor]:
         """Return the fields of a group's state, [N, A] each (array fields [N, A, length])."""
         return {name: slots.permute(0, 3, 2, 1).flatten(0, 1)[: self.n_envs].squeeze(-1) for name, slots in self._slots(group_name)}
@@ -231,6 +244,9 @@ class Engine:
                 padded = torch.zeros((tiles * width, actors, length), dtype=slots.dtype, device=slots.device)
                 padded[: self.n_envs] = values[name].reshape(self.n_envs, actors, length)
                 slots.copy_(padded.reshape(tiles, width, actors, length).permute(0, 3, 2, 1))
+
+    def _first_fault(self) -> Fault | None:
+        return first_fault(self.environment, self.arrays["fault"], self.steps)
 
     def _slots(self, group_name: str) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield every field with its part of the store, [tile, slot, actor, lane]."""

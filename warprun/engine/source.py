@@ -76,7 +76,7 @@ def kernel_arguments(bodies: Bodies) -> tuple[str, ...]:
         scalars.append("tables")
     if bodies.vary:
         scalars += ["varied", "vary_bounds"]
-    per_environment = ["clock", "cuts", "ended", "ended_steps", "terminated", "truncated"]
+    per_environment = ["clock", "cuts", "ended", "ended_steps", "fault", "any_fault", "terminated", "truncated"]
     per_group = []
     for group in env.groups:
         names = ["f", "i", "return", "ended_return", "obs", "policy_output", "action", "log_prob", "reward", "final_obs"]

@@ -7,6 +7,7 @@ from math import prod
 import torch
 
 from warprun.engine import trajectory
+from warprun.engine.faults import NOTED
 from warprun.engine.statements import Target, lanes
 from warprun.environment import Box, Environment, arguments
 
@@ -18,6 +19,7 @@ def layout(environment: Environment, target: Target, n_envs: int, n_varied: int,
     width = lanes(target, environment)
     tiles = -(-n_envs // width)
     arrays: Layout = dict.fromkeys(("clock", "cuts", "ended", "ended_steps"), ((tiles, width), torch.int32))
+    arrays |= {"fault": ((tiles, NOTED, width), torch.int32), "any_fault": ((1,), torch.int32)}
     if n_varied:
         arrays["varied"] = ((tiles, n_varied, width), torch.float32)
     for group in environment.groups:
