@@ -99,9 +99,3 @@ def test_who_interrupts_is_obeyed_although_the_aim_is_reached(monkeypatch, tmp_p
     with pytest.raises(KeyboardInterrupt):
         run.train(config)
     assert '"interrupted"' in (tmp_path / "run" / "status.json").read_text()
-
-
-def test_losses_that_are_not_finite_are_told(tmp_path, capsys):
-    given = ["env=cartpole", "n_envs=8", "agent=a2c", "agent.learning_rate=1e30", "total_steps=2000", "eval.every=0"]
-    run.train(compose([*given, "tuned=none", f"run_dir={tmp_path / 'run'}", "log.live=false", "log.every_s=0.01", "device=cpu"]))
-    assert capsys.readouterr().out.count("is not finite any more") == 1

@@ -5,5 +5,5 @@ class UserError(Exception):
     """What is wrong, where, and what to do, in one line; the command line exits with code 2."""
 
 
-class TrainingFailed(Exception):  # noqa: N818  what happened to the run, not to the program
+class TrainingFailed(Exception):
     """Where a run came to something that is not finite, in one line; the command line exits with code 1."""

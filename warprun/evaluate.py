@@ -63,6 +63,8 @@ class Evaluator:
         everyone = torch.stack(list(total.values())).mean(0)
         result = {"return": float(everyone.mean()), "return_std": float(everyone.std(correction=0)), "episode_length": float(length.mean())}
         result["terminated"] = float(terminated.float().mean())
+        if engine.replaces:
+            result["resets_on_nan"] = engine.replacements()
         if len(mean) > 1:
             result |= {f"{name}/return": value for name, value in mean.items()}
         return result

@@ -129,7 +129,7 @@ class _Run:
         except BaseException:
             self.records.close()
             raise
-        self.sentinel = Sentinel(self.engine)
+        self.sentinel = Sentinel(self.engine, self.records.message)
         self.clock = PhaseClock(device.torch)
         self.metrics: dict[str, float] = {}
         self.stop_asked = False
@@ -219,6 +219,7 @@ class _Run:
         for phase, spent in self.clock.read().items():
             values[f"perf/{phase}_ms"] = spent.mean_ms
             values[f"perf/{phase}_share"] = spent.total_ms / max(1e3 * elapsed, 1e-6)
+        values |= self.sentinel.metrics()
         values["train/episodes"] = ended.count
         if ended.count:
             values["train/episode_length"] = ended.mean_length

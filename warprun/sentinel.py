@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,8 +23,10 @@ class Sentinel:
     a rollout or an update did comes to light one iteration later, and before a checkpoint in any case.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, message: Callable[[str], None]) -> None:
         self.engine = engine
+        self._message = message
+        self._replaced = 0
         self._arriving = Arriving()
         self._names: list[str] = []
         """Of the metrics that are on their way."""
@@ -61,6 +63,15 @@ class Sentinel:
             if not math.isfinite(value):
                 raise TrainingFailed(f"{name} of the evaluation is {value} {self._when()}")
 
+    def metrics(self) -> dict[str, float]:
+        """Return how many environments have been replaced so far, where they may be (waits for the device); tell of the first."""
+        if not self.engine.replaces:
+            return {}
+        before, self._replaced = self._replaced, self.engine.replacements()
+        if self._replaced and not before:
+            self._message("an environment was not finite and has begun anew (env.on_nan=reset); env/resets_on_nan counts them")
+        return {"env/resets_on_nan": self._replaced}
+
     def _when(self) -> str:
         return f"after step {self.engine.steps:,} of every environment"
 
@@ -77,6 +88,8 @@ def refuse(fault: Fault | None, where: str = "") -> None:
         line += f": {ADVICE}"
     elif fault.field == "mask":
         line += ": its mask must allow one at least"
+    else:
+        line += "; env.on_nan=reset replaces such environments"
     raise TrainingFailed(line)
 
 

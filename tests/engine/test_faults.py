@@ -14,6 +14,7 @@ import torch
 from tests.engine.planted import HORIZON, PLANTED, SIMULATED, find
 from tests.engine.rollouts import CPU, ROOT, RandomPolicies, make
 from tests.environments import clockwork, flawed
+from tests.environments.flawed import MASK, OBS_INF, REWARD_NAN
 from warprun.engine.faults import Fault
 
 
@@ -104,3 +105,49 @@ def test_a_reset_is_looked_at():
     engine = make(clockwork.environment, "clockwork", n_envs=70, vary={"weight": (math.nan, math.nan)})
     fault = engine.fault()
     assert (fault.environment, fault.step, fault.field, fault.component) == (0, 0, "observation", 3)
+
+
+@pytest.mark.parametrize("flaw", [REWARD_NAN, OBS_INF, MASK], ids=["reward", "observation", "mask"])
+@pytest.mark.parametrize("actions", ["discrete", "groups"])
+def test_environments_that_went_wrong_begin_anew_and_are_counted(actions, flaw):
+    """Number, rewards, ends, draws and statistics, against a count in plain Python."""
+    if actions == "discrete" and flaw == MASK:
+        return
+    every, wrong, horizon, collects, n_envs = 7, 65, 8, 4, 70
+    params = flawed.Params(flaw, wrong, every, again=True)
+    engine = make(flawed.environment(actions), "flawed", n_envs=n_envs, horizon=horizon, params=params, replaces=True)
+    name = engine.environment.groups[0].name
+    count, lengths, returns, clock, earned = 0, [], [], [0] * n_envs, [0.0] * n_envs
+    for n in range(collects):
+        taken = engine.collect(RandomPolicies(engine))
+        reward, obs = taken.groups[name].reward.double().mean(-1), taken.groups[name].obs
+        assert all(group.obs.isfinite().all() and group.reward.isfinite().all() for group in taken.groups.values())
+        for row in range(horizon):
+            for env in range(n_envs):
+                clock[env] += 1
+                earned[env] += float(reward[row, env])
+                if env == wrong and (n * horizon + row + 1) % every == 0:
+                    count += 1
+                    assert reward[row, env] == 0.0
+                    assert taken.terminated[row, env]
+                    assert not taken.truncated[row, env]
+                    assert obs[row + 1, env, 0, 0] != obs[row, env, 0, 0]
+                elif clock[env] == 5:
+                    lengths.append(clock[env])
+                    returns.append(earned[env])
+                    assert taken.truncated[row, env]
+                else:
+                    assert not taken.truncated[row, env]
+                    assert not taken.terminated[row, env]
+                    continue
+                clock[env], earned[env] = 0, 0.0
+    assert engine.fault() is None
+    assert engine.replacements() == count == horizon * collects // every
+    ended = engine.episodes()
+    assert (ended.count, ended.mean_length) == (len(lengths), 5.0)
+    assert ended.mean_return[name] == pytest.approx(sum(returns) / len(returns), rel=1e-6)
+
+
+def test_an_environment_that_is_wrong_from_the_start_is_still_a_fault():
+    engine = make(clockwork.environment, "clockwork", n_envs=70, horizon=4, vary={"weight": (math.nan, math.nan)}, replaces=True)
+    assert engine.fault().step == 0

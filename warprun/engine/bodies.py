@@ -7,7 +7,7 @@ for every target; loops, indices and barriers are in `statements.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,8 @@ class Bodies(Statements):
     vary: tuple[str, ...]
     auto_reset: bool
     explores: bool
+    replaces: bool = False
+    """Whether an environment that is not finite ends its episode, which then does not count, and begins a new one in the same step."""
 
     def by_name(self) -> dict[str, Callable[[], None]]:
         """Return what writes each body."""
@@ -49,6 +51,9 @@ class Bodies(Statements):
             self.phase(number, group, phase.function, "+=" if group.name in rewarded else "=")
             rewarded.add(group.name)
         self.clock()
+        if self.replaces:
+            self.observe()
+            self.replace()
         if self.auto_reset:
             self.episode_ends()
         self.observe()
@@ -89,6 +94,8 @@ class Bodies(Statements):
         self.comment("This tile's part of every array.")
         for name in ("clock", "cuts", "ended", "ended_steps", "fault"):
             self.line(f"{name} = {name}[tile]")
+        if self.replaces:
+            self.line("replaced = replaced[tile]")
         if self.vary:
             self.line("varied = varied[tile]")
         for group in self.environment.groups:
@@ -175,14 +182,16 @@ class Bodies(Statements):
                 with self.one_thread():
                     self.line("cuts[lane] += 1")
         with self.one_thread():
-            self.line("ended[lane] += 1")
-            self.line("ended_steps[lane] += clock[lane]")
+            counts = " * (1 - replaced[1, lane])" if self.replaces else ""
+            self.line(f"ended[lane] += 1{counts}")
+            self.line(f"ended_steps[lane] += clock[lane]{counts}")
             self.line("clock[lane] = 0")
             self.draw_variation()
         self.barrier()
         for group in env.groups:
             with each_actor(group):
-                self.line(f"{group.name}_ended_return[actor, lane] += {group.name}_return[actor, lane]")
+                with self.block("if replaced[1, lane] == 0:") if self.replaces else nullcontext():
+                    self.line(f"{group.name}_ended_return[actor, lane] += {group.name}_return[actor, lane]")
                 self.line(f"{group.name}_return[actor, lane] = 0.0")
                 self.silence(group)
                 self.reset_actor(group)
@@ -218,6 +227,17 @@ class Bodies(Statements):
     def look_for_faults(self, fields: tuple[str, ...]) -> None:
         """Write what looks for faults in the rows of `fields`, and notes them where there are any (see `faults`)."""
         self.comment("Whether all is finite.")
+        self.check_all(fields)
+        with self.block("if not sound:"):
+            if self.target == "cpu":
+                with self.block("for lane in range(count):"):
+                    self.note(fields)
+            else:
+                with self.one_thread():
+                    self.note(fields)
+
+    def check_all(self, fields: tuple[str, ...]) -> None:
+        """Write what lets `sound` be False if anything in the rows of `fields` is wrong: in this tile, or in this environment."""
         for group in self.environment.groups:
             for field, array, width in self.numbers(group):
                 if field in fields:
@@ -227,13 +247,43 @@ class Bodies(Statements):
                     self.check_mask(group, begin, choices)
         if self.target == "block":
             self.line("sound = cuda.syncthreads_or(not sound) == 0")
+
+    def replace(self) -> None:
+        """Write what ends the episode of an environment whose rewards, observations or masks are wrong; it then begins the next one."""
+        self.comment("Environments that are not finite begin anew.")
+        given = ("reward", "observation", "mask")
+        with self.per_environment():
+            self.line("replaced[1, lane] = 0")
+        self.barrier()
+        self.check_all(given)
         with self.block("if not sound:"):
             if self.target == "cpu":
                 with self.block("for lane in range(count):"):
-                    self.note(fields)
+                    self.line("sound = True")
+                    for group in self.environment.groups:
+                        for field, array, width in self.numbers(group):
+                            if field in given:
+                                self.check(f"{group.name}_{array}, lane * {group.size * width}, {group.size * width}")
+                        for _, begin, choices in self.choices(group) if group.mask else ():
+                            first = f"lane * {group.size * group.masked_actions}"
+                            self.check_masks(group, first, f"{group.size}", begin, choices)
+                    with self.block("if not sound:"):
+                        self.line("any_over = True")
+                        self.mark_replaced(lambda group: self.block(f"for actor in range({group.size}):"))
             else:
-                with self.one_thread():
-                    self.note(fields)
+                self.mark_replaced(self.per_actor)
+            self.line("sound = True")
+        self.barrier()
+
+    def mark_replaced(self, each_actor: Callable[[Group], Any]) -> None:
+        for group in self.environment.groups:
+            with each_actor(group):
+                self.line(f"{self.entry(group, 'reward')} = 0.0")
+        with self.one_thread():
+            self.line(f"terminated[{self.at}] = True")
+            self.line(f"truncated[{self.at}] = False")
+            self.line("replaced[0, lane] += 1")
+            self.line("replaced[1, lane] = 1")
 
     def numbers(self, group: Group) -> Iterator[tuple[str, str, int]]:
         """Yield the rows that can be at fault: field, array, and numbers of an actor."""
@@ -262,12 +312,15 @@ class Bodies(Statements):
             self.check(f"{array}, {self.index(group, self.at, 0, width)}, {width}")
 
     def check_mask(self, group: Group, begin: int, choices: int) -> None:
-        called, width = self.use("all_can_act", all_can_act), group.masked_actions
         if self.target == "cpu":
-            self.line(f"sound &= {called}({group.name}_mask, 0, count * {group.size}, {width}, {begin}, {choices})")
+            self.check_masks(group, "0", f"count * {group.size}", begin, choices)
             return
         with self.per_actor(group):
-            self.line(f"sound &= {called}({group.name}_mask, {self.index(group, self.at, 0, width)}, 1, {width}, {begin}, {choices})")
+            self.check_masks(group, self.index(group, self.at, 0, group.masked_actions), "1", begin, choices)
+
+    def check_masks(self, group: Group, first: str, actors: str, begin: int, choices: int) -> None:
+        called = self.use("all_can_act", all_can_act)
+        self.line(f"sound &= {called}({group.name}_mask, {first}, {actors}, {group.masked_actions}, {begin}, {choices})")
 
     def note(self, fields: tuple[str, ...]) -> None:
         """Write what notes the first fault of an environment, the fields in their order."""

@@ -47,8 +47,9 @@ class Engine:
     `params` is a NamedTuple of numbers, `tables` one of numpy arrays and numbers (or None); `vary` maps parameters to (low, high), from
     which every environment draws them anew for every episode. `exploration` is for policies that give the values of choices, or real
     actions, and not distributions: per group the numbers by which actions are then drawn, [3] float32 on the device, read at each step
-    (the share of actions that are uniform, and standard deviation and reversion of the noise, see `sampling.explore_real`). `announce`
-    is told, in a line, when kernels have to be compiled.
+    (the share of actions that are uniform, and standard deviation and reversion of the noise, see `sampling.explore_real`). `replaces`:
+    an environment whose reward, observation or mask is wrong earns nothing for that step, terminates, and begins anew. `announce` is
+    told, in a line, when kernels have to be compiled.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Engine:
         threads: int | None = None,
         auto_reset: bool = True,
         exploration: Mapping[str, torch.Tensor] | None = None,
+        replaces: bool = False,
         announce: Callable[[str], None] = lambda line: None,
     ) -> None:
         vary = vary or {}
@@ -75,6 +77,7 @@ class Engine:
             raise UserError(f"device=cudasim takes at most {SIMULATOR_LIMIT} environments, it is slow; n_envs={n_envs}")
         check_memory(environment, target, device, n_envs, horizon, len(vary), explores)
         self.environment = environment
+        self.replaces = replaces
         self.device = device
         self.n_envs = n_envs
         self.steps = 0
@@ -87,7 +90,7 @@ class Engine:
         self._begins_now = True
         """Whether row 0 of the trajectory, not its last row, is what the actors see now."""
         self.trajectory: Trajectory = trajectory.allocate(environment, horizon, n_envs, device.torch)
-        self.arrays = store.allocate(store.layout(environment, target, n_envs, len(vary), explores), device.torch)
+        self.arrays = store.allocate(store.layout(environment, target, n_envs, len(vary), explores, replaces), device.torch)
         self.params = params
         self.tables = tables
         values: dict[str, Any] = self.arrays | store.shared_names(self.trajectory)
@@ -100,7 +103,7 @@ class Engine:
             values["tables"] = tables if device.kind == "cpu" else type(tables)(*(_to_device(v, device.torch) for v in tables))
         values |= {f"{group}_exploration": numbers for group, numbers in (exploration or {}).items()}
         values["vary_bounds"] = torch.tensor(list(vary.values()), dtype=torch.float32, device=device.torch).reshape(-1, 2)
-        program = write(environment, name, target, tuple(vary), auto_reset, explores)
+        program = write(environment, name, target, tuple(vary), auto_reset, explores, replaces)
         self._functions = [f for f in program.functions.values() if hasattr(f, "__code__")]
         globals_ = program.functions | compiler_options(device.kind)
         globals_ |= {} if tables is None else {"Tables": type(tables)}  # unused there; kernels know its fields by their numbers
@@ -128,7 +131,7 @@ class Engine:
 
     def reset(self) -> None:
         """Begin an episode in every environment and write its observation to row 0; faults are forgotten."""
-        for name in ("fault", "any_fault"):
+        for name in ("fault", "any_fault", *(["replaced"] if self.replaces else [])):
             self.arrays[name].zero_()
         # As if the step before had ended every episode, or the step to come would begin its episodes with the same draws.
         self._run("reset", 0, self.steps - 1)
@@ -244,6 +247,10 @@ class Engine:
                 padded = torch.zeros((tiles * width, actors, length), dtype=slots.dtype, device=slots.device)
                 padded[: self.n_envs] = values[name].reshape(self.n_envs, actors, length)
                 slots.copy_(padded.reshape(tiles, width, actors, length).permute(0, 3, 2, 1))
+
+    def replacements(self) -> int:
+        """Return how many environments were replaced since the last reset (waits for the device)."""
+        return int(self.arrays["replaced"][:, 0].sum()) if self.replaces else 0
 
     def _first_fault(self) -> Fault | None:
         return first_fault(self.environment, self.arrays["fault"], self.steps)
