@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from warprun import checkpoint, cli, rundir
+from warprun import checkpoint, cli, rundir, sweep
 from warprun.compose import compose
 from warprun.errors import TrainingFailed, UserError
 from warprun.run import train
@@ -107,8 +107,8 @@ def test_a_planted_fault_ends_the_run(home, capsys, case):
 @pytest.mark.parametrize("fused", [True, False])
 def test_networks_that_are_lost_end_the_run(home, capsys, agent, fused):
     """A learning rate that throws the parameters out of float32."""
-    given = ["env=pendulum", f"agent={agent}", "agent.learning_rate=1e38", "tuned=none", f"engine.fused={fused}", "agent.max_grad_norm=null"]
-    assert cli.run([*given, *ON_POLICY, *SMALL, "run_dir=run"]) == cli.FAILED
+    given = ["env=pendulum", f"agent={agent}", "agent.learning_rate=1e39", "agent.max_grad_norm=null", "tuned=none"]
+    assert cli.run([*given, f"engine.fused={fused}", *ON_POLICY, *SMALL, "run_dir=run"]) == cli.FAILED
     said = capsys.readouterr().err
     assert "the networks are lost" in said
     assert "there is no checkpoint yet" in said
@@ -118,7 +118,7 @@ def test_networks_that_are_lost_end_the_run(home, capsys, agent, fused):
 
 def test_the_last_checkpoint_is_looked_at(home, capsys):
     """The parameters go with the very last update, which no rollout follows."""
-    given = ["env=pendulum", "agent=a2c", "agent.learning_rate=1e38", "agent.max_grad_norm=null", "tuned=none", "eval.episodes=1"]
+    given = ["env=pendulum", "agent=a2c", "agent.learning_rate=1e39", "agent.max_grad_norm=null", "tuned=none", "eval.episodes=1"]
     assert cli.run([*given, *SMALL, "agent.horizon=4", "agent.network.hidden=[8]", "total_steps=32", "run_dir=run"]) == cli.FAILED
     assert left(home)[0]["state"] == "failed"
     assert not list((home / "run").glob("*/*.ckpt"))
@@ -136,7 +136,7 @@ def test_environments_can_be_replaced_instead(home, capsys):
 
 
 def test_a_word_that_is_none_of_the_two_is_refused(home):
-    with pytest.raises(UserError, match="env.on_nan=rest is not one of stop, reset; did you mean 'reset'"):
+    with pytest.raises(UserError, match="on_nan=rest is not one of stop, reset; did you mean 'reset'"):
         compose(["env=flawed", "env.on_nan=rest"])
 
 
@@ -161,6 +161,15 @@ class Calm:
 def test_losses_and_gradients_are_looked_at(metrics, said):
     with pytest.raises(TrainingFailed, match=said):
         Sentinel(Calm(), print).after_update(metrics)
+
+
+def test_a_state_that_is_lost_is_not_saved():
+    with pytest.raises(TrainingFailed, match="parameters of group miners are not finite"):
+        Sentinel(Calm(), print).before_save({"updates": torch.tensor(3), "miners/parameters": torch.tensor([1.0, math.nan])})
+
+
+def test_a_sweep_tells_the_line_as_it_is():
+    assert sweep.one_line(TrainingFailed("environment 3 gave a reward of nan")) == "environment 3 gave a reward of nan"
 
 
 def test_what_may_be_infinite_is_left_alone():

@@ -28,8 +28,6 @@ class Sentinel:
         self._message = message
         self._replaced = 0
         self._arriving = Arriving()
-        self._names: list[str] = []
-        """Of the metrics that are on their way."""
 
     def after_rollout(self) -> None:
         """Look at what the environments gave and what the policies answered."""
@@ -38,12 +36,10 @@ class Sentinel:
     def after_update(self, metrics: Mapping[str, Any]) -> None:
         """Look at the losses and gradients, `loss/...`, of an update."""
         watched = {name: value for name, value in metrics.items() if name.startswith("loss/") and not name.endswith(UNBOUNDED)}
-        on_device = [value for value in watched.values() if isinstance(value, torch.Tensor) and value.device.type == "cuda"]
+        on_device = {name: value for name, value in watched.items() if isinstance(value, torch.Tensor) and value.device.type == "cuda"}
         if on_device:
-            names = self._names
-            arrived = self._arriving.exchange(torch.stack([value.detach().float() for value in on_device]))
-            self._names = [name for name, value in watched.items() if any(value is other for other in on_device)]
-            watched = {} if arrived is None else dict(zip(names, arrived.tolist(), strict=True))
+            arrived = self._arriving.exchange(torch.stack([value.detach().float() for value in on_device.values()]), tuple(on_device))
+            watched = {} if arrived is None else dict(zip(arrived[1], arrived[0].tolist(), strict=True))
         for name, value in watched.items():
             if not math.isfinite(value):
                 refuse(self.engine.wait_for_fault())

@@ -229,7 +229,7 @@ class Engine:
     def fault(self) -> Fault | None:
         """Return the first fault since the last reset, as far as the host knows of it: on CUDA one comes to light a call later."""
         found = self._arriving.exchange(self.arrays["any_fault"])
-        return None if found is None or not found.numpy()[0] else self._first_fault()
+        return None if found is None or not found[0].numpy()[0] else self._first_fault()
 
     def wait_for_fault(self) -> Fault | None:
         """Return the first fault since the last reset (waits for the device)."""

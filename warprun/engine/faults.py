@@ -77,22 +77,23 @@ def first_fault(environment: Environment, noted: torch.Tensor, steps: int) -> Fa
 
 
 class Arriving:
-    """A small tensor of the device on its way to the host, which does not wait for it."""
+    """Small tensors of the device on their way to the host, which does not wait for them; one at a time."""
 
     def __init__(self) -> None:
         self._sent: torch.Tensor | None = None
+        self._names: tuple[str, ...] = ()
         self._event: torch.cuda.Event | None = None
 
-    def exchange(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Send `tensor`, and return it as it was when it was sent last, if it has arrived: on CPU at once."""
+    def exchange(self, tensor: torch.Tensor, names: tuple[str, ...] = ()) -> tuple[torch.Tensor, tuple[str, ...]] | None:
+        """Send `tensor`, and return the one before, with the names that it had, if it has arrived; on CPU return `tensor` itself."""
         if tensor.device.type != "cuda":
-            return tensor
+            return tensor, names
         if self._event is not None and not self._event.query():
             return None
-        arrived = None if self._sent is None else self._sent.clone()
-        if self._sent is None:
-            self._sent = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        arrived = None if self._sent is None else (self._sent, self._names)
+        self._sent = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         self._sent.copy_(tensor, non_blocking=True)
+        self._names = names
         self._event = torch.cuda.Event()
         self._event.record()
         return arrived
