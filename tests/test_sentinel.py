@@ -43,7 +43,8 @@ def left(home):
         raise AssertionError(f"{word} is no JSON")
 
     status = json.loads((home / "run" / "status.json").read_text(), parse_constant=refuse)
-    for row in (home / "run" / "metrics.jsonl").read_text().splitlines():
+    metrics = home / "run" / "metrics.jsonl"  # a run that ends within a second has none
+    for row in metrics.read_text().splitlines() if metrics.exists() else ():
         json.loads(row, parse_constant=refuse)
     saved = []
     for line in (checkpoint.LAST, checkpoint.BEST):

@@ -246,7 +246,7 @@ class Bodies(Statements):
                 for _, begin, choices in self.choices(group):
                     self.check_mask(group, begin, choices)
         if self.target == "block":
-            self.line("sound = cuda.syncthreads_or(not sound) == 0")
+            self.line("sound = cuda.syncthreads_or(np.int32(0 if sound else 1)) == 0")
 
     def replace(self) -> None:
         """Write what ends the episode of an environment whose rewards, observations or masks are wrong; it then begins the next one."""
