@@ -85,9 +85,9 @@ def test_without_a_time_limit_episodes_are_cut_where_it_says_and_that_is_told():
 
 
 def test_several_groups_have_no_common_return():
-    one = Evaluation(100, {"agent": 3.0}, {"agent": 2.0}, 5.0, 1.0, None).metrics()
+    one = Evaluation(100, {"agent": 3.0}, {"agent": 2.0}, 5.0, 1.0, None, None).metrics()
     assert one == {"return": 3.0, "return_stderr": 0.2, "return_std": 2.0, "episode_length": 5.0, "terminated": 1.0, "episodes": 100}
-    two = Evaluation(1, {"a": 627.0, "b": 443.0}, {"a": math.nan, "b": math.nan}, 5.0, 1.0, None).metrics()
+    two = Evaluation(1, {"a": 627.0, "b": 443.0}, {"a": math.nan, "b": math.nan}, 5.0, 1.0, None, None).metrics()
     assert two == {"a/return": 627.0, "b/return": 443.0, "episode_length": 5.0, "terminated": 1.0, "episodes": 1}
 
 

@@ -44,6 +44,7 @@ def make_engine(
         announce=announce,
         auto_reset=auto_reset,
         exploration=exploration,
+        replaces=config.env.on_nan == "reset" and auto_reset,
     )
 
 

@@ -101,6 +101,12 @@ def load(folder: Path, line: str = LAST) -> Loaded:
     raise UserError(f"no usable checkpoint in {home}: {problem}")
 
 
+def newest(folder: Path, line: str = LAST) -> str:
+    """Say which checkpoint of a run is the newest."""
+    candidates = _candidates(folder / line) if (folder / line).is_dir() else []
+    return f"the last good checkpoint is {candidates[0][0]}" if candidates else "there is no checkpoint yet"
+
+
 def _candidates(home: Path) -> list[tuple[Path, Entry | None]]:
     """Files to try, newest first; without an entry where the manifest is lost, and then the checksums within the files must do."""
     try:

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warprun.errors import UserError
+from warprun.errors import TrainingFailed, UserError
 from warprun.registry import nearest, options
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ def run(arguments: Sequence[str]) -> int:
         return _dispatch(list(arguments))
     except UserError as error:
         return _fail(str(error), USER_ERROR, show_traceback)
+    except TrainingFailed as error:
+        return _fail(str(error), FAILED, show_traceback)
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED, show_traceback)
     except Exception as error:

@@ -21,6 +21,8 @@ from warprun.environment import Box, Discrete, Environment, MultiDiscrete
 from warprun.errors import UserError
 from warprun.registry import import_environment, nearest
 
+ON_NAN = ("stop", "reset")
+
 
 @dataclass
 class EnvConfig:
@@ -32,6 +34,8 @@ class EnvConfig:
     """Steps after which an episode is truncated, instead of the environment's own limit."""
     solved_at: float | None = None
     """Mean return of fresh episodes from which the environment counts as solved; null: never."""
+    on_nan: str = "stop"
+    """Where an environment gives NaN, infinity or a mask that allows nothing: stop (the run fails), or reset it, and count it."""
     params: dict[str, Any] = field(default_factory=dict)
     """Parameters that differ from the environment's defaults: env.params.NAME=value."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -217,6 +221,8 @@ def bytes_per_env(environment: Environment, horizon: int) -> int:
 
 def _check_values(config: Config) -> None:
     _require(config.device in DEVICES, f"device={config.device} is not one of {', '.join(DEVICES)}{nearest(config.device, DEVICES)}")
+    on_nan = config.env.on_nan
+    _require(on_nan in ON_NAN, f"env.on_nan={on_nan} is not one of {', '.join(ON_NAN)}{nearest(on_nan, ON_NAN)}")
     _require(0 <= config.seed < 2**64, f"seed={config.seed} must be from 0 to 2^64 - 1")
     at_least_one = {
         "n_envs": config.n_envs,

@@ -16,6 +16,7 @@ from warprun.engine.device import Device, choose
 from warprun.recording import Player
 from warprun.records.tensorboard import write_images
 from warprun.seeds import derived_seed
+from warprun.sentinel import refuse
 
 CHUNK = 64
 """Steps between two looks at whether all episodes have ended."""
@@ -36,6 +37,8 @@ class Evaluation:
     """Share of the episodes that terminated, and did not run into the time limit."""
     unfinished: int | None
     """Episodes that were cut after `eval.max_steps` steps, with the rewards up to there; None where a time limit ends them all."""
+    resets_on_nan: int | None
+    """Environments that were replaced, whose episodes count up to there; None where none may be."""
 
     def stderr(self, group: str) -> float:
         """Return the standard error of a group's mean return; NaN for one episode."""
@@ -50,7 +53,8 @@ class Evaluation:
             if self.episodes > 1:
                 found |= {f"{part}return_stderr": self.stderr(group), f"{part}return_std": self.std_return[group]}
         found |= {"episode_length": self.mean_length, "terminated": self.terminated, "episodes": self.episodes}
-        return found if self.unfinished is None else found | {"unfinished": self.unfinished}
+        optional = {"unfinished": self.unfinished, "resets_on_nan": self.resets_on_nan}
+        return found | {name: count for name, count in optional.items() if count is not None}
 
 
 class Evaluator:
@@ -76,6 +80,7 @@ class Evaluator:
         row = torch.arange(taken.horizon, device=engine.device.torch)[:, None]
         for first in range(0, self.max_steps, taken.horizon):
             engine.collect(self.agent.act, greedy)
+            refuse(engine.wait_for_fault(), "in an evaluation ")
             ends = taken.terminated | taken.truncated
             # The step that ends an episode still counts, those after it are the next one's.
             counts = going_on & (ends.cumsum(0) - ends.long() == 0) & (row < self.max_steps - first)
@@ -93,6 +98,7 @@ class Evaluator:
             float(length.mean()),
             float(terminated.float().mean()),
             int(going_on.sum()) if self.endless else None,
+            engine.replacements() if engine.replaces else None,
         )
 
 

@@ -21,9 +21,11 @@ from warprun.compose import note_on_tuned
 from warprun.config import Config, to_dict
 from warprun.engine.device import choose
 from warprun.engine.engine import Engine
+from warprun.errors import TrainingFailed
 from warprun.evaluate import Evaluator
 from warprun.records.records import Records
 from warprun.seeds import derived_seed
+from warprun.sentinel import Sentinel
 from warprun.summary import summarize
 
 MUCH_CLIPPED = 0.01
@@ -173,13 +175,13 @@ class _Run:
         """Name, below `train/` and `eval/`, of the return that decides what is best and what is solved."""
         self.judge: Evaluator | None = None
         """Plays the evaluation that is reported; made when it is first needed."""
+        self.sentinel = Sentinel(self.engine, self.records.message)
         self.clock = PhaseClock(self.device.torch)
         self.metrics: dict[str, float] = {}
         self.history: list[dict[str, float]] = []
         """Every record, for what is said of the curves at the end."""
         self.solved = False
         self.stop_asked = False
-        self.diverged = False
         self.announced = False
         self.clipping_told = False
 
@@ -196,6 +198,11 @@ class _Run:
                 self._save()
                 self._write_status(status)
                 self.records.finish(self._summary(), status)
+            except TrainingFailed as error:
+                failure = TrainingFailed(f"{error}; {checkpoint.newest(self.folder)}")
+                self._write_status("failed", str(failure))
+                self.records.finish(self._summary() | {"failed": str(failure)}, "failed")
+                raise failure from None
             except BaseException:
                 self._write_status("failed")
                 raise
@@ -227,8 +234,10 @@ class _Run:
             began = now
             with self.clock.phase("rollout"):
                 trajectory = engine.collect(agent.act)
+            self.sentinel.after_rollout()
             with self.clock.phase("update"):
                 losses = agent.update(trajectory, progress=now.progress)
+            self.sentinel.after_update(losses)
             now = limits.moment(self.records.wall_s, self.env_steps, now.iterations + 1)
             if now.iterations == 1:
                 # The first one compiles what an update needs: that is no part of the schedules, nor a sign of how long others take.
@@ -264,6 +273,7 @@ class _Run:
             if confirms:
                 self.judge = self.judge or self._evaluator(config.eval.episodes_at_end, "final evaluation")
                 found = self.judge.play(config.eval.greedy).metrics()
+        self.sentinel.after_evaluation(found)
         lowest = found[self.returns] - 2.0 * found.get(f"{self.returns}_stderr", 0.0)
         self.solved = confirms and seems_solved and bar is not None and lowest >= bar
         self.metrics |= {f"eval/{name}": value for name, value in found.items()}
@@ -287,10 +297,6 @@ class _Run:
     def _log(self, losses: dict[str, Any], now: Moment, before: Moment, evaluated: bool) -> None:
         ended = self.engine.episodes()
         values = {name: float(value) for name, value in (losses | self.agent.diagnostics(self.engine.trajectory)).items()}
-        broken = [name for name, value in values.items() if not math.isfinite(value)]
-        if broken and not self.diverged:
-            self.diverged = True
-            self.records.message(f"{broken[0]} is not finite any more: the networks are lost; lower agent.learning_rate or look at rewards")
         clipped = [name for name, value in values.items() if name.endswith("clipped_share") and value > MUCH_CLIPPED]
         if clipped and not self.clipping_told:
             self.clipping_told = True
@@ -302,6 +308,7 @@ class _Run:
         for phase, spent in self.clock.read().items():
             values[f"perf/{phase}_ms"] = spent.mean_ms
             values[f"perf/{phase}_share"] = spent.total_ms / max(1e3 * elapsed, 1e-6)
+        values |= self.sentinel.metrics()
         values |= {"train/progress": now.progress, "train/episodes": ended.count}
         if ended.count:
             values["train/episode_length"] = ended.mean_length
@@ -314,16 +321,20 @@ class _Run:
             self.records.log(self.env_steps, values | evaluation)
 
     def _save(self, keep: int | None = None, line: str = checkpoint.LAST) -> None:
+        state = self.agent.state()
+        self.sentinel.before_save(state)
         evaluation = {name: self.metrics[f"eval/{name}"] for name in (self.returns,) if f"eval/{name}" in self.metrics}
         meta = {"steps": self.engine.steps, "records": self.records.mark(self.env_steps)._asdict(), "evaluation": evaluation}
         try:
-            checkpoint.save(self.folder, self.env_steps, self.agent.state(), meta, keep or self.config.checkpoint.keep, line)
+            checkpoint.save(self.folder, self.env_steps, state, meta, keep or self.config.checkpoint.keep, line)
         except OSError as error:
             self.records.message(f"no checkpoint: {error}; training goes on, the one before is still there")
 
-    def _write_status(self, state: str) -> None:
+    def _write_status(self, state: str, reason: str | None = None) -> None:
         status = {"state": state, "started": self.started, "env_steps": self.env_steps, "wall_s": round(self.records.wall_s, 3)}
         status |= {name: self.metrics.get(f"{name}/{self.returns}") for name in ("train", "eval")}
+        if reason:
+            status["reason"] = reason
         try:
             rundir.write_status(self.folder, status)
         except OSError as error:

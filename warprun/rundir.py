@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import re
@@ -153,7 +154,16 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    write_atomic(path, json.dumps(content, indent=2, default=str).encode() + b"\n")
+    write_atomic(path, json.dumps(_finite(content), indent=2, default=str, allow_nan=False).encode() + b"\n")
+
+
+def _finite(value: Any) -> Any:
+    """Return `value` with None for NaN and infinity, which JSON lacks."""
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _sync_folder(folder: Path) -> None:

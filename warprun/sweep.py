@@ -22,7 +22,7 @@ from rich.table import Table
 from warprun.compose import VERSION_BASE, build, check_tuned, explain, register, rewrite
 from warprun.config import Config, check
 from warprun.devices import prepare
-from warprun.errors import UserError
+from warprun.errors import TrainingFailed, UserError
 from warprun.registry import CONF
 
 INTERRUPTED = "interrupted"
@@ -152,9 +152,9 @@ def _return(result: Result) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Say what happened in one line: a UserError's own words, or the type and the words of anything else."""
+    """Say what happened in one line: the words of our own errors, or the type and the words of anything else."""
     words = " ".join(str(error).split())
-    return words if isinstance(error, UserError) else f"{type(error).__name__}: {words}"
+    return words if isinstance(error, UserError | TrainingFailed) else f"{type(error).__name__}: {words}"
 
 
 def _multirun(arguments: Sequence[str], task: Callable[[DictConfig], Any]) -> None:

@@ -17,6 +17,7 @@ from warprun.engine import store, trajectory
 from warprun.engine.check import check_functions
 from warprun.engine.cpu import CpuKernels
 from warprun.engine.device import Device
+from warprun.engine.faults import Arriving, Fault, first_fault
 from warprun.engine.graph import Captured
 from warprun.engine.mlp import Network
 from warprun.engine.source import write
@@ -47,8 +48,9 @@ class Engine:
     `params` is a NamedTuple of numbers, `tables` one of numpy arrays and numbers (or None); `vary` maps parameters to (low, high), from
     which every environment draws them anew for every episode. `exploration` is for policies that give the values of choices, or real
     actions, and not distributions: per group the numbers by which actions are then drawn, [3] float32 on the device, read at each step
-    (the share of actions that are uniform, and standard deviation and reversion of the noise, see `sampling.explore_real`). `announce`
-    is told, in a line, when kernels have to be compiled.
+    (the share of actions that are uniform, and standard deviation and reversion of the noise, see `sampling.explore_real`). `replaces`:
+    an environment whose reward, observation or mask is wrong earns nothing for that step, terminates, and begins anew. `announce` is
+    told, in a line, when kernels have to be compiled.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Engine:
         threads: int | None = None,
         auto_reset: bool = True,
         exploration: Mapping[str, torch.Tensor] | None = None,
+        replaces: bool = False,
         announce: Callable[[str], None] = lambda line: None,
     ) -> None:
         vary = vary or {}
@@ -75,6 +78,7 @@ class Engine:
             raise UserError(f"device=cudasim takes at most {SIMULATOR_LIMIT} environments, it is slow; n_envs={n_envs}")
         check_memory(environment, target, device, n_envs, horizon, len(vary), explores)
         self.environment = environment
+        self.replaces = replaces
         self.device = device
         self.n_envs = n_envs
         self.steps = 0
@@ -83,10 +87,11 @@ class Engine:
         self._began = 0
         """`steps` when the last rollout began."""
         self._roll_out: Callable[[Callable[[Trajectory, int], None], bool], Any] = self.roll_out
+        self._arriving = Arriving()
         self._begins_now = True
         """Whether row 0 of the trajectory, not its last row, is what the actors see now."""
         self.trajectory: Trajectory = trajectory.allocate(environment, horizon, n_envs, device.torch)
-        self.arrays = store.allocate(store.layout(environment, target, n_envs, len(vary), explores), device.torch)
+        self.arrays = store.allocate(store.layout(environment, target, n_envs, len(vary), explores, replaces), device.torch)
         self.params = params
         self.tables = tables
         values: dict[str, Any] = self.arrays | store.shared_names(self.trajectory)
@@ -99,7 +104,7 @@ class Engine:
             values["tables"] = _tables_for(device, tables)
         values |= {f"{group}_exploration": numbers for group, numbers in (exploration or {}).items()}
         values["vary_bounds"] = torch.tensor(list(vary.values()), dtype=torch.float32, device=device.torch).reshape(-1, 2)
-        program = write(environment, name, target, tuple(vary), auto_reset, explores)
+        program = write(environment, name, target, tuple(vary), auto_reset, explores, replaces)
         self._functions = [f for f in program.functions.values() if hasattr(f, "__code__")]
         globals_ = program.functions | compiler_options(device.kind)
         globals_ |= {} if tables is None else {"Tables": type(tables)}  # unused there; kernels know its fields by their numbers
@@ -130,7 +135,9 @@ class Engine:
         self.reset()
 
     def reset(self) -> None:
-        """Begin an episode in every environment and write its observation to row 0."""
+        """Begin an episode in every environment and write its observation to row 0; faults are forgotten."""
+        for name in ("fault", "any_fault", *(["replaced"] if self.replaces else [])):
+            self.arrays[name].zero_()
         # As if the step before had ended every episode, or the step to come would begin its episodes with the same draws.
         self._run("reset", 0, self.steps - 1)
         self._begins_now = True
@@ -224,6 +231,15 @@ class Engine:
         self.arrays["ended_steps"].zero_()
         return Episodes(count, steps / count if count else float("nan"), returns)
 
+    def fault(self) -> Fault | None:
+        """Return the first fault since the last reset, as far as the host knows of it: on CUDA one comes to light a call later."""
+        found = self._arriving.exchange(self.arrays["any_fault"])
+        return None if found is None or not found[0].numpy()[0] else self._first_fault()
+
+    def wait_for_fault(self) -> Fault | None:
+        """Return the first fault since the last reset (waits for the device)."""
+        return self._first_fault() if self.arrays["any_fault"].item() else None
+
     def state_of(self, group_name: str) -> dict[str, torch.Tensor]:
         """Return the fields of a group's state, [N, A] each (array fields [N, A, length])."""
         return {name: slots.permute(0, 3, 2, 1).flatten(0, 1)[: self.n_envs].squeeze(-1) for name, slots in self._slots(group_name)}
@@ -236,6 +252,13 @@ class Engine:
                 padded = torch.zeros((tiles * width, actors, length), dtype=slots.dtype, device=slots.device)
                 padded[: self.n_envs] = values[name].reshape(self.n_envs, actors, length)
                 slots.copy_(padded.reshape(tiles, width, actors, length).permute(0, 3, 2, 1))
+
+    def replacements(self) -> int:
+        """Return how many environments were replaced since the last reset (waits for the device)."""
+        return int(self.arrays["replaced"][:, 0].sum()) if self.replaces else 0
+
+    def _first_fault(self) -> Fault | None:
+        return first_fault(self.environment, self.arrays["fault"], self.steps)
 
     def _slots(self, group_name: str) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield every field with its part of the store, [tile, slot, actor, lane]."""

@@ -93,7 +93,10 @@ def explore_real(rng, index, mean, noise, exploration):
     section 7).
     """
     noise = (float32(1.0) - exploration[2]) * noise + exploration[1] * normal(rng, 2 * index + 1)
-    action = min(max(mean + noise, float32(-1.0)), float32(1.0))
+    action = mean + noise
+    # Not min and max, which on some targets make a number of NaN: what a policy has lost must show.
+    action = float32(-1.0) if action < float32(-1.0) else action
+    action = float32(1.0) if action > float32(1.0) else action
     anything = uniform(rng, 4 * index + 1, -1.0, 1.0)
     return anything if uniform(rng, 4 * index, 0.0, 1.0) < exploration[0] else action, noise
 

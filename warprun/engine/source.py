@@ -33,14 +33,21 @@ class Program:
 
 
 def write(
-    environment: Environment, name: str, target: Target, vary: tuple[str, ...], auto_reset: bool = True, explores: bool = False
+    environment: Environment,
+    name: str,
+    target: Target,
+    vary: tuple[str, ...],
+    auto_reset: bool = True,
+    explores: bool = False,
+    replaces: bool = False,
 ) -> Program:
     """Write the kernels of `environment` for `target`; the parameters in `vary` differ between environments.
 
     Without `auto_reset` an environment whose episode has ended stays in its final state, to be looked at. Where policies explore,
     they give the values of choices or real actions, not distributions, and `sample` adds the randomness.
+    `replaces`: an environment that is not finite begins anew.
     """
-    bodies = Bodies(environment, target, vary, auto_reset, explores)
+    bodies = Bodies(environment, target, vary, auto_reset, explores, replaces)
     module = (_CpuModule if target == "cpu" else _CudaModule)(bodies)
     head(bodies, name)
     for kernel, body in bodies.by_name().items():
@@ -76,7 +83,8 @@ def kernel_arguments(bodies: Bodies) -> tuple[str, ...]:
         scalars.append("tables")
     if bodies.vary:
         scalars += ["varied", "vary_bounds"]
-    per_environment = ["clock", "cuts", "ended", "ended_steps", "terminated", "truncated"]
+    per_environment = ["clock", "cuts", "ended", "ended_steps", "fault", "any_fault", "terminated", "truncated"]
+    per_environment += ["replaced"] if bodies.replaces else []
     per_group = []
     for group in env.groups:
         names = ["f", "i", "return", "return_ended", "obs", "policy_output", "action", "log_prob", "reward", "obs_final"]

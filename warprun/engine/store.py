@@ -7,17 +7,21 @@ from math import prod
 import torch
 
 from warprun.engine import trajectory
+from warprun.engine.faults import NOTED
 from warprun.engine.statements import Target, lanes
 from warprun.environment import Box, Environment, arguments
 
 Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 
-def layout(environment: Environment, target: Target, n_envs: int, n_varied: int, explores: bool = False) -> Layout:
+def layout(environment: Environment, target: Target, n_envs: int, n_varied: int, explores: bool = False, replaces: bool = False) -> Layout:
     """Return shape and dtype of the arrays that only the engine sees; environments lie in tiles [tile, slot, actor, lane]."""
     width = lanes(target, environment)
     tiles = -(-n_envs // width)
     arrays: Layout = dict.fromkeys(("clock", "cuts", "ended", "ended_steps"), ((tiles, width), torch.int32))
+    arrays |= {"fault": ((tiles, NOTED, width), torch.int32), "any_fault": ((1,), torch.int32)}
+    if replaces:  # how often, and whether in this step
+        arrays["replaced"] = ((tiles, 2, width), torch.int32)
     if n_varied:
         arrays["varied"] = ((tiles, n_varied, width), torch.float32)
     for group in environment.groups:
