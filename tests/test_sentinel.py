@@ -16,7 +16,7 @@ from warprun.run import train
 from warprun.sentinel import Sentinel
 
 ENVIRONMENT = Path(__file__).parent / "environments" / "flawed.py"
-SMALL = ["n_envs=8", "concurrency.threads=1", "device=cpu", "eval.every=0", "eval.episodes=2", "log.tensorboard=false", "log.live=false"]
+SMALL = ["n_envs=8", "concurrency.threads=1", "device=cpu", "eval.every=never", "eval.episodes=2", "log.live=false"]
 ON_POLICY = ["agent.horizon=4", "agent.network.hidden=[8]", "total_steps=640"]
 OFF_POLICY = ["agent.horizon=1", "agent.network.hidden=[8]", "agent.warmup=16", "agent.batch_size=8", "total_steps=640"]
 FLAWS = {"reward nan": 1, "reward inf": 2, "observation nan": 3, "observation -inf": 4, "mask": 5, "mask of one choice": 6}
@@ -87,7 +87,7 @@ RUNS = {
 def test_a_planted_fault_ends_the_run(home, capsys, case):
     settings, planted, line = RUNS[case]
     # A checkpoint in every iteration.
-    code = cli.run([*planted, *settings, *SMALL, "checkpoint.every_minutes=1e-9", "run_dir=run"])
+    code = cli.run([*planted, *settings, *SMALL, "checkpoint.every=1iteration", "run_dir=run"])
     said = capsys.readouterr().err
     assert code == cli.FAILED
     assert said.startswith(f"warprun: error: {line}")

@@ -38,7 +38,7 @@ def mylab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_the_agent_of_the_docs_solves_the_bandit(mylab: Path, fused: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = ["env=bandit", "agent=reinforce", "env.params.offset=20", "n_envs=64", "total_steps=102400", "eval.every=0", "seed=1"]
+    settings = ["env=bandit", "agent=reinforce", "env.params.offset=20", "n_envs=64", "total_steps=102400", "eval.every=never", "seed=1"]
     result = warprun.train([*settings, "concurrency.threads=1", "device=cpu", "log.live=false", f"engine.fused={str(fused).lower()}"])
     assert result.eval_return == 22.0
     assert agent_class("reinforce").__module__ == "mylab.reinforce"

@@ -63,8 +63,6 @@ class Edit(NamedTuple):
     file: str = "env.py"
     result: tuple[float, float] | None = None
     """What step(4.0) is before and after, where a test compiles it, too."""
-    compiled: bool = False
-    """Whether the edit matters only where something is compiled."""
 
 
 def one(env: str, old: str, new: str, result: tuple[float, float] | None = None) -> Edit:
@@ -185,12 +183,10 @@ CHANGES = {
     "a constant of a helper that is decorated": two(
         f"from helper import force\n{STEP}force(x)\n", NJIT.replace("2.0", "G") + "\n\nG = 2.0\n", "2.0", "3.0", (8.0, 12.0)
     ),
-    "an option of a helper that is decorated": two(
-        f"from helper import force\n{STEP}force(x)\n", NJIT, "@njit", "@njit(fastmath=True)"
-    )._replace(compiled=True),
+    "an option of a helper that is decorated": two(f"from helper import force\n{STEP}force(x)\n", NJIT, "@njit", "@njit(fastmath=True)"),
     "a set of options": two(
         f"from helper import force\n{STEP}force(x)\n", NJIT.replace("@njit", "@njit(fastmath={'nnan'})"), "{'nnan'}", "{'ninf'}"
-    )._replace(compiled=True),
+    ),
     "a number in a closure": one(FACTORY.format(head="", name="g", body="x * g", value="2.0"), "2.0", "3.0", (8.0, 12.0)),
     "a tuple in a closure": one(FACTORY.format(head="", name="g", body="x * g[0]", value="(2.0, 1)"), "2.0", "3.0"),
     "an array in a closure": one(FACTORY.format(head=NUMPY, name="g", body="x * g[0]", value="np.array([2])"), "[2]", "[3]"),
@@ -271,7 +267,7 @@ def test_an_edit_changes_the_key(edit: Edit, imported: Callable[[dict[str, str]]
     again = {target: key(imported(edit.files), target) for target in TARGETS}
     after = {target: key(imported(edited(edit)), target) for target in TARGETS}
     assert again == before
-    assert [target for target in TARGETS if after[target] == before[target]] == (["cudasim"] if edit.compiled else [])
+    assert [target for target in TARGETS if after[target] == before[target]] == []
 
 
 @pytest.mark.parametrize("edit", [pytest.param(edit, id=name) for name, edit in SAME.items()])

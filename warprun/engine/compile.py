@@ -217,11 +217,13 @@ def load_module(name: str, source: str, functions: dict[str, Any], build: Callab
     out of date. Where something cannot be hashed, the module is compiled anew each time, and a line says so.
     """
     given = {global_name: build(function) for global_name, function in functions.items()}
+    compiles = COMPILES and build in (device_function, merged_function)
     try:
-        key = fingerprint({"source": source, **given})[:16]
+        # Around what stays uncompiled there is code of our own.
+        key = fingerprint({"source": source, "built by": build.__name__, **(given if compiles else functions)})[:16]
     except Unhashable as reason:
         key, kept = f"{hashlib.sha256(source.encode()).hexdigest()[:16]}-not-kept", False
-        if build in (device_function, merged_function):
+        if compiles:
             notice(f"the kernels of {name} are compiled each time, not kept: {reason}")
     else:
         kept = True

@@ -130,7 +130,7 @@ def note_numbers(fault, any_fault, lane, code, now, row, first, count, width, st
         x = row[first + n]
         if fault[0, lane] == 0 and not abs(x) < float32(np.inf):
             fault[0, lane] = code
-            fault[1, lane] = now
+            fault[1, lane] = np.int32(now)
             fault[2, lane] = n // width * stride + n % width
             fault[3, lane] = 0 if x != x else 1 if x > float32(0.0) else 2
             any_fault[0] = 1
@@ -141,7 +141,7 @@ def note_mask(fault, any_fault, lane, code, now, mask, first, actors, width, beg
     for n in range(actors):
         if fault[0, lane] == 0 and not all_can_act(mask, first + n * width, 1, width, begin, choices):
             fault[0, lane] = code
-            fault[1, lane] = now
+            fault[1, lane] = np.int32(now)
             fault[2, lane] = n * components + component
             fault[3, lane] = 0
             any_fault[0] = 1

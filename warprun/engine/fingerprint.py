@@ -211,7 +211,9 @@ def _version(package: str) -> str:
 
 def _settings() -> Any:
     """Return what NUMBA_... variables ask for, less how many threads there are and where files are kept."""
-    of_numba = {n: v for n, v in vars(numba.config).items() if n.isupper() and "THREADS" not in n and "CACHE" not in n}
+    # Those of CUDA come with numba-cuda's first import, so that a name more would mean another key.
+    others = ("THREADS", "CACHE", "CUDA")
+    of_numba = {n: v for n, v in vars(numba.config).items() if n.isupper() and not any(word in n for word in others)}
     of_cuda = {n: v for n, v in os.environ.items() if n.startswith("NUMBA_CUDA_")}
     return tuple(sorted((name, repr(value)) for name, value in [*of_numba.items(), *of_cuda.items()]))
 
