@@ -93,9 +93,11 @@ def test_several_groups_have_no_common_return():
 
 def test_which_checkpoint_and_that_the_other_is_better(run, tmp_path):
     for line, steps, mean in ((checkpoint.LAST, 300, -196.0), (checkpoint.BEST, 100, -4.9)):
-        checkpoint.save(tmp_path, steps, {}, {"evaluation": {"return": mean}}, line=line)
+        checkpoint.save(tmp_path, steps, {}, {"evaluation": {"mean": mean, "stderr": 3.0}}, line=line)
     first, second = describe_checkpoint(tmp_path, checkpoint.LAST)
     assert first == "checkpoint: last, after 300 env_steps"
     assert "the best one, after 100 env_steps, had a return of -4.9 in its evaluation, this one -196: checkpoint=best" in second
     assert describe_checkpoint(tmp_path, checkpoint.BEST) == ["checkpoint: best, after 100 env_steps"]
+    checkpoint.save(tmp_path, 400, {}, {"evaluation": {"mean": -12.0, "stderr": 3.0}})  # less than two standard errors below
+    assert describe_checkpoint(tmp_path, checkpoint.LAST) == ["checkpoint: last, after 400 env_steps"]
     assert describe_checkpoint(run, checkpoint.LAST)[0] == "checkpoint: last, after 256 env_steps"

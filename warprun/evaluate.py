@@ -103,20 +103,20 @@ class Evaluator:
 
 
 def describe_checkpoint(folder: Path, line: str) -> list[str]:
-    """Say which checkpoint of a run folder `line` stands for, and whether the other line has a better one, as the run evaluated them."""
+    """Say which checkpoint of a run folder `line` stands for, and whether the other line has a better one by the run's evaluations."""
     words = {checkpoint.LAST: "last", checkpoint.BEST: "best"}
     own = checkpoint.load(folder, line)
     said = [f"checkpoint: {words[line]}, after {own.env_steps:,} env_steps"]
     other = checkpoint.BEST if line == checkpoint.LAST else checkpoint.LAST
     if (folder / other).is_dir():
         there = checkpoint.load(folder, other)
-        for name, value in there.meta.get("evaluation", {}).items():
-            mine = own.meta.get("evaluation", {}).get(name)
-            if mine is not None and value > mine:
-                said.append(
-                    f"the {words[other]} one, after {there.env_steps:,} env_steps, had a {name} of {value:.4g} in its evaluation,"
-                    f" this one {mine:.4g}: checkpoint={words[other]} evaluates it"
-                )
+        theirs, mine = (loaded.meta.get("evaluation", {}) for loaded in (there, own))
+        error = math.hypot(theirs.get("stderr", 0.0), mine.get("stderr", 0.0))
+        if theirs and mine and theirs["mean"] - mine["mean"] > 2.0 * error:
+            said.append(
+                f"the {words[other]} one, after {there.env_steps:,} env_steps, had a return of {theirs['mean']:.4g} in its evaluation,"
+                f" this one {mine['mean']:.4g}: checkpoint={words[other]} evaluates it"
+            )
     return said
 
 

@@ -323,7 +323,8 @@ class _Run:
     def _save(self, keep: int | None = None, line: str = checkpoint.LAST) -> None:
         state = self.agent.state()
         self.sentinel.before_save(state)
-        evaluation = {name: self.metrics[f"eval/{name}"] for name in (self.returns,) if f"eval/{name}" in self.metrics}
+        tags = {"mean": f"eval/{self.returns}", "stderr": f"eval/{self.returns}_stderr"}
+        evaluation = {name: self.metrics[tag] for name, tag in tags.items() if tag in self.metrics}
         meta = {"steps": self.engine.steps, "records": self.records.mark(self.env_steps)._asdict(), "evaluation": evaluation}
         try:
             checkpoint.save(self.folder, self.env_steps, state, meta, keep or self.config.checkpoint.keep, line)
