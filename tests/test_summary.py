@@ -60,6 +60,14 @@ def test_a_curve_that_does_not_learn_is_named_unless_the_run_is_solved(values, s
         assert said not in notes(history[:5] + LEARNED[5:], **best | {"eval/best_return": 9.0})
 
 
+def test_nothing_is_said_of_curves_without_a_bar_if_evaluations_got_better():
+    history = [row | {"loss/entropy": 0.01} for row in LEARNED]
+    metrics = history[-1] | {"eval/best_return": 9.0, "eval/best_env_steps": 5.0, "eval/episodes": 100}
+    assert not [name for name in summarize(metrics, history, GROUPS, "return", None, False) if name.startswith("note")]
+    level = [row | {"eval/return": 9.0} for row in history]
+    assert "stopped to explore" in str(summarize(metrics, level, GROUPS, "return", None, False))
+
+
 def test_a_best_checkpoint_that_is_better_is_named():
     history = [*LEARNED, LEARNED[-1] | {"eval/return": -196.0}]
     assert "checkpoint=best, about -4.9" in notes(history, **{"eval/best_return": -4.9, "eval/episodes": 100})

@@ -40,7 +40,7 @@ Keys
   n_envs=1024            environments at the same time; 1e4 is 10000
   total_steps=1e7        environment steps, summed over the environments
   max_minutes=null       end after so many minutes, compilation included
-  stop_when_solved=true  end as soon as two evaluations in a row reach env.solved_at
+  stop_when_solved=true  end as soon as an evaluation reaches env.solved_at and fresh episodes confirm it
   seed=0                 same seed, same result
   device=auto            auto, cpu, cuda or cudasim
   concurrency.threads=2  CPU threads (default: all cores)

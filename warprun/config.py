@@ -71,7 +71,7 @@ class EvalConfig:
     greedy: bool = True
     """Take the most likely action instead of sampling."""
     max_steps: int = 10_000
-    """Steps after which an episode is cut that has no time limit; the share of such episodes is told."""
+    """Steps after which an episode is cut that has no time limit; the number of such episodes is told."""
     group: str | None = None
     """Of several groups, the one whose return decides what is best and what is solved; null: the first of the environment."""
 
@@ -130,7 +130,7 @@ class Config:
     max_minutes: float | None = None
     """Wall-clock minutes of the run, compilation included, after which training ends; null: no limit."""
     stop_when_solved: bool = True
-    """End training as soon as the environment is solved: two evaluations in a row reach env.solved_at, the second one beyond doubt."""
+    """End training once the environment is solved: an evaluation reaches env.solved_at, and fresh episodes confirm it beyond doubt."""
     name: str | None = None
     """Name of the run, part of its folder's name; null: environment and agent."""
     run_dir: str | None = None

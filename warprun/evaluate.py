@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from warprun import checkpoint, kept, rundir
 from warprun.build import fuse, make_agent, make_engine
 from warprun.config import Config, from_dict, load_environment
 from warprun.engine.device import Device, choose
+from warprun.errors import UserError
 from warprun.recording import Player
 from warprun.records.tensorboard import write_images
 from warprun.seeds import derived_seed
@@ -108,7 +110,7 @@ def describe_checkpoint(folder: Path, line: str) -> list[str]:
     own = checkpoint.load(folder, line)
     said = [f"checkpoint: {words[line]}, after {own.env_steps:,} env_steps"]
     other = checkpoint.BEST if line == checkpoint.LAST else checkpoint.LAST
-    if (folder / other).is_dir():
+    with suppress(UserError):  # there need not be one
         there = checkpoint.load(folder, other)
         theirs, mine = (loaded.meta.get("evaluation", {}) for loaded in (there, own))
         error = math.hypot(theirs.get("stderr", 0.0), mine.get("stderr", 0.0))
@@ -144,6 +146,6 @@ def evaluate_run(folder: Path, episodes: int | None, greedy: bool, device: str, 
     report = getattr(module, "report", None)
     if report:
         (folder / "eval").mkdir(exist_ok=True)
-        result |= report(Player(config, where, agent, seed), folder / "eval")
+        result |= report(Player(config, where, agent, derived_seed(seed, "report")), folder / "eval")
         write_images(folder / "eval")
     return result

@@ -15,6 +15,7 @@ import inspect
 import io
 import json
 import os
+import zipfile
 from collections import namedtuple
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -197,8 +198,11 @@ class Kept:
         path = self.folder / TABLES
         if not path.is_file():
             return {}
-        with np.load(path, allow_pickle=False) as arrays:
-            stored = {name.removeprefix("table/"): arrays[name] for name in arrays.files}
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                stored = {name.removeprefix("table/"): arrays[name] for name in arrays.files}
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise UserError(f"cannot read {path}: {_reason(error)}") from None
         copies = {}
         for name, about in self.tables.items():
             if about["copied"]:

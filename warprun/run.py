@@ -108,6 +108,8 @@ def _take_back(folder: Path, made: list[Path]) -> None:
             place.rmdir()
 
 
+BEST = ("eval/best_return", "eval/best_env_steps")
+"""Metrics that last longer than an evaluation."""
 SILENCE_S = 10.0
 """Longest time without a record, so that somebody who watches sees the run move."""
 LONG_ITERATION_S = 10.0
@@ -165,6 +167,7 @@ class _Run:
             self.records.message(f"rollout and update: {path}{capture(config, self.engine, self.agent)}")
             self.engine.compile()
             self.evaluator = self._evaluator(config.eval.episodes, "evaluation")
+            self.judge = self._evaluator(config.eval.episodes_at_end, "final evaluation")
             env, engine = config.env, self.engine
             kept.keep(folder, env.module, env.options, env.time_limit, engine.environment, engine.tables)
         except BaseException:
@@ -173,8 +176,6 @@ class _Run:
         names = list(self.engine.trajectory.groups)
         self.returns = "return" if len(names) == 1 else f"{config.eval.group or names[0]}/return"
         """Name, below `train/` and `eval/`, of the return that decides what is best and what is solved."""
-        self.judge: Evaluator | None = None
-        """Plays the evaluation that is reported; made when it is first needed."""
         self.sentinel = Sentinel(self.engine, self.records.message)
         self.clock = PhaseClock(self.device.torch)
         self.metrics: dict[str, float] = {}
@@ -231,7 +232,7 @@ class _Run:
         )
         logged = now
         while True:
-            began = now
+            began_s = self.records.wall_s
             with self.clock.phase("rollout"):
                 trajectory = engine.collect(agent.act)
             self.sentinel.after_rollout()
@@ -242,16 +243,16 @@ class _Run:
             if now.iterations == 1:
                 # The first one compiles what an update needs: that is no part of the schedules, nor a sign of how long others take.
                 limits = replace(limits, began_s=now.seconds)
-                began = now
-            self._announce(now.seconds - began.seconds)
-            last = limits.reached(now, now.seconds - began.seconds)
+                now, began_s = limits.moment(now.seconds, now.env_steps, 1), now.seconds
+            self._announce(now.seconds - began_s)
+            last = limits.reached(now, now.seconds - began_s)
             evaluates = (last or evaluation.due(now)) and not self.stop_asked
             if evaluates:
                 self._evaluate(last)
             stop = last or self.stop_asked or (self.solved and config.stop_when_solved)
             if log.due(now) or evaluates or stop or now.seconds - logged.seconds > SILENCE_S:
                 self._log(losses, now, logged, evaluates)
-                logged = now
+                logged = now._replace(seconds=self.records.wall_s)
             if stop:
                 # Who asks to stop means all that would follow, too, even where the aim was reached in the same moment.
                 return "interrupted" if self.stop_asked else "solved" if self.solved else "finished"
@@ -260,10 +261,10 @@ class _Run:
                 self._write_status("running")
 
     def _evaluate(self, last: bool) -> None:
-        """Evaluate the policy; where it seems to solve the environment, and at the end of the run, by more and fresh episodes.
+        """Evaluate the policy; if it seems to solve the environment, and at the end of the run, by more and fresh episodes.
 
-        An evaluation that ends the run is chosen among many, so by itself it reads too high. Solved is what the second one shows beyond
-        doubt: its mean less two standard errors reaches the bar.
+        An evaluation that ends the run is chosen among many, so by itself it reads too high. Solved is what fresh episodes show beyond
+        doubt: their mean less two standard errors reaches the bar.
         """
         config, bar = self.config, self.config.env.solved_at
         with self.clock.phase("eval"):
@@ -271,11 +272,12 @@ class _Run:
             seems_solved = bar is not None and found[self.returns] >= bar
             confirms = (seems_solved or last) and not self.stop_asked
             if confirms:
-                self.judge = self.judge or self._evaluator(config.eval.episodes_at_end, "final evaluation")
+                self._save()  # what was trained is kept, whatever the evaluation meets
                 found = self.judge.play(config.eval.greedy).metrics()
         self.sentinel.after_evaluation(found)
         lowest = found[self.returns] - 2.0 * found.get(f"{self.returns}_stderr", 0.0)
-        self.solved = confirms and seems_solved and bar is not None and lowest >= bar
+        self.solved = confirms and bar is not None and lowest >= bar
+        self.metrics = {name: value for name, value in self.metrics.items() if name in BEST or not name.startswith("eval/")}
         self.metrics |= {f"eval/{name}": value for name, value in found.items()}
         if found[self.returns] > self.metrics.get("eval/best_return", -math.inf):
             self.metrics |= {"eval/best_return": found[self.returns], "eval/best_env_steps": self.env_steps}

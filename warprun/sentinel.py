@@ -20,7 +20,7 @@ class Sentinel:
     """Looks at every rollout, update, evaluation and checkpoint; each method raises TrainingFailed for what is not finite.
 
     The cause that is named is the first: an observation before the loss that follows from it. On CUDA nothing waits for the device: what
-    a rollout or an update did comes to light one iteration later, and before a checkpoint in any case.
+    a rollout or an update did comes to light as soon as it has arrived, and before a checkpoint in any case.
     """
 
     def __init__(self, engine: Engine, message: Callable[[str], None]) -> None:
@@ -39,7 +39,8 @@ class Sentinel:
         on_device = {name: value for name, value in watched.items() if isinstance(value, torch.Tensor) and value.device.type == "cuda"}
         if on_device:
             arrived = self._arriving.exchange(torch.stack([value.detach().float() for value in on_device.values()]), tuple(on_device))
-            watched = {} if arrived is None else dict(zip(arrived[1], arrived[0].tolist(), strict=True))
+            watched = {name: value for name, value in watched.items() if name not in on_device}
+            watched |= {} if arrived is None else dict(zip(arrived[1], arrived[0].tolist(), strict=True))
         for name, value in watched.items():
             if not math.isfinite(value):
                 refuse(self.engine.wait_for_fault())

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from warprun.environment import Box, Group, MultiDiscrete
 
+NO_BETTER = "no evaluation was better than the first one"
 LEAST_RECORDS = 4
 """Records below which nothing is said of a curve."""
 LOW_ENTROPY = 0.05
@@ -39,7 +40,8 @@ def summarize(
     lines |= {tag: value for tag, value in metrics.items() if tag.startswith("train/") and tag.endswith("return")}
     lines |= {tag: metrics[tag] for tag in ("eval/episode_length", "perf/env_steps_per_s") if tag in metrics}
     notes = _of_evaluations(metrics, history, returns)
-    if not solved:
+    # Without a bar, a run whose evaluations got better has learned as far as anybody can tell.
+    if not solved and (solved_at is not None or NO_BETTER in notes):
         notes += [note for group in groups for note in _of_training(history, group, "" if len(groups) == 1 else f"{group.name}/")]
     return lines | {("note" if n == 0 else f"note {n + 1}"): note for n, note in enumerate(notes)}
 
@@ -67,7 +69,7 @@ def _of_evaluations(metrics: Mapping[str, float], history: Sequence[Mapping[str,
     if evaluations and best - evaluations[-1][tag] > 2.0 * error:
         notes.append(f"the best checkpoint is better than the last one: warprun eval RUN checkpoint=best, about {best:.4g}")
     if len(evaluations) >= LEAST_RECORDS and best - evaluations[0][tag] <= 2.0 * error:
-        notes.append("no evaluation was better than the first one")
+        notes.append(NO_BETTER)
     return notes
 
 

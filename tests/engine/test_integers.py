@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.compiled import compiled
 from tests.engine.rollouts import ROOT
 from tests.environments.arithmetic import EXPRESSIONS, TABLE, Params, record
+from warprun.engine.engine import _single_precision
 
 VARIABLES = {"plain": {"NUMBA_DISABLE_JIT": "1"}, "cudasim": {"NUMBA_ENABLE_CUDASIM": "1"}}
 
@@ -76,3 +78,13 @@ def test_the_inputs_use_all_their_bits(found):
     """Small numbers would agree at any width."""
     assert np.abs(found["compiled"]["h"].astype(np.int64)).max() > 2**30
     assert len(np.unique(found["compiled"]["action"])) == 5
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int16, np.uint8, np.uint16, np.uint32, np.int32])
+def test_tables_of_narrow_and_unsigned_integers_are_signed_in_kernels(kind):
+    """Numba has 1 - 2 of unsigned integers as 2^64 - 1."""
+    given = np.array([1, np.iinfo(kind).max], kind)
+    taken = _single_precision(given)
+    assert taken.dtype in (np.int32, np.int64)
+    assert taken.tolist() == given.tolist()
+    assert compiled(lambda table: (table[0] - table[1]) * 0.5)(taken) == (1 - np.iinfo(kind).max) * 0.5

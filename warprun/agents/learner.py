@@ -184,8 +184,12 @@ class Learner(Generic[C]):
 
     def diagnostics(self, trajectory: Trajectory) -> dict[str, torch.Tensor]:
         """Return what is worth knowing of a rollout where metrics are logged, [] each, and too slow for every update."""
-        normalizer = self.policy.normalizer
-        return {"clipped_share": normalizer.clipped_share(trajectory.groups[self.name].obs[:-1])} if normalizer else {}
+        group, found = trajectory.groups[self.name], {}
+        if self.policy.normalizer:
+            found["obs/clipped_share"] = self.policy.normalizer.clipped_share(group.obs[:-1])
+        if self.reward_normalizer:
+            found["reward/largest"] = self.reward_normalizer.largest(group.reward)
+        return found
 
     def trained(self) -> list[torch.Tensor]:
         """Return the tensors that a gradient step changes."""
@@ -241,7 +245,10 @@ class OnPolicyAgent(Generic[C]):
             # The first rollout was taken without statistics, its observations as they are. To learn from them so could not work where they
             # are far from 1. Its log-probabilities are those of the policy that took it, so the ratios of PPO are right none the less.
             for learner in self.learners:
-                learner.policy.get_acquainted(trajectory.groups[learner.name].obs[:-1].flatten(0, 2))
+                group = trajectory.groups[learner.name]
+                obs = group.obs[:-1].flatten(0, 2)
+                learner.policy.get_acquainted(obs)
+                group.value.copy_(learner.policy.values(obs).view_as(group.value))
             self.acquainted = True
         return self._learn(trajectory)
 
@@ -299,12 +306,14 @@ class OnPolicyAgent(Generic[C]):
     def diagnostics(self, trajectory: Trajectory) -> dict[str, torch.Tensor]:
         """Return what is worth knowing of the last rollout where metrics are logged, [] each; it changes nothing.
 
-        `obs/clipped_share` is the share of observed numbers that are clipped; of several groups each has its `obs/GROUP/clipped_share`.
+        `obs/clipped_share` is the share of observed numbers that are clipped, `reward/largest` the size of the largest normalised reward;
+        of several groups each has its own, `obs/GROUP/clipped_share`.
         """
         found: dict[str, torch.Tensor] = {}
         for learner in self.learners:
-            prefix = "obs" if len(self.learners) == 1 else f"obs/{learner.name}"
-            found |= {f"{prefix}/{name}": value for name, value in learner.diagnostics(trajectory).items()}
+            for name, value in learner.diagnostics(trajectory).items():
+                kind, _, what = name.partition("/")
+                found[name if len(self.learners) == 1 else f"{kind}/{learner.name}/{what}"] = value
         return found
 
     def state(self) -> dict[str, torch.Tensor]:

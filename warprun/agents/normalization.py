@@ -114,7 +114,14 @@ class RewardNormalizer:
         self.statistics.update(returns.view(-1, 1))
         mean = self.statistics.mean.to(reward.dtype)
         potential_lost = torch.where(terminated, mean, (1.0 - self.gamma) * mean)
-        return (reward - potential_lost).mul_(inverse_deviation(self.statistics.mean, self.statistics.variance).to(reward.dtype))
+        return (reward - potential_lost).mul_(self._scale(reward))
+
+    def largest(self, reward: torch.Tensor) -> torch.Tensor:
+        """Return the size of the largest of these rewards in units of the standard deviation, []."""
+        return (reward.abs().amax() * self._scale(reward)).squeeze()
+
+    def _scale(self, reward: torch.Tensor) -> torch.Tensor:
+        return inverse_deviation(self.statistics.mean, self.statistics.variance).to(reward.dtype)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""

@@ -43,7 +43,7 @@ KERNELS: dict[str, Any] = FLAGS | {"noalias": True, "_nrt": False}
 # Called by Python, one at a time, to look for what is wrong in them: an index out of bounds raises IndexError.
 CHECKED: dict[str, Any] = FLAGS | {"boundscheck": True, "no_cfunc_wrapper": True, "_nrt": False}
 
-_rebuilt: dict[tuple[Any, Any, str, str], Any] = {}
+_rebuilt: dict[tuple[Any, Any, str, str | Fingerprints], Any] = {}
 _being_rebuilt: set[Any] = set()
 
 
@@ -117,10 +117,11 @@ def _rebuild_function(
     function: types.FunctionType, finish: Callable[..., Any], options: Mapping[str, Any], fingerprints: Fingerprints
 ) -> Any:
     # What a function reaches may have changed since it was rebuilt. What has no hash is rebuilt each time.
+    content: str | Fingerprints
     try:
         content = fingerprints.of(function)
     except Unhashable:
-        content = f"{id(fingerprints)}"
+        content = fingerprints
     key = (function, finish, repr(options), content)
     if key not in _rebuilt:
         code = function.__code__

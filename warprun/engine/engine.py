@@ -303,9 +303,14 @@ def typed(params: Any) -> Any:
 
 
 def _single_precision(value: Any) -> Any:
+    """Return a table as kernels have it: float64 as float32, and narrow or unsigned integers as signed ones that hold their values.
+
+    Numba computes with unsigned integers modulo 2^64, in which 1 - 2 is 1.8e19.
+    """
     if not isinstance(value, np.ndarray):
         return value
-    return np.ascontiguousarray(value, np.float32 if value.dtype == np.float64 else None)
+    wanted = {"float64": np.float32, "int8": np.int32, "int16": np.int32, "uint8": np.int32, "uint16": np.int32, "uint32": np.int64}
+    return np.ascontiguousarray(value, wanted.get(value.dtype.name))
 
 
 def _tables_for(device: Device, tables: Any) -> Any:

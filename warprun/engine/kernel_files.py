@@ -50,7 +50,11 @@ class KernelFiles:
         if content[:DIGEST_BYTES] != self._digest(payload):
             notice(f"a kernel in {self._folder} is damaged; compiling anew", once=str(self._folder))
             return None
-        found, data = pickle.loads(payload)
+        try:
+            found, data = pickle.loads(payload)
+        except Exception as error:  # whatever the classes raise that it was made with
+            notice(f"a kernel in {self._folder} cannot be loaded ({type(error).__name__}); compiling anew", once=str(self._folder))
+            return None
         return data if found == key else None
 
     def save(self, key: Any, data: Any) -> None:
