@@ -89,6 +89,9 @@ def run(arguments: Sequence[str]) -> int:
     except TrainingFailed as error:
         return _fail(str(error), FAILED, show_traceback)
     except KeyboardInterrupt:
+        # If the signal met text that Numba was executing, CPython counts it as unhandled, and would end by it after our own exit code.
+        # Text that runs to its end takes that back.
+        exec("")
         return _fail("interrupted", INTERRUPTED, show_traceback)
     except Exception as error:
         hint = "" if show_traceback else " (WARPRUN_TRACEBACK=1 shows the traceback)"

@@ -245,10 +245,7 @@ class OnPolicyAgent(Generic[C]):
             # The first rollout was taken without statistics, its observations as they are. To learn from them so could not work where they
             # are far from 1. Its log-probabilities are those of the policy that took it, so the ratios of PPO are right none the less.
             for learner in self.learners:
-                group = trajectory.groups[learner.name]
-                obs = group.obs[:-1].flatten(0, 2)
-                learner.policy.get_acquainted(obs)
-                group.value.copy_(learner.policy.values(obs).view_as(group.value))
+                learner.policy.get_acquainted(trajectory.groups[learner.name].obs[:-1].flatten(0, 2))
             self.acquainted = True
         return self._learn(trajectory)
 

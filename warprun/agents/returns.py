@@ -103,7 +103,7 @@ def vtrace(
 def normalize_advantage(advantage: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
     """Return `advantage` [R] less `mean`, over the standard deviation; 0, but for rounding, where it has a single row or does not vary."""
     deviation = variance.sqrt()
-    return (advantage - mean).div_(torch.where(deviation > ROUNDING * mean.abs(), deviation, 1.0))
+    return (advantage - mean).div_(torch.where(deviation > ROUNDING * mean.abs(), deviation + 1e-8, 1.0))
 
 
 def explained_variance(spread: Spread) -> torch.Tensor:
