@@ -7,8 +7,8 @@ Each run is `warprun.train([...])` with one thread in a process of its own, `--j
 counts as solved where the mean of the 2,000 episodes reaches the bar; they are other episodes than those by which the run ended. A
 run that fails counts as not solved.
 
---robustness trains CartPole and Pendulum with settings that nobody tuned: PPO, the default agent, as it is without tuned settings, then
-with one setting changed. Every run ends when it is solved or after `--minutes` of wall-clock time.
+--robustness trains CartPole and Pendulum with untuned settings: PPO, the default agent, with its defaults, then with one setting
+changed. Every run ends when it is solved or after `--minutes` of wall-clock time.
 """
 
 import argparse
@@ -49,7 +49,7 @@ SETTINGS = {
     "horizon=128": ["agent.horizon=128"],
     "relu": ["agent.network.activation=relu"],
 }
-"""Setting that nobody tuned -> overrides; {x} stands for x times the default learning rate."""
+"""Untuned setting -> overrides; {x} stands for x times the default learning rate."""
 LEARNING_RATE = 1e-3
 """Of PPO, the default agent, by default."""
 HEADER = """\
@@ -121,7 +121,7 @@ def measure(cases: dict[str, list[str]], seeds: int, jobs: int) -> dict[str, lis
 
 
 def robustness_cases(minutes: float) -> dict[str, list[str]]:
-    """Return the cases of the table of settings that nobody tuned."""
+    """Return the cases of the table of untuned settings."""
     cases = {}
     for env in ENVIRONMENTS:
         for name, overrides in SETTINGS.items():
@@ -132,7 +132,7 @@ def robustness_cases(minutes: float) -> dict[str, list[str]]:
 
 
 def robustness_table(runs: dict[str, list[dict[str, Any]]], seeds: int) -> str:
-    """Return the table of settings that nobody tuned: how many seeds learn, and what the median seed reaches."""
+    """Return the table of untuned settings: how many seeds learn, and what the median seed reaches."""
     lines = ["| setting | " + " | ".join(ENVIRONMENTS) + " |", "|---|" + "---|" * len(ENVIRONMENTS)]
     for name in SETTINGS:
         cells = []
@@ -159,7 +159,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
-    parser.add_argument("--robustness", action="store_true", help="settings that nobody tuned")
+    parser.add_argument("--robustness", action="store_true", help="untuned settings")
     parser.add_argument("--minutes", type=float, default=0.5, help="of each run with --robustness")
     parser.add_argument("--dry-run", action="store_true", help="print the overrides of every case")
     chosen = parser.parse_args()

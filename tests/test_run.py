@@ -183,7 +183,7 @@ def test_a_slow_first_iteration_is_no_progress(judged, tmp_path, monkeypatch):
     learn = OnPolicyAgent.update
 
     def slow_at_first(self, trajectory, progress):
-        if not self.acquainted:
+        if not self.normalizes:
             time.sleep(1.0)
         return learn(self, trajectory, progress)
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from warprun import checkpoint, cli, rundir, sweep
+from warprun import checkpoint, cli, rundir
 from warprun.compose import compose
-from warprun.errors import TrainingFailed, UserError
+from warprun.engine.device import Device
+from warprun.errors import TrainingFailed, UserError, one_line
 from warprun.run import train
 from warprun.sentinel import Sentinel
 
@@ -145,6 +146,7 @@ class Calm:
     """An engine in which all is well."""
 
     steps, replaces = 12, False
+    device = Device("cpu", "nothing runs")
 
     def fault(self):
         return None
@@ -170,7 +172,7 @@ def test_a_state_that_is_lost_is_not_saved():
 
 
 def test_a_sweep_tells_the_line_as_it_is():
-    assert sweep.one_line(TrainingFailed("environment 3 gave a reward of nan")) == "environment 3 gave a reward of nan"
+    assert one_line(TrainingFailed("environment 3 gave a reward of nan")) == "environment 3 gave a reward of nan"
 
 
 def test_what_may_be_infinite_is_left_alone():

@@ -19,6 +19,8 @@ UNITS: dict[str, tuple[str, float]] = {
 }
 """Unit as it is typed -> the field of `Moment` that it counts, and its size."""
 NEVER = "never"
+ROUNDING = 1e-9
+"""Part of an interval that counts as none."""
 EXAMPLES = "10s, 5min, '1e6 steps', '20 iterations', 5% (of the run) or never"
 
 
@@ -43,10 +45,6 @@ class Cadence:
     """The field of `Moment` that is counted."""
     interval: float
 
-    def periods(self, moment: Moment) -> float:
-        """Return how many whole intervals are over."""
-        return 0.0 if math.isinf(self.interval) else math.floor(getattr(moment, self.counts) / self.interval + 1e-9)
-
 
 def parse(key: str, text: str) -> Cadence:
     """Read a cadence; `key` is the setting that holds it, for the message of the UserError."""
@@ -59,7 +57,7 @@ def parse(key: str, text: str) -> Cadence:
     except ValueError:
         amount = math.nan
     if unit not in UNITS or not 0 < amount < math.inf:
-        raise UserError(f"{key}={text} says not how often: write {EXAMPLES}")
+        raise UserError(f"{key}={text} cannot be read as an interval: write {EXAMPLES}")
     counts, size = UNITS[unit]
     return Cadence(counts, amount * size)
 
@@ -73,19 +71,20 @@ class Recurring:
 
     def __init__(self, cadence: Cadence, start: Moment) -> None:
         self._cadence = cadence
-        self._began = start.seconds
-        self._periods = cadence.periods(self._counted(start))
+        self._next = self._after(getattr(start, cadence.counts))
+        """Value of what is counted from which on it is due."""
 
     def due(self, now: Moment) -> bool:
         """Tell whether an interval ended since the last time that the answer was yes."""
-        periods = self._cadence.periods(self._counted(now))
-        if periods <= self._periods:
+        value = getattr(now, self._cadence.counts)
+        if value < self._next:
             return False
-        if self._cadence.counts == "seconds":
-            self._began = now.seconds
-        else:
-            self._periods = periods
+        self._next = self._after(value)
         return True
 
-    def _counted(self, moment: Moment) -> Moment:
-        return moment._replace(seconds=moment.seconds - self._began)
+    def _after(self, value: float) -> float:
+        interval = self._cadence.interval
+        if self._cadence.counts == "seconds" or math.isinf(interval):
+            return value + interval
+        # A little less than a multiple, which sums of percentages may miss by rounding.
+        return (math.floor(value / interval + ROUNDING) + 1.0 - ROUNDING) * interval

@@ -1,7 +1,7 @@
 """The environment of a run, as its folder keeps it: the source, and the tables that it was trained with.
 
 environment/manifest.json   where it came from, its options, and the SHA-256 of every file and table
-environment/*.py            a copy of the environment's files, in folders as they lay
+environment/*.py            a copy of the environment's files, with their relative paths
 environment/tables.npz      a copy of its tables, smallest first, up to 1 MiB; of the others only the hash is kept
 
 The name of such a folder can stand where a config has the module of an environment. No numba, no torch.
@@ -27,7 +27,7 @@ import numpy as np
 
 from warprun import sources
 from warprun.environment import Environment
-from warprun.errors import UserError
+from warprun.errors import UserError, one_line
 from warprun.registry import define, import_errors
 from warprun.rundir import write_atomic
 from warprun.sources import Source, Sources
@@ -123,7 +123,7 @@ class Kept:
             missing = [name for name in self.tables if name not in copies]
             if missing or not copies:
                 where = f"; the run keeps no copy of its tables {', '.join(missing)}" if same and missing else ""
-                raise UserError(f"the tables of {self.module} cannot be made: {_reason(error)}{where}") from error
+                raise UserError(f"the tables of {self.module} cannot be made: {one_line(error)}{where}") from error
             return namedtuple("Tables", list(copies))(**copies)  # type: ignore[misc]
         return made._replace(**copies)
 
@@ -143,7 +143,7 @@ class Kept:
         try:
             now = _describe(environment.tables(**environment.options))
         except Exception as error:
-            lines.append(f"the data of tables {', '.join(self.tables)} cannot be read ({_reason(error)}); the run's own copy is used")
+            lines.append(f"the data of tables {', '.join(self.tables)} cannot be read ({one_line(error)}); the run's own copy is used")
             return lines
         for name, about in self.tables.items():
             if any(about[key] != now.get(name, {}).get(key) for key in ("dtype", "shape", "sha256")):
@@ -202,7 +202,7 @@ class Kept:
             with np.load(path, allow_pickle=False) as arrays:
                 stored = {name.removeprefix("table/"): arrays[name] for name in arrays.files}
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise UserError(f"cannot read {path}: {_reason(error)}") from None
+            raise UserError(f"cannot read {path}: {one_line(error)}") from None
         copies = {}
         for name, about in self.tables.items():
             if about["copied"]:
@@ -247,8 +247,3 @@ def _version(module: str) -> str | None:
         return f"{top} {importlib.metadata.version(top)}"
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _reason(error: Exception) -> str:
-    words = " ".join(str(error).split())
-    return words if isinstance(error, UserError) else f"{type(error).__name__}: {words}"

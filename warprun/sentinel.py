@@ -35,16 +35,21 @@ class Sentinel:
 
     def after_update(self, metrics: Mapping[str, Any]) -> None:
         """Look at the losses and gradients, `loss/...`, of an update."""
-        watched = {name: value for name, value in metrics.items() if name.startswith("loss/") and not name.endswith(UNBOUNDED)}
-        on_device = {name: value for name, value in watched.items() if isinstance(value, torch.Tensor) and value.device.type == "cuda"}
-        if on_device:
-            arrived = self._arriving.exchange(torch.stack([value.detach().float() for value in on_device.values()]), tuple(on_device))
-            watched = {name: value for name, value in watched.items() if name not in on_device}
-            watched |= {} if arrived is None else dict(zip(arrived[1], arrived[0].tolist(), strict=True))
-        for name, value in watched.items():
-            if not math.isfinite(value):
+        for name, value in (self._arrived(metrics) if self.engine.device.kind == "cuda" else metrics).items():
+            # The number first: this runs in every iteration, which may take microseconds.
+            if not math.isfinite(value) and name.startswith("loss/") and not name.endswith(UNBOUNDED):
                 refuse(self.engine.wait_for_fault())
                 raise TrainingFailed(f"{_named(name)} is {float(value)} {self._when()}: {ADVICE}")
+
+    def _arrived(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """Return the metrics that the host has, and those of an earlier update that have come from the device; send the others."""
+        on_device = {name: value for name, value in metrics.items() if isinstance(value, torch.Tensor) and value.is_cuda}
+        there = {name: value for name, value in metrics.items() if name not in on_device}
+        if on_device:
+            sent = torch.stack([value.detach().float() for value in on_device.values()])
+            arrived = self._arriving.exchange(sent, tuple(on_device))
+            there |= {} if arrived is None else dict(zip(arrived[1], arrived[0].tolist(), strict=True))
+        return there
 
     def before_save(self, state: Mapping[str, torch.Tensor]) -> None:
         """Look at all that a checkpoint would hold (waits for the device)."""

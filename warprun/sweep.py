@@ -22,7 +22,7 @@ from rich.table import Table
 from warprun.compose import VERSION_BASE, build, check_tuned, explain, register, rewrite
 from warprun.config import Config, check
 from warprun.devices import prepare
-from warprun.errors import TrainingFailed, UserError
+from warprun.errors import UserError, one_line
 from warprun.registry import CONF
 
 INTERRUPTED = "interrupted"
@@ -149,12 +149,6 @@ def print_table(rows: Sequence[Row]) -> None:
 def _return(result: Result) -> str:
     """Return what is compared, with its standard error if there is one."""
     return f"{objective(result):.1f}" + ("" if result.eval_stderr is None else f" ± {result.eval_stderr:.1f}")
-
-
-def one_line(error: BaseException) -> str:
-    """Say what happened in one line: the words of our own errors, or the type and the words of anything else."""
-    words = " ".join(str(error).split())
-    return words if isinstance(error, UserError | TrainingFailed) else f"{type(error).__name__}: {words}"
 
 
 def _multirun(arguments: Sequence[str], task: Callable[[DictConfig], Any]) -> None:

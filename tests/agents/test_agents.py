@@ -214,9 +214,9 @@ def test_the_first_update_normalises_by_the_first_rollout(name: str, monkeypatch
     assert not agent.learners[0].policy.normalizer.clipped_share(obs)
     other = make(name, env, normalize_obs=True)
     other.load(agent.state())
-    assert other.acquainted
+    assert other.normalizes
     other.load(untrained)
-    assert not other.acquainted
+    assert not other.normalizes
 
 
 def test_diagnostics_of_several_groups() -> None:

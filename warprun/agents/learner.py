@@ -12,6 +12,7 @@ from warprun.agents.checks import check, check_groups
 from warprun.agents.config import OnPolicyConfig, group_config
 from warprun.agents.fused import FusedGradient, Rows
 from warprun.agents.fused_returns import FusedReturns
+from warprun.agents.metrics import by_group
 from warprun.agents.normalization import RewardNormalizer
 from warprun.agents.optimizers import OPTIMIZERS, clip_norm
 from warprun.agents.policy import Policy
@@ -221,8 +222,8 @@ class OnPolicyAgent(Generic[C]):
         self.threads = threads
         self.updates = torch.zeros((), dtype=torch.int64, device=device)
         """Updates so far."""
-        self.acquainted = False
-        """Whether observations have been seen."""
+        self.normalizes = False
+        """Whether statistics of observations are there, those of the first rollout at least."""
         self._learn: Callable[[Trajectory], dict[str, torch.Tensor]] = self.learn
 
     @property
@@ -241,12 +242,12 @@ class OnPolicyAgent(Generic[C]):
     def update(self, trajectory: Trajectory, progress: float) -> dict[str, torch.Tensor]:
         """Learn from a rollout at `progress`, 0 to 1, of the run; return metrics, [] each, that hold until the next update."""
         self.schedule(progress)
-        if not self.acquainted:
+        if not self.normalizes:
             # The first rollout was taken without statistics, its observations as they are. To learn from them so could not work where they
             # are far from 1. Its log-probabilities are those of the policy that took it, so the ratios of PPO are right none the less.
             for learner in self.learners:
-                learner.policy.get_acquainted(trajectory.groups[learner.name].obs[:-1].flatten(0, 2))
-            self.acquainted = True
+                learner.policy.normalize_by(trajectory.groups[learner.name].obs[:-1].flatten(0, 2))
+            self.normalizes = True
         return self._learn(trajectory)
 
     def capture(self, captured: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -306,12 +307,7 @@ class OnPolicyAgent(Generic[C]):
         `obs/clipped_share` is the share of observed numbers that are clipped, `reward/largest` the size of the largest normalised reward;
         of several groups each has its own, `obs/GROUP/clipped_share`.
         """
-        found: dict[str, torch.Tensor] = {}
-        for learner in self.learners:
-            for name, value in learner.diagnostics(trajectory).items():
-                kind, _, what = name.partition("/")
-                found[name if len(self.learners) == 1 else f"{kind}/{learner.name}/{what}"] = value
-        return found
+        return by_group({learner.name: learner.diagnostics(trajectory) for learner in self.learners})
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return everything that a checkpoint needs, by name: the tensors themselves, not copies."""
@@ -334,7 +330,7 @@ class OnPolicyAgent(Generic[C]):
             if name.endswith(RETURNS):
                 tensor.resize_(state[name].shape)
             tensor.copy_(state[name])
-        self.acquainted = bool(self.updates > 0)
+        self.normalizes = bool(self.updates > 0)
 
 
 def _linear(start: float, end: float | None, progress: float) -> float:

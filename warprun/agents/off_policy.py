@@ -11,6 +11,7 @@ from warprun.agents.checks import check, check_groups
 from warprun.agents.config import OffPolicyConfig, group_config
 from warprun.agents.critics import Trained
 from warprun.agents.host_number import HostNumber
+from warprun.agents.metrics import by_group
 from warprun.agents.normalization import ObservationNormalizer
 from warprun.agents.replay import Replay
 from warprun.agents.ring import Transitions
@@ -232,12 +233,7 @@ class OffPolicyAgent(Generic[C]):
 
         Names are such as `replay/size`, of several groups `replay/GROUP/size`.
         """
-        found: dict[str, Any] = {}
-        for learner in self.learners:
-            for metric, value in learner.diagnostics(trajectory).items():
-                kind, name = metric.split("/")
-                found[metric if len(self.learners) == 1 else f"{kind}/{learner.name}/{name}"] = value
-        return found
+        return by_group({learner.name: learner.diagnostics(trajectory) for learner in self.learners})
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return everything that a checkpoint needs, by name."""

@@ -73,8 +73,8 @@ class Policy:
             statistics.merge(mean, variance, part.stop - part.start)
         self.normalizer.refresh()
 
-    def get_acquainted(self, obs: torch.Tensor) -> None:
-        """Normalise by what `obs` [B, F] alone say; the statistics do not take them in."""
+    def normalize_by(self, obs: torch.Tensor) -> None:
+        """Normalise by the mean and variance of `obs` [B, F] from now on; the running statistics do not include them."""
         if self.normalizer:
             self.normalizer.use(*moments(obs))
 

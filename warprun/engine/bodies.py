@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from warprun.engine.faults import all_can_act, all_finite, code_of, note_mask, note_numbers
+from warprun.engine.fault_checks import FaultChecks
 from warprun.engine.sampling import best_choice, best_gaussian, explore_choice, explore_real, sample_choice, sample_gaussian, to_bounds
 from warprun.engine.statements import Statements
 from warprun.environment import ARGUMENTS, Box, Field, Group, MultiDiscrete, arguments
@@ -27,6 +27,9 @@ class Bodies(Statements):
     explores: bool
     replaces: bool = False
     """Whether an environment that is not finite ends its episode, which then does not count, and begins a new one in the same step."""
+
+    def __post_init__(self) -> None:
+        self.faults = FaultChecks(self, self.explores, self.auto_reset and self.environment.time_limit is not None)
 
     def by_name(self) -> dict[str, Callable[[], None]]:
         """Return what writes each body."""
@@ -53,11 +56,11 @@ class Bodies(Statements):
         self.clock()
         if self.replaces:
             self.observe()
-            self.replace()
+            self.faults.replace()
         if self.auto_reset:
             self.episode_ends()
         self.observe()
-        self.look_for_faults(("action", "reward", "final observation", "observation", "mask"))
+        self.faults.look_for(("action", "reward", "final observation", "observation", "mask"))
 
     def reset_body(self) -> None:
         self.views("0")
@@ -77,7 +80,7 @@ class Bodies(Statements):
         self.barrier()
         self.observe()
         self.line("sound = True")
-        self.look_for_faults(("observation", "mask"))
+        self.faults.look_for(("observation", "mask"))
 
     def sample_body(self) -> None:
         if self.explores:
@@ -177,7 +180,7 @@ class Bodies(Statements):
                         final_obs = f"{group.name}_obs_final[cuts[lane]]"
                         self.observe_actor(group, final_obs, env_index)
                         size = group.observation.size
-                        self.check(f"{final_obs}, {self.index(group, env_index, 0, size)}, {size}")
+                        self.faults.check(f"{final_obs}, {self.index(group, env_index, 0, size)}, {size}")
                 self.barrier()
                 with self.one_thread():
                     self.line("cuts[lane] += 1")
@@ -223,128 +226,6 @@ class Bodies(Statements):
         self.line(f"{seen} = {called}({self.call(group, names, 0)})")
         for n in range(size):
             self.line(f"{array}[{self.index(group, at, n, size)}] = {seen}[{n}]")
-
-    def look_for_faults(self, fields: tuple[str, ...]) -> None:
-        """Write what looks for faults in the rows of `fields`, and notes them where there are any (see `faults`)."""
-        self.comment("Whether all is finite.")
-        self.check_all(fields)
-        with self.block("if not sound:"):
-            if self.target == "cpu":
-                with self.block("for lane in range(count):"):
-                    self.note(fields)
-            else:
-                with self.one_thread():
-                    self.note(fields)
-
-    def check_all(self, fields: tuple[str, ...]) -> None:
-        """Write what lets `sound` be False if anything in the rows of `fields` is wrong: in this tile, or in this environment."""
-        for group in self.environment.groups:
-            for field, array, width in self.numbers(group):
-                if field in fields:
-                    self.check_rows(group, f"{group.name}_{array}", width)
-            if group.mask and "mask" in fields:
-                for _, begin, choices in self.choices(group):
-                    self.check_mask(group, begin, choices)
-        if self.target == "block":
-            self.line("sound = cuda.syncthreads_or(np.int32(0 if sound else 1)) == 0")
-
-    def replace(self) -> None:
-        """Write what ends the episode of an environment whose rewards, observations or masks are wrong; it then begins the next one."""
-        self.comment("Environments that are not finite begin anew.")
-        given = ("reward", "observation", "mask")
-        with self.per_environment():
-            self.line("replaced[1, lane] = 0")
-        self.barrier()
-        self.check_all(given)
-        with self.block("if not sound:"):
-            if self.target == "cpu":
-                with self.block("for lane in range(count):"):
-                    self.line("sound = True")
-                    for group in self.environment.groups:
-                        for field, array, width in self.numbers(group):
-                            if field in given:
-                                self.check(f"{group.name}_{array}, lane * {group.size * width}, {group.size * width}")
-                        for _, begin, choices in self.choices(group) if group.mask else ():
-                            first = f"lane * {group.size * group.masked_actions}"
-                            self.check_masks(group, first, f"{group.size}", begin, choices)
-                    with self.block("if not sound:"):
-                        self.line("any_over = True")
-                        self.mark_replaced(lambda group: self.block(f"for actor in range({group.size}):"))
-            else:
-                self.mark_replaced(self.per_actor)
-            self.line("sound = True")
-        self.barrier()
-
-    def mark_replaced(self, each_actor: Callable[[Group], Any]) -> None:
-        for group in self.environment.groups:
-            with each_actor(group):
-                self.line(f"{self.entry(group, 'reward')} = 0.0")
-        with self.one_thread():
-            self.line(f"terminated[{self.at}] = True")
-            self.line(f"truncated[{self.at}] = False")
-            self.line("replaced[0, lane] += 1")
-            self.line("replaced[1, lane] = 1")
-
-    def numbers(self, group: Group) -> Iterator[tuple[str, str, int]]:
-        """Yield the rows that can be at fault: field, array, and numbers of an actor."""
-        if not self.explores:
-            yield "action", "log_prob", 1
-        if isinstance(group.action, Box):
-            yield "action", "action", group.action.components
-        yield "reward", "reward", 1
-        yield "observation", "obs", group.observation.size
-
-    def choices(self, group: Group) -> Iterator[tuple[int, int, int]]:
-        """Yield every choice that a mask is for: its component, its first entry and their number."""
-        begin = 0
-        for n, choices in enumerate(group.action.nvec if isinstance(group.action, MultiDiscrete) else (group.action.outputs,)):
-            yield n, begin, choices
-            begin += choices
-
-    def check(self, given: str) -> None:
-        self.line(f"sound &= {self.use('all_finite', all_finite)}({given})")
-
-    def check_rows(self, group: Group, array: str, width: int) -> None:
-        if self.target == "cpu":  # the numbers of a tile lie side by side
-            self.check(f"{array}, 0, count * {group.size * width}")
-            return
-        with self.per_actor(group):
-            self.check(f"{array}, {self.index(group, self.at, 0, width)}, {width}")
-
-    def check_mask(self, group: Group, begin: int, choices: int) -> None:
-        if self.target == "cpu":
-            self.check_masks(group, "0", f"count * {group.size}", begin, choices)
-            return
-        with self.per_actor(group):
-            self.check_masks(group, self.index(group, self.at, 0, group.masked_actions), "1", begin, choices)
-
-    def check_masks(self, group: Group, first: str, actors: str, begin: int, choices: int) -> None:
-        called = self.use("all_can_act", all_can_act)
-        self.line(f"sound &= {called}({group.name}_mask, {first}, {actors}, {group.masked_actions}, {begin}, {choices})")
-
-    def note(self, fields: tuple[str, ...]) -> None:
-        """Write what notes the first fault of an environment, the fields in their order."""
-        env_index = "first + lane" if self.target == "cpu" else "env"
-        numbers, masks = self.use("note_numbers", note_numbers), self.use("note_mask", note_mask)
-        for field in fields:
-            for number, group in enumerate(self.environment.groups):
-                head, size, features = f"fault, any_fault, lane, {code_of(number, field)}, now", group.size, group.observation.size
-                for kind, array, width in self.numbers(group):
-                    if kind == field:
-                        place = f"({self.at}) * {size * width}, {size * width}, {width}"
-                        stride = group.action.components if field == "action" else width
-                        self.line(f"{numbers}({head}, {group.name}_{array}, {place}, {stride})")
-                if field == "final observation" and self.auto_reset and self.environment.time_limit:
-                    with self.block(f"if truncated[{self.at}]:"):
-                        row = f"{group.name}_obs_final[cuts[lane] - 1]"
-                        place = f"({env_index}) * {size * features}, {size * features}, {features}"
-                        self.line(f"{numbers}({head}, {row}, {place}, {features})")
-                if field == "mask" and group.mask:
-                    for component, begin, choices in self.choices(group):
-                        width = group.masked_actions
-                        place = f"({self.at}) * {size * width}, {size}, {width}"
-                        rest = f"{begin}, {choices}, {component}, {group.action.components}"
-                        self.line(f"{masks}({head}, {group.name}_mask, {place}, {rest})")
 
     def reset_actor(self, group: Group) -> None:
         called = self.use_function(group, group.reset)

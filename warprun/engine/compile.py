@@ -9,6 +9,7 @@ import sys
 import types
 from collections import namedtuple
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,13 @@ def device_function(function: Any) -> Any:
 
 
 def checked_function(function: types.FunctionType) -> Any:
-    """Compile as `device_function` does, with every index checked, to be called from Python."""
-    return njit(**CHECKED)(_rebuild(function, _checked).py_func)
+    """Compile as `device_function` does, with every index checked, to be called from Python; the same function is compiled once."""
+    return _checked_for_python(_rebuild(function, _checked).py_func)
+
+
+@cache
+def _checked_for_python(function: types.FunctionType) -> Any:
+    return njit(**CHECKED)(function)
 
 
 def merged_function(function: Any) -> Any:

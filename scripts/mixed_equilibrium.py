@@ -1,0 +1,70 @@
+"""Let two learners play matching pennies with several entropy coefficients, and print the table of docs/agents.md.
+
+    python scripts/mixed_equilibrium.py [--agent ppo] [--seed 1] [--write]
+
+The game is that of tests/environments/probes.py, so this needs a checkout. Default settings, 64 environments, 60 rollouts.
+"""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.environments.probes import MATCHING_PENNIES  # noqa: E402
+from warprun.agents import agent_class  # noqa: E402
+from warprun.engine.device import Device  # noqa: E402
+from warprun.engine.engine import Engine  # noqa: E402
+
+PAGE = ROOT / "docs" / "agents.md"
+COEFFICIENTS = (0.0, 0.01, 0.1, 0.3, 1.0)
+ROLLOUTS = range(10, 70, 10)
+"""After which the policies are shown."""
+
+
+def play(name: str, entropy_coef: float, seed: int) -> list[tuple[float, float]]:
+    """Return the probability of heads of both players after each of ROLLOUTS."""
+    cls, device = agent_class(name), Device("cpu", "the game is small")
+    config = cls.Config(entropy_coef=entropy_coef)
+    agent = cls(config, MATCHING_PENNIES.groups, device.torch, 1, seed)
+    params = MATCHING_PENNIES.params()
+    engine = Engine(
+        MATCHING_PENNIES, "matching_pennies", device=device, n_envs=64, horizon=config.horizon, seed=seed, params=params, threads=1
+    )
+    engine.fuse(agent.fuse())
+    engine.compile()
+    shown = []
+    for rollout in range(1, ROLLOUTS[-1] + 1):
+        agent.update(engine.collect(agent.act), progress=rollout / ROLLOUTS[-1])
+        if rollout in ROLLOUTS:
+            with torch.no_grad():
+                heads = [float(learner.policy(torch.zeros(1, 1))[0][0].softmax(0)[0]) for learner in agent.learners]
+            shown.append((heads[0], heads[1]))
+    return shown
+
+
+def main() -> int:
+    """Print the table, and write it where asked; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--agent", choices=("ppo", "a2c"), default="ppo")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--write", action="store_true", help="put the table into docs/agents.md")
+    chosen = parser.parse_args()
+    lines = ["| `agent.entropy_coef` | " + " | ".join(map(str, ROLLOUTS)) + " |", "|---" * (1 + len(ROLLOUTS)) + "|"]
+    for coefficient in COEFFICIENTS:
+        cells = [f"{one:.2f}, {other:.2f}" for one, other in play(chosen.agent, coefficient, chosen.seed)]
+        lines.append(f"| {coefficient:g} | " + " | ".join(cells) + " |")
+    table = "\n".join(lines) + "\n"
+    print(table)
+    if chosen.write:
+        between = re.compile(r"(<!-- equilibrium -->\n).*?(<!-- end -->)", re.DOTALL)
+        PAGE.write_text(between.sub(lambda match: match[1] + table + match[2], PAGE.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
