@@ -40,7 +40,7 @@ import warprun
 from pathlib import Path
 result = warprun.train(sys.argv[2:])
 cpu = time.process_time()
-from warprun.evaluate import evaluate_run
+from warprun.runtime.evaluate import evaluate_run
 found = evaluate_run(result.folder, 1000, False, "cpu", 1)
 found |= {"env_steps": result.env_steps, "wall_s": result.wall_s, "cpu_s": cpu}
 json.dump(found, open(sys.argv[1], "w"))

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import torch
 
-from warprun.build import fuse, make_agent, make_engine
-from warprun.compose import compose
-from warprun.engine.device import choose
+from warprun.config.compose import compose
+from warprun.runtime.build import fuse, make_agent, make_engine
+from warprun.simulation.device import choose
 
 HORIZON = 64
 

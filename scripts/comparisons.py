@@ -20,7 +20,7 @@ COMPARISONS: dict[str, tuple[float, list[list[str]]]] = {
     "a2c_or_dqn": (200, [["agent=dqn,a2c"]]),
 }
 """Experiment -> the return that counts as reached, and the sweeps."""
-PROGRAM = "import sys; from warprun.cli import run; sys.exit(run(sys.argv[1:]))"
+PROGRAM = "import sys; from warprun.cli.main import run; sys.exit(run(sys.argv[1:]))"
 HEADER = """\
 | runs | at the bar | env steps to it, median | wall s to it, median | last evaluation, min | median |
 |---|---|---|---|---|---|"""

@@ -10,8 +10,8 @@ import re
 import sys
 from pathlib import Path
 
-from warprun import config
-from warprun.agents import config as agents
+from warprun.config import schema as config
+from warprun.learning import settings as agents
 
 DOC = Path(__file__).parents[1] / "docs" / "configuration.md"
 TABLES: dict[str, tuple[type, str]] = {

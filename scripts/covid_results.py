@@ -21,16 +21,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from warprun import checkpoint, rundir
-from warprun.build import make_agent, make_engine
-from warprun.compose import compose
-from warprun.config import Config, from_dict
-from warprun.engine.device import choose
-from warprun.engine.engine import Engine
-from warprun.evaluate import Evaluator
+from warprun.config.compose import compose
+from warprun.config.schema import Config, from_dict
+from warprun.runtime import checkpoint, rundir
+from warprun.runtime.build import make_agent, make_engine
+from warprun.runtime.evaluate import Evaluator
+from warprun.simulation.device import choose
+from warprun.simulation.kernel_engine import Engine
 
 GROUPS = ("governors", "planner")
-PROGRAM = "import sys; from warprun.cli import run; sys.exit(run(sys.argv[1:]))"
+PROGRAM = "import sys; from warprun.cli.main import run; sys.exit(run(sys.argv[1:]))"
 EPISODES = 400
 COOLDOWN = 28
 SUBSIDY_INTERVAL = 90

@@ -19,11 +19,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from warprun.build import fuse, make_agent, make_engine
-from warprun.build import threads as threads_of
-from warprun.compose import compose
-from warprun.engine.device import choose
-from warprun.engine.engine import Engine
+from warprun.config.compose import compose
+from warprun.runtime.build import fuse, make_agent, make_engine
+from warprun.runtime.build import threads as threads_of
+from warprun.simulation.device import choose
+from warprun.simulation.kernel_engine import Engine
 
 ROOT = Path(__file__).parents[1]
 ROWS = 9

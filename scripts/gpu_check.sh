@@ -10,9 +10,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python="${PYTHON:-python}"
 
-"$python" -c 'import warprun.devices' || { echo "gpu_check: install warprun first, see README.md" >&2; exit 2; }
-reason="$("$python" -c 'from warprun.devices import why_no_cuda; print(why_no_cuda() or "")')"
-if [[ "$("$python" -c 'from warprun.devices import cuda_memory; print(cuda_memory())')" == None ]]; then
+"$python" -c 'import warprun.kernels.driver' || { echo "gpu_check: install warprun first, see README.md" >&2; exit 2; }
+reason="$("$python" -c 'from warprun.kernels.driver import why_no_cuda; print(why_no_cuda() or "")')"
+if [[ "$("$python" -c 'from warprun.kernels.driver import cuda_memory; print(cuda_memory())')" == None ]]; then
     echo "gpu_check: nothing to check: $reason"
     exit 0
 fi
@@ -20,7 +20,7 @@ if ! "$python" -c 'import sys, numpy; sys.exit(tuple(map(int, numpy.__version__.
     echo "gpu_check: numba-cuda does not work with numpy 2.5 or later; run: pip install 'numpy<2.5'" >&2
     exit 2
 fi
-reason="${reason:-$("$python" -c 'from warprun.engine.device import cuda_problem; print(cuda_problem() or "")')}"
+reason="${reason:-$("$python" -c 'from warprun.simulation.device import cuda_problem; print(cuda_problem() or "")')}"
 if [[ -n "$reason" ]]; then
     echo "gpu_check: $reason" >&2
     exit 2

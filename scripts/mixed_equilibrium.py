@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.environments.probes import MATCHING_PENNIES  # noqa: E402
-from warprun.agents import agent_class  # noqa: E402
-from warprun.engine.device import Device  # noqa: E402
-from warprun.engine.engine import Engine  # noqa: E402
+from warprun.algorithms import agent_class  # noqa: E402
+from warprun.simulation.device import Device  # noqa: E402
+from warprun.simulation.kernel_engine import Engine  # noqa: E402
 
 PAGE = ROOT / "docs" / "agents.md"
 COEFFICIENTS = (0.0, 0.01, 0.1, 0.3, 1.0)

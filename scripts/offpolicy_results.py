@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from warprun.compose import compose
+from warprun.config.compose import compose
 
 DOCS = Path(__file__).parents[1] / "docs"
 KEPT = DOCS / "offpolicy.json"
@@ -50,7 +50,7 @@ HEADER = """\
 PROGRAM = """
 import json, sys
 import warprun
-from warprun.evaluate import evaluate_run
+from warprun.runtime.evaluate import evaluate_run
 result = warprun.train(sys.argv[2:])
 lines = {"best": "best", "last": "checkpoints"}
 found = {name: evaluate_run(result.folder, 2000, True, "auto", 2**40, line)["return"] for name, line in lines.items()}

@@ -4,7 +4,7 @@
 
 One environment, one gradient step for each environment step, the same networks and batches on both sides, no evaluation. What is quoted is
 the median of the ratios of the rounds. The limit is what the matrix products alone would allow: the operations of a gradient step at the
-rate that `warprun.engine.peak` measures in the same run. Needs stable-baselines3 and gymnasium, which warprun itself does not.
+rate that `warprun.kernels.peak` measures in the same run. Needs stable-baselines3 and gymnasium, which warprun itself does not.
 """
 
 import argparse
@@ -16,10 +16,10 @@ from itertools import pairwise
 
 import torch
 
-from warprun.build import fuse, make_agent, make_engine
-from warprun.compose import compose
-from warprun.engine import peak
-from warprun.engine.device import choose
+from warprun.config.compose import compose
+from warprun.kernels import peak
+from warprun.runtime.build import fuse, make_agent, make_engine
+from warprun.simulation.device import choose
 
 WARMUP = 500
 CASES = {

@@ -59,8 +59,8 @@ HEADER = """\
 PROGRAM = """
 import json, sys
 import warprun
-from warprun import rundir
-from warprun.evaluate import evaluate_run
+from warprun.runtime import rundir
+from warprun.runtime.evaluate import evaluate_run
 result = warprun.train(sys.argv[3:])
 config = rundir.read_config(result.folder)
 found = evaluate_run(result.folder, int(sys.argv[2]), True, "cpu", 1)

@@ -5,7 +5,7 @@ from typing import Any
 
 from numba import njit
 
-from warprun.engine.compile import FLAGS, device_function
+from warprun.kernels.compile import FLAGS, device_function
 
 
 def compiled(function: Callable[..., Any]) -> Any:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -17,9 +21,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marked = [item for item in items if "gpu" in item.keywords]
     if not marked:
         return
-    from warprun.engine.device import cuda_problem
+    from warprun.simulation.device import cuda_problem
 
     problem = cuda_problem()
     if problem:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {problem}"))
+
+
+@pytest.fixture(scope="session")
+def golden() -> Callable[[str], dict[str, torch.Tensor]]:
+    """Return a function from the name of a block of golden numbers to its tensors."""
+    data = np.load(Path(__file__).parent / "golden" / "algo_golden.npz")
+
+    def block(name: str) -> dict[str, torch.Tensor]:
+        keys = [key for key in data.files if key.startswith(f"{name}/")]
+        return {key.partition("/")[2]: torch.from_numpy(np.asarray(data[key])) for key in keys}
+
+    return block

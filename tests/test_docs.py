@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import warprun
-from warprun.compose import compose
+from warprun.config.compose import compose
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -96,7 +96,7 @@ def test_ways_to_debug_of_the_tutorial(workplace, tmp_path, setting, monkeypatch
     for name, value in (word.split("=") for word in before.split()):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    program = "import sys; from warprun.cli import run; sys.exit(run(sys.argv[1:]))"
+    program = "import sys; from warprun.cli.main import run; sys.exit(run(sys.argv[1:]))"
     done = subprocess.run([sys.executable, "-c", program, *after.split(), "run_dir=run"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "finished"

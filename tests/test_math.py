@@ -8,7 +8,7 @@ from numba import njit
 
 import warprun.math
 from tests.compiled import compiled
-from warprun.engine.compile import FLAGS, device_function
+from warprun.kernels.compile import FLAGS, device_function
 
 NAN, INF = float("nan"), float("inf")
 FAR = 50_000.0

@@ -9,7 +9,7 @@ from scipy import stats
 
 from tests.compiled import compiled
 from warprun import random
-from warprun.engine.compile import FLAGS
+from warprun.kernels.compile import FLAGS
 from warprun.random import Rng
 
 u, f = np.uint32, np.float32

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from warprun.cli import train as train
-    from warprun.run import Result as Result
+    from warprun.cli.main import train as train
+    from warprun.runtime.run import Result as Result
 
 _root = Path(__file__).resolve().parent.parent
 if (_root / "conf" / "config.yaml").is_file():
@@ -16,11 +16,11 @@ if (_root / "conf" / "config.yaml").is_file():
 def __getattr__(name: str) -> Any:
     # Lazy, because both end in torch and numba, which `warprun --help` must not wait for.
     if name == "train":
-        from warprun.cli import train
+        from warprun.cli.main import train
 
         return train
     if name == "Result":
-        from warprun.run import Result
+        from warprun.runtime.run import Result
 
         return Result
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from warprun.errors import UserError
-from warprun.rundir import write_atomic
+from warprun.runtime.rundir import write_atomic
 
 
 def folder(name: str) -> Path:

@@ -25,7 +25,7 @@ def rejax_command(scratch: str) -> list[str]:
 
 def warprun_command(scratch: str) -> list[str]:
     """Return `warprun env=cartpole n_envs=10000`, for a run folder in `scratch`."""
-    script = "import sys; from warprun.cli import main; sys.exit(main())"
+    script = "import sys; from warprun.cli.main import main; sys.exit(main())"
     return [sys.executable, "-c", script, "env=cartpole", "n_envs=10000", f"output_root={scratch}"]
 
 

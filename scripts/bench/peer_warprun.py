@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from peer_work import GAMMA, HORIZON, LAMBDA, LEARNING_RATE, MAX_NORM, Iterate, Work
 
-from warprun.build import fuse, make_agent, make_engine
-from warprun.compose import compose
-from warprun.engine import compile as kernels
-from warprun.engine.device import choose
-from warprun.engine.peak import REPEATS, SIZE, SOURCE
-from warprun.engine.simd import COLUMNS, multiply
-from warprun.engine.threads import threads as threads_of_process
+from warprun.config.compose import compose
+from warprun.kernels import compile as kernels
+from warprun.kernels.peak import REPEATS, SIZE, SOURCE
+from warprun.kernels.simd import COLUMNS, multiply
+from warprun.kernels.threads import threads as threads_of_process
+from warprun.runtime.build import fuse, make_agent, make_engine
+from warprun.simulation.device import choose
 
 
 def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from numpy import uint32  # noqa: F401  for the expressions
 
-from tests.engine.rollouts import make
-from warprun.engine.device import choose
-from warprun.engine.engine import Engine
+from tests.simulation.rollouts import make
 from warprun.environment import Box, Discrete, Environment, Group, Phase, float32, int32
 from warprun.random import bits, randint  # noqa: F401  for the expressions
+from warprun.simulation.device import choose
+from warprun.simulation.kernel_engine import Engine
 
 # `h` is an integer field with all 32 bits in use, `n` a small one, `a` the action, `k` a parameter, `v` an element of a table,
 # `w` one of an array field, `o` one of another group's field, `r` a draw and `t`, `i` the step and the actor.

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.rollouts import CPU
 from tests.envs.covid_reference import START, Covid
-from warprun.engine.engine import Engine
+from tests.simulation.rollouts import CPU
 from warprun.environment import Environment
 from warprun.envs.covid import environment
 from warprun.envs.covid.data import load
 from warprun.envs.covid.tables import real_subsidy
+from warprun.simulation.kernel_engine import Engine
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "covid_trace.npz")
 EPISODES = ("mid", "random_masked")

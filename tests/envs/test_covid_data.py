@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from warprun.cli import run
-from warprun.compose import compose
+from warprun.cli.main import run
+from warprun.config.compose import compose
 from warprun.envs.covid import data, environment, model, tables
 from warprun.errors import UserError
 

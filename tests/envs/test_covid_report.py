@@ -7,8 +7,8 @@ import csv
 import pytest
 
 import warprun
-from warprun.cli import run
-from warprun.records import tensorboard
+from warprun.cli.main import run
+from warprun.runtime.records import tensorboard
 
 SMALL = ["env=covid", "tuned=none", "total_steps=16", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=1"]
 

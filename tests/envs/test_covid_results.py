@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import warprun
-from warprun.evaluate import evaluate_run
+from warprun.runtime.evaluate import evaluate_run
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "covid_results.py"
 SMALL = ["env=covid", "tuned=none", "total_steps=16", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=1"]

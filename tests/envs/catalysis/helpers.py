@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rollouts import make
+from tests.simulation.rollouts import make
 from warprun import data
-from warprun.registry import import_environment
+from warprun.config.registry import import_environment
 
 MODULE = "warprun.envs.catalysis"
 needs_grids = pytest.mark.skipif(

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.envs.catalysis.helpers import environment, needs_grids
-from warprun import cli, data
+from warprun import data
+from warprun.cli import main as cli
 from warprun.envs.catalysis import fetch_data, surfaces
 from warprun.envs.catalysis.landscape import SCENARIOS, fewest_steps, landscape
 from warprun.errors import UserError

@@ -1,0 +1,286 @@
+"""The command line: help, verbs, and every mistake of a user as one line."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+import types
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import warprun
+from warprun.cli import main as cli
+from warprun.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import sys
+from warprun.cli.main import run
+code = run(sys.argv[1:])
+print("loaded:", *sorted({"torch", "numba", "hydra"} & set(sys.modules)))
+sys.exit(code)
+"""
+
+
+def warprun_in(folder: Path, *arguments: str, **environment: str) -> tuple[subprocess.CompletedProcess[str], float]:
+    """Run the command line in its own process, as a checkout that is not installed; return what came of it and the seconds."""
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        capture_output=True,
+        text=True,
+    )
+    return done, time.perf_counter() - start
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list:
+    """Run in an empty folder, where training only notes the config that it was given."""
+    configs: list = []
+    result = types.SimpleNamespace(eval_return=1.0)
+    monkeypatch.setitem(sys.modules, "warprun.runtime.run", types.SimpleNamespace(train=lambda config: configs.append(config) or result))
+    monkeypatch.chdir(tmp_path)
+    return configs
+
+
+def test_help_is_quick_and_light(tmp_path):
+    done, seconds = warprun_in(tmp_path, "--help")
+    assert done.returncode == 0
+    assert done.stdout.endswith("loaded:\n")
+    assert seconds < 2  # 1 s on a quiet machine
+    for word in ("n_envs", "cartpole", "ppo", "eval", "envs", "-sc install=bash", "env.vary"):
+        assert word in done.stdout
+
+
+MISTAKES = {
+    "env=cartpol": "unknown environment 'cartpol'; did you mean 'cartpole'?",
+    "agent=pp": "unknown agent 'pp'; did you mean 'ppo'?",
+    "n_env=3": "unknown key 'n_env'; did you mean 'n_envs'?",
+    "n_envs=0": "n_envs=0 must be at least 1",
+    "n_envs=-1": "n_envs=-1 must be at least 1",
+    "n_envs=abc": "n_envs must be a whole number, not 'abc'",
+    "n_envs=1e12": "n_envs=1000000000000 would take ",
+    "agent.gamma=1.5": "agent.gamma=1.5",
+    "agent.learning_rate=nan": "agent.learning_rate=nan",
+    "agent.network.hidden=[]": "agent.network.hidden=[]",
+    "agent.network.hidden=[[64],[64]]": "agent.network.hidden=[[64], [64]]",
+    "agent.optimizer.beta1=1": "agent.optimizer.beta1=1",
+    "agent.minibatches=1000000": "and each of 1000000 gradient steps needs 2 or more: raise n_envs",
+    "env.params.length=1e300": "env.params.length=1e+300 must be a finite number",
+    "device=cuda": "device=cuda: ",
+    "run_dir=full": "run_dir=full exists and is not empty",
+    "env.module=./broken.py": "broken.py:2: ModuleNotFoundError: No module named 'not_there'",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_told_in_one_line_before_torch_is_loaded(tmp_path, mistake):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    (tmp_path / "broken.py").write_text("import math\nimport not_there\n")
+    before = sorted(tmp_path.rglob("*"))
+    done, seconds = warprun_in(tmp_path, mistake, CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("warprun: error: ")
+    assert MISTAKES[mistake] in done.stderr
+    assert "torch" not in done.stdout and "numba" not in done.stdout
+    assert sorted(tmp_path.rglob("*")) == before
+    assert seconds < 4  # 2 s on a quiet machine
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("foo=1", "unknown key 'foo'"),
+        ("+foo=1", "unknown key 'foo'"),
+        ("++agent.gama=1", "unknown key 'agent.gama'; did you mean 'agent.gamma'?"),
+        ("gamma=1", "unknown key 'gamma'; did you mean 'agent.gamma'?"),
+        ("lr=1", "unknown key 'lr'; did you mean 'agent.learning_rate'?"),
+        ("agent=a2c agent.clip=0.1", "unknown key 'agent.clip'"),
+        ("env.parms.length=1", "unknown key 'env.parms'; did you mean 'env.params'?"),
+        ("env.params.lenght=1", "env.params.lenght: cartpole has no parameter 'lenght'; did you mean 'length'?"),
+        ("env.params.length=abc", "env.params.length=abc must be a finite number, as its default 0.5"),
+        ("env.vary.lenght=[1,2]", "env.vary.lenght: cartpole has no parameter"),
+        ("env.vary.length=[2,1]", "env.vary.length=[2, 1] must be two numbers, [low,high], the lower first"),
+        ("env.vary.length=[1,2] env.params.length=1", "exclude each other"),
+        ("env.options.size=1", "env.options.size: cartpole has no option 'size'"),
+        ("env.time_limit=0", "env.time_limit=0 must be at least 1"),
+        ("agent.groups.agnt.gamma=0.5", "agent.groups.agnt: "),
+        ("agent.groups.agent.gama=0.5", "agent.groups.agent.gama: "),
+        ("agent.network.hidden=64", "agent.network.hidden must be a list in brackets"),
+        ("agent.name=a2c", "write agent=a2c"),
+        ("n_envs=0.5", "n_envs must be a whole number, not '0.5'"),
+        ("n_envs=null", "n_envs cannot be null"),
+        ("n_envs=1,2", "add -m to run every value"),
+        ("device=gpu", "device=gpu is not one of auto, cpu, cuda, cudasim"),
+        ("device=cudasim", "at most 64 environments"),
+        ("seed=-1", "seed=-1 must be from 0"),
+        ("max_minutes=nan", "max_minutes=nan must be a number above 0"),
+        ("name=a/b", "must do as the name of a folder"),
+        ("stop_when_solved=maybe", "stop_when_solved must be true or false, not 'maybe'"),
+        ("tuned=cartpol_ppo", "unknown tuned settings 'cartpol_ppo'; did you mean 'cartpole_ppo'?"),
+        ("env=null", "write the name of one, such as env=cartpole"),
+        ("agent.network.hidden=[64", "cannot read 'agent.network.hidden=[64'"),
+        ("~seed", "no setting can be taken away"),
+        ("trian env=cartpole", "unknown verb 'trian'; did you mean 'train'?"),
+        ("--multrun seed=1", "unknown option '--multrun'; did you mean '--multirun'?"),
+        ("--cfg nothing", "invalid choice: 'nothing'"),
+        ("eval somewhere", "somewhere is no run folder"),
+        ("eval", "no run in outputs"),
+        ("eval episode=3", "eval has no setting 'episode'; did you mean 'episodes'?"),
+        ("eval episodes=0", "episodes=0 must be at least 1"),
+        ("eval episodes=few", "episodes must be a whole number, not 'few'"),
+        ("eval greedy=1", "greedy must be true or false, not '1'"),
+        ("envs all", "envs takes nothing more"),
+    ],
+)
+def test_more_mistakes(started, capsys, arguments, message):
+    assert cli.run(arguments.split()) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith("warprun: error: ") and told.err.count("\n") == 1
+    assert message in told.err
+    assert not started and not list(Path.cwd().iterdir())
+
+
+def test_traceback_only_when_asked_for(started, capsys, monkeypatch):
+    cli.run(["n_envs=0"])
+    assert "Traceback" not in capsys.readouterr().err
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    assert cli.run(["n_envs=0"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_what_nobody_foresaw_is_one_line_and_code_1(started, capsys, monkeypatch):
+    def train(config):
+        raise ZeroDivisionError("one\ntwo")
+
+    monkeypatch.setattr(sys.modules["warprun.runtime.run"], "train", train)
+    assert cli.run([]) == 1
+    assert capsys.readouterr().err == "warprun: error: ZeroDivisionError: one two (WARPRUN_TRACEBACK=1 shows the traceback)\n"
+
+
+def test_interrupt_is_code_130(started, capsys, monkeypatch):
+    def train(config):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["warprun.runtime.run"], "train", train)
+    assert cli.run([]) == 130
+    assert capsys.readouterr().err == "warprun: error: interrupted\n"
+
+
+def test_train_with_and_without_its_verb(started):
+    assert cli.run(["train", "n_envs=1e4", "total_steps=5e6"]) == 0
+    assert cli.run(["n_envs=10000", "total_steps=5_000_000"]) == 0
+    assert started[0].origin.overrides == ["n_envs=1e4", "total_steps=5e6"]
+    assert replace(started[0], origin=started[1].origin) == started[1]
+    assert (started[0].n_envs, started[0].total_steps) == (10_000, 5_000_000)
+    assert not list(Path.cwd().iterdir())
+
+
+def test_train_from_python(started):
+    assert warprun.train(["env=pendulum", "agent=a2c"]).eval_return == 1.0
+    assert started[0].env.name == "pendulum"
+    with pytest.raises(UserError, match="did you mean 'pendulum'"):
+        warprun.train(["env=pendulm"])
+
+
+def test_eval_passes_its_settings_on(started, capsys, monkeypatch):
+    asked = []
+    found = {"return": 12.5, "return_stderr": 0.25}
+    stub = types.SimpleNamespace(evaluate_run=lambda *given: asked.append(given) or found, describe_checkpoint=lambda *given: ["the last"])
+    monkeypatch.setitem(sys.modules, "warprun.runtime.evaluate", stub)
+    Path("a_run").mkdir()
+    Path("a_run/config.yaml").write_text("seed: 0\n")
+    assert cli.run(["eval", "a_run", "episodes=1e3", "greedy=false", "device=cpu", "seed=4"]) == 0
+    assert asked == [(Path("a_run"), 1000, False, "cpu", 4, "checkpoints")]
+    shown = capsys.readouterr().out
+    assert "the last" in shown
+    assert re.search(r"return\W+12\.500\W+0\.250", shown)
+    assert cli.run(["eval", "a_run"]) == 0
+    assert asked[1] == (Path("a_run"), None, True, "auto", 0, "checkpoints")
+
+
+def test_envs_lists_everything_and_survives_a_broken_one(started, capsys):
+    Path("conf/env").mkdir(parents=True)
+    Path("conf/env/mine.yaml").write_text("name: mine\nmodule: ./mine.py\n")
+    assert cli.run(["envs"]) == 0
+    table = capsys.readouterr().out
+    for word in ("acrobot", "cartpole", "mountain_car_continuous", "pendulum", "475", "mine.py does not"):
+        assert word in table
+
+
+def test_a_wrong_key_in_an_environment_file_is_told(started, capsys):
+    Path("conf/env").mkdir(parents=True)
+    Path("conf/env/mine.yaml").write_text("nam: mine\nmodule: ./mine.py\n")
+    words = "in env/mine.yaml: unknown key 'env.nam'; did you mean 'env.name'?"
+    assert cli.run(["env=mine"]) == 2
+    assert capsys.readouterr().err == f"warprun: error: {words}\n"
+    assert cli.run(["envs"]) == 0
+    table = capsys.readouterr().out
+    assert "cartpole" in table and f"mine: {words}" in table
+
+
+@pytest.mark.parametrize("arguments", ["--cfg job n_envs=3", "n_envs=3 --cfg job", "train n_envs=3 --cfg job seed=1"])
+def test_hydra_shows_the_config(started, capsys, arguments):
+    assert cli.run(arguments.split()) == 0
+    assert "n_envs: 3\n" in capsys.readouterr().out
+    assert not started
+
+
+def test_hydra_says_where_the_config_comes_from(tmp_path):
+    done, _ = warprun_in(tmp_path, "--info", "searchpath")  # in a process of its own, for Hydra leaves a log handler behind
+    assert done.returncode == 0
+    assert "pkg://warprun.conf" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [("warprun env=pend", "env=pendulum"), ("warprun train env=pend", "env=pendulum"), ("warprun agent.gam", "agent.gamma=")],
+)
+def test_tab_completion(tmp_path, line, offered):
+    done, _ = warprun_in(tmp_path, "-sc", "query=bash", COMP_LINE=line, COMP_POINT=str(len(line)), COMP_CWORD="1")
+    assert offered in done.stdout
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """A PATH on which warprun and srun only say what they were asked."""
+    for name, script in {"warprun": 'echo "$@"', "srun": 'echo -n "srun "; "$@"'}.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name in [name for name in os.environ if name.startswith("SLURM")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def batch(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a batch script as SLURM would, or by hand."""
+    return subprocess.run(
+        ["bash", str(ROOT / "scripts" / script), *arguments], env={**os.environ, **environment}, capture_output=True, text=True
+    )
+
+
+def test_train_script(cluster):
+    assert batch("train.sbatch", "env=pendulum", "seed=3").stdout == "train env=pendulum seed=3\n"
+    job = {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "8", "SLURM_JOB_END_TIME": str(int(time.time()) + 3630)}
+    assert batch("train.sbatch", "seed=3", **job).stdout == "srun train concurrency.threads=8 max_minutes=57 seed=3\n"
+
+
+def test_sweep_script(cluster, tmp_path):
+    assert batch("sweep.sbatch", "env=pendulum", SLURM_ARRAY_TASK_ID="4").stdout == "train env=pendulum seed=4\n"
+    (tmp_path / "runs.txt").write_text("agent=a2c agent.gamma=0.9\nagent=ppo\n")
+    assert batch("sweep.sbatch", "runs.txt", "n_envs=9").stdout == "train n_envs=9 agent=a2c agent.gamma=0.9\n"
+    assert batch("sweep.sbatch", "runs.txt", SLURM_ARRAY_TASK_ID="2").stdout == "train agent=ppo\n"
+    job = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT), "SLURM_ARRAY_TASK_ID": "2", "SLURM_CPUS_PER_TASK": "2"}
+    assert batch("sweep.sbatch", "runs.txt", **job).stdout == "srun train concurrency.threads=2 agent=ppo\n"
+    for index in ("0", "3"):
+        missing = batch("sweep.sbatch", "runs.txt", SLURM_ARRAY_TASK_ID=index)
+        assert (missing.returncode, missing.stdout) == (2, "")
+        assert f"has no line {index}" in missing.stderr

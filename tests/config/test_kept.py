@@ -1,0 +1,246 @@
+"""What a run keeps of its environment, and what an evaluation uses: the run's own, from anywhere."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from warprun.config import kept
+from warprun.config.registry import import_environment
+from warprun.config.schema import EnvConfig, load_environment, make_tables
+from warprun.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = """
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from warprun.environment import Box, Discrete, float32, single_agent
+from helper import reward
+
+
+class State(NamedTuple):
+    x: float32
+
+
+class Tables(NamedTuple):
+    rain: np.ndarray
+    beside: np.ndarray
+    large: np.ndarray
+    count: int
+
+    def total(self):
+        return self.rain.sum()
+
+
+def tables(file, size):
+    from shapes import make
+
+    beside = np.load(Path(__file__).with_name("beside.npy"))
+    return Tables(np.load(file).astype(np.float32), beside, make(size), 3)
+
+
+def reset():
+    return State(0.0)
+
+
+def step(s, tables):
+    return State(s.x), reward(tables.rain[0]), False
+
+
+def observe(s):
+    return (s.x,)
+
+
+environment = single_agent(
+    state=State, observation=Box(1), action=Discrete(2), reset=reset, step=step, observe=observe, time_limit=10,
+    tables=tables, options={"file": "rain.npy", "size": 4},
+)
+"""
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """A folder with an environment that reads data; rewards are 5."""
+    folder = tmp_path / "lab"
+    (folder / "conf" / "env").mkdir(parents=True)
+    (folder / "conf" / "env" / "glider.yaml").write_text("name: glider\nmodule: ./glider.py\n")
+    (folder / "glider.py").write_text(ENVIRONMENT)
+    (folder / "helper.py").write_text("from units import SCALE\n\n\ndef reward(rain):\n    return SCALE * rain\n")
+    (folder / "units.py").write_text("SCALE = 1.0\n")
+    (folder / "shapes.py").write_text("import numpy as np\n\n\ndef make(size):\n    return np.arange(size, dtype=np.int32)\n")
+    (folder / "unrelated.py").write_text("X = 1\n")
+    np.save(folder / "rain.npy", np.array([5.0, 6.0]))
+    np.save(folder / "beside.npy", np.array([1, 2], np.int32))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def keep(run: Path, **options) -> EnvConfig:
+    """Keep ./glider.py as a run does; return the config of an evaluation."""
+    run.mkdir()
+    env = EnvConfig("glider", "./glider.py", options=options)
+    environment, _ = load_environment(env)
+    kept.keep(run, env.module, env.options, env.time_limit, environment, make_tables(environment, env))
+    return EnvConfig("glider", str(run / "environment"), options=options)
+
+
+def differences(env: EnvConfig) -> list[str]:
+    own = kept.find(env.module)
+    assert own
+    return own.differences()
+
+
+def first_reward(env: EnvConfig) -> float:
+    environment, module = load_environment(env)
+    return float(module.step(module.State(0.0), make_tables(environment, env))[1])
+
+
+def test_a_run_keeps_the_files_that_its_environment_imports(lab):
+    keep(lab / "run")
+    folder = lab / "run" / "environment"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "glider.py", "helper.py", "manifest.json", "shapes.py", "tables.npz", "units.py"
+    ]  # fmt: skip
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert set(manifest["files"]) == {"glider", "helper", "shapes", "units"}
+    assert manifest["tables"]["rain"] | {"sha256": ""} == {"dtype": "<f4", "shape": [2], "sha256": "", "array": True, "copied": True}
+
+
+def test_an_evaluation_elsewhere_uses_the_copy_and_finds_the_data(lab, tmp_path, monkeypatch):
+    env = keep(lab / "run")
+    monkeypatch.chdir(tmp_path)
+    assert first_reward(env) == 5.0
+    assert differences(env) == []
+
+
+@pytest.mark.parametrize("name, old, new", [("glider.py", "0.0", "1.0"), ("units.py", "1.0", "2.0")])
+def test_an_edited_file_is_told_and_not_used(lab, tmp_path, monkeypatch, name, old, new):
+    env = keep(lab / "run")
+    (lab / name).write_text((lab / name).read_text().replace(old, new))
+    for folder in (lab, tmp_path):
+        monkeypatch.chdir(folder)
+        assert first_reward(env) == 5.0
+        assert differences(env) == [f"./{name} has changed since the run; the run's own copy is used"]
+
+
+def test_without_its_files_a_run_is_evaluated_all_the_same(lab, tmp_path, monkeypatch):
+    keep(lab / "run")
+    shutil.move(lab / "run", tmp_path / "elsewhere")
+    shutil.rmtree(lab)
+    monkeypatch.chdir(tmp_path)
+    env = EnvConfig("glider", "elsewhere/environment")
+    assert first_reward(env) == 5.0
+    (told,) = differences(env)
+    assert "rain.npy" in told or "beside.npy" in told
+    assert told.endswith("; the run's own copy is used")
+
+
+def test_a_table_that_changed_is_told_by_name_and_not_used(lab):
+    env = keep(lab / "run")
+    np.save(lab / "rain.npy", np.array([7.0, 6.0]))
+    assert first_reward(env) == 5.0
+    assert differences(env) == ["table 'rain' has changed since the run; the run's own copy is used"]
+    environment, _ = load_environment(env)
+    tables = make_tables(environment, env)
+    assert tables.total() == 11.0  # of the environment's own class
+    assert type(tables.count) is int
+
+
+def test_of_a_large_table_the_hash_is_kept(lab):
+    env = keep(lab / "run", size=300_000)  # of 4 bytes
+    assert (lab / "run" / "environment" / "tables.npz").stat().st_size < 5_000
+    assert differences(env) == []
+    environment, _ = load_environment(env)
+    assert len(make_tables(environment, env).large) == 300_000
+    (lab / "rain.npy").unlink()
+    with pytest.raises(UserError, match=r"cannot be made: FileNotFoundError: .*rain.npy.*; the run keeps no copy of its tables large$"):
+        make_tables(environment, env)
+
+
+def test_a_large_table_that_changed_is_told(lab):
+    env = keep(lab / "run", file="big.npy") if np.save("big.npy", np.ones(300_000)) is None else None
+    assert env
+    np.save("big.npy", np.zeros(300_000))
+    assert differences(env) == ["table 'rain' has changed since the run; the run keeps no copy of it, so that of today is used"]
+
+
+def test_other_options_make_other_tables(lab):
+    env = keep(lab / "run")
+    np.save(lab / "other.npy", np.array([9.0]))
+    env.options = {"file": "other.npy"}
+    assert first_reward(env) == 9.0
+
+
+@pytest.mark.parametrize("name", ["units.py", "tables.npz"])
+def test_a_copy_that_was_changed_is_refused(lab, name):
+    env = keep(lab / "run")
+    path = lab / "run" / "environment" / name
+    if name == "units.py":
+        path.write_text("SCALE = 3.0\n")
+    else:
+        with np.load(path) as arrays:
+            np.savez(path, **{key: arrays[key] + 1 for key in arrays.files})
+    with pytest.raises(UserError, match=f"{name} is not what the run kept"):
+        first_reward(env)
+
+
+def test_a_file_that_changes_while_the_run_is_set_up_is_refused(lab):
+    environment, _ = import_environment("./glider.py")
+    (lab / "units.py").write_text("SCALE = 2.0\n")
+    with pytest.raises(UserError, match=r"\./glider.py has changed while the run was set up"):
+        kept.keep(lab, "./glider.py", {}, None, environment, None)
+
+
+def test_a_dotted_environment_is_told_apart_by_hash(lab, capsys):
+    (lab / "run").mkdir()
+    environment, _ = import_environment("warprun.envs.cartpole")
+    kept.keep(lab / "run", "warprun.envs.cartpole", {}, None, environment, None)
+    env = EnvConfig("cartpole", str(lab / "run" / "environment"))
+    copy = lab / "run" / "environment" / "warprun" / "envs" / "cartpole.py"
+    assert copy.read_bytes() == (ROOT / "envs" / "cartpole.py").read_bytes()
+    assert differences(env) == []
+    assert load_environment(env)[0] == environment
+    path = lab / "run" / "environment" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["files"]["warprun.envs.cartpole"]["sha256"] = "0" * 64
+    path.write_text(json.dumps(manifest | {"version": "warprun 0.0.9"}))
+    (told,) = differences(env)
+    assert told.startswith("warprun.envs.cartpole has changed since the run (warprun 0.0.9 then, ")
+    assert told.endswith("; what is installed now is used")
+
+
+def test_eval_from_anywhere(lab, tmp_path):
+    """The whole way, uncompiled: train, then evaluate where the file is not, where it was edited, and where it is gone."""
+    program = """
+import os, shutil, sys
+from pathlib import Path
+from warprun.cli.main import run
+
+small = ["agent=a2c", "tuned=none", "n_envs=4", "agent.horizon=8", "total_steps=32", "eval.episodes=4", "agent.network.hidden=[4]"]
+small += ["concurrency.threads=1", "engine.fused=false", "device=cpu", "log.live=false", "log.tensorboard=false"]
+assert run(["env=glider", "run_dir=run", *small]) == 0
+again = ["episodes=4", "device=cpu"]
+os.chdir("..")
+print("EVAL"); assert run(["eval", "lab/run", *again]) == 0
+file = Path("lab/units.py"); file.write_text("SCALE = 2.0")
+print("EVAL"); assert run(["eval", "lab/run", *again]) == 0
+shutil.move("lab/run", "run"); shutil.rmtree("lab")
+print("EVAL"); assert run(["eval", "run", *again]) == 0
+"""
+    asked = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=asked, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, first, edited, gone = done.stdout.split("EVAL\n")
+    for told in (first, edited, gone):
+        assert "50.000" in told
+    assert "changed" not in first
+    assert "./units.py has changed since the run; the run's own copy is used\n" in edited
+    assert "cannot be read (FileNotFoundError" in gone

@@ -1,0 +1,144 @@
+"""CUDA graphs without a GPU: a record of torch's operations and of the launches of kernels, which is run again with the same numbers.
+
+    NUMBA_ENABLE_CUDASIM=1 python -m tests.engine.graphs FILE.npz
+
+trains agents in the CUDA simulator, launch by launch and by such graphs, and writes what comes of it. The code for GPUs runs here on the
+CPU: replay by torch's operations, and numbers of the host in tensors.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from tests.simulation import rollouts
+from warprun.algorithms import agent_class
+from warprun.kernels import graph
+from warprun.learning import host_number
+from warprun.learning.replay import replay as replay_memory
+from warprun.learning.replay.torch_operations import TorchOperations
+from warprun.learning.settings import LayersConfig, NetworkConfig, ReplayConfig
+from warprun.simulation.device import Device
+
+SIMULATOR = Device("cudasim", "a test")
+ITERATIONS = 12
+ON_POLICY = {"horizon": 3, "network": NetworkConfig(hidden=[8]), "learning_rate_end": 1e-4}
+OFF_POLICY = {"horizon": 2, "network": LayersConfig([8]), "warmup": 8, "batch_size": 8, "gradient_steps": 0.5, "learning_rate_end": 1e-4}
+CASES: dict[str, tuple[str, str, bool, dict[str, Any]]] = {
+    "a2c fused": ("cartpole", "a2c", True, ON_POLICY | {"entropy_coef_end": 0.0}),
+    "a2c": ("pendulum", "a2c", False, ON_POLICY),
+    "ppo": ("cartpole", "ppo", True, ON_POLICY | {"epochs": 2, "minibatches": 2, "target_kl": 0.01}),
+    "dqn": ("cartpole", "dqn", False, OFF_POLICY | {"target_every": 3, "replay": ReplayConfig(50), "normalize_obs": True}),
+    "td3": ("pendulum", "td3", False, OFF_POLICY | {"n_step": 3, "replay": ReplayConfig(50, prioritized=True)}),
+}
+"""Environment, agent, whether rollouts are fused, and settings."""
+
+
+class Record(TorchDispatchMode):
+    """What is to be run again, in order; while it is made, everything runs once."""
+
+    current: Record | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Callable[[], Any]] = []
+        self.ran = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+        result = function(*given, **(named or {}))
+        taken = {x.untyped_storage()._cdata for x in tree_leaves((given, named)) if isinstance(x, torch.Tensor)}
+        made = [n for n, x in enumerate(tree_leaves(result)) if isinstance(x, torch.Tensor) and x.untyped_storage()._cdata not in taken]
+
+        def again() -> None:
+            found = tree_leaves(function(*given, **(named or {})))
+            for n in made:  # where a graph writes it, too: to the memory of the first time
+                tree_leaves(result)[n].copy_(found[n])
+
+        self.calls.append(again)
+        return result
+
+    def replay(self) -> None:
+        """Run everything again; the first time it has run already, unlike in a capture."""
+        with torch.no_grad():
+            for call in self.calls if self.ran else []:
+                call()
+        self.ran = True
+
+
+def record(work: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    """Stand for `graph.record`."""
+    made = Record()
+    Record.current = made
+    with made:
+        result = work()
+    Record.current = None
+    return made.replay, result
+
+
+class Launches:
+    """The kernels of a module, whose launches are recorded."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def __getattr__(self, kernel: str) -> Any:
+        return _Launches(getattr(self.module, kernel))
+
+
+class _Launches:
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+
+    def __getitem__(self, configuration: Any) -> Callable[..., None]:
+        def launch(*arguments: Any) -> None:
+            self.kernel[configuration](*arguments)
+            if Record.current:
+                Record.current.calls.append(lambda: self.kernel[configuration](*arguments))
+
+        return launch
+
+
+def train(case: str, captured: bool) -> dict[str, np.ndarray]:
+    """Return what is left of an agent and its environments."""
+    world, name, fused, settings = CASES[case]
+    # Every rollout is cut, for whether there is anything to bootstrap from is asked on the CPU alone.
+    environment = replace(rollouts.CASES[world], time_limit=settings["horizon"]).environment
+    cls = agent_class(name)
+    agent: Any = cls(cls.Config(**settings), environment.groups, SIMULATOR.torch, 1, 2)
+    options = {"n_envs": 4, "horizon": settings["horizon"], "seed": 5, "exploration": agent.exploration}
+    engine = rollouts.make(environment, world, device=SIMULATOR, **options)
+    if fused:
+        assert engine.fuse({learner.name: learner.policy.fused() for learner in agent.learners})
+    if captured:
+        engine._kernels._module = Launches(engine._kernels._module)
+        engine.capture()
+        agent.capture(graph.Captured)
+    for n in range(ITERATIONS):
+        metrics = agent.update(engine.collect(agent.act), n / ITERATIONS)
+    found = agent.state() | engine.arrays | {f"metrics/{key}": value for key, value in metrics.items()}
+    return {f"{case}/{'captured' if captured else 'plain'}/{key}": tensor.detach().numpy().copy() for key, tensor in found.items()}
+
+
+def as_on_a_gpu() -> None:
+    """Let the CPU take the code that is a GPU's."""
+
+    def in_a_tensor(self: host_number.HostNumber, first: float, device: torch.device) -> None:
+        self._on_device = True
+        self.value = torch.full((), first, dtype=torch.int64 if isinstance(first, int) else torch.float64)
+
+    host_number.HostNumber.__init__ = in_a_tensor  # type: ignore[method-assign]
+    replay_memory.CpuOperations = TorchOperations  # type: ignore[misc, assignment]
+    graph.record = record
+    graph.run_aside = lambda work: work()
+
+
+if __name__ == "__main__":
+    as_on_a_gpu()
+    np.savez(sys.argv[1], **{key: value for case in CASES for captured in (False, True) for key, value in train(case, captured).items()})

@@ -1,0 +1,117 @@
+"""CUDA graphs as far as a machine without a GPU can tell: the emulated ones of `graphs` leave the same bits as plain training."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.kernels import graphs
+from tests.simulation.rollouts import ROOT
+from warprun.config.schema import Config, EngineConfig
+from warprun.errors import UserError
+from warprun.kernels import graph
+from warprun.kernels.graph import WARM_UP, Captured
+from warprun.runtime.build import capture
+from warprun.simulation.device import Device
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Return what the cases leave behind, by name."""
+    file = tmp_path_factory.mktemp("graphs") / "trained.npz"
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.kernels.graphs", str(file)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "1"}
+    subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    return dict(np.load(file))
+
+
+@pytest.mark.parametrize("case", graphs.CASES)
+def test_captured_training_is_the_plain_one(trained, case):
+    plain = {name: array for name, array in trained.items() if name.startswith(f"{case}/plain/")}
+    assert sum(name.endswith("parameters") for name in plain) > 0
+    for name, array in plain.items():
+        np.testing.assert_array_equal(trained[name.replace("/plain/", "/captured/")], array, err_msg=name)
+        if name.endswith("updates"):
+            assert array > 2 * WARM_UP
+
+
+def emulated(monkeypatch):
+    monkeypatch.setattr(graph, "record", graphs.record)
+    monkeypatch.setattr(graph, "run_aside", lambda work: work())
+
+
+def test_every_call_is_one_run_and_only_the_device_is_asked_again(monkeypatch):
+    emulated(monkeypatch)
+    total, asked = torch.zeros(()), []
+
+    def add(amount):
+        asked.append(amount)
+        total.add_(amount)
+        return total * 2
+
+    captured = Captured(add)
+    for n in range(10):
+        assert captured(1.0) == 2 * (n + 1)
+        total_before = float(total)
+        captured(100.0)
+        total.fill_(total_before)
+    assert asked == [1.0, 100.0] * (WARM_UP + 1)
+
+
+def test_numbers_of_the_host_are_those_of_the_capture(monkeypatch):
+    """And so an emulated graph is as wrong as a real one would be."""
+    emulated(monkeypatch)
+    total, on_device = torch.zeros(()), torch.zeros(())
+    count = 0
+    captured = Captured(lambda: total.add_(on_device + count))
+    for n in range(WARM_UP + 3):
+        count = n
+        on_device.fill_(10.0 * n)
+        captured()
+    seen = [min(n, WARM_UP) for n in range(WARM_UP + 3)]
+    assert float(total) == sum(seen) + 10.0 * sum(range(WARM_UP + 3))
+
+
+@pytest.mark.parametrize(
+    ("device", "wanted", "told", "works"),
+    [
+        ("cuda", True, "; captured in CUDA graphs", 2),
+        ("cuda", False, "; not captured (engine.cuda_graph=false)", 0),
+        ("cpu", True, "", 0),
+        ("cudasim", True, "", 0),
+    ],
+)
+def test_the_setting_decides_on_cuda_and_the_run_says_so(device, wanted, told, works):
+    made = []
+    engine = SimpleNamespace(device=Device(device, "a test"), capture=lambda: made.append("engine"))
+    agent = SimpleNamespace(capture=lambda captured: made.append("agent"))
+    assert capture(Config(engine=EngineConfig(cuda_graph=wanted)), engine, agent) == told
+    assert len(made) == works
+
+
+@pytest.mark.parametrize("ends_with_an_error", [False, True])
+def test_what_cannot_be_captured_is_told_in_one_line(monkeypatch, ends_with_an_error):
+    @contextmanager
+    def capture(made, stream):
+        try:
+            yield
+        finally:
+            if ends_with_an_error:  # torch's own error, which comes last, does not tell the cause
+                raise RuntimeError("capture was invalidated")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(graph, "_stream_of_captures", lambda: None)
+
+    def work():
+        raise RuntimeError("operation not permitted when stream is capturing\nCUDA kernel errors might be ...")
+
+    with pytest.raises(UserError, match=r"^a CUDA graph .*\(operation not permitted .* capturing\); run with engine\.cuda_graph=false$"):
+        graph.record(work)

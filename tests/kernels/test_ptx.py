@@ -1,0 +1,147 @@
+"""Every CUDA kernel of every environment, compiled without a GPU: no float64, no local memory, no calls; `-s` shows the registers."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from numba import cuda, typeof
+
+from tests.simulation.rollouts import CASES
+from warprun.kernels import compile as kernels
+from warprun.kernels.mlp_cuda import BlockNetwork
+from warprun.simulation import memory as store
+from warprun.simulation import trajectory
+from warprun.simulation.codegen.program import write
+from warprun.simulation.kernel_engine import compiler_options, target_for, typed
+
+SINGLE_KERNELS = ("reset", "sample", "greedy", "step")
+CAPABILITIES = ((7, 5), (8, 0), (9, 0))
+
+
+def nvvm_problem() -> str | None:
+    """Return why nothing compiles for CUDA here, or None."""
+    try:
+        from numba.cuda.cudadrv.nvvm import NVVM
+
+        NVVM()
+    except Exception as error:  # the type depends on what is missing: numba-cuda, libnvvm or its version
+        return f"needs libnvvm: {' '.join(str(error).split())}"
+    return None
+
+
+pytestmark = pytest.mark.skipif(nvvm_problem() is not None, reason=nvvm_problem() or "")
+
+
+@pytest.fixture(autouse=True)
+def no_device_needed(monkeypatch):
+    """Let numba-cuda compile without a GPU, whose capability it would ask for."""
+    monkeypatch.setattr("numba.cuda.dispatcher.get_current_device", lambda: SimpleNamespace(compute_capability=(8, 0)))
+
+
+def program(case):
+    """Return the kernel module of a case, the types of what its kernels take, and those of what `rollout` takes."""
+    environment, n_varied = CASES[case].environment, len(CASES[case].vary)
+    target = target_for(environment, "cuda")
+    explores = CASES[case].exploration is not None
+    written = write(environment, case, target, tuple(name for name, _ in CASES[case].vary), explores=explores)
+    module = kernels.load_module(case, written.source, written.functions | compiler_options("cuda") | {"CACHE": False})
+    taken = trajectory.allocate(environment, 4, 2, torch.device("cpu"))
+    arrays = store.allocate(store.layout(environment, target, 2, n_varied, explores), torch.device("cpu")) | store.shared_names(taken)
+    values = {name: tensor.numpy() for name, tensor in arrays.items()}
+    values |= {f"{group.name}_exploration": np.zeros(3, np.float32) for group in environment.groups}
+    values |= {"row": 0, "now": np.uint32(0), "began": np.zeros(1, np.int64)}
+    values |= {"n_envs": 2, "seed_low": np.uint32(0), "seed_high": np.uint32(0)}
+    values |= {"p": typed(environment.params()), "vary_bounds": np.zeros((n_varied, 2), np.float32)}
+    if environment.tables:
+        values["tables"] = environment.tables(**environment.options)
+    signature = tuple(typeof(values[name]) for name in written.arguments)
+    row, rows = np.zeros(1, np.float32), np.zeros((1, 1), np.float32)
+    network = BlockNetwork(row, np.zeros((1, 7), np.int32), 4, 0, 1, 1, 0, True, row, row)
+    networks = [typeof(value) for _ in environment.groups for value in (network, rows, row)]
+    return module, signature, (typeof(1), typeof(True), *signature, *networks)
+
+
+def product_overhead(ptx):
+    """Return the instructions for each multiply-add in the leanest loop of 32 or more, the inner one of `mlp_cuda.tall_outputs`."""
+    lines = [line.split("//")[0].strip() for line in ptx.splitlines()]
+    begins = {line[:-1]: n for n, line in enumerate(lines) if line.endswith(":")}
+    found = []
+    for end, line in enumerate(lines):
+        target = re.search(r"\bbra(?:\.uni)?\s+(\S+);", line)
+        if target and begins.get(target[1], end) < end:
+            body = [line for line in lines[begins[target[1]] + 1 : end + 1] if line]
+            multiply_adds = sum("fma.rn.f32" in line for line in body)
+            found += [len(body) / multiply_adds] if multiply_adds >= 32 else []
+    return min(found)
+
+
+def instructions(ptx):
+    """Return the PTX without comments and names, which may hold any word."""
+    return re.sub(r"//.*|[%$\w]*_[$\w]+|%\w+", "", ptx)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_compile_to_lean_ptx(case, tmp_path):
+    module, signature, _ = program(case)
+    for kernel in SINGLE_KERNELS:
+        for capability in CAPABILITIES:
+            lean_ptx(case, kernel, module, signature, capability, tmp_path)
+
+
+def often(case, capability):
+    """Return a combination that is always tested, or else marked as slow: a rollout holds all kernels, and takes seconds."""
+    marks = () if case in ("cartpole", "crane", "market") and capability == (8, 0) else pytest.mark.slow
+    return pytest.param(case, capability, marks=marks, id=f"{case} {capability[0]}.{capability[1]}")
+
+
+@pytest.mark.parametrize(("case", "capability"), [often(case, capability) for case in CASES for capability in CAPABILITIES])
+def test_rollouts_compile_to_lean_ptx(case, capability, tmp_path):
+    module, _, signature = program(case)
+    ptx = lean_ptx(case, "rollout", module, signature, capability, tmp_path)
+    # 12 loads for 32 multiply-adds, addresses and the count; with an index that may be negative each load has six more.
+    assert product_overhead(ptx) < 2.2
+
+
+def lean_ptx(case, kernel, module, signature, capability, folder):
+    """Compile a kernel, and return its PTX if it has nothing that is slow on a GPU."""
+    ptx, _ = cuda.compile_ptx(getattr(module, kernel).py_func, signature, cc=capability)
+    text = instructions(ptx)
+    for unwanted in (r"\.f64\b", r"\.local\b", r"\bcall\b"):
+        assert not re.search(unwanted, text), f"{unwanted} in {kernel} for {capability}"
+    assert re.search(r"\.f32\b", text)
+    report(case, kernel, capability, ptx, folder)
+    return ptx
+
+
+def report(case, kernel, capability, ptx, folder):
+    """Print what the assembler says of a kernel; nothing may spill."""
+    if not shutil.which("ptxas"):
+        return
+    file = folder / f"{kernel}.ptx"
+    # An older assembler refuses the version that libnvvm writes, but knows every instruction of these kernels.
+    file.write_text(re.sub(r"^\.version .*", ".version 8.0", ptx, flags=re.MULTILINE))
+    command = ["ptxas", "-v", f"-arch=sm_{capability[0]}{capability[1]}", str(file), "-o", str(folder / "kernel.cubin")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    registers, spilled, stack = (
+        int(re.search(rf"(\d+) {what}", said)[1]) for what in ("registers", "bytes spill stores", "bytes stack frame")
+    )
+    print(f"{case:24} {kernel:7} sm_{capability[0]}{capability[1]} {registers:4} registers, {spilled} B spilled")
+    assert spilled == stack == 0
+
+
+@pytest.mark.parametrize("unwanted", [r"\.f64\b", r"\.local\b"])
+def test_what_is_unwanted_would_be_seen(unwanted):
+    def kernel(x):
+        numbers = cuda.local.array(32, np.float64)
+        for n in range(32):
+            numbers[int(x[n]) % 32] += x[n]
+        x[0] = numbers[int(x[1]) % 32]
+
+    ptx, _ = cuda.compile_ptx(kernel, (typeof(np.zeros(32, np.float32)),), cc=(8, 0))
+    assert re.search(unwanted, instructions(ptx))

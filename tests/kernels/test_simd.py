@@ -1,0 +1,99 @@
+"""The matrix products in SIMD against float64."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba import njit
+
+from warprun.kernels.compile import FLAGS
+from warprun.kernels.simd import COLUMNS, NARROW, ROWS, WIDTH, add_row_sums, multiply, outer
+
+SIZES = [(1, 1), (3, 64), (64, 4), (ROWS, ROWS), (ROWS + 1, 7), (50, 50), (64, 64)]
+
+
+@njit(**FLAGS)
+def forward(w, bias, x, y):
+    multiply(w.reshape(w.size), w.shape[1], 1, bias, x.reshape(x.size), y.reshape(y.size), w.shape[0], w.shape[1], x.shape[1])
+
+
+@njit(**FLAGS)
+def backward(w, zeros, dy, dx):
+    multiply(w.reshape(w.size), 1, w.shape[1], zeros, dy.reshape(dy.size), dx.reshape(dx.size), w.shape[1], w.shape[0], dy.shape[1])
+
+
+@njit(**FLAGS)
+def gradient(g, dy, x):
+    (rows, terms), columns = g.shape, x.shape[2]
+    flat_dy, flat_x = dy.reshape(dy.size), x.reshape(x.size)
+    outer(g.reshape(g.size), flat_dy, dy.shape[1] * columns, flat_x, x.shape[1] * columns, rows, terms, dy.shape[0], columns)
+
+
+@njit(**FLAGS)
+def row_sums(g, x):
+    add_row_sums(g, x.reshape(x.size), x.shape[1] * x.shape[2], x.shape[1], x.shape[0], x.shape[2])
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+
+
+def assert_close(found: np.ndarray, exact: np.ndarray, terms: int) -> None:
+    # A sum of n float32 products is off by a few units in the last place of the largest partial sum.
+    np.testing.assert_allclose(found, exact, rtol=0, atol=2e-7 * terms**0.5 * (1 + np.abs(exact).max()))
+
+
+@pytest.mark.parametrize(("rows", "terms"), SIZES)
+@pytest.mark.parametrize("columns", [NARROW, COLUMNS, COLUMNS + NARROW])
+def test_products_equal_float64(rows: int, terms: int, columns: int) -> None:
+    w, bias, x = numbers(rows, terms), numbers(rows), numbers(terms, columns)
+    y, dx = np.full((rows, columns), np.nan, np.float32), np.full((terms, columns), np.nan, np.float32)
+    forward(w, bias, x, y)
+    assert_close(y, w.astype(float) @ x + bias[:, None], terms)
+    backward(w, np.zeros(terms, np.float32), y, dx)
+    assert_close(dx, w.T.astype(float) @ y, rows)
+
+
+@pytest.mark.parametrize(("rows", "terms"), SIZES)
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("columns", [NARROW, COLUMNS])
+def test_outer_adds_the_products_of_all_blocks(rows: int, terms: int, blocks: int, columns: int) -> None:
+    dy, x, g = numbers(blocks, rows, columns), numbers(blocks, terms, columns), numbers(rows, terms)
+    exact = g + np.einsum("njc,nkc->jk", dy.astype(float), x)
+    gradient(g, dy, x)
+    assert_close(g, exact, blocks * columns)
+
+
+@pytest.mark.parametrize("rows", [1, 3, ROWS, ROWS + 1, 50])
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("columns", [NARROW, COLUMNS])
+def test_row_sums_of_all_blocks(rows: int, blocks: int, columns: int) -> None:
+    x, g = numbers(blocks, rows, columns), numbers(rows)
+    exact = g + x.astype(float).sum((0, 2))
+    row_sums(g, x)
+    assert_close(g, exact, blocks * columns)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(WIDTH != 16, reason="the vectors of this processor are not wider than those to try")
+@pytest.mark.parametrize(("name", "features", "width"), [("haswell", "+avx,+avx2,+fma", 8), ("x86-64", "+sse2", 4)])
+def test_narrower_vectors_give_the_same(name: str, features: str, width: int, tmp_path: Path) -> None:
+    """The code for processors without AVX-512, compiled for one of them: products, rollouts and gradients."""
+    asked = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features, "WARPRUN_CACHE_DIR": str(tmp_path)}
+    check = f"import warprun.kernels.simd as s; assert s.WIDTH == {width}, s.WIDTH"
+    subprocess.run([sys.executable, "-c", check], env=os.environ | asked, check=True)
+    files = [Path(__file__), Path(__file__).parents[1] / "learning" / "cpu" / "test_gradient.py"]
+    ran = subprocess.run([sys.executable, "-m", "pytest", "-q", *map(str, files)], env=os.environ | asked, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout[-2000:]
+
+
+def test_products_write_nothing_else() -> None:
+    rows, terms = 5, 3
+    y = np.full((rows + 1, COLUMNS), 7, np.float32)
+    forward(numbers(rows, terms), numbers(rows), numbers(terms, COLUMNS), y)
+    assert (y[rows] == 7).all()

@@ -1,0 +1,208 @@
+"""The fused kernels against the stepwise path (rollouts) and against autograd in float64 (gradients)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.environments import market
+from tests.learning.helpers import environment
+from warprun.algorithms.a2c import A2C, a2c_loss
+from warprun.algorithms.ppo import PPO, ppo_loss
+from warprun.environment import Box, Discrete, Environment, MultiDiscrete, Space
+from warprun.envs import acrobot, cartpole, mountain_car_continuous
+from warprun.learning import distributions
+from warprun.learning.on_policy import Batch, Learner
+from warprun.learning.returns import Spread
+from warprun.learning.settings import A2CConfig, NetworkConfig, PPOConfig
+from warprun.simulation.device import choose
+from warprun.simulation.kernel_engine import Engine
+
+CPU = torch.device("cpu")
+ENVIRONMENTS = {
+    "cartpole": cartpole.environment,
+    "acrobot": acrobot.environment,
+    "mountain_car_continuous": mountain_car_continuous.environment,
+    "market": market.environment,
+}
+NETWORKS = {
+    "tanh": NetworkConfig(hidden=[64, 64]),
+    "relu": NetworkConfig(hidden=[17, 5, 9], activation="relu", shared=False),
+}
+
+
+def engine(name: str, n_envs: int, horizon: int = 12, threads: int = 2) -> Engine:
+    env = ENVIRONMENTS[name]
+    tables = env.tables(**env.options) if env.tables else None
+    return Engine(
+        env,
+        name,
+        device=choose("cpu"),
+        n_envs=n_envs,
+        horizon=horizon,
+        seed=5,
+        params=env.params(),
+        tables=tables,
+        threads=threads,
+    )
+
+
+def agent(env: Environment, network: NetworkConfig, threads: int = 2) -> A2C:
+    made = A2C(A2CConfig(network=network), env.groups, CPU, threads, 3)
+    for learner in made.learners:
+        # Statistics of a run under way, and a policy that has opinions.
+        generator = torch.Generator().manual_seed(1)
+        assert learner.policy.normalizer
+        learner.policy.normalizer.shift.copy_(0.1 * torch.randn(learner.policy.normalizer.shift.shape, generator=generator))
+        learner.policy.normalizer.scale.fill_(1.3)
+        learner.policy.parameters += 0.1 * torch.randn(learner.policy.parameters.shape, generator=generator)
+    return made
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("n_envs", [1, 100])
+@pytest.mark.parametrize("greedy", [False, True])
+def test_a_fused_rollout_is_the_stepwise_one(name: str, network: str, n_envs: int, greedy: bool) -> None:
+    stepwise, fused = engine(name, n_envs), engine(name, n_envs)
+    actor = agent(stepwise.environment, NETWORKS[network])
+    networks = {learner.name: learner.policy.fused() for learner in actor.learners}
+    fused.fuse({group: found for group, found in networks.items() if found})
+    stepwise.reset()
+    fused.reset()
+    for _ in range(2):  # the second begins where the first ended
+        a, b = stepwise.collect(actor.act, greedy), fused.collect(actor.act, greedy)
+        assert torch.equal(a.terminated, b.terminated)
+        assert torch.equal(a.truncated, b.truncated)
+        for group in a.groups:
+            one, other = a.groups[group], b.groups[group]
+            if one.action.dtype == torch.int32:
+                assert torch.equal(one.action, other.action)
+            if one.mask is not None and other.mask is not None:
+                assert torch.equal(one.mask, other.mask)
+            for tensor in ("action", "obs", "value", "log_prob", "reward", "final_obs"):
+                torch.testing.assert_close(getattr(one, tensor), getattr(other, tensor), rtol=1e-5, atol=2e-5)
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    rollouts = []
+    for threads in (1, 2):
+        made, actor = engine("market", 100, threads=threads), agent(market.environment, NETWORKS["tanh"], threads)
+        networks = actor.fuse()
+        assert networks
+        made.fuse(networks)
+        made.reset()
+        for progress in (0.0, 0.5):
+            actor.update(made.collect(actor.act), progress)
+        rollouts.append([learner.policy.parameters for learner in actor.learners])
+    assert all(torch.equal(one, other) for one, other in zip(*rollouts, strict=True))
+
+
+SPACES: dict[str, Space] = {"discrete": Discrete(3), "multi": MultiDiscrete((2, 4, 3)), "box": Box(2, -1.0, 1.0)}
+
+
+def learner_for(algorithm: str, space: Space, network: NetworkConfig) -> tuple[Any, Learner[Any]]:
+    env = environment(only=space)
+    config = A2CConfig(network=network) if algorithm == "a2c" else PPOConfig(network=network, clip_value=0.3)
+    config.normalize_obs = False
+    made = (A2C if algorithm == "a2c" else PPO)(config, env.groups, CPU, 2, 0)  # type: ignore[arg-type]
+    learner = made.learners[0]
+    learner.policy.parameters += 0.2 * torch.randn(learner.policy.parameters.shape, generator=torch.Generator().manual_seed(2))
+    learner.schedule(0.0)
+    return made, learner
+
+
+def rows_for(learner: Learner[Any], count: int, masked: bool) -> Batch:
+    generator = torch.Generator().manual_seed(count)
+    space = learner.policy.space
+    obs = torch.randn(count, 3, generator=generator)
+    mask = None
+    if isinstance(space, Box):
+        action = torch.randn(count, space.size, generator=generator)
+    else:
+        nvec = list(space.nvec) if isinstance(space, MultiDiscrete) else [space.n]
+        if masked:
+            mask = torch.rand(count, sum(nvec), generator=generator) > 0.4
+            first = 0
+            for n in nvec:
+                mask[:, first] = True
+                first += n
+        picks = []
+        first = 0
+        for n in nvec:
+            weights = torch.ones(count, n) if mask is None else mask[:, first : first + n].float()
+            picks.append(torch.multinomial(weights, 1, generator=generator))
+            first += n
+        action = torch.cat(picks, 1).int()
+    with torch.no_grad():
+        output, value = learner.policy(obs)
+        log_prob = distributions.log_prob(space, output, mask, action)
+    # An old policy that differs, so that some ratios and values are clipped.
+    old = log_prob + 0.3 * torch.randn(count, generator=generator)
+    old_value = value + torch.randn(count, generator=generator)
+    advantage, returns = torch.randn(count, generator=generator), 2 * torch.randn(count, generator=generator)
+    return Batch(obs, mask, action, old, old_value, advantage, returns, Spread.of(advantage, returns))
+
+
+def exact_gradient(algorithm: str, learner: Learner[Any], rows: Batch) -> tuple[np.ndarray, list[float]]:
+    """Return autograd's gradient and the loss's terms in float64."""
+    policy, config = learner.policy, learner.config
+    double = [leaf.detach().double().requires_grad_() for leaf in policy.leaves]
+    names = [name for name, _ in policy.network.named_parameters()]
+    parameters = dict(zip(names, double, strict=False))
+    output, value = torch.func.functional_call(policy.network, parameters, (rows.obs.double(),))
+    if isinstance(policy.space, Box):
+        output = torch.cat((output, double[-1].expand_as(output)), -1)
+    log_prob, entropy = distributions.evaluate(policy.space, output, rows.mask, rows.action)
+    coefficient = float(learner.entropy_coef)
+    terms: tuple[torch.Tensor, ...]
+    if algorithm == "a2c":
+        terms = a2c_loss(log_prob, entropy, value, rows.advantage.double(), rows.returns.double(), config.value_coef, coefficient)
+    else:
+        old, old_value = rows.log_prob.double(), rows.value.double()
+        terms = ppo_loss(
+            log_prob,
+            entropy,
+            value,
+            old,
+            old_value,
+            rows.advantage.double(),
+            rows.returns.double(),
+            config.clip,
+            config.clip_value,
+            config.value_coef,
+            coefficient,
+        )
+    gradients = torch.autograd.grad(terms[0], double)
+    return torch.cat([g.reshape(-1) for g in gradients]).numpy(), [float(term.detach()) for term in terms]
+
+
+@pytest.mark.parametrize("algorithm", ["a2c", "ppo"])
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("count", [1, 130, 3000])
+def test_the_fused_gradient_is_autograds(algorithm: str, space: str, masked: bool, network: str, count: int) -> None:
+    if masked and space == "box":
+        pytest.skip("real actions have no mask")
+    made, learner = learner_for(algorithm, SPACES[space], NETWORKS[network])
+    rows = rows_for(learner, count, masked)
+    exact, terms = exact_gradient(algorithm, learner, rows)
+    # All rows twice, the picked ones in another order: `order` must find them.
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    back = torch.argsort(order)
+    shuffled = Batch(*(None if t is None else torch.cat((t[order], t[order] * 0)) for t in rows[:-1]), rows.spread)
+    assert made.fuse() is not None
+    assert learner.fused is not None
+    gradient, means = learner.gradient(lambda *_: (), shuffled, rows.advantage, back)
+    scale = np.abs(exact).max()
+    np.testing.assert_allclose(gradient.numpy(), exact, rtol=0, atol=1e-5 * scale)
+    np.testing.assert_allclose(means[: len(terms)].numpy(), terms, rtol=1e-5, atol=1e-5)
+
+
+def test_a_network_of_ones_own_stays_with_torch() -> None:
+    made = A2C(A2CConfig(network=NetworkConfig(activation="gelu")), cartpole.environment.groups, CPU, 1, 0)
+    assert made.fuse() is None

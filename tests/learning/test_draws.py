@@ -1,0 +1,73 @@
+"""Draws are a function of (seed, number of the draw): neighbouring seeds share nothing, and kernels have the same numbers as torch."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+import torch
+
+from tests.compiled import compiled
+from tests.learning.helpers import CPU, SPACES, environment
+from warprun.algorithms.a2c import A2C
+from warprun.algorithms.td3 import TD3
+from warprun.environment import Box
+from warprun.learning.replay import draws
+from warprun.learning.settings import A2CConfig, LayersConfig, ReplayConfig, TD3Config
+from warprun.learning.shuffle import normals, permutation, random_bits
+
+PLACES = list(product(range(21), range(51)))
+"""Neighbouring seeds, and draws of each."""
+
+
+@pytest.mark.parametrize("draw", [permutation, random_bits, normals])
+def test_neighbouring_seeds_share_no_draw(draw) -> None:  # type: ignore[no-untyped-def]
+    found = torch.stack([draw(400, seed, torch.tensor(number)) for seed, number in PLACES])
+    assert len(found.unique(dim=0)) == len(PLACES)
+    # Shifted by one place, too, and element by element: correlations are those of independent numbers, of deviation 1 / 20.
+    both = np.corrcoef(found.double().numpy())
+    assert np.abs(both[np.triu_indices(len(PLACES), 1)]).max() < 6 / 20
+    shifted = [np.corrcoef(a[1:], b[:-1])[0, 1] for a, b in pairwise(found.double().numpy())]
+    assert np.abs(shifted).max() < 5 / 20
+
+
+def test_correlations_of_draws_are_centred() -> None:
+    """The mean square of 573,000 correlations of independent numbers is 1 / n, to a few thousandths."""
+    n = 400
+    found = torch.stack([normals(n, seed, torch.tensor(number)) for seed, number in PLACES]).double().numpy()
+    pairs = np.corrcoef(found)[np.triu_indices(len(PLACES), 1)]
+    assert np.mean(pairs**2) * (n - 1) == pytest.approx(1.0, abs=0.02)
+    assert abs(np.mean(pairs)) < 5e-4
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32 + 5, 2**63 - 1])
+def test_kernels_draw_the_bits_of_torch(seed: int) -> None:
+    key_of, bits_of = compiled(draws.key_of), compiled(draws.bits_of)
+    for number in (0, 1, 70_000):
+        key = key_of(*draws.counter(seed, number))
+        expected = random_bits(9, seed, torch.tensor(number)).tolist()
+        assert [int(bits_of(key, index)) for index in range(9)] == expected
+
+
+def weights(agent: A2C | TD3) -> list[np.ndarray]:
+    """Return the first 90 weights of every network of an agent."""
+    state = agent.state()
+    tensors = [state[name] for name in sorted(state) if name.endswith(("/parameters", "/actor/parameters", "/critics/parameters"))]
+    return [tensor[:90].double().numpy() for tensor in tensors]
+
+
+@pytest.mark.parametrize("name", ["a2c", "td3"])
+def test_groups_and_networks_of_neighbouring_seeds_share_no_weights(name: str) -> None:
+    """A network made from the seed of another has the same first numbers, but for their scale."""
+    found: list[np.ndarray] = []
+    for seed in range(5):
+        if name == "a2c":
+            env = environment(one=SPACES["one"], same=SPACES["one"])
+            found += weights(A2C(A2CConfig(), env.groups, CPU, 1, seed))
+        else:
+            env = environment(one=Box(2), same=Box(2))
+            config = TD3Config(network=LayersConfig([32]), replay=ReplayConfig(capacity=300))
+            found += weights(TD3(config, env.groups, CPU, 1, seed))
+    assert len(found) == 5 * (2 if name == "a2c" else 4)
+    assert np.abs(np.corrcoef(found)[np.triu_indices(len(found), 1)]).max() < 0.6

@@ -1,0 +1,213 @@
+"""The ring of transitions and its draws: against the golden numbers, by statistics, and both forms of every operation together."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from tests.learning.helpers import CPU, SPACES, Golden, close, environment, rollout
+from warprun.environment import Box, Discrete, Environment, Group, Phase, Space
+from warprun.errors import UserError
+from warprun.learning.replay.cpu_operations import CpuOperations
+from warprun.learning.replay.replay import Replay
+from warprun.learning.replay.torch_operations import TorchOperations
+from warprun.learning.settings import ReplayConfig
+from warprun.simulation.trajectory import Trajectory, allocate
+
+Form = type[CpuOperations] | type[TorchOperations]
+FORMS = [pytest.param(CpuOperations, id="numba"), pytest.param(TorchOperations, id="torch")]
+
+
+def single(space: Space, features: int = 1) -> Environment:
+    """Return an environment of one actor that nobody steps."""
+    base = environment(one=space).groups[0]
+    group = Group("one", 1, base.state, Box(features), space, base.reset, base.observe)
+    return Environment((group,), (Phase("one", base.reset),), time_limit=50)
+
+
+def make(env: Environment, form: Form = CpuOperations, n_step: int = 1, gamma: float = 0.9, batch_size: int = 8, **config: Any) -> Replay:
+    found = Replay(ReplayConfig(**config), env.groups[0], CPU, batch_size=batch_size, n_step=n_step, gamma=gamma, seed=5)
+    found.operations = form(found.ring, found.tree, batch_size)
+    return found
+
+
+def store(replay: Replay, taken: Trajectory) -> None:
+    """Take in a rollout."""
+    replay.advance(taken.groups["one"])
+    replay.store(taken, taken.groups["one"])
+
+
+def everything(replay: Replay) -> Any:
+    """Return all transitions of the ring, in the order of its rows."""
+    return replay.operations.gather(replay.place, torch.arange(replay.place.size), replay.n_step, replay.gamma)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 20])
+@pytest.mark.parametrize("g", [0, 1])
+def test_nstep_returns_are_the_golden_ones(form: Form, n: int, g: int, golden: Golden) -> None:
+    """64 steps of 8 environments in rollouts of 16; an observation is the number of its transition, and finds its value."""
+    given, expected = golden("gae"), golden("nstep")
+    gamma = float(expected["gamma"][g])
+    env = single(Discrete(2))
+    replay = make(env, form, n, gamma, capacity=64 * 8)
+    number = torch.arange(64 * 8.0).view(64, 8)
+    for begin in range(0, 64, 16):
+        taken = allocate(env, 16, 8, CPU)
+        group, part = taken.groups["one"], slice(begin, begin + 16)
+        taken.terminated.copy_(given["terminated"][part])
+        taken.truncated.copy_(given["truncated"][part] & ~given["terminated"][part])
+        group.reward[..., 0] = given["reward"][part].float()
+        # The observation that follows a step bears its number, but where truncated only the final one does.
+        group.obs[1:, :, 0, 0] = torch.where(taken.truncated, -1.0, number[part])
+        slots = taken.final_slot()
+        final = torch.full((16, 8, 1, 1), -1.0)
+        for t, n_env in taken.truncated.nonzero().tolist():
+            final[slots[t, n_env], n_env] = number[begin + t, n_env]
+        object.__setattr__(group, "final_obs", final)
+        store(replay, taken)
+    _, _, reward, discount, next_obs, _, _ = everything(replay)
+    at = next_obs[:, 0].long()
+    value = given["next_value"].flatten()[at.clamp(min=0)].float()
+    bootstraps = discount > 0
+    assert (at[bootstraps] >= 0).all()
+    close(reward + discount * value, expected[f"ret_n{n}_g{g}"].flatten(), 1e-5)
+    horizon = expected[f"horizon_n{n}_g{g}"].flatten()
+    close(discount[bootstraps], gamma ** horizon[bootstraps].double(), 1e-5)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_priorities_are_the_golden_ones(form: Form, golden: Golden) -> None:
+    g = golden("per")
+    count = len(g["td_error"])
+    replay = make(single(Discrete(2)), form, capacity=count, prioritized=True)
+    operations, tree = replay.operations, replay.tree
+    operations.set_priorities(torch.arange(count), g["td_error"].float(), float(g["alpha"]), float(g["eps"]))
+    close(tree.priority[:count], g["priority"], 1e-5)
+    close(tree.sums[-1], g["total"], 1e-5)
+    assert operations.find(g["uniform_mass"]).tolist() == g["index"].tolist()
+    probability = tree.priority[:count].double() / tree.sums[-1]
+    weight = (count * probability) ** -float(g["beta"])
+    close(weight, g["weight_raw"], 1e-5)
+    close(weight[g["index"]] / weight[g["index"]].max(), g["weight_norm_by_batch_max"], 1e-5)
+    beyond = torch.tensor([float(g["total"]) * (1 - 1e-16), float(g["total"]), float(g["total"]) * 1.001])
+    assert (operations.find(beyond) < count).all()
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("space", SPACES.values(), ids=str)
+def test_both_forms_keep_and_draw_the_same(prioritized: bool, space: Space) -> None:
+    """Three actors of two kinds of end, a ring that wraps around, and 17 x 16 rows: three levels of sums."""
+    env = environment(one=space)
+    forms = [make(env, form, n_step=3, capacity=305, prioritized=prioritized, batch_size=64) for form in (CpuOperations, TorchOperations)]
+    for number in range(12):
+        taken = rollout(env, horizon=6, n_envs=5, seed=number)
+        batches = []
+        for replay in forms:
+            store(replay, taken)
+            batches.append(replay.draw(number, 0.5))
+            replay.judge(batches[-1].row, (batches[-1].row % 7).float() - 3.0)
+        for a, b in zip(*batches, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+        for a, b in zip(forms[0].tensors().values(), forms[1].tensors().values(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+    assert forms[0].place.size == 300
+
+
+def test_the_ring_keeps_the_last_transitions() -> None:
+    env = single(Discrete(2))
+    replay = make(env, capacity=10)
+    taken = allocate(env, 1, 3, CPU)
+    group = taken.groups["one"]
+    for step in range(7):
+        group.obs[0] = step
+        group.obs[1] = step + 1
+        store(replay, taken)
+        assert replay.place.size == min(3 * (step + 1), 9)
+    obs, _, _, _, next_obs, _, _ = everything(replay)
+    assert sorted(obs[:, 0].tolist()) == sorted([4.0, 5.0, 6.0] * 3)
+    assert torch.equal(next_obs, obs + 1)
+
+
+def test_new_transitions_have_the_largest_priority() -> None:
+    env = single(Discrete(2))
+    replay = make(env, capacity=64, prioritized=True, alpha=1.0, eps=1e-9)
+    taken = allocate(env, 4, 2, CPU)
+    store(replay, taken)
+    assert replay.tree.priority[:8].tolist() == [1.0] * 8
+    replay.judge(torch.tensor([3]), torch.tensor([-7.0]))
+    store(replay, taken)
+    assert replay.tree.priority[8:16].tolist() == [7.0] * 8
+    assert replay.tree.priority[16:].sum() == 0
+    assert float(replay.tree.sums[-1]) == pytest.approx(7 + 7 + 8 * 7)
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_draws_follow_their_probabilities(prioritized: bool) -> None:
+    """Chi-square over two million draws."""
+    env = single(Discrete(2))
+    rows, batch, draws = 1000, 2000, 1000
+    replay = make(env, capacity=rows, prioritized=prioritized, batch_size=batch)
+    taken = allocate(env, 1, rows, CPU)
+    store(replay, taken)
+    error = torch.from_numpy(np.random.default_rng(1).exponential(size=rows)).float()
+    replay.judge(torch.arange(rows), error)
+    counts = torch.zeros(rows, dtype=torch.int64)
+    for number in range(draws):
+        counts += torch.bincount(replay.draw(number, 0.5).row, minlength=rows)
+    weight = (error.double() + 1e-6) ** 0.6 if prioritized else torch.ones(rows, dtype=torch.float64)
+    expected = weight / weight.sum() * batch * draws
+    # Draws from equal shares of the total vary less than independent ones: only too much is a fault.
+    assert stats.chisquare(counts.numpy(), expected.numpy()).pvalue > 1e-4
+
+
+def test_independent_prioritized_draws_pass_chi_square_on_both_sides() -> None:
+    env = single(Discrete(2))
+    rows = 400
+    replay = make(env, capacity=rows, prioritized=True, batch_size=1)
+    taken = allocate(env, 1, rows, CPU)
+    store(replay, taken)
+    error = torch.from_numpy(np.random.default_rng(2).exponential(size=rows)).float()
+    replay.judge(torch.arange(rows), error)
+    total = float(replay.tree.sums[-1])
+    masses = torch.from_numpy(np.random.default_rng(3).random(2_000_000)) * total
+    counts = torch.bincount(replay.operations.find(masses), minlength=rows)
+    expected = replay.tree.priority[:rows].double() / total * len(masses)
+    p = stats.chisquare(counts.numpy(), expected.numpy() * counts.sum().item() / expected.sum().item()).pvalue
+    assert 1e-4 < p < 1 - 1e-4
+
+
+def test_a_million_cartpole_transitions_take_less_than_60_megabytes() -> None:
+    replay = make(single(Discrete(2), features=4), capacity=1_000_000, prioritized=True)
+    assert sum(t.numel() * t.element_size() for t in (*replay.ring, *replay.tree)) < 60e6
+
+
+def test_a_step_that_does_not_fit_is_refused() -> None:
+    env = single(Discrete(2))
+    taken = allocate(env, 1, 11, CPU)
+    with pytest.raises(UserError, match=r"agent\.replay\.capacity=10"):
+        store(make(env, capacity=10), taken)
+
+
+@pytest.mark.slow
+def test_prioritized_draws_from_a_million_are_quick() -> None:
+    """A draw of 256 and the update of their priorities in less than 200 microseconds (the median: other processes run, too)."""
+    env = single(Discrete(2), features=4)
+    replay = make(env, capacity=1_000_000, prioritized=True, batch_size=256)
+    taken = allocate(env, 1, 10_000, CPU)
+    for _ in range(100):
+        store(replay, taken)
+    error = torch.from_numpy(np.random.default_rng(4).exponential(size=1_000_000)).float()
+    replay.judge(torch.arange(1_000_000), error)
+    took = []
+    for number in range(2000):
+        began = time.perf_counter()
+        batch = replay.draw(number, 0.5)
+        replay.judge(batch.row, error[:256])
+        took.append(time.perf_counter() - began)
+    assert np.median(took) < 200e-6, f"{np.median(took) * 1e6:.0f} microseconds"

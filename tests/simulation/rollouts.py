@@ -1,0 +1,231 @@
+"""Rollouts that every engine must repeat: the same policies, drawn from a fixed seed, on the environments of the house and the tests.
+
+    python -m tests.engine.rollouts DEVICE FILE.npz [fused]
+
+writes the rollouts of DEVICE, for it may need another process: the CUDA simulator (NUMBA_ENABLE_CUDASIM=1) or plain Python
+(NUMBA_DISABLE_JIT=1), both of which Numba chooses when it is imported. `fused`: those of `FUSED_CASES`, with networks in the kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from warprun.algorithms.a2c import A2C
+from warprun.config.registry import import_environment
+from warprun.environment import Box, Environment
+from warprun.errors import UserError
+from warprun.learning.settings import A2CConfig, NetworkConfig
+from warprun.simulation.device import Device, choose
+from warprun.simulation.kernel_engine import Engine
+
+ROOT = Path(__file__).parents[2]
+CPU = Device("cpu", "a test")
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An environment and how far it is rolled out."""
+
+    module: str
+    horizon: int = 8
+    collects: int = 2
+    n_envs: int = 3
+    time_limit: int | None = 5
+    """Several truncations in a rollout."""
+    vary: tuple[tuple[str, tuple[float, float]], ...] = ()
+    exploration: tuple[float, float, float] | None = None
+    """Of policies that give no distributions."""
+    options: tuple[tuple[str, Any], ...] = ()
+    data: bool = False
+    """Whether it needs what its module's `fetch_data` fetches."""
+    tolerance: float = 2e-6
+    """Relative to 1 + |value|, between compiled code, which fuses multiplications and additions, and plain Python."""
+
+    @property
+    def environment(self) -> Environment:
+        made, module = import_environment(self.module, dict(self.options))
+        if self.data:
+            try:
+                module.fetch_data()
+            except UserError as error:
+                pytest.skip(str(error))
+        return replace(made, time_limit=self.time_limit)
+
+
+CASES = {
+    "cartpole": Case("warprun.envs.cartpole", vary=(("length", (0.3, 0.7)), ("gravity", (8.0, 11.0)))),
+    "acrobot": Case("warprun.envs.acrobot"),
+    "mountain_car": Case("warprun.envs.mountain_car"),
+    "mountain_car_continuous": Case("warprun.envs.mountain_car_continuous"),
+    "pendulum": Case("warprun.envs.pendulum"),
+    "market": Case("tests.environments.market", time_limit=6, vary=(("imitation", (0.1, 0.5)),)),
+    "crane": Case("tests.environments.crane", time_limit=None),
+    "market_exploring": Case("tests.environments.market", time_limit=6, exploration=(0.3, 0.2, 0.4)),
+    "crane_exploring": Case("tests.environments.crane", exploration=(0.3, 0.2, 0.4)),
+    "catalysis": Case("warprun.envs.catalysis", vary=(("shaping", (0.0, 1.0)),), options=(("observation", "neighbours"),)),
+    "catalysis_continuous": Case("warprun.envs.catalysis", options=(("continuous", True), ("pes", "muller_brown"))),
+    "covid": Case(
+        "warprun.envs.covid", n_envs=2, horizon=4, time_limit=3, vary=(("beta_slope_factor", (0.5, 1.5)),), tolerance=2e-5, data=True
+    ),
+}
+
+TANH = NetworkConfig(hidden=[12, 8])
+RELU = NetworkConfig(hidden=[17, 5, 9], activation="relu", shared=False)
+
+FUSED_CASES: dict[str, tuple[Case, NetworkConfig, bool]] = {
+    # More environments than columns, and a second block that is not full.
+    "cartpole tanh": (replace(CASES["cartpole"], n_envs=37, horizon=3), TANH, False),
+    "cartpole relu": (CASES["cartpole"], RELU, False),
+    "cartpole greedy": (replace(CASES["cartpole"], horizon=3), TANH, True),
+    # So wide that a block takes 12 environments.
+    "acrobot wide": (replace(CASES["acrobot"], n_envs=13, horizon=2, collects=1, time_limit=2), NetworkConfig(hidden=[900]), False),
+    "mountain_car_continuous tanh": (replace(CASES["mountain_car_continuous"], horizon=3), TANH, False),
+    "catalysis tanh": (replace(CASES["catalysis"], horizon=3), TANH, False),
+    "market tanh": (replace(CASES["market"], n_envs=2, horizon=4), TANH, False),
+    "market relu": (replace(CASES["market"], n_envs=1, horizon=4), RELU, False),
+    # So wide that a block takes its five actors in two turns.
+    "market wide": (replace(CASES["market"], n_envs=1, horizon=2, collects=1, time_limit=2), NetworkConfig(hidden=[2000]), False),
+    "crane tanh": (CASES["crane"], TANH, False),
+    "crane greedy": (CASES["crane"], RELU, True),
+    "market_exploring tanh": (replace(CASES["market_exploring"], n_envs=1, horizon=4), TANH, False),
+    "crane_exploring relu": (replace(CASES["crane_exploring"], horizon=3), RELU, False),
+}
+"""Case, network and whether actions are the best ones, instead of drawn."""
+
+
+def make(environment: Environment, name: str, **options: Any) -> Engine:
+    """Return an engine for an environment, reset, with what the environment itself says unless `options` say otherwise."""
+    given: dict[str, Any] = {"device": CPU, "n_envs": 4, "horizon": 8, "seed": 0, "params": environment.params(), "threads": 1}
+    if environment.tables:
+        given["tables"] = environment.tables(**environment.options)
+    engine = Engine(environment, name, **(given | options))
+    engine.reset()
+    return engine
+
+
+class RandomPolicies:
+    """Writes policy outputs that depend on nothing but the environment's number, the actor and how often it was asked."""
+
+    def __init__(self, engine: Engine, seed: int = 0) -> None:
+        self.engine = engine
+        self.seed = seed
+        self.asked = 0
+
+    def __call__(self, trajectory: Any, row: int) -> None:
+        self.asked += 1
+        for number, (name, group) in enumerate(trajectory.groups.items()):
+            space = self.engine.environment.group(name).action
+            for env in range(trajectory.n_envs):
+                draw = np.random.default_rng((self.seed, self.asked, number, env)).standard_normal(group.policy_output.shape[1:])
+                if isinstance(space, Box):
+                    draw[:, space.size :] = 0.2 * draw[:, space.size :] - 0.5
+                group.policy_output[env] = torch.from_numpy(draw)
+
+
+def record(engine: Engine, collects: int, seed: int = 0, act: Any = None, greedy: bool = False) -> Arrays:
+    """Return all that some rollouts leave behind, by name; time goes on from one to the next. `act`: instead of random policies."""
+    policies = act or RandomPolicies(engine, seed)
+    parts: dict[str, list[np.ndarray]] = {}
+    for _ in range(collects):
+        taken = engine.collect(policies, greedy)
+        kept = {"terminated": taken.terminated, "truncated": taken.truncated}
+        for name, group in taken.groups.items():
+            kept |= {f"{name}.{k}": getattr(group, k) for k in ("action", "log_prob", "reward")}
+            kept[f"{name}.obs"] = group.obs[1:]
+            kept[f"{name}.first_obs"] = group.obs[:1]
+            slot = taken.final_slot()[..., None, None].expand(-1, -1, *group.final_obs.shape[2:])
+            # Rows of final_obs that no truncation of this rollout wrote hold what an earlier one left.
+            kept[f"{name}.final_obs"] = group.final_obs.gather(0, slot) * taken.truncated[..., None, None]
+            if group.mask is not None:
+                kept[f"{name}.mask"] = group.mask[:-1]
+            if act:
+                kept[f"{name}.value"] = group.value
+                kept[f"{name}.policy_output"] = group.policy_output[None]
+        for name, tensor in kept.items():
+            parts.setdefault(name, []).append(tensor.cpu().numpy().copy())
+    arrays = {name: np.concatenate(rows) for name, rows in parts.items()}
+    for name in engine.trajectory.groups:
+        arrays |= {f"{name}.state.{field}": value.cpu().numpy() for field, value in engine.state_of(name).items()}
+    ended = engine.episodes()
+    return arrays | {"episodes": np.array([ended.count, ended.mean_length]), "returns": np.array(list(ended.mean_return.values()))}
+
+
+def roll_out(name: str, device: Device, **changes: Any) -> Arrays:
+    """Return the rollouts of a case on a device."""
+    case = replace(CASES[name], **changes)
+    return record(engine_of(case, name, device), case.collects)
+
+
+def engine_of(case: Case, name: str, device: Device) -> Engine:
+    """Return the engine of a case, reset."""
+    options: dict[str, Any] = {"n_envs": case.n_envs, "horizon": case.horizon, "vary": dict(case.vary), "seed": 2**40 + 3}
+    if case.exploration:
+        options["exploration"] = {g.name: torch.tensor(case.exploration, device=device.torch) for g in case.environment.groups}
+    return make(case.environment, name, device=device, **options)
+
+
+def roll_out_networks(name: str, device: Device, fused: bool, **changes: Any) -> Arrays:
+    """Return the rollouts of a case of FUSED_CASES, with the networks in the kernel or between kernels."""
+    case, network, greedy = FUSED_CASES[name]
+    case = replace(case, **changes)
+    engine = engine_of(case, name.partition(" ")[0], device)
+    agent = acting(case.environment, network, device)
+    if fused:
+        assert engine.fuse({learner.name: learner.policy.fused() for learner in agent.learners})
+        agent.act = None
+    return record(engine, case.collects, act=agent.act or _nothing, greedy=greedy)
+
+
+def acting(environment: Environment, network: NetworkConfig, device: Device) -> Any:
+    """Return an agent whose policies have opinions, with the statistics of observations of a run under way."""
+    made: Any = A2C(A2CConfig(network=network), environment.groups, device.torch, 1, 3)
+    generator = torch.Generator().manual_seed(1)
+    for learner in made.learners:
+        policy = learner.policy
+        policy.normalizer.shift.copy_(0.1 * torch.randn(policy.normalizer.shift.shape, generator=generator))
+        policy.normalizer.scale.fill_(1.3)
+        policy.parameters += (0.1 * torch.randn(policy.parameters.shape, generator=generator)).to(policy.parameters)
+    return made
+
+
+def _nothing(trajectory: Any, row: int) -> None:
+    raise AssertionError("a fused rollout asks nobody")
+
+
+def start(device: str, file: Path, *options: str, **variables: str) -> subprocess.Popen[str]:
+    """Begin to roll out every case in a process of its own."""
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.simulation.rollouts", device, str(file), *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def load(process: subprocess.Popen[str], file: Path) -> dict[str, Arrays]:
+    """Wait for `start` and return the rollouts by case."""
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    found: dict[str, Arrays] = {name: {} for name in (*CASES, *FUSED_CASES)}
+    for key, value in np.load(file).items():
+        case, _, name = key.partition("/")
+        found[case][name] = value
+    return found
+
+
+if __name__ == "__main__":
+    chosen, fused = choose(sys.argv[1]), sys.argv[3:] == ["fused"]
+    arrays = {}
+    for case in FUSED_CASES if fused else CASES:
+        with suppress(pytest.skip.Exception):  # the test that asks for it says why
+            found = roll_out_networks(case, chosen, fused=True) if fused else roll_out(case, chosen)
+            arrays |= {f"{case}/{key}": value for key, value in found.items()}
+    np.savez(sys.argv[2], **arrays)

@@ -1,0 +1,112 @@
+"""Fused rollouts of the CUDA kernels: in the simulator the trajectories of the stepwise path on CPU, and layers against float64."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from tests.compiled import compiled
+from tests.simulation.rollouts import CPU, FUSED_CASES, acting, load, roll_out_networks, start
+from warprun.envs import cartpole, pendulum
+from warprun.kernels import mlp_cuda
+from warprun.kernels.mlp import LINEAR, RELU, TANH, Layer, Network
+from warprun.kernels.mlp_cuda import FOUR, SHARED_BYTES, block_network, columns_for
+from warprun.learning.settings import NetworkConfig
+
+TOLERANCE = 1e-5
+"""Relative to 1 + |value|: policy outputs differ by their rounding, and all that follows from them."""
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    """Return the rollouts of FUSED_CASES in the simulator."""
+    file = tmp_path_factory.mktemp("rollouts") / "fused.npz"
+    return load(start("cudasim", file, "fused", NUMBA_ENABLE_CUDASIM="1"), file)
+
+
+@pytest.mark.parametrize("name", FUSED_CASES)
+def test_a_fused_rollout_is_the_stepwise_one(simulated, name):
+    expected, found = roll_out_networks(name, CPU, fused=False), simulated[name]
+    assert expected.keys() == found.keys()
+    assert found["episodes"][0] > 0
+    for key, array in expected.items():
+        if FUSED_CASES[name][0].exploration and key.endswith("log_prob"):
+            continue  # actions are not drawn from distributions
+        assert (found[key].dtype, found[key].shape) == (array.dtype, array.shape), key
+        if array.dtype.kind == "f":
+            np.testing.assert_allclose(found[key], array, rtol=TOLERANCE, atol=TOLERANCE, err_msg=key)
+        else:  # discrete actions, masks, ends, integer states
+            np.testing.assert_array_equal(found[key], array, err_msg=key)
+
+
+def layers_of(sizes, activation):
+    """Return the table of fully connected layers, and parameters [P] for it."""
+    table, at, row = [], 0, 0
+    for n, (n_in, n_out) in enumerate(pairwise(sizes)):
+        last = n == len(sizes) - 2
+        table.append(Layer(at, at + n_in * n_out, n_in, n_out, row, row + n_in, LINEAR if last else activation))
+        at, row = at + (n_in + 1) * n_out, row + n_in
+    return np.array(table, np.int64), np.random.default_rng(0).normal(0.0, 0.4, at).astype(np.float32)
+
+
+def exact(table, parameters, block):
+    """Fill `block` [row, column] in float64."""
+    functions = {TANH: np.tanh, RELU: lambda x: np.maximum(x, 0.0), LINEAR: lambda x: x}
+    for layer in (Layer(*row) for row in table):
+        weights = parameters[layer.weight : layer.weight + layer.n_in * layer.n_out].reshape(layer.n_out, layer.n_in).astype(np.float64)
+        bias = parameters[layer.bias : layer.bias + layer.n_out, None].astype(np.float64)
+        y = weights @ block[layer.in_row : layer.in_row + layer.n_in] + bias
+        block[layer.out_row : layer.out_row + layer.n_out] = functions[layer.activation](y)
+
+
+@pytest.mark.parametrize("activation", [TANH, RELU])
+@pytest.mark.parametrize("columns", [4, 12, 32])
+@pytest.mark.parametrize("sizes", [(4, 64, 64, 3), (1, 8, 1), (5, 7, 9, 15, 16, 17), (3, 130, 2)])
+def test_layers_compute_what_float64_does(sizes, columns, activation):
+    table, parameters = layers_of(sizes, activation)
+    rows = sum(sizes)
+    network = Network(parameters, table, rows - sizes[-1], rows - 1, rows, 0, np.zeros(0, np.float32), np.zeros(0, np.float32))
+    made, index = block_network(network, sizes[-1] - 1, columns, torch.device("cpu"))
+    taken = made._replace(weights=parameters[index.numpy()], layers=made.layers.numpy(), mean=made.mean.numpy(), scale=made.scale.numpy())
+    block = np.full((rows, columns), np.nan, np.float32)
+    block[: sizes[0]] = np.random.default_rng(1).normal(size=(sizes[0], columns))
+    expected = block.astype(np.float64)
+    exact(table, parameters, expected)
+    compute_layer = compiled(mlp_cuda.compute_layer)
+    for layer in range(len(table)):
+        for thread in reversed(range(64)):  # in any order: no thread reads what another writes
+            compute_layer(taken, layer, block.reshape(-1), thread, 64)
+    np.testing.assert_allclose(block, expected, rtol=2e-6, atol=2e-6)
+
+
+def network_of(hidden, environment=cartpole.environment):
+    return acting(environment, NetworkConfig(hidden=hidden), CPU).learners[0].policy.fused()
+
+
+@pytest.mark.parametrize("hidden", [[8], [64, 64], [128, 128], [256, 256], [300, 700], [3000]])
+@pytest.mark.parametrize("actors", [1, 5, 32, 51, 1000])
+def test_columns_fit_into_shared_memory(hidden, actors):
+    network = network_of(hidden)
+    columns = columns_for(network, actors)
+    assert columns > 0
+    assert columns % FOUR == 0
+    assert 4 * network.rows * columns <= SHARED_BYTES
+    # No more columns than actors need, and no turn that could be spared.
+    most = SHARED_BYTES // (4 * FOUR * network.rows) * FOUR
+    turns = -(-actors // columns)
+    assert turns == -(-actors // most)
+    assert (turns * columns - actors) < turns * FOUR
+
+
+def test_a_network_that_does_not_fit_stays_stepwise():
+    assert columns_for(network_of([2000, 2000]), 1) == 0
+
+
+def test_log_standard_deviations_follow_the_layers():
+    network = network_of([9], pendulum.environment)
+    made, index = block_network(network, 2, 32, torch.device("cpu"))
+    assert made.logits == 1
+    assert network.parameters[index[made.log_std]] == network.parameters[network.log_std]

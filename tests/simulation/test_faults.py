@@ -1,0 +1,153 @@
+"""What kernels find that is not finite: exactly the planted environment, step, group and place, in the rollout where it occurs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.environments import clockwork, flawed
+from tests.environments.flawed import MASK, OBS_INF, REWARD_NAN
+from tests.simulation.planted import HORIZON, PLANTED, SIMULATED, find
+from tests.simulation.rollouts import CPU, ROOT, RandomPolicies, make
+from warprun.simulation.faults import Fault
+
+
+def same(found: Fault | None, expected: Fault | None) -> bool:
+    """Compare with NaN equal to NaN."""
+    return repr(found) == repr(expected)
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    file = tmp_path_factory.mktemp("faults") / "found.json"
+    command = [sys.executable, "-m", "tests.simulation.planted", "cudasim", str(file)]
+    subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "1"}, check=True)
+    return {key: None if found is None else Fault(**found) for key, found in json.loads(file.read_text()).items()}
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["stepwise", "fused"])
+@pytest.mark.parametrize("case", PLANTED)
+def test_a_planted_fault_is_found_where_it_is(case, fused):
+    assert same(find(case, CPU, fused), PLANTED[case][1])
+
+
+@pytest.mark.parametrize(("case", "fused"), SIMULATED)
+def test_cuda_kernels_find_the_same(simulated, case, fused):
+    assert same(simulated[f"{case}/{fused}"], PLANTED[case][1])
+
+
+class Broken(RandomPolicies):
+    """Policies of which one gives a number that is none."""
+
+    def __init__(self, engine, group, output, value):
+        super().__init__(engine)
+        self.broken = (group, output, value)
+
+    def __call__(self, trajectory, row):
+        super().__call__(trajectory, row)
+        group, output, value = self.broken
+        if row == 2:
+            trajectory.groups[group].policy_output[1, -1, output] = value
+
+
+@pytest.mark.parametrize("greedy", [False, True], ids=["sampled", "greedy"])
+@pytest.mark.parametrize(
+    ("group", "output", "value", "actor"),
+    [
+        ("miners", 1, math.nan, 2),
+        ("miners", 0, math.inf, 2),
+        ("planner", 4, math.nan, 0),
+        ("traders", 0, math.nan, 1),
+        ("traders", 3, math.nan, 1),
+    ],
+)
+def test_what_a_policy_gives_is_looked_at(group, output, value, actor, greedy):
+    engine = make(flawed.environment("groups"), "flawed", n_envs=70, horizon=HORIZON)
+    engine.collect(Broken(engine, group, output, value), greedy)
+    fault = engine.fault()
+    assert (fault.environment, fault.step, fault.group, fault.field, fault.actor) == (1, 3, group, "action", actor)
+
+
+def test_an_action_that_explores_is_looked_at():
+    environment = flawed.environment("box")
+    engine = make(environment, "flawed", n_envs=70, horizon=HORIZON, exploration={"agent": torch.tensor([0.0, 0.2, 1.0])})
+    engine.collect(Broken(engine, "agent", 0, math.nan))
+    assert str(engine.fault()) == "environment 1 was given an action of nan by the policy at step 3 (group agent, actor 0, component 0)"
+
+
+def test_the_first_of_several_is_named():
+    """The earliest step, and there the first environment."""
+    engine = make(clockwork.environment, "clockwork", n_envs=200, horizon=6)
+    engine.steps = 2**32 - 3  # where the count of the kernels begins anew
+    engine.reset()
+
+    def act(trajectory, row):
+        trajectory.groups["agent"].policy_output[:] = 0.0
+        if row >= 3:
+            trajectory.groups["agent"].policy_output[150:] = math.nan
+        if row >= 4:
+            trajectory.groups["agent"].policy_output[3:] = math.nan
+
+    engine.collect(act)
+    fault = engine.fault()
+    assert (fault.environment, fault.step) == (150, 2**32 + 1)
+    engine.reset()
+    assert engine.fault() is None
+
+
+def test_a_reset_is_looked_at():
+    engine = make(clockwork.environment, "clockwork", n_envs=70, vary={"weight": (math.nan, math.nan)})
+    fault = engine.fault()
+    assert (fault.environment, fault.step, fault.field, fault.component) == (0, 0, "observation", 3)
+
+
+@pytest.mark.parametrize("flaw", [REWARD_NAN, OBS_INF, MASK], ids=["reward", "observation", "mask"])
+@pytest.mark.parametrize("actions", ["discrete", "groups"])
+def test_environments_that_went_wrong_begin_anew_and_are_counted(actions, flaw):
+    """Number, rewards, ends, draws and statistics, against a count in plain Python."""
+    if actions == "discrete" and flaw == MASK:
+        return
+    every, wrong, horizon, collects, n_envs = 7, 65, 8, 4, 70
+    params = flawed.Params(flaw, wrong, every, again=True)
+    engine = make(flawed.environment(actions), "flawed", n_envs=n_envs, horizon=horizon, params=params, replaces=True)
+    name = engine.environment.groups[0].name
+    count, lengths, returns, clock, earned = 0, [], [], [0] * n_envs, [0.0] * n_envs
+    for n in range(collects):
+        taken = engine.collect(RandomPolicies(engine))
+        reward, obs = taken.groups[name].reward.double().mean(-1), taken.groups[name].obs
+        assert all(group.obs.isfinite().all() and group.reward.isfinite().all() for group in taken.groups.values())
+        for row in range(horizon):
+            for env in range(n_envs):
+                clock[env] += 1
+                earned[env] += float(reward[row, env])
+                if env == wrong and (n * horizon + row + 1) % every == 0:
+                    count += 1
+                    assert reward[row, env] == 0.0
+                    assert taken.terminated[row, env]
+                    assert not taken.truncated[row, env]
+                    assert obs[row + 1, env, 0, 0] != obs[row, env, 0, 0]
+                elif clock[env] == 5:
+                    lengths.append(clock[env])
+                    returns.append(earned[env])
+                    assert taken.truncated[row, env]
+                else:
+                    assert not taken.truncated[row, env]
+                    assert not taken.terminated[row, env]
+                    continue
+                clock[env], earned[env] = 0, 0.0
+    assert engine.fault() is None
+    assert engine.replacements() == count == horizon * collects // every
+    ended = engine.episodes()
+    assert (ended.count, ended.mean_length) == (len(lengths), 5.0)
+    assert ended.mean_return[name] == pytest.approx(sum(returns) / len(returns), rel=1e-6)
+
+
+def test_an_environment_that_is_wrong_from_the_start_is_still_a_fault():
+    engine = make(clockwork.environment, "clockwork", n_envs=70, horizon=4, vary={"weight": (math.nan, math.nan)}, replaces=True)
+    assert engine.fault().step == 0

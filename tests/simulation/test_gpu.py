@@ -1,0 +1,118 @@
+"""The CUDA engine on a GPU: the same trajectories as on CPU, training, no wait for the device, and the same training by CUDA graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, make, roll_out, roll_out_networks
+from warprun.algorithms import agent_class
+from warprun.envs import cartpole
+from warprun.kernels.graph import Captured
+from warprun.learning.settings import LayersConfig, NetworkConfig, ReplayConfig
+from warprun.simulation.device import Device
+
+pytestmark = pytest.mark.gpu
+
+CUDA = Device("cuda", "a test")
+TOLERANCE = 5e-6
+"""Relative to 1 + |value|, after up to 16 steps: both fuse multiplications and additions, but not the same ones."""
+
+
+@pytest.mark.parametrize("n_envs", [3, 300])
+@pytest.mark.parametrize("case", CASES)
+def test_trajectories_equal_those_of_the_cpu(case, n_envs):
+    assert_same(roll_out(case, CPU, n_envs=n_envs), roll_out(case, CUDA, n_envs=n_envs), TOLERANCE)
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["stepwise", "fused"])
+@pytest.mark.parametrize("n_envs", [3, 300])
+@pytest.mark.parametrize("name", FUSED_CASES)
+def test_trajectories_of_networks_equal_those_of_the_cpu(name, n_envs, fused):
+    expected, found = roll_out_networks(name, CPU, fused=False, n_envs=n_envs), roll_out_networks(name, CUDA, fused, n_envs=n_envs)
+    if FUSED_CASES[name][0].exploration:  # actions are not drawn from distributions
+        expected = {key: array for key, array in expected.items() if not key.endswith("log_prob")}
+    # An agent that acts by torch gives the same policy outputs up to their rounding.
+    assert_same(expected, {key: found[key] for key in expected}, 2e-5)
+
+
+def assert_same(expected, found, tolerance):
+    """Compare integers exactly, floats relative to 1 + |value|."""
+    assert expected.keys() == found.keys()
+    for name, array in expected.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name
+        if array.dtype.kind == "f":
+            np.testing.assert_allclose(found[name], array, rtol=tolerance, atol=tolerance, err_msg=name)
+        else:
+            np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def setting(case, agent, n_envs, horizon, fused):
+    """Return an engine and an agent on the GPU."""
+    environment, cls = CASES[case].environment, agent_class(agent)
+    if agent in ("a2c", "ppo"):
+        more = {"network": NetworkConfig(hidden=[32]), "entropy_coef_end": 0.0}
+    else:
+        replay = ReplayConfig(20 * n_envs, prioritized=True)
+        more = {"network": LayersConfig([32]), "replay": replay, "warmup": 0, "gradient_steps": 12 / (n_envs * horizon), "n_step": 2}
+        more |= {"target_every": 5}
+    made = cls(cls.Config(horizon=horizon, learning_rate_end=1e-4, **more), environment.groups, CUDA.torch, 1, 0)
+    options = {"n_envs": n_envs, "horizon": horizon, "vary": dict(CASES[case].vary), "exploration": made.exploration}
+    engine = make(environment, case, device=CUDA, **options)
+    if fused:
+        assert engine.fuse(made.fuse())
+    return engine, made
+
+
+LEARN = [(agent, case) for agent in ("a2c", "ppo") for case in ("cartpole", "pendulum", "market")]
+LEARN += [("dqn", "cartpole"), ("ddpg", "pendulum"), ("td3", "pendulum")]
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["stepwise", "fused"])
+@pytest.mark.parametrize(("agent", "case"), LEARN)
+def test_rollout_and_update_never_wait_for_the_device(case, agent, fused):
+    engine, learner = setting(case, agent, 256, 8, fused)
+    learner.update(engine.collect(learner.act), 0.0)  # compiles, and makes what is made once
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        losses = learner.update(engine.collect(learner.act), 0.5)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(torch.isfinite(value) for value in losses.values())
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["stepwise", "fused"])
+@pytest.mark.parametrize(("agent", "case"), LEARN)
+def test_captured_training_is_the_plain_one(agent, case, fused):
+    """After 20 iterations: a number that a graph had kept from its capture would have shown by then."""
+    states = []
+    for captured in (False, True):
+        engine, learner = setting(case, agent, 64, 8, fused)
+        if captured:
+            engine.capture()
+            learner.capture(Captured)
+        for n in range(20):
+            learner.update(engine.collect(learner.act), n / 20)
+        states.append({name: tensor.cpu().clone() for name, tensor in learner.state().items()})
+    assert engine._roll_out._recorded
+    for name, expected in states[0].items():
+        torch.testing.assert_close(states[1][name], expected, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_cartpole_is_learnt():
+    """From about 20 steps to ten times as many."""
+    engine = make(cartpole.environment, "cartpole", device=CUDA, n_envs=2048, horizon=16)
+    cls = agent_class("ppo")
+    learner = cls(cls.Config(horizon=16), engine.environment.groups, CUDA.torch, 1, 0)
+    assert engine.fuse(learner.fuse())
+    engine.capture()
+    learner.capture(Captured)
+    for n in range(120):
+        learner.update(engine.collect(learner.act), n / 120)
+        if n == 4:
+            assert engine.episodes().mean_return["agent"] < 60
+        if n == 104:
+            engine.episodes()
+    assert engine.episodes().mean_return["agent"] > 200

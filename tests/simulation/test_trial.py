@@ -1,0 +1,141 @@
+"""An index out of bounds is found before training, in one line with file, line and function."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.simulation.rollouts import make
+from warprun.config.registry import import_environment
+from warprun.errors import UserError
+
+LINES = {
+    "constant": "    found = tables.rain[2]",
+    "state": "    found = tables.rain[s.n % 3]",
+    "field": "    s.history[2] = 1.0",
+    "others": "    found = others.x[i]",
+    "out": "    out[1] = 1.0",
+    "tables": "    found = tables.rain[0]",
+}
+FILE = """\
+from typing import Annotated, NamedTuple
+import numpy as np
+from warprun.environment import Box, Discrete, Environment, Group, Phase, float32, int32
+class State(NamedTuple):
+    n: int32
+    history: Annotated[np.ndarray, 3]
+class Other(NamedTuple):
+    x: float32
+class Tables(NamedTuple):
+    rain: np.ndarray
+def tables():
+    return Tables(np.arange(3.0))
+def reset(s):
+    return State(int32(0), s.history)
+def reset_other():
+    return Other(float32(0.0))
+def step(s, i, tables, others):
+    found = float32(0.0)
+{constant}
+{state}
+{field}
+{others}
+{tables}
+    return State(s.n + 1, s.history), found, s.n > 40
+def stay(s):
+    return s, 0.0, False
+def observe(s, out):
+    out[0] = 0.5
+{out}
+def observe_other(s):
+    return (s.x,)
+environment = Environment(
+    (
+        Group("agents", 2, State, Box(2), Discrete(2), reset, observe),
+        Group("others", 2, Other, Box(1), Discrete(2), reset_other, observe_other),
+    ),
+    (Phase("agents", step), Phase("others", stay)),
+    tables=tables,
+)
+"""
+MISTAKES = {
+    "constant": ("    found = tables.rain[7]", ":19 in step: index 7 is out of bounds for axis 0 with size 3"),
+    "state": ("    found = tables.rain[s.n // 10]", ":20 in step: index 3 is out of bounds for axis 0 with size 3"),
+    "field": ("    s.history[3 + s.n // 10] = 1.0", ":21 in step: index 3 is out of bounds for axis 0 with size 3"),
+    "others": ("    found = others.x[i + 1]", ":22 in step: index 2 is out of bounds for axis 0 with size 2"),
+    "out": ("    out[2] = 1.0", ":29 in observe: index 2 is out of bounds for axis 0 with size 2"),
+    "tables": ("    tables.rain[0] = 1.0", ":23 in step does not compile: tables and the arrays of a module are read-only"),
+}
+
+
+def written(folder: Path, **lines: str) -> Path:
+    file = folder / "mine.py"
+    file.write_text(FILE.format(**(LINES | lines)))
+    return file
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_an_index_out_of_bounds_is_told_before_training(tmp_path, mistake):
+    line, words = MISTAKES[mistake]
+    file = written(tmp_path, **{mistake: line})
+    with pytest.raises(UserError) as raised:
+        make(import_environment(str(file))[0], "mine")
+    assert str(raised.value).startswith(f"{file}{words}")
+    assert "\n" not in str(raised.value)
+
+
+def test_the_command_ends_with_one_line(tmp_path):
+    file = written(tmp_path, state=MISTAKES["state"][0])
+    (tmp_path / "conf" / "env").mkdir(parents=True)
+    (tmp_path / "conf" / "env" / "mine.yaml").write_text(f"name: mine\nmodule: {file}\n")
+    command = [sys.executable, "-m", "warprun", "env=mine", "device=cpu", "concurrency.threads=1", "n_envs=8", "total_steps=64"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"COLUMNS": "300"})
+    assert done.returncode == 2, done.stderr
+    assert MISTAKES["state"][1] in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_negative_indices_count_from_the_end(tmp_path):
+    """As in NumPy and in Numba; they are no mistake."""
+    make(import_environment(str(written(tmp_path, constant="    found = tables.rain[-3]")))[0], "mine")
+
+
+@pytest.mark.parametrize("target", [{"NUMBA_DISABLE_JIT": "1"}, {"NUMBA_ENABLE_CUDASIM": "1"}], ids=["plain", "cudasim"])
+def test_tables_are_read_only_uncompiled(tmp_path, target):
+    file = written(tmp_path, tables=MISTAKES["tables"][0])
+    device = "cudasim" if "NUMBA_ENABLE_CUDASIM" in target else "cpu"
+    lines = [
+        "from tests.simulation.rollouts import make",
+        "from warprun.simulation.device import choose",
+        "from warprun.config.registry import import_environment",
+        f"make(import_environment({str(file)!r})[0], 'mine', n_envs=1, device=choose({device!r})).step(0)",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, env=os.environ | target)
+    assert done.returncode == 1
+    assert "read-only" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["cartpole", "acrobot", "mountain_car", "mountain_car_continuous", "pendulum", "catalysis"])
+def test_shipped_environments_pass(name, monkeypatch, tmp_path):
+    """And the trial steps them often enough to mean something."""
+    from warprun.simulation import kernel_engine as module
+
+    taken = []
+    tried = module.try_out
+    monkeypatch.setattr(module, "try_out", lambda engine: (tried(engine), taken.append(engine.steps)))
+    monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
+    for loaded in [loaded for loaded in sys.modules if loaded.startswith("warprun_kernels_")]:
+        monkeypatch.delitem(sys.modules, loaded)  # another test may have compiled them
+    environment = importlib.import_module(f"warprun.envs.{name}").environment
+    environment = environment() if callable(environment) else environment
+    tables = environment.tables(**environment.options) if environment.tables else None
+    options = {"device": module.Device("cpu", "a test"), "n_envs": 1, "horizon": 1, "seed": 0, "threads": 1}
+    module.Engine(environment, name, params=environment.params(), tables=tables, **options)
+    assert np.all(np.array(taken) >= 20)
+    assert taken

@@ -1,0 +1,77 @@
+"""Advantage actor-critic: Mnih et al. 2016, algorithm S3, with all environments in step (A2C) and GAE or n-step returns."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from warprun.learning.on_policy import Batch, Learner, OnPolicyAgent, Slopes
+from warprun.learning.returns import normalize_advantage
+from warprun.learning.settings import A2CConfig
+
+
+class A2CLoss(NamedTuple):
+    """Means over rows, [] each."""
+
+    loss: torch.Tensor
+    policy: torch.Tensor
+    value: torch.Tensor
+    entropy: torch.Tensor
+
+
+def a2c_loss(
+    log_prob: torch.Tensor,
+    entropy: torch.Tensor,
+    value: torch.Tensor,
+    advantage: torch.Tensor,
+    returns: torch.Tensor,
+    value_coef: float,
+    entropy_coef: torch.Tensor | float,
+) -> A2CLoss:
+    """Return the loss of rows [R]: -E[log pi A] + value_coef E[(V - R)^2] - entropy_coef E[H]; Mnih et al. 2016, section 4.
+
+    There is no 1/2 in the value's, as there is in `ppo_loss`: value_coef = 0.5 here weighs it as 1 does there.
+    """
+    policy = -(log_prob * advantage).mean()
+    value_error = (value - returns).square().mean()
+    mean_entropy = entropy.mean()
+    return A2CLoss(policy + value_coef * value_error - entropy_coef * mean_entropy, policy, value_error, mean_entropy)
+
+
+class Coefficients(NamedTuple):
+    """Numbers of the loss, float32."""
+
+    value_coef: np.float32
+
+
+def a2c_slopes(log_prob, value, old_log_prob, old_value, advantage, returns, p):  # type: ignore[no-untyped-def]
+    """Return d loss / d log_prob and d loss / d value of one row, then its share of every term (`a2c_loss`), for the fused gradient."""
+    error = value - returns
+    return -advantage, 2.0 * p.value_coef * error, -advantage * log_prob, error * error, 0.0, 0.0
+
+
+class A2C(OnPolicyAgent[A2CConfig]):
+    """One gradient step on each rollout."""
+
+    Config = A2CConfig
+
+    def learn_group(self, learner: Learner[A2CConfig], batch: Batch) -> dict[str, torch.Tensor]:
+        """Train the policy of one group on the rows of a rollout; return its metrics."""
+        config = learner.config
+        advantage = batch.advantage
+        if config.normalize_advantage:
+            advantage = normalize_advantage(advantage, batch.spread.mean, batch.spread.variance)
+
+        def loss(log_prob: torch.Tensor, entropy: torch.Tensor, value: torch.Tensor, rows: Batch) -> A2CLoss:
+            return a2c_loss(log_prob, entropy, value, rows.advantage, rows.returns, config.value_coef, learner.entropy_coef)
+
+        gradient, means = learner.gradient(loss, batch, advantage)
+        norm = learner.step(gradient)
+        mean = A2CLoss(*means[: len(A2CLoss._fields)])
+        return {"policy": mean.policy, "value": mean.value, "entropy": mean.entropy, "grad_norm": norm}
+
+    def slopes(self, config: A2CConfig) -> Slopes:
+        """Return the derivatives of the loss, for the fused gradient."""
+        return Slopes(a2c_slopes, Coefficients(np.float32(config.value_coef)))

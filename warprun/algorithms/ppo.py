@@ -1,0 +1,161 @@
+"""Proximal policy optimisation: Schulman et al. 2017, algorithm 1, with the clipped objective (eq. 7)."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from warprun.errors import UserError
+from warprun.learning.on_policy import Batch, Learner, OnPolicyAgent, Slopes
+from warprun.learning.returns import mean_and_variance, normalize_advantage
+from warprun.learning.settings import PPOConfig
+from warprun.learning.shuffle import permutation
+from warprun.learning.slices import split
+from warprun.math import exp, maximum, minimum, where
+from warprun.seeds import derived_seed
+
+
+class PPOLoss(NamedTuple):
+    """Means over rows, [] each."""
+
+    loss: torch.Tensor
+    policy: torch.Tensor
+    value: torch.Tensor
+    entropy: torch.Tensor
+    approx_kl: torch.Tensor
+    """E[r - 1 - log r], r the ratio of probabilities: of KL(old || new), unbiased and never negative (Schulman 2020, "k3")."""
+    clip_fraction: torch.Tensor
+
+
+def ppo_loss(
+    log_prob: torch.Tensor,
+    entropy: torch.Tensor,
+    value: torch.Tensor,
+    old_log_prob: torch.Tensor,
+    old_value: torch.Tensor,
+    advantage: torch.Tensor,
+    returns: torch.Tensor,
+    clip: float,
+    clip_value: float | None,
+    value_coef: float,
+    entropy_coef: torch.Tensor | float,
+) -> PPOLoss:
+    """Return the loss of rows [R]: eq. 9 of Schulman et al. 2017, as a loss and with 1/2 in the value's; `advantage` is normalised."""
+    log_ratio = log_prob - old_log_prob
+    ratio = log_ratio.exp()
+    policy = torch.max(-advantage * ratio, -advantage * ratio.clamp(1 - clip, 1 + clip)).mean()
+
+    error = (value - returns).square()
+    if clip_value is not None:
+        clipped_value = old_value + (value - old_value).clamp(-clip_value, clip_value)
+        error = torch.max(error, (clipped_value - returns).square())
+    value_loss = 0.5 * error.mean()
+
+    mean_entropy = entropy.mean()
+    with torch.no_grad():
+        approx_kl = (ratio - 1 - log_ratio).mean()
+        clip_fraction = ((ratio - 1).abs() > clip).to(ratio.dtype).mean()
+    loss = policy + value_coef * value_loss - entropy_coef * mean_entropy
+    return PPOLoss(loss, policy, value_loss, mean_entropy, approx_kl, clip_fraction)
+
+
+class Coefficients(NamedTuple):
+    """Numbers of the loss, float32."""
+
+    clip: np.float32
+    clip_value: np.float32
+    value_coef: np.float32
+
+
+def ppo_slopes(log_prob, value, old_log_prob, old_value, advantage, returns, p):  # type: ignore[no-untyped-def]
+    """Return d loss / d log_prob and d loss / d value of one row, then its share of every term (`ppo_loss`), for the fused gradient."""
+    log_ratio = log_prob - old_log_prob
+    ratio = exp(log_ratio)
+    clipped = minimum(maximum(ratio, 1.0 - p.clip), 1.0 + p.clip)
+    policy = maximum(-advantage * ratio, -advantage * clipped)
+    slope = where(-advantage * ratio >= -advantage * clipped, -advantage * ratio, 0.0)
+
+    error = value - returns
+    moved = minimum(maximum(value - old_value, -p.clip_value), p.clip_value)
+    clipped_error = old_value + moved - returns
+    farther = (abs(value - old_value) > p.clip_value) & (clipped_error * clipped_error > error * error)
+    value_loss = where(farther, clipped_error * clipped_error, error * error)
+    value_slope = where(farther, 0.0, p.value_coef * error)
+    return slope, value_slope, policy, 0.5 * value_loss, ratio - 1.0 - log_ratio, where(abs(ratio - 1.0) > p.clip, 1.0, 0.0)
+
+
+class PPO(OnPolicyAgent[PPOConfig]):
+    """Several epochs of minibatches on each rollout."""
+
+    Config = PPOConfig
+
+    def learn_group(self, learner: Learner[PPOConfig], batch: Batch) -> dict[str, torch.Tensor]:
+        """Train the policy of one group on the rows of a rollout; return its metrics, means over the gradient steps taken."""
+        config = learner.config
+        n_rows = len(batch.obs)
+        if config.minibatches > n_rows:
+            raise UserError(f"agent.minibatches={config.minibatches}: a rollout has only {n_rows} rows (horizon x n_envs x actors)")
+        total = torch.zeros(len(PPOLoss._fields) + 1, device=batch.obs.device)
+        taken = torch.zeros((), device=batch.obs.device)
+        going_on = torch.ones((), dtype=torch.bool, device=batch.obs.device)
+        seed = derived_seed(learner.seed, "shuffle")
+        for epoch in range(config.epochs):
+            order = permutation(n_rows, seed, self.updates * config.epochs + epoch)
+            for part in split(n_rows, config.minibatches):
+                means, going_on = self._minibatch(learner, batch, order[part], going_on)
+                total += torch.where(going_on, means, 0.0)
+                taken += going_on
+        mean = PPOLoss(*(total / taken.clamp(min=1.0))[:-1])
+        return {
+            "policy": mean.policy,
+            "value": mean.value,
+            "entropy": mean.entropy,
+            "approx_kl": mean.approx_kl,
+            "clip_fraction": mean.clip_fraction,
+            "grad_norm": total[-1] / taken.clamp(min=1.0),
+        }
+
+    def _minibatch(
+        self, learner: Learner[PPOConfig], batch: Batch, order: torch.Tensor, going_on: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take the gradient step of one minibatch unless the update has stopped; return its terms and norm, [K+1], and `going_on`."""
+        config = learner.config
+        advantage = batch.advantage[order]
+        if config.normalize_advantage:
+            advantage = normalize_advantage(advantage, *mean_and_variance(advantage))
+
+        def loss(log_prob: torch.Tensor, entropy: torch.Tensor, value: torch.Tensor, rows: Batch) -> PPOLoss:
+            return ppo_loss(
+                log_prob,
+                entropy,
+                value,
+                rows.log_prob,
+                rows.value,
+                rows.advantage,
+                rows.returns,
+                config.clip,
+                config.clip_value,
+                config.value_coef,
+                learner.entropy_coef,
+            )
+
+        gradient, means = learner.gradient(loss, batch, advantage, order)
+        if config.target_kl is None:
+            return torch.cat((means, learner.step(gradient)[None])), going_on
+        approx_kl = PPOLoss(*means).approx_kl
+        learner.average(approx_kl)
+        going_on = going_on & (approx_kl <= config.target_kl)
+        # A step that is undone where the update has stopped: a branch would make the host wait for the device.
+        before = [tensor.clone() for tensor in learner.trained()]
+        norm = learner.step(gradient)
+        for tensor, old in zip(learner.trained(), before, strict=True):
+            tensor.copy_(torch.where(going_on, tensor, old))
+        return torch.cat((means, norm[None])), going_on
+
+    def slopes(self, config: PPOConfig) -> Slopes:
+        """Return the derivatives of the loss, for the fused gradient."""
+        clip_value = math.inf if config.clip_value is None else config.clip_value
+        return Slopes(ppo_slopes, Coefficients(np.float32(config.clip), np.float32(clip_value), np.float32(config.value_coef)))

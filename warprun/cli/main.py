@@ -1,0 +1,327 @@
+"""The command line: verbs, and every failure as one line and an exit code. Imports nothing heavy before it is needed."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warprun.config.registry import nearest, options
+from warprun.errors import TrainingFailed, UserError
+
+if TYPE_CHECKING:
+    from warprun.runtime.run import Result
+
+DONE, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
+
+HELP = """\
+warprun: reinforcement learning at very high data throughput, for environments that are scientific simulations
+
+  warprun [train] [GROUP=NAME ...] [KEY=VALUE ...]     train an agent; makes a run folder under outputs/
+  warprun -m KEY=VALUE,VALUE ...                       train every combination; a table at the end
+  warprun eval [RUN|latest] [episodes=1000] [greedy=true] [checkpoint=last|best] [device=auto] [seed=0] [output_root=outputs]
+                                                       the mean return of a trained agent over fresh episodes
+  warprun envs                                         the environments there are
+  warprun bench [KEY=VALUE ...] [sizes=10,100,1000] [threads=1,2] [out=outputs/bench]
+                                                       throughput by number of environments: table, JSON, picture
+  warprun data ENV                                     fetch and check the data that an environment needs
+
+Groups (own files in ./conf/GROUP/NAME.yaml are found, too)
+{groups}
+
+Keys
+  n_envs=1024            environments at the same time; 1e4 is 10000
+  total_steps=1e7        environment steps, summed over the environments
+  max_minutes=null       end after so many minutes, compilation included
+  stop_when_solved=true  end as soon as an evaluation reaches env.solved_at and fresh episodes confirm it
+  seed=0                 same seed, same result
+  device=auto            auto, cpu, cuda or cudasim
+  concurrency.threads=2  CPU threads (default: all cores)
+  name=null              part of the run folder's name
+  run_dir=null           the run folder itself, new or empty
+  output_root=outputs    where run folders are made
+  eval.every=5%          how often to evaluate: 10s, 5min, 1e6steps, 20iterations, 5% of the run, never; so log.every, checkpoint.every
+  eval.episodes=100      episodes of each evaluation; eval.final_episodes=1000 eval.greedy=true
+  env.params.NAME=v      a parameter of the environment
+  env.vary.NAME=[a,b]    draw it uniformly for each environment and episode
+  env.time_limit=500     steps of an episode at most
+  agent.KEY=v            such as agent.learning_rate=1e-3 agent.gamma=0.99 agent.horizon=16 agent.network.hidden=[64,64]
+  agent.groups.GROUP.KEY=v   the same for one group of actors
+  tuned=none             do without the settings that were found for this environment and agent
+
+Options
+  --cfg job              print the config instead of training     --info     what it is made of
+  --version              print the version                        --help     this text
+  Tab completion: eval "$(warprun -sc install=bash)"    (also zsh, fish: -sc install=fish | source)
+  HYDRA_FULL_ERROR=1 or WARPRUN_TRACEBACK=1 in the environment show the traceback of an error.
+
+Examples
+  warprun env=cartpole n_envs=10000
+  warprun env=pendulum agent=ppo seed=3 agent.network.hidden=[128,128] name=wide
+  warprun -m agent=a2c,ppo seed=0,1,2 n_envs=100,10000
+  warprun eval latest episodes=1000 greedy=false
+"""
+
+# With these Hydra shows something and nothing is trained.
+HYDRA_FLAGS = ("--cfg", "-c", "--info", "-i", "--resolve", "--package", "-p", "--shell-completion", "-sc", "--hydra-help")
+MULTIRUN_FLAGS = ("-m", "--multirun")
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    show_traceback = "1" in (os.environ.get("HYDRA_FULL_ERROR"), os.environ.get("WARPRUN_TRACEBACK"))
+    try:
+        return _dispatch(list(arguments))
+    except UserError as error:
+        return _fail(str(error), USER_ERROR, show_traceback)
+    except TrainingFailed as error:
+        return _fail(str(error), FAILED, show_traceback)
+    except KeyboardInterrupt:
+        # If the signal met text that Numba was executing, CPython counts it as unhandled, and would end by it after our own exit code.
+        # Text that runs to its end takes that back.
+        exec("")
+        return _fail("interrupted", INTERRUPTED, show_traceback)
+    except Exception as error:
+        hint = "" if show_traceback else " (WARPRUN_TRACEBACK=1 shows the traceback)"
+        return _fail(f"{type(error).__name__}: {error}{hint}", FAILED, show_traceback)
+
+
+def train(overrides: Sequence[str] = ()) -> Result:
+    """Train one run from overrides such as "env=cartpole" and "n_envs=1e4", as the command line does, and return its result."""
+    from warprun.config.compose import compose
+    from warprun.kernels.driver import prepare
+
+    config = compose(overrides)
+    prepare(config.device)
+    # Only now, for it imports torch and numba: a mistake in the config is told before.
+    from warprun.runtime.run import train
+
+    return train(config)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if "--help" in arguments or "-h" in arguments:
+        print(
+            HELP.format(
+                groups="\n".join(f"  {group:12} {', '.join(options(group))}" for group in ("env", "agent", "concurrency", "experiment"))
+            )
+        )
+        return DONE
+    if "--version" in arguments:
+        print(f"warprun {_version()}")
+        return DONE
+    verb, rest = ("train", arguments)
+    if arguments and not arguments[0].startswith(("-", "~")) and "=" not in arguments[0]:
+        verb, rest = arguments[0], arguments[1:]
+    verbs = {"train": _train, "eval": _evaluate, "envs": _envs, "data": _data, "bench": _bench}
+    if verb not in verbs:
+        raise UserError(f"unknown verb {verb!r}{nearest(verb, verbs)} (there are: {', '.join(verbs)}; a setting is written key=value)")
+    return verbs[verb](rest)
+
+
+def _train(arguments: list[str]) -> int:
+    flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("-")]
+    for flag in flags:
+        known = (*HYDRA_FLAGS, *MULTIRUN_FLAGS, "--help", "--version")
+        if flag not in known:
+            raise UserError(f"unknown option {flag!r}{nearest(flag, known)}; `warprun --help` lists them")
+    for argument in arguments:
+        if argument.startswith("~"):
+            raise UserError(f"{argument}: no setting can be taken away; tuned=none does without the tuned ones")
+    if any(flag in HYDRA_FLAGS for flag in flags):
+        return _show(arguments)
+    if any(flag in MULTIRUN_FLAGS for flag in flags):
+        for argument in arguments:
+            if "=" not in argument and not argument.startswith("-"):
+                raise UserError(f"cannot read {argument!r}: write key=value")
+        from warprun.cli.sweep import multirun
+
+        return FAILED if multirun(arguments).failed else DONE
+    train(arguments)
+    return DONE
+
+
+def _show(arguments: list[str]) -> int:
+    from warprun.cli.sweep import hydra_main
+
+    # The shell's completion asks with the line as typed, where Hydra knows no verb.
+    line = os.environ.get("COMP_LINE", "")
+    words = line.split(" ", 2)
+    if words[1:2] == ["train"] and len(words) == 3:
+        os.environ["COMP_LINE"] = f"{words[0]} {words[2]}"
+        os.environ["COMP_POINT"] = str(int(os.environ.get("COMP_POINT", len(line))) - len("train "))
+    complaint = io.StringIO()
+    try:
+        with redirect_stderr(complaint):
+            hydra_main(arguments, lambda _: None)
+    except SystemExit as stop:
+        if stop.code:
+            raise UserError(complaint.getvalue().strip().rpartition("error: ")[2]) from stop
+    return DONE
+
+
+def _evaluate(arguments: list[str]) -> int:
+    settings: dict[str, Any] = {
+        "episodes": 0,
+        "greedy": True,
+        "device": "auto",
+        "seed": 0,
+        "output_root": "outputs",
+        "checkpoint": "last",
+    }
+    names = [argument for argument in arguments if "=" not in argument]
+    if len(names) > 1:
+        raise UserError(f"eval takes one run, not {len(names)}: {' '.join(names)}")
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if equals and key not in settings:
+            raise UserError(f"eval has no setting {key!r}{nearest(key, settings)} (there are: {', '.join(settings)})")
+        if equals:
+            settings[key] = _convert(key, value, settings[key])
+            if key == "episodes" and settings[key] < 1:
+                raise UserError(f"episodes={value} must be at least 1")
+    _check_evaluation(settings)
+    from warprun.runtime import rundir
+
+    folder = rundir.latest(Path(settings["output_root"])) if names in ([], ["latest"]) else Path(names[0])
+    rundir.read_config(folder)  # raises UserError where the folder is none of a run
+    from warprun.kernels.driver import prepare
+
+    prepare(settings["device"])
+    from warprun.runtime.evaluate import describe_checkpoint, evaluate_run
+
+    line = _LINES[settings["checkpoint"]]
+    # Which one it is comes first: the evaluation may take a while.
+    print("\n".join([str(folder), *describe_checkpoint(folder, line)]), flush=True)
+    episodes = settings["episodes"] or None  # None: as many as the run's final evaluation had
+    result = evaluate_run(folder, episodes, settings["greedy"], settings["device"], settings["seed"], line)
+    from rich import print as show
+    from rich.table import Table
+
+    table = Table("measure", "value", "standard error")
+    for name, measured in result.items():
+        if not name.endswith("_stderr"):
+            error = result.get(f"{name}_stderr")
+            table.add_row(name, f"{measured:,.3f}", "" if error is None else f"{error:,.3f}")
+    show(table)
+    return DONE
+
+
+_LINES = {"last": "checkpoints", "best": "best"}
+"""What `checkpoint=` may say, and the folder of the run that holds it."""
+
+
+def _convert(key: str, value: str, default: Any) -> Any:
+    if isinstance(default, bool):
+        if value.lower() not in ("true", "false"):
+            raise UserError(f"{key} must be true or false, not {value!r}")
+        return value.lower() == "true"
+    if isinstance(default, int):
+        try:
+            number = float(value)
+            whole = int(value) if value.isdigit() else int(number)
+        except (ValueError, OverflowError):
+            whole, number = 0, 0.5
+        if float(whole) != number:
+            raise UserError(f"{key} must be a whole number, not {value!r}")
+        return whole
+    return value
+
+
+def _check_evaluation(settings: dict[str, Any]) -> None:
+    from warprun.kernels.driver import DEVICES, check_cuda
+
+    if not 0 <= settings["seed"] < 2**64:
+        raise UserError(f"seed={settings['seed']} must be 0 or more, and below 2^64")
+    if settings["checkpoint"] not in _LINES:
+        raise UserError(f"checkpoint={settings['checkpoint']} is not one of {', '.join(_LINES)}{nearest(settings['checkpoint'], _LINES)}")
+    if settings["device"] not in DEVICES:
+        raise UserError(f"device={settings['device']} is not one of {', '.join(DEVICES)}{nearest(settings['device'], DEVICES)}")
+    if settings["device"] == "cuda":
+        check_cuda()
+
+
+def _envs(arguments: list[str]) -> int:
+    if arguments:
+        raise UserError(f"envs takes nothing more, not {arguments[0]!r}")
+    from warprun.cli.listing import print_environments
+
+    print_environments()
+    return DONE
+
+
+def _bench(arguments: list[str]) -> int:
+    lists: dict[str, Any] = {"sizes": [10, 100, 1_000, 10_000, 100_000], "threads": [0], "out": "outputs/bench"}
+    rest = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if key in ("sizes", "threads") and equals:
+            lists[key] = [_convert(key, part, 1) for part in value.strip("[]").split(",")]
+            if min(lists[key]) < 1:
+                raise UserError(f"{argument}: numbers must be at least 1")
+        elif key == "out" and equals:
+            lists["out"] = value
+        else:
+            rest.append(argument)
+    from warprun.config.compose import compose
+    from warprun.config.schema import check
+    from warprun.kernels.driver import prepare
+
+    config = compose([*rest, f"n_envs={lists['sizes'][0]}"])
+    for n_envs in lists["sizes"]:
+        check(replace(config, n_envs=n_envs))
+    try:
+        Path(lists["out"]).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"out={lists['out']}: {error.strerror}") from None
+    prepare(config.device)
+    from warprun.runtime.bench import bench, report
+    from warprun.runtime.build import threads
+    from warprun.simulation.device import choose
+
+    counts = [count or threads(config) for count in lists["threads"]]
+    found = bench(config, lists["sizes"], counts)
+    report(found, Path(lists["out"]), f"{config.env.name}, {config.agent.name}, {choose(config.device).kind}")
+    return DONE
+
+
+def _data(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        raise UserError("data takes the name of one environment: warprun data covid")
+    from warprun.config.compose import environment_config, environment_names
+    from warprun.config.registry import import_environment
+
+    names = environment_names()
+    if arguments[0] not in names:
+        raise UserError(f"unknown environment {arguments[0]!r}{nearest(arguments[0], names)} (there are: {', '.join(names)})")
+    _, module = import_environment(environment_config(arguments[0]).module)
+    if not hasattr(module, "fetch_data"):
+        raise UserError(f"environment {arguments[0]!r} needs no data")
+    print(f"data of {arguments[0]}: {module.fetch_data()}")
+    return DONE
+
+
+def _version() -> str:
+    try:
+        return version("warprun")
+    except PackageNotFoundError:
+        return "(a checkout that is not installed)"
+
+
+def _fail(message: str, code: int, show_traceback: bool) -> int:
+    if show_traceback:
+        traceback.print_exc()
+    print(f"warprun: error: {' '.join(message.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,155 @@
+"""Fully connected networks on blocks of columns: forward and backward in the first two cache levels. Functions for kernels.
+
+A network is a table of layers over one flat parameter array, and works on one block of activations [row, column]: the rows of the
+input, then those of every layer's output. Nothing is allocated; a block of a 64-64 network takes 35 kB.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from warprun.kernels.simd import add_row_sums, multiply, outer
+from warprun.math import tanh
+
+float32 = np.float32
+
+LINEAR, TANH, RELU = 0, 1, 2
+
+
+class Layer(NamedTuple):
+    """One row of the table: where a layer's parameters, inputs and outputs are."""
+
+    weight: int
+    """Of [n_out, n_in] in the parameters."""
+    bias: int
+    n_in: int
+    n_out: int
+    in_row: int
+    """First row of the inputs in a block; 0 is the observation."""
+    out_row: int
+    activation: int
+
+
+class Network(NamedTuple):
+    """A network as kernels take it."""
+
+    parameters: np.ndarray
+    """[P] float32, shared with torch."""
+    layers: np.ndarray
+    """[layer, 7] int64, see Layer."""
+    policy_row: int
+    """First row of the policy's outputs in a block."""
+    value_row: int
+    rows: int
+    """Rows of a block."""
+    log_std: int
+    """Where the log standard deviations begin in the parameters; those of a Box policy are the last ones."""
+    mean: np.ndarray
+    """[F] of the observations, or [0] where they are taken as they are."""
+    scale: np.ndarray
+    """[F]: 1 / standard deviation."""
+
+
+def forward(parameters, layers, block):
+    """Fill the rows of `block` [rows, columns] that follow the observation."""
+    flat, columns = block.reshape(block.size), block.shape[1]
+    for n in range(layers.shape[0]):
+        n_in, n_out, out_row = layers[n, 2], layers[n, 3], layers[n, 5]
+        out = flat[out_row * columns : (out_row + n_out) * columns]
+        weights, start, given = parameters[layers[n, 0] :], parameters[layers[n, 1] :], flat[layers[n, 4] * columns :]
+        multiply(weights, n_in, 1, start, given, out, n_out, n_in, columns)
+        if layers[n, 6] == TANH:
+            for m in range(out.size):
+                out[m] = tanh(out[m])
+        elif layers[n, 6] == RELU:
+            for m in range(out.size):
+                out[m] = max(out[m], float32(0.0))
+
+
+def backward(parameters, layers, blocks, slopes, zeros, gradient):
+    """Add the gradient of the parameters to `gradient` [P].
+
+    `blocks` and `slopes` are [block, rows, columns]: activations, and the loss's derivatives, given for the outputs and filled here for
+    hidden layers. `zeros` has a 0 for every row.
+    """
+    count, columns = blocks.shape[0], blocks.shape[2]
+    stride = blocks.shape[1] * columns
+    all_in, all_slopes = blocks.reshape(blocks.size), slopes.reshape(slopes.size)
+    for n in range(layers.shape[0] - 1, -1, -1):
+        weight, bias, n_in, n_out = layers[n, 0], layers[n, 1], layers[n, 2], layers[n, 3]
+        in_row, out_row = layers[n, 4], layers[n, 5]
+        for b in range(count):
+            out = all_in[b * stride + out_row * columns : b * stride + (out_row + n_out) * columns]
+            slope = all_slopes[b * stride + out_row * columns : b * stride + (out_row + n_out) * columns]
+            through_activation(layers[n, 6], out, slope)
+        slope, given = all_slopes[out_row * columns :], all_in[in_row * columns :]
+        add_row_sums(gradient[bias:], slope, stride, n_out, count, columns)
+        outer(gradient[weight:], slope, stride, given, stride, n_out, n_in, count, columns)
+        if in_row > 0:
+            for b in range(count):
+                slope = all_slopes[b * stride + out_row * columns :]
+                into = all_slopes[b * stride + in_row * columns : b * stride + (in_row + n_in) * columns]
+                multiply(parameters[weight:], 1, n_in, zeros, slope, into, n_in, n_out, columns)
+
+
+def backward_to_input(parameters, layers, block, slopes, zeros):
+    """Fill the slopes of the input of a chain of layers, `block` and `slopes` [rows, columns]; the parameters get none."""
+    values, flat, columns = block.reshape(block.size), slopes.reshape(slopes.size), block.shape[1]
+    for n in range(layers.shape[0] - 1, -1, -1):
+        weight, n_in, n_out, in_row, out_row = layers[n, 0], layers[n, 2], layers[n, 3], layers[n, 4], layers[n, 5]
+        out = values[out_row * columns : (out_row + n_out) * columns]
+        slope = flat[out_row * columns : (out_row + n_out) * columns]
+        through_activation(layers[n, 6], out, slope)
+        into = flat[in_row * columns : (in_row + n_in) * columns]
+        multiply(parameters[weight:], 1, n_in, zeros, slope, into, n_in, n_out, columns)
+
+
+def through_activation(activation, out, slope):
+    """Turn slopes of outputs `out` of a layer into those before its activation, in place."""
+    if activation == TANH:
+        for m in range(slope.size):
+            slope[m] *= float32(1.0) - out[m] * out[m]
+    elif activation == RELU:
+        for m in range(slope.size):
+            slope[m] = slope[m] if out[m] > float32(0.0) else float32(0.0)
+
+
+def infer(network, obs, n_actors, features, block, logits, value):
+    """Write what the policy gives and the value for a tile of environments.
+
+    `obs` [lane, actor, feature] and `value` [lane, actor] are flat; `logits` is [P, actor, LANES], the actors padded so that they
+    fill whole blocks; a block may be narrower than LANES if no tile has more environments than it has columns.
+    """
+    lanes = value.size // n_actors
+    columns, width = block.shape[1], min(logits.shape[2], block.shape[1])
+    together = columns // width
+    n_logits = network.value_row - network.policy_row
+    for begin in range(0, n_actors, together):
+        actors = min(together, n_actors - begin)
+        for a in range(actors):
+            for f in range(features):
+                for lane in range(lanes):
+                    block[f, a * width + lane] = obs[(lane * n_actors + begin + a) * features + f]
+        normalize(network.mean, network.scale, block)
+        forward(network.parameters, network.layers, block)
+        for a in range(actors):
+            for k in range(n_logits):
+                for lane in range(width):
+                    logits[k, begin + a, lane] = block[network.policy_row + k, a * width + lane]
+            for lane in range(lanes):
+                value[lane * n_actors + begin + a] = block[network.value_row, a * width + lane]
+    for k in range(n_logits, logits.shape[0]):
+        log_std = network.parameters[network.log_std + k - n_logits]
+        for a in range(n_actors):
+            for lane in range(width):
+                logits[k, a, lane] = log_std
+
+
+def normalize(mean, scale, block):
+    """Give the observation in `block` mean 0 and variance 1, clipped at 10, where there are statistics."""
+    for f in range(mean.size):
+        for column in range(block.shape[1]):
+            x = (block[f, column] - mean[f]) * scale[f]
+            block[f, column] = min(max(x, float32(-10.0)), float32(10.0))

@@ -1,0 +1,277 @@
+"""Fully connected networks in one CUDA block: the columns of a few actors in shared memory. Functions for kernels, and their tables.
+
+The block's activations are flat, row r of column c at r * columns + c: the rows of the input, then those of every layer's output. Weights
+lie [in, out] in an array of their own, written anew for every rollout (`pack`), so that a warp reads neighbouring ones, which the
+first-level cache keeps. A thread computes TALL outputs of FOUR columns at a time: 12 loads feed 32 multiply-adds, for loads are what
+limits. Layers of fewer outputs, the last ones as a rule, take a thread for every output and column. Between layers the caller puts a
+barrier.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from warprun.kernels.mlp import RELU, TANH, Layer, Network
+from warprun.math import tanh
+
+float32 = np.float32
+
+TALL = 8
+FOUR = 4
+SHARED_BYTES = 48 * 1024
+"""What a block may take on every GPU."""
+LINE = 32
+"""float32 in a line of the cache, where the weights of a layer begin."""
+
+
+class BlockNetwork(NamedTuple):
+    """A network as CUDA kernels take it."""
+
+    weights: Any
+    """[W] float32, in the order of `pack`."""
+    layers: Any
+    """[layer, 7] int32: start and width of its rows in `weights`, n_in, n_out, first row of its inputs, of its outputs, activation."""
+    columns: int
+    """Side by side in the block, a multiple of FOUR."""
+    policy_row: int
+    """First row of the policy's outputs."""
+    logits: int
+    """How many there are."""
+    value_row: int
+    """-1 where there is no value."""
+    log_std: int
+    """Where the outputs that no layer gives begin in `weights`."""
+    normalizes: bool
+    mean: Any
+    """[F] of the observations."""
+    scale: Any
+    """[F]: 1 / standard deviation."""
+
+
+def pack(network: Network, outputs: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return which parameter stands at each place of a BlockNetwork's weights, [W] int64, its layers, and its `log_std`.
+
+    A layer is a row of biases and one of weights for each input; rows of tall layers are filled up to whole TALLs with any number.
+    """
+    index: list[np.ndarray] = []
+    table = []
+    end = 0
+    for layer in (Layer(*(int(n) for n in row)) for row in network.layers):
+        width = layer.n_out if layer.n_out < TALL else -(-layer.n_out // TALL) * TALL
+        rows = np.zeros((layer.n_in + 1, width), np.int64)
+        rows[0, : layer.n_out] = layer.bias + np.arange(layer.n_out)
+        rows[1:, : layer.n_out] = layer.weight + np.arange(layer.n_out * layer.n_in).reshape(layer.n_out, layer.n_in).T
+        table.append((end, width, layer.n_in, layer.n_out, layer.in_row, layer.out_row, layer.activation))
+        index += [rows.ravel(), np.zeros(-rows.size % LINE, np.int64)]
+        end += rows.size + -rows.size % LINE
+    index.append(network.log_std + np.arange(outputs - (network.value_row - network.policy_row)))
+    return np.concatenate(index), np.array(table, np.int32), end
+
+
+def block_network(network: Network, outputs: int, columns: int, device: torch.device) -> tuple[BlockNetwork, torch.Tensor]:
+    """Return the tensors of a network as CUDA kernels take it, and the index by which `network.parameters` become its weights."""
+    index, layers, log_std = pack(network, outputs)
+    normalizes = len(network.mean) > 0
+    made = BlockNetwork(
+        weights=torch.empty(len(index), device=device),
+        layers=torch.from_numpy(layers).to(device),
+        columns=columns,
+        policy_row=network.policy_row,
+        logits=network.value_row - network.policy_row,
+        value_row=network.value_row if any(row[5] <= network.value_row < row[5] + row[3] for row in layers) else -1,
+        log_std=log_std,
+        normalizes=normalizes,
+        # An array of no numbers would have no address to hand to a kernel.
+        mean=torch.as_tensor(network.mean) if normalizes else torch.zeros(1, device=device),
+        scale=torch.as_tensor(network.scale) if normalizes else torch.ones(1, device=device),
+    )
+    return made, torch.from_numpy(index).to(device)
+
+
+def columns_for(network: Network, actors: int) -> int:
+    """Return how many of `actors` columns a block takes at once, evenly; 0 where the network is too wide for any."""
+    most = SHARED_BYTES // (4 * network.rows) // FOUR * FOUR
+    if most == 0:
+        return 0
+    turns = -(-actors // most)
+    return -(-actors // (turns * FOUR)) * FOUR
+
+
+def load_columns(network, obs, first, count, features, block, thread, threads):
+    """Bring `count` actors of the flat `obs`, from `first` on, into the first rows of the block, normalised as `mlp.normalize` does."""
+    for n in range(thread, count * features, threads):
+        column, f = n // features, n % features
+        x = read(obs, first * features + n)
+        if network.normalizes:
+            x = (x - read(network.mean, f)) * read(network.scale, f)
+            x = min(max(x, float32(-10.0)), float32(10.0))
+        write(block, f * network.columns + column, x)
+
+
+def compute_layer(network, layer, block, thread, threads):
+    """Compute this thread's share of a layer's outputs for all columns of the block."""
+    n_out = network.layers[layer, 3]
+    if n_out < TALL:
+        for item in range(thread, n_out * network.columns, threads):
+            one_output(network, layer, block, item // network.columns, item % network.columns)
+    else:
+        apart = network.columns // FOUR
+        for item in range(thread, (n_out + TALL - 1) // TALL * apart, threads):
+            tall_outputs(network, layer, block, item // apart * TALL, item % apart)
+
+
+def one_output(network, layer, block, output, column):
+    """Compute one output of one column."""
+    start, width, n_in = network.layers[layer, 0], network.layers[layer, 1], network.layers[layer, 2]
+    w, x = start + output, network.layers[layer, 4] * network.columns + column
+    y = read(network.weights, w)
+    for _ in range(n_in):
+        w += width
+        y += read(network.weights, w) * read(block, x)
+        x += network.columns
+    write(block, (network.layers[layer, 5] + output) * network.columns + column, activated(y, network.layers[layer, 6]))
+
+
+def tall_outputs(network, layer, block, output, column):
+    """Compute outputs `output` to `output` + TALL - 1, as far as there are such, of FOUR columns a quarter of the block apart."""
+    start, width, n_in, n_out = network.layers[layer, 0], network.layers[layer, 1], network.layers[layer, 2], network.layers[layer, 3]
+    weights, columns, apart = network.weights, network.columns, network.columns // FOUR
+    w_at, x_at = start + output, network.layers[layer, 4] * columns + column
+    y = spread(read_eight(weights, w_at))
+    w, x = read_eight(weights, w_at + width), read_four(block, x_at, apart)
+    w_at += width
+    # The next inputs are on their way while the ones before are multiplied; by two, for then nothing has to change places.
+    for _ in range((n_in - 1) // 2):
+        w_at += width
+        x_at += columns
+        next_w, next_x = read_eight(weights, w_at), read_four(block, x_at, apart)
+        y = multiply_add(y, w, x)
+        w_at += width
+        x_at += columns
+        w, x = read_eight(weights, w_at), read_four(block, x_at, apart)
+        y = multiply_add(y, next_w, next_x)
+    if n_in % 2 == 0:
+        y = multiply_add(y, w, x)
+        w, x = read_eight(weights, w_at + width), read_four(block, x_at + columns, apart)
+    y = multiply_add(y, w, x)
+    y_at = (network.layers[layer, 5] + output) * columns + column
+    write_rows(block, y_at, columns, n_out - output, y)
+    # In a loop, for eight times four hyperbolic tangents would fill the cache of instructions.
+    for _ in range(min(TALL, n_out - output)):
+        write_four(block, y_at, apart, activated_four(read_four(block, y_at, apart), network.layers[layer, 6]))
+        y_at += columns
+
+
+def spread(w):
+    """Return each of eight numbers for FOUR columns."""
+    return four(w[0]), four(w[1]), four(w[2]), four(w[3]), four(w[4]), four(w[5]), four(w[6]), four(w[7])
+
+
+def four(x):
+    """Return `x` for each of FOUR columns."""
+    return x, x, x, x
+
+
+def multiply_add(y, w, x):
+    """Return y[j][c] + w[j] * x[c] for eight rows of FOUR columns."""
+    return (
+        plus(y[0], w[0], x),
+        plus(y[1], w[1], x),
+        plus(y[2], w[2], x),
+        plus(y[3], w[3], x),
+        plus(y[4], w[4], x),
+        plus(y[5], w[5], x),
+        plus(y[6], w[6], x),
+        plus(y[7], w[7], x),
+    )
+
+
+def plus(y, w, x):
+    """Return y[c] + w * x[c] for FOUR columns."""
+    return y[0] + w * x[0], y[1] + w * x[1], y[2] + w * x[2], y[3] + w * x[3]
+
+
+def write_rows(block, at, columns, left, y):
+    """Write eight rows of FOUR columns, or the `left` first of them, from place `at` on."""
+    apart = columns // FOUR
+    write_four(block, at, apart, y[0])
+    if left > 1:
+        write_four(block, at + columns, apart, y[1])
+    if left > 2:
+        write_four(block, at + 2 * columns, apart, y[2])
+    if left > 3:
+        write_four(block, at + 3 * columns, apart, y[3])
+    if left > 4:
+        write_four(block, at + 4 * columns, apart, y[4])
+    if left > 5:
+        write_four(block, at + 5 * columns, apart, y[5])
+    if left > 6:
+        write_four(block, at + 6 * columns, apart, y[6])
+    if left > 7:
+        write_four(block, at + 7 * columns, apart, y[7])
+
+
+def read_eight(array, at):
+    """Return eight neighbours."""
+    return (
+        read(array, at),
+        read(array, at + 1),
+        read(array, at + 2),
+        read(array, at + 3),
+        read(array, at + 4),
+        read(array, at + 5),
+        read(array, at + 6),
+        read(array, at + 7),
+    )
+
+
+def read_four(array, at, apart):
+    """Return four that are `apart`."""
+    return read(array, at), read(array, at + apart), read(array, at + 2 * apart), read(array, at + 3 * apart)
+
+
+def write_four(array, at, apart, x):
+    """Write four that are `apart`."""
+    write(array, at, x[0])
+    write(array, at + apart, x[1])
+    write(array, at + 2 * apart, x[2])
+    write(array, at + 3 * apart, x[3])
+
+
+def read(array, index):
+    """Return array[index]. Numba looks whether a signed index is negative, which costs more than the arithmetic of a layer."""
+    return array[np.uint64(index)]
+
+
+def write(array, index, x):
+    """Set array[index] to `x`, with an unsigned index as `read`."""
+    array[np.uint64(index)] = x
+
+
+def activated_four(x, activation):
+    """Return the activations of FOUR columns."""
+    return activated(x[0], activation), activated(x[1], activation), activated(x[2], activation), activated(x[3], activation)
+
+
+def activated(x, activation):
+    """Return the activation of `x`."""
+    if activation == TANH:
+        return tanh(x)
+    return max(x, float32(0.0)) if activation == RELU else x
+
+
+def store_outputs(network, block, first, count, outputs, policy_output, value, thread, threads):
+    """Write what the policy gives to the flat `policy_output`, and the value, of `count` actors from `first` on."""
+    for n in range(thread, count * outputs, threads):
+        column, k = n // outputs, n % outputs
+        if k < network.logits:
+            y = read(block, (network.policy_row + k) * network.columns + column)
+        else:
+            y = read(network.weights, network.log_std + k - network.logits)
+        write(policy_output, first * outputs + n, y)
+    for column in range(thread, count, threads):
+        y = read(block, network.value_row * network.columns + column) if network.value_row >= 0 else float32(0.0)
+        write(value, first + column, y)

@@ -1,0 +1,224 @@
+"""Next values and advantages of a rollout in kernels (CPU): torch would pass over memory a dozen times, on one thread.
+
+Columns are the actors of all environments, side by side; a part is COLUMNS of them, through all steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
+from warprun.kernels.mlp import Network, forward, normalize
+from warprun.kernels.simd import COLUMNS
+from warprun.kernels.threads import threads as threads_of_process
+from warprun.learning.returns import Spread
+from warprun.simulation.trajectory import Trajectory
+
+float32, float64 = np.float32, np.float64
+
+
+class Steps(NamedTuple):
+    """A rollout as the kernels take it: T steps of R = N*A columns, F features."""
+
+    obs: Any
+    """[R, F] float32: after the last step."""
+    final_obs: Any
+    """[K*R, F] float32: at the k-th truncation."""
+    value: Any
+    """[T, R] float32."""
+    terminated: Any
+    """[T, R] bool."""
+    truncated: Any
+    """[T, R] bool."""
+
+
+class Memory(NamedTuple):
+    """What threads write on, [thread, ...] each, and what parts give."""
+
+    block: Any
+    """[thread, row, COLUMNS] float32."""
+    following: Any
+    """[thread, T, COLUMNS] float32: V of the observation that each step led to."""
+    cuts: Any
+    """[thread, COLUMNS] int64: truncations so far in each column."""
+    rows: Any
+    """[thread, COLUMNS (K + 1)] int64: rows of observations whose values are wanted."""
+    places: Any
+    """The same: where in `following` the values belong."""
+    after: Any
+    """[thread, COLUMNS] float32: advantages of the step after."""
+    columns: Any
+    """[thread, SUMS, COLUMNS] float64: sums of a column."""
+    sums: Any
+    """[part, SUMS] float64."""
+
+
+ADVANTAGE, ADVANTAGE_SQUARE, RETURNS, RETURNS_SQUARE = 0, 1, 2, 3
+SUMS = 4
+
+
+def follow(part, thread, network, steps, memory):
+    """Write V of the observation that each step of a part led to, where truncated the final one, where terminated 0: `memory.following`."""
+    horizon, total = steps.value.shape
+    begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
+    out, block, cuts = memory.following[thread], memory.block[thread], memory.cuts[thread]
+    rows, places = memory.rows[thread], memory.places[thread]
+    # Views from 0 on: where LLVM knows that no index is negative, it vectorises.
+    for t in range(horizon - 1):
+        row, value = out[t], steps.value[t + 1, begin:end]
+        for c in range(value.size):
+            row[c] = value[c]
+    # First it is noted whose values are wanted, for final observations are few and far between.
+    count = end - begin
+    for c in range(count):
+        rows[c] = begin + c
+        places[c] = (horizon - 1) * COLUMNS + c
+    cuts[:] = 0
+    for t in range(horizon):
+        truncated = steps.truncated[t, begin:end]
+        for c in range(truncated.size):
+            if truncated[c]:
+                rows[count] = cuts[c] * total + begin + c
+                places[count] = t * COLUMNS + c
+                cuts[c] += 1
+                count += 1
+    flat = out.reshape(out.size)
+    for first in range(0, count, COLUMNS):
+        last = min(first + COLUMNS, count)
+        for m in range(first, last):
+            obs = steps.obs if m < end - begin else steps.final_obs
+            for f in range(obs.shape[1]):
+                block[f, m - first] = obs[rows[m], f]
+        normalize(network.mean, network.scale, block)
+        forward(network.parameters, network.layers, block)
+        for m in range(first, last):
+            flat[places[m]] = block[network.value_row, m - first]
+    for t in range(horizon):
+        row, terminated = out[t], steps.terminated[t, begin:end]
+        for c in range(terminated.size):
+            row[c] = float32(0.0) if terminated[c] else row[c]
+
+
+def next_values_of_part(part, thread, network, steps, next_value, memory):
+    """Write what `follow` gives to `next_value` [T, R]."""
+    follow(part, thread, network, steps, memory)
+    following = memory.following[thread]
+    begin, end = part * COLUMNS, min((part + 1) * COLUMNS, next_value.shape[1])
+    next_value[:, begin:end] = following[:, : end - begin]
+
+
+def advantages_of_part(part, thread, network, steps, reward, gamma, gae_lambda, advantage, returns, memory):
+    """Write A_t = delta_t + gamma lambda A_t+1 and A_t + V_t, [T, R], and their sums; Schulman et al. 2016, eq. 16."""
+    follow(part, thread, network, steps, memory)
+    next_value = memory.following[thread]
+    horizon, total = advantage.shape
+    begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
+    sums = memory.columns[thread]
+    sums[:] = 0.0
+    after = memory.after[thread]
+    after[:] = float32(0.0)
+    decay = gamma * gae_lambda
+    for t in range(horizon - 1, -1, -1):
+        terminated, truncated, value = steps.terminated[t, begin:end], steps.truncated[t, begin:end], steps.value[t, begin:end]
+        rewards, following = reward[t, begin:end], next_value[t]
+        to_advantage, to_returns = advantage[t, begin:end], returns[t, begin:end]
+        for c in range(value.size):
+            delta = rewards[c] + gamma * following[c] - value[c]
+            after[c] = delta + (float32(0.0) if terminated[c] | truncated[c] else decay * after[c])
+            to_advantage[c] = after[c]
+            to_returns[c] = after[c] + value[c]
+        # float64, for the variance may be small beside the mean.
+        for c in range(value.size):
+            a, r = float64(to_advantage[c]), float64(to_returns[c])
+            sums[ADVANTAGE, c] += a
+            sums[ADVANTAGE_SQUARE, c] += a * a
+            sums[RETURNS, c] += r
+            sums[RETURNS_SQUARE, c] += r * r
+    for k in range(SUMS):
+        memory.sums[part, k] = np.sum(sums[k])
+
+
+SOURCE = '''"""Next values and advantages; written by warprun."""
+
+from numba import njit
+
+
+@njit(nogil=True, cache=True, **FLAGS)
+def next_values(first, last, thread, network, steps, next_value, memory):
+    for part in range(first, last):
+        next_values_of_part(part, thread, network, steps, next_value, memory)
+
+
+@njit(nogil=True, cache=True, **FLAGS)
+def advantages(first, last, thread, network, steps, reward, gamma, gae_lambda, advantage, returns, memory):
+    for part in range(first, last):
+        advantages_of_part(part, thread, network, steps, reward, gamma, gae_lambda, advantage, returns, memory)
+'''
+
+
+class FusedReturns:
+    """Computes next values and advantages with one network."""
+
+    def __init__(self, network: Network, threads: int) -> None:
+        self.network = network
+        self.threads = threads_of_process(threads)
+        functions = {"next_values_of_part": next_values_of_part, "advantages_of_part": advantages_of_part}
+        self.module = kernels.load_module("returns", SOURCE, functions | {"FLAGS": kernels.FLAGS}, kernels.merged_function)
+        self.memory: Memory | None = None
+        """Taken at the first rollout, which has the horizon."""
+
+    def next_value(self, trajectory: Trajectory, name: str) -> torch.Tensor:
+        """Return V of the observation that each step of group `name` led to, [T, N, A]."""
+        steps, out = _steps(trajectory, name), torch.empty_like(trajectory.groups[name].value, memory_format=torch.contiguous_format)
+        given = (self.network, steps, out.flatten(1).numpy(), self._memory(steps))
+        self.threads.share(lambda first, last, n: self.module.next_values(first, last, n, *given), _parts(steps))
+        return out
+
+    def gae(
+        self, trajectory: Trajectory, name: str, reward: torch.Tensor, gamma: float, gae_lambda: float
+    ) -> tuple[torch.Tensor, torch.Tensor, Spread]:
+        """Return (advantage, return = advantage + value), [T, N, A], as `returns.gae` does, and their spread."""
+        reward = reward.contiguous()  # and so what is like it
+        steps, advantage, returns = _steps(trajectory, name), torch.empty_like(reward), torch.empty_like(reward)
+        memory = self._memory(steps)
+        of_rows = (reward.flatten(1).numpy(), np.float32(gamma), np.float32(gae_lambda))
+        given = (self.network, steps, *of_rows, advantage.flatten(1).numpy(), returns.flatten(1).numpy(), memory)
+        self.threads.share(lambda first, last, n: self.module.advantages(first, last, n, *given), _parts(steps))
+        return advantage, returns, Spread.of_sums(torch.from_numpy(memory.sums).sum(0), reward.numel())
+
+    def _memory(self, steps: Steps) -> Memory:
+        threads, (horizon, columns), parts = self.threads.count, steps.value.shape, _parts(steps)
+        wanted = (threads, COLUMNS * (len(steps.final_obs) // columns + 1))
+        shapes = (threads, horizon, COLUMNS), wanted, (parts, SUMS)
+        if self.memory is None or (self.memory.following.shape, self.memory.rows.shape, self.memory.sums.shape) != shapes:
+            self.memory = Memory(
+                block=np.zeros((threads, self.network.rows, COLUMNS), np.float32),
+                following=np.zeros(shapes[0], np.float32),
+                cuts=np.zeros((threads, COLUMNS), np.int64),
+                rows=np.zeros(wanted, np.int64),
+                places=np.zeros(wanted, np.int64),
+                after=np.zeros((threads, COLUMNS), np.float32),
+                columns=np.zeros((threads, SUMS, COLUMNS)),
+                sums=np.zeros(shapes[2]),
+            )
+        return self.memory
+
+
+def _steps(trajectory: Trajectory, name: str) -> Steps:
+    group = trajectory.groups[name]
+    actors = group.value.shape[2]
+    terminated, truncated = (flag[..., None].expand(-1, -1, actors).flatten(1) for flag in (trajectory.terminated, trajectory.truncated))
+    return Steps(
+        obs=group.obs[-1].flatten(0, 1).numpy(),
+        final_obs=group.final_obs.flatten(0, 2).numpy(),
+        value=group.value.flatten(1).numpy(),
+        terminated=terminated.numpy(),
+        truncated=truncated.numpy(),
+    )
+
+
+def _parts(steps: Steps) -> int:
+    return -(-steps.value.shape[1] // COLUMNS)

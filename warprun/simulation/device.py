@@ -1,0 +1,69 @@
+"""Which device a run uses, and why."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from warprun.errors import UserError
+from warprun.kernels.driver import why_no_cuda
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device and the reason for it."""
+
+    kind: Literal["cpu", "cuda", "cudasim", "python"]
+    """python: the kernels of the CPU, interpreted; for trials (`trial.py`), not for runs."""
+    why: str
+
+    @property
+    def torch(self) -> torch.device:
+        return torch.device("cuda" if self.kind == "cuda" else "cpu")
+
+    @property
+    def name(self) -> str:
+        """What a person would call it."""
+        return torch.cuda.get_device_name() if self.kind == "cuda" else self.kind
+
+
+def choose(wanted: str) -> Device:
+    """Return the device for `device=wanted` (auto, cpu, cuda or cudasim).
+
+    Raises UserError where CUDA is asked for and does not work; auto then takes the CPU and says why.
+    """
+    if wanted == "cpu":
+        return Device("cpu", "asked for")
+    if wanted == "cudasim":
+        if "numba" in sys.modules and os.environ.get("NUMBA_ENABLE_CUDASIM") != "1":
+            raise UserError(
+                "device=cudasim: Numba is already loaded without its simulator; set NUMBA_ENABLE_CUDASIM=1 before Python starts"
+            )
+        os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+        return Device("cudasim", "asked for; slow, for tests of CUDA kernels without a GPU")
+    problem = cuda_problem()
+    if wanted == "cuda":
+        if problem:
+            raise UserError(f"device=cuda: {problem}")
+        return Device("cuda", "asked for")
+    if problem:
+        return Device("cpu", f"no CUDA: {problem}")
+    return Device("cuda", "it works")
+
+
+def cuda_problem() -> str | None:
+    """Return why CUDA cannot be used, with what to do, or None where it can."""
+    problem = why_no_cuda()
+    if problem:
+        return problem
+    if not torch.cuda.is_available():
+        return f"torch {torch.__version__} finds no GPU that it can use; `python -c 'import torch; torch.cuda.init()'` says why"
+    from numba import cuda
+
+    if not cuda.is_available():
+        return "Numba finds no GPU that it can use; `python -m numba -s` says why"
+    return None
