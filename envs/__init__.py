@@ -1,1 +1,1 @@
-"""Environments, one a file; installed as warprun.envs."""
+"""Environments, one per file or package; installed as warprun.envs."""

@@ -1,4 +1,4 @@
-"""Swing the tip of a two-link pendulum up by a motor between the links; equal to Gymnasium's Acrobot-v1.
+"""Swing the tip of a two-link pendulum up by a motor between the links; same dynamics as Gymnasium's Acrobot-v1.
 
 Source: Sutton, "Generalization in reinforcement learning: successful examples using sparse coarse coding", NIPS 8, 1996;
 equations of motion: Sutton and Barto, "Reinforcement learning: an introduction", 1998, section 11.3.
@@ -58,7 +58,7 @@ def acceleration(theta1, theta2, omega1, omega2, torque, p):
 
 def step(s, action, p):
     torque = (float32(action) - 1.0) * p.torque
-    # Runge-Kutta of fourth order: (u, v) are the velocities, (a, b) the accelerations at the four points.
+    # Fourth-order Runge-Kutta: (u, v) are the velocities and (a, b) the accelerations at the four points.
     dt, half = p.dt, 0.5 * p.dt
     u1, v1 = s.omega1, s.omega2
     a1, b1 = acceleration(s.theta1, s.theta2, u1, v1, torque, p)

@@ -1,4 +1,4 @@
-"""Balance a pole on a cart by pushing the cart left or right; equal to Gymnasium's CartPole-v1.
+"""Balance a pole on a cart by pushing the cart left or right; same dynamics as Gymnasium's CartPole-v1.
 
 Source: Barto, Sutton and Anderson, "Neuronlike adaptive elements that can solve difficult learning control problems",
 IEEE Transactions on Systems, Man, and Cybernetics 13(5), 1983; equations of motion: Florian, "Correct equations for the dynamics
@@ -57,7 +57,7 @@ def observe(s):
     return s.x, s.x_dot, s.theta, s.theta_dot
 
 
-FARTHEST = (4.8, float("inf"), 0.41887902047863906, float("inf"))  # of positions twice the limits
+FARTHEST = (4.8, float("inf"), 0.41887902047863906, float("inf"))  # twice the limits of the positions
 
 environment = single_agent(
     state=State,

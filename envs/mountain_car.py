@@ -1,7 +1,7 @@
-"""Drive a car that is weaker than gravity out of a valley, by full throttle ahead or back; equal to Gymnasium's MountainCar-v0.
+"""Drive an underpowered car out of a valley with full throttle ahead or back; same dynamics as Gymnasium's MountainCar-v0.
 
 Source: Moore, "Efficient memory-based learning for robot control", PhD thesis, University of Cambridge, 1990, in the form of
-Sutton and Barto, "Reinforcement learning: an introduction", 2018, example 10.1. The height of the hill is sin(3 x); time counts in steps.
+Sutton and Barto, "Reinforcement learning: an introduction", 2018, example 10.1. The height of the hill is sin(3 x). Time is in steps.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class Params(NamedTuple):
     x_max: float = 0.6
     v_max: float = 0.07  # per step
     goal: float = 0.5  # position
-    goal_v: float = 0.0  # least velocity at the goal, per step
+    goal_v: float = 0.0  # minimum velocity at the goal, per step
     start_low: float = -0.6  # position at reset
     start_high: float = -0.4
 

@@ -1,9 +1,9 @@
-"""Drive a car that is weaker than gravity out of a valley with little fuel; equal to Gymnasium's MountainCarContinuous-v0.
+"""Drive an underpowered car out of a valley with little fuel; same dynamics as Gymnasium's MountainCarContinuous-v0.
 
-Source: Moore, "Efficient memory-based learning for robot control", PhD thesis, University of Cambridge, 1990, with a throttle of any
-strength; the reward is 100 at the goal less a tenth of the squared throttle of each step. The height of the hill is sin(3 x); time counts
-in steps. As in Gymnasium, a throttle beyond -1..1 pushes no harder and is charged in full; the engine clips actions before, so that a run
-of warprun has none.
+Source: Moore, "Efficient memory-based learning for robot control", PhD thesis, University of Cambridge, 1990, with a continuous
+throttle. The reward is 100 at the goal minus a tenth of the squared throttle in each step. The height of the hill is sin(3 x). The unit of
+time is a step. As in Gymnasium, a throttle beyond -1..1 has the force of the bound and the cost of its full value. In a run this does not
+occur, because warprun clips actions to the bounds.
 """
 
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class Params(NamedTuple):
     x_max: float = 0.6
     v_max: float = 0.07  # per step
     goal: float = 0.45  # position
-    goal_v: float = 0.0  # least velocity at the goal, per step
+    goal_v: float = 0.0  # minimum velocity at the goal, per step
     prize: float = 100.0  # reward at the goal
     fuel: float = 0.1  # cost of one step at full throttle
     start_low: float = -0.6  # position at reset

@@ -1,7 +1,7 @@
-"""Swing a rod up and hold it there with a motor too weak to lift it at once; equal to Gymnasium's Pendulum-v1.
+"""Swing a rod up and hold it there with a motor too weak to lift it at once; same dynamics as Gymnasium's Pendulum-v1.
 
 Source: the equation of motion of a uniform rod about its end, moment of inertia m l^2 / 3; as a learning task: Doya, "Reinforcement
-learning in continuous time and space", Neural Computation 12(1), 2000. Semi-implicit Euler steps; an episode never terminates.
+learning in continuous time and space", Neural Computation 12(1), 2000. Semi-implicit Euler steps. An episode never terminates.
 """
 
 from typing import NamedTuple

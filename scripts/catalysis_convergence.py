@@ -4,8 +4,8 @@
         [--draw-only]
 
 Trains `experiment=catalysis_convergence` into FOLDER, one run after the other, and draws FOLDER/convergence.png: return, success rate and
-episode length of sampled evaluations; lines are means over seeds, bands one standard deviation, no further than the seeds reach. The
-clock starts with the first update, and evaluations count. Needs the published grids (warprun data catalysis) and matplotlib
+episode length of sampled evaluations. Lines are means over seeds; bands are one standard deviation, within the range of the seeds. Time
+counts from the first update and includes evaluations. Needs the published grids (warprun data catalysis) and matplotlib
 (pip install matplotlib).
 """
 
@@ -80,7 +80,7 @@ def band(panel: Any, curves: list[tuple[np.ndarray, np.ndarray]], n_envs: int, c
     values = np.array([np.interp(times, t, v) for t, v in curves])
     mean, spread = values.mean(0), values.std(0)
     panel.plot(times, mean, color=color, label=f"{n_envs:,}")
-    # No share above 1, no length below 0: the band stays within what was measured.
+    # Limit the band to the measured range, so that no share exceeds 1 and no length is below 0.
     low, high = np.maximum(mean - spread, values.min(0)), np.minimum(mean + spread, values.max(0))
     panel.fill_between(times, low, high, color=color, alpha=0.2, linewidth=0)
 

@@ -1,9 +1,9 @@
-"""Train every catalysis scenario over seeds and write the tables of docs/catalysis.md.
+"""Train every catalysis scenario over seeds and write the tables of docs/benchmarks/catalysis.md.
 
     python scripts/catalysis_results.py FOLDER [--only CASE ...] [--seeds 5] [--threads N] [--write]
 
-Each run is `warprun.train([...])` in a process of its own, one after the other, then evaluated: 1000 episodes with sampled actions, and
-the greedy path against the exact optimum of the lattice. What came of it is kept in FOLDER; what lies there is not trained again.
+Each run is `warprun.train([...])` in its own process, one after the other. It is then evaluated on 1000 episodes with sampled actions, and
+the greedy path is compared with the exact optimum of the lattice. Results are stored in FOLDER; existing ones are not trained again.
 Needs the published grids (warprun data catalysis).
 """
 
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[1] / "docs" / "catalysis.md"
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "catalysis.md"
 SCENARIOS = ("lh", "er1", "er2", "diffusion2d", "diffusion3d", "lh_fine", "er2_fine")
 TUNED = {name: ["env=catalysis", "agent=ppo"] for name in (*SCENARIOS[:1], "lh_lowbarrier", *SCENARIOS[1:], "leps")}
 TUNED["lh_lowbarrier"] = ["experiment=catalysis_lowbarrier"]
@@ -48,7 +48,7 @@ json.dump(found, open(sys.argv[1], "w"))
 
 
 def train(kept: Path, overrides: list[str]) -> None:
-    """Train and evaluate one run in its own process and keep what came of it; nothing where it failed."""
+    """Train and evaluate one run in its own process; store its numbers in `kept` unless it failed."""
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "result.json"
         command = [sys.executable, "-c", PROGRAM, str(found), *overrides, f"output_root={folder}/runs", "log.live=false"]
@@ -57,23 +57,23 @@ def train(kept: Path, overrides: list[str]) -> None:
 
 
 def results(folder: Path, case: str, seeds: int) -> list[dict[str, Any]]:
-    """Return what came of the runs of a case."""
+    """Return the stored numbers of the runs of a case."""
     files = [file_of(folder, case, seed) for seed in range(seeds)]
     return [json.loads(file.read_text()) for file in files if file.exists()]
 
 
 def seeds_of(case: str, seeds: int) -> int:
-    """Return how many seeds a case is trained with where `seeds` are asked for."""
+    """Return the number of seeds of a case: 1 for published settings, else `seeds`."""
     return 1 if case in PUBLISHED else seeds
 
 
 def file_of(folder: Path, case: str, seed: int) -> Path:
-    """Return where what came of a run is kept."""
+    """Return the file with the numbers of a run."""
     return folder / f"{case.replace(' ', '_')}_{seed}.json"
 
 
 def solved(case: str, run: dict[str, Any]) -> bool:
-    """Tell whether a run does what is asked of its scenario."""
+    """Return whether a run meets the criteria of its scenario."""
     good = run["path/share_of_optimum"] >= 0.95 and run["terminated"] >= 0.99
     if case == "lh_lowbarrier":
         return good and run["path/highest_energy"] <= 0.54
@@ -81,7 +81,7 @@ def solved(case: str, run: dict[str, Any]) -> bool:
 
 
 def row(case: str, runs: list[dict[str, Any]], asked: int) -> str:
-    """Return the line of one case."""
+    """Return the table row of one case."""
 
     def column(name: str) -> list[float]:
         return [run[name] for run in runs]
@@ -96,13 +96,13 @@ def row(case: str, runs: list[dict[str, Any]], asked: int) -> str:
 
 
 def main() -> int:
-    """Run the cases and print the tables; return 1 where a seed of those with settings of ours is not solved."""
+    """Run the cases and print the tables; return 1 if a seed with tuned settings is not solved."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--threads", type=int, help="CPU threads of a run (default: all cores)")
-    parser.add_argument("--write", action="store_true", help="write the tables into docs/catalysis.md")
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/benchmarks/catalysis.md")
     chosen = parser.parse_args()
     chosen.folder.mkdir(parents=True, exist_ok=True)
     for case in chosen.only:

@@ -2,8 +2,8 @@
 
     python scripts/catalysis_speed.py [--scenario er1] [--envs 2000] [--seconds 5] [--threads 2]
 
-Prints a table in Markdown. Simulation alone takes random actions that were drawn before. "By CPU time" is what the same work would reach if
-nothing else ran on the machine: steps over the CPU time of this process (of its least disturbed piece), times the threads.
+Prints a table in Markdown. Simulation alone uses random actions that were drawn before. "By CPU time" estimates the speed on an idle
+machine: steps divided by the smallest CPU time of a call, times the number of threads.
 """
 
 import argparse
@@ -13,14 +13,13 @@ from collections.abc import Callable
 import torch
 
 from warprun.config.compose import compose
-from warprun.runtime.build import fuse, make_agent, make_engine
-from warprun.simulation.device import choose
+from warprun.runtime.build import make_agent, make_engine, make_simulator, set_up
 
 HORIZON = 64
 
 
 def rates(work: Callable[[], object], steps: int, seconds: float, threads: int) -> tuple[float, float]:
-    """Return steps per second of `work`, which takes `steps`, by the wall's clock and by CPU time."""
+    """Return the steps per second of `work`, which makes `steps`, by wall time and by CPU time."""
     work()
     wall, count, least = time.perf_counter(), 0, float("inf")
     while time.perf_counter() - wall < seconds:
@@ -46,21 +45,22 @@ def main() -> None:
             *(f"agent.horizon={HORIZON}", f"concurrency.threads={chosen.threads}"),
         ]
     )
-    device, steps = choose("cpu"), chosen.envs * HORIZON
-    engine = make_engine(config, device, chosen.envs, HORIZON, 0)
+    setup, steps = set_up(config), chosen.envs * HORIZON
+    engine = make_engine(setup, chosen.envs, HORIZON, 0)
     action = engine.trajectory.groups["agent"].action
     action.copy_(torch.randint(0, 6, action.shape, generator=torch.Generator().manual_seed(0)))
     engine.reset()
     alone = rates(engine.retrace, steps, chosen.seconds, chosen.threads)
-    agent = make_agent(config, device)
-    path = fuse(config, engine, agent)
-    rolled = rates(lambda: engine.collect(agent.act), steps, chosen.seconds, chosen.threads)
+    agent = make_agent(setup)
+    simulator = make_simulator(setup, chosen.envs, HORIZON, 0, agent)
+    simulator.prepare()
+    rolled = rates(lambda: simulator.collect(agent.act), steps, chosen.seconds, chosen.threads)
 
     def iteration() -> None:
-        agent.update(engine.collect(agent.act), 0.0)
+        agent.update(simulator.collect(agent.act), 0.0)
 
     trained = rates(iteration, steps, chosen.seconds, chosen.threads)
-    print(f"{chosen.scenario}, {chosen.envs:,} environments, {chosen.threads} threads, {path}")
+    print(f"{chosen.scenario}, {chosen.envs:,} environments, {chosen.threads} threads, {setup.plan}")
     print("| what | million steps/s, wall | million steps/s, by CPU time |\n|---|---|---|")
     for name, (wall, cpu) in {"simulation alone": alone, "with the policy": rolled, "with training": trained}.items():
         print(f"| {name} | {wall / 1e6:.2f} | {cpu / 1e6:.2f} |")

@@ -1,8 +1,8 @@
-"""The comparisons of docs/agents.md, five seeds each: train (conf/experiment), plot, and print what was reached and when.
+"""Run the comparisons of docs/benchmarks/off_policy.md (conf/experiment, five seeds each), plot them and print a table.
 
     python scripts/comparisons.py [--out outputs/comparisons] [--only NAME ...] [--draw-only]
 
-Runs go to OUT/NAME, one after the other, the picture to OUT/NAME.png. Needs matplotlib.
+Runs are stored in OUT/NAME, the figure in OUT/NAME.png. Needs matplotlib.
 """
 
 import argparse
@@ -27,7 +27,7 @@ HEADER = """\
 
 
 def table(runs: list[Path], bar: float) -> str:
-    """Return a line for each kind of run: how many reached the bar in an evaluation, when, and what they had at the end."""
+    """Return a row per kind of run: how many reached the bar in an evaluation, when, and their last evaluations."""
     kinds: dict[str, list[tuple[list[float], list[float], list[float]]]] = {}
     for run in runs:
         label, records = read(run)
@@ -45,11 +45,11 @@ def table(runs: list[Path], bar: float) -> str:
 
 
 def main() -> int:
-    """Make the comparisons; return the exit code."""
+    """Run the comparisons; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("outputs/comparisons"))
     parser.add_argument("--only", nargs="+", choices=COMPARISONS, default=list(COMPARISONS), metavar="NAME", help=", ".join(COMPARISONS))
-    parser.add_argument("--draw-only", action="store_true", help="take the runs that are there")
+    parser.add_argument("--draw-only", action="store_true", help="use existing runs")
     chosen = parser.parse_args()
     for name in chosen.only:
         bar, sweeps = COMPARISONS[name]

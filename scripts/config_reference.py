@@ -1,4 +1,4 @@
-"""Write the tables of keys in docs/configuration.md from the dataclasses of the schema; with --check only tell whether they are true.
+"""Write the tables of keys in docs/configuration.md from the dataclasses of the schema; --check only compares them.
 
 python scripts/config_reference.py [--check]
 """
@@ -10,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 
+from warprun.algorithms import config_class
 from warprun.config import schema as config
 from warprun.learning import settings as agents
 
@@ -23,12 +24,12 @@ TABLES: dict[str, tuple[type, str]] = {
     "log": (config.LogConfig, "log."),
     "engine": (config.EngineConfig, "engine."),
     "agent": (agents.OnPolicyConfig, "agent."),
-    "a2c": (agents.A2CConfig, "agent."),
-    "ppo": (agents.PPOConfig, "agent."),
+    "a2c": (config_class("a2c"), "agent."),
+    "ppo": (config_class("ppo"), "agent."),
     "off_policy": (agents.OffPolicyConfig, "agent."),
-    "dqn": (agents.DQNConfig, "agent."),
-    "ddpg": (agents.DDPGConfig, "agent."),
-    "td3": (agents.TD3Config, "agent."),
+    "dqn": (config_class("dqn"), "agent."),
+    "ddpg": (config_class("ddpg"), "agent."),
+    "td3": (config_class("td3"), "agent."),
     "replay": (agents.ReplayConfig, "agent.replay."),
     "layers": (agents.LayersConfig, "agent.network."),
     "network": (agents.NetworkConfig, "agent.network."),
@@ -45,7 +46,7 @@ def table(schema: type, prefix: str) -> str:
 
 
 def is_section(field: dataclasses.Field) -> bool:
-    """Tell whether a field is a dataclass itself, which has a table of its own (so has the agent's, which is not known before)."""
+    """Return whether a field is a section with its own table (`agent` is one, although its type depends on the run)."""
     made = None if field.default_factory is dataclasses.MISSING else field.default_factory()
     return dataclasses.is_dataclass(made) or (field.name == "agent" and field.type == "Any")
 
@@ -63,9 +64,9 @@ def docstrings(schema: type) -> dict[str, str]:
 
 
 def default(field: dataclasses.Field) -> str:
-    """Return the default as one types it on the command line."""
+    """Return the default as it is typed on the command line."""
     value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    if value in ("???", ""):  # MISSING: the group file says it
+    if value in ("???", ""):  # MISSING: set by the group file
         return ""
     if value is None:
         return "`null`"
@@ -75,7 +76,7 @@ def default(field: dataclasses.Field) -> str:
 
 
 def rewritten(text: str) -> str:
-    """Return the page with every table between its `<!-- table NAME -->` and `<!-- end -->` made anew."""
+    """Return the page with every table between `<!-- table NAME -->` and `<!-- end -->` regenerated."""
     for name, (schema, prefix) in TABLES.items():
         between = re.compile(f"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         made = table(schema, prefix)

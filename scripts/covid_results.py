@@ -1,13 +1,12 @@
-"""Train the COVID-19 economy over seeds, compare it to untrained, constant and best possible policies, and draw the learning curves.
+"""Train the COVID-19 economy over seeds, compare it with untrained, constant and optimized policies, and draw learning curves.
 
     python scripts/covid_results.py [--seeds 0,1,2] [--folder outputs/covid] [-o docs/figures/covid_learning.png] [OVERRIDE ...]
 
-Each seed is a run of `warprun env=covid` with OVERRIDEs, in a process of its own; one whose folder is there is not trained again.
-Returns are of one episode: of the policies as trained (sampled actions, the mean of 400 episodes and its standard error), of their most
-probable actions, of one group trained and the other as it began, and of level 1 and level 10 without subsidies. All policies draw with the
-same random numbers, so that gains, taken episode by episode, have small errors; "payments" is the mean subsidy level chosen.
-The second table has the most that governors were found to reach with a constant subsidy (a choice every 28 days, each improved in turn
-until none can be): what the learned ones can be held against.
+Each seed is a run of `warprun env=covid` with OVERRIDEs in its own process. A run whose folder exists is not trained again.
+Returns are those of one episode: of the trained policies (sampled actions, mean and standard error of 400 episodes), of their most
+probable actions, of one trained and one untrained group, and of level 1 and level 10 without subsidies. All policies use the same random
+numbers, so gains have smaller standard errors than returns. "payments" is the mean subsidy level. The second table is a reference for the
+governors: the highest return found with a constant subsidy (a choice every 28 days, each improved in turn until no change helps).
 The figure needs matplotlib: pip install matplotlib.
 """
 
@@ -24,10 +23,10 @@ import torch
 from warprun.config.compose import compose
 from warprun.config.schema import Config, from_dict
 from warprun.runtime import checkpoint, rundir
-from warprun.runtime.build import make_agent, make_engine
+from warprun.runtime.build import make_agent, make_engine, set_up
 from warprun.runtime.evaluate import Evaluator
-from warprun.simulation.device import choose
-from warprun.simulation.kernel_engine import Engine
+from warprun.simulation.kernel_engine import KernelEngine
+from warprun.state import restore
 
 GROUPS = ("governors", "planner")
 PROGRAM = "import sys; from warprun.cli.main import run; sys.exit(run(sys.argv[1:]))"
@@ -37,11 +36,11 @@ SUBSIDY_INTERVAL = 90
 SMOOTHED = 10  # rollouts, in the figure
 Returns = dict[str, float]
 Episodes = dict[str, np.ndarray]
-"""Of each episode: the return of each group, and "payments", the mean subsidy level that the planner chose."""
+"""Per episode: the return of each group, and "payments", the mean subsidy level."""
 
 
 def train(folder: Path, seed: int, overrides: list[str]) -> None:
-    """Train one run unless it is there."""
+    """Train one run unless its folder exists."""
     if not (folder / "status.json").exists():
         given = ["env=covid", f"seed={seed}", f"run_dir={folder}", "log.live=false", *overrides]
         subprocess.run([sys.executable, "-c", PROGRAM, *given], check=True)
@@ -49,7 +48,7 @@ def train(folder: Path, seed: int, overrides: list[str]) -> None:
 
 def play(evaluator: Evaluator, greedy: bool = False) -> Episodes:
     """Play an episode in every environment; each call draws with the same random numbers."""
-    engine, days = evaluator.engine, evaluator.max_steps
+    engine, days = evaluator.simulator, evaluator.max_steps
     engine.steps = 0
     engine.reset()
     total = dict.fromkeys((*GROUPS, "payments"), np.zeros(engine.n_envs))
@@ -62,32 +61,32 @@ def play(evaluator: Evaluator, greedy: bool = False) -> Episodes:
 
 
 def returns(folder: Path) -> dict[str, Episodes]:
-    """Return what the policies of a run get, by policy."""
+    """Return the returns of the policies of a run, by policy."""
     config = from_dict(rundir.read_config(folder))
     config.concurrency.threads = None  # the run may have had fewer cores
-    device = choose(config.device)
-    agent = make_agent(config, device)
-    evaluator = Evaluator(config, device, agent, EPISODES, config.seed)
+    setup = set_up(config)
+    agent = make_agent(setup)
+    evaluator = Evaluator(setup, agent, EPISODES, config.seed)
     untrained = {name: tensor.clone() for name, tensor in agent.state().items()}
     trained = checkpoint.load(folder).tensors
     found = {"untrained": play(evaluator)}
-    agent.load(trained)
+    restore(agent, trained)
     found["trained"] = play(evaluator)
     found["trained - untrained"] = {name: values - found["untrained"][name] for name, values in found["trained"].items()}
     for group in GROUPS:
-        agent.load({name: (trained if name.startswith(group) else untrained)[name] for name in trained})
+        restore(agent, {name: (trained if name.startswith(group) else untrained)[name] for name in trained})
         found[f"only {group} trained"] = play(evaluator)
-    agent.load(trained)
-    found["trained, most probable actions"] = play(Evaluator(config, device, agent, 1, config.seed), greedy=True)  # nothing is random
+    restore(agent, trained)
+    found["trained, most probable actions"] = play(Evaluator(setup, agent, 1, config.seed), greedy=True)  # nothing is random
     return found
 
 
 class Replayed:
-    """Episodes of given actions, `n` at once."""
+    """Replays episodes of given actions, `n` at once."""
 
     def __init__(self, config: Config, n: int) -> None:
         self.days = config.env.time_limit or 540
-        self.engine: Engine = make_engine(config, choose("cpu"), n, self.days, 0)
+        self.engine: KernelEngine = make_engine(set_up(config), n, self.days, 0)
 
     def rewards(self, levels: np.ndarray, subsidy: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the rewards [T, N, 51] and [T, N] of levels [T, N, 51] and a constant subsidy."""
@@ -106,7 +105,7 @@ class Replayed:
 
 
 def best_response(replayed: Replayed, subsidy: int) -> Returns:
-    """Return what both get where every governor answers a constant subsidy as well as has been found."""
+    """Return the returns of both groups with the best levels found for a constant subsidy."""
     n, windows = 10, -(-replayed.days // COOLDOWN)
     chosen, reached = np.full((windows, 51), 6), -np.inf
     for sweep in range(20):
@@ -124,13 +123,13 @@ def best_response(replayed: Replayed, subsidy: int) -> Returns:
 
 
 def constant(replayed: Replayed, level: int) -> Returns:
-    """Return what a constant level gets, without subsidies."""
+    """Return the returns of a constant level without subsidies."""
     governors, planner = replayed(np.full((replayed.days, 10, 51), level), 0)
     return {"governors": float(governors[0].mean()), "planner": float(planner[0])}
 
 
 def month_at_another_level(replayed: Replayed, gamma: float) -> np.ndarray:
-    """Return by how much a month (days 61 to 88) at levels 1 to 10 instead of 6 changes the return from then on, [10]."""
+    """Return the change of the return from day 61 on if days 61 to 88 are at level 1 to 10 instead of 6, [10]."""
     levels = np.full((replayed.days, 10, 51), 6)
     levels[60 : 60 + COOLDOWN] = np.arange(1, 11)[:, None]
     governors, _ = replayed.rewards(levels, 10)
@@ -147,7 +146,7 @@ def curve(folder: Path, group: str) -> tuple[list[float], list[float]]:
 
 
 def draw(folders: list[Path], lines: dict[str, Returns], file: Path) -> None:
-    """Draw the returns of training episodes, a panel for each group, a line for each seed, and each group's `lines` to compare with."""
+    """Draw the returns of training episodes: one panel per group, one line per seed, and the reference `lines` of each group."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -174,12 +173,12 @@ def draw(folders: list[Path], lines: dict[str, Returns], file: Path) -> None:
 
 
 def line(*cells: Any) -> str:
-    """Return a row of a table; of an array its mean and the standard error."""
+    """Return a row of a table; arrays are shown as mean and standard error."""
     return "| " + " | ".join(cell if isinstance(cell, str) else with_error(np.atleast_1d(cell)) for cell in cells) + " |"
 
 
 def with_error(sample: np.ndarray) -> str:
-    """Return the mean of a sample [N], and its standard error where N > 1."""
+    """Return the mean of a sample [N], and its standard error if N > 1."""
     mean = f"{sample.mean():.1f}"
     return f"{mean} ± {sample.std(ddof=1) / len(sample) ** 0.5:.1f}" if len(sample) > 1 else mean
 
@@ -213,7 +212,8 @@ def main() -> int:
     for gamma in (0.98, 0.99, 0.998, 1.0):
         print(line(str(gamma), *month_at_another_level(replayed, gamma)[[0, 2, 4, 5, 6, 7, 9]]))
     lines = {group: {"untrained": float(np.mean([found["untrained"][group] for found in everything]))} for group in GROUPS}
-    lines["planner"] |= {name: values["planner"] for name, values in constants.items()}  # governors': of no payments, not comparable
+    # Not for the governors, whose returns without payments are not comparable.
+    lines["planner"] |= {name: values["planner"] for name, values in constants.items()}
     try:
         draw(folders, lines, chosen.out)
     except ImportError:

@@ -1,10 +1,10 @@
-"""Measure the COVID-19 economy: simulation alone, and where the time of training goes, for several numbers of environments.
+"""Measure the speed of the COVID-19 economy: simulation alone, and the parts of training, for several numbers of environments.
 
     python scripts/covid_speed.py [-o docs/figures/covid_speed.png] [--envs 1,10,60,250,1000] [--seconds 5] [--numpy]
 
-Prints tables in Markdown and draws the last. Rates are of environment steps (52 actors each) by the wall's clock, the median of rounds.
-Simulation alone draws a random allowed action for every actor and lives the day; nothing learns. `--numpy` compares it to the vectorised
-NumPy implementation of the tests (from a checkout). The figure needs matplotlib: pip install matplotlib.
+Prints tables in Markdown and draws the last one. Rates are environment steps (52 actors each) per second of wall time, medians of rounds.
+Simulation alone draws a random allowed action for every actor and simulates the day, without learning. `--numpy` compares it with the
+vectorised NumPy implementation of the tests (needs a checkout). The figure needs matplotlib: pip install matplotlib.
 """
 
 import argparse
@@ -20,18 +20,17 @@ import numpy as np
 import torch
 
 from warprun.config.compose import compose
-from warprun.runtime.build import fuse, make_agent, make_engine
+from warprun.runtime.build import make_agent, make_engine, make_simulator, set_up
 from warprun.runtime.build import threads as threads_of
-from warprun.simulation.device import choose
-from warprun.simulation.kernel_engine import Engine
+from warprun.simulation.kernel_engine import KernelEngine
 
 ROOT = Path(__file__).parents[1]
 ROWS = 9
-"""Steps of a rollout where nothing learns."""
+"""Steps of a rollout without learning."""
 
 
 def rounds(work: Callable[[], float], seconds: float) -> list[float]:
-    """Do `work`, which returns the seconds that count, once for what happens only once, then until `seconds` have gone."""
+    """Call `work` once to warm up, then until `seconds` have passed; return the durations that it returns."""
     work()
     found, began = [work()], time.perf_counter()
     while time.perf_counter() - began < seconds:
@@ -49,16 +48,16 @@ def timed(work: Callable[[], object]) -> float:
 def simulation(n_envs: int, seconds: float) -> float:
     """Return environment steps per second of the simulation alone."""
     config = compose(["env=covid", f"n_envs={n_envs}", "log.live=false"])
-    device = choose(config.device)
-    explore = {name: torch.ones(1, device=device.torch) for name in ("governors", "planner")}
-    engine: Engine = make_engine(config, device, n_envs, ROWS, 0, exploration=explore)
+    setup = set_up(config)
+    explore = {name: torch.ones(1, device=setup.device.torch) for name in ("governors", "planner")}
+    engine: KernelEngine = make_engine(setup, n_envs, ROWS, 0, exploration=explore)
     engine.reset()
 
     def days() -> float:
         counted = 0.0
         for row in range(ROWS):
             for group in engine.trajectory.groups.values():
-                group.policy_output.zero_()  # in a policy's place, so it does not count
+                group.policy_output.zero_()  # stands in for a policy, so it is not timed
             counted += timed(lambda row=row: (engine.sample(row), engine.step(row)))  # type: ignore[misc]
         engine.carry_over()
         return counted
@@ -98,15 +97,14 @@ class Split(NamedTuple):
 
 
 def training(n_envs: int, seconds: float) -> tuple[Split, int]:
-    """Return where the time of training goes, and the threads."""
+    """Return the parts of the training time, and the number of threads."""
     config = compose(["env=covid", f"n_envs={n_envs}", "log.live=false"])
-    # Once through each rollout, as the published run; one of 1,000 environments and 90 days would take 2 GB and a minute.
+    # One epoch, as in the published run. A rollout of 1,000 environments and 90 days would take 2 GB and a minute.
     config = replace(config, agent=replace(config.agent, epochs=1, horizon=90 if n_envs <= 60 else 18))
-    device = choose(config.device)
-    agent = make_agent(config, device)
-    engine: Engine = make_engine(config, device, n_envs, config.agent.horizon, 0)
-    fuse(config, engine, agent)
-    engine.compile()
+    setup = set_up(config)
+    agent = make_agent(setup)
+    engine = make_simulator(setup, n_envs, config.agent.horizon, 0, agent)
+    engine.prepare()
     rollouts: list[float] = []
     updates: list[float] = []
 
@@ -117,7 +115,7 @@ def training(n_envs: int, seconds: float) -> tuple[Split, int]:
 
     count = len(rounds(iteration, seconds))
     thousands = n_envs * config.agent.horizon / 1000
-    # Kernels write and torch reads the same memory: there is nothing to transfer.
+    # Kernels and torch share memory, so nothing is transferred.
     rolled, learned = (statistics.median(spent[-count:]) / thousands for spent in (rollouts, updates))
     return Split(n_envs, rolled, 0.0, learned), threads_of(config)
 
@@ -130,14 +128,14 @@ def gemm_rate() -> float:
 
 
 def flops_per_step() -> float:
-    """Return the operations of both networks for an environment step: forward to act; forward, and twice that backward, to learn."""
+    """Return the floating-point operations of both networks per environment step: forward to act, forward and backward to learn."""
     governor = 64 * 256 + 256 * 256 + 256 * (11 + 1)
     planner = 463 * 256 + 256 * 256 + 256 * (21 + 1)
     return 2.0 * (51 * governor + planner) * (1 + 3)
 
 
 def draw(splits: list[Split], file: Path) -> None:
-    """Draw the time of an iteration's steps, by part, and its growth with the number of environments."""
+    """Draw the parts of the time of 1,000 steps, and its growth with the number of environments."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -177,7 +175,7 @@ def main() -> int:
     parser.add_argument("--numpy", action="store_true")
     chosen = parser.parse_args()
     counts = [int(n) for n in chosen.envs.split(",")]
-    torch.set_num_threads(1)  # as in a run: kernels bring their own threads, and torch's would spin beside them
+    torch.set_num_threads(1)  # as in a run: kernels have their own threads, and torch's would compete with them
     print("| environments | simulation alone, env steps/s |\n|---|---|")
     for n in counts:
         print(f"| {n:,} | {simulation(n, chosen.seconds):,.0f} |", flush=True)

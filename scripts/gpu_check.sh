@@ -1,11 +1,11 @@
 #!/bin/bash
-# Check warprun on a machine with a CUDA GPU: the tests marked `gpu` (trajectories of the fused and of the stepwise path against those of
-# the CPU, training by CUDA graphs against plain training, among others), two short trainings, whose speed and return are printed as a
-# table, and the throughput of both paths with CUDA graphs and without.
+# Check warprun on a machine with a CUDA GPU. Runs the tests marked `gpu` (trajectories of the fused and the stepwise path against the CPU,
+# training with CUDA graphs against training without), two short trainings with a table of speed and return, and the throughput of both
+# paths with and without CUDA graphs.
 #
 #   bash scripts/gpu_check.sh       in a checkout, with warprun and its extras `test` and `cuda12` or `cuda13` installed
 #
-# Exit code 0: all is well, or there is no GPU (it says so); 1: something failed; 2: the set-up is not complete.
+# Exit code 0: passed, or there is no GPU; 1: a check failed; 2: the installation is incomplete.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python="${PYTHON:-python}"
@@ -54,13 +54,13 @@ for agent in ("a2c", "ppo"):
         good = False
         continue
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    # The first record contains what is loaded or compiled at first use.
+    # The first record includes loading and compiling.
     speed = statistics.median(record["perf/env_steps_per_s"] for record in records[1:] or records)
     print(f"{agent:6} {status['state']:12} {speed:14,.0f} {status['eval']:14.1f} {status['env_steps']:12,} {status['wall_s']:8.1f}")
     good &= status["state"] == "solved"
 sys.exit(not good)
 END
-# bench NAME OVERRIDE...: throughput, and the share of time that updates take, with CUDA graphs and without.
+# bench NAME OVERRIDE...: throughput with and without CUDA graphs.
 bench() {
     for graph in true false; do
         echo; echo "engine.cuda_graph=$graph ${*:2}"
@@ -74,7 +74,7 @@ for hidden in 32,32 64,64; do
     done
 done
 bench ppo env=cartpole agent=ppo sizes=1000,10000,100000
-bench dqn env=cartpole agent=dqn agent.gradient_steps=0.02 sizes=100,1000,10000
-bench td3 env=pendulum agent=td3 agent.gradient_steps=0.02 sizes=100,1000,10000
+bench dqn env=cartpole agent=dqn agent.utd_ratio=0.02 sizes=100,1000,10000
+bench td3 env=pendulum agent=td3 agent.utd_ratio=0.02 sizes=100,1000,10000
 if [[ $failed == 0 ]]; then echo "gpu_check: passed"; else echo "gpu_check: failed" >&2; fi
 exit $failed

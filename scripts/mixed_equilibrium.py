@@ -1,8 +1,8 @@
-"""Let two learners play matching pennies with several entropy coefficients, and print the table of docs/agents.md.
+"""Train two learners on matching pennies with several entropy coefficients, and print the table of docs/agents.md.
 
     python scripts/mixed_equilibrium.py [--agent ppo] [--seed 1] [--write]
 
-The game is that of tests/environments/probes.py, so this needs a checkout. Default settings, 64 environments, 60 rollouts.
+The game is in tests/environments/probes.py, so the script needs a checkout. Default settings, 64 environments, 60 rollouts.
 """
 
 import argparse
@@ -15,28 +15,25 @@ import torch
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from tests.agents import build  # noqa: E402
 from tests.environments.probes import MATCHING_PENNIES  # noqa: E402
-from warprun.algorithms import agent_class  # noqa: E402
 from warprun.simulation.device import Device  # noqa: E402
-from warprun.simulation.kernel_engine import Engine  # noqa: E402
+from warprun.simulation.kernel_engine import KernelEngine  # noqa: E402
 
 PAGE = ROOT / "docs" / "agents.md"
+HORIZON = 16
 COEFFICIENTS = (0.0, 0.01, 0.1, 0.3, 1.0)
 ROLLOUTS = range(10, 70, 10)
-"""After which the policies are shown."""
+"""Rollouts after which the policies are recorded."""
 
 
 def play(name: str, entropy_coef: float, seed: int) -> list[tuple[float, float]]:
-    """Return the probability of heads of both players after each of ROLLOUTS."""
-    cls, device = agent_class(name), Device("cpu", "the game is small")
-    config = cls.Config(entropy_coef=entropy_coef)
-    agent = cls(config, MATCHING_PENNIES.groups, device.torch, 1, seed)
-    params = MATCHING_PENNIES.params()
-    engine = Engine(
-        MATCHING_PENNIES, "matching_pennies", device=device, n_envs=64, horizon=config.horizon, seed=seed, params=params, threads=1
-    )
-    engine.fuse(agent.fuse())
-    engine.compile()
+    """Return the probability of heads of both players after each rollout in ROLLOUTS."""
+    device, params = Device("cpu", "the game is small"), MATCHING_PENNIES.params()
+    agent = build(name, MATCHING_PENNIES, n_envs=64, seed=seed, fused=True, horizon=HORIZON, entropy_coef=entropy_coef)
+    sizes = {"n_envs": 64, "horizon": HORIZON, "threads": 1}
+    engine = KernelEngine(MATCHING_PENNIES, "matching_pennies", device=device, seed=seed, params=params, networks=agent.networks(), **sizes)
+    engine.prepare()
     shown = []
     for rollout in range(1, ROLLOUTS[-1] + 1):
         agent.update(engine.collect(agent.act), progress=rollout / ROLLOUTS[-1])
@@ -48,11 +45,11 @@ def play(name: str, entropy_coef: float, seed: int) -> list[tuple[float, float]]
 
 
 def main() -> int:
-    """Print the table, and write it where asked; return the exit code."""
+    """Print the table, and write it with --write; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agent", choices=("ppo", "a2c"), default="ppo")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/agents.md")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/agents.md")
     chosen = parser.parse_args()
     lines = ["| `agent.entropy_coef` | " + " | ".join(map(str, ROLLOUTS)) + " |", "|---" * (1 + len(ROLLOUTS)) + "|"]
     for coefficient in COEFFICIENTS:

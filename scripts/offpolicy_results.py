@@ -1,12 +1,12 @@
-"""Train DQN, DDPG and TD3 over seeds, evaluate the best and the last checkpoint anew, and write the tables of docs/agents.md.
+"""Train DQN, DDPG and TD3 over seeds, evaluate the best and the last checkpoint, and write docs/benchmarks/off_policy.md.
 
     python scripts/offpolicy_results.py [--many] [--seeds 5] [--only CASE ...] [--minutes M] [--write]
 
-Each run is `warprun.train([...])` in a process of its own, one after the other; both checkpoints are then evaluated over 2,000 episodes
-that no run has seen. --many is the second table, a thousand environments by wall time, where runs stop once the environment is solved.
+Each run is `warprun.train([...])` in its own process, one after the other. Both checkpoints are then evaluated over 2,000 episodes that
+the run has not seen. --many makes the second table: a thousand environments, where runs stop once the environment is solved.
 
-Every run is kept in docs/offpolicy.json as soon as it is over and is not made again while its settings stay as they are, so a table can be
-measured in pieces: --minutes begins no run after that time.
+Finished runs are stored in docs/benchmarks/offpolicy.json and are not repeated while their settings stay the same, so a table can be
+measured in several calls: with --minutes no run starts after that time.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import Any
 
 from warprun.config.compose import compose
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "benchmarks"
 KEPT = DOCS / "offpolicy.json"
 FEW: dict[str, tuple[str, float]] = {
     "cartpole_dqn": ("env=cartpole agent=dqn", 475),
@@ -34,15 +34,15 @@ FEW: dict[str, tuple[str, float]] = {
     "mountain_car_continuous_td3": ("env=mountain_car_continuous agent=td3", 90),
     "mountain_car_continuous_ddpg": ("env=mountain_car_continuous agent=ddpg", 90),
 }
-"""Case -> overrides and the bar; what else they need is in conf/tuned."""
-LARGE = "n_envs=1024 agent.warmup=4096 agent.gradient_steps=0.02 total_steps=1e6 eval.every=2.5%"
+"""Case -> overrides in addition to conf/tuned, and the bar."""
+LARGE = "n_envs=1024 agent.learning_starts=4096 agent.utd_ratio=0.02 total_steps=1e6 eval.every=2.5%"
 MANY: dict[str, tuple[str, float]] = {
-    # Data of nearly greedy policies from the start: otherwise the short episodes of random actions fill the buffer.
-    "cartpole_dqn": (f"{LARGE} agent.replay.capacity=1e5 agent.n_step=10 agent.epsilon_fraction=0.03", 490),
+    # Explore only briefly: otherwise the short episodes of random actions fill the buffer.
+    "cartpole_dqn": (f"{LARGE} agent.replay.capacity=1e5 agent.n_step=10 agent.exploration_fraction=0.03", 490),
     "pendulum_td3": (f"{LARGE} agent.replay.capacity=5e5", -180),
     "pendulum_ddpg": (f"{LARGE} agent.replay.capacity=5e5", -180),
 }
-"""Case -> overrides beside those of FEW, and the return at which a run stops: a little above the bar, as it is judged by other episodes."""
+"""Case -> overrides in addition to those of FEW, and the return at which a run stops: above the bar, as other episodes decide."""
 HEADER = """\
 | case | bar | seeds at the bar | best checkpoint, min | median | last checkpoint, median | env steps | wall s, median |
 |---|---|---|---|---|---|---|---|
@@ -59,7 +59,7 @@ json.dump(found | {"env_steps": result.env_steps, "wall_s": round(result.wall_s,
 
 
 def train(overrides: list[str]) -> dict[str, Any] | None:
-    """Train and evaluate one run in its own process; None where it failed."""
+    """Train and evaluate one run in its own process; return None if it failed."""
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "result.json"
         command = [sys.executable, "-c", PROGRAM, str(found), *overrides, f"output_root={folder}/runs", "log.live=false"]
@@ -68,7 +68,7 @@ def train(overrides: list[str]) -> dict[str, Any] | None:
 
 
 def row(case: str, runs: list[dict[str, Any]], asked: int) -> str:
-    """Return the line of one case."""
+    """Return the table row of one case."""
     bar = FEW[case][1]
     if not runs:
         return f"| {case} | {bar:g} | 0/{asked} | | | | | |"
@@ -80,13 +80,13 @@ def row(case: str, runs: list[dict[str, Any]], asked: int) -> str:
 
 
 def main() -> int:
-    """Run the cases, print the table and write it where asked; return 1 where a seed is below the bar."""
+    """Run the cases, print the table and write it with --write; return 1 if a seed is below the bar."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=FEW, metavar="CASE", help=", ".join(FEW))
     parser.add_argument("--many", action="store_true", help="the table of many environments")
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after this time")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/agents.md")
+    parser.add_argument("--minutes", type=float, default=1e9, help="start no run after this time")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks/off_policy.md")
     chosen = parser.parse_args()
     table = "many" if chosen.many else "few"
     kept: dict[str, dict[str, Any]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
@@ -102,14 +102,14 @@ def main() -> int:
                 kept[name] = (train(overrides) or {"failed": True}) | {"settings": settings}
                 KEPT.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
             found = kept.get(name, {})
-            print(name, found if found.get("settings") == settings else "not made yet", flush=True)
+            print(name, found if found.get("settings") == settings else "not run yet", flush=True)
             runs += [found] if found.get("settings") == settings and "best" in found else []
         rows.append(row(case, runs, chosen.seeds))
         all_reached &= len(runs) == chosen.seeds and all(run["best"] >= FEW[case][1] for run in runs)
     text = HEADER + "\n".join(rows) + "\n"
     print(text)
     if chosen.write:
-        page = DOCS / "agents.md"
+        page = DOCS / "off_policy.md"
         between = re.compile(rf"(<!-- results {table} -->\n).*?(<!-- end -->)", re.DOTALL)
         page.write_text(between.sub(lambda match: match[1] + text + match[2], page.read_text()))
     return int(not all_reached)

@@ -1,10 +1,10 @@
-"""Gradient-plus-environment steps per second of TD3 and DQN against Stable-Baselines3: one machine, one run, interleaved.
+"""Measure steps per second of TD3 and DQN against Stable-Baselines3, interleaved.
 
     python scripts/offpolicy_speed.py [--rounds 3] [--steps 1500] [--threads N]
 
-One environment, one gradient step for each environment step, the same networks and batches on both sides, no evaluation. What is quoted is
-the median of the ratios of the rounds. The limit is what the matrix products alone would allow: the operations of a gradient step at the
-rate that `warprun.kernels.peak` measures in the same run. Needs stable-baselines3 and gymnasium, which warprun itself does not.
+One environment, one gradient step per environment step, the same networks and batches on both sides, no evaluation. The ratio is the median
+over rounds. The limit is the rate of the matrix products alone: the operations of a gradient step at the rate that
+`warprun.kernels.peak` measures in the same run. Needs stable-baselines3 and gymnasium, which warprun itself does not need.
 """
 
 import argparse
@@ -18,8 +18,7 @@ import torch
 
 from warprun.config.compose import compose
 from warprun.kernels import peak
-from warprun.runtime.build import fuse, make_agent, make_engine
-from warprun.simulation.device import choose
+from warprun.runtime.build import make_agent, make_simulator, set_up
 
 WARMUP = 500
 CASES = {
@@ -34,11 +33,11 @@ def operations(agent_name: str, hidden: list[int], batch: int) -> float:
     """Return the floating-point operations of the matrix products of one gradient step."""
 
     def network(n_in: int, n_out: int) -> tuple[int, int]:
-        """Return those of a row forward, and of its first layer."""
+        """Return the operations of the forward pass of one row, and those of its first layer."""
         sizes = [n_in, *hidden, n_out]
         return 2 * sum(a * b for a, b in pairwise(sizes)), 2 * n_in * hidden[0]
 
-    # Backward is the gradient of the weights and, but for the first layer, that of its inputs: each as much as forward.
+    # Backward computes the gradients of the weights and, except for the first layer, of the inputs: each costs as much as forward.
     if agent_name == "dqn":
         forward, first = network(4, 2)
         return batch * (3 * forward + 2 * forward - first)
@@ -52,13 +51,12 @@ def own(agent_name: str, env: str, hidden: list[int], batch: int, threads: int) 
     """Return a function that takes a number of steps, the warm-up being over."""
     sizes = ",".join(map(str, hidden))
     overrides = [f"env={env}", f"agent={agent_name}", "tuned=none", "n_envs=1", f"agent.network.hidden=[{sizes}]"]
-    overrides += [f"agent.batch_size={batch}", f"agent.warmup={WARMUP}", f"concurrency.threads={threads}", "device=cpu"]
+    overrides += [f"agent.batch_size={batch}", f"agent.learning_starts={WARMUP}", f"concurrency.threads={threads}", "device=cpu"]
     config = compose(overrides)
-    device = choose("cpu")
-    agent = make_agent(config, device)
-    engine = make_engine(config, device, 1, config.agent.horizon, 0, exploration=agent.exploration)
-    fuse(config, engine, agent)
-    engine.compile()
+    setup = set_up(config)
+    agent = make_agent(setup)
+    engine = make_simulator(setup, 1, config.agent.horizon, 0, agent)
+    engine.prepare()
 
     def run(steps: int) -> None:
         for _ in range(steps):
@@ -77,7 +75,7 @@ def theirs(agent_name: str, env: str, hidden: list[int], batch: int) -> Callable
     model.learn(WARMUP + 20)
 
     def run(steps: int) -> None:
-        # learn() begins a new run, whose warm-up has to be over from its first step.
+        # learn() begins a new run, which must learn from its first step.
         model.learning_starts = 0
         model.learn(steps, reset_num_timesteps=True)
 
@@ -87,7 +85,7 @@ def theirs(agent_name: str, env: str, hidden: list[int], batch: int) -> Callable
 def rate(run: Callable[[int], None], steps: int, threads: int) -> float:
     """Return steps per second."""
     torch.set_num_threads(threads)
-    time.sleep(0.5)  # threads of the other side look for work a while before they sleep
+    time.sleep(0.5)  # idle threads of the other side spin for a while before they sleep
     began = time.perf_counter()
     run(steps)
     return steps / (time.perf_counter() - began)
@@ -112,7 +110,7 @@ def main() -> int:
         ours, other = own(agent, env, hidden, batch, chosen.threads), theirs(agent, gym_env, hidden, batch)
         pairs = []
         for _ in range(chosen.rounds):
-            # warprun's kernels bring their own threads, torch has one beside them.
+            # warprun's kernels have their own threads; torch gets one.
             pairs.append((rate(ours, 4 * chosen.steps, 1), rate(other, chosen.steps, chosen.threads)))
         mine, peer = (statistics.median(column) for column in zip(*pairs, strict=True))
         limit = rate_of_products / operations(agent, hidden, batch)

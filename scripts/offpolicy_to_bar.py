@@ -1,11 +1,11 @@
-"""Wall time to the bar, DQN on CartPole and TD3 on Pendulum, against Stable-Baselines3: one machine, one run, seeds interleaved.
+"""Measure the wall time to the bar of DQN on CartPole and TD3 on Pendulum against Stable-Baselines3, with seeds interleaved.
 
     python scripts/offpolicy_to_bar.py [--seeds 3] [--only CASE ...] [--threads N]
 
-warprun: the wall time of a whole run that stops at the bar, with all its evaluations, kernels compiled before. Stable-Baselines3: the time
-inside learn() alone, with the settings published in RL Baselines3 Zoo, up to the same bar in the same evaluation (100 greedy episodes),
-made every so many steps while the clock stands. A run that never gets there counts with the time of all its steps, and is told as such.
-Needs stable-baselines3 and gymnasium, which warprun itself does not.
+warprun: the wall time of a whole run that stops at the bar, including evaluations, with compiled kernels. Stable-Baselines3: the time
+inside learn() without evaluations, with the settings published in RL Baselines3 Zoo, up to the same bar in the same kind of evaluation
+(100 greedy episodes). A run that does not reach the bar counts with the time of all its steps and is marked. Needs stable-baselines3 and
+gymnasium, which warprun itself does not need.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def own(overrides: str, bar: float, seed: int, threads: int) -> tuple[float, boo
 
 
 def theirs(peer: tuple[str, str, dict[str, Any], int, int], bar: float, seed: int, threads: int) -> tuple[float, bool]:
-    """Return the time that Stable-Baselines3 learned and whether it reached the bar."""
+    """Return the learning time of Stable-Baselines3 and whether it reached the bar."""
     import numpy as np
     import stable_baselines3
     from stable_baselines3.common.callbacks import BaseCallback
@@ -67,7 +67,7 @@ def theirs(peer: tuple[str, str, dict[str, Any], int, int], bar: float, seed: in
     judge = make_vec_env(env, EPISODES, seed=10_000 + seed)
 
     class Bar(BaseCallback):
-        """Stops at the bar; counts the time of evaluations."""
+        """Stops at the bar and measures the time of evaluations."""
 
         taken, reached = 0.0, False
 

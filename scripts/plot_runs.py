@@ -21,7 +21,7 @@ def folders(given: list[Path]) -> list[Path]:
 
 
 def read(run: Path) -> tuple[str, list[dict[str, Any]]]:
-    """Return the label of a run and the records of its metrics; a last line that is not whole is left out."""
+    """Return the label of a run and the records of its metrics, without an incomplete last line."""
     config = yaml.safe_load((run / "config.yaml").read_text())
     records = []
     for line in (run / "metrics.jsonl").read_text().splitlines():
@@ -36,14 +36,14 @@ def read(run: Path) -> tuple[str, list[dict[str, Any]]]:
 
 def points(records: list[dict[str, Any]], x: str, y: str) -> tuple[list[float], list[float]]:
     """Return x and y of the records that have a new value of `y`."""
-    # The last evaluation stays in the records until the next one; only a record of a new one has its duration.
+    # Records repeat the last evaluation until the next one; only the record of a new evaluation has its duration.
     fresh = [record for record in records if not y.startswith("eval/") or "perf/eval_ms" in record]
     found = [(record[x], record[y]) for record in fresh if record.get(y) is not None]
     return [a for a, _ in found], [b for _, b in found]
 
 
 def main() -> int:
-    """Draw the picture; return the exit code."""
+    """Draw the figure; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     parser.add_argument("-o", "--out", type=Path, default=Path("runs.png"))

@@ -1,14 +1,16 @@
-"""Train the environments of docs/results.md over seeds, judge every run by 2,000 fresh episodes, and write the table and docs/results.json.
+"""Train the environments of docs/results.md over seeds, evaluate every run on 2,000 fresh episodes, and write the tables.
 
     python scripts/results.py [--quick] [--only CASE ...] [--seeds 8] [--jobs N] [--dry-run]
     python scripts/results.py --robustness [--minutes 0.5] ...
 
-Each run is `warprun.train([...])` with one thread in a process of its own, `--jobs` of them at a time (default: one a core). A run
-counts as solved where the mean of the 2,000 episodes reaches the bar; they are other episodes than those by which the run ended. A
-run that fails counts as not solved.
+Tables go to docs/results.md, the single runs to docs/benchmarks/results.json.
 
---robustness trains CartPole and Pendulum with untuned settings: PPO, the default agent, with its defaults, then with one setting
-changed. Every run ends when it is solved or after `--minutes` of wall-clock time.
+Each run is `warprun.train([...])` with one thread in its own process; `--jobs` of them run at a time (default: one per core). A run
+counts as solved if the mean return of the 2,000 episodes reaches the bar. The run itself has seen none of these episodes. A run that
+fails counts as not solved.
+
+--robustness trains CartPole and Pendulum with untuned settings: PPO with its defaults, then with one setting changed. Every run ends
+when it is solved or after `--minutes` of wall-clock time.
 """
 
 import argparse
@@ -35,7 +37,7 @@ CASES = {
     "acrobot_ppo_relu": ["env=acrobot", "agent=ppo", "agent.network.activation=relu"],
     "pendulum_ppo_relu": ["env=pendulum", "agent=ppo", "agent.network.activation=relu"],
 }
-"""Case -> overrides; what else they need is in conf/tuned."""
+"""Case -> overrides in addition to conf/tuned."""
 ENVIRONMENTS = ("cartpole", "pendulum")
 SETTINGS = {
     "defaults": [],
@@ -51,7 +53,7 @@ SETTINGS = {
 }
 """Untuned setting -> overrides; {x} stands for x times the default learning rate."""
 LEARNING_RATE = 1e-3
-"""Of PPO, the default agent, by default."""
+"""Default learning rate of PPO."""
 HEADER = """\
 | case | bar | solved | mean return of the worst seed | of the median seed | env steps, median | wall s, median |
 |---|---|---|---|---|---|---|
@@ -77,7 +79,7 @@ json.dump({
 
 
 def train(overrides: list[str]) -> dict[str, Any] | None:
-    """Train and judge one run in its own process and return what came of it, or None where it failed."""
+    """Train and evaluate one run in its own process; return its numbers, or None if it failed."""
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "result.json"
         quiet = ["device=cpu", "concurrency.threads=1", f"output_root={folder}/runs", "log.live=false"]
@@ -87,12 +89,12 @@ def train(overrides: list[str]) -> dict[str, Any] | None:
 
 
 def solved(run: dict[str, Any]) -> bool:
-    """Tell whether the fresh episodes of a run reach the bar."""
+    """Return whether the fresh episodes of a run reach the bar."""
     return run["return"] >= run["bar"]
 
 
 def row(case: str, runs: list[dict[str, Any]], asked: int) -> str:
-    """Return the line of one case."""
+    """Return the table row of one case."""
     if not runs:
         return f"| {case} | | 0/{asked} | | | | |\n"
     ordered = sorted(runs, key=lambda run: run["return"])
@@ -103,7 +105,7 @@ def row(case: str, runs: list[dict[str, Any]], asked: int) -> str:
 
 
 def measure(cases: dict[str, list[str]], seeds: int, jobs: int) -> dict[str, list[dict[str, Any]]]:
-    """Train every case with every seed, and return the runs that did not fail."""
+    """Train every case with every seed; return the runs that did not fail."""
 
     def one(job: tuple[str, int]) -> dict[str, Any] | None:
         case, seed = job
@@ -112,7 +114,7 @@ def measure(cases: dict[str, list[str]], seeds: int, jobs: int) -> dict[str, lis
         return run
 
     todo = [(case, seed) for case in cases for seed in range(seeds)]
-    # The first of each case by itself: the others find its kernels compiled.
+    # The first seed of each case runs alone and compiles the kernels for the others.
     found = dict(zip(todo[::seeds], map(one, todo[::seeds]), strict=True))
     rest = [job for job in todo if job not in found]
     with ThreadPoolExecutor(jobs) as pool:
@@ -132,7 +134,7 @@ def robustness_cases(minutes: float) -> dict[str, list[str]]:
 
 
 def robustness_table(runs: dict[str, list[dict[str, Any]]], seeds: int) -> str:
-    """Return the table of untuned settings: how many seeds learn, and what the median seed reaches."""
+    """Return the table of untuned settings: number of solved seeds and the median return."""
     lines = ["| setting | " + " | ".join(ENVIRONMENTS) + " |", "|---|" + "---|" * len(ENVIRONMENTS)]
     for name in SETTINGS:
         cells = []
@@ -145,15 +147,15 @@ def robustness_table(runs: dict[str, list[dict[str, Any]]], seeds: int) -> str:
 
 
 def write(mark: str, table: str, data: dict[str, Any]) -> None:
-    """Put a table into docs/results.md and its runs into docs/results.json."""
-    page, kept = DOCS / "results.md", DOCS / "results.json"
+    """Write a table into docs/results.md and its runs into docs/benchmarks/results.json."""
+    page, kept = DOCS / "results.md", DOCS / "benchmarks" / "results.json"
     between = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- end -->)", re.DOTALL)
     page.write_text(between.sub(lambda match: match[1] + table + match[2], page.read_text()))
     kept.write_text(json.dumps(json.loads(kept.read_text()) | {mark: data}, indent=1) + "\n")
 
 
 def main() -> int:
-    """Run the cases, print and write the table; return 1 where a seed of a tuned case is not solved."""
+    """Run the cases, print and write the table; return 1 if a seed of a tuned case is not solved."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one seed each; writes no files")
     parser.add_argument("--only", nargs="+", metavar="CASE", help=", ".join(CASES))

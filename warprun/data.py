@@ -1,4 +1,4 @@
-"""Reference data that an environment fetches once: where it is kept, and that it is what was published."""
+"""Store reference data of environments, and check that they are the published files."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import os
 from pathlib import Path
 
 from warprun.errors import UserError
-from warprun.runtime.rundir import write_atomic
+from warprun.files import write_atomic
 
 
 def folder(name: str) -> Path:
-    """Return the folder of the data called `name`: in WARPRUN_DATA_DIR, else in the user's cache folder."""
+    """Return the folder of the data set `name`: in WARPRUN_DATA_DIR, else in the user's cache folder."""
     default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "warprun" / "data"
     return Path(os.environ.get("WARPRUN_DATA_DIR", default)) / name
 
 
 def check(path: Path, sha256: str) -> bytes:
-    """Return the content of a file whose hash begins with `sha256`. Raises UserError where it is missing or altered."""
+    """Return the content of a file whose hash begins with `sha256`. Raises UserError if it is missing or altered."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -34,7 +34,7 @@ def require(content: bytes, sha256: str, where: str) -> None:
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Write a file of the cache so that it is there whole or not at all. Raises UserError."""
+    """Write a file of the cache atomically. Raises UserError if the folder is not writable."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, content)

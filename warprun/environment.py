@@ -1,21 +1,21 @@
 """What an environment is: spaces, agent groups, phases and functions. Light to import: no numba, no torch.
 
-An environment is written as plain scalar Python functions. They ask for what they need by the *names* of their arguments:
+An environment consists of plain scalar Python functions. Their arguments are passed by *name*:
 
     s           the actor's own state (a NamedTuple of numbers; array fields are views of the actor's own slots, written in
-                place; `reset` asks for it only to fill those)
+                place; in `reset` only for filling these)
     action      the actor's action: an int for Discrete, a tuple of ints (MultiDiscrete) or of floats (Box)
-    rng         the source of random numbers of this call, see warprun.random
-    p           the parameters (a NamedTuple of numbers), overridable from the command line
+    rng         the random stream of this call, see warprun.random
+    p           the parameters (a NamedTuple of numbers), set with env.params.NAME=value
     tables      read-only arrays and numbers shared by all environments (a NamedTuple; float64 becomes float32)
     t           the number of steps since the last reset, before this step
     i           the index of the actor in its group
-    k           the index of the action that `mask` is asked about
-    out         the observation to be filled, for an `observe` that does not return a tuple; what no call writes is 0
-    GROUP       the state of another group: its values where the group has one actor, else a NamedTuple of arrays
-                indexed by actor (array fields by place, then actor). A phase that names its own group sees the values from
-                before the phase.
-    GROUP_sum   sums (or GROUP_max: maxima) over the actors of a group, of the fields that the group declares
+    k           the index of the action that `mask` decides about
+    out         the observation to fill, if `observe` does not return a tuple; entries that are never written are 0
+    GROUP       the state of another group: numbers if the group has one actor, else a NamedTuple of arrays indexed by
+                actor (array fields by element, then actor). A phase that names its own group gets the values from before
+                the phase.
+    GROUP_sum   sums over the actors of a group, of the fields that the group declares (GROUP_max: maxima)
 """
 
 from __future__ import annotations
@@ -23,92 +23,50 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 import numpy as np
+
+from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Space, Spec
+
+__all__ = [
+    "Box",
+    "ContractError",
+    "Discrete",
+    "Environment",
+    "Group",
+    "MultiDiscrete",
+    "NoParams",
+    "Phase",
+    "Space",
+    "float32",
+    "int32",
+    "single_agent",
+]
 
 float32 = np.float32
 int32 = np.int32
 
 
+KernelFunction: TypeAlias = Callable[..., object]
+"""A plain function of an environment, which kernels compile; the names of its arguments select what it gets."""
+
+
+ISOLATED = "warprun_environment_"
+"""Prefix of the packages in which environment files are imported, each with the files beside it."""
+
+
 class ContractError(ValueError):
-    """An environment breaks its contract; the message is one line for the person who wrote it."""
-
-
-@dataclass(frozen=True)
-class Discrete:
-    """One of `n` actions, 0 to n - 1."""
-
-    n: int
-
-    @property
-    def outputs(self) -> int:
-        """Numbers that a policy gives for one actor: the logits."""
-        return self.n
-
-    @property
-    def components(self) -> int:
-        """Numbers that make one action."""
-        return 1
-
-
-@dataclass(frozen=True)
-class MultiDiscrete:
-    """Several choices at once, choice j one of `nvec[j]`."""
-
-    nvec: tuple[int, ...]
-
-    @property
-    def outputs(self) -> int:
-        """Numbers that a policy gives for one actor: the logits of all choices, one after the other."""
-        return sum(self.nvec)
-
-    @property
-    def components(self) -> int:
-        """Numbers that make one action."""
-        return len(self.nvec)
-
-
-@dataclass(frozen=True)
-class Box:
-    """`size` real numbers between `low` and `high` (numbers for all components, or a tuple with one each).
-
-    A policy acts in its own units. Of a component whose two bounds are finite, -1..1 maps linearly to low..high; what lies outside is
-    clipped. Where a bound is infinite the units are those of the environment: the action is passed through, and clipped at the
-    other bound if that is finite.
-    """
-
-    size: int
-    low: float | tuple[float, ...] = -np.inf
-    high: float | tuple[float, ...] = np.inf
-
-    @property
-    def outputs(self) -> int:
-        """Numbers that a policy gives for one actor: the means, then the logarithms of the standard deviations."""
-        return 2 * self.size
-
-    @property
-    def components(self) -> int:
-        """Numbers that make one action."""
-        return self.size
-
-    def bounds(self) -> tuple[tuple[float, float], ...]:
-        """Return (low, high) of every component."""
-        low = self.low if isinstance(self.low, tuple) else (self.low,) * self.size
-        high = self.high if isinstance(self.high, tuple) else (self.high,) * self.size
-        return tuple((float(a), float(b)) for a, b in zip(low, high, strict=True))
-
-
-Space = Discrete | MultiDiscrete | Box
+    """A mistake in the definition of an environment; the message is one line."""
 
 
 class Field(NamedTuple):
-    """One field of a state: where it lies among the float32 or the int32 slots of its group."""
+    """One field of a state: its place among the float32 or the int32 slots of its group."""
 
     name: str
     integer: bool
     length: int
-    """Of an array field; 0 for a number."""
+    """Length of an array field; 0 for a number."""
     first: int
     """First slot."""
 
@@ -128,20 +86,20 @@ class Group:
     name: str
     size: int
     """Number of actors."""
-    state: type
+    state: type[NamedTuple]
     """A NamedTuple; fields annotated float32, int32 or, for arrays, Annotated[np.ndarray, 29] or Annotated[np.ndarray, 29, int32]."""
     observation: Box
     action: Space
-    reset: Callable[..., Any]
+    reset: KernelFunction
     """-> state at the start of an episode."""
-    observe: Callable[..., Any]
+    observe: KernelFunction
     """-> the observation, a tuple of numbers; or fills `out`."""
-    mask: Callable[..., Any] | None = None
-    """-> whether action `k` is allowed (MultiDiscrete: k counts through all choices); None: all are."""
+    mask: KernelFunction | None = None
+    """-> whether action `k` is allowed (MultiDiscrete: k counts through all choices); None: all actions are allowed."""
     sums: tuple[str, ...] = ()
-    """Fields that other functions read as GROUP_sum."""
+    """Fields whose sums over the actors are the argument GROUP_sum of functions."""
     maxima: tuple[str, ...] = ()
-    """Fields that other functions read as GROUP_max."""
+    """Fields whose maxima over the actors are the argument GROUP_max of functions."""
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -155,17 +113,22 @@ class Group:
         return tuple(fields)
 
     @property
+    def spec(self) -> GroupSpec:
+        """The spaces of the group, apart from its functions."""
+        return GroupSpec(self.name, self.size, self.observation, self.action, self.mask is not None)
+
+    @property
     def masked_actions(self) -> int:
         """Entries of the action mask of one actor; 0 without a mask."""
-        return self.action.outputs if self.mask else 0
+        return self.spec.masked_actions
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the step that every actor of one group takes; all are through before the next phase begins."""
+    """A part of the step, taken by all actors of one group; the next phase begins when all have finished."""
 
     group: str
-    function: Callable[..., Any]
+    function: KernelFunction
     """-> state, reward, terminated. Rewards of an actor's phases add up; one terminated actor ends the episode."""
 
 
@@ -175,16 +138,16 @@ class Environment:
 
     groups: tuple[Group, ...]
     phases: tuple[Phase, ...]
-    params: type = NoParams
+    params: type[NamedTuple] = NoParams
     """A NamedTuple with a default for every field: float, int or bool."""
     time_limit: int | None = None
     """Steps after which an episode is truncated; None: never."""
-    tables: Callable[..., Any] | None = None
+    tables: Callable[..., NamedTuple] | None = None
     """tables(**options) -> a NamedTuple of numpy arrays and numbers, made once and shared by all environments on the device."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """What `tables` may be asked for from the command line (env.NAME=value), with defaults.
+    options: dict[str, object] = field(default_factory=dict)
+    """Arguments of `tables` with their defaults, set with env.NAME=value.
 
-    Options that decide more than tables, such as spaces, are arguments of a function: see docs/environments.md."""
+    For options that decide more than tables, such as spaces, see docs/environments.md."""
 
     def __post_init__(self) -> None:
         names = [group.name for group in self.groups]
@@ -192,7 +155,7 @@ class Environment:
         for name in names:
             if not name.isidentifier() or names.count(name) > 1 or name in ARGUMENTS | reductions:
                 raise ContractError(f"group name {name!r} is taken or not an identifier")
-        missing = set(self.params._fields) - set(self.params._field_defaults)  # type: ignore[attr-defined]
+        missing = set(self.params._fields) - set(self.params._field_defaults)
         if missing:
             raise ContractError(f"parameter {min(missing)!r} of {self.params.__name__} has no default")
         if not self.phases:
@@ -215,15 +178,20 @@ class Environment:
             if group.name not in [phase.group for phase in self.phases]:
                 raise ContractError(f"group {group.name!r} takes part in no phase")
 
+    @property
+    def spec(self) -> Spec:
+        """Groups, spaces, masks and the time limit, apart from the functions."""
+        return Spec(tuple(group.spec for group in self.groups), self.time_limit)
+
     def group(self, name: str) -> Group:
-        """Return the group called `name`."""
+        """Return the group called `name`. Raises ContractError."""
         for group in self.groups:
             if group.name == name:
                 return group
         raise ContractError(f"there is no group {name!r}; groups: {', '.join(g.name for g in self.groups)}")
 
-    def _check_arguments(self, function: Callable[..., Any], known: set[str], others: bool = True) -> None:
-        allowed = known - (set() if self.tables else {"tables"}) - (set() if self.params._fields else {"p"})  # type: ignore[attr-defined]
+    def _check_arguments(self, function: KernelFunction, known: set[str], others: bool = True) -> None:
+        allowed = known - (set() if self.tables else {"tables"}) - (set() if self.params._fields else {"p"})
         if others:
             for group in self.groups:
                 allowed |= (
@@ -239,32 +207,32 @@ class Environment:
 
 
 MAX_PHASES = 16
-"""Each has random streams of its own, numbered in four bits."""
+"""Largest number of phases: each has its own random streams, numbered in four bits."""
 
 ARGUMENTS = {"s", "action", "rng", "p", "tables", "t", "i", "k", "out"}
 
 
 def single_agent(
     *,
-    state: type,
+    state: type[NamedTuple],
     observation: Box,
     action: Space,
-    reset: Callable[..., Any],
-    step: Callable[..., Any],
-    observe: Callable[..., Any],
-    mask: Callable[..., Any] | None = None,
-    params: type = NoParams,
+    reset: KernelFunction,
+    step: KernelFunction,
+    observe: KernelFunction,
+    mask: KernelFunction | None = None,
+    params: type[NamedTuple] = NoParams,
     time_limit: int | None = None,
-    tables: Callable[..., Any] | None = None,
-    options: dict[str, Any] | None = None,
+    tables: Callable[..., NamedTuple] | None = None,
+    options: dict[str, object] | None = None,
 ) -> Environment:
     """Make an environment of one actor: one group called "agent", one phase."""
     group = Group("agent", 1, state, observation, action, reset, observe, mask)
     return Environment((group,), (Phase("agent", step),), params, time_limit, tables, options or {})
 
 
-def arguments(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of a function's arguments, which say what it is given."""
+def arguments(function: KernelFunction) -> tuple[str, ...]:
+    """Return the names of a function's arguments."""
     return tuple(inspect.signature(function).parameters)
 
 
@@ -281,7 +249,7 @@ def _check_bounds(group: Group) -> None:
                 raise ContractError(f"a Box of group {group.name!r} has bounds {low:g} to {high:g}; float32 has no numbers between them")
 
 
-def _field_type(group: Group, name: str, annotation: Any) -> tuple[bool, int]:
+def _field_type(group: Group, name: str, annotation: object) -> tuple[bool, int]:
     scalars = {float32: False, float: False, int32: True, int: True, bool: True}
     if annotation in scalars:
         return scalars[annotation], 0

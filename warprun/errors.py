@@ -1,15 +1,15 @@
-"""Mistakes of the user and runs that are lost, told in one line."""
+"""Define the errors that the command line reports in one line."""
 
 
 class UserError(Exception):
-    """What is wrong, where, and what to do, in one line; the command line exits with code 2."""
+    """A mistake of the user: one line that says what is wrong, where, and what to do. Exit code 2."""
 
 
 class TrainingFailed(Exception):
-    """Where a run came to something that is not finite, in one line; the command line exits with code 1."""
+    """A run that produced a number that is not finite: one line that says where. Exit code 1."""
 
 
 def one_line(error: BaseException) -> str:
-    """Say what happened in one line: the words of our own errors, or the type and the words of anything else."""
+    """Return an error as one line: the message of a `UserError` or `TrainingFailed`, else type and message."""
     words = " ".join(str(error).split())
     return words if isinstance(error, UserError | TrainingFailed) else f"{type(error).__name__}: {words}"

@@ -1,14 +1,15 @@
-"""Scalar float32 mathematics for environment functions: branch-free, so that it vectorises on CPU; no libm, no float64, no NumPy ufuncs.
+"""Provide scalar float32 mathematics for environment functions: branch-free, without libm, float64 or NumPy ufuncs.
 
-Method, for all: reduce the argument to a short interval, evaluate a polynomial there, undo the reduction. The polynomials are fits of
-least largest *relative* error over the interval (Lawson, "Contributions to the theory of linear least maximum approximation", UCLA 1961:
-least squares with weights multiplied by the error until it is level) to 40-digit values. Coefficients were rounded to float32 one at a
-time from the lowest and the rest fitted again, so their rounding costs nothing. Horner's rule reads from the last coefficient to the
-first. Splitting constants into exact parts: Cody and Waite, "Software Manual for the Elementary Functions", 1980.
+All functions reduce the argument to a short interval, evaluate a polynomial there, and undo the reduction. Without branches they vectorise
+on CPU. The polynomials minimise the largest *relative* error over the interval against 40-digit values (Lawson, "Contributions to the
+theory of linear least maximum approximation", UCLA 1961: least squares whose weights are multiplied by the error until it is level).
+Coefficients were rounded to float32 one at a time, from the lowest on, and the others were fitted again, so that rounding adds no error.
+Horner's rule evaluates from the last coefficient to the first. Constants are split into exact parts as in Cody and Waite, "Software Manual
+for the Elementary Functions", 1980.
 
-Errors below are the largest measured against float64 over the whole range (tests/test_math.py holds them); 1 ulp is at most 1.2e-7 of the
-value. nan in gives nan out. Compiled and plain Python differ in the last bits, for compiled code fuses multiplications and additions;
-`floor`, `sqrt`, `fmod` and `wrap_angle` are the same everywhere, bit for bit.
+The errors stated below are the largest measured against float64 over the whole range (checked by tests/test_math.py). 1 ulp is at most
+1.2e-7 of the value. NaN in gives NaN out. Compiled code and plain Python differ in the last bits, because compiled code fuses
+multiplications and additions; `floor`, `sqrt`, `fmod` and `wrap_angle` give the same bits everywhere.
 """
 
 from math import sqrt as _square_root
@@ -23,7 +24,7 @@ pi = 3.141592653589793
 
 _INF = float("inf")
 _NAN = float("nan")
-# 1.5 * 2^23: added to a number below 2^22 and subtracted again it rounds to the nearest integer, which stands in the low bits of the sum.
+# 1.5 * 2^23. Adding it to a number below 2^22 and subtracting it again rounds to the nearest integer, which is in the low bits of the sum.
 _ROUND = 12582912.0
 _ROUND_BITS = 0x4B400000
 # pi in three parts of 8, 9 and 24 bits: multiples of the first two up to 2^15 are exact.
@@ -37,14 +38,14 @@ _LN2_2 = -2.1219444005469057e-4
 _LN2 = 0.6931471805599453
 _SQRT_HALF_BITS = 0x3F3504F3
 _SMALLEST_NORMAL = 1.1754943508222875e-38
-# In two parts, the first of 12 bits: 2 / log(2), the next coefficient of log2, and log10(2).
+# 2 / log(2), the next coefficient of log2, and log10(2), each in two parts of which the first has 12 bits.
 _LOG2_1 = 2.884765625
 _LOG2_2 = 6.244567779268e-4
 _LOG2_CUBE_1 = 0.961669921875
 _LOG2_CUBE_2 = 0.9617967009544373 - _LOG2_CUBE_1
 _LOG10_2_1 = 0.301025390625
 _LOG10_2_2 = 4.6050389811952e-6
-# Bits that one step of fmod takes off a quotient: as many as float32 gets right but for one unit. 13 steps are 2^286, more than there is.
+# Bits of the quotient that one step of fmod removes: float32 computes them to within one unit. 13 steps cover 2^286, beyond any float32.
 _FMOD_BITS = 22
 _FMOD_STEPS = 13
 
@@ -60,7 +61,7 @@ def from_bits(i):
 
 
 def where(condition, a, b):
-    """Return `a` if `condition` else `b`; give both the same type, for an int beside a float makes a float64."""
+    """Return `a` if `condition` else `b`; both must have the same type, because an int with a float makes a float64."""
     return a if condition else b
 
 
@@ -101,7 +102,7 @@ def _sine_of_reduced(x, half_turns, parity):
     r = ((x - half_turns * _PI_1) - half_turns * _PI_2) - half_turns * _PI_3
     z = r * r
     p = ((2.606103e-06 * z - 1.9809778e-04) * z + 8.333069e-03) * z - 0.1666666
-    y = clip(r + r * (z * p), float32(-1.0), float32(1.0))  # rounding may lift it above 1
+    y = clip(r + r * (z * p), float32(-1.0), float32(1.0))  # rounding may give more than 1
     y = from_bits(bits(y) ^ (parity << 31))
     return y if abs(x) < _ANGLE_LIMIT else float32(_NAN)
 
@@ -109,8 +110,8 @@ def _sine_of_reduced(x, half_turns, parity):
 def sin(x):
     """Return the sine of `x` rad, within [-1, 1].
 
-    Error 1.3e-7 (2.1 ulp for |x| < pi) up to |x| = 50 000, 1.5e-6 up to 100 000; it grows beyond, and from 1e7, where float32 steps
-    by 1 rad, the result is nan.
+    Error 1.3e-7 (2.1 ulp for |x| < pi) up to |x| = 50 000 and 1.5e-6 up to 100 000. It grows beyond. From 1e7 on, where float32 has
+    steps of 1 rad, the result is nan.
     """
     x = float32(x)
     rounded = x * 0.3183098861837907 + _ROUND
@@ -130,7 +131,7 @@ def tan(x):
 
 
 def _unfused(product):
-    """Return `product` without its lowest bit, which keeps compilers from fusing it with the addition that follows."""
+    """Return `product` without its lowest bit, so that compilers cannot fuse it with the following addition."""
     return from_bits(bits(product) & -2)
 
 
@@ -184,7 +185,7 @@ def asin(x):
     size = abs(x)
     small = size <= 0.5
     z = size * size if small else 0.5 - 0.5 * size  # asin x = pi/2 - 2 asin sqrt((1 - x) / 2)
-    root = sqrt(z)  # for all: a branch would cost more
+    root = sqrt(z)  # computed for all arguments: a branch would cost more
     s = size if small else root
     more = _asin_of_small(s, z)
     angle = s + more if small else (1.5707963705062866 - 2.0 * s) - (2.0 * more + 4.371139000186241e-8)  # pi/2 in two parts
@@ -246,7 +247,7 @@ def log(x):
 
 
 def _head(x):
-    """Return `x` cut to its first 12 bits: the product of two such numbers is exact, whether it is fused or not."""
+    """Return `x` cut to its first 12 bits: the product of two such numbers is exact, with or without fusing."""
     return from_bits(bits(x) & -0x1000)
 
 
@@ -258,7 +259,7 @@ def _log2(x):
     d = _head(2.0 + f)
     s = from_bits(bits(f * inverse) & -0x2000)
     s_rest = ((f - s * d) - s * (f - (d - 2.0))) * inverse
-    # s^2, and what s is multiplied by, in two parts as well.
+    # s^2 and the factor of s, in two parts as well.
     z = _head(s * s)
     z_rest = (s * s - z) + s_rest * (2.0 * s + s_rest)
     both = z + z_rest
@@ -281,13 +282,13 @@ def log10(x):
 
 
 def power(x, y):
-    """Return `x` to the `y`, as C99's pow: 1 where y is 0 or x is 1, nan where x < 0 and y is no integer; error 1.3 ulp.
+    """Return `x` to the `y`, as C99's pow: 1 if y is 0 or x is 1, nan if x < 0 and y is no integer; error 1.3 ulp.
 
-    For x below 0, an odd y gives the sign. The logarithm is a sum of two float32: an error in it is multiplied by up to 150.
+    For x below 0, an odd y gives a negative result. The logarithm is a sum of two float32, as an error in it is multiplied by up to 150.
     """
     x, y = float32(x), float32(y)
     high, low = _log2(x)
-    # The product with y, which is so large from 2^32 on that only 0, 1 and inf are left.
+    # The product with y. From |y| = 2^32 on, the only possible results are 0, 1 and inf.
     y_near = clip(y, float32(-4294967296.0), float32(4294967296.0))
     head, y_head = _head(high), _head(y_near)
     exponent = head * y_head
@@ -319,7 +320,7 @@ def _integer_and_exponent(x):
 def fmod(x, y):
     """Return `x` less the multiple of `y` that leaves |result| < |y| and the sign of `x`, as C's fmod; exact, whatever the quotient.
 
-    nan where y is 0 or x infinite. Long division in 13 steps whatever the arguments: it vectorises, but costs far more than the others.
+    nan if y is 0 or x is infinite. Long division in 13 steps for all arguments: it vectorises, but costs far more than the other functions.
     """
     x, y = float32(x), float32(y)
     m, e = _integer_and_exponent(x)
@@ -330,7 +331,7 @@ def fmod(x, y):
     for _ in range(_FMOD_STEPS):
         step = minimum(shift, int32(_FMOD_BITS))
         shift = int32(shift - step)
-        # One too many or too few, which the remainder shows.
+        # The quotient may be off by one, which the remainder shows.
         quotient = int32(float32(m) * from_bits((step + 127) << 23) * inverse)
         m = int32((int64(m) << int64(step)) - int64(quotient) * int64(divisor))
         m = int32(m + divisor) if m < 0 else m
@@ -346,7 +347,7 @@ def fmod(x, y):
 
 
 def tanh(x):
-    """Return the hyperbolic tangent of `x`, within [-1, 1]; rational in x^2, fitted up to 9.02, where float32 has no step left to 1.
+    """Return the hyperbolic tangent of `x`, within [-1, 1]; a rational function of x^2, fitted up to 9.02, from where on it rounds to 1.
 
     Error 6 ulp, 3.5e-7.
     """

@@ -1,10 +1,10 @@
-"""Counter-based random draws for environment functions: Philox4x32-10.
+"""Provide counter-based random draws for environment functions: Philox4x32-10.
 
-A draw is a pure function of (seed, purpose, environment, step, actor, index): number the draws of one function call 0, 1, 2, ...;
-the same index gives the same number again. Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+A draw is a pure function of (seed, purpose, environment, step, actor, index). Number the draws of one function call 0, 1, 2, ...
+The same index gives the same number again. Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,16 +17,17 @@ float32 = np.float32
 
 
 class Rng(NamedTuple):
-    """Where a call stands in the stream: the Philox key (seed) and three of the four counter words."""
+    """The random stream of one function call: the Philox key (seed) and three of the four counter words."""
 
-    seed_low: Any  # uint32
-    seed_high: Any  # uint32
-    environment: Any  # uint32
-    step: Any  # uint32
-    source: Any  # uint32, purpose << 24 | actor
+    seed_low: uint32
+    seed_high: uint32
+    environment: uint32
+    step: uint32
+    source: uint32
+    """purpose << 24 | actor"""
 
 
-# Purposes, the highest byte of `source`: no two uses of randomness share a stream.
+# Purposes are the highest byte of `source`, so different uses of randomness have different streams.
 RESET, STEP, ACTION, VARIATION, EXPLORATION = 0, 1, 2, 3, 4
 
 
@@ -60,13 +61,13 @@ def bits(rng, index):
 
 
 def uniform(rng, index, low, high):
-    """Return draw `index` as float32, uniform in steps of 2^-24 of the width: low <= draw < high wherever low < high, both finite float32.
+    """Return draw `index` as float32, uniform in steps of 2^-24 of the width: low <= draw < high if low < high, both finite float32.
 
-    A draw that rounds to `high` becomes the float32 below it. Where both are equal it is that number; where low > high it may be either.
+    A draw that rounds to `high` becomes the float32 below it. If low == high the draw is that number; if low > high it may be either.
     """
     low, high = float32(low), float32(high)
     share = float32(np.int32(bits(rng, index) >> uint32(8))) * float32(1.0 / 16777216.0)
-    # In halves, for the width may be beyond the largest float32.
+    # In halves, because the width may exceed the largest float32.
     half_low = float32(0.5) * low
     drawn = float32(2.0) * (half_low + (float32(0.5) * high - half_low) * share)
     last = from_bits(float_bits(high) - where(high > float32(0.0), 1, -1))
@@ -81,10 +82,10 @@ def randint(rng, index, n):
 
 
 def normal(rng, index):
-    """Return draw `index` as float32 from the standard normal distribution; takes the uniform draws 2 index and 2 index + 1.
+    """Return draw `index` as float32 from the standard normal distribution; uses the uniform draws 2 index and 2 index + 1.
 
     Source: Box and Muller, "A note on the generation of random normal deviates", Annals of Mathematical Statistics 29, 1958.
     """
-    u = uniform(rng, 2 * index, 0.0, 1.0) + float32(1.0 / 33554432.0)  # not 0, for the logarithm
+    u = uniform(rng, 2 * index, 0.0, 1.0) + float32(1.0 / 33554432.0)  # above 0, for the logarithm
     v = uniform(rng, 2 * index + 1, 0.0, 1.0)
     return sqrt(float32(-2.0) * log(u)) * cos(float32(6.283185307179586) * v)

@@ -12,9 +12,9 @@ from warprun.errors import UserError
 __all__ = ["environment", "fetch_data", "report"]
 
 TIME_LIMIT = 500
-"""Steps of an episode, as published."""
+"""Steps of an episode in the published task."""
 FEATURES = {"published": 4, "periodic": 6, "neighbours": 12}
-"""Numbers of an observation: the published ones; x and y as points on a circle; these and how high each neighbour lies."""
+"""Size of each kind of observation: published; x and y as points on a circle; the same with the energy difference to each neighbour."""
 
 
 def environment(
@@ -31,7 +31,7 @@ def environment(
     continuous=False,
     time_limit=TIME_LIMIT,
 ):
-    """Make the environment of a scenario or of a surface; its options are the arguments."""
+    """Make the environment of a scenario or a surface; the arguments are the options of the environment."""
     made = landscape(scenario, pes, start, goal, goal_reward, reference, energy_scale, periodic, accept_below_reference)
     if observation not in FEATURES:
         raise UserError(f"env.observation={observation}: there is no such observation; there are {', '.join(FEATURES)}")
@@ -57,7 +57,7 @@ def environment(
 
 def report(play, folder):
     """Write the paths and figures of a run; see `warprun.envs.catalysis.analysis`."""
-    # Only now, for the solver of exact paths needs numba.
+    # Imported here because the solver of exact paths needs numba.
     from warprun.envs.catalysis import analysis
 
     return analysis.report(play(), play.environment.tables.args[0], folder)

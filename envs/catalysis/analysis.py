@@ -1,4 +1,4 @@
-"""What `warprun eval` tells of a run: the greedy path, its barrier, and the exact best paths of the same lattice beside it."""
+"""Report a run for `warprun eval`: the greedy path, its barrier, and the exact best paths on the same lattice."""
 
 import csv
 
@@ -11,7 +11,7 @@ INSTALL = "figures of the path need matplotlib: pip install 'warprun[plot]'"
 
 
 def report(played, made, folder):
-    """Write `paths.csv` and figures of a recording, the optimum and the lowest barrier of its landscape; return the numbers that matter."""
+    """Write `paths.csv` and figures of a recording, the optimum and the lowest barrier; return the numbers of the report."""
     gamma = float(played.params.discount)
     paths = {
         "learned": learned(made, played),
@@ -31,7 +31,7 @@ def report(played, made, folder):
 
 
 def learned(made, played):
-    """Return the path of a recording; its rewards are without shaping and, where steps are continuous, without the cost of edges."""
+    """Return the path of a recording, with rewards without shaping and, for continuous steps, without the cost of edges."""
     states = played.states["agent"]
     points = np.stack([states[axis][:, 0] for axis in "xyz"], axis=1)
     if points.dtype.kind == "i":
@@ -43,7 +43,7 @@ def learned(made, played):
 
 
 def bands(made, starts):
-    """Return the climbing-image elastic band that each path with a barrier relaxes to, energies above the start; none without ASE."""
+    """Return the climbing-image elastic band of each path with a barrier, energies above the start; nothing without ASE."""
     try:
         from warprun.envs.catalysis import neb
     except ImportError:
@@ -51,13 +51,13 @@ def bands(made, starts):
     found = {name: neb.climb(made, path.cells) for name, path in starts.items() if path.barrier > 0}
     for name, band in found.items():
         if band.force > neb.SETTLED * neb.UNIT * made.energy_scale:
-            print(f"the elastic band from {name} has not settled: the force on its highest image is {band.force:.2g} {made.unit} per cell")
+            print(f"the elastic band from {name} has not converged: the force on its top image is {band.force:.2g} {made.unit} per cell")
     above = made.start_energy - made.reference
     return {name: optimum.Path(band.cells, band.energies - above, np.empty(0)) for name, band in found.items()}
 
 
 def numbers(paths, reached, gamma, fewest):
-    """Return what is shown for a run, by name; energies above the start."""
+    """Return the numbers of the report by name; energies are above the start."""
     found, best, lowest = paths["learned"], paths["highest return"], paths["lowest barrier"]
     top = found.cells[int(found.energies.argmax())]
     shown = {
@@ -73,7 +73,7 @@ def numbers(paths, reached, gamma, fewest):
 
 
 def write(file, made, paths):
-    """Write every point of the paths: cell, arc length in cells, energy above the start."""
+    """Write a row for every point of the paths: cell, arc length in cells, energy above the start."""
     with file.open("w", newline="") as out:
         table = csv.writer(out)
         table.writerow(["path", "step", "x", "y", "z", "arc_length", "energy"])
@@ -84,7 +84,7 @@ def write(file, made, paths):
 
 
 def unwrapped(made, cells):
-    """Return the points [n, 3] of a path without jumps across periodic edges: each step the short way."""
+    """Return the points [n, 3] of a path without jumps across periodic edges: each step takes the shorter way."""
     moves = np.diff(np.asarray(cells, np.float64), axis=0)
     if made.periodic:
         size = np.array(made.energy.shape[:2])

@@ -1,8 +1,7 @@
-"""The same landscape with steps of any direction and length: this project's own extension, for agents with real-valued actions.
+"""The landscape of `lattice` with continuous actions: steps of any direction, up to one cell per axis. Not part of the published task.
 
-The energy between cells is interpolated linearly in each direction. A step of at most one cell per axis earns
-clip((reference - energy) / scale, -1, 0) where it arrives; one across an edge ends at the edge and costs 1. The goal is a ball around
-the goal cell.
+The energy between cells is interpolated linearly in each direction. The reward of a step is clip((reference - energy) / scale, -1, 0) at
+its end point. A step across an edge ends at the edge and costs 1. The goal is a ball around the goal cell.
 """
 
 from typing import NamedTuple
@@ -19,12 +18,12 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    start_jitter: float = 0.0  # cells by which the start may be off in each direction, drawn for each episode
+    start_jitter: float = 0.0  # largest offset of the start in each direction, cells; drawn for each episode
     goal_radius: float = 0.5  # cells
     minimum_image: bool = False  # measure distances to the goal's nearest periodic image, in observations and in the shaping
-    shaping: float = 0.0  # reward for coming a cell closer to the goal; going back pays it back
-    energy_shaping: float = 0.0  # the same for a step down in energy, per unit of energy
-    discount: float = 0.99  # the agent's gamma, by which evaluations discount; steps do not depend on it
+    shaping: float = 0.0  # reward per cell closer to the goal; moving away costs the same
+    energy_shaping: float = 0.0  # reward per unit of energy downhill; uphill costs the same
+    discount: float = 0.99  # gamma of the agent, used by reports only
 
 
 def reset(rng, p, tables):
@@ -35,13 +34,13 @@ def reset(rng, p, tables):
 
 
 def inside(x, size, periodic):
-    """Return a coordinate brought back into its axis: around a periodic one, to the edge of another."""
+    """Return a coordinate within its axis: wrapped if the axis is periodic, else limited to its edges."""
     n = float32(size)
     return where(periodic, x - n * floor(x / n), clip(x, 0.0, n - 1.0))
 
 
 def layer(z, tables):
-    """Return z limited to the layers there are."""
+    """Return z limited to the existing layers."""
     lowest = float32(tables.z_lower)
     return clip(z, lowest, lowest + float32(tables.layers) - 1.0)
 
@@ -49,7 +48,7 @@ def layer(z, tables):
 def step(s, action, p, tables):
     x, y, z = s.x + action[0], s.y + action[1], s.z + action[2]
     new = State(inside(x, tables.nx, tables.periodic), inside(y, tables.ny, tables.periodic), layer(z, tables))
-    # A surface of one layer has no way up or down, and nothing to pay for.
+    # On a surface of one layer a step in z has no effect and no cost.
     stopped = (new.z != z) & (tables.layers > 1) | (tables.periodic == 0) & ((new.x != x) | (new.y != y))
     energy = energy_at(new.x, new.y, new.z, tables)
     gap = distance(new, p, tables)
@@ -79,7 +78,7 @@ def energy_at(x, y, z, tables):
 
 
 def after(i, size, periodic):
-    """Return the cell after `i`; an axis that is not periodic ends in its last one."""
+    """Return the cell after `i`; the last one of an axis that is not periodic is followed by itself."""
     return int32(where(i + 1 < size, int32(i + 1), where(periodic, int32(0), i)))
 
 
@@ -90,7 +89,7 @@ def face(energy, i, right, j, back, k, u, v):
 
 
 def apart(a, b, size, images):
-    """Return the distance of two coordinates, the short way round where `images` is true."""
+    """Return the distance of two coordinates, the shorter way around if `images` is true."""
     straight = abs(a - float32(b))
     return where(images, min(straight, float32(size) - straight), straight)
 
@@ -108,7 +107,7 @@ def observe(s, p, tables):
 
 
 def rise(dx, dy, dz, here, s, tables):
-    """Return how much higher a point near `s`, whose energy is `here`, is, within -2..2; at an edge it is the edge's."""
+    """Return the energy of a point near `s` minus `here`, the energy at `s`, limited to -2..2; points beyond an edge count as the edge."""
     x, y = inside(s.x + dx, tables.nx, tables.periodic), inside(s.y + dy, tables.ny, tables.periodic)
     return clip(energy_at(x, y, layer(s.z + dz, tables), tables) - here, -2.0, 2.0)
 

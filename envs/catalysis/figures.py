@@ -1,4 +1,4 @@
-"""The figures of a catalysis run: energy along the paths, and the paths over slices of the landscape. Needs matplotlib."""
+"""Draw the figures of a catalysis run: energy along the paths, and paths over slices of the landscape. Needs matplotlib."""
 
 import matplotlib
 import numpy as np
@@ -9,7 +9,7 @@ matplotlib.use("agg")
 from matplotlib import patheffects, pyplot, ticker
 
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False}
-# Exact paths lie below, wide and pale, so that the learned one shows where it follows them.
+# Exact paths are wide and pale, below the learned path.
 LINES = {
     "learned": {"color": "#d55e00", "marker": "o", "markersize": 3.5, "linewidth": 1.5, "zorder": 3},
     "highest return": {"color": "#56b4e9", "linewidth": 5, "alpha": 0.6},
@@ -21,7 +21,7 @@ LEVELS = 12
 
 
 def draw(folder, made, paths, bands):
-    """Write `energy_profile.png` and `path_slices.png`; `bands` are elastic bands by the name of the path they began with."""
+    """Write `energy_profile.png` and `path_slices.png`; `bands` maps the name of a path to its elastic band."""
     with pyplot.rc_context(STYLE):
         for name, figure in {"energy_profile": profile(made, paths, bands), "path_slices": slices(made, paths)}.items():
             figure.savefig(folder / f"{name}.png", dpi=150)
@@ -49,7 +49,7 @@ def profile(made, paths, bands):
         axes.plot(arc_length(made, band), band.energies, "--", marker=".", linewidth=0.9, markersize=4, color=BANDS[name], label=label)
     shown = max(arc_length(made, path)[-1] for name, path in (paths | bands).items() if name != "learned")
     own = arc_length(made, paths["learned"])[-1]
-    # A path that never arrives is hundreds of cells long, and would squeeze all others.
+    # A path that does not reach the goal is hundreds of cells long; limit the axis so that the others stay visible.
     axes.set_xlim(-0.02 * shown, min(own, 2 * shown) * 1.02 if own > shown else shown * 1.02)
     axes.set(xlabel="arc length / cells", ylabel=energy_label(made))
     figure.legend(*_ordered(axes), loc="outside lower center", fontsize=8)
@@ -63,9 +63,9 @@ def _ordered(axes):
 
 
 def slices(made, paths):
-    """Draw the layers of z that the learned path visits (some of them, where they are many), and the path's points in each.
+    """Draw layers of z that the learned path visits (at most SLICES) and the points of the path in each.
 
-    A periodic landscape is turned so that the path lies in the middle, and does not jump across an edge.
+    A periodic landscape is shifted so that the path is in the middle and does not cross an edge.
     """
     path = paths["learned"]
     layers = np.unique(np.rint(path.cells[:, 2]).astype(int))
@@ -113,7 +113,7 @@ def slices(made, paths):
 
 
 def _draw_path(panel, made, path, layer, corner, size):
-    """Draw the whole path, its points in a layer, and both ends: filled where they lie in the layer."""
+    """Draw the whole path, its points in a layer, and both ends: filled if they are in the layer."""
 
     def placed(cells):
         return (np.asarray(cells, float)[..., :2] - corner + 0.5) % size + corner - 0.5 if made.periodic else np.asarray(cells, float)

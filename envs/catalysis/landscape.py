@@ -1,4 +1,4 @@
-"""What an H atom walks on: an energy surface with a start and a goal, for every published scenario or made from options."""
+"""Make landscapes: an energy surface with a start and a goal, from a published scenario or from options."""
 
 from typing import Any, NamedTuple
 
@@ -11,13 +11,13 @@ Cell = tuple[int, int, int]
 
 
 class Landscape(NamedTuple):
-    """A surface on a lattice with the task that is set on it."""
+    """A surface on a lattice, with start, goal and rewards."""
 
     energy: np.ndarray  # [x, y, z - z_lower], eV or the surface's own unit
     z_lower: int  # lowest z
-    nz: int  # what z is divided by in observations
-    periodic: bool  # in x and y; else moves across their edges are cancelled, as those across the edges of z
-    reference: float  # energy from which arrivals cost
+    nz: int  # divisor of z in observations
+    periodic: bool  # whether x and y are periodic; if not, moves across their edges are cancelled, as in z
+    reference: float  # energy above which a cell has a cost
     start: Cell
     goal: Cell
     goal_reward: float
@@ -37,7 +37,7 @@ class Landscape(NamedTuple):
 
 
 class Scenario(NamedTuple):
-    """A published task: a surface by its name, and what `Landscape` says."""
+    """A published task: the name of a surface and the fields of `Landscape`."""
 
     surface: str
     shape: Cell
@@ -69,7 +69,7 @@ SCENARIOS = {
     "er2_fine": _FINE((6, 24, 90), (10, 32, 76), 30.0),
     "diffusion2d": _DIFFUSION((5, 9, 60), (10, 0, 60), 10.0),
     "diffusion3d": _DIFFUSION((5, 9, 61), (10, 0, 60), 30.0),
-    # Between the two deepest minima, on the cells nearest to them.
+    # Start and goal are the cells nearest to the two deepest minima.
     "leps": Scenario("leps", (32, 45, 1), 0, 1, -4.6, (3, 36, 0), (26, 9, 0), 30.0, periodic=False),
     "muller_brown": Scenario("muller_brown", (55, 51, 1), 0, 1, -150.0, (42, 9, 0), (19, 37, 0), 30.0, 400.0, False, ""),
 }
@@ -87,7 +87,7 @@ def landscape(
     periodic=None,
     accept_below_reference=False,
 ):
-    """Return the landscape that options ask for; None: what the scenario says. Raises UserError for one that makes no sense."""
+    """Return the landscape of the options; None takes the value of the scenario. Raises UserError for invalid options."""
     name = scenario or {None: "leps", "fe111": "lh"}.get(pes, pes if pes in ANALYTIC else None)
     if name is not None and name not in SCENARIOS:
         raise UserError(f"env.scenario={name}: there is no such scenario; there are {', '.join(SCENARIOS)}")
@@ -171,7 +171,7 @@ def _check(made, name, accept_below_reference):
 
 
 def fewest_steps(made):
-    """Return how many moves lead from start to goal at least."""
+    """Return the smallest number of moves from start to goal, ignoring energies."""
     total = abs(made.start[2] - made.goal[2])
     for axis in (0, 1):
         apart = abs(made.start[axis] - made.goal[axis])

@@ -1,12 +1,12 @@
-"""The published dynamics: an H atom moves from cell to cell of a lattice, and pays for the energy of where it arrives.
+"""The published dynamics: an H atom moves between neighbouring cells of a lattice, and the energy of each new cell is a cost.
 
 Source: Lan, Wang, An, Nature Communications 15, 6281 (2024), and the settings published with warp-drive (commit bac017e,
-`example_envs/rlchemists`). x and y are periodic; a move across an edge of z (or of x or y, where they are not periodic) is cancelled and
-costs 1. Other moves earn clip((reference - energy) / scale, -1, 0), and the goal's reward in its cell, where the episode ends.
+`example_envs/rlchemists`). x and y are periodic; a move across an edge of z (or of x or y if they are not periodic) is cancelled and
+costs 1. The reward of other moves is clip((reference - energy) / scale, -1, 0), plus the goal reward at the goal, where the episode ends.
 
-The doubled grids (lh_fine, er2_fine) refine a periodic grid of n points to 2 n - 1, without the point between the last and the first:
-so a move from index 38 to 0 jumps a whole cell of the coarse grid. That is how they were published, and it is kept.
-In the published two-dimensional diffusion a move across an edge of z is not cancelled; here it is, as everywhere else.
+The doubled grids (lh_fine, er2_fine) refine a periodic grid of n points to 2 n - 1 points, without the point between the last and the
+first. A move from index 38 to 0 therefore spans a whole cell of the coarse grid, as in the published version. In the published
+two-dimensional diffusion a move across an edge of z is not cancelled; here it is, as in all other scenarios.
 """
 
 from typing import NamedTuple
@@ -25,11 +25,11 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    start_jitter: int = 0  # cells by which the start may be off in each direction, drawn for each episode
+    start_jitter: int = 0  # largest offset of the start in each direction, cells; drawn for each episode
     minimum_image: bool = False  # measure distances to the goal's nearest periodic image, in observations and in the shaping
-    shaping: float = 0.0  # reward for a step closer to the goal; a step back pays it back
-    energy_shaping: float = 0.0  # the same for a step down in energy, per unit of energy
-    discount: float = 0.99  # the agent's gamma, by which evaluations discount; steps do not depend on it
+    shaping: float = 0.0  # reward per step closer to the goal; a step away costs the same
+    energy_shaping: float = 0.0  # reward per unit of energy downhill; uphill costs the same
+    discount: float = 0.99  # gamma of the agent, used by reports only
 
 
 class Tables(NamedTuple):
@@ -38,7 +38,7 @@ class Tables(NamedTuple):
     ny: int32
     layers: int32
     z_lower: int32
-    nz: float32  # what z is divided by in observations
+    nz: float32  # divisor of z in observations
     periodic: int32
     start_x: int32
     start_y: int32
@@ -67,7 +67,7 @@ def make_tables(made):
 
 
 def around(n, size):
-    """Return an index that has left 0..size - 1 by one at most, on the other side."""
+    """Return an index wrapped into 0..size - 1; it may be outside by one at most."""
     return int32(where(n < 0, int32(n + size), where(n >= size, int32(n - size), int32(n))))
 
 
@@ -108,17 +108,17 @@ def step(s, action, p, tables):
 
 
 def apart(a, b, size, images):
-    """Return how many cells lie between two indices, the short way round where `images` is true."""
+    """Return the distance of two indices in cells, the shorter way around if `images` is true."""
     straight = int32(abs(a - b))
     return int32(where(images, min(straight, int32(size - straight)), straight))
 
 
 def cost_to_come(x, y, z, energy, p, tables):
-    """Return minus the potential of a cell: the moves from it to the goal, and its energy, which a barrier shows before it is crossed.
+    """Return minus the shaping potential of a cell: the number of moves to the goal and the energy, each with its weight.
 
-    A step earns the undiscounted difference. Discounted as in Ng, Harada, Russell 1999, a potential pays for resting far from the goal as
-    much as for going there, once the agent knows what to expect; so agents came to rest. Undiscounted it pays for arriving only. All paths
-    to the goal still earn the same sum, and tests prove the best path of the published scenarios unchanged by it.
+    The shaping reward of a step is the undiscounted difference of potentials. With the discounted difference of Ng, Harada, Russell 1999
+    an agent that rests far from the goal is paid as much as one that moves there, and agents came to rest. All paths to the goal earn the
+    same sum of shaping rewards, and tests check that the best paths of the published scenarios stay the best.
     """
     images = p.minimum_image & tables.periodic
     across = apart(x, tables.goal_x, tables.nx, images) + apart(y, tables.goal_y, tables.ny, images)
@@ -127,7 +127,7 @@ def cost_to_come(x, y, z, energy, p, tables):
 
 
 def distance(s, p, tables):
-    """Return the distance to the goal as a share of the start's."""
+    """Return the distance to the goal, divided by that of the start."""
     images = p.minimum_image & tables.periodic
     dx = float32(apart(s.x, tables.goal_x, tables.nx, images))
     dy = float32(apart(s.y, tables.goal_y, tables.ny, images))
@@ -140,7 +140,7 @@ def observe(s, p, tables):
 
 
 def rise(x, y, z, here, tables):
-    """Return how much higher a cell next to one of energy `here` is, within -2..2; one beyond an edge counts as a wall."""
+    """Return the energy of a neighbouring cell minus `here`, limited to -2..2; a cell beyond an edge counts as 2."""
     wrapped_x, wrapped_y = around(x, tables.nx), around(y, tables.ny)
     level = int32(z - tables.z_lower)
     beyond = (level < 0) | (level >= tables.layers) | (((wrapped_x != x) | (wrapped_y != y)) & (tables.periodic == 0))

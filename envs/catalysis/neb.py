@@ -1,4 +1,4 @@
-"""A climbing-image nudged elastic band on a cubic spline of the surface, as a reference. Needs ASE and SciPy: pip install "warprun[neb]".
+"""Relax climbing-image nudged elastic bands on a cubic spline of the surface. Needs ASE and SciPy: pip install "warprun[neb]".
 
 Source: Henkelman, Uberuaga, Jonsson, Journal of Chemical Physics 113, 9901 (2000).
 """
@@ -14,25 +14,25 @@ from scipy.ndimage import map_coordinates, spline_filter
 from warprun.envs.catalysis.analysis import unwrapped
 
 PADDING = 8
-"""Cells by which a periodic axis is continued: the spline forgets its ends that far away."""
+"""Cells by which a periodic axis is continued, so that the ends have no effect on the spline."""
 CEILING = 0.5
-"""Energies above the reference are cut here, as a share of the energy that costs 1: the spline would overshoot beside a wall of hundreds
-of eV. What one cuts away moves the passes of Fe(111) by 0.03 eV."""
+"""Energies above the reference are cut here, as a share of `energy_scale`: the spline would overshoot next to a wall of hundreds of eV.
+The choice moves the passes of Fe(111) by 0.03 eV."""
 UNIT = 0.05
-"""Share of the same energy that the optimiser takes for 1: 1 eV on Fe(111)."""
+"""Unit of energy of the optimizer, as a share of `energy_scale`: 1 eV on Fe(111)."""
 PLAIN, CLIMBING = 200, 400
-"""Steps at most, before and after the highest image begins to climb."""
+"""Largest number of optimizer steps before and after the highest image begins to climb."""
 FORCE = 0.02
-"""Largest force at which a band is done, in units per cell."""
+"""Force below which a band has converged, in units per cell."""
 SETTLED = 0.05
-"""Largest force on the highest image, in units per cell, for its energy to pass for that of a saddle."""
+"""Largest force on the highest image, in units per cell, at which its energy counts as that of a saddle point."""
 H = 1e-3
 SIDES = np.concatenate([np.eye(3), -np.eye(3)])
-"""Where central differences look, in steps of `H` cells."""
+"""Points of the central differences, in steps of `H` cells."""
 
 
 class Band(NamedTuple):
-    """Images from a minimum to the next."""
+    """The images between two minima."""
 
     cells: np.ndarray  # [images, 3], unwrapped
     energies: np.ndarray  # [images] above the reference, in the surface's unit
@@ -45,9 +45,9 @@ class Band(NamedTuple):
 
 
 class Surface:
-    """The spline of a landscape as an ASE calculator; an atom's position is its cell, in cells.
+    """The spline of a landscape as an ASE calculator; positions are in cells.
 
-    No subclass of ASE's Calculator, which would compare atoms for longer than a spline takes.
+    It does not derive from ASE's Calculator, whose comparison of atoms takes longer than the spline.
     """
 
     def __init__(self, made):
@@ -77,7 +77,7 @@ class Surface:
 
 
 def climb(made, cells, images=15):
-    """Return the band that a path, `cells` [n, 3], relaxes to, between the minima next to its ends; it keeps to the side of the path."""
+    """Return the band that the path `cells` [n, 3] relaxes to, between the minima next to its ends."""
     line = unwrapped(made, cells)
     ends = [_relaxed(made, line[0]), _relaxed(made, line[-1])]
     chosen = np.rint(np.linspace(0, len(line) - 1, images)).astype(int)

@@ -1,7 +1,7 @@
-"""Exact best paths on a lattice: highest return, fewest steps, lowest barrier. Needs Numba.
+"""Compute exact best paths on a lattice: highest return, fewest steps, lowest barrier. Needs Numba.
 
-The moves are deterministic and rewards of cells negative, so value iteration from minus infinity, which only knows paths that reach the
-goal, ends after finitely many sweeps with the exact values: a sweep that changes nothing proves it.
+Moves are deterministic and rewards of cells are negative. Value iteration from minus infinity counts only paths that reach the goal, so it
+ends after finitely many sweeps with the exact values, as soon as a sweep changes nothing.
 """
 
 from typing import NamedTuple
@@ -10,11 +10,11 @@ import numpy as np
 from numba import njit
 
 MOVES = np.array([(1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (0, 0, 1), (0, 0, -1)])
-"""In the order of the actions."""
+"""Moves in the order of the actions."""
 
 
 class Path(NamedTuple):
-    """Cells from start to goal and what they give."""
+    """Cells from start to goal, with energies and rewards."""
 
     cells: np.ndarray  # [steps + 1, 3], z from z_lower on
     energies: np.ndarray  # [steps + 1] above the start, in the surface's unit
@@ -45,7 +45,7 @@ def fewest_steps(made):
 
 
 def lowest_barrier(made):
-    """Return, among the paths whose highest energy is as low as can be, the one with the highest undiscounted return."""
+    """Return the path with the lowest possible highest energy; among several, the one with the highest undiscounted return."""
     goal = _index(made, made.goal)
     barrier = barriers(made.energy, np.array(goal), made.periodic)[_index(made, made.start)]
     rewards = np.where(made.energy <= barrier, _rewards(made), -np.inf)
@@ -80,7 +80,7 @@ def _greedy(made, rewards, gamma):
 
 @njit(cache=True)
 def neighbour(x, y, z, move, shape, periodic):
-    """Return the cell that a move leads to, and whether it leads anywhere."""
+    """Return the cell that a move leads to, and whether it exists."""
     x, y, z = x + MOVES[move, 0], y + MOVES[move, 1], z + MOVES[move, 2]
     if periodic:
         x, y = x % shape[0], y % shape[1]
@@ -90,9 +90,9 @@ def neighbour(x, y, z, move, shape, periodic):
 
 @njit(cache=True)
 def best_values(rewards, goal, gamma, periodic):
-    """Return the highest discounted return from every cell, minus infinity where no path of finite cost leads to the goal, and its move.
+    """Return the highest discounted return from every cell and its first move; minus infinity if no path of finite cost leads to the goal.
 
-    The goal and cells that lead nowhere have move -1.
+    The goal and cells without such a path have move -1.
     """
     shape = rewards.shape
     moves = np.full(shape, -1)
@@ -102,12 +102,12 @@ def best_values(rewards, goal, gamma, periodic):
     while changed:
         changed = False
         for n in range(rewards.size):
-            # Sweeps alternate in direction, for news to travel far in either.
+            # Sweeps alternate in direction, so that values propagate far in either.
             m = rewards.size - 1 - n if backward else n
             z, y, x = m % shape[2], m // shape[2] % shape[1], m // (shape[2] * shape[1])
             if x == goal[0] and y == goal[1] and z == goal[2]:
                 continue
-            # Only a higher value changes a move, so moves never lead round in a circle, not even one that costs nothing.
+            # Only a higher value changes a move, so moves never form a cycle, even one without cost.
             for move in range(6):
                 u, v, w, there = neighbour(x, y, z, move, shape, periodic)
                 if there and rewards[u, v, w] + gamma * values[u, v, w] > values[x, y, z]:
@@ -120,7 +120,7 @@ def best_values(rewards, goal, gamma, periodic):
 
 @njit(cache=True)
 def barriers(energy, goal, periodic):
-    """Return, for every cell, the lowest that the highest energy of a path to the goal can be, both ends counted."""
+    """Return for every cell the lowest possible highest energy of a path to the goal, including both ends."""
     shape = energy.shape
     lowest = np.full(shape, np.inf)
     lowest[goal[0], goal[1], goal[2]] = energy[goal[0], goal[1], goal[2]]
@@ -141,7 +141,7 @@ def barriers(energy, goal, periodic):
 
 @njit(cache=True)
 def follow(moves, start, periodic):
-    """Return the cells [n, 3] that `moves` lead through from the start to where they end."""
+    """Return the cells [n, 3] along `moves` from the start to the end."""
     x, y, z = start[0], start[1], start[2]
     cells = [(x, y, z)]
     while moves[x, y, z] >= 0:

@@ -1,4 +1,4 @@
-"""Potential energy surfaces: published analytic ones, the published DFT grids, and grids of your own.
+"""Provide potential energy surfaces: published analytic ones, the published DFT grids, and grids of your own.
 
 A surface is an array of energies [x, y, z]. The analytic ones are two-dimensional: one layer of z.
 """
@@ -25,16 +25,16 @@ PUBLISHED = {
 """File -> first 16 digits of its sha256. Copyright (c) 2021 Salesforce.com, BSD-3-Clause."""
 
 LEPS_AXES = np.linspace(0.4, 3.5, 32), np.linspace(-2.2, 2.2, 45)
-"""r_AB / angstrom and the oscillator's x, every 0.1."""
+"""r_AB in angstrom and x of the oscillator, in steps of 0.1."""
 MULLER_BROWN_AXES = np.linspace(-1.5, 1.2, 55), np.linspace(-0.4, 2.1, 51)
-"""x and y, every 0.05."""
+"""x and y, in steps of 0.05."""
 
 
 def leps(r_ab, x):
     """Return the energy (eV) of three atoms on a line, one coupled to a harmonic oscillator.
 
     Source: Jonsson, Mills, Jacobsen, "Nudged elastic band method for finding minimum energy paths of transitions", 1998, appendix.
-    r_ab (angstrom) is the distance of the first two atoms, whose third stands at 3.742; x is the oscillator.
+    r_ab (angstrom) is the distance of the first two atoms; the third is 3.742 from the first. x is the coordinate of the oscillator.
     """
     a, b, c, total, spring, coupling = 0.05, 0.80, 0.05, 3.742, 0.2025, 1.154
     r_bc = total - r_ab
@@ -67,7 +67,7 @@ def on_lattice(function, axes):
 
 
 def published(name):
-    """Return a published grid of energies (eV) from the data folder. Raises UserError where it is missing or altered."""
+    """Return a published grid of energies (eV) from the data folder. Raises UserError if it is missing or altered."""
     path = data.folder("catalysis") / name
     if not path.is_file():
         raise UserError(
@@ -78,7 +78,7 @@ def published(name):
 
 
 def read(path):
-    """Return the energies [x, y, z] of a .npy file. Raises UserError where it holds anything else."""
+    """Return the energies [x, y, z] of a .npy file. Raises UserError if it contains anything else."""
     try:
         energy = np.load(path, allow_pickle=False)
     except OSError as error:
@@ -93,7 +93,7 @@ def read(path):
 
 
 def fetch():
-    """Fetch the published grids that are not in the data folder yet, check them all, and return the folder. Raises UserError."""
+    """Download the published grids that are missing, check all of them, and return their folder. Raises UserError."""
     folder = data.folder("catalysis")
     for name, sha256 in PUBLISHED.items():
         path = Path(folder) / name

@@ -1,4 +1,4 @@
-"""51 governors choose how strictly to act against COVID-19, a federal planner what to pay the people: health against the economy.
+"""COVID-19 economy: 51 governors choose how strict measures are, a federal planner chooses payments; health against the economy.
 
 The model is a proof of concept by Trott, Srinivasa, van der Wal, Haneuse and Zheng ("Building a foundation for data-driven,
 interpretable, and robust policy design using the AI Economist", arXiv 2108.02904). It is not for real policy making: see its authors'

@@ -1,6 +1,6 @@
-"""The data of the COVID-19 economy: three files out of the ai-economist wheel, converted once into the data cache.
+"""Fetch the data of the COVID-19 economy: three files of the ai-economist wheel, converted once into the data cache.
 
-The package is (c) 2020 Salesforce.com, BSD-3-Clause. Its wheel is read as an archive, never imported. Upstream sources that it names:
+The package is (c) 2020 Salesforce.com, BSD-3-Clause. Its wheel is read as an archive and never imported. It names these sources:
 OxCGRT (stringency), JHU CSSE (deaths, populations), Our World in Data (vaccinations), US BLS (unemployment), CRFB (payments),
 World Bank (GDP).
 """
@@ -30,9 +30,9 @@ FILES = {
     "model_constants.json": "8294522fd62f9527a924aaf1583696496ddbcdc366d7975a62402a048218c6e7",
     "real_world_data.npz": "b0ff5df3aebf71115893968911d398240c80dc05a15611cd2b5ea5813653717e",
 }
-"""Their sha256."""
+"""File -> SHA-256."""
 CONVERTED = "14fdf872c985d76b70d21c85f8edd4c8b441da13e2c699dc7e93e57d12b0633e"
-"""sha256 of the arrays that the files become."""
+"""SHA-256 of the converted arrays."""
 CACHED = "covid.npz"
 DOWNLOAD_SECONDS = 120
 BOUNDS = ("HEALTH_INDEX", "ECONOMIC_INDEX")
@@ -71,7 +71,7 @@ class Data(NamedTuple):
     payment: Any
     """[D] federal direct payments, USD."""
     susceptible: Any
-    """[D, 51] people, as the four that follow; nan where unknown."""
+    """[D, 51] people, like the next four; nan if unknown."""
     infected: Any
     recovered: Any
     vaccinated: Any
@@ -81,10 +81,10 @@ class Data(NamedTuple):
 
 
 def fetch_data() -> Path:
-    """Bring the data into the cache unless it is there and whole; return where it is. Raises UserError."""
+    """Fetch the data into the cache if they are missing; return the path. Raises UserError."""
     path = data.folder("covid") / CACHED
     if not path.exists():
-        given = path.with_name(WHEEL)  # where somebody has put it by hand
+        given = path.with_name(WHEEL)  # downloaded by hand
         with tempfile.TemporaryDirectory(prefix="warprun-") as temporary:
             converted = convert(given if given.exists() else _download(Path(temporary)))
         content = io.BytesIO()
@@ -96,7 +96,7 @@ def fetch_data() -> Path:
 
 @cache
 def load() -> Data:
-    """Return the data; where it is not in the cache yet, fetch it and say so."""
+    """Return the data; fetch them with a message if they are not in the cache."""
     path = data.folder("covid") / CACHED
     if not path.exists():
         print(f"covid: fetching its data ({PACKAGE} from PyPI, 1 MB) into {path.parent}", file=sys.stderr)
@@ -104,7 +104,7 @@ def load() -> Data:
 
 
 def read(path: Path) -> Data:
-    """Read and check a converted file. Raises UserError where it is missing, truncated or altered."""
+    """Read and check a converted file. Raises UserError if it is missing, truncated or altered."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             found = Data(**{name: arrays[name] for name in Data._fields})
@@ -117,7 +117,7 @@ def read(path: Path) -> Data:
 
 
 def convert(wheel: Path) -> Data:
-    """Return the data from the package's archive. Raises UserError where a file is not the published one."""
+    """Return the data from the archive of the package. Raises UserError if a file is not the published one."""
     fitted, constants, history = (_member(wheel, name, sha256) for name, sha256 in FILES.items())
     params, numbers = json.loads(fitted), json.loads(constants)
     with np.load(io.BytesIO(history), allow_pickle=False) as real:
@@ -136,7 +136,7 @@ def convert(wheel: Path) -> Data:
         beta_intercept=np.array(params["BETA_INTERCEPTS"]),
         beta_slope=np.array(params["BETA_SLOPES"]),
         filter_time=np.array(params["CONV_LAMBDAS"]),
-        # In the file state by state, five weights each.
+        # The file lists five weights for each state.
         filter_weight=np.array(params["GROUPED_CONVOLUTIONAL_FILTER_WEIGHTS"]).reshape(len(names), -1).T.copy(),
         unemployment_bias=np.array(params["UNEMPLOYMENT_BIAS"]),
         alpha=np.array([*params["INFERRED_WEIGHTAGE_ON_AGENT_HEALTH_INDEX"], params["INFERRED_WEIGHTAGE_ON_PLANNER_HEALTH_INDEX"]]),

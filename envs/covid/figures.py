@@ -1,4 +1,4 @@
-"""The figures of a covid run: policies over time, states over time, health against economy. Needs matplotlib."""
+"""Draw the figures of a covid run: policies over time, states over time, health against economy. Needs matplotlib."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -17,7 +17,7 @@ from matplotlib import colors, dates, pyplot
 COLORS = {"learned": "#0072b2", "always open": "#e69f00", "always closed": "#009e73", "historical": "#444444"}
 MARKS = {"learned": "o", "always open": "^", "always closed": "s", "historical": "D"}
 ABOVE = {"learned": 12, "always open": 0, "always closed": 0, "historical": -12}
-"""Points by which a label stands above its mark: the learned policy may be near the historical one."""
+"""Offset of a label above its mark, in points: the learned policy may be near the historical one."""
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False}
 SMALL_PRINT = "Model: Trott et al. 2021, a proof of concept, not for real policy making."
 
@@ -36,7 +36,7 @@ def draw(folder: Path, courses: Mapping[str, Any], start: int, vaccines: int) ->
 
 
 def policies_over_time(courses: Mapping[str, Any], start: int, vaccines: int) -> Any:
-    """Draw stringency, deaths, unemployment and subsidies of the country, a line for each policy."""
+    """Draw stringency, deaths, unemployment and subsidies of the country, one line per policy."""
     figure, panels = pyplot.subplots(2, 2, figsize=(9, 5.8), sharex=True, layout="constrained")
     people = load().population / load().population.sum()
     for name, shown in courses.items():
@@ -60,7 +60,7 @@ def policies_over_time(courses: Mapping[str, Any], start: int, vaccines: int) ->
     if first < delivered < last:
         where = panels[0, 0].get_xaxis_transform()
         panels[0, 0].text(delivered, 0.01, " vaccines from here on", transform=where, va="bottom", fontsize=7, color="0.4")
-    # Policies differ by a factor of fifty.
+    # Deaths differ by a factor of fifty between policies.
     panels[0, 1].set_yscale("log")
     panels[0, 1].set_ylim(bottom=3000)
     panels[0, 1].yaxis.set_major_formatter(lambda deaths, _: f"{deaths:,.0f}")
@@ -99,7 +99,7 @@ def states_over_time(shown: Any, start: int) -> Any:
 
 
 def health_economy(courses: Mapping[str, Any]) -> Any:
-    """Draw the country's mean indices of every policy, and those of every state under the learned one."""
+    """Draw the mean indices of the country for every policy, and those of every state for the learned one."""
     days = min(len(shown.health) for shown in courses.values())
     weight = courses["learned"].weight
     figure, panel = pyplot.subplots(figsize=(6, 4.8), layout="constrained")
@@ -107,7 +107,7 @@ def health_economy(courses: Mapping[str, Any]) -> Any:
     panel.scatter(*(m[:STATES] for m in means["learned"]), s=9, color=COLORS["learned"], alpha=0.35, linewidth=0)
     for name, (health, economy) in means.items():
         x, y = health[PLANNER], economy[PLANNER]
-        # The learned policy may lie on the historical one, which is to be seen behind it.
+        # The learned policy may cover the historical one, so its mark is smaller.
         size, above = (60, 4) if name == "learned" else (110, 3)
         panel.scatter(x, y, s=size, color=COLORS[name], marker=MARKS[name], edgecolor="white", zorder=above)
         right = x < np.mean(panel.get_xlim())
@@ -122,7 +122,7 @@ def health_economy(courses: Mapping[str, Any]) -> Any:
             fontweight="bold",
             zorder=5,
         )
-    # Lines of equal worth to the planner.
+    # Lines of equal reward of the planner.
     (left, end), (bottom, top) = panel.get_xlim(), panel.get_ylim()
     x = np.array([left, end])
     for worth in np.arange(-1, 2, 0.1):
@@ -147,6 +147,6 @@ def calendar(start: int, count: int) -> list[Any]:
 
 
 def months(panel: Any, every: int) -> None:
-    """Label every so many months of the horizontal axis."""
+    """Label the horizontal axis once per `every` months."""
     panel.xaxis.set_major_locator(dates.MonthLocator(interval=every))
     panel.xaxis.set_major_formatter(dates.DateFormatter("%b %Y"))

@@ -1,4 +1,4 @@
-"""The functions of the COVID-19 economy: one governor or the planner, one day. Units: people, USD, days."""
+"""Define the dynamics of the COVID-19 economy for one day of one governor or the planner. Units: people, USD, days."""
 
 from typing import NamedTuple
 
@@ -46,12 +46,12 @@ from warprun.envs.covid.tables import (
 )
 from warprun.math import clip, floor, softplus
 
-GAMMA = 1 / 14  # share of the infected that is removed in a day
-BORROWING = 1.03  # what a dollar of subsidy costs in the end
-# What a change of level does to unemployment fades with five time constants (days; the data have the same numbers): exp(-1/T).
+GAMMA = 1 / 14  # share of the infected that recover or die per day
+BORROWING = 1.03  # cost of a dollar of subsidy, with interest
+# Decay factors exp(-1/T) of the effect of a level change on unemployment, for five time constants T (days, as in the data).
 FADE_1, FADE_2, FADE_3, FADE_4, FADE_5 = 0.96457328, 0.98423225, 0.99229183, 0.99622545, 0.99815689
 SUBSIDY_STEP = 1 / SUBSIDY_LEVELS
-SEEN = 13  # what a governor sees besides which one it is
+SEEN = 13  # size of a governor's observation without its one-hot code
 LEVELS = 10
 EPISODE = 540
 
@@ -64,15 +64,15 @@ class Governor(NamedTuple):
     vaccinated: float32
     unemployed: float32
     output: float32  # production and subsidy of the day, USD
-    died: float32  # of the dead, those of the day
-    change_1: float32  # changes of level since the start, faded with the first of five time constants
+    died: float32  # deaths of the day
+    change_1: float32  # decayed sum of level changes since the start, first of five time constants
     change_2: float32
     change_3: float32
     change_4: float32
     change_5: float32
     level: int32  # stringency, 1 to 10
-    bound_until: int32  # the day from which the level may be chosen again
-    past_1: int32  # the levels of the last 8 days, 4 bits each, today's lowest; then three times 8 days before
+    bound_until: int32  # first day on which the level may be chosen again
+    past_1: int32  # levels of the last 8 days, 4 bits each, today in the lowest; past_2 to past_4 hold the 24 days before
     past_2: int32
     past_3: int32
     past_4: int32
@@ -80,22 +80,22 @@ class Governor(NamedTuple):
 
 class Planner(NamedTuple):
     subsidy: int32  # level, 0 to 20
-    paid: float32  # the same as a share of the top level
-    elapsed: float32  # share of the episode, as the four that follow what everybody knows of the day
+    paid: float32  # the level as a share of the top level
+    elapsed: float32  # elapsed share of the episode; this and the next four are observed by all actors
     until_subsidy: float32  # share of an interval until the subsidy may be chosen again
-    vaccine_clock: float32  # the same of the next delivery of vaccines
-    vaccination_rate: float32  # vaccines for each person and day once they are delivered, before that 0
-    delivery: float32  # vaccines for each person that arrive tomorrow
+    vaccine_clock: float32  # share of the interval until the next delivery of vaccines
+    vaccination_rate: float32  # vaccines per person and day; 0 before the first delivery
+    delivery: float32  # vaccines per person delivered tomorrow
 
 
 class Params(NamedTuple):
     health_priority: float = 0.3  # factor on the odds of health in the governors' reward
-    health_priority_planner: float = 0.45  # the same of the planner's
-    vaccines_per_million: float = 3000.0  # people that a day's delivery is enough for
-    reward_normalization_factor: float = 1.0  # rewards are divided by it
-    beta_intercept_factor: float = 1.0  # sensitivity: of transmission without measures,
-    beta_slope_factor: float = 1.0  # of what a level does to transmission,
-    unemployment_factor: float = 1.0  # and to unemployment
+    health_priority_planner: float = 0.45  # the same for the planner
+    vaccines_per_million: float = 3000.0  # inhabitants per million that a day's delivery is enough for
+    reward_normalization_factor: float = 1.0  # divisor of all rewards
+    beta_intercept_factor: float = 1.0  # sensitivity: factor on transmission without measures
+    beta_slope_factor: float = 1.0  # factor on the effect of a level on transmission
+    unemployment_factor: float = 1.0  # factor on the effect of level changes on unemployment
 
 
 def begin_term(tables, i):
@@ -127,7 +127,7 @@ def take_office(p, tables):
 
 
 def begin_day(subsidy, t, p, tables):
-    """Return the planner's state with what is known of day `t`."""
+    """Return the planner's state at the beginning of day `t`."""
     rate = p.vaccines_per_million * 1e-6
     return Planner(
         subsidy,
@@ -149,7 +149,7 @@ def decide_as_in_history(p, tables, t):
 
 
 def lagged_level(s):
-    """Return the level of 28 days ago, which drives transmission on the next day."""
+    """Return the level of 28 days ago, which determines transmission on the next day."""
     return float32((s.past_4 >> 16) & 15)
 
 
@@ -166,12 +166,12 @@ def govern_as_in_history(s, p, tables, t, i, planner):
 
 
 def pass_day(s, level, bound_until, p, tables, t, i, planner):
-    """Return a governor's state after a day with a new level, the reward, and that the episode goes on."""
+    """Simulate one day of a governor with a given level; return state, reward and False (not terminated)."""
     doses = floor(planner.delivery * tables.actors[POPULATION, i])
     slope = p.beta_slope_factor * tables.actors[BETA_SLOPE, i]
     beta = p.beta_intercept_factor * tables.actors[BETA_INTERCEPT, i] + slope * lagged_level(s)
     given = min(doses, s.susceptible)
-    # Who is vaccinated on a day is not infected on it.
+    # People who are vaccinated on a day are not infected on that day.
     infections = beta * ((s.susceptible - given) * tables.actors[PER_PERSON, i]) * s.infected
     removals = GAMMA * s.infected
     susceptible = max(0.0, s.susceptible - infections - given)
@@ -200,7 +200,7 @@ def pass_day(s, level, bound_until, p, tables, t, i, planner):
 
 
 def relive_day(s, p, tables, t, i, planner):
-    """Return a governor's state after a day whose people and levels the data tell."""
+    """Return state, reward and False after a day whose people and levels are those of the data."""
     people = (
         tables.real_people[t + 1, 0, i],
         tables.real_people[t + 1, 1, i],
@@ -214,7 +214,7 @@ def relive_day(s, p, tables, t, i, planner):
 
 
 def close_day(s, people, changes, level, bound_until, p, tables, i, planner):
-    """Return a governor's new state and what it is worth: the economy of the day."""
+    """Compute the economy of the day; return state, reward and False."""
     susceptible, infected, removed, dead, vaccinated, unemployed = people
     died = dead - s.dead
     able = max(0.0, WORKING_AGE * (tables.actors[POPULATION, i] - TOO_SICK * infected - dead) - unemployed)
@@ -247,15 +247,15 @@ def close_day(s, people, changes, level, bound_until, p, tables, i, planner):
 def account(s, p, tables, t, governors_sum):
     cost = BORROWING * s.paid * tables.actors[FULL_SUBSIDY_DAY, PLANNER]
     reward = welfare(governors_sum.died, governors_sum.output - cost, p.health_priority_planner, p, tables, PLANNER)
-    # The last day is an end, not a cut: what would follow is worth nothing to anybody.
+    # The last day terminates the episode (no truncation): nothing after it is bootstrapped.
     return begin_day(s.subsidy, t + 1, p, tables), reward, t + 2 >= tables.calendar.shape[0]
 
 
 def welfare(died, output, priority, p, tables, i):
-    """Return the weighted mean of the scaled health and economic index of a day."""
+    """Return the reward of a day: the weighted mean of the scaled health and economic indices."""
     health = tables.actors[HEALTH_SLOPE, i] * died + tables.actors[HEALTH_OFFSET, i]
     relative = clip(output * tables.actors[PER_FULL_OUTPUT, i], 0.1, 3.0)
-    # The utility is 2 - 1 / relative, constant relative risk aversion of 2; one division serves it and the mean.
+    # The utility is 2 - 1 / relative (constant relative risk aversion of 2). One division computes it and the weighted mean.
     slope, odds = tables.actors[ECONOMY_SLOPE, i], priority * tables.actors[HEALTH_ODDS, i]
     gain = odds * health + 2.0 * slope + tables.actors[ECONOMY_OFFSET, i]
     return (gain * relative - slope) / (relative * (1.0 + odds) * p.reward_normalization_factor)
@@ -284,7 +284,7 @@ def look(s, out, tables, i, planner):
     out[10] = planner.until_subsidy
     out[11] = planner.paid
     out[12] = planner.vaccine_clock
-    out[SEEN + i] = 1.0  # the others of the one-hot code stay 0
+    out[SEEN + i] = 1.0  # the other entries of the one-hot code stay 0
 
 
 def look_at_vaccines_too(s, out, tables, i, planner):
@@ -293,13 +293,13 @@ def look_at_vaccines_too(s, out, tables, i, planner):
 
 
 def write_shares(out, first, people, tables):
-    """Write a number of people of every state, as a share of its population, from out[first] on."""
+    """Write counts of people per state, divided by the population, to out[first] and the following entries."""
     for j in range(STATES):
         out[first + j] = people[j] * tables.actors[PER_PERSON, j]
 
 
 def survey(s, out, tables, governors):
-    # A loop for each feature, that neighbours in the observation are written together.
+    # One loop per feature, so that neighbouring entries of the observation are written as vectors.
     write_shares(out, 0, governors.susceptible, tables)
     write_shares(out, STATES, governors.infected, tables)
     write_shares(out, 2 * STATES, governors.removed, tables)
@@ -331,7 +331,7 @@ def environment(
     replay="none",
     time_limit=EPISODE,
 ) -> Environment:
-    """Make the environment: dates, days between two deliveries of vaccines, what actors see, and what history decides in their place."""
+    """Make the environment; docs/covid.md describes the options."""
     options = {
         "start": start,
         "vaccine_start": vaccine_start,

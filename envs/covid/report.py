@@ -1,4 +1,4 @@
-"""What `warprun eval` tells of a covid run: tables of every state and policy, and figures."""
+"""Report a covid run for `warprun eval`: tables of every state and policy, and figures."""
 
 import csv
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ POLICIES = ("learned", "always open", "always closed", "historical")
 
 
 class Course(NamedTuple):
-    """An episode of T days under one policy; the last axis of [T + 1, 51] is the state, of [T + 1, 52] also the country."""
+    """An episode of T days under one policy; the last axis of [T + 1, 51] is the state, of [T + 1, 52] the states and the country."""
 
     level: np.ndarray
     """[T + 1, 51]."""
@@ -49,7 +49,7 @@ class Course(NamedTuple):
     economy: np.ndarray
     """[T, 52]."""
     weight: float
-    """Of health in the planner's reward; the rest is the economy's."""
+    """Weight of health in the planner's reward; the economy has the rest."""
     returns: tuple[float, float]
     """Sums of rewards: mean of the governors, planner."""
     state: Mapping[str, np.ndarray]
@@ -78,7 +78,7 @@ def report(play: Any, folder: Path) -> dict[str, float]:
 
 
 def course(recording: Any) -> Course:
-    """Return what figures show of a recorded episode."""
+    """Return the quantities of a recorded episode that tables and figures show."""
     state, tables = recording.states["governors"], recording.tables
     actors = tables.actors.astype(float)
 
@@ -105,7 +105,7 @@ def course(recording: Any) -> Course:
 
 
 def write_states(path: Path, shown: Course, start: int) -> None:
-    """Write a line for every day and state."""
+    """Write a row for every day and state."""
     people = ("susceptible", "infected", "removed", "dead", "vaccinated", "unemployed")
     names = [str(name) for name in load().states]
     with open(path, "w", newline="") as file:
@@ -120,7 +120,7 @@ def write_states(path: Path, shown: Course, start: int) -> None:
 
 
 def write_policies(path: Path, courses: Mapping[str, Course], days: int) -> None:
-    """Write a line for every policy; indices and sums over the first `days` days, as far as history goes, returns over the episode."""
+    """Write a row for every policy: indices and sums over the first `days` days (those with historical data), returns over the episode."""
     with open(path, "w", newline="") as file:
         lines = csv.writer(file)
         sums = ["health_index_mean", "economic_index_mean", "planner_reward_mean", "deaths", "unemployed_percent_mean", "subsidy_usd"]
@@ -134,7 +134,7 @@ def write_policies(path: Path, courses: Mapping[str, Course], days: int) -> None
 
 
 def draw(folder: Path, courses: Mapping[str, Course], start: int, vaccines: int) -> None:
-    """Draw the figures where matplotlib is installed; else say what to install."""
+    """Draw the figures if matplotlib is installed; else print what to install."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -1,4 +1,4 @@
-"""What all copies of the COVID-19 economy read and none writes: the data of a start date, in the units of the kernels."""
+"""Make the read-only tables of the COVID-19 economy: the data of a start date in the units of the kernels."""
 
 from datetime import date, timedelta
 from typing import NamedTuple
@@ -12,9 +12,9 @@ STATES = 51
 PLANNER = STATES
 """Column of the planner in `Tables.actors`."""
 COOLDOWN = 28
-"""Days from a governor's choice of a level to the next."""
+"""Days between two choices of a governor."""
 SUBSIDY_INTERVAL = 90
-"""Days from one choice of the subsidy to the next."""
+"""Days between two choices of the subsidy."""
 SUBSIDY_LEVELS = 20
 DAYS_PER_YEAR = 365
 FULL_SUBSIDY = 20_000
@@ -24,19 +24,19 @@ WORKING_AGE = 0.6
 TOO_SICK = 0.1
 """Share of the infected."""
 MORTALITY = 0.02
-"""Share of the removed that is dead."""
+"""Share of the removed that are dead."""
 FIRST_DAY = date(2020, 1, 1)
-"""Of the data."""
+"""First day of the data."""
 REPLAYS = ("none", "subsidy", "stringency", "policies", "data")
-"""What history decides: nothing, the planner's actions, the governors', both; or also what becomes of the people."""
+"""What follows the historical data: nothing, the subsidy, the levels, both, or both and the numbers of people."""
 REPLAYS_SUBSIDIES = ("subsidy", "policies", "data")
 REPLAYS_LEVELS = ("stringency", "policies", "data")
 FILTER_DAYS = 600
-"""Days that a change of level acts on unemployment."""
+"""Days for which a level change acts on unemployment."""
 PACKED_DAYS = 32
-"""Levels that four integers of 4 bits a day hold."""
+"""Days of levels in four integers with 4 bits per day."""
 
-# Rows of Tables.actors; nan or 0 where the planner has none.
+# Rows of Tables.actors; nan or 0 if the planner has no such value.
 (
     POPULATION,
     PER_PERSON,  # 1 / population
@@ -44,15 +44,15 @@ PACKED_DAYS = 32
     BETA_SLOPE,
     FILTER_WEIGHT,  # the first of five
     UNEMPLOYMENT_BIAS,
-    WAGE,  # USD that one worker produces in a day
+    WAGE,  # production of one worker, USD per day
     PER_FULL_OUTPUT,  # 1 / production without a pandemic, day/USD
-    FULL_SUBSIDY_DAY,  # USD a day at the top level
+    FULL_SUBSIDY_DAY,  # USD per day at the top level
     HEALTH_SLOPE,  # scaled health index = slope * deaths of the day + offset
     HEALTH_OFFSET,
     ECONOMY_SLOPE,  # scaled economic index = slope * (2 - 1 / relative output) + offset
     ECONOMY_OFFSET,
     HEALTH_ODDS,  # alpha / (1 - alpha)
-    SUSCEPTIBLE,  # as the five that follow: people at the start
+    SUSCEPTIBLE,  # people at the start, like the next five
     INFECTED,
     RECOVERED,
     DEAD,
@@ -69,19 +69,19 @@ ELAPSED, UNTIL_SUBSIDY, VACCINE_CLOCK, VACCINATING, DELIVERY = range(5)
 
 
 class Tables(NamedTuple):
-    """T days of an episode."""
+    """The tables of an episode of T days."""
 
     actors: np.ndarray  # [row, 52]
     packed: np.ndarray  # [4, 51] int32: the levels of the 32 days up to the start, 4 bits each, the latest lowest
-    before: np.ndarray  # [T + 1, 51] what changes before the start still add to the unemployment filter, percent of the population
-    calendar: np.ndarray  # [T + 1, 5] what an actor sees of the day, and days of vaccines that are delivered on the next
-    real_level: np.ndarray  # [T + 1, 51] int32: the level of a day in a replay of history; else one row, as of the two that follow
-    real_subsidy: np.ndarray  # [T + 1] int32: the same of the subsidy
+    before: np.ndarray  # [T + 1, 51] contribution of level changes before the start to the unemployment filter, percent of the population
+    calendar: np.ndarray  # [T + 1, 5] observed features of the day, and days of vaccines that are delivered on the next day
+    real_level: np.ndarray  # [T + 1, 51] int32: the level of a day in a replay; one row without a replay, like the next two
+    real_subsidy: np.ndarray  # [T + 1] int32: the same for the subsidy
     real_people: np.ndarray  # [T + 1, 6, 51] susceptible, infected, removed, dead, vaccinated, unemployed in a replay of the data
 
 
 def check(start, vaccine_start, vaccine_interval, observe_vaccination_rate, replay, time_limit) -> None:
-    """Raise UserError for options that no data could serve."""
+    """Raise UserError for invalid options."""
     row(start, "start")
     row(vaccine_start, "vaccine_start")
     if isinstance(vaccine_interval, bool) or not isinstance(vaccine_interval, int) or vaccine_interval < 1:
@@ -95,7 +95,7 @@ def check(start, vaccine_start, vaccine_interval, observe_vaccination_rate, repl
 
 
 def row(text, option: str) -> int:
-    """Return where a date, YYYY-MM-DD, lies in the data, or beyond them."""
+    """Return the row of a date YYYY-MM-DD in the data; it may be outside of them."""
     try:
         return (date.fromisoformat(str(text)) - FIRST_DAY).days
     except ValueError:
@@ -103,14 +103,14 @@ def row(text, option: str) -> int:
 
 
 def tables(start, vaccine_start, vaccine_interval, observe_vaccination_rate, replay, time_limit):
-    """Make the tables. Raises UserError for a start that the data do not have, or a replay that they are too short for."""
+    """Make the tables. Raises UserError if the data do not cover the start or the replay."""
     data, first = load(), row(start, "start")
     _check_start(data, first)
     known = replayable(data, first, replay)
     if replay != "none" and known < time_limit:
         raise UserError(f"env.time_limit={time_limit}: with replay={replay} from {start} the data have {known} days")
     replayed = time_limit if replay != "none" else 0
-    # The level of a day is the one of the day before in the data; row 0 is not read. People are those of the day itself.
+    # The level of a day is that of the day before in the data; row 0 is not read. Numbers of people are those of the day itself.
     policies, people = slice(first - 1, first + replayed), slice(first, first + 1 + (replayed if replay == "data" else 0))
     rows = actor_rows(data, first)
     if replay == "data":
@@ -127,7 +127,7 @@ def tables(start, vaccine_start, vaccine_interval, observe_vaccination_rate, rep
 
 
 def replayable(data: Data, first: int, replay: str) -> int:
-    """Return how many days from row `first` of the data history can decide."""
+    """Return the number of days from row `first` on for which a replay has data."""
     if replay != "data":
         return len(data.level) - first
     unknown = np.flatnonzero(np.isnan(real_people(data)[first:]).any((1, 2)))
@@ -140,8 +140,8 @@ def real_people(data: Data) -> np.ndarray:
 
 
 def calendar(days: np.ndarray, vaccines: int, interval: int) -> np.ndarray:
-    """Return [T + 1, 5]: share of the episode, wait for the next subsidy decision, the vaccine clock, whether vaccines are delivered
-    by now or tomorrow, days of them delivered tomorrow."""
+    """Return [T + 1, 5]: share of the episode, time to the next subsidy decision, the vaccine clock, whether deliveries have
+    begun (including tomorrow), and days of vaccines delivered tomorrow."""
     first = -(-max(vaccines, 0) // interval) * interval
     ahead = days + 1 <= first
     clock = np.where(ahead, np.minimum(1, (first - days - 1) / interval) / interval, (interval - (days + 1) % interval) / interval)
@@ -182,7 +182,7 @@ def actor_rows(data: Data, first: int) -> np.ndarray:
 
 
 def output(data: Data) -> tuple[float, np.ndarray]:
-    """Return what a worker produces, USD a day, and what the states do without a pandemic, [51] USD a day."""
+    """Return the production of a worker, USD per day, and that of the states without a pandemic, [51] USD per day."""
     people, total = data.population, int(data.us_population)
     idle = (np.log(2) + data.unemployment_bias) * people / 100  # at level 1
     workers = int(WORKING_AGE * total - idle.sum())
@@ -191,7 +191,7 @@ def output(data: Data) -> tuple[float, np.ndarray]:
 
 
 def before_start(data: Data, first: int, time_limit: int) -> np.ndarray:
-    """Return [T + 1, 51], percent: the filter's response to the changes before the start, until they are too old to count."""
+    """Return [T + 1, 51], percent: the response of the filter to level changes before the start, up to FILTER_DAYS after each."""
     changes = np.diff(data.level[: first + 1].astype(float), axis=0, prepend=1.0)
     age = first + np.arange(time_limit + 1)[:, None] - np.arange(first + 1)
     total = np.zeros((time_limit + 1, STATES))
@@ -201,7 +201,7 @@ def before_start(data: Data, first: int, time_limit: int) -> np.ndarray:
 
 
 def packed_levels(data: Data, first: int) -> np.ndarray:
-    """Return [4, 51] int32: the level of the start in the lowest 4 bits of the first, that of 31 days before in the highest of the last."""
+    """Return [4, 51] int32: the level of the start in the lowest 4 bits of row 0, that of 31 days before in the highest of row 3."""
     rows = first - np.arange(PACKED_DAYS)
     levels = np.where(rows[:, None] >= 0, data.level[np.maximum(rows, 0)], 1).astype(np.uint32)
     shifts = 4 * np.arange(8, dtype=np.uint32)
@@ -209,7 +209,7 @@ def packed_levels(data: Data, first: int) -> np.ndarray:
 
 
 def real_subsidy(data: Data) -> np.ndarray:
-    """Return [D] the level nearest to each federal payment, spread over the days of an interval."""
+    """Return [D] the subsidy level nearest to each federal payment, spread over the days of an interval."""
     step = float(data.us_population) * FULL_SUBSIDY / SUBSIDY_LEVELS * SUBSIDY_INTERVAL / DAYS_PER_YEAR
     level = np.zeros(len(data.payment))
     for day in np.flatnonzero(data.payment):

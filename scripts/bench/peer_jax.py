@@ -1,4 +1,4 @@
-"""gymnax, jitted; and A2C and PPO on it as fast as they can be written in JAX: one trunk, a whole iteration in one compiled program."""
+"""gymnax, jitted, with A2C and PPO written for speed in JAX: one trunk, a whole iteration in one compiled program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from peer_work import (
 
 
 class Step(NamedTuple):
-    """What is kept of a step, [T, N, ...]."""
+    """The stored tensors of a rollout, [T, N, ...]."""
 
     obs: jax.Array
     action: jax.Array
@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 class State(NamedTuple):
-    """What goes from one iteration to the next."""
+    """The state that an iteration passes to the next."""
 
     parameters: Any
     optimizer: Any
@@ -72,7 +72,7 @@ def chosen(logits: jax.Array, action: jax.Array) -> jax.Array:
 
 
 def rollout(state: State) -> tuple[State, Step]:
-    """Take HORIZON steps in every environment."""
+    """Make HORIZON steps in every environment."""
 
     def step(state: State, _: None) -> tuple[State, Step]:
         key, key_action, key_env = jax.random.split(state.key, 3)
@@ -87,7 +87,7 @@ def rollout(state: State) -> tuple[State, Step]:
 
 
 def advantages(steps: Step, last: jax.Array) -> jax.Array:
-    """Return generalised advantages [T, N]; a time limit counts as an end."""
+    """Return generalised advantages [T, N]; a time limit counts as a termination."""
 
     def back(carry: tuple[jax.Array, jax.Array], step: Step) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         advantage, following = carry
@@ -115,7 +115,7 @@ def loss(parameters: Any, rows: Step, advantage: jax.Array, clipped: bool) -> ja
 
 
 def iteration(state: State, work: Work) -> State:
-    """Roll out and learn."""
+    """Make a rollout and an update."""
     state, steps = rollout(state)
     if work.learner == "none":
         return state
@@ -143,7 +143,7 @@ def iteration(state: State, work: Work) -> State:
 
 
 def first_state(key: jax.Array, work: Work, n_envs: int) -> State:
-    """Return environments at their start and a new network."""
+    """Return reset environments and a new network."""
     key, key_network, key_env = jax.random.split(key, 3)
     obs, env = jax.vmap(ENV.reset, (0, None))(jax.random.split(key_env, n_envs), ENV_PARAMS)
     parameters = network(key_network, work.width)
@@ -151,7 +151,7 @@ def first_state(key: jax.Array, work: Work, n_envs: int) -> State:
 
 
 def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
-    """Return some iterations in one compiled call; `variant` is the generator of random numbers."""
+    """Return some iterations in one compiled call; `variant` is the random number generator."""
     jax.config.update("jax_default_prng_impl", variant)
     # A call of its own costs some tens of microseconds: nothing for many environments.
     together = max(1, 4_000 // n_envs)

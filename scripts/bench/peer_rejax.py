@@ -1,4 +1,4 @@
-"""rejax's PPO on gymnax; A2C's work is PPO with one epoch of one minibatch."""
+"""rejax's PPO on gymnax. PPO with one epoch of one minibatch stands in for A2C."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rejax import PPO
 
 
 class OneDone(type(gymnax.make("CartPole-v1")[0])):  # type: ignore[misc]
-    """gymnax's CartPole with the five results of a step that rejax knows, not the six of newer versions of gymnax."""
+    """gymnax's CartPole with the five results of a step that rejax expects; newer versions of gymnax return six."""
 
     def step(self, key: Any, state: Any, action: Any, params: Any = None) -> tuple[Any, ...]:
         obs, state, reward, terminated, truncated, info = super().step(key, state, action, params)
@@ -19,7 +19,7 @@ class OneDone(type(gymnax.make("CartPole-v1")[0])):  # type: ignore[misc]
 
 
 def make(n_envs: int, horizon: int, width: int, epochs: int, minibatches: int, learning_rate: float = LEARNING_RATE) -> Any:
-    """Return rejax's PPO with tanh units and the coefficients of all peers, nothing normalised but advantages."""
+    """Return rejax's PPO with tanh units and the coefficients of all peers; only advantages are normalised."""
     return PPO.create(
         env=OneDone(),
         agent_kwargs={"activation": "tanh", "hidden_layer_sizes": (width, width)},
@@ -41,7 +41,7 @@ def make(n_envs: int, horizon: int, width: int, epochs: int, minibatches: int, l
 
 
 def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
-    """Return some of rejax's iterations in one compiled call; `variant` is the generator of random numbers."""
+    """Return several rejax iterations in one compiled call; `variant` is the random number generator."""
     jax.config.update("jax_default_prng_impl", variant)
     agent = make(n_envs, HORIZON, work.width, work.epochs, work.minibatches)
     # A call of its own costs some tens of microseconds: nothing for many environments.

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's A2C and PPO on vectorised environments: its own DummyVecEnv would step them one by one in Python."""
+"""Stable-Baselines3's A2C and PPO on vectorised environments, because its own DummyVecEnv steps them one by one in Python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 
 class Environments(VecEnv):
-    """A `Vector` as Stable-Baselines3 takes it."""
+    """Adapts a `Vector` to Stable-Baselines3."""
 
     def __init__(self, vector: Vector) -> None:
         bound = np.full(FEATURES, np.inf, np.float32)

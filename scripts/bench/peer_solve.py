@@ -1,4 +1,4 @@
-"""From command to solved: rejax (this file is the command, `peer_solve.py CACHE`) and warprun, and how they are timed."""
+"""Time rejax (command `peer_solve.py CACHE`) and warprun from command to solved."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 from peer_work import EPISODES, HORIZON, SOLVED_AT, TIME_LIMIT
 
 N_ENVS, TOGETHER, MOST = 1_000, 10, 400
-"""Environments, iterations between two evaluations, evaluations."""
+"""Environments, iterations between two evaluations, and the largest number of evaluations."""
 MINIBATCHES, LEARNING_RATE = 16, 3e-3
-"""In one epoch: settings with which rejax solves CartPole; others were not searched for."""
+"""Settings with which rejax solves CartPole in one epoch per rollout; no others were tried."""
 
 
 def rejax_command(scratch: str) -> list[str]:
@@ -30,7 +30,7 @@ def warprun_command(scratch: str) -> list[str]:
 
 
 def solve_rounds(commands: dict[str, list[str]], rounds: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Return a row for each command: wall and CPU seconds of `rounds` runs in turn, after one that fills the caches."""
+    """Return a row per command: wall and CPU seconds of `rounds` alternating runs, after one that fills the caches."""
     rows: dict[str, dict[str, Any]] = {name: {"name": name, "wall": [], "cpu": []} for name in commands}
     for n in range(rounds + 1):
         for name, command in commands.items():

@@ -1,4 +1,4 @@
-"""The table of `peers.py`."""
+"""Write the table of `peers.py`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from peer_work import EPISODES, HORIZON, SOLVED_AT, WORKS
 
 
 def markdown(found: dict[str, Any]) -> str:
-    """Return what was measured as Markdown."""
+    """Return the measurements as Markdown."""
     lines = [
         f"Measured {found['date']} on {found['machine']}; load {found['load'][0]:.1f} at the start, {found['load'][1]:.1f} at the end; "
         f"medians of {found['rounds']} interleaved rounds. Versions: " + ", ".join(f"{k} {v}" for k, v in found["versions"].items()) + ".",
         "",
-        f"CartPole, horizon {HORIZON}, float32, tanh; nothing normalised but advantages. M steps/s of wall time, and M steps for each "
+        f"CartPole, horizon {HORIZON}, float32, tanh; only advantages are normalised. M steps/s of wall time, and M steps for each "
         "second of CPU time; ratios are warprun's median over the peer's, at the same number of trunks.",
         "",
     ]

@@ -1,4 +1,4 @@
-"""A policy, A2C and PPO in torch on gymnasium's vector environment or EnvPool: one trunk, whole batches, compiled where torch can."""
+"""A policy, A2C and PPO in torch on gymnasium's vector environment or EnvPool: one trunk, whole batches."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Store:
 
 
 def advantages(store: Store, last: torch.Tensor) -> torch.Tensor:
-    """Return generalised advantages [T, N]; a time limit counts as an end."""
+    """Return generalised advantages [T, N]; a time limit counts as a termination."""
     found, advantage, following = torch.empty_like(store.value), torch.zeros_like(last), last
     for t in reversed(range(HORIZON)):
         going_on = store.going_on[t]

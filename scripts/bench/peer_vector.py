@@ -1,4 +1,4 @@
-"""CartPole of gymnasium's vector environment (numpy) and of EnvPool (C++ threads) behind one step, for torch and Stable-Baselines3."""
+"""CartPole of gymnasium's vector environment (numpy) and of EnvPool (C++ threads) behind one interface, for torch and Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peer_work import TIME_LIMIT
 
 
 class Vector:
-    """`n_envs` CartPoles; both libraries begin a new episode in the step after the one that ended the last."""
+    """`n_envs` CartPoles. Both libraries begin a new episode in the step after the end of the last one."""
 
     def __init__(self, library: str, n_envs: int, threads: int) -> None:
         self.n_envs = n_envs

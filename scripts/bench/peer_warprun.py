@@ -1,4 +1,4 @@
-"""warprun itself: engine and agent as a run makes them, without records and evaluations; and the rate of its matrix product."""
+"""warprun itself: the simulator and agent of a run, without records and evaluations; and the rate of its matrix product."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from warprun.kernels import compile as kernels
 from warprun.kernels.peak import REPEATS, SIZE, SOURCE
 from warprun.kernels.simd import COLUMNS, multiply
 from warprun.kernels.threads import threads as threads_of_process
-from warprun.runtime.build import fuse, make_agent, make_engine
-from warprun.simulation.device import choose
+from warprun.runtime.build import make_agent, make_simulator, set_up
 
 
 def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
@@ -38,11 +37,10 @@ def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterat
         ]
         + ([f"agent.epochs={work.epochs}", f"agent.minibatches={work.minibatches}"] if work.learner == "ppo" else [])
     )
-    device = choose(config.device)
-    agent = make_agent(config, device)
-    engine = make_engine(config, device, n_envs, HORIZON, config.seed)
-    path = fuse(config, engine, agent)
-    engine.compile()
+    setup = set_up(config)
+    agent = make_agent(setup)
+    engine = make_simulator(setup, n_envs, HORIZON, config.seed, agent)
+    engine.prepare()
 
     def rollout() -> int:
         engine.collect(agent.act)
@@ -52,11 +50,11 @@ def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterat
         agent.update(engine.collect(agent.act), 0.0)
         return n_envs * HORIZON
 
-    return (rollout if work.learner == "none" else train), f"{path}, {threads} threads"
+    return (rollout if work.learner == "none" else train), f"{setup.plan}, {threads} threads"
 
 
 def _product(threads: int) -> Iterate:
-    """Return an iteration whose "steps" are multiply-adds: products of a layer, in the first cache, on all threads."""
+    """Return an iteration whose "steps" are multiply-adds: products of one layer in the first-level cache, on all threads."""
     module = kernels.load_module("peak", SOURCE, {"multiply": multiply, "FLAGS": kernels.FLAGS})
     w, bias = np.zeros(SIZE * SIZE, np.float32), np.zeros(SIZE, np.float32)
     blocks = [np.zeros((2, SIZE * COLUMNS), np.float32) for _ in range(threads)]

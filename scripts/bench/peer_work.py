@@ -1,4 +1,4 @@
-"""The work that every peer does, and how many floating-point operations it takes."""
+"""Define the work of every peer and its number of floating-point operations."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 FEATURES, ACTIONS, TIME_LIMIT = 4, 2, 500
-"""Of CartPole-v1."""
+"""Sizes of CartPole-v1."""
 HORIZON = 16
 """Steps of every environment in a rollout."""
 GAMMA, LAMBDA, VALUE_COEF, ENTROPY_COEF, MAX_NORM, CLIP = 0.99, 0.95, 0.5, 0.01, 0.5, 0.2
 LEARNING_RATE = 1e-3
 SOLVED_AT, EPISODES = 475.0, 128
-"""Greedy mean return at which CartPole-v1 counts as solved, and the episodes that it is the mean of."""
+"""Greedy mean return at which CartPole-v1 counts as solved, and its number of episodes."""
 
 Iterate = Callable[[], int]
-"""Does a piece of the work and returns how many environment steps it had; nothing is under way when it returns."""
+"""Does one piece of the work, waits for it, and returns its number of environment steps."""
 
 
 class Work(NamedTuple):
-    """A rollout of HORIZON steps, and what is learnt from it."""
+    """A rollout of HORIZON steps and its update."""
 
     label: str
     learner: str
@@ -30,7 +30,7 @@ class Work(NamedTuple):
     minibatches: int
 
     def flop_per_step(self) -> float:
-        """Return the operations of the matrix products alone, for a trunk that policy and value share; a multiply-add is two."""
+        """Return the operations of the matrix products for a shared trunk; a multiply-add counts as two."""
         hidden = 2.0 * self.width * self.width
         heads = 2.0 * self.width * (ACTIONS + 1)
         forward = 2.0 * FEATURES * self.width + hidden + heads

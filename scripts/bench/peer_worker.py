@@ -1,4 +1,4 @@
-"""One peer in a process of its own: `peer_worker.py MODULE THREADS`, told what to do by lines of JSON on stdin, and answering on stdout."""
+"""Run one peer in its own process: `peer_worker.py MODULE THREADS` reads lines of JSON from stdin and answers on stdout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peer_work import WORKS
 def main() -> None:
     """Answer {"work", "variant", "n_envs"} with the settings, {"seconds"} with steps and time, until stdin ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever libraries print is no answer
+    os.dup2(2, 1)  # output of libraries must not mix with answers
     module, threads = importlib.import_module(sys.argv[1]), int(sys.argv[2])
     iterate = None
     for line in sys.stdin:
@@ -27,7 +27,7 @@ def main() -> None:
             gc.collect()
             start = time.perf_counter()
             iterate, settings = module.prepare(WORKS[asked["work"]], asked["variant"], asked["n_envs"], threads)
-            # Twice: what is compiled at first use, and what is allocated at second.
+            # Twice: the first call compiles, the second allocates.
             iterate()
             iterate()
             answer = {"settings": settings, "prepared_s": time.perf_counter() - start}

@@ -1,8 +1,8 @@
 """Measure warprun against other packages at the same work, interleaved: `python scripts/bench/peers.py --help`.
 
-Every peer is a process of its own that stays for the whole run. For each work all peers are prepared (compiled and warm), then
-measured in turn, round after round; what counts are ratios of medians, and beside wall time the CPU time of the process and its
-children, because other work on the machine takes wall time from everybody, but not evenly. Linux only: CPU times are from /proc.
+Every peer is one process for the whole run. For each work all peers are prepared (compiled and warm), then measured in turn, round after
+round. Results are ratios of medians, in wall time and in CPU time of the process and its children, because other work on the machine does
+not slow all processes evenly. Linux only: CPU times are from /proc.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ EVERYTHING = tuple(WORKS)
 
 
 class Peer(NamedTuple):
-    """One line of the table for each work that it does."""
+    """One row of the table per work of the peer."""
 
     name: str
     module: str
     variant: str
-    """What the module's `prepare` makes of it: trunks, generator of random numbers, library of the environments."""
+    """Passed to `prepare` of the module: trunks, random number generator, or library of the environments."""
     trunk: str
-    """shared or separate for policy and value: it is compared with warprun's of the same kind, which is the same arithmetic."""
+    """shared or separate trunk of policy and value; compared with warprun with the same kind of trunk."""
     n_envs: int
     threads: int
     needs: tuple[str, ...]
-    """Modules that have to be installed."""
+    """Required modules."""
     works: tuple[str, ...]
 
 
@@ -70,7 +70,7 @@ PEERS = (
 
 
 class Worker:
-    """A peer's process."""
+    """The process of a peer."""
 
     def __init__(self, peer: Peer) -> None:
         # Without it torch's threads spin while others could compute, torch's own in the next process among them.
@@ -90,7 +90,7 @@ class Worker:
         return json.loads(answer) | {"cpu_s": cpu_seconds(self.process.pid) - before}
 
     def close(self) -> None:
-        """Let the process end."""
+        """End the process."""
         assert self.process.stdin
         self.process.stdin.close()
         self.process.wait()
@@ -112,7 +112,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def missing(peer: Peer) -> list[str]:
-    """Return the modules that `peer` needs and that are not installed."""
+    """Return the required modules of `peer` that are not installed."""
     return [name for name in peer.needs if importlib.util.find_spec(name) is None]
 
 
@@ -157,7 +157,7 @@ def compare(rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Measure, and write a table and JSON."""
-    parser = argparse.ArgumentParser(description="Throughput of warprun and of its peers at the same work; see docs/performance.md.")
+    parser = argparse.ArgumentParser(description="Throughput of warprun and of other packages; see docs/benchmarks/throughput.md.")
     parser.add_argument("--rounds", type=int, default=3, help="times that each is measured (default 3)")
     parser.add_argument("--seconds", type=float, default=1.5, help="for how long at least (default 1.5)")
     parser.add_argument("--works", nargs="+", default=[*WORKS, "solve"], choices=[*WORKS, "solve"], help="what is measured")
@@ -209,7 +209,7 @@ def main() -> None:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what is measured, as far as it is installed."""
+    """Return the versions of what is measured, as far as installed."""
     found = {"python": sys.version.split()[0]}
     for name in PACKAGES:
         try:

@@ -9,7 +9,7 @@ from tests.learning.helpers import Golden, close
 from warprun.algorithms.a2c import A2CLoss, a2c_loss
 from warprun.algorithms.ppo import PPOLoss, ppo_loss
 from warprun.environment import Discrete
-from warprun.learning.distributions import evaluate, log_prob
+from warprun.learning.distributions import evaluate
 from warprun.learning.returns import mean_and_variance, normalize_advantage
 
 PRECISIONS = [(torch.float64, 1e-10, 1e-8), (torch.float32, 1e-5, 1e-5)]
@@ -30,7 +30,7 @@ def test_a2c(golden: Golden, dtype: torch.dtype, tolerance: float, gradient_tole
 
 def ppo(g: dict[str, torch.Tensor], dtype: torch.dtype, logits: torch.Tensor, value: torch.Tensor, plain: bool = False) -> PPOLoss:
     space, action = Discrete(4), g["action"][:, None]
-    old_log_prob = log_prob(space, g["old_logits"].to(dtype), None, action)
+    old_log_prob = evaluate(space, g["old_logits"].to(dtype), None, action)[0]
     pair = evaluate(space, logits, None, action)
     advantage = g["advantage"].to(dtype)
     return ppo_loss(

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.learning.helpers import CPU, Golden, close
-from warprun.algorithms.deterministic import critic_loss, critic_target, smoothed
 from warprun.algorithms.dqn import dqn_loss, dqn_target
-from warprun.learning.critics import Actor, ChoiceValues, Critics, DuelingValues, Trained
+from warprun.algorithms.td3 import critic_loss, critic_target, smoothed
+from warprun.learning.critics import Actor, Critics, DuelingQNetwork, QNetwork, Trained
 from warprun.learning.optimizers import OptimizerConfig
 from warprun.learning.settings import LayersConfig
 
@@ -31,12 +31,12 @@ def test_dqn(golden: Golden) -> None:
     close(dqn_loss(q, single, g["is_weight"]), g["weighted_huber_loss"])
 
 
-def golden_networks(g: dict[str, torch.Tensor]) -> tuple[Trained, Trained]:
+def golden_networks(g: dict[str, torch.Tensor]) -> tuple[Trained[Actor], Trained[Critics]]:
     """Return an actor and twin critics with the golden parameters, targets included."""
     config = LayersConfig([len(g["net_actor_0"])])
     features, components = g["state"].shape[1], g["action"].shape[1]
-    actor = Trained(Actor(features, components, config).double(), OptimizerConfig(), CPU)
-    critics = Trained(Critics(features, components, config, 2).double(), OptimizerConfig(), CPU)
+    actor = Trained(Actor(features, components, config).double(), OptimizerConfig(), 1e-3, CPU)
+    critics = Trained(Critics(features, components, config, 2).double(), OptimizerConfig(), 1e-3, CPU)
 
     def put(module: torch.nn.Module, name: str) -> None:
         for n, parameter in enumerate(module.parameters()):
@@ -45,8 +45,8 @@ def golden_networks(g: dict[str, torch.Tensor]) -> tuple[Trained, Trained]:
     put(actor.network, "actor")
     put(actor.target, "actor_t")
     for k in (0, 1):
-        put(critics.network.each[k], f"q{k + 1}")  # type: ignore[index, union-attr]
-        put(critics.target.each[k], f"q{k + 1}_t")  # type: ignore[index, union-attr]
+        put(critics.network.each[k], f"q{k + 1}")
+        put(critics.target.each[k], f"q{k + 1}_t")
     return actor, critics
 
 
@@ -67,9 +67,9 @@ def test_td3(golden: Golden) -> None:
     close(values[0], g["q1"])
     close(values[1], g["q2"])
     close(critic_loss(values, target, torch.ones_like(target)), g["critic_loss"])
-    close(-critics.network.first(g["state"], limit * actor.network(g["state"])).mean(), g["actor_loss"])  # type: ignore[operator]
-    critics.follow(float(g["tau"]))
-    polyak = next(iter(critics.target.each[0].parameters()))  # type: ignore[index, union-attr]
+    close(-critics.network.first(g["state"], limit * actor.network(g["state"])).mean(), g["actor_loss"])
+    critics.update_target(float(g["tau"]))
+    polyak = next(iter(critics.target.each[0].parameters()))
     close(polyak, g["polyak_q1_0"])
 
 
@@ -86,7 +86,7 @@ def test_ddpg(golden: Golden) -> None:
 
 def test_dueling_values_are_those_of_the_definition() -> None:
     torch.manual_seed(0)
-    network = DuelingValues(3, 4, LayersConfig([8, 5])).double()
+    network = DuelingQNetwork(3, 4, LayersConfig([8, 5])).double()
     obs = torch.randn(6, 3, dtype=torch.float64)
     values, hidden = network(obs), network.trunk(obs).relu()
     close(values.mean(-1), network.value(hidden).squeeze(-1))
@@ -97,9 +97,9 @@ def test_dueling_values_are_those_of_the_definition() -> None:
 
 @pytest.mark.parametrize("tau", [0.005, 1.0])
 def test_targets_follow(tau: float) -> None:
-    trained = Trained(ChoiceValues(2, 3, LayersConfig([4])), OptimizerConfig(), CPU)
+    trained = Trained(QNetwork(2, 3, LayersConfig([4])), OptimizerConfig(), 1e-3, CPU)
     trained.parameters.normal_()
     before = trained.target_parameters.clone()
-    trained.follow(tau)
+    trained.update_target(tau)
     close(trained.target_parameters, tau * trained.parameters + (1 - tau) * before, 1e-6)
-    assert trained.target.layers[0].weight.data_ptr() == trained.target_parameters.data_ptr()  # type: ignore[index, union-attr]
+    assert trained.target.layers[0].weight.data_ptr() == trained.target_parameters.data_ptr()

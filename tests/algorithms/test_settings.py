@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from warprun.algorithms import AGENTS, CONFIGS, agent_class, agent_names, config_class
+from warprun.algorithms import AGENTS, agent_class, agent_names, config_class
+from warprun.algorithms.a2c import A2CConfig
+from warprun.algorithms.ppo import PPOConfig
 from warprun.errors import UserError
 from warprun.learning.setting_checks import check, check_groups
-from warprun.learning.settings import A2CConfig, NetworkConfig, OptimizerConfig, PPOConfig, group_config
+from warprun.learning.settings import NetworkConfig, OptimizerConfig, group_config
 
 WRONG = [
     (PPOConfig(gamma=1.5), "agent.gamma=1.5"),
@@ -49,15 +51,15 @@ WRONG = [
 @pytest.mark.parametrize(("config", "says"), WRONG, ids=[says for _, says in WRONG])
 def test_what_cannot_work_is_told_in_one_line(config: Any, says: str) -> None:
     with pytest.raises(UserError) as failure:
-        check(config)
+        check(config, agent_class(config.name).check_settings)
     assert str(failure.value).startswith(says)
     assert "\n" not in str(failure.value)
 
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_defaults_pass_and_are_structured(name: str) -> None:
-    config = CONFIGS[name]()
-    check(config)
+    config = config_class(name)()
+    check(config, agent_class(name).check_settings)
     assert config.name == name
     assert OmegaConf.to_object(OmegaConf.structured(config)) == config
 

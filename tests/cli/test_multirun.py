@@ -71,7 +71,7 @@ def test_an_interrupt_ends_the_sweep_and_keeps_its_table(trainer, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("n_envs=100,1e12", "n_envs=1000000000000: n_envs=1000000000000 would take"),
+        ("n_envs=100,1e12", "n_envs=1000000000000: n_envs=1000000000000 needs at least"),
         ("seed=0,1 env.params.lenght=1", "seed=0 env.params.lenght=1: env.params.lenght: cartpole has no parameter"),
         ("agent=ppo,pppo", "unknown agent 'pppo'; did you mean 'ppo'?"),
         ("seed=1,2 n_env=3", "unknown key 'n_env'; did you mean 'n_envs'?"),

@@ -169,7 +169,7 @@ def test_a_large_table_that_changed_is_told(lab):
     env = keep(lab / "run", file="big.npy") if np.save("big.npy", np.ones(300_000)) is None else None
     assert env
     np.save("big.npy", np.zeros(300_000))
-    assert differences(env) == ["table 'rain' has changed since the run; the run keeps no copy of it, so that of today is used"]
+    assert differences(env) == ["table 'rain' has changed since the run; the run keeps no copy of it, so the current table is used"]
 
 
 def test_other_options_make_other_tables(lab):
@@ -188,14 +188,14 @@ def test_a_copy_that_was_changed_is_refused(lab, name):
     else:
         with np.load(path) as arrays:
             np.savez(path, **{key: arrays[key] + 1 for key in arrays.files})
-    with pytest.raises(UserError, match=f"{name} is not what the run kept"):
+    with pytest.raises(UserError, match=f"{name} was altered after the run"):
         first_reward(env)
 
 
 def test_a_file_that_changes_while_the_run_is_set_up_is_refused(lab):
     environment, _ = import_environment("./glider.py")
     (lab / "units.py").write_text("SCALE = 2.0\n")
-    with pytest.raises(UserError, match=r"\./glider.py has changed while the run was set up"):
+    with pytest.raises(UserError, match=r"\./glider.py has changed during the set-up of the run"):
         kept.keep(lab, "./glider.py", {}, None, environment, None)
 
 

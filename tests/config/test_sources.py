@@ -229,7 +229,7 @@ def test_compiled_kernels_are_found_whatever_the_folder(workplace):
         "import sys; from warprun.simulation import kernel_engine as engine, device\n"
         "from warprun.config.registry import import_environment as load\n"
         "made = load(sys.argv[1])[0]; said = []\n"
-        "engine.Engine(made, 'moved', device=device.Device('cpu', 'a test'), n_envs=2, horizon=2, seed=0, threads=1,\n"
+        "engine.KernelEngine(made, 'moved', device=device.Device('cpu', 'a test'), n_envs=2, horizon=2, seed=0, threads=1,\n"
         "    params=made.params(), announce=said.append).reset()\n"
         "print(len(said))"
     )

@@ -1,8 +1,8 @@
-"""An environment that computes a table of integer expressions in every step, over whatever integers an environment can be given.
+"""An environment that computes a table of integer expressions in every step, with all kinds of integers that an environment can use.
 
     python -m tests.environments.arithmetic DEVICE FILE.npz
 
-writes what DEVICE makes of them, for the simulator and plain Python need processes of their own.
+writes the results of DEVICE. The simulator and plain Python need their own processes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.simulation.rollouts import make
 from warprun.environment import Box, Discrete, Environment, Group, Phase, float32, int32
 from warprun.random import bits, randint  # noqa: F401  for the expressions
 from warprun.simulation.device import choose
-from warprun.simulation.kernel_engine import Engine
+from warprun.simulation.kernel_engine import KernelEngine
 
 # `h` is an integer field with all 32 bits in use, `n` a small one, `a` the action, `k` a parameter, `v` an element of a table,
 # `w` one of an array field, `o` one of another group's field, `r` a draw and `t`, `i` the step and the actor.
@@ -140,7 +140,7 @@ def record(device: str, steps: int = 12) -> dict[str, np.ndarray]:
     return {name: np.stack([state[name] for state in states]) for name in states[0]} | {"action": np.stack(actions)}
 
 
-def integers(engine: Engine) -> dict[str, np.ndarray]:
+def integers(engine: KernelEngine) -> dict[str, np.ndarray]:
     """Return a copy of every field of the state, [N, A]."""
     fields = engine.state_of("actors") | {"o": engine.state_of("others")["o"]}
     return {name: value.numpy().copy() for name, value in fields.items()}

@@ -1,4 +1,4 @@
-"""Counts its steps, earns 1 more with each, terminates when told to: what happens at the end of an episode can be worked out by hand."""
+"""Count steps; the reward grows by 1 per step and action 1 terminates. The end of an episode can be computed by hand."""
 
 from typing import NamedTuple
 

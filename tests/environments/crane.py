@@ -1,4 +1,4 @@
-"""Two winches and a switch for each of three cranes that share a rail: Box actions with mixed bounds, no parameters, no time limit."""
+"""Three cranes on one rail: Box actions with mixed bounds, no parameters, no time limit."""
 
 from typing import NamedTuple
 

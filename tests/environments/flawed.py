@@ -1,4 +1,4 @@
-"""Goes wrong once, as its parameters say: in one environment, after one step, in one group; before and after that all is well."""
+"""Give one invalid number, at the environment, step, group and actor that the parameters choose."""
 
 from typing import NamedTuple
 
@@ -13,16 +13,16 @@ NAN, INF = float32(np.nan), float32(np.inf)
 
 class State(NamedTuple):
     x: float32
-    flaw: int32  # what is wrong with it now
+    flaw: int32  # kind of fault in this step
 
 
 class Params(NamedTuple):
     flaw: int = 0
     environment: int = 0
-    step: int = 0  # steps that the environment will have taken
+    step: int = 0  # the faulty step, counted from 1
     group: int = 0
     actor: int = 0
-    again: bool = False  # every so many steps
+    again: bool = False  # repeat the fault every `step` steps
 
 
 def flaw_of(rng, p, group, i):

@@ -1,6 +1,6 @@
-"""Five producers sell under the rules of one regulator: two groups that meet in four phases, with everything the contract offers.
+"""Five producers and one regulator: two groups in four phases that use every feature of the environment contract.
 
-The numbers mean nothing; every argument that an environment function can ask for is asked for somewhere.
+The numbers have no meaning. Every argument that an environment function can have is used somewhere.
 """
 
 from typing import Annotated, NamedTuple

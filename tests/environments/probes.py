@@ -1,4 +1,4 @@
-"""Tiny environments whose values are known exactly; each adds one thing that can be wrong. The numbers are those of the golden README.
+"""Probe environments whose values are known exactly. Each adds one thing that an agent can get wrong.
 
 Source: Andy Jones, "Debugging reinforcement learning systems without the agonizing pain", 2021.
 """
@@ -23,7 +23,7 @@ class Units(NamedTuple):
 
 
 class Coin(NamedTuple):
-    tails: int32  # what this player shows
+    tails: int32  # the side that this player shows
     reward: float32
 
 
@@ -125,9 +125,10 @@ PROBES = {
 BANDIT = single_agent(state=Count, observation=Box(1), action=Discrete(3), reset=begin, step=pull, observe=see_nothing, params=Units)
 """Three arms: the rewards are offset, offset + scale and offset + 2 scale."""
 SIGN_IN_UNITS = single_agent(state=Sign, observation=Box(1), action=TWO, reset=flip, step=want_sign, observe=see_in_units, params=Units)
-"""Probe 5 with the sign told in other units: offset - scale or offset + scale."""
+"""Probe 5 with the sign observed in other units: offset - scale or offset + scale."""
 MATCHING_PENNIES = Environment(
     groups=tuple(Group(name, 1, Coin, Box(1), TWO, show_nothing, see_nothing) for name in ("odd", "even")),
     phases=(Phase("odd", show), Phase("even", show_and_win_where_equal), Phase("odd", win_where_different)),
 )
-"""Both show a side at once; even wins 1 from odd where they are equal. In the only equilibrium each shows a side with probability 1/2."""
+"""Both players choose a side at the same time; even wins 1 from odd if the sides are equal. In the only equilibrium each side has
+probability 1/2."""

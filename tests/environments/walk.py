@@ -1,7 +1,7 @@
-"""Episodes whose returns are known as a distribution: a reward drawn from the standard normal distribution in each of four steps.
+"""Episodes whose returns have a known distribution: the reward of each of four steps is a standard normal number.
 
-With `endless` there is no time limit, and every step pays 1 for ever to actors whose ticket is above one half; the others' episodes end
-after the second step.
+With `endless` there is no time limit and every step has reward 1. Episodes with a ticket up to one half end after the second step; the
+others never end.
 """
 
 from typing import NamedTuple

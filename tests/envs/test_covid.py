@@ -14,7 +14,7 @@ from warprun.environment import Environment
 from warprun.envs.covid import environment
 from warprun.envs.covid.data import load
 from warprun.envs.covid.tables import real_subsidy
-from warprun.simulation.kernel_engine import Engine
+from warprun.simulation.kernel_engine import KernelEngine
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "covid_trace.npz")
 EPISODES = ("mid", "random_masked")
@@ -37,9 +37,9 @@ def data(covid_data):
     return load()
 
 
-def make(chosen: Environment, n_envs: int, **params: float) -> Engine:
+def make(chosen: Environment, n_envs: int, **params: float) -> KernelEngine:
     """Return an engine, reset, whose episodes stay where they end."""
-    engine = Engine(
+    engine = KernelEngine(
         chosen,
         "covid",
         device=CPU,
@@ -55,7 +55,7 @@ def make(chosen: Environment, n_envs: int, **params: float) -> Engine:
     return engine
 
 
-def play(engine: Engine, governors: np.ndarray, planner: np.ndarray) -> list[dict[str, np.ndarray]]:
+def play(engine: KernelEngine, governors: np.ndarray, planner: np.ndarray) -> list[dict[str, np.ndarray]]:
     """Play actions [T, N, 51] and [T, N]; return what there is before every step and after the last."""
     days = [look(engine, 0)]
     for chosen, paid in zip(governors, planner, strict=True):
@@ -68,7 +68,7 @@ def play(engine: Engine, governors: np.ndarray, planner: np.ndarray) -> list[dic
     return days
 
 
-def look(engine: Engine, row: int) -> dict[str, np.ndarray]:
+def look(engine: KernelEngine, row: int) -> dict[str, np.ndarray]:
     groups = engine.trajectory.groups
     seen = {f"obs_{name}": group.obs[row].numpy().copy() for name, group in groups.items()}
     seen |= {f"mask_{name}": group.mask[row].numpy().copy() for name, group in groups.items() if group.mask is not None}

@@ -1,9 +1,9 @@
 """CUDA graphs without a GPU: a record of torch's operations and of the launches of kernels, which is run again with the same numbers.
 
-    NUMBA_ENABLE_CUDASIM=1 python -m tests.engine.graphs FILE.npz
+    NUMBA_ENABLE_CUDASIM=1 python -m tests.kernels.graphs FILE.npz
 
-trains agents in the CUDA simulator, launch by launch and by such graphs, and writes what comes of it. The code for GPUs runs here on the
-CPU: replay by torch's operations, and numbers of the host in tensors.
+trains agents in the CUDA simulator, launch by launch and by such graphs, and writes their state. The code for GPUs runs here on the CPU:
+replay by torch's operations.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from tests.agents import build
 from tests.simulation import rollouts
-from warprun.algorithms import agent_class
 from warprun.kernels import graph
-from warprun.learning import host_number
 from warprun.learning.replay import replay as replay_memory
 from warprun.learning.replay.torch_operations import TorchOperations
 from warprun.learning.settings import LayersConfig, NetworkConfig, ReplayConfig
@@ -29,13 +28,21 @@ from warprun.simulation.device import Device
 
 SIMULATOR = Device("cudasim", "a test")
 ITERATIONS = 12
+N_ENVS = 4
 ON_POLICY = {"horizon": 3, "network": NetworkConfig(hidden=[8]), "learning_rate_end": 1e-4}
-OFF_POLICY = {"horizon": 2, "network": LayersConfig([8]), "warmup": 8, "batch_size": 8, "gradient_steps": 0.5, "learning_rate_end": 1e-4}
+OFF_POLICY = {
+    "horizon": 2,
+    "network": LayersConfig([8]),
+    "learning_starts": 8,
+    "batch_size": 8,
+    "utd_ratio": 0.5,
+    "learning_rate_end": 1e-4,
+}
 CASES: dict[str, tuple[str, str, bool, dict[str, Any]]] = {
     "a2c fused": ("cartpole", "a2c", True, ON_POLICY | {"entropy_coef_end": 0.0}),
     "a2c": ("pendulum", "a2c", False, ON_POLICY),
     "ppo": ("cartpole", "ppo", True, ON_POLICY | {"epochs": 2, "minibatches": 2, "target_kl": 0.01}),
-    "dqn": ("cartpole", "dqn", False, OFF_POLICY | {"target_every": 3, "replay": ReplayConfig(50), "normalize_obs": True}),
+    "dqn": ("cartpole", "dqn", False, OFF_POLICY | {"target_update_interval": 3, "replay": ReplayConfig(50), "normalize_obs": True}),
     "td3": ("pendulum", "td3", False, OFF_POLICY | {"n_step": 3, "replay": ReplayConfig(50, prioritized=True)}),
 }
 """Environment, agent, whether rollouts are fused, and settings."""
@@ -110,30 +117,20 @@ def train(case: str, captured: bool) -> dict[str, np.ndarray]:
     world, name, fused, settings = CASES[case]
     # Every rollout is cut, for whether there is anything to bootstrap from is asked on the CPU alone.
     environment = replace(rollouts.CASES[world], time_limit=settings["horizon"]).environment
-    cls = agent_class(name)
-    agent: Any = cls(cls.Config(**settings), environment.groups, SIMULATOR.torch, 1, 2)
+    agent = build(name, environment, device=SIMULATOR.torch, n_envs=4, seed=2, captured=captured, **settings)
     options = {"n_envs": 4, "horizon": settings["horizon"], "seed": 5, "exploration": agent.exploration}
-    engine = rollouts.make(environment, world, device=SIMULATOR, **options)
-    if fused:
-        assert engine.fuse({learner.name: learner.policy.fused() for learner in agent.learners})
+    networks = agent.networks() if fused else None
+    engine = rollouts.make(environment, world, device=SIMULATOR, networks=networks, captured=captured, **options)
     if captured:
         engine._kernels._module = Launches(engine._kernels._module)
-        engine.capture()
-        agent.capture(graph.Captured)
     for n in range(ITERATIONS):
         metrics = agent.update(engine.collect(agent.act), n / ITERATIONS)
-    found = agent.state() | engine.arrays | {f"metrics/{key}": value for key, value in metrics.items()}
+    found = agent.state() | engine.arrays.by_name() | {f"metrics/{key}": value for key, value in metrics.items()}
     return {f"{case}/{'captured' if captured else 'plain'}/{key}": tensor.detach().numpy().copy() for key, tensor in found.items()}
 
 
 def as_on_a_gpu() -> None:
     """Let the CPU take the code that is a GPU's."""
-
-    def in_a_tensor(self: host_number.HostNumber, first: float, device: torch.device) -> None:
-        self._on_device = True
-        self.value = torch.full((), first, dtype=torch.int64 if isinstance(first, int) else torch.float64)
-
-    host_number.HostNumber.__init__ = in_a_tensor  # type: ignore[method-assign]
     replay_memory.CpuOperations = TorchOperations  # type: ignore[misc, assignment]
     graph.record = record
     graph.run_aside = lambda work: work()

@@ -300,6 +300,36 @@ def test_the_order_of_parameters_is_in_the_key(tmp_path, monkeypatch) -> None:
     assert load_module("same", "", {"Params": Forward}).__file__ != load_module("same", "", {"Params": Backward}).__file__
 
 
+def compiler(noalias):
+    """Return a class of compilers that differ in what they promise."""
+
+    class Promising(kernels.Compiler):
+        def __init__(self, *given):
+            given[5].noalias = noalias
+            super().__init__(*given)
+
+    return Promising
+
+
+def test_what_a_compiler_does_is_in_the_key():
+    assert fingerprint({"FLAGS": kernels.KERNELS}) != fingerprint({"FLAGS": kernels.FLAGS})
+    assert fingerprint({"FLAGS": {"pipeline_class": compiler(True)}}) == fingerprint({"FLAGS": {"pipeline_class": compiler(True)}})
+    assert fingerprint({"FLAGS": {"pipeline_class": compiler(True)}}) != fingerprint({"FLAGS": {"pipeline_class": compiler(False)}})
+
+
+def test_comments_are_not_in_the_key(tmp_path, monkeypatch, capsys) -> None:
+    """They hold the lines of functions, which move without any change to what is compiled."""
+    monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
+    named = {"step": wider, "FLAGS": kernels.FLAGS}
+    first = load_module("moved", CPU.replace("    return step", "    # env.py:3 step\n    return step"), named)
+    sys.modules.pop(first.__name__)
+    moved = CPU.replace("    return step", "    # env.py:7 step\n    return step")
+    second = load_module("moved", moved, named)
+    assert first is not second and first.__file__ == second.__file__
+    assert Path(second.__file__).read_text() == moved
+    assert not capsys.readouterr().err
+
+
 class Law:
     """A value of which nothing is known."""
 

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,11 +13,12 @@ import torch
 
 from tests.kernels import graphs
 from tests.simulation.rollouts import ROOT
-from warprun.config.schema import Config, EngineConfig
+from warprun.config.compose import compose
+from warprun.config.schema import load_environment
 from warprun.errors import UserError
 from warprun.kernels import graph
 from warprun.kernels.graph import WARM_UP, Captured
-from warprun.runtime.build import capture
+from warprun.runtime.build import make_plan
 from warprun.simulation.device import Device
 
 
@@ -80,20 +80,20 @@ def test_numbers_of_the_host_are_those_of_the_capture(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("device", "wanted", "told", "works"),
+    ("device", "wanted", "told"),
     [
-        ("cuda", True, "; captured in CUDA graphs", 2),
-        ("cuda", False, "; not captured (engine.cuda_graph=false)", 0),
-        ("cpu", True, "", 0),
-        ("cudasim", True, "", 0),
+        ("cuda", True, "; captured in CUDA graphs"),
+        ("cuda", False, "; not captured (engine.cuda_graph=false)"),
+        ("cpu", True, ""),
+        ("cudasim", True, ""),
     ],
 )
-def test_the_setting_decides_on_cuda_and_the_run_says_so(device, wanted, told, works):
-    made = []
-    engine = SimpleNamespace(device=Device(device, "a test"), capture=lambda: made.append("engine"))
-    agent = SimpleNamespace(capture=lambda captured: made.append("agent"))
-    assert capture(Config(engine=EngineConfig(cuda_graph=wanted)), engine, agent) == told
-    assert len(made) == works
+def test_the_setting_decides_on_cuda_and_the_plan_says_so(device, wanted, told):
+    # Nothing is built, so no GPU is needed.
+    config = compose(["env=cartpole", "device=cpu", f"engine.cuda_graph={str(wanted).lower()}"])
+    plan = make_plan(config, load_environment(config.env)[0], Device(device, "a test"))
+    assert str(plan).partition(";")[1:] == told.partition(";")[1:]
+    assert plan.captured == (device == "cuda" and wanted)
 
 
 @pytest.mark.parametrize("ends_with_an_error", [False, True])

@@ -14,11 +14,13 @@ from numba import cuda, typeof
 
 from tests.simulation.rollouts import CASES
 from warprun.kernels import compile as kernels
-from warprun.kernels.mlp_cuda import BlockNetwork
+from warprun.kernels.mlp_cuda import BlockInference, BlockNetwork
 from warprun.simulation import memory as store
 from warprun.simulation import trajectory
+from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.program import write
-from warprun.simulation.kernel_engine import compiler_options, target_for, typed
+from warprun.simulation.codegen.targets import target_for
+from warprun.simulation.kernel_engine import compiler_options, typed
 
 SINGLE_KERNELS = ("reset", "sample", "greedy", "step")
 CAPABILITIES = ((7, 5), (8, 0), (9, 0))
@@ -46,25 +48,26 @@ def no_device_needed(monkeypatch):
 
 def program(case):
     """Return the kernel module of a case, the types of what its kernels take, and those of what `rollout` takes."""
-    environment, n_varied = CASES[case].environment, len(CASES[case].vary)
-    target = target_for(environment, "cuda")
-    explores = CASES[case].exploration is not None
-    written = write(environment, case, target, tuple(name for name, _ in CASES[case].vary), explores=explores)
+    environment, vary = CASES[case].environment, tuple(name for name, _ in CASES[case].vary)
+    plan = ArrayPlan(environment, target_for(environment, "cuda"), 2, 4, vary, CASES[case].exploration is not None)
+    written = write(plan, case)
     module = kernels.load_module(case, written.source, written.functions | compiler_options("cuda") | {"CACHE": False})
-    taken = trajectory.allocate(environment, 4, 2, torch.device("cpu"))
-    arrays = store.allocate(store.layout(environment, target, 2, n_varied, explores), torch.device("cpu")) | store.shared_names(taken)
-    values = {name: tensor.numpy() for name, tensor in arrays.items()}
-    values |= {f"{group.name}_exploration": np.zeros(3, np.float32) for group in environment.groups}
-    values |= {"row": 0, "now": np.uint32(0), "began": np.zeros(1, np.int64)}
-    values |= {"n_envs": 2, "seed_low": np.uint32(0), "seed_high": np.uint32(0)}
-    values |= {"p": typed(environment.params()), "vary_bounds": np.zeros((n_varied, 2), np.float32)}
-    if environment.tables:
-        values["tables"] = environment.tables(**environment.options)
-    signature = tuple(typeof(values[name]) for name in written.arguments)
-    row, rows = np.zeros(1, np.float32), np.zeros((1, 1), np.float32)
-    network = BlockNetwork(row, np.zeros((1, 7), np.int32), 4, 0, 1, 1, 0, True, row, row)
-    networks = [typeof(value) for _ in environment.groups for value in (network, rows, row)]
-    return module, signature, (typeof(1), typeof(True), *signature, *networks)
+    cpu = torch.device("cpu")
+    exploration = {group.name: torch.zeros(3) for group in environment.groups} if plan.explores else {}
+    scalars = {"n_envs": 2, "seed_low": np.uint32(0), "seed_high": np.uint32(0)}
+    scalars |= {"p": typed(environment.params())} if environment.params._fields else {}
+    scalars |= {"tables": environment.tables(**environment.options)} if environment.tables else {}
+    arrays, taken = store.allocate(plan, cpu, exploration), trajectory.allocate(environment, 4, 2, cpu)
+    values = store.kernel_values(arrays, taken, scalars)
+    types = tuple(typeof(getattr(module, name)(**{n: on_host(v) for n, v in given.items()})) for name, given in values.items())
+    row, rows = np.zeros(1, np.float32), np.zeros((1, 7), np.int32)
+    network = BlockInference(BlockNetwork(row, rows, 4, 0, 1, 1, 0, True, row, row), row)
+    now, inferences = typeof(np.uint32(0)), [typeof(network) for _ in environment.groups]
+    return module, (typeof(1), now, *types), (typeof(1), typeof(True), now, *types, *inferences)
+
+
+def on_host(value):
+    return value.numpy() if isinstance(value, torch.Tensor) else value
 
 
 def product_overhead(ptx):

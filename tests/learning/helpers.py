@@ -37,7 +37,7 @@ SPACES: dict[str, Space] = {"one": Discrete(3), "many": MultiDiscrete((2, 3)), "
 def rollout(env: Environment, horizon: int = 6, n_envs: int = 5, seed: int = 0) -> Trajectory:
     """Fill a trajectory with random numbers, episode ends of both kinds, and masks that forbid action 0 now and then."""
     random = torch.Generator().manual_seed(seed)
-    trajectory = allocate(env, horizon, n_envs, CPU)
+    trajectory = allocate(env.spec, horizon, n_envs, CPU)
     trajectory.terminated.copy_(torch.rand(horizon, n_envs, generator=random) < 0.2)
     trajectory.truncated[3] = ~trajectory.terminated[3]
     for group in trajectory.groups.values():

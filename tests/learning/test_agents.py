@@ -7,26 +7,27 @@ from typing import Any
 import pytest
 import torch
 
-from tests.learning.helpers import CPU, SPACES, close, environment, rollout
-from warprun.algorithms import agent_class
-from warprun.algorithms.a2c import A2C
+from tests.agents import build
+from tests.learning.helpers import SPACES, close, environment, rollout
+from warprun.algorithms.a2c import A2C, A2CConfig
 from warprun.algorithms.ppo import PPO
-from warprun.environment import Box, MultiDiscrete, Space
+from warprun.concurrency.single import SingleProcess
+from warprun.environment import Box, Environment, MultiDiscrete, Space
 from warprun.errors import UserError
-from warprun.learning.distributions import log_prob
-from warprun.learning.settings import A2CConfig, NetworkConfig, PPOConfig
+from warprun.learning.distributions import evaluate
+from warprun.learning.settings import NetworkConfig
 from warprun.learning.shuffle import permutation
 from warprun.learning.slices import ROWS
 from warprun.simulation.trajectory import Trajectory
+from warprun.state import restore
 
 NAMES = ("a2c", "ppo")
 EVERYTHING = {"normalize_obs": True, "normalize_reward": True, "entropy_coef_end": 0.0, "learning_rate_end": 0.0}
 
 
-def make(name: str, env: Any, threads: int = 1, **settings: Any) -> Any:
-    """Make an agent that normalises nothing unless told to: the numbers are those of the rollout."""
-    cls = agent_class(name)
-    return cls(cls.Config(**{"normalize_obs": False, "normalize_reward": False, **settings}), env.groups, CPU, threads, 3)
+def make(name: str, env: Environment, threads: int = 1, *, n_envs: int = 5, fused: bool = False, **settings: Any) -> Any:
+    """Return an agent that normalises nothing unless told to: the numbers are those of the rollout."""
+    return build(name, env, n_envs=n_envs, threads=threads, fused=fused, **{"normalize_obs": False, "normalize_reward": False, **settings})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -110,7 +111,7 @@ def test_threads_do_not_change_the_bits(name: str) -> None:
     n_envs = ROWS // 2 + 9
     states = []
     for threads in (1, 2):
-        agent, trajectory = make(name, env, threads, normalize_obs=True), rollout(env, 6, n_envs)
+        agent, trajectory = make(name, env, threads, n_envs=n_envs, normalize_obs=True), rollout(env, 6, n_envs)
         for progress in (0.0, 0.5):
             agent.act(trajectory, 1)
             agent.update(trajectory, progress)
@@ -126,7 +127,7 @@ def test_a_loaded_agent_goes_on_with_the_same_bits(name: str) -> None:
     first.update(trajectory, 0.1)
     saved = {key: tensor.clone() for key, tensor in first.state().items()}
     second = make(name, env, **EVERYTHING)
-    second.load(saved)
+    restore(second, saved)
     first.update(trajectory, 0.2)
     second.update(trajectory, 0.2)
     assert all(torch.equal(tensor, second.state()[key]) for key, tensor in first.state().items())
@@ -137,9 +138,9 @@ def test_a_checkpoint_of_another_agent_is_refused() -> None:
     env = environment(one=SPACES["one"])
     agent = make("a2c", env)
     with pytest.raises(UserError, match="other settings"):
-        agent.load(make("a2c", env, normalize_obs=True).state())
-    with pytest.raises(UserError, match="another agent"):
-        agent.load(make("a2c", environment(one=SPACES["many"])).state())
+        restore(agent, make("a2c", env, normalize_obs=True).state())
+    with pytest.raises(UserError, match="another object"):
+        restore(agent, make("a2c", environment(one=SPACES["many"])).state())
 
 
 @pytest.mark.parametrize("minibatches", [1, 4, 7])
@@ -178,7 +179,7 @@ def test_first_minibatch_has_ratio_one_also_with_normalised_observations() -> No
         for t in range(6):
             agent.act(trajectory, t)
             assert group.mask is not None
-            group.log_prob[t] = log_prob(SPACES["one"], group.policy_output, group.mask[t], group.action[t])
+            group.log_prob[t] = evaluate(SPACES["one"], group.policy_output, group.mask[t], group.action[t])[0]
         metrics = agent.update(trajectory, 0.0)
         assert metrics["loss/approx_kl"].abs() < (1e-6 if number else 1e-4)
         assert metrics["loss/clip_fraction"] == 0
@@ -212,11 +213,13 @@ def test_the_first_update_normalises_by_the_first_rollout(name: str, monkeypatch
     agent.update(trajectory, 0.0)
     close(shifts[0], obs[:-1].mean((0, 1, 2)), 1e-15)
     assert not agent.learners[0].policy.normalizer.clipped_share(obs)
-    other = make(name, env, normalize_obs=True)
-    other.load(agent.state())
-    assert other.normalizes
-    other.load(untrained)
-    assert not other.normalizes
+    for state, normalizes in ((agent.state(), True), (untrained, False)):
+        other = make(name, env, normalize_obs=True)
+        restore(other, {key: tensor.clone() for key, tensor in state.items()})
+        shift = other.learners[0].policy.normalizer.shift.clone()
+        monkeypatch.setattr(other, "learn_group", spy)
+        other.update(trajectory, 0.0)
+        assert torch.equal(shifts[-1], shift if normalizes else shifts[0])
 
 
 def test_diagnostics_of_several_groups() -> None:
@@ -290,9 +293,13 @@ def test_the_gradient_of_an_update_is_that_of_the_loss_written_out(name: str, sp
 
 def test_processes_average_the_gradient() -> None:
     env = environment(one=SPACES["one"])
-    agent = make("a2c", env)
+
+    class Zero(SingleProcess):
+        def mean_(self, tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.zero_()
+
+    agent = make("a2c", env, communicator=Zero())
     before = agent.learners[0].policy.parameters.clone()
-    agent.learners[0].average = torch.Tensor.zero_
     agent.update(rollout(env), 0.0)
     assert torch.equal(agent.learners[0].policy.parameters, before)
 
@@ -322,7 +329,7 @@ def test_the_same_seed_means_the_same_parameters() -> None:
     first = make("ppo", env).state()
     torch.manual_seed(2)
     assert all(torch.equal(tensor, first[key]) for key, tensor in make("ppo", env).state().items())
-    other = PPO(PPOConfig(), env.groups, CPU, 1, 4).state()
+    other = build("ppo", env, seed=4).state()
     assert not torch.equal(other["one/parameters"], first["one/parameters"])
 
 
@@ -338,7 +345,7 @@ def test_permutations_are_fair_and_repeatable() -> None:
 def test_a_policy_learns_which_action_pays(name: str) -> None:
     """A bandit, in place of an engine: action 1 pays when the first observation is positive, action 0 when it is not."""
     env = environment(one=SPACES["one"])
-    agent, trajectory = make(name, env), rollout(env, 4, 64)
+    agent, trajectory = make(name, env, n_envs=64), rollout(env, 4, 64)
     group, random = trajectory.groups["one"], torch.Generator().manual_seed(0)
     trajectory.terminated.fill_(True)
     trajectory.truncated.zero_()
@@ -350,7 +357,7 @@ def test_a_policy_learns_which_action_pays(name: str) -> None:
             agent.act(trajectory, t)
             action = torch.multinomial(group.policy_output.softmax(-1).view(-1, 3), 1, generator=random)
             group.action[t] = action.view(64, 2, 1)
-            group.log_prob[t] = log_prob(SPACES["one"], group.policy_output, None, group.action[t])
+            group.log_prob[t] = evaluate(SPACES["one"], group.policy_output, None, group.action[t])[0]
         group.reward.copy_(group.action.squeeze(-1) == (group.obs[:-1, ..., 0] > 0))
         agent.update(trajectory, update / 60)
     assert group.reward.mean() > 0.9

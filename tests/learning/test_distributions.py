@@ -7,7 +7,7 @@ import torch
 
 from tests.learning.helpers import Golden, close
 from warprun.environment import Box, Discrete, MultiDiscrete
-from warprun.learning.distributions import entropy, evaluate, kl, log_prob, mode
+from warprun.learning.distributions import evaluate
 
 PRECISIONS = [(torch.float64, 1e-10), (torch.float32, 1e-5)]
 
@@ -16,28 +16,20 @@ PRECISIONS = [(torch.float64, 1e-10), (torch.float32, 1e-5)]
 def test_categorical(golden: Golden, dtype: torch.dtype, tolerance: float) -> None:
     g, space = golden("categorical"), Discrete(5)
     logits, action = g["logits"].to(dtype), g["action"][:, None].int()
-    close(log_prob(space, logits, None, action), g["log_prob"], tolerance)
-    close(entropy(space, logits, None), g["entropy"], tolerance)
-    close(kl(space, logits, g["other_logits"].to(dtype), None), g["kl_to_other"], tolerance)
-    assert mode(space, logits, None).dtype == torch.int32
-    assert mode(space, logits, None)[:, 0].tolist() == g["mode"].tolist()
+    log_prob, entropy = evaluate(space, logits, None, action)
+    close(log_prob, g["log_prob"], tolerance)
+    close(entropy, g["entropy"], tolerance)
     everything = torch.arange(5).expand(40, 5)[..., None]
-    close(log_prob(space, logits[:, None].expand(40, 5, 5), None, everything), g["log_probs"], tolerance)
+    close(evaluate(space, logits[:, None].expand(40, 5, 5), None, everything)[0], g["log_probs"], tolerance)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
 def test_gaussian(golden: Golden, dtype: torch.dtype, tolerance: float) -> None:
     g, space = golden("gaussian"), Box(3)
     output = torch.cat((g["mean"], g["log_std"]), -1).to(dtype)
-    close(log_prob(space, output, None, g["action"].to(dtype)), g["log_prob"], tolerance)
-    close(entropy(space, output, None), g["entropy"], tolerance)
-    close(mode(space, output, None), g["mean"].to(dtype), tolerance)
-
-
-def test_gaussian_kl() -> None:
-    p, q = torch.randn(7, 6, dtype=torch.float64), torch.randn(7, 6, dtype=torch.float64)
-    normals = [torch.distributions.Normal(x[:, :3], x[:, 3:].exp()) for x in (p, q)]
-    close(kl(Box(3), p, q, None), torch.distributions.kl_divergence(*normals).sum(-1))
+    log_prob, entropy = evaluate(space, output, None, g["action"].to(dtype))
+    close(log_prob, g["log_prob"], tolerance)
+    close(entropy, g["entropy"], tolerance)
 
 
 def test_multi_discrete_is_a_product_of_choices() -> None:
@@ -47,12 +39,11 @@ def test_multi_discrete_is_a_product_of_choices() -> None:
     space, parts = MultiDiscrete((2, 3)), ((Discrete(2), slice(0, 2)), (Discrete(3), slice(2, 5)))
     single = [evaluate(s, output[:, part], mask[:, part], action[:, j : j + 1]) for j, (s, part) in enumerate(parts)]
     close(torch.stack(evaluate(space, output, mask, action)), torch.stack(single[0]) + torch.stack(single[1]))
-    assert mode(space, output, mask).shape == (9, 2)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e3, -1e5])
 def test_masked_actions_do_not_exist(size: float) -> None:
-    """Probability, entropy, divergence and gradients equal those of a distribution over the allowed actions alone."""
+    """Probability, entropy and gradients equal those of a distribution over the allowed actions alone."""
     logits = (size * torch.tensor([[0.3, 1.0, 0.7, 0.1]])).requires_grad_()
     mask, action = torch.tensor([[True, False, True, False]]), torch.tensor([[2]])
     few = logits.detach()[:, ::2].clone().requires_grad_()
@@ -62,14 +53,4 @@ def test_masked_actions_do_not_exist(size: float) -> None:
     sum(alone).backward()  # type: ignore[union-attr]
     close(logits.grad[:, ::2], few.grad, 1e-5)  # type: ignore[index, arg-type]
     assert logits.grad[:, 1::2].abs().max() == 0  # type: ignore[index]
-    assert log_prob(Discrete(4), logits, mask, torch.tensor([[1]])).exp() == 0
-    assert kl(Discrete(4), logits, logits * 2, mask).isfinite()
-    assert mode(Discrete(4), logits, mask).item() in (0, 2)
-
-
-def test_evaluate_is_log_prob_and_entropy() -> None:
-    for space in (Discrete(4), MultiDiscrete((3, 2, 2)), Box(3)):
-        output, action = torch.randn(5, space.outputs), torch.ones(5, space.components)
-        both = evaluate(space, output, None, action)
-        close(both[0], log_prob(space, output, None, action), 1e-6)
-        close(both[1], entropy(space, output, None), 1e-6)
+    assert evaluate(Discrete(4), logits, mask, torch.tensor([[1]]))[0].exp() == 0

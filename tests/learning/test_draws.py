@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from tests.agents import build
 from tests.compiled import compiled
-from tests.learning.helpers import CPU, SPACES, environment
-from warprun.algorithms.a2c import A2C
-from warprun.algorithms.td3 import TD3
+from tests.learning.helpers import SPACES, environment
 from warprun.environment import Box
+from warprun.learning.interfaces import Agent
 from warprun.learning.replay import draws
-from warprun.learning.settings import A2CConfig, LayersConfig, ReplayConfig, TD3Config
+from warprun.learning.settings import LayersConfig, ReplayConfig
 from warprun.learning.shuffle import normals, permutation, random_bits
 
 PLACES = list(product(range(21), range(51)))
@@ -44,13 +44,14 @@ def test_correlations_of_draws_are_centred() -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2**32 + 5, 2**63 - 1])
 def test_kernels_draw_the_bits_of_torch(seed: int) -> None:
     key_of, bits_of = compiled(draws.key_of), compiled(draws.bits_of)
+    words = [np.uint32(word) for word in draws.seed_words(seed)]
     for number in (0, 1, 70_000):
-        key = key_of(*draws.counter(seed, number))
+        key = key_of(*words, np.uint32(number))
         expected = random_bits(9, seed, torch.tensor(number)).tolist()
         assert [int(bits_of(key, index)) for index in range(9)] == expected
 
 
-def weights(agent: A2C | TD3) -> list[np.ndarray]:
+def weights(agent: Agent) -> list[np.ndarray]:
     """Return the first 90 weights of every network of an agent."""
     state = agent.state()
     tensors = [state[name] for name in sorted(state) if name.endswith(("/parameters", "/actor/parameters", "/critics/parameters"))]
@@ -64,10 +65,9 @@ def test_groups_and_networks_of_neighbouring_seeds_share_no_weights(name: str) -
     for seed in range(5):
         if name == "a2c":
             env = environment(one=SPACES["one"], same=SPACES["one"])
-            found += weights(A2C(A2CConfig(), env.groups, CPU, 1, seed))
+            found += weights(build("a2c", env, seed=seed))
         else:
             env = environment(one=Box(2), same=Box(2))
-            config = TD3Config(network=LayersConfig([32]), replay=ReplayConfig(capacity=300))
-            found += weights(TD3(config, env.groups, CPU, 1, seed))
+            found += weights(build("td3", env, seed=seed, network=LayersConfig([32]), replay=ReplayConfig(capacity=300)))
     assert len(found) == 5 * (2 if name == "a2c" else 4)
     assert np.abs(np.corrcoef(found)[np.triu_indices(len(found), 1)]).max() < 0.6

@@ -42,7 +42,7 @@ def test_observations_follow_the_statistics_only_after_refresh() -> None:
 def test_rewards_are_scaled_by_the_discounted_return_of_the_episode_so_far() -> None:
     reward = torch.tensor([[[1.0]], [[2.0]], [[3.0]], [[4.0]]])
     ends = torch.tensor([[[False]], [[True]], [[False]], [[False]]])
-    normalizer, never = RewardNormalizer(0.5, CPU), torch.zeros_like(ends)
+    normalizer, never = RewardNormalizer(0.5, (1, 1), CPU), torch.zeros_like(ends)
     halves = [normalizer(reward[:2], ends[:2], never[:2]), normalizer(reward[2:], ends[2:], never[2:])]
     returns = torch.tensor([1.0, 2.5, 3.0, 5.5], dtype=torch.float64)
     # Less the mean return where the episode ends, else less what of it the discount takes: all of 1.75, half of 1.75; half of 3.
@@ -58,7 +58,7 @@ def test_normalised_rewards_have_the_same_advantages_but_for_scale() -> None:
     terminated = torch.rand(20, 5, 1, generator=random) < 0.2
     truncated = ~terminated & (torch.rand(20, 5, 1, generator=random) < 0.2)
     reward += 7.0
-    normalizer = RewardNormalizer(0.9, CPU)
+    normalizer = RewardNormalizer(0.9, (5, 1), CPU)
     normalizer.returns = normalizer.returns.double()
     normalised = normalizer(reward, terminated, truncated)
     mean, deviation = normalizer.statistics.mean, normalizer.statistics.variance.sqrt()

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from itertools import product
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, product
 from typing import Any
 
 import pytest
 import torch
 
+from tests.agents import build
 from tests.environments.probes import PROBES
 from tests.learning.helpers import CPU, Golden, environment, rollout
+from tests.learning.test_processes import communicators
 from tests.simulation.rollouts import make
-from warprun.algorithms import agent_class
 from warprun.config.compose import compose
 from warprun.environment import Box, Discrete, Environment, Group, Phase
 from warprun.errors import UserError
+from warprun.learning.interfaces import Metrics
+from warprun.learning.off_policy import Due
+from warprun.learning.replay.ring import Transitions
 from warprun.learning.settings import LayersConfig, ReplayConfig
 from warprun.simulation.trajectory import allocate
+from warprun.state import restore
 
 NAMES = {"dqn": Discrete(3), "ddpg": Box(2), "td3": Box(2)}
 
@@ -29,8 +35,7 @@ def single(name: str, features: int = 3) -> Environment:
 
 
 def agent_for(name: str, env: Environment, **settings: Any) -> Any:
-    cls = agent_class(name)
-    return cls(cls.Config(**{"warmup": 0, "batch_size": 32, "replay": ReplayConfig(1000), **settings}), env.groups, CPU, 1, 3)
+    return build(name, env, **{"learning_starts": 0, "batch_size": 32, "replay": ReplayConfig(1000), **settings})
 
 
 def every_transition(probability: torch.Tensor, each: int) -> torch.Tensor:
@@ -55,12 +60,16 @@ def test_tabular_dqn_reaches_the_optimal_values(double: bool, fused: bool, golde
     g = golden("mdp")
     best = g["Q_star"] / 10
     state, action, following = every_transition(g["P"], 1000).T
-    settings = {"double": double, "gamma": float(g["gamma"]), "learning_rate": 3e-4, "learning_rate_end": 1e-6, "target_every": 50}
+    settings = {
+        "double": double,
+        "gamma": float(g["gamma"]),
+        "learning_rate": 3e-4,
+        "learning_rate_end": 1e-6,
+        "target_update_interval": 50,
+    }
     env, count = single("dqn", features=6), len(state)
-    more = {"batch_size": 256, "gradient_steps": 50 / count, "replay": ReplayConfig(count), "network": LayersConfig([48])}
-    agent = agent_for("dqn", env, **settings, **more)
-    if fused:
-        agent.fuse()
+    more = {"batch_size": 256, "utd_ratio": 50 / count, "replay": ReplayConfig(count), "network": LayersConfig([48])}
+    agent = agent_for("dqn", env, n_envs=count, fused=fused, **settings, **more)
     taken, one_hot = allocate(env, 1, count, CPU), torch.eye(6)
     group = taken.groups["one"]
     group.obs[0, :, 0], group.obs[1, :, 0] = one_hot[state], one_hot[following]
@@ -84,18 +93,17 @@ def test_a_probe_that_only_the_time_limit_ends(name: str) -> None:
         env, gamma = PROBES["5 a real action that depends"], 0.8
     settings = {
         "gamma": gamma,
-        "gradient_steps": 1.0,
-        "target_every": 1,
-        "target_tau": 0.05,
+        "utd_ratio": 1.0,
+        "target_update_interval": 1,
+        "tau": 0.05,
         "learning_rate": 3e-3,
         "learning_rate_end": 1e-5,
         "n_step": 2,
     }
     if name != "dqn":
-        settings |= {"noise_std": 0.5, "actor_learning_rate": 3e-3, "warmup": 200}
-    agent = agent_for(name, env, **settings, network=LayersConfig([32], "tanh"))
-    engine = make(env, f"probe_{name}", n_envs=8, horizon=1, exploration=agent.exploration)
-    engine.fuse(agent.fuse())
+        settings |= {"noise_std": 0.5, "actor_learning_rate": 3e-3, "learning_starts": 200}
+    agent = agent_for(name, env, n_envs=8, fused=True, **settings, network=LayersConfig([32], "tanh"))
+    engine = make(env, f"probe_{name}", n_envs=8, horizon=1, exploration=agent.exploration, networks=agent.networks())
     for n in range(400):
         agent.update(engine.collect(agent.act), n / 400)
     learner = agent.learners[0]
@@ -111,18 +119,18 @@ def test_a_probe_that_only_the_time_limit_ends(name: str) -> None:
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_a_loaded_agent_goes_on_with_the_same_bits(name: str, prioritized: bool) -> None:
     env = single(name)
-    settings = {"replay": ReplayConfig(100, prioritized=prioritized), "normalize_obs": True, "gradient_steps": 0.3, "n_step": 2}
+    settings = {"replay": ReplayConfig(100, prioritized=prioritized), "normalize_obs": True, "utd_ratio": 0.3, "n_step": 2}
     first, second = agent_for(name, env, **settings), agent_for(name, env, **settings)
     first.update(rollout(env, 6, 5, seed=1), 0.1)
     saved = {key: tensor.clone() for key, tensor in first.state().items()}
-    second.load(saved)
+    restore(second, saved)
     for agent in (first, second):
         agent.update(rollout(env, 6, 5, seed=2), 0.2)
     assert first.learners[0].updates > 9
     assert all(torch.equal(tensor, second.state()[key]) for key, tensor in first.state().items())
     assert any(not torch.equal(tensor, first.state()[key]) for key, tensor in saved.items())
     with pytest.raises(UserError, match="other settings"):
-        agent_for(name, env).load(saved)
+        restore(agent_for(name, env), saved)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -130,10 +138,9 @@ def test_runs_repeat_bit_for_bit(fused: bool) -> None:
     env = PROBES["5 a real action that depends"]
     states = []
     for _ in range(2):
-        agent = agent_for("td3", env, warmup=40, replay=ReplayConfig(200, prioritized=True))
-        engine = make(env, "probe_td3", n_envs=8, horizon=2, exploration=agent.exploration, seed=7)
-        if fused:
-            engine.fuse(agent.fuse())
+        agent = agent_for("td3", env, n_envs=8, fused=fused, learning_starts=40, replay=ReplayConfig(200, prioritized=True))
+        networks = agent.networks() if fused else None
+        engine = make(env, "probe_td3", n_envs=8, horizon=2, exploration=agent.exploration, networks=networks, seed=7)
         for n in range(20):
             agent.update(engine.collect(agent.act), n / 20)
         states.append({key: tensor.clone() for key, tensor in agent.state().items()})
@@ -144,7 +151,7 @@ def test_runs_repeat_bit_for_bit(fused: bool) -> None:
 @pytest.mark.parametrize("ratio", [0.01, 0.5, 2.0])
 def test_gradient_steps_are_counted_per_environment_step(n_envs: int, horizon: int, ratio: float) -> None:
     env = single("dqn")
-    agent = agent_for("dqn", env, warmup=100, gradient_steps=ratio, batch_size=4)
+    agent = agent_for("dqn", env, n_envs=n_envs, learning_starts=100, utd_ratio=ratio, batch_size=4)
     taken = rollout(env, horizon, n_envs) if horizon > 3 else allocate(env, horizon, n_envs, CPU)
     while agent.env_steps < 250:
         agent.update(taken, 0.0)
@@ -153,13 +160,14 @@ def test_gradient_steps_are_counted_per_environment_step(n_envs: int, horizon: i
 
 def test_actions_are_random_until_the_warm_up_is_over_and_epsilon_falls() -> None:
     env = single("dqn")
-    agent = agent_for("dqn", env, warmup=100, epsilon=0.8, epsilon_end=0.2, epsilon_fraction=0.5, batch_size=4)
+    epsilon = {"epsilon_start": 0.8, "epsilon_end": 0.2, "exploration_fraction": 0.5}
+    agent = agent_for("dqn", env, n_envs=60, learning_starts=100, batch_size=4, **epsilon)
     taken, seen = allocate(env, 1, 60, CPU), []
     for progress in (0.0, 0.25, 0.5, 0.9):
         agent.update(taken, progress)
         seen.append(float(agent.exploration["one"][0]))
     assert seen == pytest.approx([1.0, 0.5, 0.2, 0.2])
-    noisy = agent_for("ddpg", single("ddpg"), noise="ou", noise_std=0.3, noise_theta=0.1, batch_size=4)
+    noisy = agent_for("ddpg", single("ddpg"), n_envs=4, noise="ou", noise_std=0.3, noise_theta=0.1, batch_size=4)
     noisy.update(allocate(single("ddpg"), 1, 4, CPU), 0.0)
     assert noisy.exploration["one"].tolist() == pytest.approx([0.0, 0.3, 0.1])
 
@@ -167,9 +175,11 @@ def test_actions_are_random_until_the_warm_up_is_over_and_epsilon_falls() -> Non
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_logged_beside_losses(name: str) -> None:
     env = single(name)
-    settings: dict[str, Any] = {"epsilon": 0.8, "epsilon_end": 0.2, "epsilon_fraction": 1.0} if name == "dqn" else {"noise_std": 0.3}
-    more = {"warmup": 40, "batch_size": 4, "learning_rate": 1e-3, "learning_rate_end": 5e-4, "replay": ReplayConfig(100)}
-    agent = agent_for(name, env, **settings, **more, gradient_steps=0.1, normalize_obs=True)
+    settings: dict[str, Any] = (
+        {"epsilon_start": 0.8, "epsilon_end": 0.2, "exploration_fraction": 1.0} if name == "dqn" else {"noise_std": 0.3}
+    )
+    more = {"learning_starts": 40, "batch_size": 4, "learning_rate": 1e-3, "learning_rate_end": 5e-4, "replay": ReplayConfig(100)}
+    agent = agent_for(name, env, **settings, **more, n_envs=30, utd_ratio=0.1, normalize_obs=True)
     taken = allocate(env, 1, 30, CPU)
     shown = []
     for progress in (0.0, 0.5, 0.9, 1.0):
@@ -187,19 +197,71 @@ def test_what_is_logged_beside_losses(name: str) -> None:
 def test_errors_of_two_critics_do_not_cancel_in_priorities(fused: bool) -> None:
     """One critic too high by 1, the other too low by 1: the mean of the errors would be 0. Fujimoto et al. 2020 take the larger one."""
     env = single("td3")
-    agent = agent_for("td3", env, replay=ReplayConfig(1000, prioritized=True), batch_size=8, learning_rate=1e-12, gamma=0.0)
+    settings = {"replay": ReplayConfig(1000, prioritized=True), "batch_size": 8, "learning_rate": 1e-12, "gamma": 0.0}
+    agent = agent_for("td3", env, n_envs=30, fused=fused, **settings)
     learner = agent.learners[0]
     critics = learner.critics
     critics.parameters.zero_()
     for critic, value in zip(critics.network.each, (1.0, -1.5), strict=True):
         critic[-1].bias.data.fill_(value)
-    if fused:
-        agent.fuse()
     taken = allocate(env, 1, 30, CPU)
-    learner.take(taken)
-    batch = learner.replay.draw(learner.number.value, learner.beta.value)
-    error, _ = (learner.learn_fused if fused else learner.learn)(batch, 0.0)
+    learner.add(taken)
+    error, _ = learner.gradient_step(learner.replay.draw(learner.number.tensor), Due(target=False, actor=True))
     assert error.tolist() == pytest.approx([1.5] * 8, abs=1e-5)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_two_processes_learn_from_the_transitions_of_both(name: str, fused: bool) -> None:
+    """Different rollouts, and the same networks, statistics of observations and metrics after every update."""
+    env = single(name)
+    settings = {"normalize_obs": True, "utd_ratio": 0.3, "max_grad_norm": 0.5, "fused": fused}
+    agents = [agent_for(name, env, communicator=communicator, **settings) for communicator in communicators()]
+    alone = agent_for(name, env, **settings)
+    rollouts = [[rollout(env, 6, 5, seed=2 * n + rank) for n in range(3)] for rank in (0, 1)]
+    for n, taken in enumerate(rollouts[0]):  # before the threads, which cannot compile kernels at the same time
+        alone.update(taken, n / 3)
+
+    def train(rank: int) -> Metrics:
+        for n, taken in enumerate(rollouts[rank]):
+            metrics = agents[rank].update(taken, n / 3)
+        return {key: float(value) for key, value in metrics.items()}
+
+    with ThreadPoolExecutor(2) as pool:
+        metrics = list(pool.map(train, (0, 1)))
+    assert agents[0].learners[0].updates == 27
+    assert metrics[0] == metrics[1]
+    first, second = (agent.state() for agent in agents)
+    assert all(torch.equal(tensor, second[key]) for key, tensor in first.items() if "replay" not in key)
+    assert not torch.equal(first["one/replay/obs"], second["one/replay/obs"])
+    rows = torch.cat([taken.groups["one"].obs[:-1].flatten(0, 2) for taken in chain(*rollouts)])
+    expected = rows.double().var(0, correction=0)
+    torch.testing.assert_close(first["one/obs/mean"], rows.double().mean(0), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(first["one/obs/variance"], expected, rtol=1e-5, atol=1e-6)
+    assert int(first["one/obs/count"]) == len(rows)
+    assert any(not torch.equal(tensor, first[key]) for key, tensor in alone.state().items() if key.endswith("parameters"))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_gradient_step_of_two_processes_is_that_of_the_joint_batch(fused: bool) -> None:
+    """The mean gradient of two batches is the gradient of both together; so are the norm, the loss and the mean value."""
+    env = single("dqn")
+    settings = {"max_grad_norm": 0.01, "replay": ReplayConfig(64), "fused": fused}
+    agents = [agent_for("dqn", env, batch_size=32, communicator=communicator, **settings) for communicator in communicators()]
+    joint = agent_for("dqn", env, batch_size=64, **settings)
+    source = agent_for("dqn", env, batch_size=64, n_envs=8, replay=ReplayConfig(64)).learners[0]
+    source.add(rollout(env, 8, 8, seed=5))
+    batch = source.replay.draw(torch.tensor(0))
+    halves = [Transitions(*(part[begin : begin + 32].clone() for part in batch)) for begin in (0, 32)]
+    due = Due(target=True)
+    error, metrics = joint.learners[0].gradient_step(batch, due)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda rank: agents[rank].learners[0].gradient_step(halves[rank], due), (0, 1)))
+    torch.testing.assert_close(torch.cat([found[0][0], found[1][0]]), error, rtol=1e-5, atol=1e-6)
+    for _, own in found:
+        assert {key: float(value) for key, value in own.items()} == pytest.approx({k: float(v) for k, v in metrics.items()}, rel=1e-4)
+    for agent in agents:
+        torch.testing.assert_close(agent.state()["one/values/parameters"], joint.state()["one/values/parameters"], rtol=1e-4, atol=1e-5)
 
 
 def explore(
@@ -250,12 +312,12 @@ WRONG = {
     "agent=dqn env=pendulum": "agent=dqn cannot choose the Box actions of group 'agent'; agents that can: a2c, ppo, ddpg, td3",
     "agent=td3 env=cartpole": "agent=td3 cannot choose the Discrete actions of group 'agent'; agents that can: a2c, ppo, dqn",
     "agent=dqn agent.batch_size=200 agent.replay.capacity=100": "agent.batch_size=200: the buffer holds only agent.replay.capacity=100",
-    "agent=dqn agent.warmup=5000 total_steps=5000": "agent.warmup=5000: the run has only total_steps=5000",
+    "agent=dqn agent.learning_starts=5000 total_steps=5000": "agent.learning_starts=5000: the run has only total_steps=5000",
     "agent=dqn agent.replay.alpha=1.5": "agent.replay.alpha=1.5: it must lie between 0 and 1",
     "agent=dqn agent.replay.beta=-0.1": "agent.replay.beta=-0.1: it must lie between 0 and 1",
-    "agent=dqn agent.replay.capacity=1e12": "agent.replay.capacity would take",
-    "agent=td3 env=pendulum agent.noise=pink": "agent.noise=pink: unknown; there is gaussian, ou",
-    "agent=dqn agent.gradient_steps=0": "agent.gradient_steps=0.0: it must be above 0",
+    "agent=dqn agent.replay.capacity=1e12": "agent.replay.capacity needs at least",
+    "agent=td3 env=pendulum agent.noise=pink": "agent.noise=pink: unknown; there are: gaussian, ou",
+    "agent=dqn agent.utd_ratio=0": "agent.utd_ratio=0.0: it must be above 0",
     "agent=td3 env=pendulum agent.epsilon=0.1": "unknown key 'agent.epsilon'",
     "agent=dqn n_envs=300 agent.replay.capacity=280": "agent.replay.capacity=280: a single step of n_envs=300",
 }
@@ -270,7 +332,7 @@ def test_what_cannot_work_is_told_in_one_line(overrides: str) -> None:
 
 
 def test_dqn_refuses_masks() -> None:
-    from warprun.config.schema import _check_spaces
+    from warprun.config.schema import check_requirements
 
-    with pytest.raises(UserError, match="knows no action masks"):
-        _check_spaces(agent_class("dqn").Config(), environment(one=Discrete(3)))
+    with pytest.raises(UserError, match="does not support action masks"):
+        check_requirements("dqn", environment(one=Discrete(3)).spec)

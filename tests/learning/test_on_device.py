@@ -15,16 +15,17 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from tests.agents import build
 from tests.learning.helpers import SPACES, environment
 from tests.learning.test_off_policy import single
-from warprun.algorithms import agent_class
 from warprun.environment import Environment
+from warprun.learning import capture
 from warprun.learning.settings import LayersConfig, NetworkConfig, ReplayConfig
 from warprun.simulation.trajectory import allocate
 
 META = torch.device("meta")
 SCHEDULES = {"learning_rate_end": 1e-5, "entropy_coef_end": 0.0, "network": NetworkConfig(hidden=[8])}
-LATE = {"learning_rate_end": 1e-5, "warmup": 20, "batch_size": 16, "gradient_steps": 0.2, "network": LayersConfig([8])}
+LATE = {"learning_rate_end": 1e-5, "learning_starts": 20, "batch_size": 16, "utd_ratio": 0.2, "network": LayersConfig([8])}
 RMSPROPS = {"one": {"optimizer": {"name": "rmsprop"}}, "real": {"optimizer": {"name": "rmsprop_tf"}}}
 PRIORITIZED = ReplayConfig(capacity=200, prioritized=True)
 
@@ -35,11 +36,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "a2c rmsprop": ("a2c", SCHEDULES | {"groups": RMSPROPS}),
     "ppo": ("ppo", SCHEDULES | {"epochs": 2, "minibatches": 3}),
     "ppo target_kl": ("ppo", SCHEDULES | {"epochs": 2, "minibatches": 2, "target_kl": 0.01, "clip_value": 0.2}),
-    "dqn": ("dqn", LATE | {"target_every": 3}),
+    "dqn": ("dqn", LATE | {"target_update_interval": 3}),
     "dqn prioritized": ("dqn", LATE | {"replay": PRIORITIZED, "n_step": 3, "double": False, "normalize_obs": True}),
     "dqn dueling": ("dqn", LATE | {"dueling": True}),
     "ddpg": ("ddpg", LATE | {"replay": PRIORITIZED, "noise": "ou"}),
-    "td3": ("td3", LATE | {"policy_delay": 2, "target_every": 2, "max_grad_norm": 1.0}),
+    "td3": ("td3", LATE | {"policy_delay": 2, "target_update_interval": 2, "max_grad_norm": 1.0}),
 }
 
 
@@ -85,10 +86,16 @@ class Watched:
         return result
 
 
-def watched(agent: Any) -> list[Watched]:
-    """Have all watched that the agent would let CUDA graphs repeat."""
+@pytest.fixture
+def works(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
+    """Return all work that agents built from now on let CUDA graphs repeat."""
     made: list[Watched] = []
-    agent.capture(lambda work: made.append(Watched(work)) or made[-1])
+
+    def watched(work: Callable[..., Any]) -> Watched:
+        made.append(Watched(work))
+        return made[-1]
+
+    monkeypatch.setattr(capture, "Captured", watched)
     return made
 
 
@@ -98,15 +105,15 @@ def world(name: str) -> Environment:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_updates_are_the_same_work_on_the_device_alone(case: str) -> None:
+def test_updates_are_the_same_work_on_the_device_alone(case: str, works: list[Watched]) -> None:
     name, settings = CASES[case]
     env = world(name)
-    cls = agent_class(name)
-    agent = cls(cls.Config(**settings), env.groups, META, 1, 0)
-    works = watched(agent)
+    agent = build(name, env, device=META, captured=True, **settings)
     taken = allocate(env, 6, 5, META)
-    on_policy = name in ("a2c", "ppo")
-    for update in range(4 if on_policy else 12):
+    of_rollouts = name in ("a2c", "ppo")
+    if of_rollouts:
+        agent._has_updated = True  # its first update reads from the device whether the agent is a restored one
+    for update in range(4 if of_rollouts else 12):
         metrics = agent.update(taken, update / 12)
     act = Watched(lambda: agent.act(taken, 2))
     for _ in range(3):
@@ -114,7 +121,7 @@ def test_updates_are_the_same_work_on_the_device_alone(case: str) -> None:
     assert {value.device for value in metrics.values()} == {META}
     counts = [len(runs) for work in works for runs in work.runs.values()]
     assert min(counts) > 2, "nothing was compared"
-    assert sum(counts) == (4 if on_policy else 12 + int((12 * 30 - 20) * 0.2))
+    assert sum(counts) == (4 if of_rollouts else 12 + int((12 * 30 - 20) * 0.2))
     assert all(len(runs[-1]) > 5 for work in works for runs in work.runs.values())
 
 

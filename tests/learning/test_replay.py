@@ -30,21 +30,32 @@ def single(space: Space, features: int = 1) -> Environment:
     return Environment((group,), (Phase("one", base.reset),), time_limit=50)
 
 
-def make(env: Environment, form: Form = CpuOperations, n_step: int = 1, gamma: float = 0.9, batch_size: int = 8, **config: Any) -> Replay:
-    found = Replay(ReplayConfig(**config), env.groups[0], CPU, batch_size=batch_size, n_step=n_step, gamma=gamma, seed=5)
-    found.operations = form(found.ring, found.tree, batch_size)
+def make(
+    env: Environment,
+    n_envs: int,
+    form: Form = CpuOperations,
+    n_step: int = 1,
+    gamma: float = 0.9,
+    batch_size: int = 8,
+    **config: Any,
+) -> Replay:
+    group = env.spec.groups[0]
+    found = Replay(
+        ReplayConfig(**{"beta": 0.5, **config}), group, CPU, n_envs=n_envs, batch_size=batch_size, n_step=n_step, gamma=gamma, seed=5
+    )
+    found.operations = form(found.ring, found.tree, found.place, batch_size)
     return found
 
 
 def store(replay: Replay, taken: Trajectory) -> None:
     """Take in a rollout."""
-    replay.advance(taken.groups["one"])
+    replay.advance(taken.horizon)
     replay.store(taken, taken.groups["one"])
 
 
 def everything(replay: Replay) -> Any:
     """Return all transitions of the ring, in the order of its rows."""
-    return replay.operations.gather(replay.place, torch.arange(replay.place.size), replay.n_step, replay.gamma)
+    return replay.operations.gather(torch.arange(replay.size), replay.n_step, replay.gamma)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -55,7 +66,7 @@ def test_nstep_returns_are_the_golden_ones(form: Form, n: int, g: int, golden: G
     given, expected = golden("gae"), golden("nstep")
     gamma = float(expected["gamma"][g])
     env = single(Discrete(2))
-    replay = make(env, form, n, gamma, capacity=64 * 8)
+    replay = make(env, 8, form, n, gamma, capacity=64 * 8)
     number = torch.arange(64 * 8.0).view(64, 8)
     for begin in range(0, 64, 16):
         taken = allocate(env, 16, 8, CPU)
@@ -85,7 +96,7 @@ def test_nstep_returns_are_the_golden_ones(form: Form, n: int, g: int, golden: G
 def test_priorities_are_the_golden_ones(form: Form, golden: Golden) -> None:
     g = golden("per")
     count = len(g["td_error"])
-    replay = make(single(Discrete(2)), form, capacity=count, prioritized=True)
+    replay = make(single(Discrete(2)), 1, form, capacity=count, prioritized=True)
     operations, tree = replay.operations, replay.tree
     operations.set_priorities(torch.arange(count), g["td_error"].float(), float(g["alpha"]), float(g["eps"]))
     close(tree.priority[:count], g["priority"], 1e-5)
@@ -104,31 +115,32 @@ def test_priorities_are_the_golden_ones(form: Form, golden: Golden) -> None:
 def test_both_forms_keep_and_draw_the_same(prioritized: bool, space: Space) -> None:
     """Three actors of two kinds of end, a ring that wraps around, and 17 x 16 rows: three levels of sums."""
     env = environment(one=space)
-    forms = [make(env, form, n_step=3, capacity=305, prioritized=prioritized, batch_size=64) for form in (CpuOperations, TorchOperations)]
+    settings = {"n_step": 3, "capacity": 305, "prioritized": prioritized, "batch_size": 64}
+    forms = [make(env, 5, form, **settings) for form in (CpuOperations, TorchOperations)]
     for number in range(12):
         taken = rollout(env, horizon=6, n_envs=5, seed=number)
         batches = []
         for replay in forms:
             store(replay, taken)
-            batches.append(replay.draw(number, 0.5))
-            replay.judge(batches[-1].row, (batches[-1].row % 7).float() - 3.0)
+            batches.append(replay.draw(torch.tensor(number)))
+            replay.update_priorities(batches[-1].row, (batches[-1].row % 7).float() - 3.0)
         for a, b in zip(*batches, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
         for a, b in zip(forms[0].tensors().values(), forms[1].tensors().values(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
-    assert forms[0].place.size == 300
+    assert forms[0].size == 300
 
 
 def test_the_ring_keeps_the_last_transitions() -> None:
     env = single(Discrete(2))
-    replay = make(env, capacity=10)
+    replay = make(env, 3, capacity=10)
     taken = allocate(env, 1, 3, CPU)
     group = taken.groups["one"]
     for step in range(7):
         group.obs[0] = step
         group.obs[1] = step + 1
         store(replay, taken)
-        assert replay.place.size == min(3 * (step + 1), 9)
+        assert replay.size == min(3 * (step + 1), 9)
     obs, _, _, _, next_obs, _, _ = everything(replay)
     assert sorted(obs[:, 0].tolist()) == sorted([4.0, 5.0, 6.0] * 3)
     assert torch.equal(next_obs, obs + 1)
@@ -136,11 +148,11 @@ def test_the_ring_keeps_the_last_transitions() -> None:
 
 def test_new_transitions_have_the_largest_priority() -> None:
     env = single(Discrete(2))
-    replay = make(env, capacity=64, prioritized=True, alpha=1.0, eps=1e-9)
+    replay = make(env, 2, capacity=64, prioritized=True, alpha=1.0, eps=1e-9)
     taken = allocate(env, 4, 2, CPU)
     store(replay, taken)
     assert replay.tree.priority[:8].tolist() == [1.0] * 8
-    replay.judge(torch.tensor([3]), torch.tensor([-7.0]))
+    replay.update_priorities(torch.tensor([3]), torch.tensor([-7.0]))
     store(replay, taken)
     assert replay.tree.priority[8:16].tolist() == [7.0] * 8
     assert replay.tree.priority[16:].sum() == 0
@@ -152,14 +164,14 @@ def test_draws_follow_their_probabilities(prioritized: bool) -> None:
     """Chi-square over two million draws."""
     env = single(Discrete(2))
     rows, batch, draws = 1000, 2000, 1000
-    replay = make(env, capacity=rows, prioritized=prioritized, batch_size=batch)
+    replay = make(env, rows, capacity=rows, prioritized=prioritized, batch_size=batch)
     taken = allocate(env, 1, rows, CPU)
     store(replay, taken)
     error = torch.from_numpy(np.random.default_rng(1).exponential(size=rows)).float()
-    replay.judge(torch.arange(rows), error)
+    replay.update_priorities(torch.arange(rows), error)
     counts = torch.zeros(rows, dtype=torch.int64)
     for number in range(draws):
-        counts += torch.bincount(replay.draw(number, 0.5).row, minlength=rows)
+        counts += torch.bincount(replay.draw(torch.tensor(number)).row, minlength=rows)
     weight = (error.double() + 1e-6) ** 0.6 if prioritized else torch.ones(rows, dtype=torch.float64)
     expected = weight / weight.sum() * batch * draws
     # Draws from equal shares of the total vary less than independent ones: only too much is a fault.
@@ -169,11 +181,11 @@ def test_draws_follow_their_probabilities(prioritized: bool) -> None:
 def test_independent_prioritized_draws_pass_chi_square_on_both_sides() -> None:
     env = single(Discrete(2))
     rows = 400
-    replay = make(env, capacity=rows, prioritized=True, batch_size=1)
+    replay = make(env, rows, capacity=rows, prioritized=True, batch_size=1)
     taken = allocate(env, 1, rows, CPU)
     store(replay, taken)
     error = torch.from_numpy(np.random.default_rng(2).exponential(size=rows)).float()
-    replay.judge(torch.arange(rows), error)
+    replay.update_priorities(torch.arange(rows), error)
     total = float(replay.tree.sums[-1])
     masses = torch.from_numpy(np.random.default_rng(3).random(2_000_000)) * total
     counts = torch.bincount(replay.operations.find(masses), minlength=rows)
@@ -183,31 +195,30 @@ def test_independent_prioritized_draws_pass_chi_square_on_both_sides() -> None:
 
 
 def test_a_million_cartpole_transitions_take_less_than_60_megabytes() -> None:
-    replay = make(single(Discrete(2), features=4), capacity=1_000_000, prioritized=True)
+    replay = make(single(Discrete(2), features=4), 1, capacity=1_000_000, prioritized=True)
     assert sum(t.numel() * t.element_size() for t in (*replay.ring, *replay.tree)) < 60e6
 
 
 def test_a_step_that_does_not_fit_is_refused() -> None:
     env = single(Discrete(2))
-    taken = allocate(env, 1, 11, CPU)
     with pytest.raises(UserError, match=r"agent\.replay\.capacity=10"):
-        store(make(env, capacity=10), taken)
+        make(env, 11, capacity=10)
 
 
 @pytest.mark.slow
 def test_prioritized_draws_from_a_million_are_quick() -> None:
     """A draw of 256 and the update of their priorities in less than 200 microseconds (the median: other processes run, too)."""
     env = single(Discrete(2), features=4)
-    replay = make(env, capacity=1_000_000, prioritized=True, batch_size=256)
+    replay = make(env, 10_000, capacity=1_000_000, prioritized=True, batch_size=256)
     taken = allocate(env, 1, 10_000, CPU)
     for _ in range(100):
         store(replay, taken)
     error = torch.from_numpy(np.random.default_rng(4).exponential(size=1_000_000)).float()
-    replay.judge(torch.arange(1_000_000), error)
+    replay.update_priorities(torch.arange(1_000_000), error)
     took = []
     for number in range(2000):
         began = time.perf_counter()
-        batch = replay.draw(number, 0.5)
-        replay.judge(batch.row, error[:256])
+        batch = replay.draw(torch.tensor(number))
+        replay.update_priorities(batch.row, error[:256])
         took.append(time.perf_counter() - began)
     assert np.median(took) < 200e-6, f"{np.median(took) * 1e6:.0f} microseconds"

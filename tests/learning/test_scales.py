@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from tests.agents import build
 from tests.environments.probes import BANDIT, MATCHING_PENNIES, SIGN_IN_UNITS, Units
 from tests.simulation.rollouts import make
-from warprun.algorithms import agent_class
+from warprun.algorithms import config_class
 from warprun.environment import Environment
 
 UPDATES = {"ppo": 20, "a2c": 100}
@@ -17,13 +18,10 @@ UPDATES = {"ppo": 20, "a2c": 100}
 
 def train(name: str, env: Environment, probe: str, *, params: Any = None, fused: bool, updates: int, **settings: Any) -> Any:
     """Return an agent with default settings, but `settings`, after `updates` rollouts of 64 environments, and its last rollout."""
-    cls = agent_class(name)
-    config = cls.Config(**settings)
     options = {"params": params} if params else {}
-    engine = make(env, probe, n_envs=64, horizon=config.horizon, seed=1, **options)
-    agent = cls(config, env.groups, engine.device.torch, 1, 1)
-    if fused:
-        engine.fuse(agent.fuse())
+    agent = build(name, env, n_envs=64, seed=1, fused=fused, **settings)
+    networks = agent.networks() if fused else None
+    engine = make(env, probe, n_envs=64, horizon=config_class(name)(**settings).horizon, seed=1, networks=networks, **options)
     for n in range(updates):
         taken = engine.collect(agent.act)
         agent.update(taken, n / updates)

@@ -11,8 +11,8 @@ import torch
 from warprun.cli import main as cli
 from warprun.config.compose import compose
 from warprun.kernels import peak
-from warprun.runtime.bench import _Cell, flops_per_step
-from warprun.simulation.device import choose
+from warprun.learning.on_policy import flops_per_row
+from warprun.runtime.bench import _Cell
 
 
 def test_bench_writes_what_it_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,15 +32,20 @@ def test_bench_writes_what_it_measures(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_agents_that_learn_from_replay_are_measured_without_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warprun.runtime.bench.SECONDS", 0.02)
-    assert cli.run(["bench", "env=cartpole", "agent=dqn", "agent.warmup=10", "sizes=10", "threads=1", "device=cpu", f"out={tmp_path}"]) == 0
+    assert (
+        cli.run(
+            ["bench", "env=cartpole", "agent=dqn", "agent.learning_starts=10", "sizes=10", "threads=1", "device=cpu", f"out={tmp_path}"]
+        )
+        == 0
+    )
     assert json.loads((tmp_path / "bench.json").read_text())["measurements"][0]["limit_share"] is None
 
 
 @pytest.mark.parametrize(("env", "agent"), [("cartpole", "dqn"), ("pendulum", "td3")])
 def test_the_kernels_of_agents_that_explore_are_those_of_training(env: str, agent: str) -> None:
     """Random actions by the agent's own shares, from learners that are past their warm-up."""
-    config = compose([f"env={env}", f"agent={agent}", "agent.warmup=60", "n_envs=8", "concurrency.threads=1", "device=cpu"])
-    cell = _Cell(config, choose("cpu"))
+    config = compose([f"env={env}", f"agent={agent}", "agent.learning_starts=60", "n_envs=8", "concurrency.threads=1", "device=cpu"])
+    cell = _Cell(config)
     learner = cell.agent.learners[0]
     assert learner.updates > 0
     assert cell.agent.env_steps >= 60
@@ -48,7 +53,7 @@ def test_the_kernels_of_agents_that_explore_are_those_of_training(env: str, agen
     actions = []
     for share in (1.0, 0.0):
         learner.exploration.copy_(torch.tensor([share, 0.0, 1.0]))
-        taken = cell.engine.collect(cell.agent.act)
+        taken = cell.simulator.collect(cell.agent.act)
         group = taken.groups["agent"]
         best = cell.agent.learners[0].act(learner.normalized(group.obs[0].flatten(0, 1)))
         best = best.argmax(-1, keepdim=True) if agent == "dqn" else best
@@ -64,8 +69,8 @@ def test_what_cannot_be_measured_is_one_line(arguments: list[str], capsys: pytes
 
 def test_operations_of_a_step() -> None:
     # A layer of n weights: n multiplications and n additions forward, twice as many backward, and forward again to learn.
-    assert flops_per_step(weights=100, passes=0) == 200
-    assert flops_per_step(weights=100, passes=4) == 200 + 4 * 600
+    assert flops_per_row(weights=100, passes=0) == 200
+    assert flops_per_row(weights=100, passes=4) == 200 + 4 * 600
 
 
 def test_the_peak_is_that_of_a_processor() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from warprun.errors import UserError
-from warprun.runtime import checkpoint, rundir
+from warprun.runtime import checkpoint
 
 
 class Crash(BaseException):
@@ -194,7 +194,7 @@ class Faults:
         for owner, name in ((os, "fsync"), (os, "replace"), (Path, "unlink")):
             monkeypatch.setattr(owner, name, self._before(getattr(owner, name)))
         monkeypatch.setattr(HalfFile, "faults", self, raising=False)
-        monkeypatch.setattr(rundir, "open", self._before(HalfFile), raising=False)
+        monkeypatch.setattr("warprun.files.open", self._before(HalfFile), raising=False)
 
     def tick(self) -> None:
         self.left -= 1

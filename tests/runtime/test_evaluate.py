@@ -11,10 +11,10 @@ import warprun
 from warprun.config.compose import compose
 from warprun.config.schema import from_dict
 from warprun.runtime import checkpoint, rundir
-from warprun.runtime.build import make_agent
+from warprun.runtime.build import make_agent, set_up
 from warprun.runtime.evaluate import Evaluation, Evaluator, describe_checkpoint, evaluate_run
 from warprun.seeds import derived_seed
-from warprun.simulation.device import choose
+from warprun.state import restore
 
 WALK = [
     "env=cartpole",
@@ -30,8 +30,8 @@ SMALL = ["engine.fused=false", "agent.network.hidden=[4]", "concurrency.threads=
 
 def evaluator(episodes: int, seed: int = 0, *more: str) -> Evaluator:
     config = compose([*WALK, *SMALL, *more])
-    device = choose("cpu")
-    return Evaluator(config, device, make_agent(config, device), episodes, seed)
+    setup = set_up(config)
+    return Evaluator(setup, make_agent(setup), episodes, seed)
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +61,11 @@ def test_the_verb_plays_none_of_the_episodes_of_the_run(run):
     """Both have seed 0 where nobody says otherwise."""
     verb = evaluate_run(run, 20, True, "cpu", 0)["return"]
     config = from_dict(rundir.read_config(run))
-    device = choose("cpu")
-    agent = make_agent(config, device)
-    agent.load(checkpoint.load(run).tensors)
+    setup = set_up(config)
+    agent = make_agent(setup)
+    restore(agent, checkpoint.load(run).tensors)
     for purpose in ("evaluation", "final evaluation"):
-        own = Evaluator(config, device, agent, 20, derived_seed(0, purpose))
+        own = Evaluator(setup, agent, 20, derived_seed(0, purpose))
         assert all(own.play(True).mean_return["agent"] != pytest.approx(verb, abs=1e-6) for _ in range(30))
 
 

@@ -112,7 +112,7 @@ def test_config_comes_back_as_it_was(tmp_path):
 
 
 def test_a_config_that_cannot_be_read_is_told_in_one_line(tmp_path):
-    with pytest.raises(UserError, match="no run folder"):
+    with pytest.raises(UserError, match="not a run folder"):
         rundir.read_config(tmp_path)
     for damage in ("a: [1", "- 1", "a: ${", "3", ""):
         (tmp_path / "config.yaml").write_text(damage)

@@ -20,7 +20,7 @@ from warprun.simulation.device import Device
 ENVIRONMENT = Path(__file__).parents[1] / "environments" / "flawed.py"
 SMALL = ["n_envs=8", "concurrency.threads=1", "device=cpu", "eval.every=never", "eval.episodes=2", "log.live=false"]
 ON_POLICY = ["agent.horizon=4", "agent.network.hidden=[8]", "total_steps=640"]
-OFF_POLICY = ["agent.horizon=1", "agent.network.hidden=[8]", "agent.warmup=16", "agent.batch_size=8", "total_steps=640"]
+OFF_POLICY = ["agent.horizon=1", "agent.network.hidden=[8]", "agent.learning_starts=16", "agent.batch_size=8", "total_steps=640"]
 FLAWS = {"reward nan": 1, "reward inf": 2, "observation nan": 3, "observation -inf": 4, "mask": 5, "mask of one choice": 6}
 
 
@@ -113,7 +113,7 @@ def test_networks_that_are_lost_end_the_run(home, capsys, agent, fused):
     given = ["env=pendulum", f"agent={agent}", "agent.learning_rate=1e39", "agent.max_grad_norm=null", "tuned=none"]
     assert cli.run([*given, f"engine.fused={fused}", *ON_POLICY, *SMALL, "run_dir=run"]) == cli.FAILED
     said = capsys.readouterr().err
-    assert "the networks are lost" in said
+    assert "the networks cannot recover" in said
     assert "there is no checkpoint yet" in said
     status, saved = left(home)
     assert (status["state"], saved) == ("failed", [])
@@ -134,7 +134,7 @@ def test_environments_can_be_replaced_instead(home, capsys):
     # 80 steps of every environment.
     assert result.metrics["env/resets_on_nan"] == 8
     assert result.metrics["eval/resets_on_nan"] == 0
-    assert "env/resets_on_nan counts them" in capsys.readouterr().out
+    assert "env/resets_on_nan counts these resets" in capsys.readouterr().out
     assert left(home)[0]["state"] == "finished"
 
 
@@ -146,13 +146,11 @@ def test_a_word_that_is_none_of_the_two_is_refused(home):
 class Calm:
     """An engine in which all is well."""
 
-    steps, replaces = 12, False
+    steps = 12
     device = Device("cpu", "nothing runs")
 
-    def fault(self):
+    def fault(self, wait=False):
         return None
-
-    wait_for_fault = fault
 
 
 @pytest.mark.parametrize(
@@ -164,12 +162,12 @@ class Calm:
 )
 def test_losses_and_gradients_are_looked_at(metrics, said):
     with pytest.raises(TrainingFailed, match=said):
-        Sentinel(Calm(), print).after_update(metrics)
+        Sentinel(Calm(), print, False).after_update(metrics)
 
 
 def test_a_state_that_is_lost_is_not_saved():
     with pytest.raises(TrainingFailed, match="parameters of group miners are not finite"):
-        Sentinel(Calm(), print).before_save({"updates": torch.tensor(3), "miners/parameters": torch.tensor([1.0, math.nan])})
+        Sentinel(Calm(), print, False).before_save({"updates": torch.tensor(3), "miners/parameters": torch.tensor([1.0, math.nan])})
 
 
 def test_a_sweep_tells_the_line_as_it_is():
@@ -177,7 +175,7 @@ def test_a_sweep_tells_the_line_as_it_is():
 
 
 def test_what_may_be_infinite_is_left_alone():
-    Sentinel(Calm(), print).after_update({"loss/explained_variance": torch.tensor(-math.inf), "mine/number": math.nan})
+    Sentinel(Calm(), print, False).after_update({"loss/explained_variance": torch.tensor(-math.inf), "mine/number": math.nan})
 
 
 def test_numbers_that_json_lacks_are_null(tmp_path):

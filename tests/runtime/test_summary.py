@@ -46,7 +46,7 @@ def test_nothing_is_said_of_a_run_that_learned():
     [
         ({"train/return": -500.0}, "all training episodes of the second half returned -500"),
         ({"loss/entropy": 0.01}, "the entropy of the policy fell to 0.01 of at most 0.69"),
-        ({"loss/explained_variance": 0.04}, "the value explains at most 4% of the variance"),
+        ({"loss/explained_variance": 0.04}, "the value function explains at most 4% of the variance"),
         ({"eval/return": 1.0}, "no evaluation was better than the first one"),
     ],
 )
@@ -65,7 +65,7 @@ def test_nothing_is_said_of_curves_without_a_bar_if_evaluations_got_better():
     metrics = history[-1] | {"eval/best_return": 9.0, "eval/best_env_steps": 5.0, "eval/episodes": 100}
     assert not [name for name in summarize(metrics, history, GROUPS, "return", None, False) if name.startswith("note")]
     level = [row | {"eval/return": 9.0} for row in history]
-    assert "stopped to explore" in str(summarize(metrics, level, GROUPS, "return", None, False))
+    assert "stopped exploring" in str(summarize(metrics, level, GROUPS, "return", None, False))
 
 
 def test_a_best_checkpoint_that_is_better_is_named():

@@ -12,7 +12,6 @@ import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from tests.environments import flawed
 from tests.environments.flawed import MASK, MASK_LATER, OBS_INF, OBS_NAN, REWARD_INF, REWARD_NAN, Params
@@ -43,11 +42,10 @@ SIMULATED = [*((case, False) for case in PLANTED), ("reward inf", True), ("mask"
 def find(case: str, device: Device, fused: bool, n_envs: int = N_ENVS) -> Fault | None:
     """Return what the engine finds after the first rollout in which it finds anything."""
     environment = flawed.environment("groups")
-    engine = make(environment, "flawed", device=device, n_envs=n_envs, horizon=HORIZON, params=PLANTED[case][0], seed=3)
-    act: Any = RandomPolicies(engine)
-    if fused:
-        agent = acting(environment, TANH, device)
-        assert engine.fuse({learner.name: learner.policy.fused() for learner in agent.learners})
+    networks = acting(environment, TANH, device, fused=True).networks() if fused else None
+    params = PLANTED[case][0]
+    engine = make(environment, "flawed", device=device, n_envs=n_envs, horizon=HORIZON, params=params, seed=3, networks=networks)
+    act = RandomPolicies(engine)
     for _ in range(3):
         engine.collect(act)
         fault = engine.fault()

@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 import torch
 
-from warprun.algorithms.a2c import A2C
+from tests.agents import build
 from warprun.config.registry import import_environment
 from warprun.environment import Box, Environment
 from warprun.errors import UserError
-from warprun.learning.settings import A2CConfig, NetworkConfig
+from warprun.learning.settings import NetworkConfig
 from warprun.simulation.device import Device, choose
-from warprun.simulation.kernel_engine import Engine
+from warprun.simulation.kernel_engine import KernelEngine
 
 ROOT = Path(__file__).parents[2]
 CPU = Device("cpu", "a test")
@@ -104,12 +104,12 @@ FUSED_CASES: dict[str, tuple[Case, NetworkConfig, bool]] = {
 """Case, network and whether actions are the best ones, instead of drawn."""
 
 
-def make(environment: Environment, name: str, **options: Any) -> Engine:
+def make(environment: Environment, name: str, **options: Any) -> KernelEngine:
     """Return an engine for an environment, reset, with what the environment itself says unless `options` say otherwise."""
     given: dict[str, Any] = {"device": CPU, "n_envs": 4, "horizon": 8, "seed": 0, "params": environment.params(), "threads": 1}
     if environment.tables:
         given["tables"] = environment.tables(**environment.options)
-    engine = Engine(environment, name, **(given | options))
+    engine = KernelEngine(environment, name, **(given | options))
     engine.reset()
     return engine
 
@@ -117,7 +117,7 @@ def make(environment: Environment, name: str, **options: Any) -> Engine:
 class RandomPolicies:
     """Writes policy outputs that depend on nothing but the environment's number, the actor and how often it was asked."""
 
-    def __init__(self, engine: Engine, seed: int = 0) -> None:
+    def __init__(self, engine: KernelEngine, seed: int = 0) -> None:
         self.engine = engine
         self.seed = seed
         self.asked = 0
@@ -133,7 +133,7 @@ class RandomPolicies:
                 group.policy_output[env] = torch.from_numpy(draw)
 
 
-def record(engine: Engine, collects: int, seed: int = 0, act: Any = None, greedy: bool = False) -> Arrays:
+def record(engine: KernelEngine, collects: int, seed: int = 0, act: Any = None, greedy: bool = False) -> Arrays:
     """Return all that some rollouts leave behind, by name; time goes on from one to the next. `act`: instead of random policies."""
     policies = act or RandomPolicies(engine, seed)
     parts: dict[str, list[np.ndarray]] = {}
@@ -167,9 +167,9 @@ def roll_out(name: str, device: Device, **changes: Any) -> Arrays:
     return record(engine_of(case, name, device), case.collects)
 
 
-def engine_of(case: Case, name: str, device: Device) -> Engine:
+def engine_of(case: Case, name: str, device: Device, **more: Any) -> KernelEngine:
     """Return the engine of a case, reset."""
-    options: dict[str, Any] = {"n_envs": case.n_envs, "horizon": case.horizon, "vary": dict(case.vary), "seed": 2**40 + 3}
+    options: dict[str, Any] = {**more, "n_envs": case.n_envs, "horizon": case.horizon, "vary": dict(case.vary), "seed": 2**40 + 3}
     if case.exploration:
         options["exploration"] = {g.name: torch.tensor(case.exploration, device=device.torch) for g in case.environment.groups}
     return make(case.environment, name, device=device, **options)
@@ -179,17 +179,14 @@ def roll_out_networks(name: str, device: Device, fused: bool, **changes: Any) ->
     """Return the rollouts of a case of FUSED_CASES, with the networks in the kernel or between kernels."""
     case, network, greedy = FUSED_CASES[name]
     case = replace(case, **changes)
-    engine = engine_of(case, name.partition(" ")[0], device)
-    agent = acting(case.environment, network, device)
-    if fused:
-        assert engine.fuse({learner.name: learner.policy.fused() for learner in agent.learners})
-        agent.act = None
-    return record(engine, case.collects, act=agent.act or _nothing, greedy=greedy)
+    agent = acting(case.environment, network, device, fused)
+    engine = engine_of(case, name.partition(" ")[0], device, networks=agent.networks() if fused else None)
+    return record(engine, case.collects, act=_nothing if fused else agent.act, greedy=greedy)
 
 
-def acting(environment: Environment, network: NetworkConfig, device: Device) -> Any:
+def acting(environment: Environment, network: NetworkConfig, device: Device, fused: bool = False) -> Any:
     """Return an agent whose policies have opinions, with the statistics of observations of a run under way."""
-    made: Any = A2C(A2CConfig(network=network), environment.groups, device.torch, 1, 3)
+    made = build("a2c", environment, device=device.torch, fused=fused, network=network)
     generator = torch.Generator().manual_seed(1)
     for learner in made.learners:
         policy = learner.policy

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.agents import build
 from tests.compiled import compiled
 from tests.simulation.rollouts import CPU, FUSED_CASES, acting, load, roll_out_networks, start
 from warprun.envs import cartpole, pendulum
@@ -83,14 +84,14 @@ def test_layers_compute_what_float64_does(sizes, columns, activation):
 
 
 def network_of(hidden, environment=cartpole.environment):
-    return acting(environment, NetworkConfig(hidden=hidden), CPU).learners[0].policy.fused()
+    return acting(environment, NetworkConfig(hidden=hidden), CPU).learners[0].policy.kernel_network()
 
 
 @pytest.mark.parametrize("hidden", [[8], [64, 64], [128, 128], [256, 256], [300, 700], [3000]])
 @pytest.mark.parametrize("actors", [1, 5, 32, 51, 1000])
 def test_columns_fit_into_shared_memory(hidden, actors):
     network = network_of(hidden)
-    columns = columns_for(network, actors)
+    columns = columns_for(network.rows, actors)
     assert columns > 0
     assert columns % FOUR == 0
     assert 4 * network.rows * columns <= SHARED_BYTES
@@ -101,8 +102,17 @@ def test_columns_fit_into_shared_memory(hidden, actors):
     assert (turns * columns - actors) < turns * FOUR
 
 
+@pytest.mark.parametrize("settings", [{}, {"shared": False}, {"activation": "relu", "hidden": [7]}], ids=str)
+@pytest.mark.parametrize("name", ["a2c", "ppo"])
+@pytest.mark.parametrize("world", [cartpole, pendulum], ids=["choices", "real"])
+def test_the_rows_of_a_network_are_known_before_it_is_built(name, settings, world):
+    agent = build(name, world.environment, fused=True, network=NetworkConfig(**settings))
+    fusion = type(agent).fusion(agent.learners[0].config, world.environment.spec)
+    assert fusion.network_rows == {group: network.rows for group, network in agent.networks().items()}
+
+
 def test_a_network_that_does_not_fit_stays_stepwise():
-    assert columns_for(network_of([2000, 2000]), 1) == 0
+    assert columns_for(network_of([2000, 2000]).rows, 1) == 0
 
 
 def test_log_standard_deviations_follow_the_layers():

@@ -142,8 +142,9 @@ def test_environments_that_went_wrong_begin_anew_and_are_counted(actions, flaw):
                     continue
                 clock[env], earned[env] = 0, 0.0
     assert engine.fault() is None
-    assert engine.replacements() == count == horizon * collects // every
     ended = engine.episodes()
+    assert ended.replaced == count == horizon * collects // every
+    assert engine.episodes().replaced == 0
     assert (ended.count, ended.mean_length) == (len(lengths), 5.0)
     assert ended.mean_return[name] == pytest.approx(sum(returns) / len(returns), rel=1e-6)
 

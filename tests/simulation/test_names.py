@@ -10,10 +10,12 @@ import pytest
 
 from tests.simulation.rollouts import make
 from warprun.environment import Box, Discrete, Environment, Group, Phase, float32, int32
+from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.program import write
+from warprun.simulation.codegen.targets import BLOCK, CPU, THREAD
 
 GROUPS = ("agent", "clock", "first", "lane", "count", "agent_mask", "agent_final", "agent_ended", "agent_obs", "a", "a_b", "a_sum_State")
-TARGETS = ("cpu", "thread", "block")
+TARGETS = (CPU, THREAD, BLOCK)
 
 
 class State(NamedTuple):
@@ -50,8 +52,8 @@ def environment(groups, *, size=1, names=None):
 
 
 def sources(env, explores=False):
-    targets = [t for t in TARGETS if t != "thread" or env.groups[0].size == 1]
-    return [write(env, "names", target, (), explores=explores) for target in targets]
+    targets = [t for t in TARGETS if t is not THREAD or env.groups[0].size == 1]
+    return [write(ArrayPlan(env, target, 1, 1, explores=explores), "names") for target in targets]
 
 
 def locals_of(source: str) -> set[str]:
@@ -61,6 +63,15 @@ def locals_of(source: str) -> set[str]:
         if isinstance(function, ast.FunctionDef):
             found |= {argument.arg for argument in function.args.args}
             found |= {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return found
+
+
+def constants_of(source: str) -> list[str]:
+    """Return the names that a module defines: constants, classes and kernels."""
+    found = []
+    for statement in ast.parse(source).body:
+        found += [target.id for target in statement.targets] if isinstance(statement, ast.Assign) else []
+        found += [statement.name] if isinstance(statement, ast.FunctionDef) else []
     return found
 
 
@@ -74,13 +85,15 @@ def test_functions_called_as_what_kernels_use(size):
     for stem in STEMS:
         for program in sources(environment(("agent", "a"), size=size, names=(stem,) * 4)):
             assert not locals_of(program.source) & program.functions.keys(), stem
-            assert len(set(program.arguments)) == len(program.arguments), stem
+            assert len(set(constants_of(program.source))) == len(constants_of(program.source)), stem
+            assert not set(constants_of(program.source)) & (locals_of(program.source) | program.functions.keys()), stem
 
 
 def test_groups_called_as_what_kernels_use():
     for program in sources(environment(GROUPS)):
         assert not locals_of(program.source) & program.functions.keys()
-        assert len(set(program.arguments)) == len(program.arguments)
+        assert len(set(constants_of(program.source))) == len(constants_of(program.source))
+        assert not set(constants_of(program.source)) & (locals_of(program.source) | program.functions.keys())
 
 
 @pytest.mark.parametrize("names", [("action", "reward", "obs", "mask"), ("f", "i", "noise", "log_prob")])

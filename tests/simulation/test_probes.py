@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.agents import build
 from tests.environments.probes import PROBES
 from tests.simulation.rollouts import make
-from warprun.algorithms import agent_class
 from warprun.learning.settings import NetworkConfig
 
 GAMMA = 0.9
@@ -27,12 +27,10 @@ def learn(request):
 
     def trained(probe, gamma=GAMMA, fused=False):
         environment, name, updates = PROBES[probe], f"probe_{''.join(filter(str.isalnum, probe))}", UPDATES[request.param]
-        engine = make(environment, name, n_envs=N_ENVS, horizon=HORIZON, seed=1)
-        cls = agent_class(request.param)
-        config = cls.Config(gamma=gamma, horizon=HORIZON, network=NetworkConfig(hidden=[16]), **SETTINGS, **AGENTS[request.param])
-        agent = cls(config, environment.groups, engine.device.torch, 1, 1)
-        if fused:
-            engine.fuse(agent.fuse())
+        settings = {"gamma": gamma, "horizon": HORIZON, "network": NetworkConfig(hidden=[16]), **SETTINGS, **AGENTS[request.param]}
+        agent = build(request.param, environment, n_envs=N_ENVS, seed=1, fused=fused, **settings)
+        networks = agent.networks() if fused else None
+        engine = make(environment, name, n_envs=N_ENVS, horizon=HORIZON, seed=1, networks=networks)
         for n in range(updates):
             agent.update(engine.collect(agent.act), n / updates)
         policy = agent.learners[0].policy

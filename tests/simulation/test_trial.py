@@ -136,6 +136,6 @@ def test_shipped_environments_pass(name, monkeypatch, tmp_path):
     environment = environment() if callable(environment) else environment
     tables = environment.tables(**environment.options) if environment.tables else None
     options = {"device": module.Device("cpu", "a test"), "n_envs": 1, "horizon": 1, "seed": 0, "threads": 1}
-    module.Engine(environment, name, params=environment.params(), tables=tables, **options)
+    module.KernelEngine(environment, name, params=environment.params(), tables=tables, **options)
     assert np.all(np.array(taken) >= 20)
     assert taken

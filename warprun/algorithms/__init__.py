@@ -1,14 +1,16 @@
-"""The agents by name. Light to import: no torch until a class is asked for."""
+"""The agents by name. Light to import: an agent's module, with torch, is imported where its class is asked for."""
 
 from __future__ import annotations
 
 import difflib
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warprun.errors import UserError
-from warprun.learning.settings import A2CConfig, DDPGConfig, DQNConfig, PPOConfig, TD3Config
+
+if TYPE_CHECKING:
+    from warprun.learning.interfaces import AgentClass
 
 AGENTS = {
     "a2c": "warprun.algorithms.a2c:A2C",
@@ -17,20 +19,17 @@ AGENTS = {
     "ddpg": "warprun.algorithms.ddpg:DDPG",
     "td3": "warprun.algorithms.td3:TD3",
 }
-"""Name -> "module:Class"."""
-
-CONFIGS: dict[str, type] = {"a2c": A2CConfig, "ppo": PPOConfig, "dqn": DQNConfig, "ddpg": DDPGConfig, "td3": TD3Config}
-"""Name -> the dataclass of its settings."""
+"""Name -> "module:Class". Settings, checks and requirements stand in the class, see `learning.interfaces.AgentClass`."""
 
 
-def agent_class(name: str) -> type[Any]:
-    """Return the class of the agent called `name`: one of AGENTS or an entry point of the group `warprun.agents`."""
+def agent_class(name: str) -> AgentClass[Any]:
+    """Return the class of the agent called `name`: one of AGENTS or an entry point of the group `warprun.agents`. Raises UserError."""
     if name in AGENTS:
         module, _, attribute = AGENTS[name].partition(":")
         return getattr(import_module(module), attribute)
     installed = _installed()
     if name not in installed:
-        known = [*AGENTS, *installed]
+        known = agent_names()
         near = difflib.get_close_matches(name, known, 1)
         raise UserError(f"there is no agent {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"agents: {', '.join(known)}"))
     try:
@@ -39,9 +38,9 @@ def agent_class(name: str) -> type[Any]:
         raise UserError(f"agent {name!r} ({installed[name].value}) cannot be imported: {error}") from error
 
 
-def config_class(name: str) -> type[Any]:
-    """Return the dataclass of the settings of the agent called `name`; an installed agent's class has it as `Config`."""
-    return CONFIGS[name] if name in CONFIGS else agent_class(name).Config
+def config_class(name: str) -> type:
+    """Return the dataclass of the settings of the agent called `name`."""
+    return agent_class(name).Config
 
 
 def agent_names() -> tuple[str, ...]:

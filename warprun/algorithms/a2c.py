@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from warprun.learning.on_policy import Batch, Learner, OnPolicyAgent, Slopes
+from warprun.learning.cpu.gradient import Derivatives
+from warprun.learning.on_policy import Batch, Learner, OnPolicyAgent
 from warprun.learning.returns import normalize_advantage
-from warprun.learning.settings import A2CConfig
+from warprun.learning.settings import OnPolicyConfig
+
+
+@dataclass
+class A2CConfig(OnPolicyConfig):
+    """Advantage actor-critic: one gradient step for each rollout."""
+
+    name: str = "a2c"
+    """Name of the agent."""
+    learning_rate: float = 3e-3
+    """Learning rate at the start; high, because there is one gradient step for all environments."""
+    value_coef: float = 0.5
+    """Weight of the value loss, the mean of (V - R)^2: as in OpenAI Baselines' a2c and Stable-Baselines3. PPO's loss is half of that."""
 
 
 class A2CLoss(NamedTuple):
@@ -32,7 +46,7 @@ def a2c_loss(
 ) -> A2CLoss:
     """Return the loss of rows [R]: -E[log pi A] + value_coef E[(V - R)^2] - entropy_coef E[H]; Mnih et al. 2016, section 4.
 
-    There is no 1/2 in the value's, as there is in `ppo_loss`: value_coef = 0.5 here weighs it as 1 does there.
+    Unlike in `ppo_loss` there is no factor 1/2 in the value loss: value_coef = 0.5 here is value_coef = 1 there.
     """
     policy = -(log_prob * advantage).mean()
     value_error = (value - returns).square().mean()
@@ -46,7 +60,7 @@ class Coefficients(NamedTuple):
     value_coef: np.float32
 
 
-def a2c_slopes(log_prob, value, old_log_prob, old_value, advantage, returns, p):  # type: ignore[no-untyped-def]
+def a2c_derivatives(log_prob, value, old_log_prob, old_value, advantage, returns, p):  # type: ignore[no-untyped-def]
     """Return d loss / d log_prob and d loss / d value of one row, then its share of every term (`a2c_loss`), for the fused gradient."""
     error = value - returns
     return -advantage, 2.0 * p.value_coef * error, -advantage * log_prob, error * error, 0.0, 0.0
@@ -58,8 +72,8 @@ class A2C(OnPolicyAgent[A2CConfig]):
     Config = A2CConfig
 
     def learn_group(self, learner: Learner[A2CConfig], batch: Batch) -> dict[str, torch.Tensor]:
-        """Train the policy of one group on the rows of a rollout; return its metrics."""
-        config = learner.config
+        """Train the policy of one group on a rollout; return its metrics."""
+        config, batch = learner.config, batch.flatten()
         advantage = batch.advantage
         if config.normalize_advantage:
             advantage = normalize_advantage(advantage, batch.spread.mean, batch.spread.variance)
@@ -72,6 +86,7 @@ class A2C(OnPolicyAgent[A2CConfig]):
         mean = A2CLoss(*means[: len(A2CLoss._fields)])
         return {"policy": mean.policy, "value": mean.value, "entropy": mean.entropy, "grad_norm": norm}
 
-    def slopes(self, config: A2CConfig) -> Slopes:
+    @classmethod
+    def derivatives(cls, config: A2CConfig) -> Derivatives:
         """Return the derivatives of the loss, for the fused gradient."""
-        return Slopes(a2c_slopes, Coefficients(np.float32(config.value_coef)))
+        return Derivatives(a2c_derivatives, Coefficients(np.float32(config.value_coef)))

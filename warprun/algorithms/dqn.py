@@ -1,21 +1,53 @@
-"""Deep Q-network: Mnih et al. 2015; double (van Hasselt et al. 2016), dueling (Wang et al. 2016) and n-step targets as switches."""
+"""Deep Q-network (Mnih et al. 2015) with settings for double (van Hasselt et al. 2016), dueling (Wang et al. 2016) and n-step learning."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from warprun.environment import Discrete, Group
+from warprun.concurrency.communicator import Communicator
 from warprun.kernels.mlp import Network
 from warprun.learning.cpu.actor import fused_layers, layer_rows
-from warprun.learning.cpu.updates import FusedUpdates, adam_of, step
-from warprun.learning.critics import ChoiceValues, DuelingValues, Trained, seeded
-from warprun.learning.off_policy import OffPolicyAgent, OffPolicyLearner
+from warprun.learning.cpu.updates import GradientKernels, KernelOptimizer
+from warprun.learning.critics import DuelingQNetwork, QNetwork, Trained, seeded
+from warprun.learning.interfaces import Context, Metrics, Requirements
+from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay.ring import Transitions
-from warprun.learning.settings import DQNConfig
+from warprun.learning.setting_checks import within
+from warprun.learning.settings import OffPolicyConfig
 from warprun.seeds import derived_seed
+from warprun.spec import Discrete, GroupSpec
+
+AnyQNetwork = QNetwork | DuelingQNetwork
+
+
+@dataclass
+class DQNConfig(OffPolicyConfig):
+    """Deep Q-network."""
+
+    name: str = "dqn"
+    """Name of the agent."""
+    batch_size: int = 64
+    """Transitions in a gradient step."""
+    target_update_interval: int = 250
+    """Gradient steps between two moves of the target network."""
+    tau: float = 1.0
+    """How far it moves towards the trained one: 1 copies it."""
+    max_grad_norm: float | None = 10.0
+    """The gradient is scaled down to this norm; null: never."""
+    double: bool = True
+    """The trained network selects the next action, the target network evaluates it; false: the target network does both."""
+    dueling: bool = False
+    """The value of the state plus an advantage for each action; false: one layer for the values of all actions."""
+    epsilon_start: float = 1.0
+    """Share of random actions at the start."""
+    epsilon_end: float = 0.05
+    """Share of random actions after `exploration_fraction` of the run, reached linearly."""
+    exploration_fraction: float = 0.2
+    """Part of the run in which epsilon falls."""
 
 
 def dqn_target(next_target: torch.Tensor, next_online: torch.Tensor | None, reward: torch.Tensor, discount: torch.Tensor) -> torch.Tensor:
@@ -29,83 +61,111 @@ def dqn_loss(value: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) ->
     return (weight * nn.functional.huber_loss(value, target, reduction="none")).mean()
 
 
-class DQNLearner(OffPolicyLearner[DQNConfig]):
-    """The values of one group's choices."""
+class TorchStep:
+    """The gradient step of DQN by torch."""
 
-    def __init__(self, config: DQNConfig, group: Group, device: torch.device, threads: int, seed: int) -> None:
-        super().__init__(config, group, device, threads, seed)
-        assert isinstance(group.action, Discrete)
-        kind = DuelingValues if config.dueling else ChoiceValues
-        features, choices = group.observation.size, group.action.n
-        self.values = Trained(
-            seeded(derived_seed(seed, "values"), lambda: kind(features, choices, config.network)), config.optimizer, device
-        )
+    def __init__(self, config: DQNConfig, values: Trained[AnyQNetwork], communicator: Communicator) -> None:
+        self.config, self.values, self.communicator = config, values, communicator
 
-    def networks(self) -> dict[str, Trained]:
-        """Return what is trained, by name."""
-        return {"values": self.values}
-
-    def act(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return the values of choices [B, n]."""
-        return self.values.network(obs)
-
-    def explore(self, progress: float) -> None:
-        """Let epsilon fall."""
-        config = self.config
-        over = min(progress / config.epsilon_fraction, 1.0) if config.epsilon_fraction else 1.0
-        self.exploration[0] = config.epsilon + (config.epsilon_end - config.epsilon) * over
-
-    def explored(self) -> dict[str, torch.Tensor]:
-        """Return epsilon: 1 in the warm-up."""
-        return {"epsilon": self.exploration[0]}
-
-    def learn(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Take a gradient step on a batch and let the target follow by `tau`; return temporal-difference errors [B] and metrics."""
-        values = self.values
+    def __call__(self, batch: Transitions[torch.Tensor], due: Due) -> tuple[torch.Tensor, Metrics]:
+        """Learn from a batch; return the temporal-difference errors [B] and metrics."""
+        config, values, mean = self.config, self.values, self.communicator.mean_
         with torch.no_grad():
-            next_online = values.network(batch.next_obs) if self.config.double else None
+            next_online = values.network(batch.next_obs) if config.double else None
             target = dqn_target(values.target(batch.next_obs), next_online, batch.reward, batch.discount)
         value = values.network(batch.obs).gather(-1, batch.action.long()).squeeze(-1)
         loss = dqn_loss(value, target, batch.weight)
-        norm = values.step(values.gradient(loss), self.learning_rate(self.config.learning_rate), self.config.max_grad_norm)
-        values.follow(tau)
+        norm = values.step(loss, config.max_grad_norm, self.communicator)
+        if due.target:
+            values.update_target(config.tau)
         value = value.detach()
-        return value - target, {"value": loss.detach(), "q": value.mean(), "grad_norm": norm}
+        return value - target, {"value": mean(loss.detach()), "q": mean(value.mean()), "grad_norm": norm}
 
-    def learn_fused(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Do what `learn` does, in kernels."""
-        config, kernels = self.config, self.kernels
-        kernels.run("choices", self.nets, config.double, batch)
-        norm = step(self.nets[-1], self.adam, config.learning_rate * self.rate.value, config.max_grad_norm, tau)
-        q, loss = kernels.means()
-        return kernels.error, {"value": loss, "q": q, "grad_norm": norm}
 
-    def fuse(self) -> Network | None:
-        """Return the network for the engine's kernels; of a dueling one the advantages, whose best choice is the same."""
-        network = self.values.network
-        if isinstance(network, DuelingValues):
-            parts = [*network.trunk, network.activation, network.advantage]
-        else:
-            parts = list(network.layers)  # type: ignore[arg-type]
-            self._fuse_learning(parts)
-        return fused_layers(parts, self.values.parameters, self.normalizer)
+class KernelStep:
+    """The gradient step of DQN in CPU kernels; for networks without dueling."""
 
-    def _fuse_learning(self, parts: list[nn.Module]) -> None:
-        config, values = self.config, self.values
-        features = parts[0].in_features
-        table = layer_rows(parts, values.parameters, features) if self.device.type == "cpu" else None  # type: ignore[arg-type]
-        if table is None or config.optimizer.name != "adam" or self.fuses:
-            return
+    def __init__(self, config: DQNConfig, values: Trained[AnyQNetwork], context: Context) -> None:
+        self.config = config
+        table = layer_rows(values.network.policy_layers(), values.parameters, values.network.features)
         outputs = [table[-1].out_row + k for k in range(table[-1].n_out)]
-        self.kernels = FusedUpdates(config.batch_size, outputs[-1] + 1, len(values.parameters), self.threads)
+        self.kernels = GradientKernels(config.batch_size, outputs[-1] + 1, len(values.parameters), context.threads, context.communicator)
         online = self.kernels.net(values.parameters, table, outputs)
         self.nets = (online._replace(parameters=values.target_parameters.numpy()), online)
-        self.adam = adam_of(values)
-        self.fuses = True
+        self.optimizer = KernelOptimizer(values, online, config.max_grad_norm, context.communicator)
+
+    def __call__(self, batch: Transitions[torch.Tensor], due: Due) -> tuple[torch.Tensor, Metrics]:
+        """Learn from a batch; return the temporal-difference errors [B] and metrics."""
+        self.kernels.compute("q_values", self.nets, self.config.double, batch)
+        norm = self.optimizer.step(self.config.tau if due.target else 0.0)
+        q, loss = self.kernels.means()
+        return self.kernels.error, {"value": loss, "q": q, "grad_norm": norm}
+
+
+class DQNLearner(OffPolicyLearner[DQNConfig]):
+    """The Q-network of one group."""
+
+    def __init__(self, config: DQNConfig, group: GroupSpec, context: Context, seed: int) -> None:
+        super().__init__(config, group, context, seed)
+        assert isinstance(group.action, Discrete)
+        kind: type[AnyQNetwork] = DuelingQNetwork if config.dueling else QNetwork
+        features, actions = group.observation.size, group.action.n
+        network = seeded(derived_seed(seed, "values"), lambda: kind(features, actions, config.network))
+        self.values = Trained(network, config.optimizer, config.learning_rate, context.device)
+        if context.plan.gradients == "kernels":
+            self.gradient_step = KernelStep(config, self.values, context)
+        else:
+            self.gradient_step = TorchStep(config, self.values, context.communicator)
+
+    def trained(self) -> Mapping[str, Trained[nn.Module]]:
+        """Return the trained networks by name."""
+        return {"values": self.values}
+
+    def act(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return the values of the actions [B, n] for normalised observations [B, F]."""
+        return self.values.network(obs)
+
+    def kernel_network(self) -> Network:
+        """Return the acting network for fused rollouts."""
+        return fused_layers(self.values.network.policy_layers(), self.values.parameters, self.normalizer)
+
+    def explore(self, progress: float) -> None:
+        """Set epsilon, which falls linearly."""
+        config = self.config
+        part = min(progress / config.exploration_fraction, 1.0) if config.exploration_fraction else 1.0
+        self.exploration[0] = config.epsilon_start + (config.epsilon_end - config.epsilon_start) * part
+
+    def exploration_metrics(self) -> Metrics:
+        """Return epsilon, which is 1 before `learning_starts`."""
+        return {"epsilon": self.exploration[0]}
+
+    def due(self) -> Due:
+        """Return whether the gradient step that `updates` counted last moves the target network."""
+        return Due(target=self.updates % self.config.target_update_interval == 0)
+
+    def learning_rate(self) -> torch.Tensor:
+        """Return the current learning rate, []."""
+        return self.values.learning_rate.tensor
 
 
 class DQN(OffPolicyAgent[DQNConfig]):
-    """Values of choices by temporal differences."""
+    """Learns the values of actions by temporal differences."""
 
     Config = DQNConfig
-    Learner = DQNLearner
+    requirements = Requirements((Discrete,), masks=False)
+
+    @classmethod
+    def check_settings(cls, config: DQNConfig, key: str) -> None:
+        """Raise UserError for a value that cannot work."""
+        super().check_settings(config, key)
+        within(config, key, 0, 1, "epsilon_start", "epsilon_end", "exploration_fraction")
+
+    @classmethod
+    def no_kernel_gradients(cls, config: DQNConfig) -> str:
+        """Return why CPU kernels cannot compute the gradients; empty if they can."""
+        return "agent.dueling=true" if config.dueling else super().no_kernel_gradients(config)
+
+    @classmethod
+    def make_learner(cls, config: DQNConfig, group: GroupSpec, context: Context, seed: int) -> DQNLearner:
+        """Return the learner of one group."""
+        return DQNLearner(config, group, context, seed)

@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from warprun.errors import UserError
-from warprun.learning.on_policy import Batch, Learner, OnPolicyAgent, Slopes
-from warprun.learning.returns import mean_and_variance, normalize_advantage
-from warprun.learning.settings import PPOConfig
+from warprun.learning.cpu.gradient import Derivatives
+from warprun.learning.on_policy import Batch, Learner, OnPolicyAgent
+from warprun.learning.returns import normalize_advantage
+from warprun.learning.setting_checks import at_least, positive
+from warprun.learning.settings import OnPolicyConfig
 from warprun.learning.shuffle import permutation
 from warprun.learning.slices import split
 from warprun.math import exp, maximum, minimum, where
 from warprun.seeds import derived_seed
+
+
+@dataclass
+class PPOConfig(OnPolicyConfig):
+    """Proximal policy optimisation: several epochs of minibatches for each rollout."""
+
+    name: str = "ppo"
+    """Name of the agent."""
+    epochs: int = 4
+    """Passes over the rollout in an update."""
+    minibatches: int = 4
+    """Minibatches in an epoch; their sizes differ by one at most."""
+    clip: float = 0.2
+    """Clip range of the probability ratio around 1: beyond it the gradient is 0."""
+    clip_value: float | None = None
+    """Clip range of the value around the rollout's: beyond it the gradient is 0; null: no clipping."""
+    value_coef: float = 0.5
+    """Weight of the value loss, half the mean of (V - R)^2: as in OpenAI Baselines' ppo2; Stable-Baselines3's PPO and A2C have no half."""
+    target_kl: float | None = None
+    """An update stops at the first minibatch whose approximate KL divergence from the rollout's policy is above this; null: never."""
 
 
 class PPOLoss(NamedTuple):
@@ -70,21 +93,21 @@ class Coefficients(NamedTuple):
     value_coef: np.float32
 
 
-def ppo_slopes(log_prob, value, old_log_prob, old_value, advantage, returns, p):  # type: ignore[no-untyped-def]
+def ppo_derivatives(log_prob, value, old_log_prob, old_value, advantage, returns, p):  # type: ignore[no-untyped-def]
     """Return d loss / d log_prob and d loss / d value of one row, then its share of every term (`ppo_loss`), for the fused gradient."""
     log_ratio = log_prob - old_log_prob
     ratio = exp(log_ratio)
     clipped = minimum(maximum(ratio, 1.0 - p.clip), 1.0 + p.clip)
     policy = maximum(-advantage * ratio, -advantage * clipped)
-    slope = where(-advantage * ratio >= -advantage * clipped, -advantage * ratio, 0.0)
+    d_log_prob = where(-advantage * ratio >= -advantage * clipped, -advantage * ratio, 0.0)
 
     error = value - returns
     moved = minimum(maximum(value - old_value, -p.clip_value), p.clip_value)
     clipped_error = old_value + moved - returns
     farther = (abs(value - old_value) > p.clip_value) & (clipped_error * clipped_error > error * error)
     value_loss = where(farther, clipped_error * clipped_error, error * error)
-    value_slope = where(farther, 0.0, p.value_coef * error)
-    return slope, value_slope, policy, 0.5 * value_loss, ratio - 1.0 - log_ratio, where(abs(ratio - 1.0) > p.clip, 1.0, 0.0)
+    d_value = where(farther, 0.0, p.value_coef * error)
+    return d_log_prob, d_value, policy, 0.5 * value_loss, ratio - 1.0 - log_ratio, where(abs(ratio - 1.0) > p.clip, 1.0, 0.0)
 
 
 class PPO(OnPolicyAgent[PPOConfig]):
@@ -92,9 +115,26 @@ class PPO(OnPolicyAgent[PPOConfig]):
 
     Config = PPOConfig
 
+    @classmethod
+    def check_settings(cls, config: PPOConfig, key: str) -> None:
+        """Raise UserError for a value that cannot work."""
+        super().check_settings(config, key)
+        at_least(config, key, 1, "epochs", "minibatches")
+        positive(config, key, "clip", "clip_value", "target_kl")
+
+    @classmethod
+    def minibatches(cls, config: PPOConfig) -> int:
+        """Return into how many gradient steps an epoch is cut."""
+        return config.minibatches
+
+    @classmethod
+    def passes(cls, config: PPOConfig) -> int:
+        """Return how often an update goes through the rows of a rollout."""
+        return config.epochs
+
     def learn_group(self, learner: Learner[PPOConfig], batch: Batch) -> dict[str, torch.Tensor]:
-        """Train the policy of one group on the rows of a rollout; return its metrics, means over the gradient steps taken."""
-        config = learner.config
+        """Train the policy of one group on a rollout; return its metrics, means over the gradient steps taken."""
+        config, batch = learner.config, batch.flatten()
         n_rows = len(batch.obs)
         if config.minibatches > n_rows:
             raise UserError(f"agent.minibatches={config.minibatches}: a rollout has only {n_rows} rows (horizon x n_envs x actors)")
@@ -121,11 +161,11 @@ class PPO(OnPolicyAgent[PPOConfig]):
     def _minibatch(
         self, learner: Learner[PPOConfig], batch: Batch, order: torch.Tensor, going_on: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take the gradient step of one minibatch unless the update has stopped; return its terms and norm, [K+1], and `going_on`."""
+        """Take the gradient step of one minibatch unless the update has stopped; return its terms and norm, [K+1], and `going_on`, []."""
         config = learner.config
         advantage = batch.advantage[order]
         if config.normalize_advantage:
-            advantage = normalize_advantage(advantage, *mean_and_variance(advantage))
+            advantage = normalize_advantage(advantage, *learner.mean_and_variance(advantage))
 
         def loss(log_prob: torch.Tensor, entropy: torch.Tensor, value: torch.Tensor, rows: Batch) -> PPOLoss:
             return ppo_loss(
@@ -145,17 +185,16 @@ class PPO(OnPolicyAgent[PPOConfig]):
         gradient, means = learner.gradient(loss, batch, advantage, order)
         if config.target_kl is None:
             return torch.cat((means, learner.step(gradient)[None])), going_on
-        approx_kl = PPOLoss(*means).approx_kl
-        learner.average(approx_kl)
-        going_on = going_on & (approx_kl <= config.target_kl)
-        # A step that is undone where the update has stopped: a branch would make the host wait for the device.
+        going_on = going_on & (PPOLoss(*means).approx_kl <= config.target_kl)
+        # The step is taken, and undone if the update has stopped: a branch would make the host wait for the device.
         before = [tensor.clone() for tensor in learner.trained()]
         norm = learner.step(gradient)
         for tensor, old in zip(learner.trained(), before, strict=True):
             tensor.copy_(torch.where(going_on, tensor, old))
         return torch.cat((means, norm[None])), going_on
 
-    def slopes(self, config: PPOConfig) -> Slopes:
+    @classmethod
+    def derivatives(cls, config: PPOConfig) -> Derivatives:
         """Return the derivatives of the loss, for the fused gradient."""
         clip_value = math.inf if config.clip_value is None else config.clip_value
-        return Slopes(ppo_slopes, Coefficients(np.float32(config.clip), np.float32(clip_value), np.float32(config.value_coef)))
+        return Derivatives(ppo_derivatives, Coefficients(np.float32(config.clip), np.float32(clip_value), np.float32(config.value_coef)))

@@ -1,4 +1,4 @@
-"""The table of environments."""
+"""The table of `warprun envs`."""
 
 from __future__ import annotations
 
@@ -6,39 +6,43 @@ from rich.console import Console
 from rich.table import Table
 
 from warprun.config.compose import environment_config, environment_names
+from warprun.config.registry import is_shipped
 from warprun.config.schema import EnvConfig, load_environment
-from warprun.environment import Box, Discrete, Space
+from warprun.environment import Box, Discrete, Environment, Space
 from warprun.errors import UserError
 
 
-def print_environments() -> None:
-    """Print what environments there are, one that fails to load with its reason."""
+def print_environments() -> list[str]:
+    """Print the table of environments and why some fail to load; return the reasons for those that warprun ships."""
     console = Console()
     if not console.is_terminal:
-        console = Console(width=160)  # a file has no width; do not fold its lines
+        console = Console(width=160)  # a file has no width, so its lines are not folded
     table = Table("name", "actors", "observation", "action", "time limit", "solved at", "parameters")
-    broken = []
+    broken: dict[str, str] = {}
     for name in environment_names():
         try:
             table.add_row(*_row(environment_config(name)))
         except UserError as error:
-            broken.append(f"{name}: {error}")
+            broken[name] = str(error)
+            table.add_row(name, "[red]fails to load[/red]")
     console.print(table)
-    for line in broken:
-        console.print(line, style="red", markup=False, soft_wrap=True)
+    for name, reason in broken.items():
+        console.print(f"{name}: {reason}", style="red", markup=False, soft_wrap=True)
+    return [f"{name}: {reason}" for name, reason in broken.items() if is_shipped("env", name)]
 
 
 def _row(env: EnvConfig) -> tuple[str, ...]:
     environment, _ = load_environment(env)
-    groups = environment.groups
+    groups = environment.spec.groups
+    parameters = environment.params._fields if isinstance(environment, Environment) else ()
     return (
         env.name,
         "\n".join(f"{group.size} {group.name}" for group in groups),
         "\n".join(f"{group.observation.size} numbers" for group in groups),
-        "\n".join(_space(group.action) + (", masked" if group.mask else "") for group in groups),
-        str(environment.time_limit or "none"),
+        "\n".join(_space(group.action) + (", masked" if group.masked else "") for group in groups),
+        str(environment.spec.time_limit or "none"),
         "" if env.solved_at is None else f"{env.solved_at:g}",
-        ", ".join(environment.params._fields),  # type: ignore[attr-defined]
+        ", ".join(parameters),
     )
 
 

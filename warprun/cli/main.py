@@ -1,4 +1,4 @@
-"""The command line: verbs, and every failure as one line and an exit code. Imports nothing heavy before it is needed."""
+"""The command line: its verbs and exit codes. Each failure is one line. Heavy modules are imported only when needed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import redirect_stderr
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from warprun.config.registry import nearest, options
 from warprun.errors import TrainingFailed, UserError
@@ -28,18 +28,18 @@ warprun: reinforcement learning at very high data throughput, for environments t
   warprun -m KEY=VALUE,VALUE ...                       train every combination; a table at the end
   warprun eval [RUN|latest] [episodes=1000] [greedy=true] [checkpoint=last|best] [device=auto] [seed=0] [output_root=outputs]
                                                        the mean return of a trained agent over fresh episodes
-  warprun envs                                         the environments there are
+  warprun envs                                         list the environments
   warprun bench [KEY=VALUE ...] [sizes=10,100,1000] [threads=1,2] [out=outputs/bench]
                                                        throughput by number of environments: table, JSON, picture
   warprun data ENV                                     fetch and check the data that an environment needs
 
-Groups (own files in ./conf/GROUP/NAME.yaml are found, too)
+Groups (including your own files ./conf/GROUP/NAME.yaml)
 {groups}
 
 Keys
-  n_envs=1024            environments at the same time; 1e4 is 10000
+  n_envs=1024            number of environments that run in parallel; 1e4 is 10000
   total_steps=1e7        environment steps, summed over the environments
-  max_minutes=null       end after so many minutes, compilation included
+  max_minutes=null       end after this many minutes, compilation included
   stop_when_solved=true  end as soon as an evaluation reaches env.solved_at and fresh episodes confirm it
   seed=0                 same seed, same result
   device=auto            auto, cpu, cuda or cudasim
@@ -50,14 +50,14 @@ Keys
   eval.every=5%          how often to evaluate: 10s, 5min, 1e6steps, 20iterations, 5% of the run, never; so log.every, checkpoint.every
   eval.episodes=100      episodes of each evaluation; eval.final_episodes=1000 eval.greedy=true
   env.params.NAME=v      a parameter of the environment
-  env.vary.NAME=[a,b]    draw it uniformly for each environment and episode
+  env.randomize.NAME=[a,b]   draw a parameter uniformly for each environment and episode
   env.time_limit=500     steps of an episode at most
   agent.KEY=v            such as agent.learning_rate=1e-3 agent.gamma=0.99 agent.horizon=16 agent.network.hidden=[64,64]
   agent.groups.GROUP.KEY=v   the same for one group of actors
-  tuned=none             do without the settings that were found for this environment and agent
+  tuned=none             ignore the settings that were tuned for this environment and agent
 
 Options
-  --cfg job              print the config instead of training     --info     what it is made of
+  --cfg job              print the config instead of training     --info     show how it is composed
   --version              print the version                        --help     this text
   Tab completion: eval "$(warprun -sc install=bash)"    (also zsh, fish: -sc install=fish | source)
   HYDRA_FULL_ERROR=1 or WARPRUN_TRACEBACK=1 in the environment show the traceback of an error.
@@ -69,8 +69,8 @@ Examples
   warprun eval latest episodes=1000 greedy=false
 """
 
-# With these Hydra shows something and nothing is trained.
 HYDRA_FLAGS = ("--cfg", "-c", "--info", "-i", "--resolve", "--package", "-p", "--shell-completion", "-sc", "--hydra-help")
+"""Options with which Hydra prints something instead of starting a run."""
 MULTIRUN_FLAGS = ("-m", "--multirun")
 
 
@@ -89,23 +89,29 @@ def run(arguments: Sequence[str]) -> int:
     except TrainingFailed as error:
         return _fail(str(error), FAILED, show_traceback)
     except KeyboardInterrupt:
-        # If the signal met text that Numba was executing, CPython counts it as unhandled, and would end by it after our own exit code.
-        # Text that runs to its end takes that back.
+        # If the signal arrives while Numba executes generated code, CPython marks it as unhandled and later exits with its own code.
+        # An `exec` that runs to its end removes the mark.
         exec("")
         return _fail("interrupted", INTERRUPTED, show_traceback)
     except Exception as error:
+        from warprun.config.registry import place_of
+
         hint = "" if show_traceback else " (WARPRUN_TRACEBACK=1 shows the traceback)"
-        return _fail(f"{type(error).__name__}: {error}{hint}", FAILED, show_traceback)
+        return _fail(f"{place_of(error)}{type(error).__name__}: {error}{hint}", FAILED, show_traceback)
 
 
 def train(overrides: Sequence[str] = ()) -> Result:
-    """Train one run from overrides such as "env=cartpole" and "n_envs=1e4", as the command line does, and return its result."""
+    """Train one run from overrides such as "env=cartpole" and "n_envs=1e4", and return its result.
+
+    Raises UserError for a mistake in the overrides, the config or the environment, TrainingFailed for a run that is lost, and
+    KeyboardInterrupt for one that was stopped.
+    """
     from warprun.config.compose import compose
     from warprun.kernels.driver import prepare
 
     config = compose(overrides)
     prepare(config.device)
-    # Only now, for it imports torch and numba: a mistake in the config is told before.
+    # Imported after the checks, because it imports torch and numba.
     from warprun.runtime.run import train
 
     return train(config)
@@ -139,7 +145,7 @@ def _train(arguments: list[str]) -> int:
             raise UserError(f"unknown option {flag!r}{nearest(flag, known)}; `warprun --help` lists them")
     for argument in arguments:
         if argument.startswith("~"):
-            raise UserError(f"{argument}: no setting can be taken away; tuned=none does without the tuned ones")
+            raise UserError(f"{argument}: no setting can be removed; tuned=none turns the tuned ones off")
     if any(flag in HYDRA_FLAGS for flag in flags):
         return _show(arguments)
     if any(flag in MULTIRUN_FLAGS for flag in flags):
@@ -149,14 +155,17 @@ def _train(arguments: list[str]) -> int:
         from warprun.cli.sweep import multirun
 
         return FAILED if multirun(arguments).failed else DONE
-    train(arguments)
+    result = train(arguments)
+    from warprun.cli.next_steps import print_next_steps
+
+    print_next_steps([result.folder], result.folder)
     return DONE
 
 
 def _show(arguments: list[str]) -> int:
     from warprun.cli.sweep import hydra_main
 
-    # The shell's completion asks with the line as typed, where Hydra knows no verb.
+    # The shell passes the whole command line, and Hydra does not know verbs.
     line = os.environ.get("COMP_LINE", "")
     words = line.split(" ", 2)
     if words[1:2] == ["train"] and len(words) == 3:
@@ -172,41 +181,47 @@ def _show(arguments: list[str]) -> int:
     return DONE
 
 
+@dataclass
+class _EvalSettings:
+    """The settings of `warprun eval`."""
+
+    episodes: int = 0
+    """0: as many as the final evaluation of the run had."""
+    greedy: bool = True
+    device: str = "auto"
+    seed: int = 0
+    output_root: str = "outputs"
+    checkpoint: str = "last"
+
+
 def _evaluate(arguments: list[str]) -> int:
-    settings: dict[str, Any] = {
-        "episodes": 0,
-        "greedy": True,
-        "device": "auto",
-        "seed": 0,
-        "output_root": "outputs",
-        "checkpoint": "last",
-    }
+    settings = _EvalSettings()
+    known = [field.name for field in fields(settings)]
     names = [argument for argument in arguments if "=" not in argument]
     if len(names) > 1:
         raise UserError(f"eval takes one run, not {len(names)}: {' '.join(names)}")
     for argument in arguments:
         key, equals, value = argument.partition("=")
-        if equals and key not in settings:
-            raise UserError(f"eval has no setting {key!r}{nearest(key, settings)} (there are: {', '.join(settings)})")
+        if equals and key not in known:
+            raise UserError(f"eval has no setting {key!r}{nearest(key, known)} (there are: {', '.join(known)})")
         if equals:
-            settings[key] = _convert(key, value, settings[key])
-            if key == "episodes" and settings[key] < 1:
+            setattr(settings, key, _convert(key, value, getattr(settings, key)))
+            if key == "episodes" and settings.episodes < 1:
                 raise UserError(f"episodes={value} must be at least 1")
     _check_evaluation(settings)
     from warprun.runtime import rundir
 
-    folder = rundir.latest(Path(settings["output_root"])) if names in ([], ["latest"]) else Path(names[0])
-    rundir.read_config(folder)  # raises UserError where the folder is none of a run
+    folder = rundir.latest(Path(settings.output_root)) if names in ([], ["latest"]) else Path(names[0])
+    rundir.read_config(folder)  # raises UserError if it is no run folder
     from warprun.kernels.driver import prepare
 
-    prepare(settings["device"])
+    prepare(settings.device)
     from warprun.runtime.evaluate import describe_checkpoint, evaluate_run
 
-    line = _LINES[settings["checkpoint"]]
-    # Which one it is comes first: the evaluation may take a while.
+    line = _LINES[settings.checkpoint]
+    # Printed first, because the evaluation may take long.
     print("\n".join([str(folder), *describe_checkpoint(folder, line)]), flush=True)
-    episodes = settings["episodes"] or None  # None: as many as the run's final evaluation had
-    result = evaluate_run(folder, episodes, settings["greedy"], settings["device"], settings["seed"], line)
+    result = evaluate_run(folder, settings.episodes or None, settings.greedy, settings.device, settings.seed, line)
     from rich import print as show
     from rich.table import Table
 
@@ -220,59 +235,64 @@ def _evaluate(arguments: list[str]) -> int:
 
 
 _LINES = {"last": "checkpoints", "best": "best"}
-"""What `checkpoint=` may say, and the folder of the run that holds it."""
+"""Value of `checkpoint` -> the folder of the run that holds it."""
 
 
-def _convert(key: str, value: str, default: Any) -> Any:
+def _convert(key: str, value: str, default: object) -> bool | int | str:
+    """Return `value` in the type of `default`. Raises UserError."""
     if isinstance(default, bool):
         if value.lower() not in ("true", "false"):
             raise UserError(f"{key} must be true or false, not {value!r}")
         return value.lower() == "true"
-    if isinstance(default, int):
-        try:
-            number = float(value)
-            whole = int(value) if value.isdigit() else int(number)
-        except (ValueError, OverflowError):
-            whole, number = 0, 0.5
-        if float(whole) != number:
-            raise UserError(f"{key} must be a whole number, not {value!r}")
-        return whole
-    return value
+    return _whole(key, value) if isinstance(default, int) else value
 
 
-def _check_evaluation(settings: dict[str, Any]) -> None:
+def _whole(key: str, value: str) -> int:
+    """Return a whole number, which may be written as 1e4. Raises UserError."""
+    try:
+        number = float(value)
+        whole = int(value) if value.isdigit() else int(number)
+    except (ValueError, OverflowError):
+        whole, number = 0, 0.5
+    if float(whole) != number:
+        raise UserError(f"{key} must be a whole number, not {value!r}")
+    return whole
+
+
+def _check_evaluation(settings: _EvalSettings) -> None:
     from warprun.kernels.driver import DEVICES, check_cuda
 
-    if not 0 <= settings["seed"] < 2**64:
-        raise UserError(f"seed={settings['seed']} must be 0 or more, and below 2^64")
-    if settings["checkpoint"] not in _LINES:
-        raise UserError(f"checkpoint={settings['checkpoint']} is not one of {', '.join(_LINES)}{nearest(settings['checkpoint'], _LINES)}")
-    if settings["device"] not in DEVICES:
-        raise UserError(f"device={settings['device']} is not one of {', '.join(DEVICES)}{nearest(settings['device'], DEVICES)}")
-    if settings["device"] == "cuda":
+    if not 0 <= settings.seed < 2**64:
+        raise UserError(f"seed={settings.seed} must be from 0 to 2^64 - 1")
+    if settings.checkpoint not in _LINES:
+        raise UserError(f"checkpoint={settings.checkpoint} is not one of {', '.join(_LINES)}{nearest(settings.checkpoint, _LINES)}")
+    if settings.device not in DEVICES:
+        raise UserError(f"device={settings.device} is not one of {', '.join(DEVICES)}{nearest(settings.device, DEVICES)}")
+    if settings.device == "cuda":
         check_cuda()
 
 
 def _envs(arguments: list[str]) -> int:
     if arguments:
-        raise UserError(f"envs takes nothing more, not {arguments[0]!r}")
+        raise UserError(f"envs takes no arguments, not {arguments[0]!r}")
     from warprun.cli.listing import print_environments
 
-    print_environments()
-    return DONE
+    faults = print_environments()
+    return _fail(f"this installation of warprun is damaged: {'; '.join(faults)}", FAILED, False) if faults else DONE
 
 
 def _bench(arguments: list[str]) -> int:
-    lists: dict[str, Any] = {"sizes": [10, 100, 1_000, 10_000, 100_000], "threads": [0], "out": "outputs/bench"}
+    lists = {"sizes": [10, 100, 1_000, 10_000, 100_000], "threads": [0]}
+    out = "outputs/bench"
     rest = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if key in ("sizes", "threads") and equals:
-            lists[key] = [_convert(key, part, 1) for part in value.strip("[]").split(",")]
+            lists[key] = [_whole(key, part) for part in value.strip("[]").split(",")]
             if min(lists[key]) < 1:
                 raise UserError(f"{argument}: numbers must be at least 1")
         elif key == "out" and equals:
-            lists["out"] = value
+            out = value
         else:
             rest.append(argument)
     from warprun.config.compose import compose
@@ -283,9 +303,9 @@ def _bench(arguments: list[str]) -> int:
     for n_envs in lists["sizes"]:
         check(replace(config, n_envs=n_envs))
     try:
-        Path(lists["out"]).mkdir(parents=True, exist_ok=True)
+        Path(out).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"out={lists['out']}: {error.strerror}") from None
+        raise UserError(f"out={out}: {error.strerror}") from None
     prepare(config.device)
     from warprun.runtime.bench import bench, report
     from warprun.runtime.build import threads
@@ -293,13 +313,13 @@ def _bench(arguments: list[str]) -> int:
 
     counts = [count or threads(config) for count in lists["threads"]]
     found = bench(config, lists["sizes"], counts)
-    report(found, Path(lists["out"]), f"{config.env.name}, {config.agent.name}, {choose(config.device).kind}")
+    report(found, Path(out), f"{config.env.name}, {config.agent.name}, {choose(config.device).kind}")
     return DONE
 
 
 def _data(arguments: list[str]) -> int:
     if len(arguments) != 1:
-        raise UserError("data takes the name of one environment: warprun data covid")
+        raise UserError("data takes the name of one environment, such as `warprun data covid`")
     from warprun.config.compose import environment_config, environment_names
     from warprun.config.registry import import_environment
 

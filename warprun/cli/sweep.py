@@ -1,4 +1,4 @@
-"""Many runs from one command (Hydra's multirun) and the table at their end."""
+"""Many runs from one command (Hydra's multirun), and the table of their results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -19,7 +19,8 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.table import Table
 
-from warprun.config.compose import VERSION_BASE, build, check_tuned, explain, register, rewrite
+from warprun.cli.next_steps import print_next_steps
+from warprun.config.compose import PRIMARY, VERSION_BASE, build, check_tuned, explain, register, rewrite
 from warprun.config.registry import CONF
 from warprun.config.schema import Config, check
 from warprun.errors import UserError, one_line
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Row:
-    """One run of a sweep: what was asked, and what came of it."""
+    """One run of a sweep: its overrides, and its result or error."""
 
     overrides: str
     result: Result | None = None
@@ -46,7 +47,7 @@ class Sweep:
 
     rows: list[Row] = field(default_factory=list)
     folders: set[str] = field(default_factory=set)
-    """The run_dir of every run that was checked."""
+    """`run_dir` of every run that was checked."""
 
     @property
     def failed(self) -> int:
@@ -54,7 +55,7 @@ class Sweep:
         return sum(row.error is not None for row in self.rows)
 
     def check_job(self, composed: DictConfig) -> float:
-        """Note what is wrong with the config of one run."""
+        """Check the config of one run and store the first error."""
         row = Row(_overrides())
         self.rows.append(row)
         try:
@@ -71,7 +72,7 @@ class Sweep:
         return 0.0
 
     def train_job(self, composed: DictConfig) -> float:
-        """Train one run; one that fails does not stop the others."""
+        """Train one run. A failure does not stop the other runs."""
         row = Row(_overrides())
         self.rows.append(row)
         try:
@@ -87,7 +88,7 @@ class Sweep:
 
 
 def multirun(arguments: Sequence[str]) -> Sweep:
-    """Check every run that `arguments` (with -m) ask for, then train them all."""
+    """Check every run that `arguments` (with -m) describe, then train them all."""
     checked = Sweep()
     _multirun(arguments, checked.check_job)
     for row in checked.rows:
@@ -97,22 +98,26 @@ def multirun(arguments: Sequence[str]) -> Sweep:
     try:
         _multirun(arguments, sweep.train_job)
     finally:
-        # Also after Ctrl-C: what is finished is not lost.
+        # Also after Ctrl-C, for the runs that have finished.
         print_table(sweep.rows)
+        done = [row.result for row in sweep.rows if row.result is not None]
+        if done:
+            best = max(done, key=_comparable)
+            print_next_steps([result.folder for result in done], best.folder)
     return sweep
 
 
-def hydra_main(arguments: Sequence[str], task: Callable[[DictConfig], Any]) -> None:
-    """Hand the command line to Hydra; what it refuses is raised as UserError."""
+def hydra_main(arguments: Sequence[str], task: Callable[[DictConfig], float | None]) -> None:
+    """Pass the command line to Hydra. Its errors are raised as UserError."""
     register(arguments)
     before = sys.argv
-    # Hydra's parser takes the overrides only in one piece, and its --info would take one for its value.
+    # Hydra's parser requires all overrides next to each other, and --info would take one as its value.
     overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
     flags = [argument for argument in arguments if argument not in overrides]
     with _hydra_raises():
         sys.argv = [before[0], *map(rewrite, overrides), *flags]
         try:
-            hydra.main(config_path=f"pkg://{CONF}", config_name="config", **VERSION_BASE)(task)()
+            hydra.main(config_path=f"pkg://{CONF}", config_name=PRIMARY, **VERSION_BASE)(task)()
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise UserError(explain(error)) from error
         finally:
@@ -120,18 +125,23 @@ def hydra_main(arguments: Sequence[str], task: Callable[[DictConfig], Any]) -> N
 
 
 def objective(result: Result) -> float:
-    """Return what a sweep compares: the evaluation return, or the training return of a run without evaluation."""
+    """Return the number by which a sweep compares runs: the return of the last evaluation, else that of training, else NaN."""
     for value in (result.eval_return, result.train_return):
         if value is not None:
             return value
     return math.nan
 
 
+def _comparable(result: Result) -> float:
+    value = objective(result)
+    return -math.inf if math.isnan(value) else value
+
+
 def print_table(rows: Sequence[Row]) -> None:
-    """Print one line for each run."""
+    """Print a table with a row per run."""
     console = Console()
     if not console.is_terminal:
-        console = Console(width=200)  # a file has no width; do not fold its lines
+        console = Console(width=200)  # a file has no width, so its lines are not folded
     table = Table(title="1 run" if len(rows) == 1 else f"{len(rows)} runs", title_justify="left")
     for name in ("overrides", "return", "env steps/s", "wall s", "folder"):
         table.add_column(name, justify="left" if name in ("overrides", "folder") else "right", overflow="fold")
@@ -147,12 +157,12 @@ def print_table(rows: Sequence[Row]) -> None:
 
 
 def _return(result: Result) -> str:
-    """Return what is compared, with its standard error if there is one."""
+    """Return the compared value as text, with its standard error if it has one."""
     return f"{objective(result):.1f}" + ("" if result.eval_stderr is None else f" ± {result.eval_stderr:.1f}")
 
 
-def _multirun(arguments: Sequence[str], task: Callable[[DictConfig], Any]) -> None:
-    # Hydra's sweeper makes a folder, and a multirun.yaml in it, before it has looked at a single value.
+def _multirun(arguments: Sequence[str], task: Callable[[DictConfig], float | None]) -> None:
+    # Hydra's sweeper makes a folder with a multirun.yaml before it checks any value.
     with tempfile.TemporaryDirectory() as scratch:
         hydra_main([*arguments, f"hydra.sweep.dir={scratch}"], task)
 
@@ -175,7 +185,7 @@ def _overrides() -> str:
 
 @contextmanager
 def _hydra_raises() -> Iterator[None]:
-    # With this set Hydra raises its errors, where it would print them and exit.
+    # With this variable Hydra raises its errors. Without it, Hydra prints them and exits.
     before = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:

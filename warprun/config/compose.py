@@ -1,4 +1,4 @@
-"""From what people type to a checked Config, through Hydra; every refusal becomes one line."""
+"""Composes a checked Config from overrides, with Hydra. Each error becomes a message of one line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import TypedDict
 
 import hydra
 from hydra.core.config_search_path import ConfigSearchPath
@@ -18,25 +18,34 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from warprun.algorithms import CONFIGS, agent_names, config_class
+from warprun.algorithms import AGENTS, agent_names, config_class
 from warprun.config.registry import CONF, conf_folder, conf_packages, nearest, options
 from warprun.config.schema import Config, EnvConfig, OriginConfig, SingleConfig, check
 from warprun.errors import UserError
+from warprun.kernels.driver import prepare
+from warprun.renamed import RENAMED, new_name
 
-# Hydra 1.4 takes no version_base any more.
-VERSION_BASE: dict[str, Any] = {"version_base": None} if tuple(map(int, hydra.__version__.split(".")[:2])) < (1, 4) else {}
 
-RENAMED = {"log.every_s": "log.every=1s, with a unit", "checkpoint.every_minutes": "checkpoint.every=5min, with a unit"}
-"""Former keys, and what to write instead."""
+class _VersionBase(TypedDict, total=False):
+    version_base: None
 
-# Keys below these are free: Hydra would ask for a `+` before each.
-FREE = ("env.params.", "env.vary.", "env.options.", "agent.groups.", "agent.network.options.")
 
+# Hydra 1.4 has no argument `version_base` any more.
+VERSION_BASE: _VersionBase = {"version_base": None} if tuple(map(int, hydra.__version__.split(".")[:2])) < (1, 4) else {}
+
+PRIMARY = "warprun"
+"""The primary config, conf/warprun.yaml. Its name is not `config`, because another project may have a `conf/config.yaml`."""
+
+FREE = ("env.params.", "env.randomize.", "env.options.", "agent.groups.", "agent.network.options.")
+"""Keys below these are not part of the schema, so Hydra requires a `+` before each."""
+
+NO_AGENT = "~agent"
+"""Override that composes a config without an agent."""
 GROUPS = {"env": "environment", "agent": "agent", "concurrency": "concurrency", "experiment": "experiment", "tuned": "tuned settings"}
 
 
 class WarprunSearchPath(SearchPathPlugin):
-    """Find config groups in ./conf and in installed packages, before warprun's own."""
+    """Look for config groups in ./conf, then in installed packages, then in warprun itself."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for package in reversed([package for package in conf_packages() if package != CONF]):
@@ -47,28 +56,38 @@ class WarprunSearchPath(SearchPathPlugin):
 
 
 def register(overrides: Sequence[str]) -> None:
-    """Make the schemas and the search path known to Hydra; a second time changes nothing."""
-    # An installed agent is imported, with its torch, only where the overrides ask for it.
+    """Register the schemas and the search path with Hydra. A second call changes nothing.
+
+    The modules of agents, which define their schemas, import torch. With NO_AGENT among `overrides` they are not imported.
+    """
+    # An installed agent is imported only if the overrides name it, or an experiment, whose file can choose any agent.
     asked = {name for override in overrides if override.startswith("agent=") for name in override[6:].split(",")}
+    if any(override.startswith("experiment=") for override in overrides):
+        asked |= set(agent_names())
     _store("config_schema", Config)
     _store("single_schema", SingleConfig)
-    for name in {*CONFIGS, *(asked & set(agent_names()))}:
-        _store(f"{name}_schema", config_class(name))
     Plugins.instance().register(WarprunSearchPath)
+    if NO_AGENT in overrides:
+        return
+    for override in overrides:
+        if override.startswith("device="):  # Numba reads at its import whether to simulate CUDA
+            prepare(override.removeprefix("device="))
+    for name in {*AGENTS, *(asked & set(agent_names()))}:
+        _store(f"{name}_schema", config_class(name))
 
 
 _stored: set[str] = set()
 
 
 def _store(name: str, schema: type) -> None:
-    # Hydra 1.4 warns of a schema that is stored twice.
+    # Hydra 1.4 warns about a schema that is stored twice.
     if name not in _stored:
         ConfigStore.instance().store(name=name, node=schema)
         _stored.add(name)
 
 
 def compose(overrides: Sequence[str]) -> Config:
-    """Compose a config from `overrides` (key=value) and check it; raise UserError for what cannot work."""
+    """Compose a config from `overrides` (key=value) and check it. Raises UserError."""
     try:
         config = _build(overrides)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
@@ -79,22 +98,22 @@ def compose(overrides: Sequence[str]) -> Config:
 
 
 def environment_names() -> list[str]:
-    """Return the names of all environments there are."""
-    register([])
+    """Return the names of all environments."""
+    register([NO_AGENT])
     with hydra.initialize_config_module(CONF, **VERSION_BASE):
         return options("env")
 
 
 def environment_config(name: str) -> EnvConfig:
-    """Return the config of an environment, unchecked; raise UserError for what its file has and cannot have."""
+    """Return the config of an environment. Its keys are checked, its values are not. Raises UserError."""
     try:
-        return _build([f"env={name}", "tuned=none"]).env
+        return _env([f"env={name}", "tuned=none", NO_AGENT])
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error)) from error
 
 
 def build(composed: DictConfig, choices: Mapping[str, str | None], overrides: Sequence[str]) -> Config:
-    """Turn what Hydra composed into a Config; `choices` are the names that its groups were set to."""
+    """Convert a config composed by Hydra to a Config; `choices` maps each config group to the chosen name."""
     config = OmegaConf.to_object(composed)
     assert isinstance(config, Config)
     tuned = choices.get("tuned")
@@ -103,16 +122,16 @@ def build(composed: DictConfig, choices: Mapping[str, str | None], overrides: Se
 
 
 def note_on_tuned(config: Config) -> str | None:
-    """Say that tuned settings apply, and which of the settings that were typed they were not tuned for; None where none apply."""
+    """Return a line that names the tuned settings in use and the overrides that they were not tuned for; None without tuned settings."""
     if config.origin.tuned is None:
         return None
     beside = [setting for setting in config.origin.overrides if setting.startswith(("agent.", "env."))]
     untried = f"; they were not tuned for {' '.join(beside)}" if beside else ""
-    return f"settings of tuned/{config.origin.tuned} apply (tuned=none does without){untried}"
+    return f"settings of tuned/{config.origin.tuned} apply (tuned=none turns them off){untried}"
 
 
 def rewrite(override: str) -> str:
-    """Return an override as Hydra needs it: 1e4 written out, options by their full key, free keys with the `++` that adds them."""
+    """Return an override in the form that Hydra accepts: 1e4 as 10000, options under `env.options`, free keys with `++` before them."""
     key, equals, value = override.partition("=")
     key = key.lstrip("+")
     if key.startswith("hydra") or not equals:
@@ -125,12 +144,12 @@ def rewrite(override: str) -> str:
 
 
 _OPTION = re.compile(r"env\.\w+")
-_ENV_KEYS = {f.name for f in dataclasses.fields(EnvConfig)}
-"""What else stands below `env` is an option of the environment."""
+_ENV_KEYS = {f.name for f in dataclasses.fields(EnvConfig)} | {key.removeprefix("env.") for key in RENAMED if key.startswith("env.")}
+"""Any other key below `env` is an option of the environment."""
 
 
 def explain(error: Exception) -> str:
-    """Say in one line what Hydra or OmegaConf refused, with the nearest name."""
+    """Return an error of Hydra or OmegaConf as one line, with the most similar known name."""
     cause = next((e for e in _causes(error) if isinstance(e, OmegaConfBaseException)), None)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
@@ -142,9 +161,9 @@ def explain(error: Exception) -> str:
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and cause.full_key:
         file = re.match(r"In '([\w/.]+)'", str(error))
         where = f"in {file[1]}.yaml: " if file and "/" in file[1] else ""
-        if cause.full_key in RENAMED:
-            return f"{where}{cause.full_key} is now {RENAMED[str(cause.full_key)]}"
-        return f"{where}unknown key {cause.full_key!r}{_nearest_key(str(cause.full_key), cause.parent_node)}"
+        key, beside = str(cause.full_key), cause.parent_node
+        new = new_name(key, beside if isinstance(beside, DictConfig) else ())
+        return f"{where}{key} is now {new}" if new else f"{where}unknown key {key!r}{_nearest_key(key, beside)}"
     if cause is not None and cause.full_key:
         return _refused_value(str(cause.full_key), _first_line(cause))
     if "Ambiguous value" in str(error):
@@ -162,14 +181,20 @@ def _build(overrides: Sequence[str]) -> Config:
     return build(composed, choices, overrides)
 
 
+def _env(overrides: Sequence[str]) -> EnvConfig:
+    env = OmegaConf.to_object(_compose(overrides).env)
+    assert isinstance(env, EnvConfig)
+    return env
+
+
 def _compose(overrides: Sequence[str]) -> DictConfig:
     register(overrides)
     with hydra.initialize_config_module(CONF, **VERSION_BASE):
-        return hydra.compose("config", [rewrite(override) for override in overrides], return_hydra_config=True)
+        return hydra.compose(PRIMARY, [rewrite(override) for override in overrides], return_hydra_config=True)
 
 
 _SCIENTIFIC = re.compile(r"(?:^|(?<=[\[({,:\s]))\d+(?:\.\d*)?[eE]\+?\d{1,2}(?=$|[\])},\s])")
-"""Whole values, and whole items of lists; 1e3 in the name of a file is none."""
+"""A number such as 1e3 that is a whole value or a whole item of a list, and not a part of a file name."""
 
 
 def _written_out(match: re.Match[str]) -> str:
@@ -178,8 +203,8 @@ def _written_out(match: re.Match[str]) -> str:
 
 
 def check_tuned(overrides: Sequence[str]) -> None:
-    """Raise UserError where `overrides` name tuned settings that there are not."""
-    # Tuned settings are optional for a pair of environment and agent, so Hydra passes over a misspelt name.
+    """Raise UserError if `overrides` name tuned settings that do not exist."""
+    # Tuned settings are optional, so Hydra ignores a misspelt name.
     for override in overrides:
         key, _, name = override.partition("=")
         if key == "tuned" and name not in ("none", *options("tuned")):
@@ -190,7 +215,7 @@ def check_tuned(overrides: Sequence[str]) -> None:
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
-        error = error.__cause__ or error.__context__  # Hydra does not name the cause of what a file of a group has wrong
+        error = error.__cause__ or error.__context__  # Hydra sets no cause for errors in a file of a group
 
 
 def _first_line(error: BaseException) -> str:
@@ -205,7 +230,6 @@ def _refused_value(key: str, reason: str) -> str:
     return f"{key}: {reason}"
 
 
-# What OmegaConf says about a value, and how it reads without knowing OmegaConf.
 _REFUSED = {
     r"^Value '(.*)' of type '.*' could not be converted to Integer": "must be a whole number",
     r"^Value '(.*)' of type '.*' could not be converted to Float": "must be a number",
@@ -213,12 +237,13 @@ _REFUSED = {
     r"is not a ListConfig": "must be a list in brackets, such as [64,64]",
     r"is not Optional": "cannot be null",
 }
+"""Pattern of a message of OmegaConf -> the message for users."""
 
 
 def _nearest_key(key: str, refused_by: Node | None) -> str:
-    """Return how a message ends that refuses `key`: with what looks most like it in the config that was composed, or what is beside it.
+    """Return the end of a message that refuses `key`: the most similar key of the composed config, or the keys beside it.
 
-    `refused_by` is the part of the config that refused it, so an agent's own keys are known whatever chose the agent.
+    `refused_by` is the part of the config that refused the key. It belongs to the composed config, so it has the keys of the chosen agent.
     """
     if refused_by is None:
         return ""
@@ -233,7 +258,7 @@ def _nearest_key(key: str, refused_by: Node | None) -> str:
     beside = {path.rpartition(".")[2]: path for path in below if path.rpartition(".")[0] == parent}
     deeper = {path.rpartition(".")[2]: path for path in reversed(below)}
     initials = {"".join(word[0] for word in leaf.split("_")): leaf for leaf in deeper}  # lr: learning_rate
-    # Farther away it takes more likeness: who types agent.epsilon does not mean agent.optimizer.eps.
+    # A key in another section must be more similar: agent.epsilon is not a misspelling of agent.optimizer.eps.
     for candidates, cutoff in ((beside, 0.6), (deeper, 0.8)):
         match = difflib.get_close_matches(name, candidates, n=1, cutoff=cutoff) or [initials.get(name, "")]
         if match[0] in candidates:
@@ -241,7 +266,7 @@ def _nearest_key(key: str, refused_by: Node | None) -> str:
     return f"; {parent} has {', '.join(beside)}" if parent else ""
 
 
-def _keys(container: Any, prefix: str) -> Iterator[str]:
+def _keys(container: object, prefix: str) -> Iterator[str]:
     if isinstance(container, dict):
         for key, value in container.items():
             yield f"{prefix}{key}"

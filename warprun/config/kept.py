@@ -1,10 +1,10 @@
-"""The environment of a run, as its folder keeps it: the source, and the tables that it was trained with.
+"""The copy of an environment in a run folder: its source, and the tables that the agent was trained with.
 
-environment/manifest.json   where it came from, its options, and the SHA-256 of every file and table
-environment/*.py            a copy of the environment's files, with their relative paths
-environment/tables.npz      a copy of its tables, smallest first, up to 1 MiB; of the others only the hash is kept
+environment/manifest.json   its origin, its options, and the SHA-256 of every file and table
+environment/*.py            a copy of its files, with their relative paths
+environment/tables.npz      a copy of its tables, smallest first, up to 1 MiB; of larger ones only the hash is kept
 
-The name of such a folder can stand where a config has the module of an environment. No numba, no torch.
+`env.module` in a config can be such a folder. No numba, no torch.
 """
 
 from __future__ import annotations
@@ -21,31 +21,67 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Protocol, TypedDict, cast
 
 import numpy as np
 
 from warprun.config import sources
-from warprun.config.registry import define, import_errors
+from warprun.config.registry import Defined, define, errors_of_user
 from warprun.config.sources import Source, Sources
-from warprun.environment import Environment
+from warprun.environment import ISOLATED, Environment
 from warprun.errors import UserError, one_line
-from warprun.runtime.rundir import write_atomic
+from warprun.files import write_atomic
 
 FOLDER, MANIFEST, TABLES = "environment", "manifest.json", "tables.npz"
 MAX_TABLE_BYTES = 1 << 20
-"""Of the tables that are copied."""
+"""Largest size of all copied tables together."""
 
 
-def keep(run: Path, module: str, options: Mapping[str, Any], time_limit: int | None, environment: Environment, tables: Any) -> None:
-    """Write the folder `environment` of a run: what `environment` and its `tables` were made from. Raises UserError and OSError."""
+class Tables(Protocol):
+    """A NamedTuple of arrays and numbers, as the `tables` of an environment returns it."""
+
+    def _asdict(self) -> dict[str, np.ndarray | float]: ...
+
+    def _replace(self, **values: np.ndarray | float) -> Tables: ...
+
+
+class FileEntry(TypedDict):
+    """A file in the manifest."""
+
+    file: str
+    """Path relative to the folder `environment`."""
+    sha256: str
+
+
+class TableEntry(TypedDict):
+    """A table in the manifest."""
+
+    dtype: str
+    """In numpy's notation, such as `<f4`."""
+    shape: list[int]
+    sha256: str
+    array: bool
+    """False for a number."""
+
+
+class StoredTable(TableEntry):
+    """A table in the manifest, and whether the run folder has a copy of it."""
+
+    copied: bool
+
+
+def keep(
+    run: Path, module: str, options: Mapping[str, object], time_limit: int | None, environment: Defined, tables: Tables | None
+) -> None:
+    """Write the folder `environment` of a run. Raises UserError and OSError."""
     file = Path(module) if module.endswith(".py") else None
     if find(module):
-        raise UserError(f"env.module={module} is what a run keeps; name the environment that it was made from")
+        raise UserError(f"env.module={module} is the copy in a run folder; name the environment that it was copied from")
     found = sources.read_file(file) if file else sources.imported(module)
-    made_from = {phase.function.__module__.partition(".")[0] for phase in environment.phases}
-    if any(package.startswith(sources.PREFIX) and package != found.package for package in made_from):
-        raise UserError(f"environment {module} has changed while the run was set up; start it again")
+    parts = [phase.function for phase in environment.phases] if isinstance(environment, Environment) else [type(environment)]
+    made_from = {part.__module__.partition(".")[0] for part in parts}
+    if any(package.startswith(ISOLATED) and package != found.package for package in made_from):
+        raise UserError(f"environment {module} has changed during the set-up of the run; start the run again")
     folder = run / FOLDER
     folder.mkdir()
     layout = found.layout()
@@ -72,7 +108,7 @@ def keep(run: Path, module: str, options: Mapping[str, Any], time_limit: int | N
 
 
 def find(module: str) -> Kept | None:
-    """Return what a run keeps where `module` is the name of such a folder. Raises UserError where its manifest is damaged."""
+    """Return the copy if `module` is the folder of one, else None. Raises UserError if its manifest is damaged."""
     path = Path(module, MANIFEST)
     if not path.is_file():
         return None
@@ -89,31 +125,31 @@ class Kept:
 
     folder: Path
     module: str
-    """As the run's config has it."""
+    """`env.module` in the config of the run."""
     entry: str
     """Name of the module that defines `environment`."""
     place: str | None
-    """Folder of the environment file; None: the module is importable by its dotted name."""
+    """Folder of the environment file; None for a module that is imported by its dotted name."""
     version: str | None
-    """Of the package that an importable module is part of."""
+    """Package of an importable module, and its version."""
     working_folder: str
-    """Of the run: relative paths in options begin there."""
-    options: dict[str, Any]
+    """Working folder of the run, which relative paths in options start from."""
+    options: dict[str, object]
     time_limit: int | None
-    files: dict[str, dict[str, str]]
-    """Module -> its file, relative to this folder, and SHA-256."""
-    tables: dict[str, dict[str, Any]]
-    """Name -> dtype, shape, SHA-256, and whether there is a copy."""
+    files: dict[str, FileEntry]
+    """By module."""
+    tables: dict[str, StoredTable]
+    """By name."""
 
-    def environment(self, options: Mapping[str, Any], time_limit: int | None) -> tuple[Environment, ModuleType]:
-        """Import the environment: a file from its copy, a dotted name as Python does. Raises UserError."""
-        with import_errors(self.module):
+    def environment(self, options: Mapping[str, object], time_limit: int | None) -> tuple[Defined, ModuleType]:
+        """Import the environment, a file from its copy, a dotted name as Python does. Raises UserError."""
+        with errors_of_user(f"environment {self.module} fails to import"):
             loaded = self.sources().load() if self.place else sources.import_package(self.module)
             resolved = self._resolved(loaded, options)
             return define(loaded, resolved, time_limit, self.entry.rpartition(".")[2], self.module), loaded
 
-    def make_tables(self, environment: Environment, options: Mapping[str, Any], time_limit: int | None) -> Any:
-        """Return the tables of `environment`, the run's own where they are copied and it is the same under the same options."""
+    def make_tables(self, environment: Environment, options: Mapping[str, object], time_limit: int | None) -> Tables:
+        """Return the tables of `environment`. If its files and options are those of the run, the copies in the run folder are used."""
         assert environment.tables
         same = (_plain(options), time_limit) == (self.options, self.time_limit) and (self.place or not self.changed_files())
         copies = self._table_copies() if same else {}
@@ -124,11 +160,11 @@ class Kept:
             if missing or not copies:
                 where = f"; the run keeps no copy of its tables {', '.join(missing)}" if same and missing else ""
                 raise UserError(f"the tables of {self.module} cannot be made: {one_line(error)}{where}") from error
-            return namedtuple("Tables", list(copies))(**copies)  # type: ignore[misc]
+            return cast(Tables, namedtuple("Tables", list(copies))(**copies))  # type: ignore[misc]
         return made._replace(**copies)
 
     def differences(self) -> list[str]:
-        """Say, a line each, which files and tables are not now what they were for the run, and which are used."""
+        """Return a line for each difference between the current files and tables and those of the run; it says which are used."""
         lines = []
         changed = self.changed_files()
         if changed:
@@ -138,7 +174,7 @@ class Kept:
             else:
                 lines.append(f"{has} ({self.version} then, {_version(self.module)} now); what is installed now is used")
         environment, _ = self.environment(self.options, self.time_limit)
-        if not environment.tables or (changed and not self.place):
+        if not isinstance(environment, Environment) or not environment.tables or (changed and not self.place):
             return lines
         try:
             now = _describe(environment.tables(**environment.options))
@@ -146,18 +182,18 @@ class Kept:
             lines.append(f"the data of tables {', '.join(self.tables)} cannot be read ({one_line(error)}); the run's own copy is used")
             return lines
         for name, about in self.tables.items():
-            if any(about[key] != now.get(name, {}).get(key) for key in ("dtype", "shape", "sha256")):
-                used = "the run's own copy is used" if about["copied"] else "the run keeps no copy of it, so that of today is used"
+            if name not in now or _content(about) != _content(now[name]):
+                used = "the run's own copy is used" if about["copied"] else "the run keeps no copy of it, so the current table is used"
                 lines.append(f"table {name!r} has changed since the run; {used}")
         return lines
 
     def changed_files(self) -> list[str]:
-        """Return the files of the environment that are there now and differ from those of the run, as a user would name them."""
+        """Return the paths of the environment's files that now differ from those of the run, without missing files."""
         if self.place is None:
             now = sources.imported(self.module).modules
             return sorted(name for name, known in self.files.items() if name not in now or now[name].sha256 != known["sha256"])
         given = Path(self.module).parent
-        # Where the run folder came from elsewhere, the file may lie where it would for a new run.
+        # If the run folder comes from another machine, look where a new run would find the file.
         place = next((place for place in (Path(self.place), given) if place.is_dir()), given)
         changed = []
         for known in self.files.values():
@@ -167,34 +203,35 @@ class Kept:
         return changed
 
     def sources(self) -> Sources:
-        """Read the copy of the environment's files. Raises UserError where one is not what the run kept."""
+        """Read the copy of the environment's files. Raises UserError if one was altered."""
         modules = {}
         for name, known in self.files.items():
             path = (self.folder / known["file"]).resolve()
             content = path.read_bytes() if path.is_file() else b""
             if hashlib.sha256(content).hexdigest() != known["sha256"]:
-                raise UserError(f"{path} is not what the run kept: its SHA-256 is not that of {self.folder / MANIFEST}")
-            # Data files are looked for beside the file that was copied, as long as its folder is there.
+                raise UserError(f"{path} was altered after the run: its SHA-256 does not match that in {self.folder / MANIFEST}")
+            # The environment finds its data files beside the original file, as long as that folder exists.
             place = Path(str(self.place), known["file"])
             modules[name] = Source(path, place if Path(str(self.place)).is_dir() else path, content)
         return Sources(self.entry, modules)
 
-    def _resolved(self, loaded: ModuleType, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options, with relative paths of files in the run's working folder made absolute."""
-        made, defaults = vars(loaded).get("environment"), {}
+    def _resolved(self, loaded: ModuleType, options: Mapping[str, object]) -> dict[str, object]:
+        """Return the options, with absolute paths for files that were given relative to the working folder of the run."""
+        made = vars(loaded).get("environment")
+        defaults: dict[str, object] = {}
         if isinstance(made, Environment):
             defaults = made.options
         elif isinstance(made, FunctionType):
             defaults = {name: parameter.default for name, parameter in inspect.signature(made).parameters.items()}
         absolute: dict[str, str] = {}
         for name, value in {**defaults, **options}.items():
-            # A word without suffix and slash is the name of something else.
+            # A word without suffix and slash is no path.
             if isinstance(value, str) and ("/" in value or Path(value).suffix) and Path.cwd() != Path(self.working_folder):
                 path = Path(self.working_folder, value)
                 absolute |= {name: str(path)} if path.exists() else {}
         return {**options, **absolute}
 
-    def _table_copies(self) -> dict[str, Any]:
+    def _table_copies(self) -> dict[str, np.ndarray | float]:
         path = self.folder / TABLES
         if not path.is_file():
             return {}
@@ -203,17 +240,17 @@ class Kept:
                 stored = {name.removeprefix("table/"): arrays[name] for name in arrays.files}
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise UserError(f"cannot read {path}: {one_line(error)}") from None
-        copies = {}
+        copies: dict[str, np.ndarray | float] = {}
         for name, about in self.tables.items():
             if about["copied"]:
                 if name not in stored or _hash(stored[name]) != about["sha256"]:
-                    raise UserError(f"{path} is not what the run kept: table {name!r} does not match its SHA-256")
+                    raise UserError(f"{path} was altered after the run: table {name!r} does not match its SHA-256")
                 copies[name] = stored[name] if about["array"] else stored[name].item()
         return copies
 
 
-def _describe(tables: Any) -> dict[str, dict[str, Any]]:
-    found = {}
+def _describe(tables: Tables | None) -> dict[str, TableEntry]:
+    found: dict[str, TableEntry] = {}
     for name, value in (tables._asdict() if tables is not None else {}).items():
         array = np.asarray(value)
         is_array = isinstance(value, np.ndarray)
@@ -221,8 +258,12 @@ def _describe(tables: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _copies(tables: Any) -> dict[str, np.ndarray]:
-    """Return the tables that are copied: the smallest, up to MAX_TABLE_BYTES together."""
+def _content(table: TableEntry) -> tuple[str, list[int], str]:
+    return table["dtype"], table["shape"], table["sha256"]
+
+
+def _copies(tables: Tables | None) -> dict[str, np.ndarray]:
+    """Return the tables to copy: the smallest, up to MAX_TABLE_BYTES together."""
     arrays = {name: np.asarray(value) for name, value in (tables._asdict() if tables is not None else {}).items()}
     copied: dict[str, np.ndarray] = {}
     total = 0
@@ -237,7 +278,8 @@ def _hash(array: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
-def _plain(options: Mapping[str, Any]) -> Any:
+def _plain(options: Mapping[str, object]) -> object:
+    """Return the options in the form that a manifest stores: with lists instead of tuples."""
     return json.loads(json.dumps(dict(options)))
 
 

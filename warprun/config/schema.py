@@ -1,4 +1,4 @@
-"""The schema: what can be configured, what is allowed, and what a run would need. No numba, no torch."""
+"""The schema of the settings, and the checks of their values. No numba; `check` imports the agent, and so torch."""
 
 from __future__ import annotations
 
@@ -6,20 +6,26 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from warprun.algorithms import CONFIGS, config_class
+from warprun.algorithms import agent_class, agent_names, config_class
 from warprun.config import kept
-from warprun.config.registry import import_environment, nearest
-from warprun.environment import Box, Discrete, Environment, MultiDiscrete
+from warprun.config.cadence import parse
+from warprun.config.registry import Defined, import_environment, nearest
+from warprun.environment import Box, Environment
 from warprun.errors import UserError
 from warprun.kernels.driver import DEVICES, available_memory, check_cuda, cuda_memory, why_no_cuda
 from warprun.learning import setting_checks as agent_checks
-from warprun.learning.settings import replay_bytes
-from warprun.runtime.cadence import parse
+from warprun.renamed import with_new_keys
+from warprun.simulation.arrays import ArrayPlan, rollout_bytes
+from warprun.simulation.codegen.targets import target_for
+from warprun.spec import GroupSpec, Spec
+
+if TYPE_CHECKING:
+    from warprun.learning.interfaces import Requirements
 
 ON_NAN = ("stop", "reset")
 
@@ -27,21 +33,21 @@ ON_NAN = ("stop", "reset")
 @dataclass
 class EnvConfig:
     name: str = MISSING
-    """What the run and its folder are called after."""
+    """Name of the environment; part of the default name of a run."""
     module: str = MISSING
-    """Where the environment is: "warprun.envs.cartpole", or a path, "./myenv.py"."""
+    """Module of the environment: a dotted name, "warprun.envs.cartpole", or a path, "./myenv.py"."""
     time_limit: int | None = None
-    """Steps after which an episode is truncated, instead of the environment's own limit."""
+    """Steps after which an episode is truncated; null: the environment's own limit."""
     solved_at: float | None = None
-    """Mean return of fresh episodes from which the environment counts as solved; null: never."""
+    """The environment counts as solved if the mean return of fresh episodes reaches this value; null: never."""
     on_nan: str = "stop"
-    """Where an environment gives NaN, infinity or a mask that allows nothing: stop (the run fails), or reset it, and count it."""
+    """If an environment gives NaN, infinity or a mask that forbids every action: stop (fail the run) or reset (reset and count it)."""
     params: dict[str, Any] = field(default_factory=dict)
     """Parameters that differ from the environment's defaults: env.params.NAME=value."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What the environment itself, or its tables, are made from: env.NAME=value, short for env.options.NAME=value."""
-    vary: dict[str, Any] = field(default_factory=dict)
-    """Parameters that each environment draws anew, uniformly, for each episode: env.vary.NAME=[low,high]."""
+    """Options that the environment or its tables are built with: env.NAME=value, short for env.options.NAME=value."""
+    randomize: dict[str, Any] = field(default_factory=dict)
+    """Parameters that each environment draws uniformly at the start of every episode: env.randomize.NAME=[low,high]."""
 
 
 @dataclass
@@ -55,25 +61,25 @@ class SingleConfig:
 @dataclass
 class EngineConfig:
     fused: bool = True
-    """Run inference, sampling, steps and gradients of mlp networks in kernels of warprun's own where they can; false: all by torch."""
+    """Compute inference, sampling, steps and gradients of mlp networks in fused kernels if possible; false: networks run in torch."""
     cuda_graph: bool = True
-    """CUDA: after a few iterations repeat rollouts and updates as CUDA graphs; false: launch each of their kernels. No effect on CPU."""
+    """CUDA: after a few iterations repeat rollouts and updates as CUDA graphs; false: launch each kernel. No effect on CPU."""
 
 
 @dataclass
 class EvalConfig:
     every: str = "5%"
-    """How often the policy is evaluated while training: 10s, 5min, '1e6 steps', '20 iterations', 5% (of the run) or never."""
+    """Interval between evaluations during training: 10s, 5min, '1e6 steps', '20 iterations', 5% (of the run) or never."""
     episodes: int = 100
-    """Episodes of an evaluation while training."""
+    """Episodes of an evaluation during training."""
     final_episodes: int | None = None
     """Fresh episodes of the evaluation at the end of a run, which also confirms that env.solved_at is reached; null: 10 x eval.episodes."""
     greedy: bool = True
-    """Take the most likely action instead of sampling."""
+    """Take the most probable action instead of sampling."""
     max_steps: int = 10_000
-    """Steps after which an episode is cut that has no time limit; the number of such episodes is told."""
+    """An episode without a time limit is cut after this many steps; the number of cut episodes is reported."""
     group: str | None = None
-    """Of several groups, the one whose return decides what is best and what is solved; null: the first of the environment."""
+    """With several groups: the group whose return decides what is best and what is solved; null: the environment's first group."""
 
     @property
     def episodes_at_end(self) -> int:
@@ -84,84 +90,90 @@ class EvalConfig:
 @dataclass
 class CheckpointConfig:
     every: str = "5min"
-    """How often a checkpoint is saved, written like eval.every; there is always one at the end."""
+    """Interval between checkpoints, written like eval.every; a run always saves one at its end."""
     keep: int = 2
-    """Checkpoints to keep."""
+    """Number of newest checkpoints to keep."""
     best: bool = True
-    """Keep the checkpoint with the best evaluation, too, in the folder `best`."""
+    """Also keep the checkpoint with the best evaluation, in the folder `best`."""
 
 
 @dataclass
 class LogConfig:
     every: str = "0.5%"
-    """How often metrics are recorded, written like eval.every; besides at every evaluation, and after 10 s without a record."""
+    """Interval between records of metrics, written like eval.every. Every evaluation and 10 s without a record also cause one."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
     live: bool | None = None
-    """Show the live view; null: where the output is a terminal."""
+    """Show the live view; null: if the output is a terminal."""
 
 
 @dataclass
 class OriginConfig:
-    """What the settings of a run were composed from: no settings, but written by `compose.build`."""
+    """How the settings of a run were composed. These are not settings: `compose.build` writes them."""
 
     tuned: str | None = None
     """The file of conf/tuned that applies."""
     overrides: list[str] = field(default_factory=list)
-    """What was typed."""
+    """The overrides that the user gave."""
 
 
 @dataclass
 class Config:
     env: EnvConfig = field(default_factory=EnvConfig)
-    """What is learned: a file of conf/env."""
+    """The environment: a file of conf/env."""
     agent: Any = MISSING
-    """Who learns: a file of conf/agent (see warprun/learning/settings.py)."""
+    """The agent: a file of conf/agent (see warprun/learning/settings.py)."""
     concurrency: SingleConfig = field(default_factory=SingleConfig)
-    """How many processes and devices work together: a file of conf/concurrency."""
+    """The processes and devices that train together: a file of conf/concurrency."""
     n_envs: int = 1024
-    """Environments that run at the same time."""
+    """Number of environments that run in parallel."""
     seed: int = 0
-    """Same seed, same result."""
+    """Seed of all random numbers; the same seed gives the same result."""
     device: str = "auto"
-    """auto (CUDA where it works), cpu, cuda or cudasim (the CUDA kernels, simulated, for tests)."""
+    """auto (CUDA if it works, else CPU), cpu, cuda or cudasim (the CUDA kernels in Numba's simulator, for tests)."""
     total_steps: int = 10_000_000
     """Environment steps, summed over the environments, after which training ends."""
     max_minutes: float | None = None
     """Wall-clock minutes of the run, compilation included, after which training ends; null: no limit."""
     stop_when_solved: bool = True
-    """End training once the environment is solved: an evaluation reaches env.solved_at, and fresh episodes confirm it beyond doubt."""
+    """End training when the environment is solved: an evaluation reaches env.solved_at, and fresh episodes confirm it."""
     name: str | None = None
-    """Name of the run, part of its folder's name; null: environment and agent."""
+    """Name of the run, part of the name of its folder; null: environment and agent."""
     run_dir: str | None = None
     """Folder of the run, new or empty; null: a new one under output_root."""
     output_root: str = "outputs"
-    """Where run folders are made."""
+    """Folder in which run folders are made."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     """How rollouts and updates are computed."""
     eval: EvalConfig = field(default_factory=EvalConfig)
-    """Evaluations while training and at its end."""
+    """Evaluations during training and at its end."""
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    """What is saved, and when."""
+    """Checkpoints of the run."""
     log: LogConfig = field(default_factory=LogConfig)
-    """What is shown and written about the run."""
+    """Records and display of the run."""
     origin: OriginConfig = field(default_factory=OriginConfig)
-    """What these settings were composed from."""
+    """How these settings were composed."""
 
 
 def check(config: Config) -> None:
     """Raise UserError, in one line, for the first thing in `config` that cannot work."""
     _check_values(config)
     agent = config.agent
-    _require(type(agent) is config_class(agent.name), f"agent.name={agent.name} is not this agent's; write agent={agent.name}")
-    agent_checks.check(agent)
+    _require(type(agent) is config_class(agent.name), f"agent.name={agent.name} does not match the chosen agent; write agent={agent.name}")
+    algorithm = agent_class(agent.name)
+    agent_checks.check(agent, algorithm.check_settings)
     environment, _ = load_environment(config.env)
-    _check_environment(config.env, environment)
-    agent_checks.check_groups(agent, [group.name for group in environment.groups])
-    agent_checks.check_run(agent, environment, config.n_envs, config.total_steps)
-    _check_spaces(agent, environment)
-    decides, names = config.eval.group, [group.name for group in environment.groups]
-    _require(decides is None or decides in names, f"eval.group={decides} is no group of {config.env.name}; groups: {', '.join(names)}")
+    if isinstance(environment, Environment):
+        _check_parameters(config.env, environment)
+    else:
+        _check_no_kernels(config)
+    spec = environment.spec
+    names = [group.name for group in spec.groups]
+    agent_checks.check_groups(agent, names)
+    algorithm.check_run(agent, spec, config.n_envs, config.total_steps)
+    check_requirements(agent.name, spec)
+    decides = config.eval.group
+    _require(decides is None or decides in names, f"eval.group={decides} is not a group of {config.env.name}; groups: {', '.join(names)}")
     _check_run_dir(config.run_dir)
     if config.device == "cuda":
         check_cuda()
@@ -169,31 +181,31 @@ def check(config: Config) -> None:
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Return `config` as plain dicts and lists, as a run folder keeps it."""
+    """Return `config` as plain dicts and lists, the form in which a run folder stores it."""
     container = OmegaConf.to_container(OmegaConf.structured(config))
     assert isinstance(container, dict)
     return {str(key): value for key, value in container.items()}
 
 
 def from_dict(saved: dict[str, Any]) -> Config:
-    """Make a config from what `to_dict` gave; settings that are newer than it take their defaults."""
+    """Make a config from a result of `to_dict`, also of an earlier version: newer settings get their defaults. Raises UserError."""
     try:
         schema = OmegaConf.structured(Config(agent=config_class(saved["agent"]["name"])()))
-        config = OmegaConf.to_object(OmegaConf.merge(schema, saved))
+        config = OmegaConf.to_object(OmegaConf.merge(schema, with_new_keys(saved, schema)))
     except (OmegaConfBaseException, KeyError) as error:
         raise UserError(f"the saved config does not fit this version of warprun: {str(error).splitlines()[0]}") from error
     assert isinstance(config, Config)
     return config
 
 
-def load_environment(env: EnvConfig) -> tuple[Environment, ModuleType]:
+def load_environment(env: EnvConfig) -> tuple[Defined, ModuleType]:
     """Return the environment, with the options and the time limit of the config, and the module that defines it."""
     own = kept.find(env.module)
     return own.environment(env.options, env.time_limit) if own else import_environment(env.module, env.options, env.time_limit)
 
 
 def make_tables(environment: Environment, env: EnvConfig) -> Any:
-    """Return the environment's tables, or None; where the config names what a run keeps, that run's."""
+    """Return the environment's tables, or None if it has none; if `env.module` is the copy in a run folder, the tables of that run."""
     own = kept.find(env.module)
     if not environment.tables:
         return None
@@ -201,22 +213,19 @@ def make_tables(environment: Environment, env: EnvConfig) -> Any:
 
 
 def parameters(environment: Environment, env: EnvConfig) -> Any:
-    """Return the environment's parameters with those of the config put in, each of the type of its default."""
-    defaults = environment.params._field_defaults  # type: ignore[attr-defined]
-    return environment.params(**{name: type(defaults[name])(value) for name, value in env.params.items()})
+    """Return the environment's parameters with the values of the config, each in the type of its default."""
+    defaults = environment.params._field_defaults
+    given = {name: type(defaults[name])(value) for name, value in env.params.items()}
+    return environment.params._make(defaults.values())._replace(**given)
 
 
-def bytes_per_env(environment: Environment, horizon: int) -> int:
-    """Return the bytes that one environment takes in the store: its state and `horizon` steps of its trajectory."""
-    total = 2 * horizon  # terminated, truncated
-    slots = 1 + (horizon - 1) // environment.time_limit if environment.time_limit else 1
-    for group in environment.groups:
-        features, masked = group.observation.size, group.masked_actions
-        numbers = sum(f.slots for f in group.fields) + group.action.outputs  # state, policy_output
-        numbers += (horizon + 1 + slots) * features  # obs, final_obs
-        numbers += horizon * (group.action.components + 3)  # action, log_prob, value, reward
-        total += group.size * (4 * numbers + (horizon + 1) * masked)
-    return total
+def bytes_needed(config: Config, environment: Defined, on_gpu: bool) -> int:
+    """Return the bytes of the arrays of a run's simulator."""
+    if not isinstance(environment, Environment):
+        return rollout_bytes(environment.spec, config.n_envs, config.agent.horizon)
+    target, explores = target_for(environment, "cuda" if on_gpu else "cpu"), agent_class(config.agent.name).explores
+    randomized, replaces = tuple(config.env.randomize), config.env.on_nan == "reset"
+    return ArrayPlan(environment, target, config.n_envs, config.agent.horizon, randomized, explores, replaces).bytes_needed()
 
 
 def _check_values(config: Config) -> None:
@@ -243,27 +252,33 @@ def _check_values(config: Config) -> None:
     solved_at = config.env.solved_at
     _require(solved_at is None or math.isfinite(solved_at), f"env.solved_at={solved_at} must be a finite number")
     for key, name in {"name": config.name, "env.name": config.env.name}.items():
-        _require(name is None or (name == Path(name).name and name not in ("", "..")), f"{key}={name} must do as the name of a folder")
+        _require(name is None or (name == Path(name).name and name not in ("", "..")), f"{key}={name} must be usable as a folder name")
 
 
-def _check_environment(env: EnvConfig, environment: Environment) -> None:
-    defaults: dict[str, Any] = environment.params._field_defaults  # type: ignore[attr-defined]
-    for key, given, known in (
-        ("params", env.params, defaults),
-        ("vary", env.vary, defaults),
-    ):
+def _check_no_kernels(config: Config) -> None:
+    """Raise UserError for settings that only an environment made of kernel functions has."""
+    env = config.env
+    for key, given in {"env.params": env.params, "env.randomize": env.randomize}.items():
+        _require(not given, f"{key}.{min(given, default='')}: {env.name} has no parameters; it is not made of kernel functions")
+    _require(env.on_nan == "stop", f"env.on_nan={env.on_nan}: {env.name} is not made of kernel functions; write env.on_nan=stop")
+    _require(config.device != "cudasim", f"device=cudasim: {env.name} is not made of kernel functions")
+
+
+def _check_parameters(env: EnvConfig, environment: Environment) -> None:
+    defaults: dict[str, Any] = environment.params._field_defaults
+    listed = f"; it has {', '.join(defaults)}" if defaults else "; it has no parameters"
+    for key, given in {"params": env.params, "randomize": env.randomize}.items():
         for name in given:
-            listed = f"; it has {', '.join(known)}" if known else "; it has no parameters"
-            _require(name in known, f"env.{key}.{name}: {env.name} has no parameter {name!r}{nearest(name, known) or listed}")
+            _require(name in defaults, f"env.{key}.{name}: {env.name} has no parameter {name!r}{nearest(name, defaults) or listed}")
     for name, value in env.params.items():
         _require(
             _fits(value, defaults[name]),
             f"env.params.{name}={value} must be {_KINDS[type(defaults[name])]}, as its default {defaults[name]}",
         )
-    for name, bounds in env.vary.items():
+    for name, bounds in env.randomize.items():
         pair = isinstance(bounds, list) and len(bounds) == 2 and all(_fits(bound, 0.0) for bound in bounds)
-        _require(pair and bounds[0] <= bounds[1], f"env.vary.{name}={bounds} must be two numbers, [low,high], the lower first")
-        _require(name not in env.params, f"env.vary.{name} and env.params.{name} exclude each other")
+        _require(pair and bounds[0] <= bounds[1], f"env.randomize.{name}={bounds} must be two numbers, [low,high], the lower first")
+        _require(name not in env.params, f"env.randomize.{name} and env.params.{name} exclude each other")
 
 
 def _fits(value: Any, default: Any) -> bool:
@@ -271,30 +286,29 @@ def _fits(value: Any, default: Any) -> bool:
         return isinstance(value, bool) and isinstance(default, bool)
     if isinstance(default, int):
         return isinstance(value, int) and -(2**31) <= value < 2**31
-    return isinstance(value, int | float) and abs(value) < 3.4e38  # what float32 holds, and so no NaN
+    return isinstance(value, int | float) and abs(value) < 3.4e38  # the range of float32; excludes NaN
 
 
-def _check_spaces(agent: Any, environment: Environment) -> None:
-    spaces = getattr(agent, "SPACES", (Discrete, MultiDiscrete, Box))
-    for group in environment.groups:
-        kind = type(group.action).__name__
-        able = [
-            name for name, other in CONFIGS.items() if isinstance(group.action, getattr(other, "SPACES", (Discrete, MultiDiscrete, Box)))
-        ]
-        _require(
-            isinstance(group.action, spaces),
-            f"agent={agent.name} cannot choose the {kind} actions of group {group.name!r}; agents that can: {', '.join(able)}",
-        )
-        for n, (low, high) in enumerate(group.action.bounds() if isinstance(group.action, Box) else ()):
-            _require(
-                (math.isfinite(low) and math.isfinite(high)) or not getattr(agent, "NEEDS_BOUNDS", False),
-                f"agent={agent.name} acts within bounds, and action {n} of group {group.name!r} goes from {low:g} to {high:g}; "
-                "give its Box a finite low and high, or take agent=a2c or agent=ppo",
-            )
-        _require(
-            not group.mask or getattr(agent, "MASKS", True),
-            f"agent={agent.name} knows no action masks, which group {group.name!r} has; agents that do: a2c, ppo",
-        )
+def check_requirements(agent: str, spec: Spec) -> None:
+    """Raise UserError if the agent called `agent` cannot act for a group of an environment; the message names the agents that can."""
+    for group in spec.groups:
+        why_not = _why_not(agent_class(agent).requirements, group)
+        if why_not:
+            able = [name for name in agent_names() if not _why_not(agent_class(name).requirements, group)]
+            raise UserError(f"agent={agent} {why_not}; agents that can: {', '.join(able)}")
+
+
+def _why_not(needs: Requirements, group: GroupSpec) -> str:
+    """Return why an agent cannot act for a group; empty if it can."""
+    if not isinstance(group.action, needs.spaces):
+        return f"cannot choose the {type(group.action).__name__} actions of group {group.name!r}"
+    if needs.bounded and isinstance(group.action, Box):
+        for n, (low, high) in enumerate(group.action.bounds()):
+            if not (math.isfinite(low) and math.isfinite(high)):
+                return f"needs a Box with a finite low and high, and action {n} of group {group.name!r} goes from {low:g} to {high:g}"
+    if group.masked and not needs.masks:
+        return f"does not support action masks, which group {group.name!r} has"
+    return ""
 
 
 def _check_run_dir(run_dir: str | None) -> None:
@@ -304,23 +318,23 @@ def _check_run_dir(run_dir: str | None) -> None:
         _require(not path.exists() or not any(path.iterdir()), f"run_dir={run_dir} exists and is not empty")
 
 
-def _check_memory(config: Config, environment: Environment) -> None:
+def _check_memory(config: Config, environment: Defined) -> None:
     _require(
         config.device != "cudasim" or config.n_envs <= 64,
         f"n_envs={config.n_envs}: the CUDA simulator is slow and takes at most 64 environments",
     )
     on_gpu = config.device == "cuda" or (config.device == "auto" and why_no_cuda() is None)
     there = cuda_memory() if on_gpu else available_memory()
-    replay = replay_bytes(config.agent, environment)
-    needed = config.n_envs * bytes_per_env(environment, config.agent.horizon)
+    replay = agent_class(config.agent.name).replay_bytes(config.agent, environment.spec)
+    needed = bytes_needed(config, environment, on_gpu)
     where = "the GPU has" if on_gpu else "this machine has free"
     _require(
         there is None or needed <= there,
-        f"n_envs={config.n_envs} would take {_size(needed)} of memory or more; {where} {_size(there or 0)}",
+        f"n_envs={config.n_envs} needs at least {_size(needed)} of memory; {where} {_size(there or 0)}",
     )
     _require(
         there is None or needed + replay <= there,
-        f"agent.replay.capacity would take {_size(replay)} of memory or more; {where} {_size((there or 0) - needed)} for it",
+        f"agent.replay.capacity needs at least {_size(replay)} of memory; {where} {_size((there or 0) - needed)} for it",
     )
 
 

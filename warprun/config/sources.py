@@ -1,9 +1,9 @@
-"""The modules of an environment: those of a file and its neighbours, in a namespace of their own, or those of an importable package.
+"""The modules of an environment: a file and the neighbours that it imports, or the modules of an importable package.
 
-Python keeps one module of each name. Environments in two folders can both have a `helper.py`, and a file can change between two runs of
-one process. So an environment file is read together with every neighbour that an import statement names, those inside functions
-included, and these modules are imported as `warprun_environment_HASH.NAME`; HASH stands for where they lie and what they say. In them,
-`import helper` means the neighbour, whenever it runs. No numba, no torch.
+Python keeps one module per name. But environments in two folders may both have a `helper.py`, and a file may change between two runs of
+one process. So an environment file is read together with every neighbour (a module in the same folder) that its import statements name,
+those inside functions included. These modules are imported as `warprun_environment_HASH.NAME`, with a hash of their paths and contents.
+Inside them, `import helper` always imports the neighbour. No numba, no torch.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import CodeType, ModuleType
+from typing import Protocol
 
-PREFIX = "warprun_environment_"
-"""Of the packages that hold the modules of an environment file."""
+ISOLATED = "warprun_environment_"
+"""Prefix of the packages that hold the modules of an environment file."""
 SHARED = sys.stdlib_module_names | {"warprun"}
-"""What no neighbour stands in for."""
+"""Modules that a neighbour of the same name does not replace."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file as it was read."""
+    """A file and its content when it was read."""
 
     path: Path
-    """Where it was read."""
+    """The file that was read."""
     place: Path
-    """What its module has as `__file__`: data files are looked for beside it."""
+    """`__file__` of its module, so that the module finds data files beside it."""
     content: bytes
 
     @property
@@ -50,31 +50,31 @@ class Source:
 
 @dataclass(frozen=True)
 class Sources:
-    """The files of one environment, as they were read together."""
+    """The files of one environment."""
 
     entry: str
     """Name of the module that defines `environment`."""
     modules: Mapping[str, Source]
-    """By the names that import statements have for them."""
+    """Name in import statements -> file."""
 
     @cached_property
     def package(self) -> str:
-        """The name of the package that they are imported into."""
+        """Name of the package that the files are imported into."""
         digest = hashlib.sha256(self.entry.encode())
         for name, source in sorted(self.modules.items()):
             digest.update(repr((name, str(source.path), str(source.place), source.content)).encode())
-        return f"{PREFIX}{digest.hexdigest()[:16]}"
+        return f"{ISOLATED}{digest.hexdigest()[:16]}"
 
     def layout(self) -> dict[str, Path]:
-        """Return where each module lies, relative to the folder that imports begin at."""
+        """Return the path of each module's file, relative to the folder that imports start from."""
         parents = {name: name.split(".") if source.is_package else name.split(".")[:-1] for name, source in self.modules.items()}
         return {name: Path(*parents[name], source.path.name) for name, source in self.modules.items()}
 
     def load(self) -> ModuleType:
-        """Import the entry into the package of these files; a second time returns the same module."""
+        """Import the entry into the package of these files. A second call returns the same module."""
         if self.package not in _packages:
             for name in [name for name in sys.modules if name.partition(".")[0] == self.package]:
-                del sys.modules[name]  # stood in for it, see _Finder
+                del sys.modules[name]  # a placeholder, see _Finder
             _packages[self.package] = self
         return importlib.import_module(f"{self.package}.{self.entry}")
 
@@ -92,18 +92,18 @@ def read_file(file: Path) -> Sources:
 
 
 def import_package(name: str) -> ModuleType:
-    """Import a dotted name as Python does. Where its files have changed since this process imported them, say so."""
+    """Import a dotted name as Python does. Warn if its files have changed since this process imported them."""
     module, before, now = importlib.import_module(name), imported(name), read_package(name)
     changed = [str(source.path) for found, source in before.modules.items() if source != now.modules.get(found)]
-    if changed and (name, now.package) not in _told:
-        _told.add((name, now.package))
+    if changed and (name, now.package) not in _warned:
+        _warned.add((name, now.package))
         text = f"{', '.join(changed)} changed since this process imported {name}; start a new process to use the change"
         print(f"warning: {text}", file=sys.stderr, flush=True)
     return module
 
 
 def imported(name: str) -> Sources:
-    """Return the files of an importable environment as they were when it was imported."""
+    """Return the files of an importable environment, with their content at the time of import."""
     spec = importlib.import_module(name).__spec__
     if name not in _imported or _imported[name][0] is not spec:
         _imported[name] = spec, read_package(name)
@@ -117,7 +117,7 @@ def read_package(name: str) -> Sources:
 
     def find(name: str) -> Source | None:
         first, *parts = name.split(".")
-        # What warprun itself consists of is no environment's; its version tells it.
+        # Modules of warprun itself are no part of an environment: versions.json has the version.
         if first != top or not parts or (top == "warprun" and (parts[0] != "envs" or len(parts) == 1)):
             return None
         return _find(folders, parts)
@@ -150,13 +150,13 @@ def _reached(entry: str, source: Source, find: Callable[[str], Source | None]) -
 
 @lru_cache(maxsize=1024)
 def _imports(name: str, source: Source) -> tuple[str, ...]:
-    """Return every name that import statements could mean as a module: of `from a import b` both a and a.b."""
+    """Return every module that import statements may name: for `from a import b` both a and a.b."""
     if source.path.suffix != ".py":
         return ()
     try:
         tree = ast.parse(source.content)
     except (SyntaxError, ValueError):
-        return ()  # Importing it tells the place.
+        return ()  # The import raises the error, with its line.
     package = name if source.is_package else name.rpartition(".")[0]
     found: list[str] = []
     for node in ast.walk(tree):
@@ -175,47 +175,67 @@ def _prefixes(name: str) -> Iterator[str]:
         yield ".".join(parts[: n + 1])
 
 
-class _Loader(SourceFileLoader):
-    """Imports what was read, not what the file says by now; it writes no bytecode and reads none."""
+class _Import(Protocol):
+    """The signature of `__import__`."""
 
-    def __init__(self, fullname: str, source: Source, importing: Callable[..., Any]) -> None:
+    def __call__(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,
+        locals: Mapping[str, object] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType: ...
+
+
+class _Loader(SourceFileLoader):
+    """Import the content that was read, even if the file has changed since. Bytecode is neither read nor written."""
+
+    def __init__(self, fullname: str, source: Source, importing: _Import) -> None:
         super().__init__(fullname, str(source.place))
         self._source, self._importing = source, importing
 
-    def get_code(self, fullname: str) -> Any:
-        return compile(self._source.content, str(self._source.path), "exec", dont_inherit=True)
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = compile(self._source.content, str(self._source.path), "exec", dont_inherit=True)
+        return code
 
     def exec_module(self, module: ModuleType) -> None:
-        # An import statement calls the `__import__` of the module that it stands in, now or when a function of it runs.
+        # An import statement calls the `__import__` of its module, at import and when a function of the module runs.
         vars(module)["__builtins__"] = vars(builtins) | {"__import__": self._importing}
         super().exec_module(module)
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of the packages that `Sources.load` imports into."""
+    """Find the modules of the packages that `Sources.load` imports into."""
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         package, _, name = fullname.partition(".")
         if package not in _packages:
-            # Compiled code that Numba kept names the module of its functions, which may have been imported by another process.
-            return ModuleSpec(fullname, None, is_package=True) if package.startswith(PREFIX) else None
+            # Code in the kernel cache names the modules of its functions, which another process may have imported.
+            return ModuleSpec(fullname, None, is_package=True) if package.startswith(ISOLATED) else None
         modules = _packages[package].modules
         if name not in modules:
             is_parent = not name or any(other.startswith(f"{name}.") for other in modules)
             return ModuleSpec(fullname, None, is_package=True) if is_parent else None
         source = modules[name]
-        loader: Any = _Loader(fullname, source, _importing(package, modules))
-        if source.path.suffix != ".py":
-            loader = ExtensionFileLoader(fullname, str(source.path))
+        is_python = source.path.suffix == ".py"
+        own = _Loader(fullname, source, _importing(package, modules)) if is_python else None
+        loader = own or ExtensionFileLoader(fullname, str(source.path))
         inside: list[str] | None = [] if source.is_package else None
         return spec_from_file_location(fullname, source.place, loader=loader, submodule_search_locations=inside)
 
 
-def _importing(package: str, modules: Mapping[str, Source]) -> Callable[..., Any]:
-    """Return an `__import__` for which the modules of a package are at the top."""
+def _importing(package: str, modules: Mapping[str, Source]) -> _Import:
+    """Return an `__import__` that finds the modules of a package as if they were top-level modules."""
     own = {name.partition(".")[0] for name in modules}
 
-    def import_module(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+    def import_module(
+        name: str,
+        globals: Mapping[str, object] | None = None,
+        locals: Mapping[str, object] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
         top = name.partition(".")[0]
         if level or top not in own:
             return builtins.__import__(name, globals, locals, fromlist, level)
@@ -228,10 +248,10 @@ def _importing(package: str, modules: Mapping[str, Source]) -> Callable[..., Any
 
 
 _packages: dict[str, Sources] = {}
-"""What was imported from files, by package."""
-_imported: dict[str, tuple[Any, Sources]] = {}
-"""What was imported by a dotted name: the spec it had then, and its files."""
-_told: set[tuple[str, str]] = set()
-"""Changes of dotted modules that were told."""
+"""Package -> the files that were imported into it."""
+_imported: dict[str, tuple[ModuleSpec | None, Sources]] = {}
+"""Dotted name -> the spec of the module when it was imported, and its files then."""
+_warned: set[tuple[str, str]] = set()
+"""Changes of importable modules that a warning was printed for: dotted name and new package name."""
 
 sys.meta_path.insert(0, _Finder())

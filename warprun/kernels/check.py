@@ -1,4 +1,4 @@
-"""Compiles the functions of an environment one at a time, so that a mistake is told in the words of the person who made it."""
+"""Compiles the functions of an environment one at a time, so that an error message names the user's own file, line and function."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import builtins
 import dis
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numba import typeof
-from numba import types as numba_types
+from numba import typeof, types
 from numba.core.errors import NumbaError
 
-from warprun.environment import Box, Environment, Group, MultiDiscrete, arguments
+from warprun.environment import Box, Environment, Group, KernelFunction, MultiDiscrete, arguments
 from warprun.errors import UserError
 from warprun.kernels import compile as kernels
 from warprun.random import Rng
 
-types: Any = numba_types  # no checker knows what they can do
+Check: TypeAlias = Callable[[Group, KernelFunction, types.Type], None]
+"""Raises UserError if the type that a function returns is wrong."""
 
 
-def check_functions(environment: Environment, params: Any, tables: Any, vary: Mapping[str, Any]) -> None:
-    """Raise UserError for a function that does not compile or returns what it should not; `params` and `tables` as kernels get them."""
-    if vary:
-        params = params._replace(**{name: np.float32(0.0) for name in vary})
+def check_functions(environment: Environment, params: NamedTuple, tables: object, randomized: Mapping[str, object]) -> None:
+    """Raise UserError if a function does not compile or returns a wrong type; `params` and `tables` have the types that kernels get."""
+    if randomized:
+        params = params._replace(**{name: np.float32(0.0) for name in randomized})
     for group, function, check in _functions(environment):
         for reached in kernels.reached([function]):
             _check_names(reached)
@@ -32,13 +32,13 @@ def check_functions(environment: Environment, params: Any, tables: Any, vary: Ma
         check(group, function, _return_type(function, values))
 
 
-def place(function: Callable[..., Any], line: int | None = None) -> str:
-    """Return file, line and name of a function, as they stand before what is wrong with it."""
+def place(function: KernelFunction, line: int | None = None) -> str:
+    """Return "FILE:LINE in NAME" of a function, the beginning of every error message about it."""
     code = function.__code__
     return f"{code.co_filename}:{line or code.co_firstlineno} in {function.__name__}"
 
 
-def _functions(environment: Environment) -> Iterator[tuple[Group, Any, Callable[..., None]]]:
+def _functions(environment: Environment) -> Iterator[tuple[Group, KernelFunction, Check]]:
     for group in environment.groups:
         yield group, group.reset, _check_reset
     for phase in environment.phases:
@@ -49,7 +49,7 @@ def _functions(environment: Environment) -> Iterator[tuple[Group, Any, Callable[
             yield group, group.mask, _check_mask
 
 
-def _check_names(function: Any) -> None:
+def _check_names(function: KernelFunction) -> None:
     for instruction in dis.get_instructions(function):
         name = instruction.argval
         if instruction.opname == "LOAD_GLOBAL" and name not in function.__globals__ and not hasattr(builtins, name):
@@ -57,21 +57,21 @@ def _check_names(function: Any) -> None:
             raise UserError(f"{place(function, line)}: name {name!r} is not defined")
 
 
-def _return_type(function: Any, values: list[Any]) -> Any:
+def _return_type(function: KernelFunction, values: list[object]) -> types.Type:
     compiled = kernels.checked_function(function)
     signature = tuple(typeof(value) for value in values)
     try:
         compiled.compile(signature)
     except NumbaError as error:
         raise kernels.explain(error, [function]) from error
-    except TypeError as error:  # Numba lets those of NamedTuples that are given too little or too much pass
+    except TypeError as error:  # from Numba, for a NamedTuple with too few or too many values
         raise UserError(f"{place(function)} does not compile: {' '.join(str(error).split())}") from error
-    except AssertionError as error:  # and this is all it says of fields left out between others
+    except AssertionError as error:  # from Numba, without a message, for fields left out between others
         raise UserError(f"{place(function)} does not compile: give every NamedTuple all its fields, defaults are not filled in") from error
     return compiled.overloads[signature].signature.return_type
 
 
-def _check_step(group: Group, function: Callable[..., Any], found: Any) -> None:
+def _check_step(group: Group, function: KernelFunction, found: types.Type) -> None:
     if not isinstance(found, types.BaseTuple) or isinstance(found, types.BaseNamedTuple) or len(found) != 3:
         raise UserError(f"{place(function)} must return state, reward, terminated; it returns {_described(found)}")
     _check_state(group, function, found[0])
@@ -81,22 +81,22 @@ def _check_step(group: Group, function: Callable[..., Any], found: Any) -> None:
         raise UserError(f"{place(function)} must return True or False as terminated; it returns {_described(found[2])}")
 
 
-def _check_reset(group: Group, function: Callable[..., Any], found: Any) -> None:
+def _check_reset(group: Group, function: KernelFunction, found: types.Type) -> None:
     _check_state(group, function, found)
 
 
-def _check_state(group: Group, function: Callable[..., Any], found: Any) -> None:
+def _check_state(group: Group, function: KernelFunction, found: types.Type) -> None:
     if not isinstance(found, types.BaseNamedTuple) or found.instance_class is not group.state:
         raise UserError(f"{place(function)} must return a {group.state.__name__} as state; it returns {_described(found)}")
     left_out = [field.name for field in group.fields][len(found) :]
-    if left_out:  # Numba takes such a State for a shorter one
+    if left_out:  # Numba compiles a State with fewer fields without an error
         raise UserError(f"{place(function)} must give {group.state.__name__} all its fields; it leaves out {', '.join(left_out)}")
     for field, kind in zip(group.fields, found, strict=True):
         if not field.length and not isinstance(kind, types.Number | types.Boolean):
             raise UserError(f"{place(function)} must give {group.state.__name__}.{field.name} a number; it gives {_described(kind)}")
 
 
-def _check_observe(group: Group, function: Callable[..., Any], found: Any) -> None:
+def _check_observe(group: Group, function: KernelFunction, found: types.Type) -> None:
     size = group.observation.size
     if "out" in arguments(function):
         return
@@ -104,12 +104,12 @@ def _check_observe(group: Group, function: Callable[..., Any], found: Any) -> No
         raise UserError(f"{place(function)} must return a tuple of numbers, {size} by its space; it returns {_described(found)}")
 
 
-def _check_mask(group: Group, function: Callable[..., Any], found: Any) -> None:
+def _check_mask(group: Group, function: KernelFunction, found: types.Type) -> None:
     if not isinstance(found, types.Boolean | types.Integer):
         raise UserError(f"{place(function)} must return True or False; it returns {_described(found)}")
 
 
-def _described(found: Any) -> str:
+def _described(found: types.Type) -> str:
     if isinstance(found, types.NoneType):
         return "nothing"
     if isinstance(found, types.BaseNamedTuple):
@@ -119,11 +119,11 @@ def _described(found: Any) -> str:
     return str(found)
 
 
-# A value of every argument, for its type --------------------------------------------------------------------------------------
+# A sample value of every argument, for its type --------------------------------------------------------------------------------------
 
 
-def _value(environment: Environment, group: Group, name: str, params: Any, tables: Any) -> Any:
-    known: dict[str, Callable[[], Any]] = {
+def _value(environment: Environment, group: Group, name: str, params: NamedTuple, tables: object) -> object:
+    known: dict[str, Callable[[], object]] = {
         "s": lambda: _state(group),
         "action": lambda: _action(group),
         "rng": lambda: Rng(*[np.uint32(0)] * 5),
@@ -141,24 +141,23 @@ def _value(environment: Environment, group: Group, name: str, params: Any, table
             return _state(other) if other.size == 1 else _states(other)
         for kind, fields in (("sum", other.sums), ("max", other.maxima)):
             if name == f"{other.name}_{kind}":
-                made: Any = namedtuple(f"{name}_State", fields)  # type: ignore[misc]
-                return made(*[np.float32(0.0)] * len(fields))
+                return namedtuple(f"{name}_State", fields)._make([np.float32(0.0)] * len(fields))  # type: ignore[attr-defined]
     raise AssertionError(name)
 
 
-def _state(group: Group) -> Any:
-    return group.state(*(_numbers(f.integer, f.length, 2)[:, 0] if f.length else _numbers(f.integer)[()] for f in group.fields))
+def _state(group: Group) -> NamedTuple:
+    return group.state._make(_numbers(f.integer, f.length, 2)[:, 0] if f.length else _numbers(f.integer)[()] for f in group.fields)
 
 
-def _states(group: Group) -> Any:
+def _states(group: Group) -> NamedTuple:
     shapes = (((f.length, group.size) if f.length else (group.size,)) for f in group.fields)
-    return group.state(*(_numbers(f.integer, *shape, 2)[..., 0] for f, shape in zip(group.fields, shapes, strict=True)))
+    return group.state._make(_numbers(f.integer, *shape, 2)[..., 0] for f, shape in zip(group.fields, shapes, strict=True))
 
 
 def _numbers(integer: bool, *shape: int) -> np.ndarray:
     return np.zeros(shape, np.int32 if integer else np.float32)
 
 
-def _action(group: Group) -> Any:
+def _action(group: Group) -> object:
     number = _numbers(not isinstance(group.action, Box))[()]
     return (number,) * group.action.components if isinstance(group.action, Box | MultiDiscrete) else number

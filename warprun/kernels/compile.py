@@ -1,4 +1,4 @@
-"""From plain Python functions to cached Numba kernels."""
+"""Compiles plain Python functions to Numba kernels and caches them."""
 
 from __future__ import annotations
 
@@ -8,100 +8,141 @@ import re
 import sys
 import types
 from collections import namedtuple
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numba
 import numpy as np
 from numba import njit
-from numba.core.cpu import CPUTargetOptions
-from numba.core.options import TargetOptions
+from numba.core.compiler import Compiler
 
+from warprun.environment import KernelFunction
 from warprun.errors import UserError
 from warprun.kernels import integers
-from warprun.kernels.fingerprint import MISSING, Fingerprints, Unhashable, chains, closed_over, fingerprint, follow, is_jitted, is_library
-from warprun.kernels.kernel_files import KernelFiles, NoFiles, notice, write_source
+from warprun.kernels.fingerprint import (
+    MISSING,
+    Dispatcher,
+    Fingerprints,
+    Unhashable,
+    chains,
+    closed_over,
+    fingerprint,
+    follow,
+    is_jitted,
+    is_library,
+)
+from warprun.kernels.kernel_files import KernelFiles, NoFiles, notice, without_comments, write_source
 
-# No reassociation, and NaN and infinity keep their meaning; contraction to fused multiply-add and reciprocals are allowed.
-FLAGS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "arcp", "nsz", "afn"}}
+if TYPE_CHECKING:
+    from numba.core.base import BaseContext as TargetContext
+    from numba.core.codegen import CodeLibrary
+    from numba.core.compiler import Flags
+    from numba.core.typing.context import BaseContext as TypingContext
+    from numba.types import Type
 
-COMPILES = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
-"""False under NUMBA_DISABLE_JIT=1, where all that follows runs as plain Python."""
+Value = TypeVar("Value")
+Options: TypeAlias = Mapping[str, object]
+"""Options of `numba.jit`."""
+Finish: TypeAlias = Callable[[KernelFunction, Options], KernelFunction]
+"""The last step of a rebuild: compiles a function, or returns it as it is."""
 
-# LLVM vectorises no loop with a call in it, and by itself does not inline what is as long as a sine.
-INLINED: dict[str, Any] = FLAGS | {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False}
-# Numba's own inlining is slow, but what it has inlined is not optimised as a function of its own, and again where it is called.
-MERGED: dict[str, Any] = FLAGS | {"inline": "always"}
+# No reassociation, and NaN and infinity keep their meaning; fused multiply-add and reciprocals are allowed.
+FLAGS: dict[str, object] = {"error_model": "numpy", "fastmath": {"contract", "arcp", "nsz", "afn"}}
 
-# Numba has this flag of a function, and no name for it in a decorator. Who does not use the name is not touched.
-CPUTargetOptions.noalias = TargetOptions.Mapping("noalias")
-# The arrays of an engine lie apart, which LLVM has to know to vectorise over lanes, and live longer than a kernel runs: a view of one
-# need not be counted, which costs more than what it is for.
-KERNELS: dict[str, Any] = FLAGS | {"noalias": True, "_nrt": False}
+COMPILES = not numba.config.DISABLE_JIT
+"""False under NUMBA_DISABLE_JIT=1, where every function runs as plain Python."""
 
-# Called by Python, one at a time, to look for what is wrong in them: an index out of bounds raises IndexError.
-CHECKED: dict[str, Any] = FLAGS | {"boundscheck": True, "no_cfunc_wrapper": True, "_nrt": False}
-
-_rebuilt: dict[tuple[Any, Any, str, str | Fingerprints], Any] = {}
-_being_rebuilt: set[Any] = set()
+# LLVM does not vectorise a loop with a call in it, and does not inline a function as long as a sine unless forced to.
+INLINED: dict[str, object] = FLAGS | {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False}
+# Numba's own inlining is slow, but LLVM then optimises the function once, in its caller, and not also as a function of its own.
+MERGED: dict[str, object] = FLAGS | {"inline": "always"}
 
 
-def device_function(function: Any) -> Any:
-    """Compile a plain Python function, and those it calls, for kernels; floats written in it are float32.
+class SeparateArrays(Compiler):
+    """Numba's compiler, which also tells LLVM that the arrays among a function's arguments do not overlap (`noalias`).
 
-    Numba reads the literal 0.5 as float64, which would make all arithmetic around it float64 (slow, and on a GPU very slow). So every
-    Python float that the code holds or reaches by a name, `lab.constants.G` too, is replaced by its float32. What NumPy or the user has
-    made an explicit float64 stays one.
+    Otherwise LLVM does not vectorise loops over many arrays. The arrays of an engine are separate allocations.
     """
-    return _rebuild(function, _inlined) if isinstance(function, types.FunctionType) else function
+
+    def __init__(
+        self,
+        typingctx: TypingContext,
+        targetctx: TargetContext,
+        library: CodeLibrary,
+        args: tuple[Type, ...],
+        return_type: Type | None,
+        flags: Flags,
+        local_types: Mapping[str, Type],
+    ) -> None:
+        flags.noalias = True
+        super().__init__(typingctx, targetctx, library, args, return_type, flags, local_types)
 
 
-def checked_function(function: types.FunctionType) -> Any:
-    """Compile as `device_function` does, with every index checked, to be called from Python; the same function is compiled once."""
-    return _checked_for_python(_rebuild(function, _checked).py_func)
+# The arrays of an engine outlive every kernel call, so views of them need no reference counts, which would cost more than the views.
+KERNELS: dict[str, object] = FLAGS | {"pipeline_class": SeparateArrays, "_nrt": False}
+
+# For checks: Python calls the functions one at a time, and an index out of bounds raises IndexError.
+CHECKED: dict[str, object] = FLAGS | {"boundscheck": True, "no_cfunc_wrapper": True, "_nrt": False}
+
+_rebuilt: dict[tuple[types.FunctionType, Finish, str, str | Fingerprints], KernelFunction] = {}
+_being_rebuilt: set[types.FunctionType] = set()
+
+
+def device_function(function: Value) -> Value:
+    """Compile a plain Python function, and those it calls, for kernels; its float literals become float32. Return other values as they are.
+
+    Numba reads the literal 0.5 as float64, which would make all arithmetic with it float64 (slow, and on a GPU very slow). So every
+    Python float in the code or behind a name, `lab.constants.G` too, is replaced by its float32. An explicit np.float64 stays one.
+    """
+    return cast(Value, _rebuild(function, _inlined)) if isinstance(function, types.FunctionType) else function
+
+
+def checked_function(function: KernelFunction) -> Dispatcher:
+    """Compile as `device_function` does, with bounds checks, for calls from Python. The same function is compiled once."""
+    return _checked_for_python(cast(Dispatcher, _rebuild(function, _checked)).py_func)
 
 
 @cache
-def _checked_for_python(function: types.FunctionType) -> Any:
+def _checked_for_python(function: types.FunctionType) -> Dispatcher:
     return njit(**CHECKED)(function)
 
 
-def merged_function(function: Any) -> Any:
-    """Compile as `device_function` does, but as a part of the one place that calls it: cheaper for a function with much below it."""
+def merged_function(function: Value) -> Value:
+    """Compile as `device_function` does, but inlined by Numba: cheaper for a function with one caller and many callees."""
     built = device_function(function)
-    return njit(**MERGED)(built.py_func) if COMPILES and isinstance(function, types.FunctionType) else built
+    return njit(**MERGED)(built.py_func) if COMPILES and isinstance(function, types.FunctionType) and is_jitted(built) else built
 
 
-def plain_function(function: Any) -> Any:
-    """Return the same function uncompiled, for the CUDA simulator and for debuggers."""
-    return _rebuild(function, _unchanged) if isinstance(function, types.FunctionType) else function
+def plain_function(function: Value) -> Value:
+    """Return the same function uncompiled, for the CUDA simulator and for debuggers. Return other values as they are."""
+    return cast(Value, _rebuild(function, _unchanged)) if isinstance(function, types.FunctionType) else function
 
 
-def _inlined(function: types.FunctionType, options: Mapping[str, Any]) -> Any:
-    """Compile with the options that a person has given, if any."""
+def _inlined(function: KernelFunction, options: Options) -> KernelFunction:
+    """Compile with the user's options, if there are any."""
     return numba.jit(**{"nopython": True, **(options or INLINED)})(function)
 
 
-def _checked(function: types.FunctionType, options: Mapping[str, Any]) -> Any:
+def _checked(function: KernelFunction, options: Options) -> KernelFunction:
     return njit(**CHECKED, no_cpython_wrapper=True)(function)
 
 
-def _unchanged(function: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+def _unchanged(function: KernelFunction, options: Options) -> KernelFunction:
     return function
 
 
-def _widening(function: types.FunctionType) -> Callable[..., Any]:
-    """Return an uncompiled function, whose globals are its own, with the integer rule of compiled ones."""
+def _widening(function: types.FunctionType) -> KernelFunction:
+    """Return an uncompiled function with the integer promotion of compiled ones. Changes its globals, which must be its own copy."""
     names = function.__globals__
     read = {chain.name for chain in chains(function.__code__) if not chain.closure}
     names |= {name: integers.widened_global(names[name]) for name in read & names.keys()}
     return integers.widening(function)
 
 
-def _rebuild(value: Any, finish: Callable[..., Any], within: Fingerprints | None = None) -> Any:
-    """Return what kernels have in the place of a value that a function reaches; a function goes through `finish` last."""
+def _rebuild(value: object, finish: Finish, within: Fingerprints | None = None) -> object:
+    """Return what replaces a value in kernels: float32 for a float, and for a function the result of `finish`."""
     if type(value) is float:
         return np.float32(value)
     if isinstance(value, tuple):
@@ -109,20 +150,18 @@ def _rebuild(value: Any, finish: Callable[..., Any], within: Fingerprints | None
         return value if all(a is b for a, b in zip(parts, value, strict=True)) else _like(value, parts)
     if isinstance(value, types.FunctionType):
         return _rebuild_function(value, finish, {}, within or Fingerprints())
-    # One that a person has compiled keeps its options, but has what this does to floats, and no cache of its own.
+    # A function that the user has compiled keeps its options, but its floats become float32 and it has no cache of its own.
     if is_jitted(value) and value._can_compile and "device" not in value.targetoptions:
         return _rebuild_function(value.py_func, finish, value.targetoptions, within or Fingerprints())
     return value
 
 
-def _like(value: tuple[Any, ...], parts: list[Any]) -> Any:
+def _like(value: tuple[object, ...], parts: list[Any]) -> tuple[object, ...]:
     return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
 
 
-def _rebuild_function(
-    function: types.FunctionType, finish: Callable[..., Any], options: Mapping[str, Any], fingerprints: Fingerprints
-) -> Any:
-    # What a function reaches may have changed since it was rebuilt. What has no hash is rebuilt each time.
+def _rebuild_function(function: types.FunctionType, finish: Finish, options: Options, fingerprints: Fingerprints) -> KernelFunction:
+    # The values that a function refers to may have changed since it was rebuilt. A function without a hash is rebuilt each time.
     content: str | Fingerprints
     try:
         content = fingerprints.of(function)
@@ -143,8 +182,8 @@ def _rebuild_function(
     return _rebuilt[key]
 
 
-def _with_parts(function: types.FunctionType, part: Callable[[Any], Any]) -> types.FunctionType:
-    """Return a function with `part` of all that it holds and reaches."""
+def _with_parts(function: types.FunctionType, part: Callable[[object], object]) -> types.FunctionType:
+    """Return a copy of a function in which `part` has replaced every value that the function refers to."""
     code = function.__code__
     names, enclosed = dict(function.__globals__), closed_over(function)
     for place, of_place in ((names, False), (enclosed, True)):
@@ -164,8 +203,8 @@ def _with_parts(function: types.FunctionType, part: Callable[[Any], Any]) -> typ
     return made
 
 
-def _stand_in(value: Any, read: list[tuple[str, ...]], part: Callable[[Any], Any]) -> Any:
-    """Return `part` of a value; of a module, one that has `part` of all that is read of it."""
+def _stand_in(value: object, read: list[tuple[str, ...]], part: Callable[[object], object]) -> object:
+    """Return `part(value)`; for a module, a copy of it in which `part` has replaced the attributes that are read."""
     if not isinstance(value, types.ModuleType):
         return part(value)
     of_attributes: dict[str, list[tuple[str, ...]]] = {}
@@ -174,7 +213,7 @@ def _stand_in(value: Any, read: list[tuple[str, ...]], part: Callable[[Any], Any
     changed = {}
     for name, rests in of_attributes.items():
         found = getattr(value, name, MISSING)
-        # Numba knows the functions of libraries.
+        # Numba compiles the functions of libraries itself.
         if found is MISSING or (is_library(value) and not isinstance(found, float | types.ModuleType)):
             continue
         changed[name] = _stand_in(found, rests, part)
@@ -187,9 +226,9 @@ def _stand_in(value: Any, read: list[tuple[str, ...]], part: Callable[[Any], Any
     return made
 
 
-def reached(functions: list[types.FunctionType]) -> list[types.FunctionType]:
-    """Return these functions and all plain ones that they call."""
-    found: list[types.FunctionType] = []
+def reached(functions: Sequence[KernelFunction]) -> list[KernelFunction]:
+    """Return these functions and all plain functions that they call, directly or not."""
+    found: list[KernelFunction] = []
     waiting = list(functions)
     while waiting:
         function = waiting.pop()
@@ -217,19 +256,21 @@ def cache_root() -> Path:
     return Path(os.environ.get("WARPRUN_CACHE_DIR", default)) / "kernels"
 
 
-def load_module(name: str, source: str, functions: dict[str, Any], build: Callable[[Any], Any] = device_function) -> types.ModuleType:
-    """Write `source` to the kernel cache and import it, with `functions`, put through `build`, as its globals.
+def load_module(
+    name: str, source: str, functions: Mapping[str, object], build: Callable[[object], object] = device_function
+) -> types.ModuleType:
+    """Write `source` to the kernel cache and import it; its globals are `build(value)` of each of `functions`.
 
-    The folder's name holds a hash of the source and of what `build` returns, with all that it reaches, so a module found there is never
-    out of date. Where something cannot be hashed, the module is compiled anew each time, and a line says so.
+    The folder name holds a hash of the source and of everything that the built functions refer to, so a cached module is never stale. If
+    something has no hash, the module is compiled at every start, and a warning says so.
     """
     given = {global_name: build(function) for global_name, function in functions.items()}
     compiles = COMPILES and build in (device_function, merged_function)
     try:
-        # Around what stays uncompiled there is code of our own.
-        key = fingerprint({"source": source, "built by": build.__name__, **(given if compiles else functions)})[:16]
+        # Uncompiled functions are wrapped in code of this package, so the originals are hashed.
+        key = fingerprint({"source": without_comments(source), "built by": build.__name__, **(given if compiles else functions)})[:16]
     except Unhashable as reason:
-        key, kept = f"{hashlib.sha256(source.encode()).hexdigest()[:16]}-not-kept", False
+        key, kept = f"{hashlib.sha256(without_comments(source).encode()).hexdigest()[:16]}-not-kept", False
         if compiles:
             notice(f"the kernels of {name} are compiled each time, not kept: {reason}")
     else:
@@ -242,7 +283,7 @@ def load_module(name: str, source: str, functions: dict[str, Any], build: Callab
     module = types.ModuleType(unique)
     module.__file__ = str(path)
     vars(module).update(given)
-    # Not by Python's importer, which would take what lies there, or bytecode of it.
+    # Python's importer would run the file on disk, or its bytecode, which may be damaged.
     exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
     for kernel_name, kernel in vars(module).items():
         if is_jitted(kernel) and kernel_name not in given and kernel._cache.cache_path:
@@ -251,11 +292,11 @@ def load_module(name: str, source: str, functions: dict[str, Any], build: Callab
     return module
 
 
-def own_tuple(module: types.ModuleType, name: str, values: Any) -> Any:
-    """Return a NamedTuple as one of a class of the kernel module.
+def own_tuple(module: types.ModuleType, name: str, values: NamedTuple) -> NamedTuple:
+    """Return `values` as an instance of a NamedTuple class that belongs to the kernel module.
 
-    Numba keeps the types of arguments beside compiled code, classes by module and name; those of an environment file are found in its
-    own process only.
+    Numba stores argument types with compiled code, and classes by module and name. A class of an environment file cannot be found that
+    way by another process.
     """
     if name not in vars(module):
         setattr(module, name, namedtuple(name, values._fields, module=module.__name__))
@@ -263,17 +304,17 @@ def own_tuple(module: types.ModuleType, name: str, values: Any) -> Any:
 
 
 def is_cached(module: types.ModuleType) -> bool:
-    """Tell whether compiled code of a kernel module is on disk."""
+    """Return whether the cache has compiled code of a kernel module."""
     assert module.__file__
     return any(Path(module.__file__).parent.glob("**/*.nbc"))
 
 
-def explain(error: Exception, functions: list[types.FunctionType]) -> UserError:
-    """Turn Numba's pages into one line: file, line, function and what is wrong there."""
+def explain(error: Exception, functions: Sequence[KernelFunction]) -> UserError:
+    """Turn a Numba error of many lines into one: file, line, function and cause."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     files = {f.__code__.co_filename for f in reached(functions)}
     places = re.findall(r'File "([^"]+)", line (\d+)', text)
-    # Numba tells the innermost function first.
+    # Numba lists the innermost function first.
     own = [(file, int(line)) for file, line in places if _same_file(file, files)]
     if own:
         file, line = own[0]
@@ -287,7 +328,7 @@ def explain(error: Exception, functions: list[types.FunctionType]) -> UserError:
 
 def _cause(text: str) -> str:
     lines = [line.strip(" -!") for line in text.splitlines()]
-    # The call that Numba shows in such a form has types where the person wrote values.
+    # Numba shows the failing call after >>>, with types in place of values.
     calls = [line.removeprefix(">>> ") for line in lines if line.startswith(">>> ")]
     causes = [line.strip(">") for line in lines if line and not _NOISE.search(line)]
     cause = next((c for c in causes if _TELLING.search(c)), causes[0] if causes else "unknown error")
@@ -306,17 +347,17 @@ _TELLING = re.compile(
     r"|wrong number|takes|missing"
 )
 _READABLE = re.compile(r"(?:Module\()?<(\w+ '[\w.]+')[^>]*>\)?")
-"""Modules and classes as Python shows them, without their addresses and folders."""
+"""The repr of a module or a class; the group leaves out addresses and folders."""
 
 
 def _same_file(shown: str, files: set[str]) -> bool:
-    # Numba shortens paths to be relative to the working folder.
+    # Numba may print paths relative to the working directory.
     return any(
         file == shown or os.path.abspath(shown) == os.path.abspath(file) or file.endswith("/" + shown.lstrip("./")) for file in files
     )
 
 
-def _function_at(functions: list[types.FunctionType], file: str, line: int) -> str | None:
+def _function_at(functions: Sequence[KernelFunction], file: str, line: int) -> str | None:
     best = None
     for function in reached(functions):
         code = function.__code__

@@ -1,4 +1,4 @@
-"""Whether CUDA can work here, asked of the driver itself, and what memory is free. Light: mistakes are told before torch is loaded."""
+"""Checks whether CUDA works on this machine, by the driver alone, and reads the free memory. No torch: errors are reported early."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _NO_DEVICE = 100
 
 
 def check_cuda() -> None:
-    """Raise UserError, naming what to install or to repair, unless CUDA can work here."""
+    """Raise UserError, with what to install or repair, if CUDA cannot work on this machine."""
     reason = why_no_cuda()
     if reason:
         raise UserError(f"device=cuda: {reason}; device=cpu works everywhere")
 
 
 def prepare(device: str) -> None:
-    """Set what Numba reads when it is loaded; for before the import of anything that loads it."""
+    """Set the environment variable that Numba reads at its import. Call it before importing any module that imports Numba."""
     if device == "cudasim" and "numba" not in sys.modules:
         os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
 
 def why_no_cuda() -> str | None:
-    """Return why CUDA cannot work here, in one line, or None where nothing speaks against it."""
+    """Return why CUDA cannot work on this machine, in one line; None if no problem is found."""
     driver = _driver()
     if driver is None:
-        return f"no NVIDIA driver on this machine ({_library()} is not there)"
+        return f"no NVIDIA driver on this machine ({_library()} is missing)"
     code = driver.cuInit(0)
     if code == _NO_DEVICE:
         return "the NVIDIA driver finds no GPU (is CUDA_VISIBLE_DEVICES empty?)"
@@ -49,7 +49,7 @@ def why_no_cuda() -> str | None:
 
 
 def cuda_memory() -> int | None:
-    """Return the bytes of memory of the first GPU, or None where there is none."""
+    """Return the bytes of memory of the first GPU; None if there is no GPU."""
     driver = _driver()
     device, size = ctypes.c_int(), ctypes.c_size_t()
     if driver is None or driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
@@ -88,7 +88,7 @@ def _torch_version() -> str:
 
 
 def available_memory() -> int:
-    """Return the bytes of memory that this process could still take: what is free, or less where a job's limit is lower."""
+    """Return the bytes of memory that this process can allocate at most: the free memory, or the limit of its job if that is lower."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
@@ -97,7 +97,7 @@ def available_memory() -> int:
 
 
 def _cgroup_limits() -> Iterable[int]:
-    # SLURM and containers limit a job through its control group (version 2, then version 1) and kill it without a word.
+    # SLURM and containers limit a job through its control group (version 2, then version 1) and kill it without a message.
     membership = Path("/proc/self/cgroup")
     for line in membership.read_text().splitlines() if membership.exists() else ():
         _, controllers, group = line.split(":", 2)

@@ -1,8 +1,8 @@
-"""Hashes of what compiled code depends on: the key of a cached kernel.
+"""Hashes of everything that compiled code depends on: the key of a cached kernel.
 
-Numba compiles in what a function reaches, by value: its code, defaults, what it closes over, its globals, and what it reads from modules
-(`lab.constants.G`). So a function is hashed with all that, and with the functions it reaches, and so on. Types, shapes and dtypes count.
-What is not known here cannot be hashed (`Unhashable`): a kernel of it must not be kept.
+Numba compiles in all values that a function refers to: defaults, closure variables, globals, and attributes of modules such as
+`lab.constants.G`. So the hash of a function covers its bytecode and all these values, and recursively the functions among them. Types,
+shapes and dtypes count. A value of an unknown kind raises `Unhashable`, and its kernel must not be cached.
 """
 
 from __future__ import annotations
@@ -21,60 +21,86 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any
+from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeGuard
 
 import numba
 import numpy as np
+from numba.core.compiler import Compiler
 
-from warprun.config.sources import PREFIX
+from warprun.environment import ISOLATED, KernelFunction
 from warprun.kernels import simd
 
-MISSING: Any = object()
-"""In the place of what a name does not stand for."""
+if TYPE_CHECKING:
+    from numba.core.caching import Cache
+    from numba.core.compiler import CompileResult
+
+Content: TypeAlias = "str | bytes | int | EllipsisType | tuple[Content, ...] | None"
+"""Nested tuples of plain values, which have the same `repr` in every process."""
+
+MISSING: object = object()
+"""Stands for the value of a name that is not defined."""
 
 LIBRARIES = ("numpy", "numba", "numba_cuda", "llvmlite")
-"""What is taken from these, and from Python's own modules, is known by its name and the version."""
+"""Values from these packages, and from the standard library, are identified by name and version."""
 
 
 class Unhashable(Exception):
-    """A function reaches something whose content is not known; says what, and, once that is known, in which function by which name."""
+    """A function refers to a value that has no hash; the message names the value and, once known, the function and the name in it."""
 
     def __init__(self, what: str, found: bool = False) -> None:
         super().__init__(what)
         self.found = found
-        """Whether the message has the place."""
+        """Whether the message names the place."""
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A name that code reads, and the attributes that it reads of it at once, as in `lab.constants.G`."""
+    """A name that code reads, with the attributes that follow it, as in `lab.constants.G`."""
 
     name: str
     attributes: tuple[str, ...]
     closure: bool
-    """Whether the name belongs to an enclosing function, and not to the module."""
+    """Whether the name is a closure variable; else it is a global."""
+
+
+class Dispatcher(Protocol):
+    """A function that Numba or numba-cuda compiles for each signature: a CPUDispatcher or a CUDADispatcher."""
+
+    py_func: FunctionType
+    """The plain function."""
+    targetoptions: Mapping[str, object]
+    """The options that it is compiled with."""
+    overloads: Mapping[object, CompileResult]
+    """What is compiled so far, by signature."""
+    _can_compile: bool
+    """False if the signatures are declared, so that no others are compiled."""
+    _cache: Cache
+
+    def compile(self, signature: object) -> object: ...
+
+    def __call__(self, *arguments: object) -> object: ...
 
 
 class Fingerprints:
-    """Hashes of functions and other values as they are now; one is made anew for each use, because values change."""
+    """Hashes of functions and other values at one moment. Values may change, so every use needs a new instance."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, bytes]] = {}
-        """Hash of each function, by its id; with the function, so that no other gets that id."""
+        self._known: dict[int, tuple[FunctionType, bytes]] = {}
+        """Id of each function -> the function and its hash. The reference keeps the id from being reused."""
         self._open: list[int] = []
-        """Functions whose hash is being computed, for those that refer to each other."""
+        """Ids of the functions whose hash is being computed, to detect recursion."""
 
-    def of(self, value: Any) -> str:
+    def of(self, value: object) -> str:
         """Return the hash of a value, or of a dictionary of values. Raises Unhashable."""
         return _digest(self._options(value)).hex()
 
-    def _content(self, value: Any) -> Any:
-        """Return nested tuples of texts, integers and bytes that are equal where `value` is the same to Numba."""
+    def _content(self, value: object) -> Content:
+        """Return the content of `value`: equal for values that Numba compiles to the same code. Raises Unhashable."""
         kind = type(value)
-        if value is None or value is Ellipsis or kind in (bool, int, str, bytes):
+        if value is None or value is Ellipsis or (isinstance(value, int | str | bytes) and kind in (bool, int, str, bytes)):
             return kind.__name__, value
-        if kind in (float, complex):
+        if isinstance(value, float | complex) and kind in (float, complex):
             return kind.__name__, struct.pack("<2d", value.real, value.imag)
         if kind in (range, slice):
             return kind.__name__, repr(value)
@@ -101,23 +127,23 @@ class Fingerprints:
             raise Unhashable(f"{_article(kind.__name__)}, which has no hash")
         return found
 
-    def _options(self, value: Any) -> Any:
-        """Return the content of a value that is no part of a function: there are dictionaries, lists and sets of names among these."""
+    def _options(self, value: object) -> Content:
+        """Return the content of an option, which unlike a value in a function may be a dictionary, a list or a set."""
         if isinstance(value, Mapping):
             return "options", tuple(sorted((str(name), self._options(each)) for name, each in value.items()))
         if isinstance(value, set | frozenset):
             return "set", tuple(sorted(repr(self._options(each)) for each in value))
-        if type(value) in (tuple, list):
+        if isinstance(value, tuple | list) and type(value) in (tuple, list):
             return "values", tuple(self._options(each) for each in value)
         return self._content(value)
 
-    def _numbers(self, value: Any) -> Any:
+    def _numbers(self, value: np.ndarray | np.generic) -> Content:
         if value.dtype.hasobject or not is_library(sys.modules.get(type(value).__module__)):
             raise Unhashable(f"{_article(type(value).__name__)} of {value.dtype}, which has no hash")
         flags = tuple(value.flags[name] for name in ("C", "F", "A", "W"))
         return type(value).__name__, repr(value.dtype), value.shape, flags, hashlib.sha256(value.tobytes()).digest()
 
-    def _type(self, kind: type) -> Any:
+    def _type(self, kind: type) -> Content:
         name = (_home(kind), kind.__qualname__)
         if issubclass(kind, Enum) and kind.__module__ != "enum":
             members = tuple((label, self._content(member.value)) for label, member in kind.__members__.items())
@@ -125,13 +151,16 @@ class Fingerprints:
         if issubclass(kind, tuple) and hasattr(kind, "_fields"):
             defaults = tuple((field, self._content(value)) for field, value in kind._field_defaults.items())  # type: ignore[attr-defined]
             return "NamedTuple", name, kind._fields, defaults
+        if issubclass(kind, Compiler) and kind is not Compiler:
+            methods = {label: each for label, each in vars(kind).items() if isinstance(each, FunctionType)}
+            return "compiler", name, self._options(methods)
         found = self._library(kind)
         if found is None:
             raise Unhashable(f"the class {kind.__name__}, which has no hash")
         return found
 
-    def _library(self, value: Any) -> Any:
-        """Return the name of what a library has; None if none does."""
+    def _library(self, value: object) -> Content:
+        """Return module and name of a value of a library; None if no library has it under that name."""
         if isinstance(value, np.ufunc):
             label = str(value.__name__)
             return ("ufunc", label) if getattr(np, label, None) is value else None
@@ -141,18 +170,18 @@ class Fingerprints:
         home = sys.modules.get(module) if isinstance(module, str) else None
         if home is None or name is None or not is_library(home):
             return None
-        found: Any = home
+        found: object = home
         for part in name.split("."):
             found = getattr(found, part, None)
         return ("library", module, name) if found is value else None
 
-    def _intrinsic(self, value: Any) -> Any:
-        """Return the name of an intrinsic of `simd`, whose source is hashed as a whole: what it writes is decided by code."""
+    def _intrinsic(self, value: object) -> Content:
+        """Return the name of an intrinsic of `simd`, or None. Its content is the source of `simd`, which is part of every key."""
         own = [name for name, each in vars(simd).items() if each is value]
         return ("intrinsic", own[0]) if own else None
 
-    def _dispatcher(self, dispatcher: Any) -> Any:
-        # One with declared types compiles for no others.
+    def _dispatcher(self, dispatcher: Dispatcher) -> Content:
+        # With declared signatures, no others are compiled.
         declared = () if dispatcher._can_compile else tuple(sorted(str(each) for each in dispatcher.overloads))
         options, kinds = (
             self._options(dispatcher.targetoptions),
@@ -160,7 +189,7 @@ class Fingerprints:
         )
         return type(dispatcher).__name__, options, kinds, declared, self._content(dispatcher.py_func)
 
-    def _function(self, function: FunctionType) -> Any:
+    def _function(self, function: FunctionType) -> Content:
         if id(function) in self._known:
             return self._known[id(function)][1]
         if id(function) in self._open:
@@ -173,8 +202,8 @@ class Fingerprints:
         self._known[id(function)] = (function, _digest(content))
         return self._known[id(function)][1]
 
-    def _parts(self, function: FunctionType) -> Iterator[Any]:
-        """Yield the content of everything that a function has beside its code."""
+    def _parts(self, function: FunctionType) -> Iterator[Content]:
+        """Yield name and content of every value that a function refers to."""
         read = [(f"{name}=", value) for name, value in zip(_last_arguments(function), function.__defaults__ or (), strict=True)]
         read += [(f"{name}=", value) for name, value in sorted((function.__kwdefaults__ or {}).items())]
         read += [(name, value) for name, value in closed_over(function).items() if not isinstance(value, ModuleType)]
@@ -190,13 +219,13 @@ class Fingerprints:
                 raise Unhashable(f"{_place(function.__code__)}: `{place}` is {reason}", found=True) from None
 
 
-def fingerprint(value: Any) -> str:
-    """Return the hash of a value, or of a dictionary of values, for these versions and settings of Numba. Raises Unhashable."""
+def fingerprint(value: object) -> str:
+    """Return the hash of a value, or of a dictionary of values, and of Numba's versions and settings. Raises Unhashable."""
     return _digest((_versions(), _settings(), Fingerprints().of(value))).hex()
 
 
 @cache
-def _versions() -> Any:
+def _versions() -> Content:
     packages = ("numba", "llvmlite", "numpy", "numba-cuda")
     python = (platform.python_implementation(), tuple(sys.version_info[:3]))
     return python, tuple(_version(name) for name in packages), Path(simd.__file__).read_bytes()
@@ -209,9 +238,9 @@ def _version(package: str) -> str:
         return "none"
 
 
-def _settings() -> Any:
-    """Return what NUMBA_... variables ask for, less how many threads there are and where files are kept."""
-    # Those of CUDA come with numba-cuda's first import, so that a name more would mean another key.
+def _settings() -> Content:
+    """Return the settings of NUMBA_... variables, except the number of threads and the cache folders."""
+    # The CUDA settings are defined only once numba-cuda is imported, so they are read from the environment variables instead.
     others = ("THREADS", "CACHE", "CUDA")
     of_numba = {n: v for n, v in vars(numba.config).items() if n.isupper() and not any(word in n for word in others)}
     of_cuda = {n: v for n, v in os.environ.items() if n.startswith("NUMBA_CUDA_")}
@@ -219,8 +248,8 @@ def _settings() -> Any:
 
 
 @cache
-def code_content(code: CodeType) -> Any:
-    """Return what Python compiled, without what only a reader sees: lines, annotations, a docstring, constants that are not used."""
+def code_content(code: CodeType) -> bytes:
+    """Return the hash of bytecode without line numbers, annotations, docstring and unused constants. Raises Unhashable."""
     instructions = []
     for step in dis.get_instructions(code):
         if step.opname in ("IMPORT_NAME", "IMPORT_FROM"):
@@ -231,13 +260,13 @@ def code_content(code: CodeType) -> Any:
     return _digest((instructions, arguments, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_exceptiontable))
 
 
-def _operand(step: dis.Instruction) -> Any:
+def _operand(step: dis.Instruction) -> Content:
     if step.opcode in dis.hasconst:
         return _constant(step.argval)
     return step.argval if step.opcode in dis.hasname else step.arg
 
 
-def _constant(value: Any) -> Any:
+def _constant(value: object) -> Content:
     if isinstance(value, CodeType):
         return code_content(value)
     if isinstance(value, frozenset):
@@ -249,7 +278,7 @@ def _constant(value: Any) -> Any:
 
 @cache
 def chains(code: CodeType) -> tuple[Chain, ...]:
-    """Return the names that code, and functions within it, read from elsewhere, in order and each once."""
+    """Return the distinct globals and closure variables that code, and functions nested in it, read, in order."""
     found: dict[Chain, None] = {}
     name, closure = "", False
     attributes: tuple[str, ...] = ()
@@ -270,29 +299,30 @@ def chains(code: CodeType) -> tuple[Chain, ...]:
     return tuple(found)
 
 
-def closed_over(function: FunctionType) -> dict[str, Any]:
-    """Return what a function closes over, by name, less what has no value yet."""
+def closed_over(function: KernelFunction) -> dict[str, object]:
+    """Return the closure variables of a function that have a value, by name."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     found = {}
     for name, cell in cells:
         try:
             found[name] = cell.cell_contents
-        except ValueError:  # an empty cell has no other sign
+        except ValueError:  # raised for an empty cell; there is no other way to tell
             continue
     return found
 
 
-def root_of(function: FunctionType, chain: Chain) -> Any:
-    """Return what the name of a chain stands for; MISSING if nothing."""
+def root_of(function: KernelFunction, chain: Chain) -> object:
+    """Return the value of a chain's name, without its attributes; MISSING if it is not defined."""
     if chain.closure:
         return closed_over(function).get(chain.name, MISSING)
     return function.__globals__.get(chain.name, getattr(builtins, chain.name, MISSING))
 
 
-def follow(function: FunctionType, chain: Chain) -> tuple[str, Any] | None:
-    """Return by which name a chain leads to what, through modules of the user; None if there is no such thing: that does not compile.
+def follow(function: KernelFunction, chain: Chain) -> tuple[str, object] | None:
+    """Resolve a chain through modules of the user; return the dotted name and the value, or None if it is not defined.
 
-    What follows in the chain is in the code by its name: an attribute of a library, or of a value, which is hashed as a whole.
+    Resolution stops at a library or at a value that is no module: the value is hashed as a whole, and the names of further attributes
+    are part of the bytecode.
     """
     place, value = chain.name, root_of(function, chain)
     for attribute in chain.attributes:
@@ -303,9 +333,9 @@ def follow(function: FunctionType, chain: Chain) -> tuple[str, Any] | None:
 
 
 def _home(kind: type) -> str:
-    """Return the module of a class; of an environment file, whose package is named after folder and content, the name within it."""
+    """Return the module of a class, without the package prefix of environment files, which depends on folder and content."""
     package, _, name = kind.__module__.partition(".")
-    return name if package.startswith(PREFIX) else kind.__module__
+    return name if package.startswith(ISOLATED) else kind.__module__
 
 
 def _place(code: CodeType) -> str:
@@ -317,12 +347,13 @@ def _last_arguments(function: FunctionType) -> tuple[str, ...]:
     return code.co_varnames[code.co_argcount - count : code.co_argcount]
 
 
-def is_jitted(value: Any) -> bool:
+def is_jitted(value: object) -> TypeGuard[Dispatcher]:
+    """Return whether a value is a function that Numba or numba-cuda compiles."""
     return type(value).__name__ in ("CPUDispatcher", "CUDADispatcher") and type(value).__module__.partition(".")[0] in LIBRARIES
 
 
 def is_library(module: ModuleType | None) -> bool:
-    """Tell whether a module is one of Python's own or of `LIBRARIES`, and no file of the user with such a name, nor a stand-in."""
+    """Return whether a module belongs to the standard library or to `LIBRARIES`; a user's file of that name, or a stand-in, does not."""
     spec = getattr(module, "__spec__", None)
     if spec is None:
         return False
@@ -340,5 +371,5 @@ def _article(noun: str) -> str:
     return f"{'an' if noun[0] in 'AEIOUaeiou' else 'a'} {noun}"
 
 
-def _digest(content: Any) -> bytes:
+def _digest(content: object) -> bytes:
     return hashlib.sha256(repr(content).encode()).digest()

@@ -1,8 +1,8 @@
-"""The integer rule of Numba for functions that run uncompiled: integers are computed in 64 bits and stored in 32.
+"""Numba's integer promotion for functions that run uncompiled: integers are computed in 64 bits and stored in 32.
 
-Numba makes an int64 of every operation on integers, however narrow they are; NumPy stays at the width of its operands. So what an
-uncompiled function of an environment is given, reads from arrays, is returned by others and converts with `int32` becomes int64 here.
-Python's own integers are left as they are: beside an int64 they are one, and beside a float they take its width.
+In Numba every integer operation gives an int64, whatever the widths of the operands; NumPy keeps the width of its operands. So here all
+integers that reach an uncompiled function of an environment become int64: arguments, array elements, results of calls and of `int32(x)`.
+Python integers stay as they are: with an int64 operand they act as int64, with a float operand they take its width.
 """
 
 from __future__ import annotations
@@ -10,65 +10,66 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from warprun.environment import KernelFunction
 from warprun.random import Rng
 
 
 @runtime_checkable
 class Array(Protocol):
-    """A NumPy array, or one of the CUDA simulator."""
+    """A NumPy array, or an array of the CUDA simulator."""
 
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     shape: tuple[int, ...]
 
-    def __getitem__(self, at: Any) -> Any: ...
+    def __getitem__(self, at: object) -> object: ...
 
-    def __setitem__(self, at: Any, value: Any) -> None: ...
+    def __setitem__(self, at: object, value: object) -> None: ...
 
 
 class Integers:
-    """A view of an array of integers whose elements are int64 when they are read, and wrap to the array's type when they are written."""
+    """A view of an integer array: elements are read as int64, and written values wrap to the array's dtype."""
 
     def __init__(self, array: Array) -> None:
         self.array = array
         self.dtype = array.dtype
         self.shape = array.shape
 
-    def __getitem__(self, at: Any) -> Any:
+    def __getitem__(self, at: object) -> object:
         return widened(self.array[at])
 
-    def __setitem__(self, at: Any, value: Any) -> None:
+    def __setitem__(self, at: object, value: object) -> None:
         number = isinstance(value, int | np.generic)
         self.array[at] = _truncated(self.dtype.type, value) if number else value
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.array, dtype)
 
 
-def in_environment(function: Callable[..., Any]) -> bool:
-    """Tell whether a function is part of an environment; those of warprun itself write out the width of every integer."""
+def in_environment(function: KernelFunction) -> bool:
+    """Return whether a function is part of an environment. Functions of warprun itself state the width of every integer."""
     package, _, rest = function.__module__.partition(".")
     return package != "warprun" or rest.startswith("envs.")
 
 
-def widening(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with its arguments and its result widened."""
+def widening(function: KernelFunction) -> KernelFunction:
+    """Return a function that widens the arguments and the result of `function`."""
 
     @functools.wraps(function)
-    def call(*arguments: Any, **named: Any) -> Any:
+    def call(*arguments: object, **named: object) -> object:
         return widened(function(*map(widened, arguments), **{name: widened(value) for name, value in named.items()}))
 
     return call
 
 
-def widened(value: Any) -> Any:
-    """Return a value with its integers as int64; in tuples one by one, in arrays when they are read."""
+def widened(value: object) -> object:
+    """Return a value with its integers as int64: those of tuples at once, those of arrays when they are read."""
     if isinstance(value, bool | np.bool_ | np.floating | float | np.uint64 | Integers | Rng):
         return value
     if isinstance(value, np.integer):
@@ -83,8 +84,8 @@ def widened(value: Any) -> Any:
     return value
 
 
-def widened_global(value: Any) -> Any:
-    """Return what a function of an environment is to find where its module has `value`."""
+def widened_global(value: object) -> object:
+    """Return what replaces the global `value` in an uncompiled function of an environment."""
     if isinstance(value, types.FunctionType):
         return value if in_environment(value) else widening(value)
     if value is np:
@@ -94,16 +95,16 @@ def widened_global(value: Any) -> Any:
     return value if isinstance(value, int) else widened(value)
 
 
-def _truncated(kind: Any, value: Any) -> Any:
-    # Numbers of NumPy wrap where those of Python are refused.
+def _truncated(kind: Callable[..., np.integer], value: object) -> np.integer:
+    # NumPy wraps an int64 that is out of range, but raises OverflowError for a Python int.
     return kind(widened(value))
 
 
-def _kind(narrow: Any) -> Any:
-    """Return a class that stands for `narrow`: a call truncates to it and gives an int64, and as a dtype it is the same."""
+def _kind(narrow: type[np.integer]) -> type:
+    """Return a subclass of `narrow` whose calls truncate to `narrow` and return an int64; as a dtype it equals `narrow`."""
     return type(narrow.__name__, (narrow,), {"__new__": lambda _, value=0: np.int64(_truncated(narrow, value))})
 
 
-_KINDS: dict[type, Any] = {kind: _kind(kind) for kind in (np.int8, np.int16, np.int32, np.uint8, np.uint16, np.uint32)}
+_KINDS: dict[type, type] = {kind: _kind(kind) for kind in (np.int8, np.int16, np.int32, np.uint8, np.uint16, np.uint32)}
 _NUMPY = types.ModuleType("numpy")
 _NUMPY.__dict__.update(vars(np) | {kind.__name__: wide for kind, wide in _KINDS.items()})

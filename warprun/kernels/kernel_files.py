@@ -1,9 +1,9 @@
-"""The files of compiled kernels: each holds its own SHA-256, so that what is damaged is compiled anew.
+"""Cache files of compiled kernels. Each file holds its SHA-256; a damaged file is ignored and its kernel compiled again.
 
-Numba unpickles what lies in its cache unseen, and runs it: a flipped bit is an exception of any kind, or a wrong number. So the object
-that Numba's cache of a kernel keeps its results in, `_cache_file`, is replaced by `KernelFiles`. It is asked for `load` and `save` only,
-by Numba and by numba-cuda alike; a digest beside Numba's own files would instead have to follow an index that several processes rewrite.
-Here a file is one compiled signature, is written whole under another name and then renamed, and there is no index.
+Numba unpickles and runs its cache files unchecked: a flipped bit raises an arbitrary exception or gives a wrong number. So `KernelFiles`
+replaces `_cache_file`, the object in which Numba's cache of a kernel stores its results. Numba and numba-cuda call only its `load` and
+`save`. Checksums beside Numba's own files would not do: several processes rewrite the index of those files. Here one file holds one
+compiled signature, is written to a temporary file and renamed, and there is no index.
 """
 
 from __future__ import annotations
@@ -15,9 +15,15 @@ import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from warprun.errors import UserError
+
+if TYPE_CHECKING:
+    from numba.core.typing.templates import Signature
+
+    Key: TypeAlias = tuple[Signature, object]
+    """What Numba asks for: a signature, and the processor and its features."""
 
 DIGEST_BYTES = 32
 
@@ -25,19 +31,19 @@ _noticed: set[str] = set()
 
 
 class KernelFiles:
-    """What is kept of one kernel: a file for each signature and processor.
+    """The cache of one kernel: one file for each signature and processor.
 
-    A file is the SHA-256 of what follows and of where it belongs, then the pickled key, by which Numba asks for it, and its result.
+    A file is a SHA-256 followed by a pickled (key, compiled result). The digest covers the pickle and the names of folder and kernel.
     """
 
-    def __init__(self, folder: Path, kernel: str, dumps: Callable[[Any], bytes]) -> None:
+    def __init__(self, folder: Path, kernel: str, dumps: Callable[[tuple[Key, object]], bytes]) -> None:
         self._folder = folder
         self._kernel = kernel
         self._dumps = dumps
-        """Pickles what Numba's target compiles."""
+        """Pickles compiled results of the Numba target."""
 
-    def load(self, key: Any) -> Any:
-        """Return what was compiled for `key`; None if it is not there, or not whole."""
+    def load(self, key: Key) -> object:
+        """Return the compiled result for `key`; None if there is no file, or a damaged one."""
         path = self._path(key)
         try:
             content = path.read_bytes()
@@ -52,13 +58,13 @@ class KernelFiles:
             return None
         try:
             found, data = pickle.loads(payload)
-        except Exception as error:  # whatever the classes raise that it was made with
+        except Exception as error:  # unpickling runs arbitrary classes, which may raise anything
             notice(f"a kernel in {self._folder} cannot be loaded ({type(error).__name__}); compiling anew", once=str(self._folder))
             return None
         return data if found == key else None
 
-    def save(self, key: Any, data: Any) -> None:
-        """Keep what was compiled for `key`."""
+    def save(self, key: Key, data: object) -> None:
+        """Store the compiled result for `key`."""
         payload = self._dumps((key, data))
         try:
             replace(self._path(key), self._digest(payload) + payload)
@@ -66,11 +72,11 @@ class KernelFiles:
             notice(f"cannot keep compiled kernels in {self._folder}: {error.strerror}", once=str(self._folder))
 
     def flush(self) -> None:
-        """Forget what was compiled."""
+        """Delete all files of the kernel."""
         for path in self._folder.glob(f"{self._kernel}-*.nbc"):
             path.unlink(missing_ok=True)
 
-    def _path(self, key: Any) -> Path:
+    def _path(self, key: Key) -> Path:
         return self._folder / f"{self._kernel}-{hashlib.sha256(str(key).encode()).hexdigest()[:16]}.nbc"
 
     def _digest(self, payload: bytes) -> bytes:
@@ -78,20 +84,25 @@ class KernelFiles:
 
 
 class NoFiles:
-    """Keeps nothing, in the place of `KernelFiles`."""
+    """A cache that stores nothing, in place of `KernelFiles`."""
 
-    def load(self, key: Any) -> None:
+    def load(self, key: Key) -> None:
         return None
 
-    def save(self, key: Any, data: Any) -> None:
+    def save(self, key: Key, data: object) -> None:
         return None
 
     def flush(self) -> None:
         return None
 
 
+def without_comments(source: str) -> str:
+    """Return a source without its comment lines. They name lines of the user's files, and moving a function must not change its key."""
+    return "".join(line for line in source.splitlines(keepends=True) if not line.lstrip().startswith("#"))
+
+
 def write_source(path: Path, source: str) -> None:
-    """Write the source of a kernel module for people and for Numba's messages, where it does not lie yet, or not whole."""
+    """Write the source of a kernel module, for reading and for Numba's messages, unless the file has it already. Raises UserError."""
     wanted = source.encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,12 +113,12 @@ def write_source(path: Path, source: str) -> None:
         raise UserError(
             f"cannot write compiled kernels to {path.parent}: {error.strerror}; set WARPRUN_CACHE_DIR to a writable folder"
         ) from None
-    if there not in (None, wanted):
+    if there is not None and without_comments(there.decode(errors="replace")) != without_comments(source):
         notice(f"{path} was damaged; it is written anew", once=str(path.parent))
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file whole, or leave what was there."""
+    """Write a file atomically: on an error the old content stays. Raises OSError."""
     temporary = path.with_suffix(f".{uuid.uuid4().hex}")
     try:
         temporary.write_bytes(content)
@@ -118,7 +129,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def notice(text: str, once: str = "") -> None:
-    """Tell a person something in a line, a thing called `once` only once."""
+    """Print a one-line warning to stderr; warnings with the same non-empty `once` are printed only once."""
     if once not in _noticed:
         print(f"warning: kernels: {text}", file=sys.stderr, flush=True)
     _noticed.update({once} - {""})

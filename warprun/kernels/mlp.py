@@ -1,7 +1,7 @@
-"""Fully connected networks on blocks of columns: forward and backward in the first two cache levels. Functions for kernels.
+"""Fully connected networks on blocks of columns: forward and backward passes in the L1 and L2 caches. Functions for kernels.
 
-A network is a table of layers over one flat parameter array, and works on one block of activations [row, column]: the rows of the
-input, then those of every layer's output. Nothing is allocated; a block of a 64-64 network takes 35 kB.
+A network is a table of layers over one flat parameter array. It works on one block of activations [row, column]: the rows of the input,
+then those of each layer's output. Nothing is allocated; a block of a 64-64 network takes 35 kB.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from warprun.kernels.simd import add_row_sums, multiply, outer
 from warprun.math import tanh
@@ -19,41 +20,54 @@ LINEAR, TANH, RELU = 0, 1, 2
 
 
 class Layer(NamedTuple):
-    """One row of the table: where a layer's parameters, inputs and outputs are."""
+    """One row of the table: the offsets of a layer's parameters, inputs and outputs."""
 
     weight: int
-    """Of [n_out, n_in] in the parameters."""
+    """Offset of the weights [n_out, n_in] in the parameters."""
     bias: int
+    """Offset of the biases [n_out] in the parameters."""
     n_in: int
     n_out: int
     in_row: int
-    """First row of the inputs in a block; 0 is the observation."""
+    """First row of the inputs in a block; the observation begins at row 0."""
     out_row: int
+    """First row of the outputs in a block."""
     activation: int
+    """LINEAR, TANH or RELU."""
 
 
 class Network(NamedTuple):
     """A network as kernels take it."""
 
-    parameters: np.ndarray
+    parameters: NDArray[np.float32]
     """[P] float32, shared with torch."""
-    layers: np.ndarray
-    """[layer, 7] int64, see Layer."""
+    layers: NDArray[np.int64]
+    """[layer, 7] int64, the rows of `Layer`."""
     policy_row: int
     """First row of the policy's outputs in a block."""
     value_row: int
     rows: int
     """Rows of a block."""
     log_std: int
-    """Where the log standard deviations begin in the parameters; those of a Box policy are the last ones."""
-    mean: np.ndarray
-    """[F] of the observations, or [0] where they are taken as they are."""
-    scale: np.ndarray
-    """[F]: 1 / standard deviation."""
+    """Offset of the log standard deviations in the parameters, the last ones of a Box policy."""
+    mean: NDArray[np.float32]
+    """[F] of the observations, or [0] if they are not normalised."""
+    scale: NDArray[np.float32]
+    """[F] or [0]: 1 / standard deviation."""
+
+
+class Inference(NamedTuple):
+    """The arguments with which a rollout kernel computes the network of one group."""
+
+    network: Network
+    blocks: np.ndarray
+    """[thread, row, column] float32: activations."""
+    logits: np.ndarray
+    """[thread, P, actor, lane] float32: policy outputs of a tile."""
 
 
 def forward(parameters, layers, block):
-    """Fill the rows of `block` [rows, columns] that follow the observation."""
+    """Compute all layers: fill the rows of `block` [rows, columns] that follow the observation."""
     flat, columns = block.reshape(block.size), block.shape[1]
     for n in range(layers.shape[0]):
         n_in, n_out, out_row = layers[n, 2], layers[n, 3], layers[n, 5]
@@ -71,8 +85,8 @@ def forward(parameters, layers, block):
 def backward(parameters, layers, blocks, slopes, zeros, gradient):
     """Add the gradient of the parameters to `gradient` [P].
 
-    `blocks` and `slopes` are [block, rows, columns]: activations, and the loss's derivatives, given for the outputs and filled here for
-    hidden layers. `zeros` has a 0 for every row.
+    `blocks` and `slopes` are [block, rows, columns]: the activations, and the derivatives of the loss with respect to them. The caller
+    fills the slopes of the outputs; those of hidden layers are computed here. `zeros` [rows] holds zeros.
     """
     count, columns = blocks.shape[0], blocks.shape[2]
     stride = blocks.shape[1] * columns
@@ -95,7 +109,7 @@ def backward(parameters, layers, blocks, slopes, zeros, gradient):
 
 
 def backward_to_input(parameters, layers, block, slopes, zeros):
-    """Fill the slopes of the input of a chain of layers, `block` and `slopes` [rows, columns]; the parameters get none."""
+    """Compute the slopes of the input of a chain of layers, without a gradient of the parameters; `block`, `slopes` [rows, columns]."""
     values, flat, columns = block.reshape(block.size), slopes.reshape(slopes.size), block.shape[1]
     for n in range(layers.shape[0] - 1, -1, -1):
         weight, n_in, n_out, in_row, out_row = layers[n, 0], layers[n, 2], layers[n, 3], layers[n, 4], layers[n, 5]
@@ -107,7 +121,7 @@ def backward_to_input(parameters, layers, block, slopes, zeros):
 
 
 def through_activation(activation, out, slope):
-    """Turn slopes of outputs `out` of a layer into those before its activation, in place."""
+    """Multiply `slope` in place by the derivative of a layer's activation function, given its outputs `out`."""
     if activation == TANH:
         for m in range(slope.size):
             slope[m] *= float32(1.0) - out[m] * out[m]
@@ -117,10 +131,10 @@ def through_activation(activation, out, slope):
 
 
 def infer(network, obs, n_actors, features, block, logits, value):
-    """Write what the policy gives and the value for a tile of environments.
+    """Write the policy's outputs and the value for a tile of environments.
 
-    `obs` [lane, actor, feature] and `value` [lane, actor] are flat; `logits` is [P, actor, LANES], the actors padded so that they
-    fill whole blocks; a block may be narrower than LANES if no tile has more environments than it has columns.
+    `obs` [lane, actor, feature] and `value` [lane, actor] are flat; `logits` is [P, actor, LANES], with actors padded to whole blocks. A
+    block may be narrower than LANES if no tile has more environments than the block has columns.
     """
     lanes = value.size // n_actors
     columns, width = block.shape[1], min(logits.shape[2], block.shape[1])
@@ -148,7 +162,7 @@ def infer(network, obs, n_actors, features, block, logits, value):
 
 
 def normalize(mean, scale, block):
-    """Give the observation in `block` mean 0 and variance 1, clipped at 10, where there are statistics."""
+    """Normalise the observation in `block` to mean 0 and variance 1, clipped to [-10, 10]; without statistics, change nothing."""
     for f in range(mean.size):
         for column in range(block.shape[1]):
             x = (block[f, column] - mean[f]) * scale[f]

@@ -1,15 +1,14 @@
-"""Fully connected networks in one CUDA block: the columns of a few actors in shared memory. Functions for kernels, and their tables.
+"""Fully connected networks in one CUDA block: activations of a few actors in shared memory. Functions for kernels, and their tables.
 
-The block's activations are flat, row r of column c at r * columns + c: the rows of the input, then those of every layer's output. Weights
-lie [in, out] in an array of their own, written anew for every rollout (`pack`), so that a warp reads neighbouring ones, which the
-first-level cache keeps. A thread computes TALL outputs of FOUR columns at a time: 12 loads feed 32 multiply-adds, for loads are what
-limits. Layers of fewer outputs, the last ones as a rule, take a thread for every output and column. Between layers the caller puts a
-barrier.
+The activations of a block are a flat array, with row r of column c at r * columns + c: the rows of the input, then those of each layer's
+output. Weights are copied to a separate [in, out] array before every rollout (see `pack`), so that a warp reads consecutive weights, which
+stay in the L1 cache. A thread computes TALL outputs of FOUR columns at a time: 12 loads feed 32 multiply-adds, because loads are the
+bottleneck. Layers with fewer outputs, usually the last, use one thread per output and column. The caller puts a barrier between layers.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,39 +21,48 @@ float32 = np.float32
 TALL = 8
 FOUR = 4
 SHARED_BYTES = 48 * 1024
-"""What a block may take on every GPU."""
+"""Shared memory that a block can use on every GPU."""
 LINE = 32
-"""float32 in a line of the cache, where the weights of a layer begin."""
+"""float32 elements of a cache line, to which the weights of each layer are aligned."""
 
 
 class BlockNetwork(NamedTuple):
-    """A network as CUDA kernels take it."""
+    """A network in the form that CUDA kernels take; they get device arrays in place of the tensors."""
 
-    weights: Any
-    """[W] float32, in the order of `pack`."""
-    layers: Any
-    """[layer, 7] int32: start and width of its rows in `weights`, n_in, n_out, first row of its inputs, of its outputs, activation."""
+    weights: torch.Tensor
+    """[W] float32, in the order that `pack` returns."""
+    layers: torch.Tensor
+    """[layer, 7] int32: start in `weights`, row width there, n_in, n_out, first input row, first output row, activation."""
     columns: int
-    """Side by side in the block, a multiple of FOUR."""
+    """Columns of the block, a multiple of FOUR."""
     policy_row: int
     """First row of the policy's outputs."""
     logits: int
-    """How many there are."""
+    """Number of rows of the policy's outputs."""
     value_row: int
-    """-1 where there is no value."""
+    """Row of the value; -1 if the network has none."""
     log_std: int
-    """Where the outputs that no layer gives begin in `weights`."""
+    """Start in `weights` of the policy outputs that do not depend on the observation, the log standard deviations."""
     normalizes: bool
-    mean: Any
-    """[F] of the observations."""
-    scale: Any
-    """[F]: 1 / standard deviation."""
+    mean: torch.Tensor
+    """[F] float32, of the observations; [1] unless `normalizes`."""
+    scale: torch.Tensor
+    """[F] float32: 1 / standard deviation; [1] unless `normalizes`."""
+
+
+class BlockInference(NamedTuple):
+    """The arguments with which a rollout kernel computes the network of one group."""
+
+    network: BlockNetwork
+    logits: torch.Tensor
+    """[N * A * P] float32: policy outputs."""
 
 
 def pack(network: Network, outputs: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return which parameter stands at each place of a BlockNetwork's weights, [W] int64, its layers, and its `log_std`.
+    """Return the parameter index of each element of BlockNetwork.weights, [W] int64, with its `layers` and `log_std`.
 
-    A layer is a row of biases and one of weights for each input; rows of tall layers are filled up to whole TALLs with any number.
+    A layer is one row of biases, then one row of weights per input. Rows of layers with TALL or more outputs are padded to a multiple of
+    TALL; the results of the padding are not stored.
     """
     index: list[np.ndarray] = []
     table = []
@@ -72,7 +80,7 @@ def pack(network: Network, outputs: int) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def block_network(network: Network, outputs: int, columns: int, device: torch.device) -> tuple[BlockNetwork, torch.Tensor]:
-    """Return the tensors of a network as CUDA kernels take it, and the index by which `network.parameters` become its weights."""
+    """Return a BlockNetwork on `device`, and the index with which its weights are gathered from `network.parameters`, [W] int64."""
     index, layers, log_std = pack(network, outputs)
     normalizes = len(network.mean) > 0
     made = BlockNetwork(
@@ -84,16 +92,16 @@ def block_network(network: Network, outputs: int, columns: int, device: torch.de
         value_row=network.value_row if any(row[5] <= network.value_row < row[5] + row[3] for row in layers) else -1,
         log_std=log_std,
         normalizes=normalizes,
-        # An array of no numbers would have no address to hand to a kernel.
+        # An empty array has no address that a kernel could get.
         mean=torch.as_tensor(network.mean) if normalizes else torch.zeros(1, device=device),
         scale=torch.as_tensor(network.scale) if normalizes else torch.ones(1, device=device),
     )
     return made, torch.from_numpy(index).to(device)
 
 
-def columns_for(network: Network, actors: int) -> int:
-    """Return how many of `actors` columns a block takes at once, evenly; 0 where the network is too wide for any."""
-    most = SHARED_BYTES // (4 * network.rows) // FOUR * FOUR
+def columns_for(rows: int, actors: int) -> int:
+    """Return the columns of a block, so that `actors` are split evenly; 0 if a network of `rows` rows does not fit in shared memory."""
+    most = SHARED_BYTES // (4 * rows) // FOUR * FOUR
     if most == 0:
         return 0
     turns = -(-actors // most)
@@ -101,7 +109,7 @@ def columns_for(network: Network, actors: int) -> int:
 
 
 def load_columns(network, obs, first, count, features, block, thread, threads):
-    """Bring `count` actors of the flat `obs`, from `first` on, into the first rows of the block, normalised as `mlp.normalize` does."""
+    """Load the observations of `count` actors, from `first` on, into the first rows of the block, normalised as in `mlp.normalize`."""
     for n in range(thread, count * features, threads):
         column, f = n // features, n % features
         x = read(obs, first * features + n)
@@ -136,14 +144,14 @@ def one_output(network, layer, block, output, column):
 
 
 def tall_outputs(network, layer, block, output, column):
-    """Compute outputs `output` to `output` + TALL - 1, as far as there are such, of FOUR columns a quarter of the block apart."""
+    """Compute outputs `output` .. `output` + TALL - 1, those that exist, of FOUR columns a quarter of the block apart."""
     start, width, n_in, n_out = network.layers[layer, 0], network.layers[layer, 1], network.layers[layer, 2], network.layers[layer, 3]
     weights, columns, apart = network.weights, network.columns, network.columns // FOUR
     w_at, x_at = start + output, network.layers[layer, 4] * columns + column
     y = spread(read_eight(weights, w_at))
     w, x = read_eight(weights, w_at + width), read_four(block, x_at, apart)
     w_at += width
-    # The next inputs are on their way while the ones before are multiplied; by two, for then nothing has to change places.
+    # Software pipelining: the next inputs load while the current ones are multiplied. Unrolled by two, so that no registers are copied.
     for _ in range((n_in - 1) // 2):
         w_at += width
         x_at += columns
@@ -159,19 +167,19 @@ def tall_outputs(network, layer, block, output, column):
     y = multiply_add(y, w, x)
     y_at = (network.layers[layer, 5] + output) * columns + column
     write_rows(block, y_at, columns, n_out - output, y)
-    # In a loop, for eight times four hyperbolic tangents would fill the cache of instructions.
+    # Not unrolled: 32 copies of tanh would overflow the instruction cache.
     for _ in range(min(TALL, n_out - output)):
         write_four(block, y_at, apart, activated_four(read_four(block, y_at, apart), network.layers[layer, 6]))
         y_at += columns
 
 
 def spread(w):
-    """Return each of eight numbers for FOUR columns."""
+    """Return a row of FOUR columns for each of eight numbers."""
     return four(w[0]), four(w[1]), four(w[2]), four(w[3]), four(w[4]), four(w[5]), four(w[6]), four(w[7])
 
 
 def four(x):
-    """Return `x` for each of FOUR columns."""
+    """Return a row of FOUR columns with `x` in each."""
     return x, x, x, x
 
 
@@ -195,7 +203,7 @@ def plus(y, w, x):
 
 
 def write_rows(block, at, columns, left, y):
-    """Write eight rows of FOUR columns, or the `left` first of them, from place `at` on."""
+    """Write eight rows of FOUR columns, or the first `left` of them, from index `at` on."""
     apart = columns // FOUR
     write_four(block, at, apart, y[0])
     if left > 1:
@@ -215,7 +223,7 @@ def write_rows(block, at, columns, left, y):
 
 
 def read_eight(array, at):
-    """Return eight neighbours."""
+    """Return eight consecutive elements from index `at` on."""
     return (
         read(array, at),
         read(array, at + 1),
@@ -229,12 +237,12 @@ def read_eight(array, at):
 
 
 def read_four(array, at, apart):
-    """Return four that are `apart`."""
+    """Return four elements, `apart` from each other, from index `at` on."""
     return read(array, at), read(array, at + apart), read(array, at + 2 * apart), read(array, at + 3 * apart)
 
 
 def write_four(array, at, apart, x):
-    """Write four that are `apart`."""
+    """Write four elements, `apart` from each other, from index `at` on."""
     write(array, at, x[0])
     write(array, at + apart, x[1])
     write(array, at + 2 * apart, x[2])
@@ -242,29 +250,29 @@ def write_four(array, at, apart, x):
 
 
 def read(array, index):
-    """Return array[index]. Numba looks whether a signed index is negative, which costs more than the arithmetic of a layer."""
+    """Return array[index]. Numba adds a test for a negative index to signed ones, which costs more than the arithmetic of a layer."""
     return array[np.uint64(index)]
 
 
 def write(array, index, x):
-    """Set array[index] to `x`, with an unsigned index as `read`."""
+    """Set array[index] to `x`, with an unsigned index as in `read`."""
     array[np.uint64(index)] = x
 
 
 def activated_four(x, activation):
-    """Return the activations of FOUR columns."""
+    """Return the activation function of each of FOUR columns."""
     return activated(x[0], activation), activated(x[1], activation), activated(x[2], activation), activated(x[3], activation)
 
 
 def activated(x, activation):
-    """Return the activation of `x`."""
+    """Return the activation function of `x`."""
     if activation == TANH:
         return tanh(x)
     return max(x, float32(0.0)) if activation == RELU else x
 
 
 def store_outputs(network, block, first, count, outputs, policy_output, value, thread, threads):
-    """Write what the policy gives to the flat `policy_output`, and the value, of `count` actors from `first` on."""
+    """Write the policy's outputs to the flat `policy_output` and the values to `value`, for `count` actors from `first` on."""
     for n in range(thread, count * outputs, threads):
         column, k = n // outputs, n % outputs
         if k < network.logits:

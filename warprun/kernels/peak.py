@@ -1,4 +1,4 @@
-"""What the fused kernels could reach on this machine: the rate of their matrix product alone."""
+"""Peak throughput of the fused kernels on this machine: the FLOP rate of their matrix product alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warprun.kernels.simd import COLUMNS, multiply
 from warprun.kernels.threads import threads
 
 SIZE = 64
-"""Inputs and outputs of the layer; all of it stays in the first-level cache."""
+"""Inputs and outputs of the layer; its data fits in the L1 cache."""
 REPEATS = 20_000
 
 SOURCE = '''"""The product of one layer, again and again; written by warprun."""
@@ -29,7 +29,7 @@ def repeat(times, w, bias, x, y, size):
 
 @cache
 def measure(count: int) -> float:
-    """Return the floating-point operations per second of `count` threads together: the best of five tries."""
+    """Return the FLOP/s of `count` threads together, the best of five measurements."""
     module = kernels.load_module("peak", SOURCE, {"multiply": multiply, "FLAGS": kernels.FLAGS})
 
     def work(begin: int, end: int, thread: int) -> None:
@@ -39,7 +39,7 @@ def measure(count: int) -> float:
 
     operations = 2.0 * SIZE * SIZE * COLUMNS * REPEATS * count
     times = []
-    for _ in range(6):  # the first compiles
+    for _ in range(6):  # the first run compiles
         began = time.perf_counter()
         threads(count).share(work, count)
         times.append(time.perf_counter() - began)

@@ -1,4 +1,4 @@
-"""How actions are drawn from what a policy gives: scalar functions for kernels, compiled like the environment's."""
+"""Sampling of actions from the outputs of a policy: scalar functions for kernels, compiled like those of environments."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ float32 = np.float32
 
 
 def to_bounds(action, low, high):
-    """Map an action in the policy's units, -1..1 and clipped there, to low..high; rounding cannot carry it out."""
+    """Clip an action to the policy's range -1..1 and map it to low..high; the result stays in that range despite rounding."""
     inside = min(max(action, float32(-1.0)), float32(1.0))
     share = (inside + float32(1.0)) * float32(0.5)
-    # Not low + share (high - low): the difference of large bounds is infinite.
+    # Not low + share (high - low): the difference of large bounds overflows.
     mapped = low * (float32(1.0) - share) + high * share
     return min(max(mapped, low), high)
 
@@ -32,14 +32,14 @@ def sample_choice(rng, index, logits, actor, column, first, n):
     choice = first
     for k in range(first, first + n):
         weight = exp(logits[k, actor, column] - top)
-        # The last choice with a weight that `left` reaches; rounding can leave a rest, which stays with it.
+        # The last choice of positive weight that `left` reaches. A remainder from rounding goes to the last such choice.
         choice = k if weight > float32(0.0) and left >= float32(0.0) else choice
         left -= weight
     return choice - first, logits[choice, actor, column] - top - log(total)
 
 
 def best_choice(rng, index, logits, actor, column, first, n):
-    """Return the most probable choice (the first of equals) and its log-probability."""
+    """Return the most probable choice, the first one on a tie, and its log-probability."""
     top = _largest(logits, actor, column, first, n)
     total = float32(0.0)
     choice = first
@@ -68,9 +68,10 @@ def best_gaussian(rng, index, mean, log_std):
 
 
 def explore_choice(rng, index, values, actor, column, first, n, exploration):
-    """Take one of the `n` allowed choices at random with probability exploration[0], else the one of the highest value.
+    """Return an action of the epsilon-greedy policy: random with probability epsilon = exploration[0], else the choice of highest value.
 
-    Forbidden choices have value -inf. One component takes the draws 4 index .. 4 index + 3 of its stream.
+    Random actions are uniform over the allowed ones of `n` choices; forbidden ones have value -inf. Component `index` uses the draws
+    4 index .. 4 index + 3.
     """
     best, _ = best_choice(rng, index, values, actor, column, first, n)
     allowed = 0
@@ -86,15 +87,15 @@ def explore_choice(rng, index, values, actor, column, first, n, exploration):
 
 
 def explore_real(rng, index, mean, noise, exploration):
-    """Return an action within -1..1 and the noise of this step, which the next step is to be given.
+    """Return an action within -1..1 and its exploration noise, which the caller passes to the next step.
 
     The action is uniform with probability exploration[0], else the mean plus noise: n' = (1 - theta) n + sigma z with sigma =
-    exploration[1] and theta = exploration[2]. theta = 1 is white noise, less an Ornstein-Uhlenbeck process (Lillicrap et al. 2016,
-    section 7).
+    exploration[1] and theta = exploration[2]. theta = 1 is white noise, theta < 1 an Ornstein-Uhlenbeck process (Lillicrap et al.
+    2016, section 7).
     """
     noise = (float32(1.0) - exploration[2]) * noise + exploration[1] * normal(rng, 2 * index + 1)
     action = mean + noise
-    # Not min and max, which on some targets make a number of NaN: what a policy has lost must show.
+    # Not min and max, which on some targets turn NaN into a number: the NaN of a diverged policy must stay visible.
     action = float32(-1.0) if action < float32(-1.0) else action
     action = float32(1.0) if action > float32(1.0) else action
     anything = uniform(rng, 4 * index + 1, -1.0, 1.0)
@@ -102,5 +103,5 @@ def explore_real(rng, index, mean, noise, exploration):
 
 
 def gaussian_log_density(z, log_std):
-    """Return the log-density at `z` standard deviations from the mean."""
+    """Return the log-density of a normal distribution at `z` standard deviations from the mean."""
     return float32(-0.5) * z * z - log_std - float32(0.9189385332046727)  # log(sqrt(2 pi))

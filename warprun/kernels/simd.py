@@ -1,13 +1,12 @@
-"""Matrix products on tiles of environments in explicit SIMD, through LLVM intrinsics: what plain loops do not reach.
+"""Matrix products on tiles of environments in explicit SIMD, written as LLVM intrinsics: faster than plain loops.
 
-Why it is here. A policy of 64-64 units costs 9 kFLOP a step and the environment 0.1, so these products are the speed of a run.
-LLVM vectorises plain loops over columns, but loads and stores the sums at every term. Here a block of ROWS x VECTORS sums stays in
-registers over the whole length, so every load feeds several multiply-adds. AVX-512 has 32 registers of 16 floats: 4 x 4 sums,
-4 inputs, 1 weight. AVX2 (16 registers of 8) and NEON (32 of 4) get the same code at their width.
+Why it is here. A policy of 64-64 units costs 9 kFLOP per step and an environment about 0.1, so these products decide the speed of a run.
+LLVM vectorises plain loops over columns, but loads and stores the accumulators at every term. Here a block of ROWS x VECTORS accumulators
+stays in registers over the whole sum, so every load feeds several multiply-adds. AVX-512 has 32 registers of 16 floats: 4 x 4
+accumulators, 4 inputs, 1 weight. AVX2 (16 registers of 8) and NEON (32 of 4) get the same code at their width.
 
-Layout. Activations are [feature, column], a column for every actor and environment of a block: COLUMNS side by side, or NARROW where
-there are few (any multiple of NARROW works). Weights are [out, in] as torch keeps them, so that a weight is one number, spread over a
-vector.
+Layout. Activations are [feature, column], one column for each actor and environment of a block: COLUMNS in a block, or NARROW if there
+are few (any multiple of NARROW works). Weights are [out, in] as in torch, so that each weight is a scalar, broadcast over a vector.
 
     multiply     y[j, c] = start[j] + sum_k w[j * row_stride + k * sum_stride] x[k, c]
                  forward: start = bias, strides (in, 1); backward to the input: start = 0, strides (1, in)
@@ -17,8 +16,8 @@ vector.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -26,15 +25,26 @@ from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+if TYPE_CHECKING:
+    from llvmlite.ir import Value
+    from numba.core.base import BaseContext as TargetContext
+    from numba.core.typing.context import BaseContext as TypingContext
+    from numba.core.typing.templates import Signature
+    from numba.types import Array, Integer
+
+    CodeGenerator: TypeAlias = Callable[[TargetContext, ir.IRBuilder, Signature, Sequence[Value]], Value]
+    """Writes the LLVM code of one call."""
+    Intrinsic: TypeAlias = tuple[Signature, CodeGenerator]
+
 COLUMNS = 64
-"""Columns of a block of activations: a tile of environments, four vectors of AVX-512."""
+"""Columns of a block of activations: a tile of environments, four AVX-512 vectors."""
 NARROW = 32
-"""Columns of a block where more would stay empty."""
+"""Columns of a block if a wider one would stay partly empty."""
 
 
 def _width() -> int:
-    # Where a person has told Numba to compile for another processor, the vectors are of that one.
-    asked = config.CPU_FEATURES  # type: ignore[attr-defined]
+    # NUMBA_CPU_FEATURES, if set, names the processor that Numba compiles for.
+    asked = config.CPU_FEATURES
     features = llvm.get_host_cpu_features().flatten() if asked is None else asked
     if "+avx512f" in features:
         return 16
@@ -42,42 +52,64 @@ def _width() -> int:
 
 
 WIDTH = _width()
-"""float32 in one register."""
+"""float32 elements of one vector register."""
 VECTORS = 2 if WIDTH == 8 else 4
-"""Vectors side by side in a block of sums."""
+"""Vectors side by side in a block of accumulators."""
 ROWS = 4
-"""Rows of a block of sums; what is left over is done in lower blocks."""
+"""Rows of a block of accumulators; remaining rows are computed in blocks of fewer rows."""
 
 BREADTHS = (WIDTH * VECTORS, NARROW) if WIDTH * VECTORS > NARROW else (WIDTH * VECTORS,)
-"""Columns of a block of sums; the second for what the first leaves over."""
+"""Columns of a block of accumulators; the second is for columns that do not fill the first."""
 
 _FLOAT, _INDEX = ir.FloatType(), ir.IntType(64)
 _VECTOR = ir.VectorType(_FLOAT, WIDTH)
 
 
 @intrinsic
-def multiply(typing: Any, w: Any, row_stride: Any, sum_stride: Any, start: Any, x: Any, y: Any, rows: Any, terms: Any, columns: Any) -> Any:
-    """Write y[:rows] = start[:rows] + w x[:terms]; w, start, x and y are flat arrays, x and y of rows of `columns`."""
+def multiply(
+    typing: TypingContext,
+    w: Array,
+    row_stride: Integer,
+    sum_stride: Integer,
+    start: Array,
+    x: Array,
+    y: Array,
+    rows: Integer,
+    terms: Integer,
+    columns: Integer,
+) -> Intrinsic:
+    """Write y[:rows] = start[:rows] + w x[:terms]; all arrays are flat, rows of x and y have `columns` elements."""
     i = types.int64
     return types.void(w, i, i, start, x, y, i, i, i), _call(_multiply)
 
 
 @intrinsic
-def outer(typing: Any, g: Any, dy: Any, dy_stride: Any, x: Any, x_stride: Any, rows: Any, terms: Any, blocks: Any, columns: Any) -> Any:
-    """Add to g [rows, terms] the products of dy and x summed over the columns of `blocks` blocks, which begin `..._stride` apart."""
+def outer(
+    typing: TypingContext,
+    g: Array,
+    dy: Array,
+    dy_stride: Integer,
+    x: Array,
+    x_stride: Integer,
+    rows: Integer,
+    terms: Integer,
+    blocks: Integer,
+    columns: Integer,
+) -> Intrinsic:
+    """Add to g [rows, terms] the products of dy and x summed over the columns of `blocks` blocks, whose starts are `..._stride` apart."""
     i = types.int64
     return types.void(g, dy, i, x, i, i, i, i, i), _call(_outer)
 
 
 @intrinsic
-def add_row_sums(typing: Any, g: Any, x: Any, stride: Any, rows: Any, blocks: Any, columns: Any) -> Any:
-    """Add to g [rows] the sums over the columns of x in `blocks` blocks, which begin `stride` apart."""
+def add_row_sums(typing: TypingContext, g: Array, x: Array, stride: Integer, rows: Integer, blocks: Integer, columns: Integer) -> Intrinsic:
+    """Add to g [rows] the sums over the columns of x in `blocks` blocks, whose starts are `stride` apart."""
     i = types.int64
     return types.void(g, x, i, i, i, i), _call(_add_row_sums)
 
 
 def _multiply(
-    k: _Writer, w: Any, row_stride: Any, sum_stride: Any, start: Any, x: Any, y: Any, rows: Any, terms: Any, columns: Any
+    k: _Writer, w: Value, row_stride: Value, sum_stride: Value, start: Value, x: Value, y: Value, rows: Value, terms: Value, columns: Value
 ) -> None:
     b = k.builder
     for first, height in k.blocks(rows, (ROWS, 2, 1)):
@@ -101,7 +133,9 @@ def _multiply(
                     k.store(b.load(total), y, k.add(at, v))
 
 
-def _outer(k: _Writer, g: Any, dy: Any, dy_stride: Any, x: Any, x_stride: Any, rows: Any, terms: Any, blocks: Any, columns: Any) -> None:
+def _outer(
+    k: _Writer, g: Value, dy: Value, dy_stride: Value, x: Value, x_stride: Value, rows: Value, terms: Value, blocks: Value, columns: Value
+) -> None:
     b = k.builder
     for j, height in k.blocks(rows, (ROWS, 2, 1)):
         for i, breadth in k.blocks(terms, (ROWS, 1)):
@@ -120,7 +154,7 @@ def _outer(k: _Writer, g: Any, dy: Any, dy_stride: Any, x: Any, x_stride: Any, r
                 k.add_to(b.gep(g, [b.add(b.mul(k.add(j, r), terms), i)]), totals, r * breadth, breadth)
 
 
-def _add_row_sums(k: _Writer, g: Any, x: Any, stride: Any, rows: Any, blocks: Any, columns: Any) -> None:
+def _add_row_sums(k: _Writer, g: Value, x: Value, stride: Value, rows: Value, blocks: Value, columns: Value) -> None:
     b = k.builder
     for j, height in k.blocks(rows, (ROWS, 2, 1)):
         sums = [k.variable(k.zero) for _ in range(height)]
@@ -132,10 +166,10 @@ def _add_row_sums(k: _Writer, g: Any, x: Any, stride: Any, rows: Any, blocks: An
         k.add_to(b.gep(g, [j]), k.sums([b.load(total) for total in sums]), 0, height)
 
 
-def _call(write: Callable[..., None]) -> Callable[..., Any]:
-    """Return what compiles a call of the function that `write` writes: once in a kernel, for inlined it would be compiled at each use."""
+def _call(write: Callable[..., None]) -> CodeGenerator:
+    """Return a generator of calls to the function that `write` writes. Each kernel has it once: inlined, every call would be compiled."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(context: TargetContext, builder: ir.IRBuilder, signature: Signature, values: Sequence[Value]) -> Value:
         given = [
             context.make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
             for kind, value in zip(signature.args, values, strict=True)
@@ -156,14 +190,14 @@ def _call(write: Callable[..., None]) -> Callable[..., Any]:
 
 
 class _Writer:
-    """Writes the instructions that the products have in common."""
+    """Writes the instructions that the products share, through an IRBuilder."""
 
-    def __init__(self, builder: Any) -> None:
+    def __init__(self, builder: ir.IRBuilder) -> None:
         self.builder = builder
         self.zero = ir.Constant(_VECTOR, [0.0] * WIDTH)
 
-    def blocks(self, count: Any, heights: tuple[int, ...]) -> Iterator[tuple[Any, int]]:
-        """Yield (first row, height) inside loops over blocks of rows: for each of `heights` in turn, what the one before has left."""
+    def blocks(self, count: Value, heights: tuple[int, ...]) -> Iterator[tuple[Value, int]]:
+        """Yield (first row, height) inside a loop over blocks of rows for each of `heights` in turn; each takes the rows that are left."""
         b, begin = self.builder, _INDEX(0)
         for height in heights:
             end = b.mul(b.udiv(count, _INDEX(height)), _INDEX(height))
@@ -171,25 +205,27 @@ class _Writer:
                 yield index, height
             begin = end
 
-    def vectors(self, columns: Any) -> Iterator[Any]:
-        """Yield the first column of every vector inside a loop over NARROW columns at a time."""
+    def vectors(self, columns: Value) -> Iterator[Value]:
+        """Yield the first column of each vector inside a loop that advances NARROW columns at a time."""
         with cgutils.for_range_slice(self.builder, _INDEX(0), columns, _INDEX(NARROW), intp=_INDEX) as (column, _):
             for v in range(0, NARROW, WIDTH):
                 yield self.add(column, v)
 
-    def splat(self, number: Any) -> Any:
+    def splat(self, number: Value) -> Value:
+        """Return a vector with `number` in every lane."""
         b, undefined = self.builder, ir.Constant(_VECTOR, ir.Undefined)
         one = b.insert_element(undefined, number, ir.IntType(32)(0))
         return b.shuffle_vector(one, undefined, _lanes([0] * WIDTH))
 
-    def accumulate(self, variable: Any, a: Any, x: Any) -> None:
+    def accumulate(self, variable: Value, a: Value, x: Value) -> None:
+        """Add a x to a variable of vector type by a fused multiply-add."""
         b = self.builder
         fma = cgutils.get_or_insert_function(b.module, ir.FunctionType(_VECTOR, [_VECTOR] * 3), f"llvm.fma.v{WIDTH}f32")
         b.store(b.call(fma, [a, x, b.load(variable)]), variable)
 
-    def sums(self, vectors: list[Any]) -> list[Any]:
-        """Return the sum over the lanes of each vector, packed into vectors: number n is lane n % WIDTH of the one at n // WIDTH."""
-        # Sums of neighbours, of two vectors at once, until a lane holds what a vector held.
+    def sums(self, vectors: list[Value]) -> list[Value]:
+        """Return the sum over the lanes of each vector, packed: the sum of vector n is lane n % WIDTH of packed vector n // WIDTH."""
+        # Pairwise sums of neighbouring lanes, two vectors at a time, until each vector is reduced to one lane.
         even, odd = (_lanes(range(first, 2 * WIDTH, 2)) for first in (0, 1))
         b, lanes = self.builder, WIDTH
         while lanes > 1:
@@ -198,8 +234,8 @@ class _Writer:
             lanes //= 2
         return vectors
 
-    def add_to(self, place: Any, packed: list[Any], first: int, count: int) -> None:
-        """Add the numbers from `first` on, as `sums` packs them, to `count` numbers at `place`."""
+    def add_to(self, place: Value, packed: list[Value], first: int, count: int) -> None:
+        """Add `count` numbers, from number `first` of a result of `sums` on, to the floats at `place`."""
         b, vector = self.builder, packed[first // WIDTH]
         some = b.shuffle_vector(vector, vector, _lanes(range(first % WIDTH, first % WIDTH + count)))
         pointer = b.bitcast(place, ir.PointerType(ir.VectorType(_FLOAT, count)))
@@ -207,33 +243,38 @@ class _Writer:
         before.align = 4
         b.store(b.fadd(before, some), pointer).align = 4
 
-    def variable(self, value: Any) -> Any:
-        """Return a variable set to `value` here; LLVM keeps it in a register."""
+    def variable(self, value: Value) -> Value:
+        """Return the address of a new variable with the initial value `value`; LLVM keeps it in a register."""
         made = cgutils.alloca_once(self.builder, _VECTOR)
         self.builder.store(value, made)
         return made
 
-    def number(self, pointer: Any, index: Any) -> Any:
+    def number(self, pointer: Value, index: Value) -> Value:
+        """Load the float at `index`."""
         return self.builder.load(self.builder.gep(pointer, [index]))
 
-    def load(self, pointer: Any, index: Any) -> Any:
+    def load(self, pointer: Value, index: Value) -> Value:
+        """Load the vector that begins at `index`."""
         loaded = self.builder.load(self._vector(pointer, index))
-        loaded.align = 4  # arrays begin where numpy put them
+        loaded.align = 4  # NumPy does not align arrays to vectors
         return loaded
 
-    def store(self, vector: Any, pointer: Any, index: Any) -> None:
+    def store(self, vector: Value, pointer: Value, index: Value) -> None:
+        """Store a vector from `index` on."""
         self.builder.store(vector, self._vector(pointer, index)).align = 4
 
-    def at(self, begin: Any, row: int, columns: Any, column: Any) -> Any:
+    def at(self, begin: Value, row: int, columns: Value, column: Value) -> Value:
+        """Return the flat index begin + row * columns + column."""
         return self.builder.add(self.builder.add(begin, self.builder.mul(_INDEX(row), columns)), column)
 
-    def add(self, index: Any, n: int) -> Any:
+    def add(self, index: Value, n: int) -> Value:
+        """Return index + n."""
         return self.builder.add(index, _INDEX(n)) if n else index
 
-    def _vector(self, pointer: Any, index: Any) -> Any:
+    def _vector(self, pointer: Value, index: Value) -> Value:
         return self.builder.bitcast(self.builder.gep(pointer, [index]), ir.PointerType(_VECTOR))
 
 
-def _lanes(indices: Iterable[int]) -> Any:
+def _lanes(indices: Iterable[int]) -> ir.Constant:
     numbers = list(indices)
     return ir.Constant(ir.VectorType(ir.IntType(32), len(numbers)), numbers)

@@ -1,6 +1,6 @@
-"""CPU threads for kernels and torch operations, which release Python's global lock while they compute.
+"""CPU threads for kernels and torch operations, which release Python's global interpreter lock (GIL) while they compute.
 
-Not Numba's parallel loops: they would compile every kernel a second time, and bring a second pool of threads beside torch's.
+Numba's parallel loops are not used: they would compile every kernel a second time and add a second thread pool beside torch's.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import torch
 
 
 class Threads:
-    """`count` threads, the calling one among them."""
+    """A pool of `count` threads, including the calling thread."""
 
     def __init__(self, count: int) -> None:
         self.count = count
-        # Each thread has its own count of torch's OpenMP threads.
+        # torch keeps the number of OpenMP threads per thread, so every worker has to set it.
         self.pool = ThreadPoolExecutor(count - 1, "warprun", torch.set_num_threads, (1,)) if count > 1 else None
 
     def share(self, work: Callable[[int, int, int], None], total: int) -> None:
-        """Call `work(begin, end, thread)` on every thread that there is a part for of `total` pieces."""
-        # Waking a thread takes longer than one piece of an environment that runs alone.
+        """Split the items 0 .. `total` - 1 evenly and call `work(begin, end, thread)` on each thread that gets any; wait for all."""
+        # Waking a thread can take longer than one item, so a thread without items is not woken.
         count = max(1, min(self.count, total))
         ends = [total * n // count for n in range(count + 1)]
         others = [self.pool.submit(work, ends[n], ends[n + 1], n) for n in range(1, count)] if self.pool else []
         try:
             work(ends[0], ends[1], 0)
         finally:
-            # Also after an error: nobody may still write when the caller goes on.
+            # Also after an error: no thread may still write when the caller continues.
             for other in others:
                 other.exception()
         for other in others:
@@ -38,5 +38,5 @@ class Threads:
 
 @cache
 def threads(count: int) -> Threads:
-    """Return the threads of this process for `count`; they are made once."""
+    """Return the pool of `count` threads of this process, created at the first call."""
     return Threads(count)

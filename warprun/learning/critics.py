@@ -1,101 +1,125 @@
-"""Networks of the off-policy agents: values of choices, a deterministic actor, critics of real actions; each beside its target."""
+"""Networks of the off-policy agents: Q-networks, a deterministic actor, critics; and a network with its target and optimizer."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import torch
 from torch import nn
 
+from warprun.concurrency.communicator import Communicator
+from warprun.learning.device_scalar import DeviceScalar
 from warprun.learning.networks import ACTIVATIONS, flatten_parameters, layers
 from warprun.learning.optimizers import OPTIMIZERS, clip_norm
 from warprun.learning.settings import LayersConfig, OptimizerConfig
 
+N = TypeVar("N", bound=nn.Module)
+N_co = TypeVar("N_co", bound=nn.Module, covariant=True)
 
-class ChoiceValues(nn.Module):
-    """Values of all choices, Q(s, .)."""
 
-    def __init__(self, features: int, choices: int, config: LayersConfig) -> None:
+class QNetwork(nn.Module):
+    """Values of all actions, Q(s, .)."""
+
+    def __init__(self, features: int, actions: int, config: LayersConfig) -> None:
         super().__init__()
-        self.layers = layers(features, choices, config.hidden, config.activation)
+        self.features = features
+        self.layers = layers(features, actions, config.hidden, config.activation)
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return the values [B, choices] of `obs` [B, F]."""
+        """Return the values [B, actions] of `obs` [B, F]."""
         return self.layers(obs)
 
+    def policy_layers(self) -> list[nn.Module]:
+        """Return layers whose largest output is the best action: the values."""
+        return list(self.layers)
 
-class DuelingValues(nn.Module):
-    """Values of all choices as a value of the state and advantages of mean 0: Wang et al. 2016, eq. 9."""
 
-    def __init__(self, features: int, choices: int, config: LayersConfig) -> None:
+class DuelingQNetwork(nn.Module):
+    """Values of all actions: the value of the state plus advantages of mean 0 (Wang et al. 2016, eq. 9)."""
+
+    def __init__(self, features: int, actions: int, config: LayersConfig) -> None:
         super().__init__()
+        self.features = features
         self.trunk = layers(features, config.hidden[-1], config.hidden[:-1], config.activation)
         self.activation = ACTIVATIONS[config.activation]()
         self.value = nn.Linear(config.hidden[-1], 1)
-        self.advantage = nn.Linear(config.hidden[-1], choices)
+        self.advantage = nn.Linear(config.hidden[-1], actions)
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return the values [B, choices] of `obs` [B, F]."""
+        """Return the values [B, actions] of `obs` [B, F]."""
         hidden = self.activation(self.trunk(obs))
         advantage = self.advantage(hidden)
         return self.value(hidden) + advantage - advantage.mean(-1, keepdim=True)
 
+    def policy_layers(self) -> list[nn.Module]:
+        """Return layers whose largest output is the best action: the advantages."""
+        return [*self.trunk, self.activation, self.advantage]
+
 
 class Actor(nn.Module):
-    """A deterministic policy; actions within -1..1 by tanh."""
+    """A deterministic policy; tanh limits actions to -1..1."""
 
     def __init__(self, features: int, components: int, config: LayersConfig) -> None:
         super().__init__()
+        self.features = features
         self.layers = layers(features, components, config.hidden, config.activation)
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         """Return the actions [B, C] of `obs` [B, F]."""
         return self.layers(obs).tanh()
 
+    def policy_layers(self) -> list[nn.Module]:
+        """Return layers whose outputs are the actions."""
+        return [*self.layers, nn.Tanh()]
+
 
 class Critics(nn.Module):
-    """Values of real actions, Q_k(s, a), by `count` networks that share nothing."""
+    """`count` independent networks of the value of a continuous action, Q_k(s, a)."""
 
     def __init__(self, features: int, components: int, config: LayersConfig, count: int) -> None:
         super().__init__()
         self.each = nn.ModuleList(layers(features + components, 1, config.hidden, config.activation) for _ in range(count))
 
     def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        """Return the values [count, B] of `action` [B, C] where `obs` [B, F] is seen."""
+        """Return the values [count, B] of `action` [B, C] in `obs` [B, F]."""
         both = torch.cat((obs, action), -1)
         return torch.stack([critic(both).squeeze(-1) for critic in self.each])
 
     def first(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        """Return the values [B] of the first network alone."""
+        """Return the values [B] by the first network."""
         return self.each[0](torch.cat((obs, action), -1)).squeeze(-1)
 
 
-class Trained:
-    """A network and its target, the parameters of each in one flat tensor [P], and the optimiser."""
+class Trained(Generic[N_co]):
+    """A network, its target network and its optimizer; the parameters of each network are one flat tensor [P]."""
 
-    def __init__(self, network: nn.Module, optimizer: OptimizerConfig, device: torch.device) -> None:
-        self.network = network.to(device)
-        self.target = copy.deepcopy(self.network).requires_grad_(False)
+    def __init__(self, network: N_co, optimizer: OptimizerConfig, learning_rate: float, device: torch.device) -> None:
+        self.network: N_co = network.to(device)
+        self.target: N_co = copy.deepcopy(self.network).requires_grad_(False)
         self.parameters = flatten_parameters(self.network)
         self.target_parameters = flatten_parameters(self.target)
         self.leaves = list(self.network.parameters())
+        """The parameters by layer, views of `parameters`."""
         self.optimizer = OPTIMIZERS[optimizer.name](self.parameters, optimizer)
+        self.initial_learning_rate = learning_rate
+        self.learning_rate = DeviceScalar(float(learning_rate), device)
 
-    def gradient(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the flat gradient [P] of `loss`."""
-        return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, self.leaves)])
+    def scale_learning_rate(self, scale: float) -> None:
+        """Set the learning rate to `scale` times the initial one."""
+        self.learning_rate.set(self.initial_learning_rate * scale)
 
-    def step(self, gradient: torch.Tensor, rate: torch.Tensor, max_norm: float | None) -> torch.Tensor:
-        """Move the parameters against `gradient` [P], clipped in place; return the norm it had, []."""
-        norm = clip_norm(gradient, max_norm)
-        self.optimizer.step(self.parameters, gradient, rate)
+    def step(self, loss: torch.Tensor, max_norm: float | None, communicator: Communicator) -> torch.Tensor:
+        """Take a gradient step on `loss` [], by the mean gradient of all processes; return its norm before clipping, []."""
+        gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, self.leaves)])
+        norm = clip_norm(communicator.mean_(gradient), max_norm)
+        self.optimizer.step(self.parameters, gradient, self.learning_rate.tensor)
         return norm
 
-    def follow(self, tau: float) -> None:
-        """Move the target towards the network by `tau`, 0: not at all, 1: all the way."""
-        if tau > 0.0:
-            self.target_parameters.lerp_(self.parameters, tau)
+    def update_target(self, tau: float) -> None:
+        """Move the target network towards the network: 1 copies it."""
+        self.target_parameters.lerp_(self.parameters, tau)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""
@@ -103,8 +127,8 @@ class Trained:
         return found | {f"optimizer/{name}": tensor for name, tensor in self.optimizer.tensors().items()}
 
 
-def seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
-    """Make a network on the CPU, whatever the device, so that a seed means the same first parameters everywhere."""
+def seeded(seed: int, make: Callable[[], N]) -> N:
+    """Return a network made on the CPU: a seed gives the same initial parameters on every device."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()

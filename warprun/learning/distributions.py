@@ -1,8 +1,8 @@
 """The distributions over actions, in the layout of the Trajectory.
 
 `policy_output` [..., P] holds the logits of all choices one after the other (Discrete, MultiDiscrete), or the means and then the
-logarithms of the standard deviations of a diagonal Gaussian (Box; an action is the raw draw, nothing squashes it).
-`mask` [..., P] bool says which logits are allowed: the probability of the others is exactly 0 and they add 0 to the entropy; None: all are.
+logarithms of the standard deviations of a diagonal Gaussian (Box; an action is the raw draw, without squashing).
+`mask` [..., P] bool marks the allowed logits: the others have probability exactly 0 and add 0 to the entropy; None: all are allowed.
 `action` [..., C] is int32, or a float for Box. Sums run over the components of an action.
 """
 
@@ -12,53 +12,21 @@ import math
 
 import torch
 
-from warprun.environment import Box, Discrete, MultiDiscrete, Space
+from warprun.spec import Box, Discrete, MultiDiscrete, Space
 
 
 def evaluate(
     space: Space, policy_output: torch.Tensor, mask: torch.Tensor | None, action: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the log-probability of `action` and the entropy, [...] each, from one pass."""
+    """Return the log-probability of `action` and the entropy, [...] each, in one pass."""
     if isinstance(space, Box):
         return _gaussian_log_prob(policy_output, action), _gaussian_entropy(policy_output)
     choices = _log_probs(space, policy_output, mask)
-    # A sum of single choices: almost every space has one only, and then nothing is added.
+    # A loop instead of a stack and a sum: almost every space has a single choice, and then nothing is added.
     log_prob, entropy = _at(choices[0], action, 0), _entropy(choices[0])
     for j, log_p in enumerate(choices[1:], start=1):
         log_prob, entropy = log_prob + _at(log_p, action, j), entropy + _entropy(log_p)
     return log_prob, entropy
-
-
-def log_prob(space: Space, policy_output: torch.Tensor, mask: torch.Tensor | None, action: torch.Tensor) -> torch.Tensor:
-    """Return the log-probability of `action`, [...]."""
-    if isinstance(space, Box):
-        return _gaussian_log_prob(policy_output, action)
-    choices = _log_probs(space, policy_output, mask)
-    return torch.stack([_at(log_p, action, j) for j, log_p in enumerate(choices)]).sum(0)
-
-
-def entropy(space: Space, policy_output: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Return the entropy, [...]."""
-    if isinstance(space, Box):
-        return _gaussian_entropy(policy_output)
-    return torch.stack([_entropy(log_p) for log_p in _log_probs(space, policy_output, mask)]).sum(0)
-
-
-def mode(space: Space, policy_output: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Return the most probable action, [..., C]; of equal ones the first."""
-    if isinstance(space, Box):
-        return policy_output.chunk(2, -1)[0]
-    return torch.stack([log_p.argmax(-1) for log_p in _log_probs(space, policy_output, mask)], -1).int()
-
-
-def kl(space: Space, policy_output: torch.Tensor, other_output: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Return the Kullback-Leibler divergence of the policy from another, KL(policy || other), [...]."""
-    if isinstance(space, Box):
-        (mean, log_std), (other_mean, other_log_std) = policy_output.chunk(2, -1), other_output.chunk(2, -1)
-        spread = ((2 * log_std).exp() + (mean - other_mean) ** 2) / (2 * (2 * other_log_std).exp())
-        return (other_log_std - log_std + spread - 0.5).sum(-1)
-    pairs = zip(_log_probs(space, policy_output, mask), _log_probs(space, other_output, mask), strict=True)
-    return torch.stack([(log_p.exp() * (log_p - log_q)).sum(-1) for log_p, log_q in pairs]).sum(0)
 
 
 def _log_probs(space: Discrete | MultiDiscrete, logits: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, ...]:

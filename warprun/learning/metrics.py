@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def by_group(found: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
-    """Return metrics of groups under one name each: `kind/name` as it is of a single group, of several `kind/GROUP/name`."""
+    """Return the metrics of all groups in one dict: `kind/name` for a single group, `kind/GROUP/name` for several."""
     if len(found) == 1:
         return dict(next(iter(found.values())))
     named = {}

@@ -19,6 +19,9 @@ from warprun.learning.settings import NetworkConfig
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}
 
+KERNEL_ACTIVATIONS = ("tanh", "relu")
+"""Activations that the kernels of warprun compute."""
+
 
 def layers(features: int, outputs: int, hidden: Sequence[int], activation: str) -> nn.Sequential:
     """Return fully connected layers from `features` to `outputs` numbers, the last one linear; torch's own first weights."""
@@ -67,6 +70,11 @@ NetworkMaker = Callable[[int, int, NetworkConfig], nn.Module]
 NETWORKS: dict[str, NetworkMaker] = {"mlp": Mlp}
 
 
+def runs_in_kernels(config: NetworkConfig) -> bool:
+    """Tell whether the kernels of warprun can run the network that `config` names."""
+    return NETWORKS.get(config.name) is Mlp and config.activation in KERNEL_ACTIVATIONS
+
+
 def register(name: str, maker: NetworkMaker) -> None:
     """Make a network available as agent.network.name=`name`."""
     NETWORKS[name] = maker
@@ -100,7 +108,7 @@ def _maker(name: str) -> NetworkMaker:
         return NETWORKS[name]
     module, colon, attribute = name.partition(":")
     if not colon:
-        raise UserError(f"agent.network.name={name}: unknown; there is {', '.join(NETWORKS)}, or give module:Class")
+        raise UserError(f"agent.network.name={name}: unknown; there are: {', '.join(NETWORKS)}, or give module:Class")
     try:
         maker = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import torch
 
+from warprun.concurrency.communicator import Communicator
+from warprun.concurrency.single import SingleProcess
+
 CLIP = 10.0
 """Normalised observations stay within -CLIP..CLIP."""
+SINGLE = SingleProcess()
 RESOLUTION = 2.0**-24
 """Relative rounding error of float32: a standard deviation of less than this part of the mean is rounding."""
 
 
 class RunningStatistics:
-    """Mean and population variance of all rows seen so far, [F] float64; mean 0 and variance 1 before the first.
+    """Mean and population variance of all rows seen so far by all processes, [F] float64; mean 0 and variance 1 before the first.
 
     float64 because sums over billions of rows are beyond float32; these are a few numbers only.
     """
 
-    def __init__(self, features: int, device: torch.device) -> None:
+    def __init__(self, features: int, device: torch.device, communicator: Communicator = SINGLE) -> None:
+        self.communicator = communicator
         self.mean = torch.zeros(features, dtype=torch.float64, device=device)
         self.variance = torch.ones(features, dtype=torch.float64, device=device)
         self.count = torch.zeros((), dtype=torch.float64, device=device)
@@ -26,7 +31,9 @@ class RunningStatistics:
         self.merge(*moments(rows), len(rows))
 
     def merge(self, mean: torch.Tensor, variance: torch.Tensor, count: int) -> None:
-        """Take in `count` rows of which only the mean and the population variance, [F], are known; Chan et al. 1979."""
+        """Take in `count` rows of each process, of which only the mean and the population variance, [F], are known; Chan et al. 1979."""
+        mean, variance = moments_over_processes(self.communicator, mean, variance)
+        count *= self.communicator.size
         total = self.count + count
         delta = mean - self.mean
         # A count of 0 takes the 1 that stands for "no variance known yet" out of the sum.
@@ -55,11 +62,18 @@ def moments(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return rough + offset, variance
 
 
+def moments_over_processes(communicator: Communicator, mean: torch.Tensor, variance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the mean and the population variance of the rows of all processes, from those of this one; all have equally many rows."""
+    overall = communicator.mean_(mean.clone())
+    # The law of total variance. In one process the second term is exactly 0.
+    return overall, communicator.mean_(variance + (mean - overall).square())
+
+
 class ObservationNormalizer:
     """Gives observations mean 0 and variance 1."""
 
-    def __init__(self, features: int, device: torch.device) -> None:
-        self.statistics = RunningStatistics(features, device)
+    def __init__(self, features: int, device: torch.device, communicator: Communicator = SINGLE) -> None:
+        self.statistics = RunningStatistics(features, device, communicator)
         self.shift = torch.zeros(features, device=device)
         self.scale = torch.ones(features, device=device)
 
@@ -68,7 +82,7 @@ class ObservationNormalizer:
         return ((obs - self.shift) * self.scale).clamp_(-CLIP, CLIP)
 
     def refresh(self) -> None:
-        """Let the statistics as they are now decide; until then all goes by the former ones."""
+        """Normalise by the running statistics as they are now; their later changes count from the next call on."""
         self.use(self.statistics.mean, self.statistics.variance)
 
     def use(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
@@ -86,7 +100,7 @@ class ObservationNormalizer:
 
 
 class RewardNormalizer:
-    """Shifts and scales rewards so that discounted returns have mean 0 and variance 1, as far as is known.
+    """Shifts and scales rewards so that discounted returns have mean 0 and variance 1, by the statistics so far.
 
     The statistics are of the discounted return that each actor has had up to now in its episode. Scaling alone would leave values as far
     from 0 as rewards are from it, in units of their spread: 20, 21, 22 would be worth 25. So the mean return m is subtracted as a constant
@@ -94,17 +108,15 @@ class RewardNormalizer:
     by m, every advantage the same, whatever m is. Nothing is clipped.
     """
 
-    def __init__(self, gamma: float, device: torch.device) -> None:
+    def __init__(self, gamma: float, actors: tuple[int, int], device: torch.device, communicator: Communicator = SINGLE) -> None:
         self.gamma = gamma
-        self.statistics = RunningStatistics(1, device)
-        self.returns = torch.zeros(0, device=device)
-        """[N, A]: discounted return of each actor after the last step seen; empty before the first."""
+        self.statistics = RunningStatistics(1, device, communicator)
+        self.returns = torch.zeros(actors, device=device)
+        """[N, A]: discounted return of each actor after the last step seen."""
 
     def __call__(self, reward: torch.Tensor, terminated: torch.Tensor, truncated: torch.Tensor) -> torch.Tensor:
         """Take in the rewards of a rollout, [T, N, A], with the ends of episodes, [T, N, 1] bool each, and return them normalised."""
         ends = terminated | truncated
-        if self.returns.shape != reward.shape[1:]:
-            self.returns = torch.zeros_like(reward[0])
         returns = torch.empty_like(reward)
         running = self.returns
         for t in range(len(reward)):

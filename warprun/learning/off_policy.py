@@ -1,259 +1,328 @@
-"""What DQN, DDPG and TD3 share: a learner for every group, from the rollout to replay and from there to gradient steps."""
+"""What DQN, DDPG and TD3 share: for every group a learner, which stores rollouts in replay memory and takes gradient steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
+from torch import nn
 
-from warprun.environment import Group
 from warprun.errors import UserError
 from warprun.kernels.mlp import Network
+from warprun.learning.capture import captured
 from warprun.learning.critics import Trained
-from warprun.learning.host_number import HostNumber
+from warprun.learning.device_scalar import DeviceScalar
+from warprun.learning.interfaces import Context, Metrics, Requirements
 from warprun.learning.metrics import by_group
+from warprun.learning.networks import KERNEL_ACTIVATIONS
 from warprun.learning.normalization import ObservationNormalizer
 from warprun.learning.replay.replay import Replay
 from warprun.learning.replay.ring import Transitions
-from warprun.learning.setting_checks import check, check_groups
+from warprun.learning.setting_checks import at_least, check, check_groups, check_shared, positive, within
 from warprun.learning.settings import OffPolicyConfig, group_config
 from warprun.learning.slices import Slices
+from warprun.plan import Fusion
 from warprun.seeds import derived_seed
 from warprun.simulation.trajectory import Trajectory
+from warprun.spec import Box, GroupSpec, Spec
+from warprun.state import Counter, State
 
 C = TypeVar("C", bound=OffPolicyConfig)
 
 
-class OffPolicyLearner(Generic[C]):
-    """One group's replay and networks, and what trains them; an algorithm adds its own networks and gradient step."""
+class Due(NamedTuple):
+    """What a gradient step does beside the step of the value networks."""
 
-    def __init__(self, config: C, group: Group, device: torch.device, threads: int, seed: int) -> None:
+    target: bool
+    """Move the target networks."""
+    actor: bool = False
+    """Take a gradient step of the actor."""
+
+
+class GradientStep(Protocol):
+    """A gradient step of an algorithm; an algorithm has one implementation in torch and one in CPU kernels.
+
+    It averages gradients and metrics over processes. The same `due` means the same work on the device, so CUDA graphs can repeat it.
+    """
+
+    def __call__(self, batch: Transitions[torch.Tensor], due: Due) -> tuple[torch.Tensor, Metrics]:
+        """Learn from a batch with normalised observations; return the temporal-difference errors [B] and metrics."""
+
+
+class DeviceWork(NamedTuple):
+    """The work of a learner that the device repeats: all numbers that change between repetitions are in tensors."""
+
+    store: Callable[[Trajectory], None]
+    learn: Callable[[Due], Metrics]
+
+
+class OffPolicyLearner(Generic[C]):
+    """The replay memory and the networks of one group; an algorithm adds networks, `gradient_step` and exploration."""
+
+    gradient_step: GradientStep
+
+    def __init__(self, config: C, group: GroupSpec, context: Context, seed: int) -> None:
+        device = context.device
         self.config = config
         self.name = group.name
-        self.device = device
-        self.threads = threads
-        self.normalizer = ObservationNormalizer(group.observation.size, device) if config.normalize_obs else None
+        normalizes = config.normalize_obs
+        self.normalizer = ObservationNormalizer(group.observation.size, device, context.communicator) if normalizes else None
         self.replay = Replay(
             config.replay,
             group,
             device,
+            n_envs=context.n_envs,
             batch_size=config.batch_size,
             n_step=config.n_step,
             gamma=config.gamma,
             seed=derived_seed(seed, "replay"),
         )
         self.exploration = torch.tensor([1.0, 0.0, 1.0], device=device)
-        """[3]: share of random actions, standard deviation and reversion of the noise, see `warprun.kernels.sampling`."""
-        self.rate = HostNumber(1.0, device)
-        """What learning rates are multiplied by at this point of the run."""
-        self.beta = HostNumber(float(config.replay.beta), device)
-        """How much of the bias of priorities the weights take back at this point of the run."""
-        self.updates = 0
-        """Gradient steps so far."""
-        self.number = HostNumber(0, device)
-        """The same, where the gradient step under way reads it."""
-        self.fuses = False
-        """Whether gradient steps run in kernels of warprun's own."""
-        self._store: Callable[[Trajectory], None] = self.store
-        self._step: Callable[..., dict[str, Any]] = self.step
+        """[3] float32: probability of a random action, standard deviation and decay of the noise (`kernels.sampling.explore_real`)."""
+        self._updates = Counter()
+        self.number = DeviceScalar(0, device)
+        """Number of the gradient step that the device computes, counted from 0."""
+        self.device_work = DeviceWork(store=captured(self.store, context.plan), learn=captured(self.learn, context.plan))
 
-    def networks(self) -> dict[str, Trained]:
-        """Return what is trained, by name."""
+    @property
+    def updates(self) -> int:
+        """Gradient steps so far."""
+        return self._updates.value
+
+    def trained(self) -> Mapping[str, Trained[nn.Module]]:
+        """Return the trained networks by name."""
         raise NotImplementedError
 
     def act(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return the values of choices [B, n], or the actions [B, C], for normalised observations [B, F]."""
+        """Return the policy output for normalised observations [B, F]: values of actions [B, n], or continuous actions [B, C]."""
         raise NotImplementedError
 
     def explore(self, progress: float) -> None:
-        """Set `exploration` to what it is at `progress`, 0 to 1, of the run, the warm-up being over."""
+        """Set `exploration` for `progress`, 0 to 1, of the run; called after `learning_starts`."""
         raise NotImplementedError
 
-    def explored(self) -> dict[str, torch.Tensor]:
-        """Return what `exploration` is now, [] each, by the name of the setting that it comes from."""
+    def exploration_metrics(self) -> Metrics:
+        """Return the current exploration by the names of its settings, without a prefix."""
         raise NotImplementedError
 
-    def learn(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Take a gradient step on a batch and let the targets follow by `tau`; return temporal-difference errors [B] and metrics."""
+    def due(self) -> Due:
+        """Return what the gradient step does that `updates` counted last."""
         raise NotImplementedError
 
-    def learn_fused(self, batch: Transitions, tau: float) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Do what `learn` does, in kernels."""
+    def kernel_network(self) -> Network:
+        """Return the acting network for fused rollouts."""
         raise NotImplementedError
 
     def normalized(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return observations as the networks see them."""
+        """Return observations as the networks get them."""
         return self.normalizer(obs) if self.normalizer else obs
 
-    def take(self, trajectory: Trajectory) -> None:
-        """Take in a rollout."""
-        self.replay.advance(trajectory.groups[self.name])
-        self._store(trajectory)
+    def add(self, trajectory: Trajectory) -> None:
+        """Store a rollout in replay memory and in the statistics of observations."""
+        self.replay.advance(trajectory.horizon)
+        self.device_work.store(trajectory)
 
     def store(self, trajectory: Trajectory) -> None:
-        """Do what `take` does on the device, the same each time."""
+        """Do the device's part of `add`."""
         group = trajectory.groups[self.name]
         self.replay.store(trajectory, group)
         if self.normalizer:
             self.normalizer.statistics.update(group.obs[:-1].flatten(0, 2))
             self.normalizer.refresh()
 
-    def gradient_step(self) -> dict[str, Any]:
-        """Draw a batch, learn from it, and judge it anew; return metrics, numbers or tensors []."""
+    def update(self) -> Metrics:
+        """Take one gradient step; return its metrics."""
         self.number.set(self.updates)
-        self.updates += 1
-        return self._step(*self.due())
+        self._updates.value += 1
+        return self.device_work.learn(self.due())
 
-    def due(self) -> tuple[bool, ...]:
-        """Return what the gradient step that was counted last does, and not every one: first, whether the targets follow."""
-        return (self.updates % self.config.target_every == 0,)
-
-    def step(self, follows: bool, *others: bool) -> dict[str, Any]:
-        """Do what `gradient_step` does on the device, the same each time that the same is `due`: `others` is for that, `learn` knows it."""
-        batch = self.replay.draw(self.number.value, self.beta.value)
+    def learn(self, due: Due) -> Metrics:
+        """Do the device's part of `update`: draw a batch, take a gradient step, update the priorities of the batch."""
+        batch = self.replay.draw(self.number.tensor)
         if self.normalizer:
             batch = batch._replace(obs=self.normalizer(batch.obs), next_obs=self.normalizer(batch.next_obs))
-        learn = self.learn_fused if self.fuses else self.learn
-        error, metrics = learn(batch, self.config.target_tau if follows else 0.0)
-        self.replay.judge(batch.row, error)
+        error, metrics = self.gradient_step(batch, due)
+        self.replay.update_priorities(batch.row, error)
         return metrics
 
-    def capture(self, captured: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Let `captured(work)` stand for the work on the device that is always the same: a CUDA graph of it."""
-        self._store, self._step = captured(self.store), captured(self.step)
-
-    def learning_rate(self, start: float) -> torch.Tensor:
-        """Return a learning rate as it is at this point of the run."""
-        return torch.as_tensor(start * self.rate.value, dtype=torch.float64)
-
     def schedule(self, progress: float) -> None:
-        """Set what changes over the run to its value at `progress`."""
-        config, replay = self.config, self.config.replay
+        """Set learning rates, the exponent of priority weights and exploration for `progress`, 0 to 1, of the run."""
+        config = self.config
         if config.learning_rate_end is not None:
-            self.rate.set(1.0 + (config.learning_rate_end / config.learning_rate - 1.0) * progress)
-        self.beta.set(replay.beta + (replay.beta_end - replay.beta) * progress)
+            scale = 1.0 + (config.learning_rate_end / config.learning_rate - 1.0) * progress
+            for trained in self.trained().values():
+                trained.scale_learning_rate(scale)
+        self.replay.schedule(progress)
+        self.explore(progress)
 
-    def diagnostics(self, trajectory: Trajectory) -> dict[str, Any]:
-        """Return what is worth knowing where metrics are logged, numbers or tensors []: the name of a metric is kind/name."""
-        found: dict[str, Any] = {
-            "loss/learning_rate": self.learning_rate(self.config.learning_rate),
+    def diagnostics(self, trajectory: Trajectory) -> Metrics:
+        """Return metrics, named kind/name, that are computed only when metrics are logged."""
+        found: dict[str, torch.Tensor | float] = {
+            "loss/learning_rate": self.learning_rate(),
             "loss/gradient_steps": self.updates,
             "replay/size": self.replay.size,
         }
-        found |= {f"explore/{name}": value for name, value in self.explored().items()}
+        found |= {f"explore/{name}": value for name, value in self.exploration_metrics().items()}
         if self.normalizer:
             found["obs/clipped_share"] = self.normalizer.clipped_share(trajectory.groups[self.name].obs[:-1])
         return found
 
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def learning_rate(self) -> torch.Tensor:
+        """Return the current learning rate of the value networks, []."""
+        raise NotImplementedError
+
+    def tensors(self) -> State:
         """Return the state by name."""
-        tensors = {"exploration": self.exploration, "updates": torch.tensor(self.updates)}
-        for name, trained in self.networks().items():
+        tensors = {"exploration": self.exploration, "updates": self._updates.tensor}
+        for name, trained in self.trained().items():
             tensors |= {f"{name}/{key}": tensor for key, tensor in trained.tensors().items()}
         if self.normalizer:
             tensors |= {f"obs/{name}": tensor for name, tensor in self.normalizer.tensors().items()}
         return tensors | {f"replay/{name}": tensor for name, tensor in self.replay.tensors().items()}
 
-    def fuse(self) -> Network | None:
-        """Learn in kernels from now on where they know how, and return the acting network for the engine's; None where it cannot run it."""
-        raise NotImplementedError
-
 
 class OffPolicyAgent(Generic[C]):
-    """Everything of an agent but its networks and how they learn from a batch."""
+    """An agent with one learner for each group; an algorithm gives the class of its settings and `make_learner`."""
 
-    Learner: ClassVar[type[OffPolicyLearner[Any]]]
+    requirements: ClassVar[Requirements]
+    explores: ClassVar[bool] = True
 
-    def __init__(self, config: C, groups: tuple[Group, ...], device: torch.device, threads: int, seed: int) -> None:
-        check(config)
-        check_groups(config, [group.name for group in groups])
-        Slices(device, threads)  # torch with one thread: batches are small, and waking others takes longer
+    def __init__(self, config: C, spec: Spec, context: Context) -> None:
+        check(config, self.check_settings)
+        check_groups(config, [group.name for group in spec.groups])
+        Slices(context.device, context.threads)  # makes torch use one thread: batches are small, and waking other threads takes longer
         self.learners = [
-            self.Learner(group_config(config, group.name), group, device, threads, derived_seed(seed, "group", i))
-            for i, group in enumerate(groups)
+            self.make_learner(group_config(config, group.name), group, context, derived_seed(context.seed, "group", i))
+            for i, group in enumerate(spec.groups)
         ]
         self.exploration = {learner.name: learner.exploration for learner in self.learners}
-        """How actions are drawn from what the policies give, see `Engine`."""
-        self.env_steps = 0
+        """Per group, [3] float32, see `interfaces.Agent`."""
+        self._env_steps = Counter()
+        self.metrics: dict[str, torch.Tensor | float] = {}
+
+    @classmethod
+    def make_learner(cls, config: C, group: GroupSpec, context: Context, seed: int) -> OffPolicyLearner:
+        """Return the learner of one group; `config` includes the settings of the group."""
+        raise NotImplementedError
+
+    @classmethod
+    def no_kernel_gradients(cls, config: C) -> str:
+        """Return why CPU kernels cannot compute the gradients; empty if they can."""
+        return "" if config.optimizer.name == "adam" else f"agent.optimizer.name={config.optimizer.name}"
+
+    @classmethod
+    def check_settings(cls, config: C, key: str) -> None:
+        """Raise UserError for a value that cannot work."""
+        check_shared(config, key)
+        at_least(config, key, 1, "batch_size", "target_update_interval")
+        at_least(config, key, 0, "learning_starts")
+        positive(config, key, "utd_ratio")
+        within(config, key, 0, 1, "tau")
+        replay = config.replay
+        at_least(replay, f"{key}.replay", 1, "capacity")
+        within(replay, f"{key}.replay", 0, 1, "alpha", "beta", "beta_end")
+        positive(replay, f"{key}.replay", "eps")
+        if config.batch_size > replay.capacity:
+            raise UserError(f"{key}.batch_size={config.batch_size}: the buffer holds only {key}.replay.capacity={replay.capacity}")
+
+    @classmethod
+    def check_run(cls, config: C, spec: Spec, n_envs: int, total_steps: int) -> None:
+        """Raise UserError if nothing would be learned, or if a step has more transitions than replay memory holds."""
+        if config.learning_starts >= total_steps:
+            raise UserError(
+                f"agent.learning_starts={config.learning_starts}: the run has only total_steps={total_steps}, so nothing would be learned"
+            )
+        for group in spec.groups:
+            capacity = group_config(config, group.name).replay.capacity
+            if n_envs * group.size > capacity:
+                raise UserError(f"agent.replay.capacity={capacity}: a single step of n_envs={n_envs} has {n_envs * group.size} transitions")
+
+    @classmethod
+    def replay_bytes(cls, config: C, spec: Spec) -> int:
+        """Return the bytes that the transitions of all groups take, as `learning.replay.replay` allocates them, or slightly less."""
+        total = 0
+        for group in spec.groups:
+            replay = group_config(config, group.name).replay
+            row = 4 * (2 * group.observation.size + group.action.components + 1) + 1
+            total += replay.capacity * (row + (4 if replay.prioritized else 0))
+        return total
+
+    @classmethod
+    def fusion(cls, config: C, spec: Spec) -> Fusion:
+        """Return what kernels can compute of an agent with these settings."""
+        rows: dict[str, int] = {}
+        reason = ""
+        for group in spec.groups:
+            own = group_config(config, group.name)
+            if own.network.activation not in KERNEL_ACTIVATIONS:
+                return Fusion(None, False, f"agent.network.activation={own.network.activation}; kernels compute tanh and relu")
+            outputs = group.action.components if isinstance(group.action, Box) else group.action.outputs
+            rows[group.name] = group.observation.size + sum(own.network.hidden) + outputs + 1
+            reason = reason or cls.no_kernel_gradients(own)
+        return Fusion(rows, not reason, reason)
+
+    @property
+    def env_steps(self) -> int:
         """Environment steps so far, summed over the environments."""
-        self.metrics: dict[str, Any] = {}
+        return self._env_steps.value
+
+    @property
+    def learning_starts(self) -> int:
+        """Environment steps before the first gradient step of the last group to begin."""
+        return max(learner.config.learning_starts for learner in self.learners)
+
+    def flops_per_env_step(self) -> None:
+        """Return None: batches are drawn from replay memory, and their number depends on `utd_ratio`."""
+        return None
 
     @property
     def n_parameters(self) -> int:
-        """Numbers that are trained."""
-        return sum(trained.parameters.numel() for learner in self.learners for trained in learner.networks().values())
+        """Number of trained parameters, without target networks."""
+        return sum(trained.parameters.numel() for learner in self.learners for trained in learner.trained().values())
 
-    def act(self, trajectory: Trajectory, t: int) -> None:
-        """Write the values of choices, or the actions, to every group's `policy_output` for the observations of step `t`."""
+    def act(self, trajectory: Trajectory, row: int) -> None:
+        """Write the values of actions, or the actions, to every group's `policy_output` for the observations of row `row`."""
         for learner in self.learners:
             group = trajectory.groups[learner.name]
             with torch.no_grad():
-                output = learner.act(learner.normalized(group.obs[t].flatten(0, 1)))
+                output = learner.act(learner.normalized(group.obs[row].flatten(0, 1)))
             group.policy_output[..., : output.shape[-1]] = output.view(*group.policy_output.shape[:-1], -1)
 
-    def update(self, trajectory: Trajectory, progress: float) -> dict[str, Any]:
-        """Take in a rollout at `progress`, 0 to 1, of the run and make the gradient steps that are due.
+    def update(self, trajectory: Trajectory, progress: float) -> Metrics:
+        """Store a rollout and take the gradient steps that are due at `progress`, 0 to 1, of the run.
 
-        Return the metrics of the last one; they hold until the next update.
+        Return the metrics of the last gradient step; they hold until the next update.
         """
-        self.env_steps += trajectory.horizon * trajectory.n_envs
+        self._env_steps.value += trajectory.horizon * trajectory.n_envs
         for learner in self.learners:
-            learner.take(trajectory)
-            if self.env_steps < learner.config.warmup:
+            learner.add(trajectory)
+            if self.env_steps < learner.config.learning_starts:
                 continue
             learner.schedule(progress)
-            learner.explore(progress)
-            # Counted from the end of the warm-up, so that no step is owed or lost whatever the number of environments.
-            due = int((self.env_steps - learner.config.warmup) * learner.config.gradient_steps)
-            found: dict[str, Any] = {}
-            while learner.updates < due:
-                found |= learner.gradient_step()
+            # A total instead of steps per update: utd_ratio holds for any number of environments, without rounding.
+            total = int((self.env_steps - learner.config.learning_starts) * learner.config.utd_ratio)
+            found: dict[str, torch.Tensor | float] = {}
+            while learner.updates < total:
+                found |= learner.update()
             prefix = "loss" if len(self.learners) == 1 else f"loss/{learner.name}"
             self.metrics |= {f"{prefix}/{name}": value for name, value in found.items()}
         return self.metrics
 
-    def capture(self, captured: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Let `captured(work)` stand for the work on the device that is always the same: a CUDA graph of it."""
-        for learner in self.learners:
-            learner.capture(captured)
+    def networks(self) -> dict[str, Network]:
+        """Return each group's acting network for fused rollouts."""
+        return {learner.name: learner.kernel_network() for learner in self.learners}
 
-    def fuse(self) -> dict[str, Network] | None:
-        """Return the networks for the engine if every group's network allows it, else None."""
-        networks = {learner.name: learner.fuse() for learner in self.learners}
-        return None if any(network is None for network in networks.values()) else networks  # type: ignore[return-value]
+    def diagnostics(self, trajectory: Trajectory) -> Metrics:
+        """Return metrics that are computed only when metrics are logged; it changes nothing.
 
-    @property
-    def updates_are_fused(self) -> bool:
-        """Whether gradient steps run in kernels of warprun's own, for every group."""
-        return all(learner.fuses for learner in self.learners)
-
-    def diagnostics(self, trajectory: Trajectory) -> dict[str, Any]:
-        """Return what is worth knowing after a rollout where metrics are logged, numbers or tensors []; it changes nothing.
-
-        Names are such as `replay/size`, of several groups `replay/GROUP/size`.
+        Names are such as `replay/size`, with several groups `replay/GROUP/size`.
         """
         return by_group({learner.name: learner.diagnostics(trajectory) for learner in self.learners})
 
-    def state(self) -> dict[str, torch.Tensor]:
+    def state(self) -> State:
         """Return everything that a checkpoint needs, by name."""
-        tensors = {"env_steps": torch.tensor(self.env_steps)}
+        tensors = {"env_steps": self._env_steps.tensor}
         for learner in self.learners:
             tensors |= {f"{learner.name}/{name}": tensor for name, tensor in learner.tensors().items()}
         return tensors
-
-    def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Take over what `state()` of an agent with the same settings returned."""
-        own = self.state()
-        if own.keys() != state.keys():
-            raise UserError(f"the checkpoint is of an agent with other settings: {sorted(own.keys() ^ state.keys())[0]} is in one only")
-        for name, tensor in own.items():
-            if tensor.shape != state[name].shape:
-                raise UserError(
-                    f"the checkpoint is of another agent: {name} has shape {tuple(state[name].shape)} in it, here {tuple(tensor.shape)}"
-                )
-            tensor.copy_(state[name])
-        self.env_steps = int(state["env_steps"])
-        for learner in self.learners:
-            learner.updates = int(state[f"{learner.name}/updates"])
-            learner.replay.load(state[f"{learner.name}/replay/counts"])

@@ -1,68 +1,87 @@
-"""What A2C and PPO share: a learner for every group, from the rollout to rows with advantages, and one gradient step."""
+"""What on-policy agents share: a `Learner` for each group, which turns rollouts into batches with advantages and takes gradient steps.
+
+An update runs `OnPolicyAgent.update` -> `learn` -> for each group `Learner.batch`, `learn_group` of the algorithm, which calls
+`Learner.gradient` and `Learner.step`, and `Policy.observe`.
+"""
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 
-from warprun.environment import Group
 from warprun.errors import UserError
 from warprun.kernels.mlp import Network
 from warprun.learning import distributions
-from warprun.learning.cpu.gradient import FusedGradient, Rows
+from warprun.learning.capture import captured
+from warprun.learning.cpu.gradient import Derivatives, FusedGradient, Rows
 from warprun.learning.cpu.returns import FusedReturns
+from warprun.learning.interfaces import Context, Requirements
 from warprun.learning.metrics import by_group
-from warprun.learning.normalization import RewardNormalizer
+from warprun.learning.networks import runs_in_kernels
+from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
 from warprun.learning.optimizers import OPTIMIZERS, clip_norm
 from warprun.learning.policy import Policy
-from warprun.learning.returns import Spread, explained_variance, gae, nstep
-from warprun.learning.setting_checks import check, check_groups
+from warprun.learning.returns import TARGETS, Spread, explained_variance, mean_and_variance, variance_over_processes
+from warprun.learning.setting_checks import check, check_groups, check_shared, not_negative, one_of, within
 from warprun.learning.settings import OnPolicyConfig, group_config
 from warprun.learning.slices import Slices
+from warprun.plan import Fusion
 from warprun.seeds import derived_seed
 from warprun.simulation.trajectory import Trajectory
+from warprun.spec import Box, GroupSpec, Spec
 
 C = TypeVar("C", bound=OnPolicyConfig)
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, "Batch"], tuple[torch.Tensor, ...]]
 """loss(log_prob, entropy, value, rows) -> means over the rows, the loss first."""
-RETURNS = "/reward/returns"
-"""Names of the tensors whose shape [N, A] an agent learns from its first rollout."""
 
 
 class Batch(NamedTuple):
-    """Rows of a rollout, R = T*N*A of them or some; features F, mask entries M, components C."""
+    """A rollout to learn from: T steps of B = N*A actors; features F, mask entries M, components C.
+
+    `flatten` makes it rows: [R, ...] in the place of [T, B, ...], R = T*B.
+    """
 
     obs: torch.Tensor
-    """[R, F]."""
+    """[T, B, F]."""
     mask: torch.Tensor | None
-    """[R, M] bool."""
+    """[T, B, M] bool."""
     action: torch.Tensor
-    """[R, C]."""
+    """[T, B, C]."""
     log_prob: torch.Tensor
-    """[R]: of `action` under the policy of the rollout."""
+    """[T, B]: of `action` under the policy of the rollout."""
     value: torch.Tensor
-    """[R]: by the network of the rollout."""
+    """[T, B]: by the network of the rollout."""
     advantage: torch.Tensor
-    """[R]."""
+    """[T, B]."""
     returns: torch.Tensor
-    """[R]: what the value should be."""
+    """[T, B]: what the value should be."""
     spread: Spread
-    """Of the whole rollout's advantages and returns."""
+    """Of the advantages and returns of the whole rollout, in all processes."""
+
+    def flatten(self) -> Batch:
+        """Return the same as rows [R, ...], step after step."""
+        return self.each(lambda tensor: tensor.flatten(0, 1))
 
     def rows(self, index: slice | torch.Tensor) -> Batch:
-        """Return the rows that `index` picks: views for a slice, copies for a tensor of row numbers."""
-        return Batch(*(None if tensor is None else tensor[index] for tensor in self[:-1]), self.spread)  # type: ignore[arg-type, call-arg]
+        """Return the rows of a flattened batch that `index` picks: views for a slice, copies for a tensor of row numbers."""
+        return self.each(lambda tensor: tensor[index])
 
-
-class Slopes(NamedTuple):
-    """What the fused gradient needs to know of a loss."""
-
-    function: Callable[..., Any]
-    """slopes(log_prob, value, old_log_prob, old_value, advantage, returns, coefficients) of one row, as `a2c.a2c_slopes`."""
-    coefficients: Any
-    """A NamedTuple of float32 numbers."""
+    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+        """Return a batch of what `change` makes of each tensor."""
+        return Batch(
+            obs=change(self.obs),
+            mask=None if self.mask is None else change(self.mask),
+            action=change(self.action),
+            log_prob=change(self.log_prob),
+            value=change(self.value),
+            advantage=change(self.advantage),
+            returns=change(self.returns),
+            spread=self.spread,
+        )
 
 
 class Fused(NamedTuple):
@@ -76,46 +95,58 @@ class Fused(NamedTuple):
 class Learner(Generic[C]):
     """One group's policy and everything that trains it."""
 
-    def __init__(self, config: C, group: Group, device: torch.device, slices: Slices, seed: int) -> None:
+    def __init__(self, config: C, group: GroupSpec, context: Context, slices: Slices, seed: int, derivatives: Derivatives | None) -> None:
+        """`derivatives` are those of the loss; needed if kernels compute gradients."""
+        device, plan = context.device, context.plan
         self.config = config
         self.name = group.name
+        self.actors = group.size
         self.seed = seed
-        self.policy = Policy(group, config.network, config.normalize_obs, device, slices, derived_seed(seed, "network"))
+        self.communicator = context.communicator
+        normalizer = ObservationNormalizer(group.observation.size, device, self.communicator) if config.normalize_obs else None
+        self.policy = Policy(group, config.network, normalizer, device, slices, derived_seed(seed, "network"))
         self.optimizer = OPTIMIZERS[config.optimizer.name](self.policy.parameters, config.optimizer)
-        self.reward_normalizer = RewardNormalizer(config.gamma, device) if config.normalize_reward else None
+        actors = (context.n_envs, group.size)
+        self.reward_normalizer = RewardNormalizer(config.gamma, actors, device, self.communicator) if config.normalize_reward else None
+        self.target = TARGETS[config.advantage](config)
+        """What advantages and returns are computed by."""
         # Tensors, so that a captured update reads what the schedule last wrote.
         self.learning_rate = torch.zeros((), dtype=torch.float64, device=device)
         self.entropy_coef = torch.zeros((), device=device)
         self.fused: Fused | None = None
-        """The kernels that take the place of torch; None where it computes everything."""
-        self.average: Callable[[torch.Tensor], object] = _alone
-        """Averages a tensor in place over all processes that train together."""
+        """The kernels that take the place of torch; None if torch computes everything."""
+        if plan.fused and device.type == "cpu":
+            network = self.policy.kernel_network()
+            gradient = None
+            if plan.gradients == "kernels":
+                assert derivatives
+                gradient = FusedGradient(network, self.policy.space, derivatives, context.threads)
+            self.fused = Fused(FusedReturns(network, context.threads), gradient)
 
     def schedule(self, progress: float) -> None:
-        """Set what changes over the run to its value at `progress`, 0 to 1."""
+        """Set learning rate and entropy coefficient to their values at `progress`, 0 to 1, of the run."""
         config = self.config
         self.learning_rate.fill_(_linear(config.learning_rate, config.learning_rate_end, progress))
         self.entropy_coef.fill_(_linear(config.entropy_coef, config.entropy_coef_end, progress))
 
     def batch(self, trajectory: Trajectory) -> Batch:
-        """Return the rows of `trajectory` with their advantages and returns."""
-        group, config = trajectory.groups[self.name], self.config
+        """Return `trajectory` with its advantages and returns."""
+        group = trajectory.groups[self.name]
         terminated, truncated = trajectory.terminated[..., None], trajectory.truncated[..., None]
         reward = self.reward_normalizer(group.reward, terminated, truncated) if self.reward_normalizer else group.reward
-        if config.advantage == "gae" and self.fused:
-            advantage, returns, spread = self.fused.returns.gae(trajectory, self.name, reward, config.gamma, config.gae_lambda)
+        if self.fused:
+            advantage, returns, spread = self.fused.returns.estimate(self.target, trajectory, self.name, reward)
         else:
-            following = self.next_value(trajectory)
-            if config.advantage == "gae":
-                advantage, returns = gae(reward, group.value, following, terminated, truncated, config.gamma, config.gae_lambda)
-            else:
-                returns = nstep(reward, following, terminated, truncated, config.gamma, config.n_step)
-                advantage = returns - group.value
+            advantage, returns = self.target(reward, group.value, self.next_value(trajectory), terminated, truncated)
             spread = Spread.of(advantage, returns)
-        mask = None if group.mask is None else group.mask[:-1].flatten(0, 2)
-        obs, action = group.obs[:-1].flatten(0, 2), group.action.flatten(0, 2)
-        log_prob, value = group.log_prob.flatten(), group.value.flatten()
-        return Batch(obs, mask, action, log_prob, value, advantage.flatten(), returns.flatten(), spread)
+        spread = spread.over_processes(self.communicator, advantage.numel())
+        mask = None if group.mask is None else group.mask[:-1]
+        batch = Batch(group.obs[:-1], mask, group.action, group.log_prob, group.value, advantage, returns, spread)
+        return batch.each(lambda tensor: tensor.flatten(1, 2))  # environments and actors to one dimension
+
+    def mean_and_variance(self, advantage: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mean and the unbiased variance, [] each, of a minibatch's advantages [R] in all processes."""
+        return variance_over_processes(self.communicator, *mean_and_variance(advantage), len(advantage))
 
     def next_value(self, trajectory: Trajectory) -> torch.Tensor:
         """Return V of the observation that each step led to, [T, N, A]: where truncated the final one, where terminated 0."""
@@ -125,7 +156,7 @@ class Learner(Generic[C]):
         actors = group.value.shape[1:]
         bootstrap = values(group.obs[-1].flatten(0, 1)).view(1, *actors)
         following = torch.cat((group.value[1:], bootstrap))
-        # On a GPU the host would have to wait for the answer, and the other way round the values are cheap.
+        # Only the CPU skips this if nothing is truncated: a GPU would make the host wait for the answer, and computes the values quickly.
         if trajectory.truncated.device.type != "cpu" or trajectory.truncated.any():
             final_value = values(group.final_obs.flatten(0, 2)).view(-1, *actors)
             slot = trajectory.final_slot()[..., None].expand(-1, *actors)
@@ -135,9 +166,9 @@ class Learner(Generic[C]):
     def gradient(
         self, loss: Loss, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the flat gradient [P] of `loss` over the rows of `batch` that `order` picks (None: all), and the means of its terms, [K].
+        """Return the flat gradient [P] of `loss`, and the means of its terms, [K], over the rows of all processes.
 
-        `advantage` [B] is that of the picked rows, as the loss shall see it.
+        `batch` is flattened, `order` [B] picks rows of it (None: all), and `advantage` [B] is what the loss takes as theirs.
         """
         if self.fused and self.fused.gradient:
             gradient, means = self._fused_gradient(self.fused.gradient, batch, advantage, order)
@@ -150,13 +181,7 @@ class Learner(Generic[C]):
                 return loss(log_prob, entropy, value, rows)
 
             gradient, means = self.policy.slices.gradient(terms, self.policy.leaves, len(advantage))
-        self.average(gradient)
-        return gradient, means
-
-    def fuse(self, network: Network, slopes: Slopes | None, threads: int) -> None:
-        """Compute values and advantages of `network`, the policy's, by the fused kernels from now on, and, given slopes, gradients."""
-        gradient = FusedGradient(network, self.policy.space, *slopes, threads) if slopes else None
-        self.fused = Fused(FusedReturns(network, threads), gradient)
+        return self.communicator.mean_(gradient), self.communicator.mean_(means)
 
     def _fused_gradient(
         self, fused: FusedGradient, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None
@@ -184,12 +209,12 @@ class Learner(Generic[C]):
         }
 
     def diagnostics(self, trajectory: Trajectory) -> dict[str, torch.Tensor]:
-        """Return what is worth knowing of a rollout where metrics are logged, [] each, and too slow for every update."""
+        """Return metrics of a rollout, [] each, that are too slow for every update."""
         group, found = trajectory.groups[self.name], {}
         if self.policy.normalizer:
-            found["obs/clipped_share"] = self.policy.normalizer.clipped_share(group.obs[:-1])
+            found["obs/clipped_share"] = self.communicator.mean_(self.policy.normalizer.clipped_share(group.obs[:-1]))
         if self.reward_normalizer:
-            found["reward/largest"] = self.reward_normalizer.largest(group.reward)
+            found["reward/largest"] = self.communicator.mean_(self.reward_normalizer.largest(group.reward))
         return found
 
     def trained(self) -> list[torch.Tensor]:
@@ -205,54 +230,124 @@ class Learner(Generic[C]):
         return tensors
 
 
-class OnPolicyAgent(Generic[C]):
-    """Everything of an agent but how it learns from a batch: one policy for each group, each trained on its own."""
+class DeviceWork(NamedTuple):
+    """What the device does in every update, with nothing of it decided by the host."""
 
+    learn: Callable[[Trajectory], dict[str, torch.Tensor]]
+
+
+class OnPolicyAgent(ABC, Generic[C]):
+    """One policy for each group, each trained on its own; a derived class says how one learns from a batch (`learn_group`)."""
+
+    Config: ClassVar[type]
+    """Dataclass of its settings."""
+
+    requirements: ClassVar[Requirements] = Requirements()
+    explores: ClassVar[bool] = False
     exploration = None
     """Policies give distributions, from which actions are sampled."""
 
-    def __init__(self, config: C, groups: tuple[Group, ...], device: torch.device, threads: int, seed: int) -> None:
-        check(config)
-        check_groups(config, [group.name for group in groups])
-        slices = Slices(device, threads)
-        self.learners = [
-            Learner(group_config(config, group.name), group, device, slices, derived_seed(seed, "group", i))
-            for i, group in enumerate(groups)
-        ]
-        self.threads = threads
-        self.updates = torch.zeros((), dtype=torch.int64, device=device)
+    def __init__(self, config: C, spec: Spec, context: Context) -> None:
+        check(config, self.check_settings)
+        check_groups(config, [group.name for group in spec.groups])
+        slices = Slices(context.device, context.threads)
+        self.learners: list[Learner[C]] = []
+        for i, group in enumerate(spec.groups):
+            own = group_config(config, group.name)
+            self.learners.append(Learner(own, group, context, slices, derived_seed(context.seed, "group", i), self.derivatives(own)))
+        self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
         """Updates so far."""
-        self.normalizes = False
-        """Whether statistics of observations are there, those of the first rollout at least."""
-        self._learn: Callable[[Trajectory], dict[str, torch.Tensor]] = self.learn
+        self._has_updated = False
+        """Whether `update` was called in this process."""
+        self.device_work = DeviceWork(learn=captured(self.learn, context.plan))
+
+    @classmethod
+    def check_settings(cls, config: C, key: str) -> None:
+        """Raise UserError for a value that cannot work."""
+        check_shared(config, key)
+        within(config, key, 0, 1, "gae_lambda")
+        not_negative(config, key, "entropy_coef", "entropy_coef_end", "value_coef")
+        one_of(config, key, "advantage", tuple(TARGETS))
+        if not math.isfinite(config.network.log_std_init):
+            raise UserError(f"{key}.network.log_std_init={config.network.log_std_init}: it must be finite")
+
+    @classmethod
+    def check_run(cls, config: C, spec: Spec, n_envs: int, total_steps: int) -> None:
+        """Raise UserError if a rollout has too few rows for the gradient steps that share it."""
+        for group in spec.groups:
+            own = group_config(config, group.name)
+            parts = cls.minibatches(own)
+            rows, least = config.horizon * n_envs * group.size, 2 if own.normalize_advantage else 1
+            if rows < least * parts:
+                fewer = ", or lower agent.minibatches" if parts > 1 else ""
+                given = f"agent.horizon={config.horizon} x n_envs={n_envs} x {group.size} actors give {rows} rows"
+                raise UserError(f"{given}, and each of {parts} gradient steps needs {least} or more: raise n_envs or agent.horizon{fewer}")
+
+    @classmethod
+    def minibatches(cls, config: C) -> int:
+        """Return into how many gradient steps the rows of a rollout are cut."""
+        return 1
+
+    @classmethod
+    def replay_bytes(cls, config: C, spec: Spec) -> int:
+        """Return 0: nothing of a rollout outlives its update."""
+        return 0
+
+    @classmethod
+    def fusion(cls, config: C, spec: Spec) -> Fusion:
+        """Return what kernels can compute of an agent with these settings."""
+        rows: dict[str, int] = {}
+        for group in spec.groups:
+            network = group_config(config, group.name).network
+            if not runs_in_kernels(network):
+                return Fusion(None, False, "fused kernels are for agent.network.name=mlp with tanh or relu")
+            outputs = group.action.components if isinstance(group.action, Box) else group.action.outputs
+            rows[group.name] = group.observation.size + sum(network.hidden) * (1 if network.shared else 2) + outputs + 1
+        if any(cls.derivatives(group_config(config, group.name)) is None for group in spec.groups):
+            return Fusion(rows, False, "the agent gives no derivatives of its loss")
+        return Fusion(rows, True)
 
     @property
     def n_parameters(self) -> int:
         """Numbers that are trained."""
         return sum(learner.policy.parameters.numel() for learner in self.learners)
 
-    def act(self, trajectory: Trajectory, t: int) -> None:
-        """Write every group's `policy_output` and `value[t]` for the observations of step `t`."""
+    @property
+    def learning_starts(self) -> int:
+        """Environment steps before the first gradient step: none."""
+        return 0
+
+    @classmethod
+    def passes(cls, config: C) -> int:
+        """Return how often an update goes through the rows of a rollout."""
+        return 1
+
+    def flops_per_env_step(self) -> float:
+        """Return the floating-point operations of the matrix products of an environment step of all actors, with training."""
+        return sum(
+            flops_per_row(learner.policy.parameters.numel(), self.passes(learner.config)) * learner.actors for learner in self.learners
+        )
+
+    def act(self, trajectory: Trajectory, row: int) -> None:
+        """Write every group's `policy_output` and `value[row]` for the observations of row `row`."""
         for learner in self.learners:
             group = trajectory.groups[learner.name]
             # Views, never copies: what is written must arrive in the trajectory.
             outputs, features = group.policy_output.shape[-1], group.obs.shape[-1]
-            learner.policy.act(group.obs[t].view(-1, features), group.policy_output.view(-1, outputs), group.value[t].view(-1))
+            learner.policy.act(group.obs[row].view(-1, features), group.policy_output.view(-1, outputs), group.value[row].view(-1))
 
     def update(self, trajectory: Trajectory, progress: float) -> dict[str, torch.Tensor]:
         """Learn from a rollout at `progress`, 0 to 1, of the run; return metrics, [] each, that hold until the next update."""
         self.schedule(progress)
-        if not self.normalizes:
-            # The first rollout was taken without statistics, its observations as they are. To learn from them so could not work where they
-            # are far from 1. Its log-probabilities are those of the policy that took it, so the ratios of PPO are right none the less.
-            for learner in self.learners:
-                learner.policy.normalize_by(trajectory.groups[learner.name].obs[:-1].flatten(0, 2))
-            self.normalizes = True
-        return self._learn(trajectory)
-
-    def capture(self, captured: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Let `captured(work)` stand for the work on the device that is the same in every update: a CUDA graph of it."""
-        self._learn = captured(self.learn)
+        if not self._has_updated:
+            self._has_updated = True
+            if int(self.updates) == 0:  # waits for the device, once
+                # No statistics exist in the first rollout, so the policy saw its observations as they are. Learning from these fails if
+                # they are far from 1, so they are normalised by their own moments. PPO's ratios stay right: log-probabilities are those
+                # of the policy that acted.
+                for learner in self.learners:
+                    learner.policy.normalize_by(trajectory.groups[learner.name].obs[:-1].flatten(0, 2))
+        return self.device_work.learn(trajectory)
 
     def schedule(self, progress: float) -> None:
         """Set learning rates and coefficients: the part of an update that a CUDA graph cannot hold."""
@@ -261,81 +356,52 @@ class OnPolicyAgent(Generic[C]):
 
     def learn(self, trajectory: Trajectory) -> dict[str, torch.Tensor]:
         """Learn from a rollout; nothing in it depends on numbers read from the device, so that a CUDA graph can hold it."""
-        metrics: dict[str, torch.Tensor] = {}
+        metrics: dict[str, dict[str, torch.Tensor]] = {}
         for learner in self.learners:
             batch = learner.batch(trajectory)
-            prefix = "loss" if len(self.learners) == 1 else f"loss/{learner.name}"
             found = self.learn_group(learner, batch) | learner.report(batch)
-            metrics |= {f"{prefix}/{name}": value for name, value in found.items()}
-            # Only now: the policy of the rollout, and so the ratios of this update, belong to the statistics before it.
-            learner.policy.observe(batch.obs)
+            metrics[learner.name] = {f"loss/{name}": value for name, value in found.items()}
+            # After learning: the policy acted by the former statistics, and the ratios of this update need the same.
+            learner.policy.observe(batch.obs.flatten(0, 1))
         self.updates += 1
-        return metrics
+        return by_group(metrics)
 
-    def fuse(self) -> dict[str, Network] | None:
-        """Use the fused kernels if every group's network allows it; return the networks for the engine, else None.
+    def networks(self) -> dict[str, Network]:
+        """Return each group's acting network for the simulator's kernels."""
+        return {learner.name: learner.policy.kernel_network() for learner in self.learners}
 
-        Gradients of tensors on a GPU stay with torch.
-        """
-        networks: dict[str, Network] = {}
-        for learner in self.learners:
-            network = learner.policy.fused()
-            if network is None:
-                return None
-            networks[learner.name] = network
-        for learner in self.learners:
-            if learner.fused is None and self.updates.device.type == "cpu":
-                learner.fuse(networks[learner.name], self.slopes(learner.config), self.threads)
-        return networks
-
-    @property
-    def updates_are_fused(self) -> bool:
-        """Whether gradients come from the fused kernels, for every group."""
-        return all(learner.fused and learner.fused.gradient for learner in self.learners)
-
-    def slopes(self, config: C) -> Slopes | None:
+    @classmethod
+    def derivatives(cls, config: C) -> Derivatives | None:
         """Return the derivatives of the loss, for the fused gradient; None: torch computes the gradient from the loss."""
         return None
 
+    @abstractmethod
     def learn_group(self, learner: Learner[C], batch: Batch) -> dict[str, torch.Tensor]:
-        """Train the policy of one group on the rows of a rollout; return its metrics."""
-        raise NotImplementedError
+        """Train the policy of one group on a rollout, with `learner.gradient` and `learner.step`; return its metrics, [] each.
+
+        Nothing in it may depend on numbers that the host reads from the device, for a CUDA graph repeats it.
+        """
 
     def diagnostics(self, trajectory: Trajectory) -> dict[str, torch.Tensor]:
-        """Return what is worth knowing of the last rollout where metrics are logged, [] each; it changes nothing.
+        """Return metrics of a rollout, [] each, that are too slow for every update; called when metrics are logged, it changes nothing.
 
-        `obs/clipped_share` is the share of observed numbers that are clipped, `reward/largest` the size of the largest normalised reward;
-        of several groups each has its own, `obs/GROUP/clipped_share`.
+        `obs/clipped_share` is the share of observed numbers that are clipped, `reward/largest` the size of the largest normalised reward,
+        of several processes the mean of theirs. Of several groups each has its own, such as `obs/GROUP/clipped_share`.
         """
         return by_group({learner.name: learner.diagnostics(trajectory) for learner in self.learners})
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return everything that a checkpoint needs, by name: the tensors themselves, not copies."""
+        """Return what a checkpoint holds, by name: the live tensors."""
         tensors = {"updates": self.updates}
         for learner in self.learners:
             tensors |= {f"{learner.name}/{name}": tensor for name, tensor in learner.tensors().items()}
         return tensors
 
-    def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Take over what `state()` of an agent with the same settings returned."""
-        own = self.state()
-        if own.keys() != state.keys():
-            raise UserError(f"the checkpoint is of an agent with other settings: {sorted(own.keys() ^ state.keys())[0]} is in one only")
-        for name, tensor in own.items():
-            if tensor.shape != state[name].shape and not name.endswith(RETURNS):
-                raise UserError(
-                    f"the checkpoint is of another agent: {name} has shape {tuple(state[name].shape)} in it, here {tuple(tensor.shape)}"
-                )
-        for name, tensor in own.items():
-            if name.endswith(RETURNS):
-                tensor.resize_(state[name].shape)
-            tensor.copy_(state[name])
-        self.normalizes = bool(self.updates > 0)
+
+def flops_per_row(weights: int, passes: int) -> float:
+    """Return the operations of an actor's step: 2 for each weight to act, 6 in each pass of an update, forward and backward."""
+    return 2.0 * weights + 6.0 * weights * passes
 
 
 def _linear(start: float, end: float | None, progress: float) -> float:
     return start if end is None else start + (end - start) * min(max(progress, 0.0), 1.0)
-
-
-def _alone(tensor: torch.Tensor) -> None:
-    """Do nothing: one process is its own average."""

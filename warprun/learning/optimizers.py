@@ -1,4 +1,4 @@
-"""Optimisers over one flat tensor, with torch's definitions. Their whole state is tensors, so that a CUDA graph can hold a step."""
+"""Optimisers over one flat tensor, with torch's definitions. Their state is tensors only, so that a CUDA graph can repeat a step."""
 
 from __future__ import annotations
 

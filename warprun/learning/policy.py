@@ -6,19 +6,27 @@ import numpy as np
 import torch
 from torch import nn
 
-from warprun.environment import Box, Group
 from warprun.kernels.mlp import Network
 from warprun.learning.cpu.actor import for_kernels, policy_layers
 from warprun.learning.networks import Mlp, flatten_parameters, make_network
-from warprun.learning.normalization import ObservationNormalizer, moments
+from warprun.learning.normalization import ObservationNormalizer, moments, moments_over_processes
 from warprun.learning.settings import NetworkConfig
 from warprun.learning.slices import Slices
+from warprun.spec import Box, GroupSpec
 
 
 class Policy:
-    """What acts for one group. Rows are actors: [B, F] stands for [..., N, A, F] flattened."""
+    """What acts for one group. Rows are actors: [B, F] stands for [..., N, A, F] flattened. `normalizer` None: observations as they are."""
 
-    def __init__(self, group: Group, config: NetworkConfig, normalize_obs: bool, device: torch.device, slices: Slices, seed: int) -> None:
+    def __init__(
+        self,
+        group: GroupSpec,
+        config: NetworkConfig,
+        normalizer: ObservationNormalizer | None,
+        device: torch.device,
+        slices: Slices,
+        seed: int,
+    ) -> None:
         self.space = group.action
         self.slices = slices
         features = group.observation.size
@@ -34,7 +42,7 @@ class Policy:
         """[P]; order: the network's parameters as it lists them, then, for Box, the log standard deviations."""
         self.leaves = list(modules.parameters())
         """The parameters by layer, views of `parameters`."""
-        self.normalizer = ObservationNormalizer(features, device) if normalize_obs else None
+        self.normalizer = normalizer
 
     def __call__(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (policy_output [B, P] as in the Trajectory, value [B]) of raw observations [B, F]."""
@@ -64,7 +72,7 @@ class Policy:
         return torch.cat(self.slices.map(values_of, len(obs)))
 
     def observe(self, obs: torch.Tensor) -> None:
-        """Take `obs` [B, F] into the statistics of the normaliser, if there is one; they count from now on."""
+        """Add `obs` [B, F] to the statistics of the normaliser, if there is one, and normalise by them from now on."""
         if not self.normalizer:
             return
         statistics = self.normalizer.statistics
@@ -76,16 +84,13 @@ class Policy:
     def normalize_by(self, obs: torch.Tensor) -> None:
         """Normalise by the mean and variance of `obs` [B, F] from now on; the running statistics do not include them."""
         if self.normalizer:
-            self.normalizer.use(*moments(obs))
+            self.normalizer.use(*moments_over_processes(self.normalizer.statistics.communicator, *moments(obs)))
 
-    def fused(self) -> Network | None:
-        """Return the network as the fused kernels take it, sharing its parameters; None where they cannot run it."""
+    def kernel_network(self) -> Network:
+        """Return the network as kernels take it, sharing its parameters; only of settings that `networks.runs_in_kernels` accepts."""
         network = self.network
-        if type(network) is not Mlp:
-            return None
+        assert isinstance(network, Mlp)
         layers = policy_layers(network, self.parameters)
-        if layers is None:
-            return None
         rows, outputs = layers[-1].out_row + layers[-1].n_out, network.outputs
         log_std = self.parameters.numel() - (outputs if isinstance(self.space, Box) else 0)
         flat, mean, scale = for_kernels(self.parameters, self.normalizer)

@@ -1,42 +1,60 @@
 """Returns and advantages of a rollout.
 
 All take [T, ...] tensors: `reward`, `value` V(x_t), `next_value` V of the observation that step t led to (where truncated: of the final
-observation, which is not `value[t + 1]`), and `terminated`, `truncated` bool. A terminated step has no future; a truncated one bootstraps
-from `next_value`, and like it lets nothing of the next episode in.
+observation, which is not `value[t + 1]`), and `terminated`, `truncated` bool. A terminated step bootstraps from 0, a truncated one from
+`next_value`, and neither from the next episode.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
+
+from warprun.concurrency.communicator import Communicator
+from warprun.learning.normalization import moments_over_processes
+from warprun.learning.settings import OnPolicyConfig
 
 ROUNDING = 2.0**-20
 """Advantages whose standard deviation is less than this part of their mean differ by the rounding of float32 sums."""
 
 
 class Spread(NamedTuple):
-    """Of all rows of a rollout, [] each."""
+    """Mean and variance of the advantages and of the returns of a rollout, [] each."""
 
     mean: torch.Tensor
     """Of the advantages."""
     variance: torch.Tensor
-    """Of the advantages, unbiased; and as returns less values are the advantages, of the values' errors."""
-    returns: torch.Tensor
-    """Variance of the returns, unbiased."""
+    """Of the advantages, unbiased. Returns minus values are the advantages, so this is also the variance of the values' errors."""
+    returns_mean: torch.Tensor
+    """Of the returns."""
+    returns_variance: torch.Tensor
+    """Of the returns, unbiased."""
 
     @staticmethod
     def of(advantage: torch.Tensor, returns: torch.Tensor) -> Spread:
         """Return the spread of rows [...]."""
-        return Spread(*mean_and_variance(advantage), mean_and_variance(returns)[1])
+        return Spread(*mean_and_variance(advantage), *mean_and_variance(returns))
 
     @staticmethod
     def of_sums(sums: torch.Tensor, count: int) -> Spread:
         """Return the spread of `count` rows from float64 sums [4]: of advantages and their squares, of returns and theirs."""
         advantage, advantage_square, returns, returns_square = sums
         freedom = max(1, count - 1)
-        variances = ((advantage_square - advantage**2 / count) / freedom, (returns_square - returns**2 / count) / freedom)
-        return Spread((advantage / count).float(), *(variance.clamp(min=0.0).float() for variance in variances))
+        of_advantage, of_returns = (advantage_square - advantage**2 / count) / freedom, (returns_square - returns**2 / count) / freedom
+        return Spread(
+            (advantage / count).float(),
+            of_advantage.clamp(min=0.0).float(),
+            (returns / count).float(),
+            of_returns.clamp(min=0.0).float(),
+        )
+
+    def over_processes(self, communicator: Communicator, count: int) -> Spread:
+        """Return the spread of the rows of all processes, each of which has `count`."""
+        advantage = variance_over_processes(communicator, self.mean, self.variance, count)
+        return Spread(*advantage, *variance_over_processes(communicator, self.returns_mean, self.returns_variance, count))
 
 
 def gae(
@@ -73,31 +91,54 @@ def nstep(
     return result
 
 
-def vtrace(
-    log_rho: torch.Tensor,
-    reward: torch.Tensor,
-    value: torch.Tensor,
-    next_value: torch.Tensor,
-    terminated: torch.Tensor,
-    truncated: torch.Tensor,
-    gamma: float,
-    rho_bar: float,
-    c_bar: float,
-    trace_lambda: float,
-    pg_rho_bar: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (v_s, policy-gradient advantage), [T, ...]; Espeholt et al. 2018 (IMPALA), eq. 1 and section 4.2.
+class Target(Protocol):
+    """What values are trained to predict, and how much better an action was than predicted."""
 
-    `log_rho` is the logarithm of the target policy's probability over the behaviour policy's.
-    """
-    rho = log_rho.exp()
-    ends = terminated | truncated
-    delta = rho.clamp(max=rho_bar) * (reward + gamma * next_value * ~terminated - value)
-    decay = gamma * trace_lambda * rho.clamp(max=c_bar) * ~ends
-    v = value + _discounted_sum(delta, decay)
-    # The v of the next step, but where the episode or the rollout ends only the value is known.
-    next_v = torch.cat((torch.where(ends[:-1], next_value[:-1], v[1:]), next_value[-1:]))
-    return v, rho.clamp(max=pg_rho_bar) * (reward + gamma * next_v * ~terminated - value)
+    def __call__(
+        self,
+        reward: torch.Tensor,
+        value: torch.Tensor,
+        next_value: torch.Tensor,
+        terminated: torch.Tensor,
+        truncated: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (advantage, return), [T, ...]."""
+
+
+@dataclass(frozen=True)
+class GAE:
+    """Generalised advantage estimation, see `gae`."""
+
+    gamma: float
+    gae_lambda: float
+
+    def __call__(
+        self, reward: torch.Tensor, value: torch.Tensor, next_value: torch.Tensor, terminated: torch.Tensor, truncated: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (advantage, return), [T, ...]."""
+        return gae(reward, value, next_value, terminated, truncated, self.gamma, self.gae_lambda)
+
+
+@dataclass(frozen=True)
+class NStep:
+    """N-step returns, see `nstep`; the advantage is the return minus the value."""
+
+    gamma: float
+    n: int
+
+    def __call__(
+        self, reward: torch.Tensor, value: torch.Tensor, next_value: torch.Tensor, terminated: torch.Tensor, truncated: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (advantage, return), [T, ...]."""
+        returns = nstep(reward, next_value, terminated, truncated, self.gamma, self.n)
+        return returns - value, returns
+
+
+TARGETS: Mapping[str, Callable[[OnPolicyConfig], Target]] = {
+    "gae": lambda config: GAE(config.gamma, config.gae_lambda),
+    "nstep": lambda config: NStep(config.gamma, config.n_step),
+}
+"""The setting `agent.advantage` -> the target with the settings of an agent."""
 
 
 def normalize_advantage(advantage: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
@@ -108,8 +149,8 @@ def normalize_advantage(advantage: torch.Tensor, mean: torch.Tensor, variance: t
 
 def explained_variance(spread: Spread) -> torch.Tensor:
     """Return 1 - Var(returns - value) / Var(returns), []; 1 is perfect; 0 if the returns do not vary."""
-    explained = 1 - spread.variance / spread.returns
-    return torch.where(spread.returns > 0, explained, torch.zeros_like(explained))
+    explained = 1 - spread.variance / spread.returns_variance
+    return torch.where(spread.returns_variance > 0, explained, torch.zeros_like(explained))
 
 
 def mean_and_variance(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -117,6 +158,17 @@ def mean_and_variance(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     mean = rows.mean()
     centered = (rows - mean).flatten()
     return mean, centered.dot(centered) / max(1, len(centered) - 1)
+
+
+def variance_over_processes(
+    communicator: Communicator, mean: torch.Tensor, variance: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the mean and the unbiased variance of the rows of all processes, from those of `count` rows of this one."""
+    if communicator.size == 1:
+        return mean, variance
+    total = count * communicator.size
+    mean, population = moments_over_processes(communicator, mean.double(), variance.double() * ((count - 1) / count))
+    return mean.float(), (population * (total / (total - 1))).float()
 
 
 def _discounted_sum(delta: torch.Tensor, decay: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Random numbers and orders that are a pure function of (seed, number of the draw): nothing to keep, the same on CPU and CUDA."""
+"""Random numbers and permutations as pure functions of (seed, number of the draw): without state, and the same on CPU and CUDA."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BITS = 0xFFFFFFFF
 
 def permutation(n: int, seed: int, draw: torch.Tensor) -> torch.Tensor:
     """Return a permutation of 0..n-1, [n] int64, for the `draw`-th draw ([] int64), on its device."""
-    # Stable: equal keys, of which there are some, keep one order on every device; int32 has the fast sort.
+    # Stable: equal keys occur, and must have the same order on every device. torch sorts int32 fastest.
     return _shifted(_bits(n, seed, draw), 1).sort(stable=True).indices
 
 
@@ -28,7 +28,7 @@ def normals(n: int, seed: int, draw: torch.Tensor) -> torch.Tensor:
 
 
 def _bits(n: int, seed: int, draw: torch.Tensor) -> torch.Tensor:
-    """Return the same as int32, which takes half the time."""
+    """Return `n` numbers of 32 random bits as int32, which takes half the time of int64."""
     low, high = seed_words(seed)
     key = _mix(_mix(draw + low) ^ high)
     return _mix(_mix(torch.arange(n, dtype=torch.int32, device=draw.device) ^ key) + key)

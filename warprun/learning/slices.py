@@ -1,8 +1,8 @@
 """Work on large batches in cache-sized slices, on threads, with the same bits for any number of threads.
 
-On CPU a batch is cut into slices by a rule that knows only its number of rows. Each slice is computed by one thread (torch itself runs
-with one; its operations release the GIL), and gradients are added in the order of the slices. So the number of threads decides who
-computes a slice, never what comes out. On CUDA there is one slice, everything.
+On CPU the number of rows alone decides how a batch is cut into slices. One thread computes each slice (torch itself runs with one thread;
+its operations release the GIL), and gradients are added in the order of the slices. So the number of threads does not change the result.
+On CUDA the whole batch is one slice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from warprun.kernels.threads import threads as threads_of_process
 ROWS = 4096
 """Most rows of a slice: activations of 64 features, 1 MB, still fit the second-level cache."""
 TOGETHER = 4
-"""Slices come in multiples of this, so that 2 or 4 threads are done at the same time."""
+"""The number of slices is a multiple of this, so that 2 or 4 threads finish at the same time."""
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Numbers of settings in glibc's malloc.h."""
@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 class Slices:
-    """Cuts batches, computes the slices on `threads` threads and collects what they give."""
+    """Cuts batches into slices, computes the slices on `threads` threads and collects the results."""
 
     def __init__(self, device: torch.device, threads: int) -> None:
         self.on_cpu = device.type == "cpu"
@@ -66,7 +66,7 @@ class Slices:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the flat gradient [P] of a loss that is a mean over `rows` rows, and the terms [K] of the loss.
 
-        `terms(part)` gives means over the rows of a slice, the loss first; a slice has its share in them.
+        `terms(part)` returns means over the rows of a slice, the loss first; the result weights them by the slice's share of the rows.
         """
 
         def of_slice(part: slice) -> tuple[torch.Tensor, torch.Tensor]:

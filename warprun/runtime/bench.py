@@ -6,10 +6,9 @@ import json
 import resource
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,17 +16,13 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from warprun.config.schema import Config
+from warprun.config.schema import Config, bytes_needed
 from warprun.kernels import peak
 from warprun.kernels.graph import WARM_UP
-from warprun.learning.off_policy import OffPolicyAgent
-from warprun.learning.on_policy import OnPolicyAgent
 from warprun.runtime import rundir
-from warprun.runtime.build import capture, fuse, make_agent, make_engine, threads
+from warprun.runtime.build import make_agent, make_simulator, set_up, threads
 from warprun.runtime.clock import PhaseClock
-from warprun.simulation import memory as store
-from warprun.simulation.device import Device, choose
-from warprun.simulation.kernel_engine import target_for
+from warprun.simulation.kernel_engine import KernelEngine
 
 SECONDS = 0.5
 """Least time of one measurement."""
@@ -43,8 +38,8 @@ class Measurement:
     threads: int
     path: str
     """fused or stepwise; and whether CUDA graphs repeat it."""
-    simulation_steps_per_s: float
-    """Environment steps without policy, with the actions of the last rollout."""
+    simulation_steps_per_s: float | None
+    """Environment steps without a policy, with the actions of the last rollout; None if the environment is not made of kernels."""
     rollout_steps_per_s: float
     """Environment steps in rollouts alone."""
     training_steps_per_s: float
@@ -60,8 +55,7 @@ class Measurement:
 
 def bench(config: Config, sizes: Sequence[int], thread_counts: Sequence[int]) -> list[Measurement]:
     """Measure every size with every number of threads, interleaved; sizes that do not fit in memory raise UserError."""
-    device = choose(config.device)
-    cells = [_Cell(_sized(config, n_envs, count), device) for count in thread_counts for n_envs in sizes]
+    cells = [_Cell(_sized(config, n_envs, count)) for count in thread_counts for n_envs in sizes]
     for _ in range(ROUNDS):
         for cell in cells:
             cell.measure()
@@ -76,7 +70,10 @@ def report(found: Sequence[Measurement], folder: Path, title: str) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     for m in found:
         share = "-" if m.limit_share is None else f"{m.limit_share:.0%}"
-        rates = (f"{rate / 1e6:.3g}" for rate in (m.simulation_steps_per_s, m.rollout_steps_per_s, m.training_steps_per_s))
+        rates = (
+            "-" if rate is None else f"{rate / 1e6:.3g}"
+            for rate in (m.simulation_steps_per_s, m.rollout_steps_per_s, m.training_steps_per_s)
+        )
         table.add_row(f"{m.n_envs:,}", str(m.threads), *rates, f"{m.update_share:.0%}", f"{m.bytes_per_env:,}", share)
     peak_memory = max(m.peak_memory_bytes for m in found) / 2**20
     table.caption = f"{found[0].path} path; peak memory {peak_memory:,.0f} MiB; no transfer between host and device"
@@ -93,40 +90,32 @@ def report(found: Sequence[Measurement], folder: Path, title: str) -> None:
     console.print("\n".join(written), soft_wrap=True, highlight=False)
 
 
-def flops_per_step(weights: int, passes: int) -> float:
-    """Return the floating-point operations of a step of all actors: 2 a weight to act, 6 for every pass of an update over the rows."""
-    return 2.0 * weights + 6.0 * weights * passes
-
-
 class _Cell:
     """One size with one number of threads."""
 
-    def __init__(self, config: Config, device: Device) -> None:
-        self.config, self.device = config, device
-        self.agent: Any = make_agent(config, device)
-        self.engine = make_engine(config, device, config.n_envs, config.agent.horizon, config.seed, exploration=self.agent.exploration)
-        self.path = fuse(config, self.engine, self.agent).split()[0]
-        if capture(config, self.engine, self.agent).endswith("graphs"):
-            self.path += ", captured"
-        self.engine.compile()
+    def __init__(self, config: Config) -> None:
+        self.config, self.setup = config, set_up(config)
+        self.agent = make_agent(self.setup)
+        self.simulator = make_simulator(self.setup, config.n_envs, config.agent.horizon, config.seed, self.agent)
+        self.simulator.prepare()
         self.simulations: list[float] = []
         self.rollouts: list[float] = []
         self.trainings: list[float] = []
         self.shares: list[float] = []
         for _ in range(WARM_UP + 1):  # compiles, fills the caches, captures
-            self.agent.update(self.engine.collect(self.agent.act), 0.0)
-        if isinstance(self.agent, OffPolicyAgent):  # before the end of the warm-up no gradient step is made, and all actions are random
-            while self.agent.env_steps < max(learner.config.warmup for learner in self.agent.learners):
-                self.agent.update(self.engine.collect(self.agent.act), 0.0)
+            self.agent.update(self.simulator.collect(self.agent.act), 0.0)
+        while self.simulator.steps * config.n_envs < self.agent.learning_starts:  # no gradient step until then
+            self.agent.update(self.simulator.collect(self.agent.act), 0.0)
 
     def measure(self) -> None:
-        self.simulations.append(self._rate(self.engine.retrace))
-        self.rollouts.append(self._rate(lambda: self.engine.collect(self.agent.act)))
-        clock = PhaseClock(self.device.torch)
+        if isinstance(self.simulator, KernelEngine):
+            self.simulations.append(self._rate(self.simulator.retrace))
+        self.rollouts.append(self._rate(lambda: self.simulator.collect(self.agent.act)))
+        clock = PhaseClock(self.setup.device.torch)
 
         def train() -> None:
             with clock.phase("rollout"):
-                trajectory = self.engine.collect(self.agent.act)
+                trajectory = self.simulator.collect(self.agent.act)
             with clock.phase("update"):
                 self.agent.update(trajectory, 0.0)
 
@@ -135,36 +124,30 @@ class _Cell:
         self.shares.append(spent["update"].total_ms / (spent["update"].total_ms + spent["rollout"].total_ms))
 
     def result(self) -> Measurement:
-        config, engine = self.config, self.engine
-        target = target_for(engine.environment, self.device.kind)
-        explores = self.agent.exploration is not None
-        needed = store.bytes_needed(engine.environment, target, config.n_envs, config.agent.horizon, len(config.env.vary), explores)
+        config = self.config
         training = statistics.median(self.trainings)
-        limit = None
-        if self.path == "fused" and self.device.kind == "cpu" and isinstance(self.agent, OnPolicyAgent):
-            weights = sum(
-                engine.environment.group(learner.name).size * learner.policy.parameters.numel() for learner in self.agent.learners
-            )
-            limit = training * flops_per_step(weights, getattr(config.agent, "epochs", 1)) / peak.measure(threads(config))
+        flops, limit = self.agent.flops_per_env_step(), None
+        if self.setup.plan.fused and self.setup.device.kind == "cpu" and flops is not None:
+            limit = training * flops / peak.measure(threads(config))
         return Measurement(
             config.n_envs,
             threads(config),
-            self.path,
-            statistics.median(self.simulations),
+            self.setup.plan.rollout + (", captured" if self.setup.plan.captured else ""),
+            statistics.median(self.simulations) if self.simulations else None,
             statistics.median(self.rollouts),
             training,
             statistics.median(self.shares),
-            needed // config.n_envs,
+            bytes_needed(config, self.setup.environment, self.setup.device.kind == "cuda") // config.n_envs,
             1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
             limit,
         )
 
-    def _rate(self, run: Any) -> float:
+    def _rate(self, run: Callable[[], object]) -> float:
         steps, elapsed, began = 0, 0.0, time.perf_counter()
         while elapsed < SECONDS:
             run()
             steps += self.config.n_envs * self.config.agent.horizon
-            if self.device.kind == "cuda":
+            if self.setup.device.kind == "cuda":
                 torch.cuda.synchronize()
             elapsed = time.perf_counter() - began
         return steps / elapsed
@@ -185,7 +168,7 @@ def _draw(found: Sequence[Measurement], path: Path, title: str) -> None:
         rows = sorted((m for m in found if m.threads == count), key=lambda m: m.n_envs)
         n_envs = np.array([m.n_envs for m in rows])
         for work, style in (("simulation", "o:"), ("rollout", "o--"), ("training", "o-")):
-            rates = [getattr(m, f"{work}_steps_per_s") for m in rows]
+            rates = [getattr(m, f"{work}_steps_per_s") or np.nan for m in rows]
             axes.loglog(n_envs, rates, style, color=f"C{number}", label=f"{work}, threads={count}")
     axes.set_xlabel("environments")
     axes.set_ylabel("environment steps per second")

@@ -1,84 +1,140 @@
-"""From a config to an engine and an agent."""
+"""From a config to a plan, an agent and a simulator."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 
 from warprun.algorithms import agent_class
+from warprun.concurrency.communicator import Communicator
+from warprun.concurrency.single import SingleProcess
+from warprun.config.kept import Tables
+from warprun.config.registry import Defined, errors_of_user
 from warprun.config.schema import Config, load_environment, make_tables, parameters
-from warprun.kernels.graph import Captured
-from warprun.simulation.device import Device
-from warprun.simulation.kernel_engine import Engine
+from warprun.environment import Environment
+from warprun.errors import UserError
+from warprun.kernels.mlp import Network
+from warprun.learning.interfaces import Agent, Context
+from warprun.plan import Plan
+from warprun.simulation.device import Device, choose
+from warprun.simulation.kernel_engine import KernelEngine, fits_shared_memory
+from warprun.simulation.simulator import Simulator
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A config, and what follows from it before anything is built."""
+
+    config: Config
+    device: Device
+    environment: Defined
+    tables: Tables | None
+    """The environment's tables, if it has any: read once, shared by all simulators of a run."""
+    plan: Plan
+    communicator: Communicator
+
+
+def set_up(config: Config) -> Setup:
+    """Choose the device, load the environment and its tables, and plan how the run executes. Raises UserError."""
+    device = choose(config.device)
+    environment, _ = load_environment(config.env)
+    tables = make_tables(environment, config.env) if isinstance(environment, Environment) else None
+    return Setup(config, device, environment, tables, make_plan(config, environment, device), SingleProcess())
+
+
+def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
+    """Decide how a run executes; nothing is built or changed."""
+    of_kernels = isinstance(environment, Environment)
+    captured, why_not = False, ""
+    if device.kind == "cuda":
+        why_not = "" if config.engine.cuda_graph else "engine.cuda_graph=false"
+        why_not = why_not if of_kernels else "the environment is not made of kernels"
+        captured = not why_not
+
+    def stepwise(reason: str) -> Plan:
+        return Plan("stepwise", reason, "torch", "rollouts are stepwise", captured, why_not)
+
+    if not of_kernels:
+        return stepwise("the environment is not made of kernels")
+    if not config.engine.fused:
+        return stepwise("engine.fused=false")
+    if os.environ.get("NUMBA_DISABLE_JIT") == "1":
+        return stepwise("NUMBA_DISABLE_JIT=1: everything runs as plain Python")
+    fusion = agent_class(config.agent.name).fusion(config.agent, environment.spec)
+    if fusion.network_rows is None:
+        return stepwise(fusion.reason)
+    if device.kind in ("cuda", "cudasim") and not fits_shared_memory(environment.spec, fusion.network_rows):
+        return stepwise("a network has more rows than the shared memory of a GPU's blocks holds")
+    if not fusion.kernel_gradients:
+        return Plan("fused", "", "torch", fusion.reason, captured, why_not)
+    if device.torch.type != "cpu":
+        return Plan("fused", "", "torch", "kernels compute gradients on CPU only", captured, why_not)
+    return Plan("fused", "", "kernels", "", captured, why_not)
+
+
+def make_agent(setup: Setup) -> Agent:
+    """Return an untrained agent."""
+    config = setup.config
+    context = Context(setup.device.torch, config.n_envs, threads(config), config.seed, setup.plan, setup.communicator)
+    return agent_class(config.agent.name)(config.agent, setup.environment.spec, context)
+
+
+def make_simulator(
+    setup: Setup, n_envs: int, horizon: int, seed: int, agent: Agent, announce: Callable[[str], None] = lambda line: None
+) -> Simulator:
+    """Return a simulator for an agent; `announce` is told, in a line, if compiling takes a while. Raises UserError."""
+    if not isinstance(setup.environment, Environment):
+        make = setup.environment.make_simulator
+        with errors_of_user(f"env={setup.config.env.name}: make_simulator fails"):
+            return make(n_envs=n_envs, horizon=horizon, seed=seed, device=setup.device, exploration=agent.exploration)
+    networks = agent.networks() if setup.plan.fused else None
+    return make_engine(setup, n_envs, horizon, seed, exploration=agent.exploration, networks=networks, announce=announce)
 
 
 def make_engine(
-    config: Config,
-    device: Device,
+    setup: Setup,
     n_envs: int,
     horizon: int,
     seed: int,
-    announce: Callable[[str], None] = lambda line: None,
-    auto_reset: bool = True,
+    *,
     exploration: Mapping[str, torch.Tensor] | None = None,
-) -> Engine:
-    """Return an engine for the environment of a config; `announce` is told when compiling it will take a while. Raises UserError.
+    networks: Mapping[str, Network] | None = None,
+    auto_reset: bool = True,
+    announce: Callable[[str], None] = lambda line: None,
+) -> KernelEngine:
+    """Return a kernel engine; `exploration` and, for fused rollouts, `networks` are those of the agent.
 
-    `exploration` is the agent's.
+    Without `auto_reset` an environment whose episode has ended stays in its final state. Raises UserError.
     """
-    environment, _ = load_environment(config.env)
-    return Engine(
+    config, environment = setup.config, setup.environment
+    if not isinstance(environment, Environment):
+        raise UserError(f"env={config.env.name}: the environment is not made of kernel functions, which this needs")
+    return KernelEngine(
         environment,
         config.env.name,
-        device=device,
+        device=setup.device,
         n_envs=n_envs,
         horizon=horizon,
         seed=seed,
         params=parameters(environment, config.env),
-        tables=make_tables(environment, config.env),
-        vary={name: (float(low), float(high)) for name, (low, high) in config.env.vary.items()},
+        tables=setup.tables,
+        vary={name: (float(low), float(high)) for name, (low, high) in config.env.randomize.items()},
         threads=threads(config),
         announce=announce,
         auto_reset=auto_reset,
         exploration=exploration,
+        networks=networks,
+        captured=setup.plan.captured,
         replaces=config.env.on_nan == "reset" and auto_reset,
     )
 
 
-def make_agent(config: Config, device: Device) -> Any:
-    """Return an untrained agent for the environment of a config."""
-    environment, _ = load_environment(config.env)
-    return agent_class(config.agent.name)(config.agent, environment.groups, device.torch, threads(config), config.seed)
-
-
-def fuse(config: Config, engine: Engine, agent: Any) -> str:
-    """Let the agent's networks run inside the engine's kernels if they can and the config allows it; say which path it is and why."""
-    if not config.engine.fused:
-        return "stepwise (engine.fused=false)"
-    if os.environ.get("NUMBA_DISABLE_JIT") == "1":
-        return "stepwise (NUMBA_DISABLE_JIT=1: all is plain Python)"
-    networks = agent.fuse()
-    if networks is None:
-        return "stepwise (fused kernels are for agent.network.name=mlp with tanh or relu)"
-    if not engine.fuse(networks):
-        return "stepwise (a network has more rows than the shared memory of a GPU's blocks holds)"
-    return "fused" if agent.updates_are_fused else "fused rollout, update by torch"
-
-
-def capture(config: Config, engine: Engine, agent: Any) -> str:
-    """Let CUDA graphs repeat what engine and agent do in every iteration, if the config allows it; say so. CPU: nothing is done or said."""
-    if engine.device.kind != "cuda":
-        return ""
-    if not config.engine.cuda_graph:
-        return "; not captured (engine.cuda_graph=false)"
-    engine.capture()
-    if not hasattr(agent, "capture"):
-        return "; rollout captured in a CUDA graph (the agent has no method `capture`)"
-    agent.capture(Captured)
-    return "; captured in CUDA graphs"
+def uncaptured(setup: Setup) -> Setup:
+    """Return the same set-up without CUDA graphs, for simulators that run now and then."""
+    return replace(setup, plan=replace(setup.plan, captured=False))
 
 
 def threads(config: Config) -> int:

@@ -1,7 +1,7 @@
-"""Checkpoints: named tensors and a JSON meta in one file, that a crash at any point leaves loadable.
+"""Checkpoints: named tensors and a JSON header in one file. A crash at any point leaves a checkpoint that can be loaded.
 
 A file is an uncompressed .npz without pickle: `header` holds JSON text, `tensor/NAME` a tensor. `manifest.json` lists the files in the
-order of saving with their SHA-256. A checkpoint counts from the moment it is in the manifest, and older files go only after that.
+order of saving with their SHA-256. A checkpoint is valid once the manifest lists it; only then are older files removed.
 """
 
 from __future__ import annotations
@@ -15,24 +15,33 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import torch
 
 from warprun.errors import UserError
-from warprun.runtime.rundir import write_atomic
+from warprun.files import write_atomic
 
 FORMAT = 2
-"""1 had other parameters in the places of a shared trunk's heads."""
+"""Version of the format. Format 1 stored the heads of a shared trunk under other names."""
 MANIFEST = "manifest.json"
 LAST, BEST = "checkpoints", "best"
 """Folders of a run: the newest checkpoints, and the one with the best evaluation."""
 
 
+class Meta(TypedDict, total=False):
+    """What a checkpoint holds in addition to its tensors."""
+
+    steps: int
+    """Steps of each environment since the start of the run."""
+    evaluation: dict[str, float]
+    """`mean` and `stderr` of the return in the evaluation before it was saved; either may be missing."""
+
+
 @dataclass(frozen=True)
 class Entry:
-    """A line of the manifest."""
+    """An entry of the manifest."""
 
     file: str
     sha256: str
@@ -46,25 +55,25 @@ class Loaded:
 
     env_steps: int
     tensors: dict[str, torch.Tensor]
-    meta: dict[str, Any]
+    meta: Meta
     path: Path
 
 
 class _DamagedError(Exception):
-    """Why a file cannot be used."""
+    """The reason why a file cannot be used."""
 
 
 def save(
     folder: Path,
     env_steps: int,
     tensors: Mapping[str, torch.Tensor | np.ndarray],
-    meta: Mapping[str, Any],
+    meta: Meta,
     keep: int = 2,
     line: str = LAST,
 ) -> Path:
-    """Write `folder/<line>/step_<env_steps>.ckpt` and drop all but the last `keep` checkpoints of that line.
+    """Write `folder/<line>/step_<env_steps>.ckpt` and remove all but the last `keep` checkpoints of that line.
 
-    `meta` is JSON-able. Raises OSError where it cannot be written: the earlier checkpoints are then still there.
+    Raises OSError if it cannot be written; the earlier checkpoints are then kept.
     """
     if keep < 1:
         raise ValueError(f"keep must be at least 1, not {keep}")
@@ -74,7 +83,7 @@ def save(
         listed = _read_manifest(home)
     except _DamagedError:
         listed = []
-    # A run that fell back to an earlier checkpoint has abandoned the later ones.
+    # Checkpoints of more steps than this one belong to a discarded part of the run.
     listed = [entry for entry in listed if entry.env_steps <= env_steps]
     data = _pack(env_steps, tensors, meta)
     name = _free_name(env_steps, {entry.file for entry in listed})
@@ -86,9 +95,9 @@ def save(
 
 
 def load(folder: Path, line: str = LAST) -> Loaded:
-    """Read the newest checkpoint in `folder/<line>`; fall back to the one before, with a warning, where it is damaged.
+    """Read the newest checkpoint in `folder/<line>`; if it is damaged, warn and read the one before it.
 
-    Raises UserError where there is none that can be used.
+    Raises UserError if no checkpoint can be used.
     """
     home = folder / line
     problem = "there is none"
@@ -101,20 +110,21 @@ def load(folder: Path, line: str = LAST) -> Loaded:
     raise UserError(f"no usable checkpoint in {home}: {problem}")
 
 
-def newest(folder: Path, line: str = LAST) -> str:
-    """Say which checkpoint of a run is the newest."""
-    candidates = _candidates(folder / line) if (folder / line).is_dir() else []
+def newest(folder: Path) -> str:
+    """Return a line that names the newest checkpoint of a run."""
+    home = folder / LAST
+    candidates = _candidates(home) if home.is_dir() else []
     return f"the last good checkpoint is {candidates[0][0]}" if candidates else "there is no checkpoint yet"
 
 
 def _candidates(home: Path) -> list[tuple[Path, Entry | None]]:
-    """Files to try, newest first; without an entry where the manifest is lost, and then the checksums within the files must do."""
+    """Return the files to try, newest first, with their entries in the manifest; None without a manifest."""
     try:
         return [(home / entry.file, entry) for entry in reversed(_read_manifest(home))]
     except _DamagedError as error:
         files = sorted(home.glob("step_*.ckpt"), reverse=True)
         if files:
-            _warn(f"{MANIFEST} {error}; taking the newest file that is whole")
+            _warn(f"{MANIFEST} {error}; using the newest complete file")
         return [(file, None) for file in files]
 
 
@@ -130,9 +140,9 @@ def _read_manifest(home: Path) -> list[Entry]:
         raise _DamagedError("is damaged") from None
 
 
-def _pack(env_steps: int, tensors: Mapping[str, torch.Tensor | np.ndarray], meta: Mapping[str, Any]) -> bytes:
+def _pack(env_steps: int, tensors: Mapping[str, torch.Tensor | np.ndarray], meta: Meta) -> bytes:
     header = json.dumps({"format": FORMAT, "env_steps": env_steps, "meta": dict(meta)}).encode()
-    arrays: dict[str, Any] = {"header": np.frombuffer(header, np.uint8)}
+    arrays: dict[str, np.ndarray] = {"header": np.frombuffer(header, np.uint8)}
     for name, tensor in tensors.items():
         array = tensor.detach().cpu().numpy() if isinstance(tensor, torch.Tensor) else tensor
         arrays[f"tensor/{name}"] = np.asarray(array, order="C")
@@ -147,25 +157,25 @@ def _unpack(path: Path, entry: Entry | None) -> Loaded:
         raise _DamagedError("is damaged: it does not match its SHA-256")
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            # Without an entry the checksums that zipfile compares here must do.
+            # zipfile compares its own checksums here.
             content = {name: arrays[name] for name in arrays.files}
         header = json.loads(content.pop("header").tobytes())
-    except (ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):  # What zipfile and numpy raise on broken input.
-        raise _DamagedError("is damaged: it is no checkpoint") from None
+    except (ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):  # raised by zipfile and numpy for broken files
+        raise _DamagedError("is damaged: it is not a checkpoint") from None
     if header["format"] != FORMAT:
-        raise _DamagedError(f"is of format {header['format']}, of another version of warprun: this one reads {FORMAT}")
+        raise _DamagedError(f"has format {header['format']} of another version of warprun; this version reads format {FORMAT}")
     tensors = {name.removeprefix("tensor/"): torch.from_numpy(array) for name, array in content.items()}
     return Loaded(header["env_steps"], tensors, header["meta"], path)
 
 
 def _free_name(env_steps: int, taken: set[str]) -> str:
-    # Never over a file that the manifest lists: between the two renames it would match no hash.
+    # A file that the manifest lists is never replaced: until the manifest is replaced too, its hash would not match.
     names = (f"step_{env_steps:012d}{suffix}.ckpt" for suffix in itertools.chain([""], (f"_{n}" for n in itertools.count(2))))
     return next(name for name in names if name not in taken)
 
 
 def _sweep(home: Path, kept: set[str]) -> None:
-    """Remove older checkpoints and what a crash left behind."""
+    """Remove older checkpoints and unfinished files of a crash."""
     for path in home.glob("step_*"):
         if path.name not in kept:
             path.unlink(missing_ok=True)

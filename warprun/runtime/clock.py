@@ -1,4 +1,4 @@
-"""Where the time of a run goes."""
+"""Measures how long the phases of an iteration take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Spent(NamedTuple):
     """The time of a phase."""
 
     mean_ms: float
-    """Of one time that it ran."""
+    """Mean over the runs of the phase."""
     total_ms: float
 
 
@@ -28,13 +28,13 @@ class PhaseClock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count what happens inside towards phase `name`."""
+        """Add the time of the `with` block to phase `name`."""
         if not self._on_gpu:
             began = time.perf_counter()
             yield
             self._spent[name].append(time.perf_counter() - began)
             return
-        # Events are times on the device's own stream: kernels are still to run when the host comes by here.
+        # Events take the time on the device's stream: when the host gets here, kernels may not have run yet.
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         yield
@@ -42,7 +42,7 @@ class PhaseClock:
         self._spent[name].append((start, end))
 
     def read(self) -> dict[str, Spent]:
-        """Return what every phase took since the last reading (waits for the device)."""
+        """Return the time of every phase since the last call (waits for the device)."""
         if self._on_gpu:
             torch.cuda.synchronize()
         found = {}

@@ -6,28 +6,28 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from warprun.config import kept
-from warprun.config.schema import Config, from_dict, load_environment
+from warprun.config.schema import from_dict, load_environment
 from warprun.errors import UserError
+from warprun.learning.interfaces import Agent
 from warprun.runtime import checkpoint, rundir
-from warprun.runtime.build import fuse, make_agent, make_engine
+from warprun.runtime.build import Setup, make_agent, make_simulator, set_up, uncaptured
 from warprun.runtime.recording import Player
 from warprun.runtime.records.tensorboard import write_images
 from warprun.runtime.sentinel import refuse
 from warprun.seeds import derived_seed
-from warprun.simulation.device import Device, choose
+from warprun.state import restore
 
 CHUNK = 64
-"""Steps between two looks at whether all episodes have ended."""
+"""Steps between two checks whether all episodes have ended."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came of a number of episodes."""
+    """The results of an evaluation."""
 
     episodes: int
     mean_return: dict[str, float]
@@ -37,18 +37,18 @@ class Evaluation:
     mean_length: float
     """Steps."""
     terminated: float
-    """Share of the episodes that terminated, and did not run into the time limit."""
+    """Share of the episodes that ended in a terminal state, not at the time limit."""
     unfinished: int | None
-    """Episodes that were cut after `eval.max_steps` steps, with the rewards up to there; None where a time limit ends them all."""
+    """Number of episodes that were cut after `eval.max_steps` steps; their returns are partial sums. None with a time limit."""
     resets_on_nan: int | None
-    """Environments that were replaced, whose episodes count up to there; None where none may be."""
+    """Number of resets because of a fault; an episode counts up to its fault. None unless `env.on_nan=reset`."""
 
     def stderr(self, group: str) -> float:
         """Return the standard error of a group's mean return; NaN for one episode."""
         return self.std_return[group] / math.sqrt(self.episodes)
 
     def metrics(self) -> dict[str, float]:
-        """Return the numbers by name: `return`, or `GROUP/return` of several groups, whose mean would mean nothing."""
+        """Return the results by name: `return`, or `GROUP/return` for each of several groups, whose returns have no meaningful mean."""
         found: dict[str, float] = {}
         for group, mean in self.mean_return.items():
             part = "" if len(self.mean_return) == 1 else f"{group}/"
@@ -61,31 +61,32 @@ class Evaluation:
 
 
 class Evaluator:
-    """Plays a number of episodes, one in each of as many environments, apart from those of training."""
+    """Plays episodes in environments of its own, one episode in each."""
 
-    def __init__(self, config: Config, device: Device, agent: Any, episodes: int, seed: int) -> None:
-        environment, _ = load_environment(config.env)
-        self.endless = environment.time_limit is None
-        self.max_steps = environment.time_limit or config.eval.max_steps
+    def __init__(self, setup: Setup, agent: Agent, episodes: int, seed: int) -> None:
+        time_limit = setup.environment.spec.time_limit
+        self.endless = time_limit is None
+        self.max_steps = time_limit or setup.config.eval.max_steps
+        self.replaces = setup.config.env.on_nan == "reset"
+        self.device = setup.device.torch
         self.agent = agent
-        self.engine = make_engine(config, device, episodes, min(CHUNK, self.max_steps), seed, exploration=agent.exploration)
-        fuse(config, self.engine, agent)
-        self.engine.compile()
+        self.simulator = make_simulator(uncaptured(setup), episodes, min(CHUNK, self.max_steps), seed, agent)
+        self.simulator.prepare()
 
     def play(self, greedy: bool) -> Evaluation:
-        """Play every environment's next episode to its end and return what came of them; no two calls play the same episodes."""
-        engine, taken = self.engine, self.engine.trajectory
-        engine.reset()
-        going_on = torch.ones(engine.n_envs, dtype=torch.bool, device=engine.device.torch)
-        length = torch.zeros(engine.n_envs, device=engine.device.torch)
+        """Play one episode in every environment and return the results. Each call plays new episodes."""
+        simulator, taken = self.simulator, self.simulator.trajectory
+        simulator.reset()
+        going_on = torch.ones(simulator.n_envs, dtype=torch.bool, device=self.device)
+        length = torch.zeros(simulator.n_envs, device=self.device)
         terminated = torch.zeros_like(going_on)
         total = {name: torch.zeros_like(length) for name in taken.groups}
-        row = torch.arange(taken.horizon, device=engine.device.torch)[:, None]
+        row = torch.arange(taken.horizon, device=self.device)[:, None]
         for first in range(0, self.max_steps, taken.horizon):
-            engine.collect(self.agent.act, greedy)
-            refuse(engine.wait_for_fault(), "in an evaluation ")
+            simulator.collect(self.agent.act, greedy)
+            refuse(simulator.fault(wait=True), "in an evaluation ")
             ends = taken.terminated | taken.truncated
-            # The step that ends an episode still counts, those after it are the next one's.
+            # The step that ends an episode still counts. Later steps belong to the next episode.
             counts = going_on & (ends.cumsum(0) - ends.long() == 0) & (row < self.max_steps - first)
             length += counts.sum(0)
             terminated |= (taken.terminated & counts).any(0)
@@ -95,23 +96,23 @@ class Evaluator:
             if not going_on.any():
                 break
         return Evaluation(
-            engine.n_envs,
+            simulator.n_envs,
             {name: float(returns.double().mean()) for name, returns in total.items()},
-            {name: float(returns.double().std()) if engine.n_envs > 1 else math.nan for name, returns in total.items()},
+            {name: float(returns.double().std()) if simulator.n_envs > 1 else math.nan for name, returns in total.items()},
             float(length.mean()),
             float(terminated.float().mean()),
             int(going_on.sum()) if self.endless else None,
-            engine.replacements() if engine.replaces else None,
+            simulator.episodes().replaced if self.replaces else None,
         )
 
 
 def describe_checkpoint(folder: Path, line: str) -> list[str]:
-    """Say which checkpoint of a run folder `line` stands for, and whether the other line has a better one by the run's evaluations."""
+    """Return lines that describe the checkpoint in `folder/<line>`, and the other one if it was better in the run's evaluations."""
     words = {checkpoint.LAST: "last", checkpoint.BEST: "best"}
     own = checkpoint.load(folder, line)
     said = [f"checkpoint: {words[line]}, after {own.env_steps:,} env_steps"]
     other = checkpoint.BEST if line == checkpoint.LAST else checkpoint.LAST
-    with suppress(UserError):  # there need not be one
+    with suppress(UserError):  # it may not exist
         there = checkpoint.load(folder, other)
         theirs, mine = (loaded.meta.get("evaluation", {}) for loaded in (there, own))
         error = math.hypot(theirs.get("stderr", 0.0), mine.get("stderr", 0.0))
@@ -124,12 +125,13 @@ def describe_checkpoint(folder: Path, line: str) -> list[str]:
 
 
 def evaluate_run(folder: Path, episodes: int | None, greedy: bool, device: str, seed: int, line: str = checkpoint.LAST) -> dict[str, float]:
-    """Return the metrics of an `Evaluation` of the newest checkpoint of a run folder (or the best), and what the environment's report adds.
+    """Evaluate a checkpoint of a run folder; return the metrics of the `Evaluation` and those that the environment's report adds.
 
-    The episodes are others than those of the run's own evaluations, whatever its seed; None: as many as the run's final evaluation had.
+    `line` selects the newest checkpoint or the best one. `episodes` None: as many as in the run's final evaluation. The run's own
+    evaluations play other episodes, for every `seed`.
 
-    An environment module that defines `report(play, folder)` is called with a `Player` and the run's folder `eval`, for files and figures;
-    PNG files that it leaves there are shown by TensorBoard, too.
+    If the environment module defines `report(play, folder)`, it is called with a `Player` and the run's folder `eval`. It may write files
+    and figures there; TensorBoard also shows the PNG files.
     """
     config = from_dict(rundir.read_config(folder))
     own = kept.find(str(folder / kept.FOLDER))
@@ -139,14 +141,14 @@ def evaluate_run(folder: Path, episodes: int | None, greedy: bool, device: str, 
             print(difference)
     saved = checkpoint.load(folder, line)
     config.device = device
-    where = choose(device)
-    agent = make_agent(config, where)
-    agent.load(saved.tensors)
-    result = Evaluator(config, where, agent, episodes or config.eval.episodes_at_end, derived_seed(seed, "eval")).play(greedy).metrics()
+    setup = set_up(config)
+    agent = make_agent(setup)
+    restore(agent, saved.tensors)
+    result = Evaluator(setup, agent, episodes or config.eval.episodes_at_end, derived_seed(seed, "eval")).play(greedy).metrics()
     _, module = load_environment(config.env)
     report = getattr(module, "report", None)
     if report:
         (folder / "eval").mkdir(exist_ok=True)
-        result |= report(Player(config, where, agent, derived_seed(seed, "report")), folder / "eval")
+        result |= report(Player(setup, agent, derived_seed(seed, "report")), folder / "eval")
         write_images(folder / "eval")
     return result

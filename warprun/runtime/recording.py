@@ -1,4 +1,4 @@
-"""One episode, step by step, for an environment's own figures and tables."""
+"""Records single episodes step by step, for the figures and tables of an environment's report."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from warprun.config.schema import Config, load_environment
-from warprun.runtime.build import make_engine
-from warprun.simulation.device import Device
-from warprun.simulation.kernel_engine import Engine
+from warprun.learning.interfaces import Agent
+from warprun.runtime.build import Setup, make_engine, set_up, uncaptured
 
 
 @dataclass(frozen=True)
@@ -28,31 +26,30 @@ class Recording:
     terminated: bool
     """Whether the episode ended in a terminal state; else it hit the time limit."""
     params: Any
-    """The environment's parameters, as kernels have them."""
+    """The environment's parameters, in the types that kernels use."""
     tables: Any
     """The environment's tables, or None."""
 
 
 class Player:
-    """Records episodes, of the agent's greedy policy or of a given list of actions."""
+    """Records episodes of the agent's greedy policy or of given actions."""
 
-    def __init__(self, config: Config, device: Device, agent: Any, seed: int) -> None:
-        """Without a time limit, episodes end after `config.eval.max_steps` steps."""
-        self._given = (config, device, agent, seed)
-        self.environment, _ = load_environment(config.env)
-        self._agent = agent
-        self._engine: Engine = make_engine(config, device, n_envs=1, horizon=1, seed=seed, auto_reset=False, exploration=agent.exploration)
+    def __init__(self, setup: Setup, agent: Agent, seed: int) -> None:
+        """Without a time limit, episodes end after `eval.max_steps` steps. Raises UserError if the environment is not made of kernels."""
+        self._setup, self._agent, self._seed = setup, agent, seed
+        self._engine = make_engine(uncaptured(setup), 1, 1, seed, exploration=agent.exploration, auto_reset=False)
+        self.environment = self._engine.environment
 
     def __call__(self, actions: Mapping[str, np.ndarray] | None = None) -> Recording:
-        """Record one episode: `actions` is group -> [T, A, C] (T at least the episode's length), None: the agent's greedy ones."""
+        """Record one episode. `actions`: group -> [T, A, C], T at least the length of the episode; None: the agent's greedy actions."""
         engine, taken = self._engine, self._engine.trajectory
-        engine.steps = 0  # the same draws in every recording: episodes differ by their actions alone
+        engine.steps = 0  # the same draws in every recording: episodes differ only by their actions
         engine.reset()
         groups = engine.environment.groups
         steps: list[dict[str, dict[str, torch.Tensor]]] = [self._states()]
         chosen: dict[str, list[torch.Tensor]] = {g.name: [] for g in groups}
         rewards: dict[str, list[torch.Tensor]] = {g.name: [] for g in groups}
-        for t in range(engine.environment.time_limit or self._given[0].eval.max_steps):
+        for t in range(engine.environment.time_limit or self._setup.config.eval.max_steps):
             if actions is None:
                 self._agent.act(taken, 0)
                 engine.choose_best(0)
@@ -78,10 +75,10 @@ class Player:
         )
 
     def under(self, time_limit: int | None = None, **options: Any) -> Player:
-        """Return a player of the same environment under other options, and another time limit."""
-        config, *others = self._given
+        """Return a player of the same environment with other options and another time limit."""
+        config = self._setup.config
         env = replace(config.env, options=config.env.options | options, time_limit=time_limit or config.env.time_limit)
-        return Player(replace(config, env=env), *others)
+        return Player(set_up(replace(config, env=env)), self._agent, self._seed)
 
     def _states(self) -> dict[str, dict[str, torch.Tensor]]:
         groups = self._engine.environment.groups

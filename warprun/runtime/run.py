@@ -1,4 +1,4 @@
-"""Builds one run from a config and drives it: the only file that knows all the rooms."""
+"""Build one run from a config and drive it from its first to its last iteration."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from warprun.config import kept
+from warprun.config.cadence import Moment, Recurring, parse
 from warprun.config.compose import note_on_tuned
 from warprun.config.schema import Config, to_dict
 from warprun.errors import TrainingFailed
+from warprun.learning.interfaces import Metrics
 from warprun.runtime import checkpoint, rundir
-from warprun.runtime.build import capture, fuse, make_agent, make_engine
-from warprun.runtime.cadence import Moment, Recurring, parse
+from warprun.runtime.build import make_agent, make_simulator, set_up
 from warprun.runtime.clock import PhaseClock
 from warprun.runtime.evaluate import Evaluator
 from warprun.runtime.records.records import Records
 from warprun.runtime.sentinel import Sentinel
 from warprun.runtime.summary import summarize
 from warprun.seeds import derived_seed
-from warprun.simulation.device import choose
-from warprun.simulation.kernel_engine import Engine
 
 MUCH_CLIPPED = 0.01
 """Share of clipped observations above which a run says so."""
@@ -35,21 +33,21 @@ MUCH_CLIPPED = 0.01
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a run."""
+    """The outcome of a run."""
 
     folder: Path
     status: str
-    """solved or finished; of a run that is interrupted only status.json tells."""
+    """solved or finished; an interrupted run raises KeyboardInterrupt, and its status.json says interrupted."""
     env_steps: int
     wall_s: float
     eval_return: float | None
-    """Mean return of the last evaluation, of several groups that of `eval.group`; None without one."""
+    """Mean return of the last evaluation, of several groups that of `eval.group`; None if there was none."""
     eval_stderr: float | None
-    """Its standard error; None where it has none."""
+    """Its standard error; None for a single episode."""
     best_return: float | None
-    """Mean return of the best evaluation, which reads high, for it was chosen among many; None without one."""
+    """Mean return of the best evaluation, biased upwards because it is the best of many; None if there was none."""
     train_return: float | None
-    """Mean return of the training episodes that ended last; None where none did."""
+    """Mean return of the training episodes in the last record that has any; None if no episode ended."""
     metrics: dict[str, float]
     """The last value of every metric."""
 
@@ -61,8 +59,8 @@ class Result:
 def train(config: Config) -> Result:
     """Train one run.
 
-    Where a mistake of the user shows before training begins (UserError) nothing is left behind: a folder that was there is empty
-    again, one that was made for the run is gone. A run that is interrupted saves what it has and then raises KeyboardInterrupt.
+    If a mistake of the user is found before training begins, UserError is raised and nothing is left behind: a folder that existed is
+    empty again, one that was made for the run is removed. An interrupted run saves a checkpoint and raises KeyboardInterrupt.
     """
     wanted = Path(config.run_dir or config.output_root)
     made = [place for place in (wanted, *wanted.parents) if not place.exists()]
@@ -78,14 +76,14 @@ def train(config: Config) -> Result:
             _take_back(folder, made)
             raise
     result = run.drive()
-    if run.stop_asked:  # also where it was on its last lines: who asked means a sweep's other runs, too
+    if run.stop_asked:  # also if the run had just ended: a stop request also ends the remaining runs of a sweep
         raise KeyboardInterrupt
     return result
 
 
 @contextmanager
-def _handling(handler: Callable[[int, FrameType | None], Any], *signals: signal.Signals) -> Iterator[None]:
-    """Give `signals` to `handler` meanwhile; Python gives them to the main thread, a run on another is stopped by whoever started it."""
+def _handling(handler: Callable[[int, FrameType | None], object], *signals: signal.Signals) -> Iterator[None]:
+    """Handle `signals` with `handler` in this context. Python delivers signals to the main thread only; elsewhere nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -98,7 +96,7 @@ def _handling(handler: Callable[[int, FrameType | None], Any], *signals: signal.
 
 
 def _take_back(folder: Path, made: list[Path]) -> None:
-    """Remove what was written into `folder`, then the folders `made` for the run, innermost first; others may use them by now."""
+    """Remove what was written into `folder`, then the folders `made` for the run, innermost first, unless other files are in them."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -110,37 +108,37 @@ def _take_back(folder: Path, made: list[Path]) -> None:
 
 
 BEST = ("eval/best_return", "eval/best_env_steps")
-"""Metrics that last longer than an evaluation."""
+"""Metrics that later evaluations keep."""
 SILENCE_S = 10.0
-"""Longest time without a record, so that somebody who watches sees the run move."""
+"""Longest time between two records, so that a user sees progress."""
 LONG_ITERATION_S = 10.0
 """An iteration that takes longer than this is announced."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What ends a run, and how much of it is over."""
+    """The limits of a run, and its progress towards them."""
 
     total_steps: int
     max_minutes: float | None
     began_s: float
-    """Wall-clock time from which progress counts, compilation being over."""
+    """Wall-clock time from which progress counts: the end of compilation."""
 
     def moment(self, seconds: float, env_steps: int, iterations: int) -> Moment:
-        """Return where the run stands; its progress is that of the limit that comes first, as steps and time went so far."""
+        """Return the state of the run; its progress is the larger of the progress in steps and in time."""
         progress = env_steps / self.total_steps
         if self.max_minutes is not None:
             progress = max(progress, (seconds - self.began_s) / max(60.0 * self.max_minutes - self.began_s, 1e-9))
         return Moment(seconds, env_steps, iterations, min(progress, 1.0))
 
     def reached(self, now: Moment, iteration_s: float) -> bool:
-        """Tell whether the run ends now: one more iteration would end later than the time limit by more than half of itself."""
+        """Return whether the run ends now: all steps are taken, or half of another iteration would exceed the time limit."""
         in_time = self.max_minutes is None or now.seconds + 0.5 * iteration_s < 60.0 * self.max_minutes
         return now.env_steps >= self.total_steps or not in_time
 
 
 class _Run:
-    """A run from its first to its last step."""
+    """A run from its first to its last iteration."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         self.config = config
@@ -148,40 +146,31 @@ class _Run:
         self.started = rundir.now()
         self.records = Records(folder, to_dict(config), config.log.live)
         try:
-            self.device = choose(config.device)
+            self.setup = set_up(config)
+            device, environment, env = self.setup.device, self.setup.environment, config.env
             rundir.write_config(folder, to_dict(config))
-            self.records.start({"device": f"{self.device.name} ({self.device.why})"} | rundir.write_versions(folder))
+            self.records.start({"device": f"{device.name} ({device.why})"} | rundir.write_versions(folder))
             note = note_on_tuned(config)
             if note:
                 self.records.message(note)
-            self.agent: Any = make_agent(config, self.device)
-            self.engine: Engine = make_engine(
-                config,
-                self.device,
-                config.n_envs,
-                config.agent.horizon,
-                config.seed,
-                self.records.message,
-                exploration=self.agent.exploration,
-            )
-            path = fuse(config, self.engine, self.agent)
-            self.records.message(f"rollout and update: {path}{capture(config, self.engine, self.agent)}")
-            self.engine.compile()
+            self.records.message(f"rollout and update: {self.setup.plan}")
+            self.agent = make_agent(self.setup)
+            self.simulator = make_simulator(self.setup, config.n_envs, config.agent.horizon, config.seed, self.agent, self.records.message)
+            self.simulator.prepare()
             self.evaluator = self._evaluator(config.eval.episodes, "evaluation")
-            self.judge = self._evaluator(config.eval.episodes_at_end, "final evaluation")
-            env, engine = config.env, self.engine
-            kept.keep(folder, env.module, env.options, env.time_limit, engine.environment, engine.tables)
+            self.final_evaluator = self._evaluator(config.eval.episodes_at_end, "final evaluation")
+            kept.keep(folder, env.module, env.options, env.time_limit, environment, self.setup.tables)
         except BaseException:
             self.records.close()
             raise
-        names = list(self.engine.trajectory.groups)
+        names = list(self.simulator.trajectory.groups)
         self.returns = "return" if len(names) == 1 else f"{config.eval.group or names[0]}/return"
-        """Name, below `train/` and `eval/`, of the return that decides what is best and what is solved."""
-        self.sentinel = Sentinel(self.engine, self.records.message)
-        self.clock = PhaseClock(self.device.torch)
+        """Name, below `train/` and `eval/`, of the return that decides which checkpoint is best and whether the run is solved."""
+        self.sentinel = Sentinel(self.simulator, self.records.message, config.env.on_nan == "reset")
+        self.clock = PhaseClock(self.setup.device.torch)
         self.metrics: dict[str, float] = {}
         self.history: list[dict[str, float]] = []
-        """Every record, for what is said of the curves at the end."""
+        """All records, for the summary of the learning curve at the end."""
         self.solved = False
         self.stop_asked = False
         self.announced = False
@@ -189,10 +178,10 @@ class _Run:
 
     @property
     def env_steps(self) -> int:
-        return self.engine.steps * self.config.n_envs
+        return self.simulator.steps * self.config.n_envs
 
     def drive(self) -> Result:
-        """Train until a limit is reached, the environment is solved, or somebody asks to stop."""
+        """Train until a limit is reached, the environment is solved, or a signal asks the run to stop."""
         with _handling(self._ask_to_stop, signal.SIGINT, signal.SIGTERM):
             try:
                 self._write_status("running")
@@ -224,7 +213,7 @@ class _Run:
         )
 
     def _train(self) -> str:
-        config, engine, agent = self.config, self.engine, self.agent
+        config, simulator, agent, processes = self.config, self.simulator, self.agent, self.setup.communicator
         limits = Limits(config.total_steps, config.max_minutes, self.records.wall_s)
         now = limits.moment(self.records.wall_s, 0, 0)
         evaluation, checkpoint_, log = (
@@ -235,37 +224,38 @@ class _Run:
         while True:
             began_s = self.records.wall_s
             with self.clock.phase("rollout"):
-                trajectory = engine.collect(agent.act)
+                trajectory = simulator.collect(agent.act)
             self.sentinel.after_rollout()
             with self.clock.phase("update"):
                 losses = agent.update(trajectory, progress=now.progress)
             self.sentinel.after_update(losses)
             now = limits.moment(self.records.wall_s, self.env_steps, now.iterations + 1)
             if now.iterations == 1:
-                # The first one compiles what an update needs: that is no part of the schedules, nor a sign of how long others take.
+                # The first iteration compiles the kernels of the update. Schedules and time limits count from its end.
                 limits = replace(limits, began_s=now.seconds)
                 now, began_s = limits.moment(now.seconds, now.env_steps, 1), now.seconds
             self._announce(now.seconds - began_s)
-            last = limits.reached(now, now.seconds - began_s)
-            evaluates = (last or evaluation.due(now)) and not self.stop_asked
+            last = processes.any(limits.reached(now, now.seconds - began_s))
+            stop_asked = processes.any(self.stop_asked)
+            evaluates = (last or evaluation.due(now)) and not stop_asked
             if evaluates:
                 self._evaluate(last)
-            stop = last or self.stop_asked or (self.solved and config.stop_when_solved)
+            stop = last or stop_asked or processes.any(self.solved and config.stop_when_solved)
             if log.due(now) or evaluates or stop or now.seconds - logged.seconds > SILENCE_S:
                 self._log(losses, now, logged, evaluates)
                 logged = now._replace(seconds=self.records.wall_s)
             if stop:
-                # Who asks to stop means all that would follow, too, even where the aim was reached in the same moment.
-                return "interrupted" if self.stop_asked else "solved" if self.solved else "finished"
+                # A stop request also ends the remaining runs of a sweep, so it counts even if the run has just been solved.
+                return "interrupted" if stop_asked or self.stop_asked else "solved" if self.solved else "finished"
             if checkpoint_.due(now):
                 self._save()
                 self._write_status("running")
 
     def _evaluate(self, last: bool) -> None:
-        """Evaluate the policy; if it seems to solve the environment, and at the end of the run, by more and fresh episodes.
+        """Evaluate the policy. If it seems to solve the environment, and at the end of the run, evaluate it again with fresh episodes.
 
-        An evaluation that ends the run is chosen among many, so by itself it reads too high. Solved is what fresh episodes show beyond
-        doubt: their mean less two standard errors reaches the bar.
+        The evaluation that reaches the bar first is the best of many, so its mean is biased upwards. The run is solved only if the mean of
+        the fresh episodes minus two standard errors reaches the bar.
         """
         config, bar = self.config, self.config.env.solved_at
         with self.clock.phase("eval"):
@@ -273,8 +263,8 @@ class _Run:
             seems_solved = bar is not None and found[self.returns] >= bar
             confirms = (seems_solved or last) and not self.stop_asked
             if confirms:
-                self._save()  # what was trained is kept, whatever the evaluation meets
-                found = self.judge.play(config.eval.greedy).metrics()
+                self._save()  # first, because the evaluation can fail
+                found = self.final_evaluator.play(config.eval.greedy).metrics()
         self.sentinel.after_evaluation(found)
         lowest = found[self.returns] - 2.0 * found.get(f"{self.returns}_stderr", 0.0)
         self.solved = confirms and bar is not None and lowest >= bar
@@ -286,10 +276,10 @@ class _Run:
                 self._save(keep=1, line=checkpoint.BEST)
 
     def _evaluator(self, episodes: int, purpose: str) -> Evaluator:
-        return Evaluator(self.config, self.device, self.agent, episodes, derived_seed(self.config.seed, purpose))
+        return Evaluator(self.setup, self.agent, episodes, derived_seed(self.config.seed, purpose))
 
     def _announce(self, iteration_s: float) -> None:
-        """Say so, once, where an iteration takes long: nothing happens while it goes on."""
+        """Tell the user once that iterations are long: the run reacts to nothing during one."""
         if iteration_s > LONG_ITERATION_S and not self.announced:
             self.announced = True
             self.records.message(
@@ -297,9 +287,9 @@ class _Run:
                 " a smaller n_envs or agent.horizon makes it shorter"
             )
 
-    def _log(self, losses: dict[str, Any], now: Moment, before: Moment, evaluated: bool) -> None:
-        ended = self.engine.episodes()
-        values = {name: float(value) for name, value in (losses | self.agent.diagnostics(self.engine.trajectory)).items()}
+    def _log(self, losses: Metrics, now: Moment, before: Moment, evaluated: bool) -> None:
+        ended = self.simulator.episodes()
+        values = {name: float(value) for name, value in ({**losses, **self.agent.diagnostics(self.simulator.trajectory)}).items()}
         clipped = [name for name, value in values.items() if name.endswith("clipped_share") and value > MUCH_CLIPPED]
         if clipped and not self.clipping_told:
             self.clipping_told = True
@@ -311,7 +301,7 @@ class _Run:
         for phase, spent in self.clock.read().items():
             values[f"perf/{phase}_ms"] = spent.mean_ms
             values[f"perf/{phase}_share"] = spent.total_ms / max(1e3 * elapsed, 1e-6)
-        values |= self.sentinel.metrics()
+        values |= self.sentinel.metrics(ended)
         values |= {"train/progress": now.progress, "train/episodes": ended.count}
         if ended.count:
             values["train/episode_length"] = ended.mean_length
@@ -324,17 +314,23 @@ class _Run:
             self.records.log(self.env_steps, values | evaluation)
 
     def _save(self, keep: int | None = None, line: str = checkpoint.LAST) -> None:
+        """Write a checkpoint, in the first process only."""
+        if self.setup.communicator.rank != 0:
+            return
         state = self.agent.state()
         self.sentinel.before_save(state)
         tags = {"mean": f"eval/{self.returns}", "stderr": f"eval/{self.returns}_stderr"}
         evaluation = {name: self.metrics[tag] for name, tag in tags.items() if tag in self.metrics}
-        meta = {"steps": self.engine.steps, "records": self.records.mark(self.env_steps)._asdict(), "evaluation": evaluation}
+        meta: checkpoint.Meta = {"steps": self.simulator.steps, "evaluation": evaluation}
         try:
             checkpoint.save(self.folder, self.env_steps, state, meta, keep or self.config.checkpoint.keep, line)
         except OSError as error:
             self.records.message(f"no checkpoint: {error}; training goes on, the one before is still there")
 
     def _write_status(self, state: str, reason: str | None = None) -> None:
+        """Write status.json, in the first process only."""
+        if self.setup.communicator.rank != 0:
+            return
         status = {"state": state, "started": self.started, "env_steps": self.env_steps, "wall_s": round(self.records.wall_s, 3)}
         status |= {name: self.metrics.get(f"{name}/{self.returns}") for name in ("train", "eval")}
         if reason:
@@ -345,7 +341,7 @@ class _Run:
             self.records.message(f"no status.json: {error}")
 
     def _summary(self) -> dict[str, float | str]:
-        groups = self.engine.environment.groups
+        groups = self.simulator.spec.groups
         return summarize(self.metrics, self.history, groups, self.returns, self.config.env.solved_at, self.solved) | {
             "env_steps": self.env_steps,
             "wall_s": self.records.wall_s,

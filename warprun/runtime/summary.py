@@ -1,33 +1,33 @@
-"""What is said of a run at its end: how good it is, and, where it did not learn, what its curves look like. No torch."""
+"""The summary at the end of a run: its returns, and notes on its curves if it did not learn. No torch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
-from warprun.environment import Box, Group, MultiDiscrete
+from warprun.spec import Box, GroupSpec, MultiDiscrete
 
 NO_BETTER = "no evaluation was better than the first one"
 LEAST_RECORDS = 4
-"""Records below which nothing is said of a curve."""
+"""A curve with fewer records gets no note."""
 LOW_ENTROPY = 0.05
-"""Share of the entropy of a uniform choice below which a policy has all but stopped to explore."""
+"""Share of the entropy of a uniform choice below which a policy has practically stopped exploring."""
 LOW_EXPLAINED_VARIANCE = 0.1
-"""Part of the returns' variance below which a value function explains as good as nothing."""
+"""Share of the variance of the returns below which a value function explains practically nothing."""
 
 
 def summarize(
     metrics: Mapping[str, float],
     history: Sequence[Mapping[str, float]],
-    groups: Sequence[Group],
+    groups: Sequence[GroupSpec],
     returns: str,
     solved_at: float | None,
     solved: bool,
 ) -> dict[str, float | str]:
     """Return the lines of a run's summary, by name.
 
-    `metrics` are the last values of all tags, `history` the records in their order, `returns` is the name, below `train/` and `eval/`, of
-    the return that decides.
+    `metrics` has the last value of every tag, `history` the records in their order. `returns` is the name, below `train/` and `eval/`, of
+    the return that decides whether the environment is solved.
     """
     lines: dict[str, float | str] = {}
     evaluated = f"eval/{returns}" in metrics
@@ -40,14 +40,14 @@ def summarize(
     lines |= {tag: value for tag, value in metrics.items() if tag.startswith("train/") and tag.endswith("return")}
     lines |= {tag: metrics[tag] for tag in ("eval/episode_length", "perf/env_steps_per_s") if tag in metrics}
     notes = _of_evaluations(metrics, history, returns)
-    # Without a bar, a run whose evaluations got better has learned as far as anybody can tell.
+    # Without env.solved_at, better evaluations are the only sign of learning: such a run needs no notes on its training.
     if not solved and (solved_at is not None or NO_BETTER in notes):
         notes += [note for group in groups for note in _of_training(history, group, "" if len(groups) == 1 else f"{group.name}/")]
     return lines | {("note" if n == 0 else f"note {n + 1}"): note for n, note in enumerate(notes)}
 
 
 def _measured(metrics: Mapping[str, float], tag: str) -> str:
-    """Return a mean with its standard error, both to the digit that the error leaves."""
+    """Return a mean with its standard error, both rounded to the second significant digit of the error."""
     mean, error = metrics[tag], metrics.get(f"{tag}_stderr", math.nan)
     if not math.isfinite(error):
         return f"{mean:.4g}"
@@ -64,7 +64,7 @@ def _of_evaluations(metrics: Mapping[str, float], history: Sequence[Mapping[str,
     if metrics.get("eval/unfinished"):
         notes.append(
             f"{metrics['eval/unfinished']:.0f} of {metrics['eval/episodes']:.0f} episodes were cut after eval.max_steps steps:"
-            " their returns are not whole"
+            " their returns are incomplete"
         )
     if evaluations and best - evaluations[-1][tag] > 2.0 * error:
         notes.append(f"the best checkpoint is better than the last one: warprun eval RUN checkpoint=best, about {best:.4g}")
@@ -73,25 +73,25 @@ def _of_evaluations(metrics: Mapping[str, float], history: Sequence[Mapping[str,
     return notes
 
 
-def _of_training(history: Sequence[Mapping[str, float]], group: Group, part: str) -> list[str]:
-    """Say what the second half of a group's curves looks like if it looks like one of a policy that does not learn."""
+def _of_training(history: Sequence[Mapping[str, float]], group: GroupSpec, part: str) -> list[str]:
+    """Return notes on the second half of a group's curves if they look like those of a policy that does not learn."""
     late = history[len(history) // 2 :]
     who = f"group {group.name}: " if part else ""
     notes = []
     got = _values(late, f"train/{part}return")
     if len(got) >= LEAST_RECORDS and max(got) - min(got) <= 1e-6 * abs(got[0]):
-        notes.append(f"{who}all training episodes of the second half returned {got[0]:.4g}: nothing in the rewards tells actions apart")
+        notes.append(f"{who}all training episodes of the second half returned {got[0]:.4g}: rewards do not favor any action")
     entropy, uniform = _values(late, f"loss/{part}entropy"), _uniform_entropy(group)
     if entropy and uniform and entropy[-1] < LOW_ENTROPY * uniform:
         notes.append(
-            f"{who}the entropy of the policy fell to {entropy[-1]:.2g} of at most {uniform:.2g}: it has stopped to explore;"
-            " a smaller agent.learning_rate or a greater agent.entropy_coef keeps it exploring"
+            f"{who}the entropy of the policy fell to {entropy[-1]:.2g} of at most {uniform:.2g}: it has stopped exploring;"
+            " lower agent.learning_rate or raise agent.entropy_coef"
         )
     explained = _values(late, f"loss/{part}explained_variance")
     if len(explained) >= LEAST_RECORDS and max(explained) < LOW_EXPLAINED_VARIANCE:
         notes.append(
-            f"{who}the value explains at most {max(0.0, max(explained)):.0%} of the variance of returns: advantages are mostly noise;"
-            " try another agent.learning_rate, agent.gamma or a longer agent.horizon"
+            f"{who}the value function explains at most {max(0.0, max(explained)):.0%} of the variance of returns:"
+            " advantages are mostly noise; try another agent.learning_rate, agent.gamma or a longer agent.horizon"
         )
     return notes
 
@@ -100,8 +100,8 @@ def _values(rows: Sequence[Mapping[str, float]], tag: str) -> list[float]:
     return [row[tag] for row in rows if math.isfinite(row.get(tag, math.nan))]
 
 
-def _uniform_entropy(group: Group) -> float:
-    """Return the entropy of a uniform choice among a group's actions, nats; 0 for real numbers, whose entropy has no such bound."""
+def _uniform_entropy(group: GroupSpec) -> float:
+    """Return the entropy of a uniform choice among a group's actions, in nats; 0 for a Box, whose entropy has no such bound."""
     if isinstance(group.action, Box):
         return 0.0
     counts = group.action.nvec if isinstance(group.action, MultiDiscrete) else (group.action.n,)

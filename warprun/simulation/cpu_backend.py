@@ -4,58 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import torch
 
-from warprun.environment import Environment
-from warprun.kernels.mlp import Network
+from warprun.kernels.mlp import Inference, Network
 from warprun.kernels.simd import COLUMNS, NARROW
 from warprun.kernels.threads import threads
-from warprun.simulation.trajectory import Trajectory
+from warprun.simulation.arrays import ArrayPlan
+from warprun.simulation.backend import Kernel
+from warprun.simulation.memory import KernelValues
 
 
-class CpuKernels:
-    """The kernels of a module with their arrays bound; each call runs one over all environments."""
+class CpuBackend:
+    """A `KernelBackend` whose kernels run over tiles, shared between threads."""
 
-    def __init__(self, module: ModuleType, names: tuple[str, ...], values: dict[str, Any], count: int) -> None:
+    def __init__(self, module: ModuleType, plan: ArrayPlan, values: KernelValues, count: int) -> None:
         self._module = module
+        self._plan = plan
         self._threads = threads(count)
-        self._n_envs = values["n_envs"]
-        self._tiles = -(-self._n_envs // module.LANES)
-        self._fixed = tuple(v.numpy() if isinstance(v, torch.Tensor) else v for v in (values[name] for name in names[2:]))
+        self._tiles = -(-plan.n_envs // module.LANES)
+        self._arguments = tuple(
+            getattr(module, name)(**{n: v.numpy() if isinstance(v, torch.Tensor) else v for n, v in named.items()})
+            for name, named in values.items()
+        )
+        self._inferences: tuple[Inference, ...] = ()
 
-    def begin(self, now: int) -> None:
-        """Do nothing: every call is told the time."""
+    def run(self, kernel: Kernel, row: int, offset: int) -> None:
+        function, now = getattr(self._module, kernel), np.uint32(offset & 0xFFFFFFFF)
+        self._threads.share(lambda begin, end, _: function(begin, end, row, now, *self._arguments), self._tiles)
 
-    def __call__(self, kernel: str, row: int, now: int) -> None:
-        """Run `kernel` on row `row` of the trajectory; `now` counts the steps since the run began, modulo 2^32."""
-        function, clock = getattr(self._module, kernel), np.uint32(now & 0xFFFFFFFF)
-        self._threads.share(lambda begin, end, _: function(begin, end, row, clock, *self._fixed), self._tiles)
+    def fuse(self, networks: Mapping[str, Network]) -> None:
+        self._inferences = tuple(
+            self._inference(group.size, group.action.outputs, networks[group.name]) for group in self._plan.environment.groups
+        )
 
-    def rollout(self, steps: int, greedy: bool, now: int, fused: tuple[Any, ...]) -> None:
-        """Run `steps` steps from row 0 in one kernel; `fused` is what `fused_arrays` made."""
-        function, clock = self._module.rollout, np.uint32(now & 0xFFFFFFFF)
-        self._threads.share(lambda begin, end, n: function(begin, end, n, steps, greedy, 0, clock, *self._fixed, *fused), self._tiles)
+    def rollout(self, steps: int, greedy: bool) -> None:
+        function, given, now = self._module.rollout, (*self._arguments, *self._inferences), np.uint32(0)
+        self._threads.share(lambda begin, end, thread: function(begin, end, thread, steps, greedy, now, *given), self._tiles)
 
-    def retrace(self, steps: int, now: int) -> None:
-        """Run `steps` steps from row 0 with the actions that are there, in one kernel."""
-        function, clock = self._module.retrace, np.uint32(now & 0xFFFFFFFF)
-        self._threads.share(lambda begin, end, _: function(begin, end, steps, 0, clock, *self._fixed), self._tiles)
+    def retrace(self, steps: int) -> None:
+        function, now = self._module.retrace, np.uint32(0)
+        self._threads.share(lambda begin, end, _: function(begin, end, steps, now, *self._arguments), self._tiles)
 
-    def fused_arrays(self, environment: Environment, networks: Mapping[str, Network], taken: Trajectory) -> tuple[Any, ...]:
-        """Return each group's network, values and the memory for one block of activations and the policy outputs of a tile, per thread."""
-        arrays: list[Any] = []
+    def _inference(self, actors: int, outputs: int, network: Network) -> Inference:
+        """Return a network with memory for each thread: a block of activations, and the policy outputs of a tile."""
         width = self._module.LANES
-        for group in environment.groups:
-            network = networks[group.name]
-            # Columns that stay empty cost as much as others.
-            few = self._n_envs <= NARROW < width or width * group.size <= NARROW
-            columns = NARROW if few else COLUMNS
-            together = max(1, columns // width)
-            actors = -(-group.size // together) * together
-            block = np.zeros((self._threads.count, network.rows, columns), np.float32)
-            logits = np.zeros((self._threads.count, group.action.outputs, actors, width), np.float32)
-            arrays += [network, taken.groups[group.name].value.flatten(1).numpy(), block, logits]
-        return tuple(arrays)
+        # Empty columns take as long as others.
+        few = self._plan.n_envs <= NARROW < width or width * actors <= NARROW
+        columns = NARROW if few else COLUMNS
+        together = max(1, columns // width)
+        padded = -(-actors // together) * together
+        blocks = np.zeros((self._threads.count, network.rows, columns), np.float32)
+        logits = np.zeros((self._threads.count, outputs, padded, width), np.float32)
+        return Inference(network, blocks, logits)

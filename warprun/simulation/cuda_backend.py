@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numba import cuda
 
-from warprun.environment import Environment
 from warprun.kernels.mlp import Network
-from warprun.kernels.mlp_cuda import block_network, columns_for
-from warprun.simulation.trajectory import Trajectory
+from warprun.kernels.mlp_cuda import BlockInference, block_network, columns_for
+from warprun.simulation.arrays import ArrayPlan
+from warprun.simulation.backend import Kernel
+from warprun.simulation.memory import KernelValues
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 THREADS_PER_BLOCK = 128
@@ -22,93 +23,82 @@ THREADS_PER_BLOCK = 128
 ENVIRONMENTS_PER_BLOCK = 32
 """Of a fused rollout with one thread per environment: small blocks, so that 10,000 environments reach every multiprocessor."""
 THREADS_PER_ROLLOUT = (64, 128)
-"""Least and most threads of a block in a fused rollout: 64 outputs of 32 columns are 64 threads' work (`mlp_cuda`)."""
+"""Least and most threads of a block in a fused rollout: 64 threads compute 64 outputs of 32 columns at once (`mlp_cuda`)."""
 
 
-class FusedArrays(NamedTuple):
+class FusedLaunch(NamedTuple):
     """What a fused rollout is launched with."""
 
-    packed: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
-    """Of each group: parameters, which of them stand where, and the weights that they become before every rollout."""
+    packed: tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor], ...]
+    """For each group: parameters, the index that reorders them, and the weights that result before every rollout."""
     grid: tuple[int, int]
     shared_bytes: int
-    arguments: tuple[Any, ...]
+    inferences: tuple[object, ...]
 
 
-class CudaKernels:
-    """The kernels of a module with their arrays bound; each call launches one on torch's current stream."""
+class CudaBackend:
+    """A `KernelBackend` whose kernels are launched on torch's current stream."""
 
-    def __init__(self, module: ModuleType, names: tuple[str, ...], values: dict[str, Any], environment: Environment, n_envs: int) -> None:
+    def __init__(self, module: ModuleType, plan: ArrayPlan, values: KernelValues) -> None:
         self._module = module
-        self._n_envs = n_envs
-        self._began: torch.Tensor = values["began"]
-        self._began_at = 0
-        """The number in `_began`, which the host would have to wait for."""
-        self._fixed = tuple(_on_device(values[name]) for name in names[2:])
-        actors = max(group.size for group in environment.groups)
+        self._plan = plan
+        self._values = values
+        self._arguments = tuple(getattr(module, name)(**{n: _on_device(v) for n, v in named.items()}) for name, named in values.items())
+        self._fused: FusedLaunch | None = None
+        actors = max(group.size for group in plan.environment.groups)
         if actors == 1:
-            self._grid = (-(-n_envs // THREADS_PER_BLOCK), THREADS_PER_BLOCK)
+            self._grid = (-(-plan.n_envs // THREADS_PER_BLOCK), THREADS_PER_BLOCK)
         else:
-            self._grid = (n_envs, min(1024, -(-actors // 32) * 32))
+            self._grid = (plan.n_envs, min(1024, -(-actors // 32) * 32))
 
-    def begin(self, now: int) -> None:
-        """Let the time of kernels count from `now`: the same launches are then the same rollout of another time, as in a CUDA graph."""
-        self._began.fill_(now)
-        self._began_at = now
+    def run(self, kernel: Kernel, row: int, offset: int) -> None:
+        getattr(self._module, kernel)[(*self._grid, _stream())](row, np.uint32(offset & 0xFFFFFFFF), *self._arguments)
 
-    def __call__(self, kernel: str, row: int, now: int) -> None:
-        """Launch `kernel` on row `row` of the trajectory; `now` counts the steps since the run began, modulo 2^32."""
-        getattr(self._module, kernel)[(*self._grid, _stream())](row, self._clock(now), *self._fixed)
+    def fuse(self, networks: Mapping[str, Network]) -> None:
+        self._fused = self._fused_launch(networks)
 
-    def rollout(self, steps: int, greedy: bool, now: int, fused: FusedArrays) -> None:
-        """Run `steps` steps from row 0 in one kernel; `fused` is what `fused_arrays` made."""
-        for parameters, index, weights in fused.packed:
+    def rollout(self, steps: int, greedy: bool) -> None:
+        assert self._fused is not None
+        for parameters, index, weights in self._fused.packed:
             torch.index_select(parameters, 0, index, out=weights)
-        function = self._module.rollout[(*fused.grid, _stream(), fused.shared_bytes)]
-        function(steps, greedy, 0, self._clock(now), *self._fixed, *fused.arguments)
+        launch = self._module.rollout[(*self._fused.grid, _stream(), self._fused.shared_bytes)]
+        launch(steps, greedy, np.uint32(0), *self._arguments, *self._fused.inferences)
 
-    def _clock(self, now: int) -> np.uint32:
-        return np.uint32((now - self._began_at) & 0xFFFFFFFF)
+    def retrace(self, steps: int) -> None:
+        for row in range(steps):
+            self.run("step", row, row)
 
-    def fused_arrays(self, environment: Environment, networks: Mapping[str, Network], taken: Trajectory) -> FusedArrays | None:
-        """Return how `rollout` is launched with these networks, and each group's network, values and policy outputs on the device.
-
-        None where the columns of a network would not fit into a block's shared memory.
-        """
-        device = taken.terminated.device
-        one_actor = all(group.size == 1 for group in environment.groups)
-        actors = {group.name: ENVIRONMENTS_PER_BLOCK if one_actor else group.size for group in environment.groups}
-        columns = {name: columns_for(networks[name], count) for name, count in actors.items()}
+    def _fused_launch(self, networks: Mapping[str, Network]) -> FusedLaunch:
+        """Return how `rollout` is launched."""
+        groups = self._plan.environment.groups
+        one_actor = all(group.size == 1 for group in groups)
+        actors = {group.name: ENVIRONMENTS_PER_BLOCK if one_actor else group.size for group in groups}
+        columns = {name: columns_for(networks[name].rows, count) for name, count in actors.items()}
         if one_actor:
             columns = dict.fromkeys(columns, min(columns.values()))
-        if min(columns.values()) == 0:
-            return None
-        packed, arguments = [], []
-        for group in environment.groups:
-            network, arrays = networks[group.name], taken.groups[group.name]
-            made, index = block_network(network, group.action.outputs, columns[group.name], device)
+        packed, inferences = [], []
+        for group in groups:
+            network, policy_output = networks[group.name], self._values[f"{group.name}_Arrays"]["policy_output"]
+            assert isinstance(policy_output, torch.Tensor)
+            made, index = block_network(network, group.action.outputs, columns[group.name], policy_output.device)
             packed.append((torch.as_tensor(network.parameters), index, made.weights))
-            arguments += [_on_device(value) for value in (made, arrays.value.flatten(1), arrays.policy_output.flatten())]
+            inferences.append(_on_device(BlockInference(made, policy_output.flatten())))
         least, most = THREADS_PER_ROLLOUT
         if one_actor:
-            grid = (-(-self._n_envs // min(columns.values())), least)
+            grid = (-(-self._plan.n_envs // min(columns.values())), least)
         else:
-            grid = (self._n_envs, min(most, max(least, self._grid[1])))
+            grid = (self._plan.n_envs, min(most, max(least, self._grid[1])))
         shared_bytes = max(4 * networks[name].rows * count for name, count in columns.items())
-        return FusedArrays(packed, grid, shared_bytes, tuple(arguments))
+        return FusedLaunch(tuple(packed), grid, shared_bytes, tuple(inferences))
 
 
-def _stream() -> Any:
-    # Never cached: while a CUDA graph is captured torch's current stream is another one.
+def _stream() -> object:
+    # Not cached: torch has another current stream while a CUDA graph is captured.
     return 0 if SIMULATED else cuda.external_stream(torch.cuda.current_stream().cuda_stream)
 
 
-def _on_device(value: Any) -> Any:
+def _on_device(value: object) -> object:
+    """Return a value as kernels take it: tensors as arrays on the same memory, in NamedTuples, too."""
     if isinstance(value, torch.Tensor):
-        if SIMULATED:
-            # The simulator's own array type around the same memory; a plain numpy array would be copied there and back.
-            return cuda.simulator.cudadrv.devicearray.FakeCUDAArray(value.numpy())
-        return cuda.as_cuda_array(value, sync=False)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_on_device(v) for v in value))
-    return value
+        return value.numpy() if SIMULATED else cuda.as_cuda_array(value, sync=False)
+    return value._make(map(_on_device, value)) if isinstance(value, tuple) and hasattr(value, "_make") else value

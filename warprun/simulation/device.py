@@ -1,4 +1,4 @@
-"""Which device a run uses, and why."""
+"""The device of a run, and the reason for its choice."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ class Device:
 
     @property
     def name(self) -> str:
-        """What a person would call it."""
+        """Name for messages: that of the GPU, else `kind`."""
         return torch.cuda.get_device_name() if self.kind == "cuda" else self.kind
 
 
 def choose(wanted: str) -> Device:
     """Return the device for `device=wanted` (auto, cpu, cuda or cudasim).
 
-    Raises UserError where CUDA is asked for and does not work; auto then takes the CPU and says why.
+    Raises UserError if device=cuda is requested and CUDA does not work. auto then chooses the CPU and gives the reason.
     """
     if wanted == "cpu":
-        return Device("cpu", "asked for")
+        return Device("cpu", "requested")
     if wanted == "cudasim":
         if "numba" in sys.modules and os.environ.get("NUMBA_ENABLE_CUDASIM") != "1":
             raise UserError(
                 "device=cudasim: Numba is already loaded without its simulator; set NUMBA_ENABLE_CUDASIM=1 before Python starts"
             )
         os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
-        return Device("cudasim", "asked for; slow, for tests of CUDA kernels without a GPU")
+        return Device("cudasim", "requested; slow, for tests of CUDA kernels without a GPU")
     problem = cuda_problem()
     if wanted == "cuda":
         if problem:
             raise UserError(f"device=cuda: {problem}")
-        return Device("cuda", "asked for")
+        return Device("cuda", "requested")
     if problem:
         return Device("cpu", f"no CUDA: {problem}")
     return Device("cuda", "it works")
 
 
 def cuda_problem() -> str | None:
-    """Return why CUDA cannot be used, with what to do, or None where it can."""
+    """Return why CUDA cannot be used, and what to do; None if it can."""
     problem = why_no_cuda()
     if problem:
         return problem

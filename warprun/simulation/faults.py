@@ -1,9 +1,9 @@
-"""NaN, infinity, and masks that forbid everything: what kernels note of them, and how the host reads it.
+"""Faults: NaN, infinity, and masks that forbid every action. Kernels record them, and the host reads the records.
 
-Every step looks at what it has written: actions, rewards, final observations, observations and masks. A look at a row is one comparison a
-number, without a branch, so that LLVM vectorises it; only where something is wrong is it looked for, and the first fault of each
-environment noted in `fault` [tile, NOTED, lane]: a code (0: none), the step, the place in the environment's part of the row, and the value.
-`any_fault` [1] is then 1, so that the host reads a single number as long as all is well.
+Every step checks what it has written: actions, rewards, final observations, observations and masks. The check of a row is one comparison
+per number, without a branch, so that LLVM vectorises it. Only if a check fails does the kernel search for the faults. It records the first
+fault of each environment in `fault` [tile, 4, lane]: a code (0: none), the step, the place in the environment's part of the row, and the
+value. It also sets `any_fault` [1] to 1, so the host reads a single number if there is no fault.
 """
 
 from __future__ import annotations
@@ -19,26 +19,24 @@ from warprun.environment import Environment
 float32 = np.float32
 
 FIELDS = ("action", "reward", "final observation", "observation", "mask")
-"""What can be at fault, in the order in which it comes about."""
-NOTED = 4
-"""Numbers that are noted: code, step, place, value."""
+"""What can have a fault, in the order in which a step writes it."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """The first number of an environment that is not finite, or the first mask that leaves nothing to do."""
+    """The first number of an environment that is not finite, or its first mask that forbids every action."""
 
     environment: int
     step: int
-    """How many steps the environment had taken, this one included; 0: it had just been reset."""
+    """Steps that the environment had taken, including this one; 0: it had just been reset."""
     group: str
     field: str
     """One of FIELDS."""
     actor: int
     component: int
-    """Of the observation, of the action or, in a mask, of the choices."""
+    """Component of the observation or of the action; for a mask, of the action that it restricts."""
     value: float
-    """NaN, inf or -inf; of a mask: 0."""
+    """NaN, inf or -inf; 0 for a mask."""
 
     def __str__(self) -> str:
         said = {
@@ -59,9 +57,9 @@ def code_of(group: int, field: str) -> int:
 
 
 def first_fault(environment: Environment, noted: torch.Tensor, steps: int) -> Fault | None:
-    """Return the earliest fault in `noted` [tile, NOTED, lane], of several at one step that of the first environment.
+    """Return the earliest fault in `noted` [tile, 4, lane]; of several at one step, that of the first environment.
 
-    Kernels count steps modulo 2^32; `steps` is where the engine stands.
+    Kernels count steps modulo 2^32; `steps` is the number of steps that the engine has taken.
     """
     code, step, place, value = noted.permute(1, 0, 2).flatten(1).cpu().long()
     ago = torch.where(code > 0, (steps - 1 - step) % 2**32, -1)
@@ -77,7 +75,7 @@ def first_fault(environment: Environment, noted: torch.Tensor, steps: int) -> Fa
 
 
 class Arriving:
-    """Small tensors of the device on their way to the host, which does not wait for them; one at a time."""
+    """Copies small tensors from the device to the host, one at a time, without waiting for the device."""
 
     def __init__(self) -> None:
         self._sent: torch.Tensor | None = None
@@ -85,7 +83,10 @@ class Arriving:
         self._event: torch.cuda.Event | None = None
 
     def exchange(self, tensor: torch.Tensor, names: tuple[str, ...] = ()) -> tuple[torch.Tensor, tuple[str, ...]] | None:
-        """Send `tensor`, and return the one before, with the names that it had, if it has arrived; on CPU return `tensor` itself."""
+        """Start to copy `tensor` and return the tensor of the copy before, with its names; on CPU return `tensor` itself.
+
+        If the copy before has not arrived, return None and copy nothing.
+        """
         if tensor.device.type != "cuda":
             return tensor, names
         if self._event is not None and not self._event.query():
@@ -99,7 +100,7 @@ class Arriving:
         return arrived
 
 
-# What kernels call ------------------------------------------------------------------------------------------------------------
+# Functions for kernels --------------------------------------------------------------------------------------------------------
 
 
 def all_finite(row, first, count):
@@ -111,7 +112,10 @@ def all_finite(row, first, count):
 
 
 def all_can_act(mask, first, rows, width, begin, choices):
-    """Return whether each of `rows` actors, `width` entries each from `first` on, may do one of the `choices` from `begin` on."""
+    """Return whether the mask allows each of `rows` actors at least one of the `choices` from entry `begin` on.
+
+    The entries of the first actor begin at `first`; each actor has `width` entries.
+    """
     sound = True
     for n in range(rows):
         allowed = False
@@ -122,9 +126,9 @@ def all_can_act(mask, first, rows, width, begin, choices):
 
 
 def note_numbers(fault, any_fault, lane, code, now, row, first, count, width, stride):
-    """Note the first number of row[first : first + count] that is not finite, if nothing is noted yet.
+    """Record the first number of row[first : first + count] that is not finite, unless the environment already has a fault.
 
-    Place n of the row is component n % width of actor n // width, of `stride` components that the field has.
+    Number n is component n % width of actor n // width; the field has `stride` components.
     """
     for n in range(count):
         x = row[first + n]
@@ -137,7 +141,7 @@ def note_numbers(fault, any_fault, lane, code, now, row, first, count, width, st
 
 
 def note_mask(fault, any_fault, lane, code, now, mask, first, actors, width, begin, choices, component, components):
-    """Note the first of `actors`, whose entries begin at `first`, that may do none of the `choices` of a component."""
+    """Record the first of `actors`, whose entries begin at `first`, that is allowed none of the `choices` of a component."""
     for n in range(actors):
         if fault[0, lane] == 0 and not all_can_act(mask, first + n * width, 1, width, begin, choices):
             fault[0, lane] = code

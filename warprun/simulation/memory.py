@@ -1,67 +1,55 @@
-"""The memory of the engine: every array that kernels touch, by name, allocated once."""
+"""The tensors of an engine, allocated once, and the arguments of its kernels."""
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
 import torch
 
-from warprun.environment import Box, Environment, arguments
-from warprun.simulation import trajectory
-from warprun.simulation.codegen.statements import Target, lanes
-from warprun.simulation.faults import NOTED
+from warprun.simulation.arrays import COMMON, PER_GROUP, ArrayPlan, Layout
+from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 
-Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
+ROLLOUT = {"terminated", "truncated", *(f.name for f in fields(GroupTrajectory))}
+"""Arrays that are part of a Trajectory."""
+FLAT = {array.name for array in (*COMMON, *PER_GROUP) if array.rows}
+"""Arrays whose rows are flat in kernels."""
 
-
-def layout(environment: Environment, target: Target, n_envs: int, n_varied: int, explores: bool = False, replaces: bool = False) -> Layout:
-    """Return shape and dtype of the arrays that only the engine sees; environments lie in tiles [tile, slot, actor, lane]."""
-    width = lanes(target, environment)
-    tiles = -(-n_envs // width)
-    arrays: Layout = dict.fromkeys(("clock", "cuts", "ended", "ended_steps"), ((tiles, width), torch.int32))
-    arrays |= {"fault": ((tiles, NOTED, width), torch.int32), "any_fault": ((1,), torch.int32)}
-    if replaces:  # how often, and whether in this step
-        arrays["replaced"] = ((tiles, 2, width), torch.int32)
-    if n_varied:
-        arrays["varied"] = ((tiles, n_varied, width), torch.float32)
-    for group in environment.groups:
-        slots = {False: 0, True: 0}
-        for field in group.fields:
-            slots[field.integer] += field.slots
-        # An array without slots would have no address to hand to a kernel.
-        arrays[f"{group.name}_f"] = ((tiles, max(1, slots[False]), group.size, width), torch.float32)
-        arrays[f"{group.name}_i"] = ((tiles, max(1, slots[True]), group.size, width), torch.int32)
-        for kind in ("return", "return_ended"):
-            arrays[f"{group.name}_{kind}"] = ((tiles, group.size, width), torch.float32)
-        for kind, fields in (("sum", group.sums), ("max", group.maxima)):
-            if fields:
-                arrays[f"{group.name}_{kind}"] = ((tiles, len(fields), width), torch.float32)
-        if explores and isinstance(group.action, Box):
-            arrays[f"{group.name}_noise"] = ((tiles, group.action.components, group.size, width), torch.float32)
-        if group.size > 1 and any(p.group == group.name and group.name in arguments(p.function) for p in environment.phases):
-            for kind in ("f", "i"):
-                arrays[f"{group.name}_{kind}_before"] = arrays[f"{group.name}_{kind}"]
-    return arrays
+KernelValues = dict[str, dict[str, object]]
+"""NamedTuple in the kernel module (`Common`, `GROUP_Arrays`) -> field -> tensor or scalar."""
 
 
-def bytes_needed(environment: Environment, target: Target, n_envs: int, horizon: int, n_varied: int, explores: bool = False) -> int:
-    """Return the bytes that `layout` and the trajectory will take, before any are taken."""
-    own = sum(prod(shape) * dtype.itemsize for shape, dtype in layout(environment, target, n_envs, n_varied, explores).values())
-    return own + trajectory.bytes_needed(environment, horizon, n_envs)
+@dataclass(frozen=True)
+class Arrays:
+    """The tensors that only the engine uses, by the names of `arrays.COMMON` and `arrays.PER_GROUP`."""
+
+    common: dict[str, torch.Tensor]
+    groups: dict[str, dict[str, torch.Tensor]]
+
+    def by_name(self) -> dict[str, torch.Tensor]:
+        """Return all tensors, those of groups as GROUP.NAME."""
+        return self.common | {f"{group}.{name}": tensor for group, named in self.groups.items() for name, tensor in named.items()}
 
 
-def allocate(arrays: Layout, device: torch.device) -> dict[str, torch.Tensor]:
-    """Allocate the arrays, zeroed."""
-    return {name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in arrays.items()}
+def allocate(plan: ArrayPlan, device: torch.device, exploration: Mapping[str, torch.Tensor]) -> Arrays:
+    """Allocate the tensors, zeroed; `exploration` has those that belong to the agent, by group."""
+
+    def zeros(layouts: dict[str, Layout]) -> dict[str, torch.Tensor]:
+        own = {name: layout for name, layout in layouts.items() if name not in ROLLOUT and name != "exploration"}
+        return {name: torch.zeros(shape, dtype=getattr(torch, dtype), device=device) for name, (_, shape, dtype) in own.items()}
+
+    groups = {group.name: zeros(plan.of_group(group)) for group in plan.environment.groups}
+    for name, numbers in exploration.items():
+        groups[name]["exploration"] = numbers
+    return Arrays(zeros(plan.common()), groups)
 
 
-def shared_names(taken: trajectory.Trajectory) -> dict[str, torch.Tensor]:
-    """Return the tensors of a trajectory by the names that kernels use, rows flat: [T], then all of a step side by side."""
-    named = {"terminated": taken.terminated, "truncated": taken.truncated}
-    for group_name, group in taken.groups.items():
-        arrays = {name: getattr(group, name) for name in ("obs", "mask", "policy_output", "action", "log_prob", "reward")}
-        for name, tensor in (arrays | {"obs_final": group.final_obs}).items():
-            if tensor is not None:
-                # The network's outputs are written by torch and read column by column: kernels take them as they are.
-                named[f"{group_name}_{name}"] = tensor if name == "policy_output" else tensor.view(len(tensor), -1)
-    return named
+def kernel_values(arrays: Arrays, taken: Trajectory, scalars: Mapping[str, object]) -> KernelValues:
+    """Return the arguments of kernels, with flat rows in rollout arrays; `scalars` are further fields of `Common`."""
+    rows = {"terminated": taken.terminated, "truncated": taken.truncated}
+    values: KernelValues = {"Common": {**scalars, **arrays.common, **rows}}
+    for name, group in taken.groups.items():
+        values[f"{name}_Arrays"] = arrays.groups[name] | {n: tensor for n, tensor in vars(group).items() if tensor is not None}
+    for named in values.values():
+        named |= {n: value.view(len(value), -1) for n, value in named.items() if n in FLAT and isinstance(value, torch.Tensor)}
+    return values

@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from warprun.environment import Box, Environment, Group
+from warprun.simulation.arrays import Layout, rollout_arrays
+from warprun.spec import Spec
 
 
 @dataclass(frozen=True)
@@ -55,51 +56,15 @@ class Trajectory:
         return before * self.truncated
 
 
-def shapes(environment: Environment, group: Group, horizon: int, n_envs: int) -> dict[str, tuple[tuple[int, ...], torch.dtype] | None]:
-    """Return (shape, dtype) of every tensor of a group, or None for an absent mask."""
-    actors = (n_envs, group.size)
-    slots = final_slots(environment.time_limit, horizon)
-    action_dtype = torch.float32 if isinstance(group.action, Box) else torch.int32
-    features, masked = group.observation.size, group.masked_actions
-    return {
-        "obs": ((horizon + 1, *actors, features), torch.float32),
-        "mask": ((horizon + 1, *actors, masked), torch.bool) if masked else None,
-        "policy_output": ((*actors, group.action.outputs), torch.float32),
-        "action": ((horizon, *actors, group.action.components), action_dtype),
-        "log_prob": ((horizon, *actors), torch.float32),
-        "value": ((horizon, *actors), torch.float32),
-        "reward": ((horizon, *actors), torch.float32),
-        "final_obs": ((slots, *actors, features), torch.float32),
-    }
+def allocate(spec: Spec, horizon: int, n_envs: int, device: torch.device) -> Trajectory:
+    """Allocate the tensors of a rollout, zeroed."""
 
+    def zeros(layout: Layout) -> torch.Tensor:
+        return torch.zeros(layout.shape, dtype=getattr(torch, layout.dtype), device=device)
 
-def final_slots(time_limit: int | None, horizon: int) -> int:
-    """Return how often one environment can be truncated in `horizon` steps, at least 1."""
-    return 1 + (horizon - 1) // time_limit if time_limit else 1
-
-
-def bytes_needed(environment: Environment, horizon: int, n_envs: int) -> int:
-    """Return the size of all tensors of a rollout, before any is made."""
-    total = 2 * horizon * n_envs
-    for group in environment.groups:
-        for entry in shapes(environment, group, horizon, n_envs).values():
-            if entry:
-                count = 1
-                for n in entry[0]:
-                    count *= n
-                total += count * entry[1].itemsize
-    return total
-
-
-def allocate(environment: Environment, horizon: int, n_envs: int, device: torch.device) -> Trajectory:
-    """Allocate the tensors of a rollout, zeroed (masks: all allowed)."""
-
-    def zeros(entry: tuple[tuple[int, ...], torch.dtype] | None) -> torch.Tensor | None:
-        return torch.zeros(entry[0], dtype=entry[1], device=device) if entry else None
-
-    groups = {}
-    for group in environment.groups:
-        made = {name: zeros(entry) for name, entry in shapes(environment, group, horizon, n_envs).items()}
-        groups[group.name] = GroupTrajectory(**{f.name: made[f.name] for f in fields(GroupTrajectory)})  # type: ignore[arg-type]
-    flags = ((horizon, n_envs), torch.bool)
-    return Trajectory(zeros(flags), zeros(flags), groups)  # type: ignore[arg-type]
+    common, groups = rollout_arrays(spec, n_envs, horizon)
+    made = {}
+    for name, layouts in groups.items():
+        tensors = {f.name: zeros(layouts[f.name]) for f in fields(GroupTrajectory) if f.name in layouts}
+        made[name] = GroupTrajectory(**{"mask": None, **tensors})  # type: ignore[arg-type]
+    return Trajectory(zeros(common["terminated"]), zeros(common["truncated"]), made)

@@ -1,6 +1,6 @@
-"""A short run of an environment in which every index is checked: kernels read and write whatever lies there.
+"""A short trial run of an environment that checks every index. Compiled kernels do not: they would access other memory.
 
-Its kernels are the same statements, interpreted; its functions are compiled one by one, as `check.py` does.
+The statements of the kernels are interpreted. The functions of the environment are compiled one by one, with bounds checks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 import torch
@@ -23,65 +23,68 @@ from warprun.kernels import integers
 from warprun.simulation.device import Device
 
 if TYPE_CHECKING:
-    from warprun.simulation.kernel_engine import Engine
+    from warprun.simulation.kernel_engine import KernelEngine
+
+T = TypeVar("T")
 
 INTERPRETER = Device("python", "a trial")
 ENVIRONMENTS = 2
 STEPS = 1000
 SECONDS = 2.0
-"""The trial ends after so many steps, or with the step in which this time, counted from the first, is over."""
+"""The trial ends STEPS steps after its start or SECONDS seconds after its first step, whichever is earlier."""
 
 
 def interpreted(source: str) -> str:
-    """Return the source of a kernel module that stays uncompiled."""
+    """Return the source of a kernel module with `uncompiled` in place of `njit`."""
     return source.replace("from numba import njit", f"from {__name__} import uncompiled as njit")
 
 
-def uncompiled(**options: Any) -> Callable[[Any], Any]:
-    """Stand for `njit` in an interpreted module."""
+def uncompiled(**options: object) -> Callable[[T], T]:
+    """Replace `njit` in an interpreted module: leave the function as it is."""
     return lambda function: function
 
 
-def trial_function(function: Any) -> Any:
-    """Return what an interpreted module calls for a function of the environment or of the engine."""
+def trial_function(function: object) -> object:
+    """Return what an interpreted module calls in place of a function of the environment or of the engine."""
     if not isinstance(function, types.FunctionType) or not integers.in_environment(function):
         return kernels.plain_function(function)
-    checked, plain = kernels.checked_function(function), kernels.plain_function(function)
+    checked = kernels.checked_function(function)
+    plain = cast(Callable[..., object], kernels.plain_function(function))
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: object) -> object:
         try:
             return integers.widened(checked(*arguments))
         except IndexError:
-            # Compiled code does not say where; the same call as plain Python does.
+            # Compiled code does not report the line; the same call in plain Python does.
             plain(*arguments)
             raise
 
     return call
 
 
-def try_out(engine: Engine) -> None:
+def try_out(engine: KernelEngine) -> None:
     """Step an engine on `INTERPRETER` with random actions; raise UserError for an index out of bounds, with file, line and function."""
     random = np.random.default_rng(0)
     end = math.inf
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # kernels overflow without a word, too
+        warnings.simplefilter("ignore", RuntimeWarning)  # compiled kernels overflow without a warning, too
         engine.reset()
         while engine.steps < STEPS and time.perf_counter() < end:
             _act(engine, random)
             engine.step(0)
             engine.carry_over()
-            end = min(end, time.perf_counter() + SECONDS)  # the first step may have compiled
+            end = min(end, time.perf_counter() + SECONDS)  # the first step may include compilation
 
 
-def out_of_bounds(error: IndexError, functions: list[Any]) -> UserError:
-    """Return what to tell a person whose function, run as plain Python, indexed beyond an array."""
+def out_of_bounds(error: IndexError, functions: list[types.FunctionType]) -> UserError:
+    """Return the error for a function of an environment that indexed beyond an array in plain Python."""
     files = {function.__code__.co_filename for function in kernels.reached(functions)}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     where = f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else "a function of the environment"
     return UserError(f"{where}: {error}; kernels would read or write other memory there")
 
 
-def _act(engine: Engine, random: np.random.Generator) -> None:
+def _act(engine: KernelEngine, random: np.random.Generator) -> None:
     for group in engine.environment.groups:
         taken = engine.trajectory.groups[group.name]
         allowed = None if taken.mask is None else taken.mask[0].numpy()

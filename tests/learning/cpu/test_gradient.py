@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from tests.agents import build
 from tests.environments import market
 from tests.learning.helpers import environment
-from warprun.algorithms.a2c import A2C, a2c_loss
-from warprun.algorithms.ppo import PPO, ppo_loss
+from warprun.algorithms.a2c import A2C, A2CConfig, a2c_loss
+from warprun.algorithms.ppo import ppo_loss
 from warprun.environment import Box, Discrete, Environment, MultiDiscrete, Space
 from warprun.envs import acrobot, cartpole, mountain_car_continuous
+from warprun.kernels.mlp import Network
 from warprun.learning import distributions
 from warprun.learning.on_policy import Batch, Learner
 from warprun.learning.returns import Spread
-from warprun.learning.settings import A2CConfig, NetworkConfig, PPOConfig
+from warprun.learning.settings import NetworkConfig
 from warprun.simulation.device import choose
-from warprun.simulation.kernel_engine import Engine
+from warprun.simulation.kernel_engine import KernelEngine
 
 CPU = torch.device("cpu")
 ENVIRONMENTS = {
@@ -34,10 +38,10 @@ NETWORKS = {
 }
 
 
-def engine(name: str, n_envs: int, horizon: int = 12, threads: int = 2) -> Engine:
+def engine(name: str, n_envs: int, networks: Mapping[str, Network] | None, horizon: int = 12, threads: int = 2) -> KernelEngine:
     env = ENVIRONMENTS[name]
     tables = env.tables(**env.options) if env.tables else None
-    return Engine(
+    return KernelEngine(
         env,
         name,
         device=choose("cpu"),
@@ -47,11 +51,12 @@ def engine(name: str, n_envs: int, horizon: int = 12, threads: int = 2) -> Engin
         params=env.params(),
         tables=tables,
         threads=threads,
+        networks=networks,
     )
 
 
-def agent(env: Environment, network: NetworkConfig, threads: int = 2) -> A2C:
-    made = A2C(A2CConfig(network=network), env.groups, CPU, threads, 3)
+def agent(env: Environment, n_envs: int, network: NetworkConfig, threads: int = 2) -> Any:
+    made = build("a2c", env, n_envs=n_envs, threads=threads, fused=True, network=network)
     for learner in made.learners:
         # Statistics of a run under way, and a policy that has opinions.
         generator = torch.Generator().manual_seed(1)
@@ -67,10 +72,8 @@ def agent(env: Environment, network: NetworkConfig, threads: int = 2) -> A2C:
 @pytest.mark.parametrize("n_envs", [1, 100])
 @pytest.mark.parametrize("greedy", [False, True])
 def test_a_fused_rollout_is_the_stepwise_one(name: str, network: str, n_envs: int, greedy: bool) -> None:
-    stepwise, fused = engine(name, n_envs), engine(name, n_envs)
-    actor = agent(stepwise.environment, NETWORKS[network])
-    networks = {learner.name: learner.policy.fused() for learner in actor.learners}
-    fused.fuse({group: found for group, found in networks.items() if found})
+    actor = agent(ENVIRONMENTS[name], n_envs, NETWORKS[network])
+    stepwise, fused = engine(name, n_envs, None), engine(name, n_envs, actor.networks())
     stepwise.reset()
     fused.reset()
     for _ in range(2):  # the second begins where the first ended
@@ -90,10 +93,8 @@ def test_a_fused_rollout_is_the_stepwise_one(name: str, network: str, n_envs: in
 def test_threads_do_not_change_a_bit() -> None:
     rollouts = []
     for threads in (1, 2):
-        made, actor = engine("market", 100, threads=threads), agent(market.environment, NETWORKS["tanh"], threads)
-        networks = actor.fuse()
-        assert networks
-        made.fuse(networks)
+        actor = agent(market.environment, 100, NETWORKS["tanh"], threads)
+        made = engine("market", 100, actor.networks(), threads=threads)
         made.reset()
         for progress in (0.0, 0.5):
             actor.update(made.collect(actor.act), progress)
@@ -104,15 +105,14 @@ def test_threads_do_not_change_a_bit() -> None:
 SPACES: dict[str, Space] = {"discrete": Discrete(3), "multi": MultiDiscrete((2, 4, 3)), "box": Box(2, -1.0, 1.0)}
 
 
-def learner_for(algorithm: str, space: Space, network: NetworkConfig) -> tuple[Any, Learner[Any]]:
+def learner_for(algorithm: str, space: Space, network: NetworkConfig) -> Learner[Any]:
     env = environment(only=space)
-    config = A2CConfig(network=network) if algorithm == "a2c" else PPOConfig(network=network, clip_value=0.3)
-    config.normalize_obs = False
-    made = (A2C if algorithm == "a2c" else PPO)(config, env.groups, CPU, 2, 0)  # type: ignore[arg-type]
+    own = {} if algorithm == "a2c" else {"clip_value": 0.3}
+    made = build(algorithm, env, threads=2, seed=0, fused=True, network=network, normalize_obs=False, **own)
     learner = made.learners[0]
     learner.policy.parameters += 0.2 * torch.randn(learner.policy.parameters.shape, generator=torch.Generator().manual_seed(2))
     learner.schedule(0.0)
-    return made, learner
+    return learner
 
 
 def rows_for(learner: Learner[Any], count: int, masked: bool) -> Batch:
@@ -139,7 +139,7 @@ def rows_for(learner: Learner[Any], count: int, masked: bool) -> Batch:
         action = torch.cat(picks, 1).int()
     with torch.no_grad():
         output, value = learner.policy(obs)
-        log_prob = distributions.log_prob(space, output, mask, action)
+        log_prob = distributions.evaluate(space, output, mask, action)[0]
     # An old policy that differs, so that some ratios and values are clipped.
     old = log_prob + 0.3 * torch.randn(count, generator=generator)
     old_value = value + torch.randn(count, generator=generator)
@@ -188,21 +188,32 @@ def exact_gradient(algorithm: str, learner: Learner[Any], rows: Batch) -> tuple[
 def test_the_fused_gradient_is_autograds(algorithm: str, space: str, masked: bool, network: str, count: int) -> None:
     if masked and space == "box":
         pytest.skip("real actions have no mask")
-    made, learner = learner_for(algorithm, SPACES[space], NETWORKS[network])
+    learner = learner_for(algorithm, SPACES[space], NETWORKS[network])
     rows = rows_for(learner, count, masked)
     exact, terms = exact_gradient(algorithm, learner, rows)
     # All rows twice, the picked ones in another order: `order` must find them.
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     back = torch.argsort(order)
     shuffled = Batch(*(None if t is None else torch.cat((t[order], t[order] * 0)) for t in rows[:-1]), rows.spread)
-    assert made.fuse() is not None
     assert learner.fused is not None
+    assert learner.fused.gradient is not None
     gradient, means = learner.gradient(lambda *_: (), shuffled, rows.advantage, back)
     scale = np.abs(exact).max()
     np.testing.assert_allclose(gradient.numpy(), exact, rtol=0, atol=1e-5 * scale)
     np.testing.assert_allclose(means[: len(terms)].numpy(), terms, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("space", "actions"), [("multi", "choices"), ("box", "gaussian")])
+def test_the_compiled_source_names_what_is_compiled(space: str, actions: str) -> None:
+    learner = learner_for("ppo", SPACES[space], NETWORKS["tanh"])
+    assert learner.fused
+    assert learner.fused.gradient
+    source = Path(str(learner.fused.gradient.module.__file__)).read_text()
+    for call in ("ppo_derivatives(", f"{actions}_forward(network", f"{actions}_backward(network"):
+        assert source.count(call) == 1
+
+
 def test_a_network_of_ones_own_stays_with_torch() -> None:
-    made = A2C(A2CConfig(network=NetworkConfig(activation="gelu")), cartpole.environment.groups, CPU, 1, 0)
-    assert made.fuse() is None
+    fusion = A2C.fusion(A2CConfig(network=NetworkConfig(activation="gelu")), cartpole.environment.spec)
+    assert fusion.network_rows is None
+    assert not fusion.kernel_gradients

@@ -17,15 +17,14 @@ from warprun.learning.returns import Spread
 def test_rows_of_a_rollout_are_those_of_torch(n_envs: int, normalize_obs: bool, threads: int) -> None:
     """Several actors, and more truncations in an environment than one; all ends are drawn at random."""
     env = environment(**SPACES)
-    fused = make("a2c", env, threads, normalize_obs=normalize_obs)
-    plain = make("a2c", env, normalize_obs=normalize_obs)
+    fused = make("a2c", env, threads, n_envs=n_envs, fused=True, normalize_obs=normalize_obs)
+    plain = make("a2c", env, n_envs=n_envs, normalize_obs=normalize_obs)
     trajectory = rollout(env, horizon=6, n_envs=n_envs)
     trajectory.terminated.copy_(torch.rand(trajectory.terminated.shape) < 0.2)
     # At most one truncation in every three steps, as the rollout has room for.
     trajectory.truncated.zero_()
     trajectory.truncated[1::3] = torch.rand(trajectory.truncated[1::3].shape) < 0.5
     trajectory.truncated.logical_and_(~trajectory.terminated)
-    assert fused.fuse()
     for ours, theirs in zip(fused.learners, plain.learners, strict=True):
         close(ours.next_value(trajectory), theirs.next_value(trajectory), 1e-6)
         found, expected = ours.batch(trajectory), theirs.batch(trajectory)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.learning.helpers import CPU, environment, rollout
-from warprun.algorithms import agent_class
+from tests.agents import build
+from tests.learning.helpers import environment, rollout
 from warprun.environment import Box, Discrete, Space
 from warprun.learning.cpu import updates as fused_updates
 from warprun.learning.settings import LayersConfig, ReplayConfig
@@ -16,7 +16,7 @@ from warprun.learning.settings import LayersConfig, ReplayConfig
 CASES: dict[str, tuple[str, Space, dict[str, Any]]] = {
     "dqn": ("dqn", Discrete(3), {}),
     "plain dqn": ("dqn", Discrete(3), {"double": False, "max_grad_norm": None, "n_step": 3, "normalize_obs": True}),
-    "prioritized dqn": ("dqn", Discrete(3), {"replay": ReplayConfig(200, prioritized=True), "target_every": 3, "target_tau": 0.3}),
+    "prioritized dqn": ("dqn", Discrete(3), {"replay": ReplayConfig(200, prioritized=True), "target_update_interval": 3, "tau": 0.3}),
     "ddpg": ("ddpg", Box(2), {"learning_rate_end": 1e-5}),
     "td3": ("td3", Box(2), {"network": LayersConfig([24, 17], "tanh"), "max_grad_norm": 0.1}),
 }
@@ -31,15 +31,11 @@ def test_kernels_take_the_steps_that_torch_takes(case: str, batch_size: int, mon
     if name == "dqn":
         env = environment(one=Box(1))
         object.__setattr__(env.groups[0], "action", space)
-    cls = agent_class(name)
     agents = []
-    for threads in (1, 1, 2):
-        given = {"warmup": 0, "batch_size": batch_size, "replay": ReplayConfig(capacity=400), "gradient_steps": 0.2, **settings}
+    for threads, fused in ((1, False), (1, True), (2, True)):
+        given = {"learning_starts": 0, "batch_size": batch_size, "replay": ReplayConfig(capacity=400), "utd_ratio": 0.2, **settings}
         given["replay"].capacity = 400
-        agents.append(cls(cls.Config(**given), env.groups, CPU, threads, 3))
-    for agent in agents[1:]:
-        assert agent.fuse() is not None
-        assert agent.learners[0].fuses
+        agents.append(build(name, env, threads=threads, fused=fused, **given))
     for update in range(4):
         taken = rollout(env, horizon=6, n_envs=5, seed=update)
         metrics = [agent.update(taken, update / 4) for agent in agents]

@@ -4,7 +4,7 @@ import pytest
 
 from warprun.runtime.records.plain import line
 from warprun.runtime.records.progress import Progress
-from warprun.runtime.records.sink import Mark, Row
+from warprun.runtime.records.sink import Row
 
 
 def test_time_left_leaves_out_what_came_before_the_first_row():
@@ -29,13 +29,6 @@ def test_no_limit_no_fraction():
     progress.update(Row(100, 50.0, {}))
     assert progress.fraction is None
     assert progress.left_s is None
-
-
-def test_pace_after_a_resume_is_that_of_this_session():
-    progress = Progress({"total_steps": 1000}, Mark(500, 3600.0, 0))
-    progress.update(Row(600, 3610.0, {}))
-    progress.update(Row(700, 3620.0, {}))
-    assert progress.left_s == pytest.approx(30.0)
 
 
 def test_shares_add_up_to_one():

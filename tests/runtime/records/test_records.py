@@ -3,7 +3,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.hparams import metadata
 
-from warprun.runtime.records import Mark, Records
+from warprun.runtime.records import Records
 from warprun.runtime.records.jsonl import JsonLines
 from warprun.runtime.records.plain import PlainLines
 from warprun.runtime.records.progress import Progress
@@ -121,26 +120,6 @@ def test_flatten_leaves_none_out():
     assert flatten({"a": {"b": {"c": 1}}, "d": None, "e": Path("x")}) == {"a.b.c": 1, "e": '"x"'}
 
 
-def test_a_resumed_run_forgets_what_came_after_the_mark(tmp_path):
-    records = Records(tmp_path, CONFIG)
-    records.start({})
-    records.log(100, {"train/return": 1.0})
-    mark = records.mark(100)
-    assert Mark(**json.loads(json.dumps(mark._asdict()))) == mark
-    records.log(200, {"train/return": -99.0})
-    records.log(300, {"train/return": -99.0})
-    records.close()
-
-    time.sleep(0.01)
-    resumed = Records(tmp_path, CONFIG, resume=mark._replace(wall_s=50.0))
-    resumed.start({})
-    resumed.log(250, {"train/return": 2.0})
-    resumed.close()
-    assert [(row["env_steps"], row["train/return"]) for row in metrics(tmp_path)] == [(100, 1.0), (250, 2.0)]
-    assert 50.0 <= metrics(tmp_path)[1]["wall_s"] < 60.0
-    assert scalars(tmp_path, "train/return") == [(100, 1.0), (250, 2.0)]
-
-
 def test_a_full_disk_is_told_once_and_rows_come_back_with_the_space(tmp_path, capsys, monkeypatch):
     records = Records(tmp_path, CONFIG)
     records.start({})
@@ -215,7 +194,7 @@ def test_a_real_full_device_behind_standard_output(tmp_path):
 def test_lines_are_on_disk_at_once(tmp_path):
     sink = JsonLines(tmp_path)
     sink.log(Row(1, 0.0, {"a": 1.0}))
-    assert (tmp_path / "metrics.jsonl").stat().st_size == sink.position > 0
+    assert (tmp_path / "metrics.jsonl").stat().st_size > 0
 
 
 def test_plain_lines_come_at_most_every_few_seconds(capsys):

@@ -1,9 +1,8 @@
-"""Networks as the fused kernels take them."""
+"""Converts torch networks to the form that fused kernels take."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +15,10 @@ from warprun.learning.normalization import ObservationNormalizer
 CODES: dict[type, int] = {nn.Tanh: TANH, nn.ReLU: RELU}
 
 
-def layer_rows(parts: Iterable[nn.Module], parameters: torch.Tensor, row: int) -> list[Layer] | None:
-    """Return the table of linear layers, each followed by its activation or none, whose outputs begin at `row`; the first reads row 0.
+def layer_rows(parts: Iterable[nn.Module], parameters: torch.Tensor, row: int) -> list[Layer]:
+    """Return the table of linear layers and their activations. Outputs begin at row `row` of a block; the first layer reads row 0.
 
-    `parameters` is the flat tensor that the layers are views of. None where a kernel does not know an activation.
+    `parameters` is the flat tensor that the layers are views of. Activations are those of `networks.KERNEL_ACTIVATIONS`.
     """
     table: list[Layer] = []
     in_row, parts = 0, list(parts)
@@ -27,41 +26,36 @@ def layer_rows(parts: Iterable[nn.Module], parameters: torch.Tensor, row: int) -
         if not isinstance(layer, nn.Linear):
             continue
         after = parts[n + 1] if n + 1 < len(parts) else None
-        if after is not None and not isinstance(after, nn.Linear) and type(after) not in CODES:
-            return None
         at = [(p.data_ptr() - parameters.data_ptr()) // parameters.element_size() for p in (layer.weight, layer.bias)]
-        code = CODES.get(type(after), LINEAR)
+        code = LINEAR if after is None or isinstance(after, nn.Linear) else CODES[type(after)]
         table.append(Layer(at[0], at[1], layer.in_features, layer.out_features, in_row, row, code))
         in_row, row = row, row + layer.out_features
     return table
 
 
-def policy_layers(network: Mlp, parameters: torch.Tensor) -> list[Layer] | None:
-    """Return the table of a policy and its value, whose outputs end a block, the value last; None as `layer_rows`."""
+def policy_layers(network: Mlp, parameters: torch.Tensor) -> list[Layer]:
+    """Return the table of a policy and its value. Their outputs are the last rows of a block, the value at the end."""
     policy = layer_rows(network.policy, parameters, linear(network.policy)[0].in_features)
-    if policy is None or network.value is None:
+    if network.value is None:
         return policy
     value = layer_rows(network.value, parameters, policy[-1].out_row)
-    assert value is not None  # it has the policy's activation
     row = value[-1].out_row
     heads = [policy[-1]._replace(out_row=row), value[-1]._replace(out_row=row + network.outputs)]
     return [*policy[:-1], *value[:-1], *heads]
 
 
-def fused_layers(parts: Sequence[nn.Module], parameters: torch.Tensor, normalizer: ObservationNormalizer | None) -> Network | None:
-    """Return a network that gives outputs and no value, or None where the kernels cannot run it."""
+def fused_layers(parts: Sequence[nn.Module], parameters: torch.Tensor, normalizer: ObservationNormalizer | None) -> Network:
+    """Return a network without a value."""
     first = next(part for part in parts if isinstance(part, nn.Linear))
     table = layer_rows(parts, parameters, first.in_features)
-    if table is None:
-        return None
     outputs = table[-1].out_row
     rows = outputs + table[-1].n_out + 1  # a row of zeros stands for the value
     flat, mean, scale = for_kernels(parameters, normalizer)
     return Network(flat, np.array(table, np.int64), outputs, rows - 1, rows, 0, mean, scale)
 
 
-def for_kernels(parameters: torch.Tensor, normalizer: ObservationNormalizer | None) -> tuple[Any, Any, Any]:
-    """Return parameters, and mean and scale of observations, on the memory of torch: arrays for kernels on CPU, tensors elsewhere."""
+def for_kernels(parameters: torch.Tensor, normalizer: ObservationNormalizer | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return parameters, and mean and scale of observations, as arrays on the memory of torch; on a GPU return the tensors."""
     none = torch.zeros(0, device=parameters.device)
     tensors = (parameters, normalizer.shift, normalizer.scale) if normalizer else (parameters, none, none)
     return tuple(t.numpy() if t.device.type == "cpu" else t for t in tensors)  # type: ignore[return-value]

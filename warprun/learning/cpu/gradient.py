@@ -1,150 +1,117 @@
-"""The gradient of a policy in one kernel (CPU): forward, slope of the loss, backward and sum, in blocks that stay in cache.
+"""The gradient of a policy in one kernel (CPU): forward, derivatives of the loss, backward and sum, in blocks that stay in cache.
 
-Rows are cut into shares by a rule that knows only their number; a thread computes one share after the other, and gradients are added
-in the order of the shares, so the number of threads does not change a bit. What differs between algorithms is one scalar function,
-`slopes`, that stands beside the loss it is the derivative of.
+Rows are cut into shares by a rule that depends only on their number. A thread computes one share after the other, and gradients are added
+in the order of the shares, so the number of threads does not change a bit. Algorithms differ in one scalar function, the `Derivatives` of
+their loss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from warprun.environment import Box, MultiDiscrete, Space
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
 from warprun.kernels.mlp import Network, backward, forward, normalize
 from warprun.kernels.simd import COLUMNS
 from warprun.kernels.threads import threads as threads_of_process
 from warprun.math import exp, log
+from warprun.spec import Box, MultiDiscrete, Space
 
 SHARES = 16
-"""Parts of a batch with a gradient of their own: enough for balance on any desktop, few enough that adding them costs nothing."""
+"""Shares of a batch, each with its own gradient: enough to balance the threads of a desktop, few enough that adding them is cheap."""
 CACHE_BYTES = 640 * 1024
-"""Activations and slopes that a thread works on at once: most of a second-level cache of 1 MB."""
+"""Activations and derivatives that a thread processes at once: most of a second-level cache of 1 MB."""
 FORBIDDEN = np.float32(-1e30)
 """Logit of a masked action: finite, so that probability 0 times its logarithm is 0."""
 
 float32 = np.float32
 
 
-class Rows(NamedTuple):
-    """What a gradient is computed from. R rows in all, of which `order` picks B (empty: all, in their order)."""
+class Derivatives(NamedTuple):
+    """The derivatives of a loss, such as `a2c_derivatives`, which is defined next to its loss."""
 
-    order: Any
+    function: Callable[..., tuple[float, ...]]
+    """f(log_prob, value, old_log_prob, old_value, advantage, returns, coefficients) of one row, a function for kernels.
+
+    It returns the derivatives of the row's loss with respect to log_prob and value, then the terms of the row: policy loss, value loss, KL
+    divergence, and whether the ratio is clipped. The entropy bonus is not included.
+    """
+    coefficients: tuple[np.float32, ...]
+    """Numbers of the loss, a NamedTuple."""
+
+
+class Rows(NamedTuple):
+    """The data of a gradient: R rows, of which `order` selects B (empty: all, in their order)."""
+
+    order: np.ndarray
     """[B] int64 or [0]."""
-    obs: Any
+    obs: np.ndarray
     """[R, F] float32."""
-    mask: Any
+    mask: np.ndarray
     """[R, M] bool, or [0, 0]."""
-    action: Any
+    action: np.ndarray
     """[R, C] int32 or float32."""
-    log_prob: Any
+    log_prob: np.ndarray
     """[R] float32: under the policy of the rollout."""
-    value: Any
+    value: np.ndarray
     """[R] float32: by the network of the rollout."""
-    advantage: Any
-    """[B] float32: already picked."""
-    returns: Any
+    advantage: np.ndarray
+    """[B] float32: already selected by `order`."""
+    returns: np.ndarray
     """[R] float32."""
 
 
 class Memory(NamedTuple):
-    """What threads write on, [thread, ...] each, and what shares give."""
+    """Working memory of the threads, [thread, ...] each, and the results of the shares."""
 
-    blocks: Any
+    blocks: np.ndarray
     """[thread, block, row, COLUMNS]."""
-    slopes: Any
-    """The same for derivatives."""
-    columns: Any
+    d_blocks: np.ndarray
+    """The same shape: derivatives of the loss with respect to `blocks`."""
+    columns: np.ndarray
     """[thread, CHOICES + 3 C, COLUMNS]: numbers of a column."""
-    picked: Any
-    """[thread, COLUMNS] int64: the row that stands in each column."""
-    zeros: Any
-    gradient: Any
+    picked: np.ndarray
+    """[thread, COLUMNS] int64: the row in each column."""
+    zeros: np.ndarray
+    """[row]."""
+    gradient: np.ndarray
     """[share, P]."""
-    terms: Any
+    terms: np.ndarray
     """[share, TERMS] float64: sums over rows."""
 
 
 TERMS = 5
 """policy, value, entropy, approx_kl, clip_fraction."""
 
-# Rows of Memory.columns; from CHOICES on, three for each choice of an action: what makes logits log-probabilities, entropy, action.
-LOG_PROB, OLD_LOG_PROB, OLD_VALUE, ADVANTAGE, RETURNS, SLOPE = 0, 1, 2, 3, 4, 5
+# Rows of Memory.columns. From CHOICES on, three for each choice of an action: logarithm of the sum of exponentials, entropy, action.
+LOG_PROB, OLD_LOG_PROB, OLD_VALUE, ADVANTAGE, RETURNS, D_LOG_PROB = 0, 1, 2, 3, 4, 5
 POLICY, VALUE, ENTROPY, KL, CLIPPED = 6, 7, 8, 9, 10  # the terms, in their order
 CHOICES = 11
 
-
-def slopes(log_prob, value, old_log_prob, old_value, advantage, returns, coefficients):
-    """Stand here for the derivatives of an algorithm's loss, which `FusedGradient` puts in this place."""
-    raise NotImplementedError
-
-
-def actions_forward(network, nvec, rows, n, block, columns, picked):
-    """Stand here for `choices_forward` or `gaussian_forward`, as the action space is."""
-    raise NotImplementedError
-
-
-def actions_backward(network, nvec, n, block, columns, entropy_weight, slope, gradient):
-    """Stand here for `choices_backward` or `gaussian_backward`."""
-    raise NotImplementedError
-
-
-def share_of_gradient(share, shares, thread, network, nvec, rows, coefficients, entropy_coef, memory):
-    """Compute the gradient of one share of the rows, and the sums of its terms."""
-    gradient, terms = memory.gradient[share], memory.terms[share]
-    gradient[:] = float32(0.0)
-    terms[:] = 0.0
-    count = rows.advantage.size
-    weight = float32(1.0) / float32(count)
-    begin, end = count * share // shares, count * (share + 1) // shares
-    together = memory.blocks.shape[1]
-    while begin < end:
-        used = 0
-        while used < together and begin < end:
-            n = min(COLUMNS, end - begin)
-            block, slope = memory.blocks[thread, used], memory.slopes[thread, used]
-            columns, picked = memory.columns[thread], memory.picked[thread]
-            load(network, rows, begin, n, block, columns, picked)
-            forward(network.parameters, network.layers, block)
-            actions_forward(network, nvec, rows, n, block, columns, picked)
-            for c in range(COLUMNS):
-                slope_log_prob, slope_value, columns[POLICY, c], columns[VALUE, c], columns[KL, c], columns[CLIPPED, c] = slopes(
-                    columns[LOG_PROB, c],
-                    block[network.value_row, c],
-                    columns[OLD_LOG_PROB, c],
-                    columns[OLD_VALUE, c],
-                    columns[ADVANTAGE, c],
-                    columns[RETURNS, c],
-                    coefficients,
-                )
-                columns[SLOPE, c] = slope_log_prob * weight
-                slope[network.value_row, c] = slope_value * weight
-            for k in range(TERMS):
-                total = float32(0.0)
-                for c in range(n):
-                    total += columns[POLICY + k, c]
-                terms[k] += total
-            actions_backward(network, nvec, n, block, columns, entropy_coef * weight, slope, gradient)
-            slope[network.policy_row : network.value_row + 1, n:] = float32(0.0)
-            begin += n
-            used += 1
-        backward(
-            network.parameters,
-            network.layers,
-            memory.blocks[thread, :used],
-            memory.slopes[thread, :used],
-            memory.zeros,
-            gradient,
-        )
+CONSTANTS = {
+    "FLAGS": kernels.FLAGS,
+    "COLUMNS": COLUMNS,
+    "TERMS": TERMS,
+    "LOG_PROB": LOG_PROB,
+    "OLD_LOG_PROB": OLD_LOG_PROB,
+    "OLD_VALUE": OLD_VALUE,
+    "ADVANTAGE": ADVANTAGE,
+    "RETURNS": RETURNS,
+    "D_LOG_PROB": D_LOG_PROB,
+    "POLICY": POLICY,
+    "VALUE": VALUE,
+    "KL": KL,
+    "CLIPPED": CLIPPED,
+    "float32": float32,
+}
+"""Globals of the kernel."""
 
 
 def load(network, rows, begin, n, block, columns, picked):
-    """Bring `n` rows into a block, a row a column; the columns that are left keep what they hold, with slope 0."""
+    """Write `n` rows to a block, one per column. Other columns keep their values; the kernel sets their derivatives to 0."""
     for c in range(n):
         picked[c] = rows.order[begin + c] if rows.order.size > 0 else begin + c
     for c in range(n):
@@ -159,7 +126,7 @@ def load(network, rows, begin, n, block, columns, picked):
 
 
 def choices_forward(network, nvec, rows, n, block, columns, picked):
-    """Give the log-probability of the actions and the entropy, and make the logits in `block` log-probabilities."""
+    """Write log-probabilities of actions and entropies to `columns`, and turn the logits in `block` into log-probabilities."""
     if rows.mask.shape[1] > 0:
         for c in range(n):
             for k in range(rows.mask.shape[1]):
@@ -200,8 +167,8 @@ def choices_forward(network, nvec, rows, n, block, columns, picked):
         first += nvec[j]
 
 
-def choices_backward(network, nvec, n, block, columns, entropy_weight, slope, gradient):
-    """Give the slopes of the logits: d log p(a) / d l_k = [k = a] - p_k and d H / d l_k = -p_k (log p_k + H)."""
+def choices_backward(network, nvec, n, block, columns, entropy_weight, d_block, gradient):
+    """Write the derivatives by the logits: d log p(a) / d l_k = [k = a] - p_k and d H / d l_k = -p_k (log p_k + H)."""
     first = network.policy_row
     for j in range(nvec.size):
         entropy, chosen = columns[CHOICES + 3 * j + 1], columns[CHOICES + 3 * j + 2]
@@ -210,12 +177,12 @@ def choices_backward(network, nvec, n, block, columns, entropy_weight, slope, gr
                 log_p = block[first + k, c]
                 p = exp(log_p)
                 picked = float32(1.0) if chosen[c] == float32(k) else float32(0.0)
-                slope[first + k, c] = columns[SLOPE, c] * (picked - p) + entropy_weight * p * (log_p + entropy[c])
+                d_block[first + k, c] = columns[D_LOG_PROB, c] * (picked - p) + entropy_weight * p * (log_p + entropy[c])
         first += nvec[j]
 
 
 def gaussian_forward(network, nvec, rows, n, block, columns, picked):
-    """Give the log-density of the actions and the entropy; the means in `block` become (action - mean) / standard deviation."""
+    """Write log-densities and entropies to `columns`, and turn the means in `block` into (action - mean) / standard deviation."""
     for c in range(COLUMNS):
         columns[LOG_PROB, c] = float32(0.0)
         columns[ENTROPY, c] = float32(0.0)
@@ -229,46 +196,85 @@ def gaussian_forward(network, nvec, rows, n, block, columns, picked):
             columns[ENTROPY, c] += log_std + float32(1.4189385332046727)  # 1/2 + log(sqrt(2 pi))
 
 
-def gaussian_backward(network, nvec, n, block, columns, entropy_weight, slope, gradient):
-    """Give the slopes of the means, z / standard deviation, and of the log standard deviations, z^2 - 1."""
+def gaussian_backward(network, nvec, n, block, columns, entropy_weight, d_block, gradient):
+    """Write the derivatives by the means, z / standard deviation, and by the log standard deviations, z^2 - 1."""
     for d in range(network.value_row - network.policy_row):
         scale = exp(-network.parameters[network.log_std + d])
         total = float32(0.0)
         for c in range(n):
             z = block[network.policy_row + d, c]
-            slope[network.policy_row + d, c] = columns[SLOPE, c] * z * scale
-            total += columns[SLOPE, c] * (z * z - float32(1.0)) - entropy_weight
+            d_block[network.policy_row + d, c] = columns[D_LOG_PROB, c] * z * scale
+            total += columns[D_LOG_PROB, c] * (z * z - float32(1.0)) - entropy_weight
         gradient[network.log_std + d] += total
 
 
-SOURCE = '''"""The gradient of a policy; written by warprun."""
+KERNEL = '''"""The gradient of a loss by the parameters of a policy ({derivatives}, {actions}); written by warprun."""
 
 from numba import njit
 
 
 @njit(nogil=True, cache=True, **FLAGS)
 def gradient(first, last, thread, shares, network, nvec, rows, coefficients, entropy_coef, memory):
+    count = rows.advantage.size
+    weight = float32(1.0) / float32(count)
+    together = memory.blocks.shape[1]
     for share in range(first, last):
-        share_of_gradient(share, shares, thread, network, nvec, rows, coefficients, entropy_coef, memory)
-
+        gradient, terms = memory.gradient[share], memory.terms[share]
+        gradient[:] = float32(0.0)
+        terms[:] = 0.0
+        begin, end = count * share // shares, count * (share + 1) // shares
+        while begin < end:
+            used = 0
+            while used < together and begin < end:
+                n = min(COLUMNS, end - begin)
+                block, d_block = memory.blocks[thread, used], memory.d_blocks[thread, used]
+                columns, picked = memory.columns[thread], memory.picked[thread]
+                load(network, rows, begin, n, block, columns, picked)
+                forward(network.parameters, network.layers, block)
+                {actions}_forward(network, nvec, rows, n, block, columns, picked)
+                for c in range(COLUMNS):
+                    d_log_prob, d_value, columns[POLICY, c], columns[VALUE, c], columns[KL, c], columns[CLIPPED, c] = {derivatives}(
+                        columns[LOG_PROB, c],
+                        block[network.value_row, c],
+                        columns[OLD_LOG_PROB, c],
+                        columns[OLD_VALUE, c],
+                        columns[ADVANTAGE, c],
+                        columns[RETURNS, c],
+                        coefficients,
+                    )
+                    columns[D_LOG_PROB, c] = d_log_prob * weight
+                    d_block[network.value_row, c] = d_value * weight
+                for k in range(TERMS):
+                    total = float32(0.0)
+                    for c in range(n):
+                        total += columns[POLICY + k, c]
+                    terms[k] += total
+                {actions}_backward(network, nvec, n, block, columns, entropy_coef * weight, d_block, gradient)
+                d_block[network.policy_row : network.value_row + 1, n:] = float32(0.0)
+                begin += n
+                used += 1
+            blocks, d_blocks = memory.blocks[thread, :used], memory.d_blocks[thread, :used]
+            backward(network.parameters, network.layers, blocks, d_blocks, memory.zeros, gradient)
 '''
+"""The kernel, with placeholders for the name of the action distribution and of the derivatives of the loss.
+
+Each combination is a kernel of its own, because Numba can neither inline nor cache a function that it gets as an argument.
+"""
 
 
 class FusedGradient:
-    """Computes gradients of one network; the memory for it is taken once."""
+    """Computes gradients of one network; allocates its memory once."""
 
-    def __init__(self, network: Network, space: Space, slopes: Callable[..., Any], coefficients: Any, threads: int) -> None:
+    def __init__(self, network: Network, space: Space, derivatives: Derivatives, threads: int) -> None:
         self.network = network
-        self.coefficients = coefficients
+        self.coefficients = derivatives.coefficients
         self.threads = threads_of_process(threads)
         self.nvec = np.array([] if isinstance(space, Box) else space.nvec if isinstance(space, MultiDiscrete) else [space.n], np.int64)
+        actions, loss = "gaussian" if isinstance(space, Box) else "choices", derivatives.function.__name__
         heads = (gaussian_forward, gaussian_backward) if isinstance(space, Box) else (choices_forward, choices_backward)
-        # Numba cannot cache a kernel that is handed functions, so they become globals.
-        own_globals = globals() | {"slopes": slopes, "actions_forward": heads[0], "actions_backward": heads[1]}
-        own = FunctionType(share_of_gradient.__code__, own_globals, share_of_gradient.__name__)
-        functions = {"share_of_gradient": own}
-        constants = {"FLAGS": kernels.FLAGS, "COLUMNS": COLUMNS}
-        self.module: ModuleType = kernels.load_module(slopes.__name__, SOURCE, functions | constants, kernels.merged_function)
+        functions = {function.__name__: function for function in (load, forward, backward, *heads, derivatives.function)}
+        source = KERNEL.format(actions=actions, derivatives=loss)
+        self.module = kernels.load_module(loss, source, functions | CONSTANTS)
         together = max(1, min(16, CACHE_BYTES // (2 * network.rows * COLUMNS * 4)))
 
         def zeros(*shape: int) -> np.ndarray:
@@ -276,7 +282,7 @@ class FusedGradient:
 
         self.memory = Memory(
             blocks=zeros(self.threads.count, together, network.rows, COLUMNS),
-            slopes=zeros(self.threads.count, together, network.rows, COLUMNS),
+            d_blocks=zeros(self.threads.count, together, network.rows, COLUMNS),
             columns=zeros(self.threads.count, CHOICES + 3 * self.nvec.size, COLUMNS),
             picked=np.zeros((self.threads.count, COLUMNS), np.int64),
             zeros=zeros(network.rows),
@@ -287,7 +293,7 @@ class FusedGradient:
     def gradient(self, rows: Rows, entropy_coef: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the flat gradient [P] of the mean loss over `rows`, and the means of the terms, [TERMS] float32."""
         count = rows.advantage.size
-        # A share of less than a block would compute columns that nobody needs.
+        # A share smaller than a block would compute unused columns.
         shares = max(1, min(SHARES, -(-count // COLUMNS)))
         given = (shares, self.network, self.nvec, rows, self.coefficients, np.float32(entropy_coef), self.memory)
         self.threads.share(lambda first, last, n: self.module.gradient(first, last, n, *given), shares)

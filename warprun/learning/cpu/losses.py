@@ -1,172 +1,174 @@
-"""What DQN, DDPG and TD3 do to one block of transitions, as functions for kernels: targets, errors, slopes of the loss.
+"""Losses of DQN, DDPG and TD3 on one block of transitions, as functions for kernels: targets, errors, derivatives of the loss.
 
-Each says the same as the torch of `dqn` or `deterministic`. A function gets the networks it needs, `settings` of its own, the batch and
-where its block begins in it; it leaves activations and slopes of the network that is trained in `used`, a block of that network's memory.
+Each computes the same as the torch code in `algorithms.dqn` or `algorithms.td3`. A function gets its networks, `settings`, the batch and
+the first transition of its block. It writes activations and derivatives of the trained network to block number `used` of its memory.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from warprun.kernels.mlp import backward_to_input, forward
 from warprun.learning.replay.draws import key_of, normal_of
 
 VALUE, LOSS = 0, 1
-"""What blocks add up in `terms`."""
+"""Columns of `Memory.terms`."""
 
-float32 = np.float32
+float32, uint32 = np.float32, np.uint32
 
 
 class Net(NamedTuple):
-    """A network and the memory to compute it on; one with other parameters but the same layers may share the memory."""
+    """A network and its working memory; networks with the same layers may share the memory."""
 
-    parameters: Any
+    parameters: NDArray[np.float32]
     """[P]."""
-    layers: Any
-    """[layer, 7] int64, see `warprun.kernels.mlp`."""
-    outputs: Any
-    """[outputs] int64: their rows in a block."""
-    blocks: Any
+    layers: NDArray[np.int64]
+    """[layer, 7], see `warprun.kernels.mlp`."""
+    outputs: NDArray[np.int64]
+    """[outputs]: their rows in a block."""
+    blocks: NDArray[np.float32]
     """[thread, block, row, column]: activations."""
-    slopes: Any
-    """The same for derivatives."""
-    gradient: Any
+    derivatives: NDArray[np.float32]
+    """[thread, block, row, column]: derivatives of the loss by the activations."""
+    gradient: NDArray[np.float32]
     """[share, P]."""
 
 
 class Memory(NamedTuple):
-    """What threads write on beside the networks' own."""
+    """Working memory in addition to that of the networks."""
 
-    target: Any
+    target: NDArray[np.float32]
     """[thread, column]."""
-    choice: Any
-    """[thread, column] int64."""
-    zeros: Any
+    best: NDArray[np.int64]
+    """[thread, column]: actions with the largest value."""
+    zeros: NDArray[np.float32]
     """[row]."""
-    terms: Any
-    """[share, 2] float64."""
-    error: Any
+    terms: NDArray[np.float64]
+    """[share, 2]: sums of the values and of the losses of transitions."""
+    error: NDArray[np.float32]
     """[B]: the temporal-difference errors."""
 
 
 class Smoothing(NamedTuple):
-    """Noise on the target's actions: its deviation, where it is clipped, and the counter of its draw."""
+    """Noise on the target policy's actions: standard deviation, largest noise, and the random stream."""
 
     std: float
     clip: float
     seed_low: np.uint32
     seed_high: np.uint32
-    number: np.uint32
+    number: NDArray[np.int64]
+    """[]: number of the draw."""
 
 
-def choices(nets, double, batch, begin, n, thread, used, memory, terms):
-    """DQN: the Huber loss of the values of the choices that were made."""
+def q_values(nets, double, batch, begin, n, thread, used, memory, terms):
+    """DQN: the Huber loss of the values of the actions in the batch."""
     target, online = nets
-    block, slopes = online.blocks[thread, used], online.slopes[thread, used]
-    goal, choice = memory.target[thread], memory.choice[thread]
+    block, derivatives = online.blocks[thread, used], online.derivatives[thread, used]
+    target_value, best = memory.target[thread], memory.best[thread]
     first, weight = online.outputs[0], float32(1.0) / float32(batch.reward.size)
-    put(batch.next_obs, begin, n, block, 0)
-    # Double: the online network chooses, then the target network says what the choice is worth.
+    load(batch.next_obs, begin, n, block, 0)
+    # Double DQN: the online network selects the action, the target network evaluates it.
     if double:
         forward(online.parameters, online.layers, block)
-        choose(block, online.outputs, n, choice)
+        find_best(block, online.outputs, n, best)
     forward(target.parameters, target.layers, block)
     if not double:
-        choose(block, online.outputs, n, choice)
+        find_best(block, online.outputs, n, best)
     for c in range(n):
-        goal[c] = batch.reward[begin + c] + batch.discount[begin + c] * block[first + choice[c], c]
-    put(batch.obs, begin, n, block, 0)
+        target_value[c] = batch.reward[begin + c] + batch.discount[begin + c] * block[first + best[c], c]
+    load(batch.obs, begin, n, block, 0)
     forward(online.parameters, online.layers, block)
-    slopes[first : first + online.outputs.size] = float32(0.0)
+    derivatives[first : first + online.outputs.size] = float32(0.0)
     for c in range(n):
         chosen = first + batch.action[begin + c, 0]
-        error = block[chosen, c] - goal[c]
-        near = min(max(error, float32(-1.0)), float32(1.0))
-        slopes[chosen, c] = near * batch.weight[begin + c] * weight
+        error = block[chosen, c] - target_value[c]
+        clipped = min(max(error, float32(-1.0)), float32(1.0))
+        derivatives[chosen, c] = clipped * batch.weight[begin + c] * weight
         memory.error[begin + c] = error
         terms[VALUE] += block[chosen, c]
-        terms[LOSS] += batch.weight[begin + c] * near * (error - float32(0.5) * near)
+        terms[LOSS] += batch.weight[begin + c] * clipped * (error - float32(0.5) * clipped)
 
 
 def critics(nets, smoothing, batch, begin, n, thread, used, memory, terms):
-    """DDPG and TD3: the squared errors of all critics against the least of their targets; `memory.error` gets the largest absolute one."""
+    """DDPG and TD3: squared errors of all critics from the smallest target; `memory.error` gets the largest absolute error."""
     actor_target, target, online = nets
-    act, block, slopes = actor_target.blocks[thread, 0], online.blocks[thread, used], online.slopes[thread, used]
-    goal, features, count = memory.target[thread], batch.obs.shape[1], batch.reward.size
+    act, block, derivatives = actor_target.blocks[thread, 0], online.blocks[thread, used], online.derivatives[thread, used]
+    target_value, features, count = memory.target[thread], batch.obs.shape[1], batch.reward.size
     weight, share = float32(2.0) / float32(count), float32(1.0) / float32(online.outputs.size)
-    put(batch.next_obs, begin, n, act, 0)
+    load(batch.next_obs, begin, n, act, 0)
     forward(actor_target.parameters, actor_target.layers, act)
-    put(batch.next_obs, begin, n, block, 0)
-    put_smoothed(act, actor_target.outputs, smoothing, begin, n, count, block, features)
+    load(batch.next_obs, begin, n, block, 0)
+    load_smoothed(act, actor_target.outputs, smoothing, begin, n, count, block, features)
     forward(target.parameters, target.layers, block)
     for c in range(n):
-        least = block[target.outputs[0], c]
+        smallest = block[target.outputs[0], c]
         for k in range(1, target.outputs.size):
-            least = min(least, block[target.outputs[k], c])
-        goal[c] = batch.reward[begin + c] + batch.discount[begin + c] * least
+            smallest = min(smallest, block[target.outputs[k], c])
+        target_value[c] = batch.reward[begin + c] + batch.discount[begin + c] * smallest
         memory.error[begin + c] = float32(0.0)
-    put(batch.obs, begin, n, block, 0)
-    put(batch.action, begin, n, block, features)
+    load(batch.obs, begin, n, block, 0)
+    load(batch.action, begin, n, block, features)
     forward(online.parameters, online.layers, block)
     for k in range(online.outputs.size):
         row = online.outputs[k]
-        slopes[row] = float32(0.0)
+        derivatives[row] = float32(0.0)
         for c in range(n):
-            error = block[row, c] - goal[c]
-            slopes[row, c] = error * batch.weight[begin + c] * weight
+            error = block[row, c] - target_value[c]
+            derivatives[row, c] = error * batch.weight[begin + c] * weight
             memory.error[begin + c] = max(memory.error[begin + c], abs(error))
             terms[VALUE] += block[row, c] * share
             terms[LOSS] += batch.weight[begin + c] * error * error
 
 
 def actor(nets, settings, batch, begin, n, thread, used, memory, terms):
-    """DDPG and TD3: minus the value of the actor's actions by the first critic."""
+    """DDPG and TD3: the negative value of the actor's actions by the first critic."""
     critic, trained = nets
-    block, slopes = critic.blocks[thread, 0], critic.slopes[thread, 0]
-    act, act_slopes = trained.blocks[thread, used], trained.slopes[thread, used]
+    block, derivatives = critic.blocks[thread, 0], critic.derivatives[thread, 0]
+    act, act_derivatives = trained.blocks[thread, used], trained.derivatives[thread, used]
     features, row = batch.obs.shape[1], critic.outputs[0]
-    put(batch.obs, begin, n, act, 0)
+    load(batch.obs, begin, n, act, 0)
     forward(trained.parameters, trained.layers, act)
-    put(batch.obs, begin, n, block, 0)
+    load(batch.obs, begin, n, block, 0)
     for d in range(trained.outputs.size):
         copy_row(act, trained.outputs[d], block, features + d)
     forward(critic.parameters, critic.layers, block)
-    slopes[row] = float32(0.0)
+    derivatives[row] = float32(0.0)
     for c in range(n):
-        slopes[row, c] = float32(-1.0) / float32(batch.reward.size)
+        derivatives[row, c] = float32(-1.0) / float32(batch.reward.size)
         terms[LOSS] -= block[row, c]
-    backward_to_input(critic.parameters, critic.layers, block, slopes, memory.zeros)
+    backward_to_input(critic.parameters, critic.layers, block, derivatives, memory.zeros)
     for d in range(trained.outputs.size):
-        copy_row(slopes, features + d, act_slopes, trained.outputs[d])
+        copy_row(derivatives, features + d, act_derivatives, trained.outputs[d])
 
 
-def put(source, begin, n, block, row):
-    """Bring columns `begin` .. of `source` [B, F] into `block` from `row` on."""
+def load(source, begin, n, block, row):
+    """Write rows `begin`..`begin + n` of `source` [B, F] to the columns of `block`, from row `row` on."""
     for f in range(source.shape[1]):
         for c in range(n):
             block[row + f, c] = source[begin + c, f]
 
 
 def copy_row(source, row, out, out_row):
-    """Copy a row of a block to one of another; an assignment of rows would make a copy on the way, in case they overlap."""
+    """Copy a row of a block to a row of another block; a slice assignment would make a temporary copy, because rows may overlap."""
     for c in range(out.shape[1]):
         out[out_row, c] = source[row, c]
 
 
-def choose(block, outputs, n, choice):
-    """Write the number of the largest output of each column, the first of several, to `choice`."""
+def find_best(block, outputs, n, best):
+    """Write the index of the largest output of each column, the first of equal ones, to `best`."""
     for c in range(n):
-        choice[c] = 0
+        best[c] = 0
         for k in range(1, outputs.size):
-            if block[outputs[k], c] > block[outputs[choice[c]], c]:
-                choice[c] = k
+            if block[outputs[k], c] > block[outputs[best[c]], c]:
+                best[c] = k
 
 
-def put_smoothed(act, outputs, smoothing, begin, n, count, block, row):
-    """Bring the actions in `act` into `block` from `row` on, with clipped noise where there is any."""
-    key = key_of(smoothing.seed_low, smoothing.seed_high, smoothing.number)
+def load_smoothed(act, outputs, smoothing, begin, n, count, block, row):
+    """Write the actions in `act` to `block` from row `row` on, with clipped noise if `smoothing.std` is positive."""
+    key = key_of(smoothing.seed_low, smoothing.seed_high, uint32(smoothing.number[()]))
     std, clip = float32(smoothing.std), float32(smoothing.clip)
     for d in range(outputs.size):
         copy_row(act, outputs[d], block, row + d)

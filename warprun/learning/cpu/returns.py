@@ -1,11 +1,11 @@
 """Next values and advantages of a rollout in kernels (CPU): torch would pass over memory a dozen times, on one thread.
 
-Columns are the actors of all environments, side by side; a part is COLUMNS of them, through all steps.
+A column is one actor of one environment. A part is COLUMNS neighbouring columns over all steps.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,45 +14,45 @@ from warprun.kernels import compile as kernels  # sets up Numba, so it comes bef
 from warprun.kernels.mlp import Network, forward, normalize
 from warprun.kernels.simd import COLUMNS
 from warprun.kernels.threads import threads as threads_of_process
-from warprun.learning.returns import Spread
+from warprun.learning.returns import GAE, Spread, Target
 from warprun.simulation.trajectory import Trajectory
 
 float32, float64 = np.float32, np.float64
 
 
 class Steps(NamedTuple):
-    """A rollout as the kernels take it: T steps of R = N*A columns, F features."""
+    """A rollout in the form that the kernels take: T steps of R = N*A columns, F features."""
 
-    obs: Any
+    obs: np.ndarray
     """[R, F] float32: after the last step."""
-    final_obs: Any
+    final_obs: np.ndarray
     """[K*R, F] float32: at the k-th truncation."""
-    value: Any
+    value: np.ndarray
     """[T, R] float32."""
-    terminated: Any
+    terminated: np.ndarray
     """[T, R] bool."""
-    truncated: Any
+    truncated: np.ndarray
     """[T, R] bool."""
 
 
 class Memory(NamedTuple):
-    """What threads write on, [thread, ...] each, and what parts give."""
+    """Working memory of the threads, [thread, ...] each, and the results of the parts."""
 
-    block: Any
+    block: np.ndarray
     """[thread, row, COLUMNS] float32."""
-    following: Any
+    following: np.ndarray
     """[thread, T, COLUMNS] float32: V of the observation that each step led to."""
-    cuts: Any
+    cuts: np.ndarray
     """[thread, COLUMNS] int64: truncations so far in each column."""
-    rows: Any
-    """[thread, COLUMNS (K + 1)] int64: rows of observations whose values are wanted."""
-    places: Any
-    """The same: where in `following` the values belong."""
-    after: Any
-    """[thread, COLUMNS] float32: advantages of the step after."""
-    columns: Any
+    rows: np.ndarray
+    """[thread, COLUMNS (K + 1)] int64: rows of the observations whose values are needed."""
+    places: np.ndarray
+    """The same shape: index of each value in `following`."""
+    after: np.ndarray
+    """[thread, COLUMNS] float32: advantages of the next step."""
+    columns: np.ndarray
     """[thread, SUMS, COLUMNS] float64: sums of a column."""
-    sums: Any
+    sums: np.ndarray
     """[part, SUMS] float64."""
 
 
@@ -61,17 +61,17 @@ SUMS = 4
 
 
 def follow(part, thread, network, steps, memory):
-    """Write V of the observation that each step of a part led to, where truncated the final one, where terminated 0: `memory.following`."""
+    """Write V of the observation after each step of a part to `memory.following`: of the final one if truncated, 0 if terminated."""
     horizon, total = steps.value.shape
     begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
     out, block, cuts = memory.following[thread], memory.block[thread], memory.cuts[thread]
     rows, places = memory.rows[thread], memory.places[thread]
-    # Views from 0 on: where LLVM knows that no index is negative, it vectorises.
+    # Views that begin at 0: LLVM vectorises only if it knows that no index is negative.
     for t in range(horizon - 1):
         row, value = out[t], steps.value[t + 1, begin:end]
         for c in range(value.size):
             row[c] = value[c]
-    # First it is noted whose values are wanted, for final observations are few and far between.
+    # List the observations whose values are needed: few steps are truncated.
     count = end - begin
     for c in range(count):
         rows[c] = begin + c
@@ -103,7 +103,7 @@ def follow(part, thread, network, steps, memory):
 
 
 def next_values_of_part(part, thread, network, steps, next_value, memory):
-    """Write what `follow` gives to `next_value` [T, R]."""
+    """Write the values of `follow` to `next_value` [T, R]."""
     follow(part, thread, network, steps, memory)
     following = memory.following[thread]
     begin, end = part * COLUMNS, min((part + 1) * COLUMNS, next_value.shape[1])
@@ -130,7 +130,7 @@ def advantages_of_part(part, thread, network, steps, reward, gamma, gae_lambda, 
             after[c] = delta + (float32(0.0) if terminated[c] | truncated[c] else decay * after[c])
             to_advantage[c] = after[c]
             to_returns[c] = after[c] + value[c]
-        # float64, for the variance may be small beside the mean.
+        # float64, because the variance may be small compared with the mean.
         for c in range(value.size):
             a, r = float64(to_advantage[c]), float64(to_returns[c])
             sums[ADVANTAGE, c] += a
@@ -168,23 +168,31 @@ class FusedReturns:
         functions = {"next_values_of_part": next_values_of_part, "advantages_of_part": advantages_of_part}
         self.module = kernels.load_module("returns", SOURCE, functions | {"FLAGS": kernels.FLAGS}, kernels.merged_function)
         self.memory: Memory | None = None
-        """Taken at the first rollout, which has the horizon."""
+        """Allocated at the first rollout, which determines the horizon."""
 
     def next_value(self, trajectory: Trajectory, name: str) -> torch.Tensor:
-        """Return V of the observation that each step of group `name` led to, [T, N, A]."""
+        """Return V of the observation after each step of group `name`, [T, N, A]."""
         steps, out = _steps(trajectory, name), torch.empty_like(trajectory.groups[name].value, memory_format=torch.contiguous_format)
         given = (self.network, steps, out.flatten(1).numpy(), self._memory(steps))
         self.threads.share(lambda first, last, n: self.module.next_values(first, last, n, *given), _parts(steps))
         return out
 
-    def gae(
-        self, trajectory: Trajectory, name: str, reward: torch.Tensor, gamma: float, gae_lambda: float
+    def estimate(
+        self, target: Target, trajectory: Trajectory, name: str, reward: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, Spread]:
-        """Return (advantage, return = advantage + value), [T, N, A], as `returns.gae` does, and their spread."""
-        reward = reward.contiguous()  # and so what is like it
+        """Return (advantage, return), [T, N, A], of group `name`, and their spread; `reward` is in the units of the values."""
+        if isinstance(target, GAE):
+            return self._gae(target, trajectory, name, reward)
+        # Only GAE has its own kernel; other estimators start from the next values.
+        ends = trajectory.terminated[..., None], trajectory.truncated[..., None]
+        advantage, returns = target(reward, trajectory.groups[name].value, self.next_value(trajectory, name), *ends)
+        return advantage, returns, Spread.of(advantage, returns)
+
+    def _gae(self, target: GAE, trajectory: Trajectory, name: str, reward: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Spread]:
+        reward = reward.contiguous()  # so that the tensors made like it are contiguous, too
         steps, advantage, returns = _steps(trajectory, name), torch.empty_like(reward), torch.empty_like(reward)
         memory = self._memory(steps)
-        of_rows = (reward.flatten(1).numpy(), np.float32(gamma), np.float32(gae_lambda))
+        of_rows = (reward.flatten(1).numpy(), np.float32(target.gamma), np.float32(target.gae_lambda))
         given = (self.network, steps, *of_rows, advantage.flatten(1).numpy(), returns.flatten(1).numpy(), memory)
         self.threads.share(lambda first, last, n: self.module.advantages(first, last, n, *given), _parts(steps))
         return advantage, returns, Spread.of_sums(torch.from_numpy(memory.sums).sum(0), reward.numel())

@@ -1,178 +1,218 @@
-"""Gradient steps of DQN, DDPG and TD3 in kernels (CPU), equal to the torch of `dqn` and `deterministic`.
+"""Gradient steps of DQN, DDPG and TD3 in CPU kernels, equal to those by torch in `algorithms.dqn` and `algorithms.td3`.
 
-Batches of replay are small and so are the networks: torch would spend its time between operations. A batch is cut into shares by a rule
-that knows only its size, a thread computes one share after the other in blocks of COLUMNS transitions (`fused_losses`), and one kernel adds
-the gradients in the order of the shares, clips them, moves the parameters by Adam and the target after them.
+Batches and networks are small, so torch would spend its time between operations. The size of a batch alone decides how it is cut into
+shares. A thread computes one share after another in blocks of COLUMNS transitions (`cpu.losses`). The gradients are added in the order of
+the shares, so they do not depend on the number of threads. One kernel then clips the sum, takes an Adam step and moves the target network.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import nn
 
+from warprun.concurrency.communicator import Communicator
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
 from warprun.kernels.mlp import Layer, backward
 from warprun.kernels.simd import COLUMNS
 from warprun.kernels.threads import threads as threads_of_process
-from warprun.learning.cpu import losses as fused_losses
-from warprun.learning.cpu.losses import LOSS, VALUE, Memory, Net
+from warprun.learning import optimizers
+from warprun.learning.cpu import losses
+from warprun.learning.cpu.losses import LOSS, VALUE, Memory, Net, Smoothing
 from warprun.learning.critics import Trained
 from warprun.learning.replay.ring import Transitions
 from warprun.math import sqrt
 
 SHARE_BLOCKS = 2
-"""Blocks in a share: every share has a gradient of its own, which has to be added."""
+"""Blocks in a share; every share has its own gradient."""
 HAND_OFF = 8_000_000
-"""Parameters times transitions from which on it pays to wake a second thread; 64-64 units are done by then."""
+"""A second thread is used from this number of parameters times transitions on: below it, waking the thread takes longer."""
 
 float32 = np.float32
 
 
 class Adam(NamedTuple):
-    """What Adam moves and remembers, as arrays, and its settings."""
+    """The tensors of a `Trained` with Adam as arrays, and the settings of Adam."""
 
-    parameters: Any
-    target: Any
-    mean: Any
-    square: Any
-    squares: Any
-    """[16]: partial sums of the squares of a gradient."""
-    steps: Any
+    parameters: NDArray[np.float32]
+    target: NDArray[np.float32]
+    mean: NDArray[np.float32]
+    square: NDArray[np.float32]
+    partial_sums: NDArray[np.float32]
+    """[16]: sums of the squares of a gradient."""
+    steps: NDArray[np.float64]
+    """[1]."""
+    learning_rate: NDArray[np.float64]
+    """[]."""
     beta1: float
     beta2: float
     eps: float
 
 
 def bounds(share, shares, count):
-    """Return the first and the last transition (exclusive) of a share."""
+    """Return the first transition of a share and the end (exclusive)."""
     blocks = -(-count // COLUMNS)
     return blocks * share // shares * COLUMNS, min(count, blocks * (share + 1) // shares * COLUMNS)
 
 
 def backward_share(net, thread, used, memory, gradient):
-    """Fill the gradient of a share from its blocks."""
+    """Compute the gradient of a share from its first `used` blocks."""
     gradient[:] = float32(0.0)
-    blocks, slopes = net.blocks[thread, :used], net.slopes[thread, :used]
-    backward(net.parameters, net.layers, blocks, slopes, memory.zeros, gradient)
+    blocks, derivatives = net.blocks[thread, :used], net.derivatives[thread, :used]
+    backward(net.parameters, net.layers, blocks, derivatives, memory.zeros, gradient)
 
 
-def adam_step(gradients, adam, rate, max_norm, tau):
-    """Add the gradients of the shares [share, P], clip, move the parameters by Adam and the target after them; return the norm."""
+def add_shares(gradients):
+    """Add the gradients of all shares [share, P] to that of the first one."""
     total = gradients[0]
     for share in range(1, gradients.shape[0]):
         more = gradients[share]
         for m in range(total.size):
             total[m] += more[m]
-    # Sixteen partial sums: a single one would wait for each addition.
-    squares = adam.squares
-    squares[:] = float32(0.0)
-    whole = total.size // 16 * 16
+
+
+def adam_step(gradient, adam, max_norm, tau):
+    """Clip `gradient` [P], take an Adam step and move the target by `tau`; return the norm before clipping."""
+    # Sixteen partial sums: the additions of a single sum would wait for each other.
+    partial_sums = adam.partial_sums
+    partial_sums[:] = float32(0.0)
+    whole = gradient.size // 16 * 16
     for m in range(0, whole, 16):
         for lane in range(16):
-            squares[lane] += total[m + lane] * total[m + lane]
-    for m in range(whole, total.size):
-        squares[0] += total[m] * total[m]
-    norm = sqrt(float32(np.sum(squares)))
+            partial_sums[lane] += gradient[m + lane] * gradient[m + lane]
+    for m in range(whole, gradient.size):
+        partial_sums[0] += gradient[m] * gradient[m]
+    norm = sqrt(float32(np.sum(partial_sums)))
     scale = min(float32(1.0), float32(max_norm) / (norm + float32(1e-6)))
     adam.steps[0] += 1.0
     correction1 = np.float64(1.0) - np.float64(adam.beta1) ** adam.steps[0]
     correction2 = np.float64(1.0) - np.float64(adam.beta2) ** adam.steps[0]
-    step, spread = float32(rate / correction1), float32(1.0 / correction2)
+    step, square_scale = float32(adam.learning_rate[()] / correction1), float32(1.0 / correction2)
     keep1, keep2, beta2 = float32(1.0 - adam.beta1), float32(1.0 - adam.beta2), float32(adam.beta2)
-    eps, follow = float32(adam.eps), float32(tau)
+    eps, target_step = float32(adam.eps), float32(tau)
     parameters, target, mean, square = adam.parameters, adam.target, adam.mean, adam.square
-    for m in range(total.size):
-        g = total[m] * scale
+    for m in range(gradient.size):
+        g = gradient[m] * scale
         mean[m] += keep1 * (g - mean[m])
         square[m] = beta2 * square[m] + keep2 * g * g
-        parameters[m] -= step * mean[m] / (np.sqrt(square[m] * spread) + eps)
-        target[m] += follow * (parameters[m] - target[m])
+        parameters[m] -= step * mean[m] / (np.sqrt(square[m] * square_scale) + eps)
+        target[m] += target_step * (parameters[m] - target[m])
     return norm
 
 
 KERNEL = """
 @njit(nogil=True, cache=True, **FLAGS)
-def {name}(first, last, thread, shares, nets, settings, batch, memory):
-    net = nets[-1]  # the one that is trained
+def {loss}(first, last, thread, shares, nets, settings, batch, memory):
+    net = nets[-1]  # the trained one
     for share in range(first, last):
         begin, end = bounds(share, shares, batch.reward.size)
         memory.terms[share] = 0.0
         used = 0
         for row in range(begin, end, COLUMNS):
-            {name}_block(nets, settings, batch, row, min(COLUMNS, end - row), thread, used, memory, memory.terms[share])
+            {loss}_block(nets, settings, batch, row, min(COLUMNS, end - row), thread, used, memory, memory.terms[share])
             used += 1
         backward_share(net, thread, used, memory, net.gradient[share])
 
 """
-LOSSES = ("choices", "critics", "actor")
+LOSSES: dict[str, Callable[..., None]] = {"q_values": losses.q_values, "critics": losses.critics, "actor": losses.actor}
 SOURCE = f'''"""Gradient steps of DQN, DDPG and TD3; written by warprun."""
 
 from numba import njit
 
-{"".join(KERNEL.format(name=name) for name in LOSSES)}
+{"".join(KERNEL.format(loss=name) for name in LOSSES)}
 @njit(nogil=True, cache=True, **FLAGS)
-def adam(*given):
-    return adam_step(*given)
+def add(gradients):
+    add_shares(gradients)
+
+
+@njit(nogil=True, cache=True, **FLAGS)
+def adam(gradient, optimizer, max_norm, tau):
+    return adam_step(gradient, optimizer, max_norm, tau)
 '''
 
 
 @cache
 def module() -> ModuleType:
     """Return the compiled kernels."""
-    functions: dict[str, Any] = {f"{name}_block": getattr(fused_losses, name) for name in LOSSES}
-    functions |= {f.__name__: f for f in (bounds, backward_share, adam_step)}
-    return kernels.load_module("fused_updates", SOURCE, functions | {"FLAGS": kernels.FLAGS, "COLUMNS": COLUMNS})
+    functions: dict[str, Callable[..., object]] = {f"{name}_block": function for name, function in LOSSES.items()}
+    functions |= {f.__name__: f for f in (bounds, backward_share, add_shares, adam_step)}
+    return kernels.load_module("off_policy_updates", SOURCE, functions | {"FLAGS": kernels.FLAGS, "COLUMNS": COLUMNS})
 
 
-class FusedUpdates:
-    """The kernels for one batch size, networks of up to `rows` rows in a block and `parameters` numbers, and what they write on."""
+class GradientKernels:
+    """Computes gradients of batches of one size, for networks with up to `rows` rows in a block and `parameters` parameters."""
 
-    def __init__(self, batch_size: int, rows: int, parameters: int, threads: int) -> None:
+    def __init__(self, batch_size: int, rows: int, parameters: int, threads: int, communicator: Communicator) -> None:
         self.threads = threads_of_process(threads if batch_size * parameters > HAND_OFF else 1)
         self.shares = -(-batch_size // (COLUMNS * SHARE_BLOCKS))
+        self.communicator = communicator
         count = self.threads.count
         self.memory = Memory(
             target=np.zeros((count, COLUMNS), np.float32),
-            choice=np.zeros((count, COLUMNS), np.int64),
+            best=np.zeros((count, COLUMNS), np.int64),
             zeros=np.zeros(rows, np.float32),
             terms=np.zeros((self.shares, 2)),
             error=np.zeros(batch_size, np.float32),
         )
+        self.batch: Transitions[torch.Tensor] | None = None
+        self.arrays: Transitions[np.ndarray] | None = None
+        """The last batch, as arrays: without observation normalisation the next batch has the same memory."""
         self.error = torch.from_numpy(self.memory.error)
         """[B]: the temporal-difference errors of the last batch."""
 
     def net(self, parameters: torch.Tensor, table: list[Layer], outputs: list[int]) -> Net:
-        """Return a network for the kernels, over the same parameters [P] and with memory of its own."""
+        """Return a network for the kernels, on the memory of `parameters` [P] and with its own working memory."""
         rows = max(layer.out_row + layer.n_out for layer in table)
-        blocks, slopes = np.zeros((2, self.threads.count, SHARE_BLOCKS, rows, COLUMNS), np.float32)
+        blocks, derivatives = np.zeros((2, self.threads.count, SHARE_BLOCKS, rows, COLUMNS), np.float32)
         gradient = np.zeros((self.shares, len(parameters)), np.float32)
-        return Net(parameters.numpy(), np.array(table, np.int64), np.array(outputs, np.int64), blocks, slopes, gradient)
+        return Net(parameters.numpy(), np.array(table, np.int64), np.array(outputs, np.int64), blocks, derivatives, gradient)
 
-    def run(self, loss: str, nets: tuple[Net, ...], settings: Any, batch: Transitions) -> None:
-        """Compute the gradient of a loss (a function of `fused_losses`) for the last of `nets`, share by share."""
-        function, shares, memory = getattr(module(), loss), self.shares, self.memory
-        arrays = Transitions(*(part.numpy() for part in batch))  # type: ignore[arg-type]
+    def compute(self, loss: str, nets: tuple[Net, ...], settings: bool | Smoothing | None, batch: Transitions[torch.Tensor]) -> None:
+        """Compute one gradient per share of a loss (of LOSSES) for the last of `nets`; `KernelOptimizer.step` adds them."""
+        if batch is not self.batch:
+            self.batch, self.arrays = batch, Transitions(*(part.numpy() for part in batch))
+        function, shares, memory, arrays = getattr(module(), loss), self.shares, self.memory, self.arrays
         self.threads.share(lambda first, last, n: function(first, last, n, shares, nets, settings, arrays, memory), shares)
 
     def means(self) -> tuple[float, float]:
-        """Return the means over the last batch of the value and the loss."""
-        sums = self.memory.terms.sum(0) / len(self.memory.error)
-        return float(sums[VALUE]), float(sums[LOSS])
+        """Return the means of the value and of the loss over the last batches of all processes."""
+        means = self.memory.terms.sum(0) / len(self.memory.error)
+        self.communicator.mean_(torch.from_numpy(means))
+        return float(means[VALUE]), float(means[LOSS])
 
 
-def adam_of(trained: Trained) -> Adam:
-    """Return the optimiser, an Adam, of what is trained for `adam_step`."""
-    optimizer, settings = trained.optimizer, trained.optimizer.config
-    moments = (optimizer.mean, optimizer.square, optimizer.steps.view(1))  # type: ignore[union-attr]
-    mean, square, steps = (tensor.numpy() for tensor in moments)
-    parameters, target = trained.parameters.numpy(), trained.target_parameters.numpy()
-    return Adam(parameters, target, mean, square, np.zeros(16, np.float32), steps, settings.beta1, settings.beta2, settings.eps)
+class KernelOptimizer:
+    """Applies the gradient of a network in kernels, for Adam: the same as `Trained.step` and `Trained.update_target` in torch."""
 
+    def __init__(self, trained: Trained[nn.Module], net: Net, max_norm: float | None, communicator: Communicator) -> None:
+        optimizer, config = trained.optimizer, trained.optimizer.config
+        assert isinstance(optimizer, optimizers.Adam)
+        self.adam = Adam(
+            parameters=trained.parameters.numpy(),
+            target=trained.target_parameters.numpy(),
+            mean=optimizer.mean.numpy(),
+            square=optimizer.square.numpy(),
+            partial_sums=np.zeros(16, np.float32),
+            steps=optimizer.steps.view(1).numpy(),
+            learning_rate=trained.learning_rate.tensor.numpy(),
+            beta1=config.beta1,
+            beta2=config.beta2,
+            eps=config.eps,
+        )
+        self.shares = net.gradient
+        self.total = net.gradient[0]
+        self.gradient = torch.from_numpy(self.total)
+        self.max_norm = np.inf if max_norm is None else max_norm
+        self.communicator = communicator
 
-def step(net: Net, adam: Adam, rate: float, max_norm: float | None, tau: float) -> float:
-    """Move a network by the gradients of the shares, and its target by `tau`; return the norm of the gradient."""
-    return module().adam(net.gradient, adam, rate, np.inf if max_norm is None else max_norm, tau)
+    def step(self, tau: float) -> float:
+        """Take a gradient step by the mean gradient of all processes and move the target by `tau`; return the norm before clipping."""
+        module().add(self.shares)
+        self.communicator.mean_(self.gradient)
+        return module().adam(self.total, self.adam, self.max_norm, tau)

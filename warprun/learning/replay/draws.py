@@ -38,15 +38,9 @@ def normal_of(key, index, count):
 
 @cache
 def seed_words(seed: int) -> tuple[int, int]:
-    """Return two words of 32 bits that stand for a seed.
+    """Return two words of 32 bits for a seed.
 
-    They are hashed, for numbers of draws are added to them: draw 5 of seed 0 would be draw 4 of seed 1.
+    They are hashed because `key_of` adds the number of a draw: without the hash, draw 5 of seed 0 would be draw 4 of seed 1.
     """
     hashed = derived_seed(seed, "draws")
     return hashed & 0xFFFFFFFF, hashed >> 32
-
-
-def counter(seed: int, number: int) -> tuple[np.uint32, np.uint32, np.uint32]:
-    """Return the arguments of `key_of`, on the host."""
-    low, high = seed_words(seed)
-    return uint32(low), uint32(high), uint32(number & 0xFFFFFFFF)

@@ -1,76 +1,105 @@
-"""What replay memory consists of: transitions in a ring, their priorities in a tree of sums, and a batch of them."""
+"""The data of replay memory: transitions in a ring, priorities in a sum tree, and batches."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 
+from warprun.simulation.trajectory import GroupTrajectory, Trajectory
+
 GOES_ON, TERMINATED, TRUNCATED = 0, 1, 2
-"""What Ring.ends holds."""
+"""Values of Ring.ends."""
 BRANCHES = 16
-"""Children of a node of the tree of sums: as many float32 as a cache line has."""
+"""Children of a node of the sum tree: the float32 numbers in a cache line."""
+
+A = TypeVar("A")
+"""torch.Tensor, or numpy.ndarray on the same memory for kernels."""
 
 
-class Ring(NamedTuple):
+class Ring(NamedTuple, Generic[A]):
     """The transitions; R rows, F features, C components."""
 
-    obs: torch.Tensor
+    obs: A
     """[R, F] float32."""
-    next_obs: torch.Tensor
-    """[R, F] float32: where the episode ended, its final observation (any other where it terminated)."""
-    action: torch.Tensor
+    next_obs: A
+    """[R, F] float32: the final observation if the episode was truncated; not defined if it terminated."""
+    action: A
     """[R, C] float32 or int32."""
-    reward: torch.Tensor
+    reward: A
     """[R] float32."""
-    ends: torch.Tensor
+    ends: A
     """[R] uint8."""
 
 
-class Tree(NamedTuple):
-    """Priorities and their sums, by which to find a row from a share of the total."""
+class Tree(NamedTuple, Generic[A]):
+    """Priorities and their sums over subtrees; sampling by priority descends from the total to a row."""
 
-    priority: torch.Tensor
-    """[R, padded to BRANCHES] float32: (|TD error| + eps)^alpha, 0 where there is no transition; [0] if all rows are alike."""
-    sums: torch.Tensor
-    """[S] float64: the sums of BRANCHES neighbours, level after level, each padded to BRANCHES; the last one is the total."""
-    levels: torch.Tensor
-    """[L + 1] int64, on the CPU: where the levels begin in `sums`, and its length."""
-    largest: torch.Tensor
-    """[1] float32: the largest priority so far, which new transitions get."""
+    priority: A
+    """[R, padded to BRANCHES] float32: (|TD error| + eps)^alpha, 0 for a row without a transition; [0] for uniform sampling."""
+    sums: A
+    """[S] float64: sums over BRANCHES neighbours, level after level, each level padded to BRANCHES; the last number is the total."""
+    levels: A
+    """[L + 1] int64, on the CPU: the first index of each level in `sums`, and the length of `sums`."""
+    largest: A
+    """[1] float32: the largest priority so far; new transitions get it."""
 
 
-class Place(NamedTuple):
-    """Where the ring stands."""
+class Place(NamedTuple, Generic[A]):
+    """The filled part of the ring."""
 
     actors: int
-    """Actors of all environments: rows of a step."""
+    """Actors of all environments: rows of one step."""
     rows: int
-    """Rows in use once the ring is full: a multiple of `actors`."""
-    newest: Any
-    """First row of the newest step; an int on CPU, else a tensor []."""
-    size: Any
-    """Rows that hold a transition, likewise."""
+    """Rows in use when the ring is full: a multiple of `actors`."""
+    steps: A
+    """[] int64: steps of all environments so far; step s is in rows (s * actors) % rows and the following."""
 
 
-class Transitions(NamedTuple):
+class Transitions(NamedTuple, Generic[A]):
     """A batch, [B, ...]."""
 
-    obs: torch.Tensor
-    action: torch.Tensor
-    reward: torch.Tensor
-    """[B]: the sum of up to n discounted rewards."""
-    discount: torch.Tensor
-    """[B]: of the value of `next_obs`: gamma^h after h rewards, 0 where the episode terminated."""
-    next_obs: torch.Tensor
-    weight: torch.Tensor
-    """[B]: of the loss; largest 1."""
-    row: torch.Tensor
+    obs: A
+    action: A
+    reward: A
+    """[B]: sum of up to n discounted rewards."""
+    discount: A
+    """[B]: discount of the value of `next_obs`: gamma^h after h rewards, 0 if the episode terminated."""
+    next_obs: A
+    weight: A
+    """[B]: weight in the loss; the largest of a batch is 1."""
+    row: A
     """[B] int64."""
 
 
-def make_tree(rows: int, device: torch.device) -> Tree:
-    """Return the tree of `rows` rows without a transition."""
+class Operations(Protocol):
+    """The operations on one ring; kernels compute them on a CPU, torch on other devices, with the same results."""
+
+    def store(self, trajectory: Trajectory, group: GroupTrajectory, t: int) -> None:
+        """Write step `t` of the rollout that `Place.steps` already includes; new transitions get the largest priority."""
+
+    def draw(self, seed: int, number: torch.Tensor, beta: torch.Tensor, n_step: int, gamma: float) -> Transitions[torch.Tensor]:
+        """Return batch `number` ([] int64) of the random stream `seed`, drawn with replacement.
+
+        Uniformly without priorities. With priorities (Schaul et al. 2016, section 3.3 and algorithm 1), B equal shares of their total give
+        one row each, and weights are (N P)^-beta (`beta` [] float64) divided by the largest of the batch.
+        """
+
+    def gather(self, row: torch.Tensor, n_step: int, gamma: float) -> Transitions[torch.Tensor]:
+        """Return the transitions of up to n steps that begin in rows [B], with weights 1.
+
+        They end with the episode and at the newest step; the discount counts the rewards that were summed (Sutton & Barto 2018, eq. 7.1).
+        """
+
+    def find(self, mass: torch.Tensor) -> torch.Tensor:
+        """Return the rows, [B] int64, whose interval of the cumulative priorities contains `mass` [B] float64."""
+
+    def set_priorities(self, row: torch.Tensor, error: torch.Tensor, alpha: float, eps: float) -> None:
+        """Set the priorities of rows [B] to (|error| + eps)^alpha and update their sums."""
+
+
+def make_tree(rows: int, device: torch.device) -> Tree[torch.Tensor]:
+    """Return the tree of `rows` rows without transitions."""
     begins, nodes, padded = [0], -(-rows // BRANCHES), -(-rows // BRANCHES) * BRANCHES
     while nodes > 1:
         begins.append(begins[-1] + -(-nodes // BRANCHES) * BRANCHES)

@@ -1,9 +1,8 @@
-"""The operations of experience replay in torch: for CUDA, and the plain statement of what `replay_cpu` does."""
+"""The operations of experience replay in torch: for CUDA, and as the reference for `cpu_operations`."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import torch
 
@@ -13,22 +12,23 @@ from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 
 
 class TorchOperations:
-    """What can be done with one ring."""
+    """`Operations` in torch; none of them waits for the device."""
 
-    def __init__(self, ring: Ring, tree: Tree, batch_size: int) -> None:
-        self.ring, self.tree, self.batch_size = ring, tree, batch_size
+    def __init__(self, ring: Ring[torch.Tensor], tree: Tree[torch.Tensor], place: Place[torch.Tensor], batch_size: int) -> None:
+        self.ring, self.tree, self.place, self.batch_size = ring, tree, place, batch_size
         self.levels = list(pairwise(tree.levels.tolist()))
-        """Where each level begins and ends in the sums."""
+        """Begin and end of each level in the sums."""
 
-    def store(self, place: Place, trajectory: Trajectory, group: GroupTrajectory, t: int) -> None:
-        """Write step `t` of a rollout to the rows of the newest step; what is new has the largest priority."""
-        ring, tree = self.ring, self.tree
-        rows = place.newest + torch.arange(place.actors, device=ring.reward.device)
+    def store(self, trajectory: Trajectory, group: GroupTrajectory, t: int) -> None:
+        """Write step `t` of the rollout."""
+        ring, tree, place = self.ring, self.tree, self.place
+        first = (place.steps - trajectory.horizon + t) * place.actors % place.rows
+        rows = first + torch.arange(place.actors, device=ring.reward.device)
         truncated = trajectory.truncated[t]
         slot = trajectory.final_slot()[t].view(1, -1, 1, 1).expand(1, *group.obs.shape[1:])
-        following = torch.where(truncated[:, None, None], group.final_obs.gather(0, slot)[0], group.obs[t + 1])
+        next_obs = torch.where(truncated[:, None, None], group.final_obs.gather(0, slot)[0], group.obs[t + 1])
         ring.obs[rows] = group.obs[t].flatten(0, 1)
-        ring.next_obs[rows] = following.flatten(0, 1)
+        ring.next_obs[rows] = next_obs.flatten(0, 1)
         ring.action[rows] = group.action[t].flatten(0, 1)
         ring.reward[rows] = group.reward[t].flatten()
         ends = TERMINATED * trajectory.terminated[t].byte() + TRUNCATED * truncated.byte()
@@ -37,49 +37,45 @@ class TorchOperations:
             tree.priority[rows] = tree.largest
             self._sum_up(rows)
 
-    def draw(self, place: Place, seed: int, number: Any, beta: Any, n_step: int, gamma: float) -> Transitions:
-        """Return the `number`-th batch: with priorities one row from each of as many equal shares of their total, else all alike.
-
-        Schaul et al. 2016, section 3.3 and algorithm 1: weights are (N P)^-beta over the largest of the batch.
-        """
+    def draw(self, seed: int, number: torch.Tensor, beta: torch.Tensor, n_step: int, gamma: float) -> Transitions[torch.Tensor]:
+        """Return batch `number`."""
         tree, count, device = self.tree, self.batch_size, self.ring.reward.device
-        bits = random_bits(count, seed, torch.as_tensor(number, device=device))
+        bits = random_bits(count, seed, number)
+        size = (self.place.steps * self.place.actors).clamp(max=self.place.rows)
         if not len(tree.priority):
-            return self.gather(place, bits * place.size >> 32, n_step, gamma)
+            return self.gather(bits * size >> 32, n_step, gamma)
         mass = (torch.arange(count, device=device, dtype=torch.float64) + bits * 2.0**-32) * (tree.sums[-1] / count)
         row = self.find(mass)
-        weight = (place.size * tree.priority[row].double() / tree.sums[-1]) ** -beta
-        return self.gather(place, row, n_step, gamma)._replace(weight=(weight / weight.max()).float())
+        weight = (size * tree.priority[row].double() / tree.sums[-1]) ** -beta
+        return self.gather(row, n_step, gamma)._replace(weight=(weight / weight.max()).float())
 
-    def gather(self, place: Place, row: torch.Tensor, n_step: int, gamma: float) -> Transitions:
-        """Return the transitions that begin in rows [B] and go on for up to n steps, with weights 1.
-
-        They end with the episode, and with the newest step: a shorter return is discounted less (Sutton & Barto 2018, eq. 7.1).
-        """
-        ring, at, going_on = self.ring, row, torch.ones_like(row, dtype=torch.bool)
+    def gather(self, row: torch.Tensor, n_step: int, gamma: float) -> Transitions[torch.Tensor]:
+        """Return the transitions of up to n steps that begin in rows [B]."""
+        ring, place, at, goes_on = self.ring, self.place, row, torch.ones_like(row, dtype=torch.bool)
+        first_of_newest = (place.steps - 1) * place.actors % place.rows
         total, discount = torch.zeros(len(row), device=row.device), torch.ones(len(row), device=row.device)
         for _ in range(n_step):
-            total = torch.where(going_on, total + discount * ring.reward[at], total)
-            discount = torch.where(going_on, discount * gamma, discount)
-            newest = (at >= place.newest) & (at < place.newest + place.actors)
-            going_on = going_on & (ring.ends[at] == GOES_ON) & ~newest
+            total = torch.where(goes_on, total + discount * ring.reward[at], total)
+            discount = torch.where(goes_on, discount * gamma, discount)
+            newest = (at >= first_of_newest) & (at < first_of_newest + place.actors)
+            goes_on = goes_on & (ring.ends[at] == GOES_ON) & ~newest
             after = at + place.actors
-            at = torch.where(going_on, torch.where(after >= place.rows, after - place.rows, after), at)
-        # Where the loop ends while the return goes on, `at` is one step too far.
+            at = torch.where(goes_on, torch.where(after >= place.rows, after - place.rows, after), at)
+        # If a return has all its n rewards, `at` is one step too far.
         before = at - place.actors
-        at = torch.where(going_on, torch.where(before < 0, before + place.rows, before), at)
+        at = torch.where(goes_on, torch.where(before < 0, before + place.rows, before), at)
         discount = torch.where(ring.ends[at] == TERMINATED, 0.0, discount)
         return Transitions(ring.obs[row], ring.action[row], total, discount, ring.next_obs[at], torch.ones_like(total), row)
 
     def find(self, mass: torch.Tensor) -> torch.Tensor:
-        """Return the rows, [B] int64, in whose share of the summed priorities `mass` [B] float64 lies."""
+        """Return the rows whose interval of the cumulative priorities contains `mass`."""
         tree, node = self.tree, torch.zeros_like(mass, dtype=torch.int64)
         branches = torch.arange(BRANCHES, device=mass.device)
         below = [tree.sums[begin:end] for begin, end in self.levels]
         for values in [*reversed(below[:-1]), tree.priority]:
             share = values[node[:, None] * BRANCHES + branches].double()
             upto = share.cumsum(1)
-            # The first branch that ends beyond the mass; rounding may leave none, then the last that has any.
+            # The first branch that ends beyond the mass; if rounding leaves none, the last branch that is not empty.
             branch = (upto <= mass[:, None]).sum(1)
             last = (branches * (share > 0)).amax(1)
             branch = torch.minimum(branch, last)
@@ -88,14 +84,14 @@ class TorchOperations:
         return node
 
     def set_priorities(self, row: torch.Tensor, error: torch.Tensor, alpha: float, eps: float) -> None:
-        """Give rows [B] the priorities (|error| + eps)^alpha."""
-        made = ((error.double().abs() + eps) ** alpha).float()
-        self.tree.priority[row] = made
-        self.tree.largest.copy_(torch.maximum(self.tree.largest, made.max()))
+        """Set the priorities of rows [B]."""
+        priority = ((error.double().abs() + eps) ** alpha).float()
+        self.tree.priority[row] = priority
+        self.tree.largest.copy_(torch.maximum(self.tree.largest, priority.max()))
         self._sum_up(row)
 
     def _sum_up(self, row: torch.Tensor) -> None:
-        """Sum up again all that stands above rows: afresh, so that nothing drifts."""
+        """Compute the sums above rows again from all their summands: adding differences would accumulate rounding errors."""
         tree = self.tree
         below, node = tree.priority, row
         for begin, end in self.levels:

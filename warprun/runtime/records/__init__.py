@@ -1,6 +1,5 @@
-"""What a run tells: metrics.jsonl, TensorBoard and the terminal, behind one facade."""
+"""The records of a run: metrics.jsonl, TensorBoard and the terminal, behind one facade."""
 
 from warprun.runtime.records.records import Records
-from warprun.runtime.records.sink import Mark
 
-__all__ = ["Mark", "Records"]
+__all__ = ["Records"]

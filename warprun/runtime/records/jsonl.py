@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a line, for scripts and data frames."""
+"""metrics.jsonl: one JSON object per line, for scripts and data frames."""
 
 from __future__ import annotations
 
@@ -11,20 +11,15 @@ from warprun.runtime.records.sink import Row, Sink
 
 
 class JsonLines(Sink):
-    """Write rows to metrics.jsonl, from a byte position on; NaN and infinity, which JSON lacks, become null."""
+    """Write rows to metrics.jsonl. NaN and infinity, which JSON lacks, become null."""
 
     name = "metrics.jsonl"
 
-    def __init__(self, folder: Path, position: int = 0) -> None:
-        self._file = Appender(folder / self.name, position)
-
-    @property
-    def position(self) -> int:
-        """Bytes written, to continue from after a resume."""
-        return self._file.position
+    def __init__(self, folder: Path) -> None:
+        self._file = Appender(folder / self.name)
 
     def log(self, row: Row) -> None:
-        """Append one line."""
+        """Append one row as a line."""
         values = {tag: value if math.isfinite(value) else None for tag, value in row.values.items()}
         line = json.dumps({"env_steps": row.env_steps, "wall_s": round(row.wall_s, 3), **values}, allow_nan=False)
         self._file.write(line.encode() + b"\n")

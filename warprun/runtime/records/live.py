@@ -1,4 +1,4 @@
-"""The view of a run that is watched in a terminal."""
+"""The live view of a run in a terminal."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from warprun.runtime.records.sink import Row, Sink
 
 
 class LiveView(Sink):
-    """Draw the state of a run in place, at most every `every_s` seconds; messages scroll past above it.
+    """Draw the state of a run in place, at most every `every_s` seconds; messages appear above it.
 
-    Only rows make it draw: a thread that redraws would take time from the kernels.
+    It is drawn only with a new row: a thread that redraws would take time from the kernels.
     """
 
     def __init__(self, console: Console, progress: Progress, name: str, folder: str, every_s: float = 0.4) -> None:
@@ -34,11 +34,11 @@ class LiveView(Sink):
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def start(self, info: Mapping[str, object]) -> None:
-        """Keep the name of the device for the view."""
+        """Store the name of the device for the view."""
         self._device = str(info.get("device", ""))
 
     def log(self, row: Row) -> None:
-        """Draw where the run is, unless that was done just before."""
+        """Draw the view, unless the last one is younger than `every_s`."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -52,12 +52,12 @@ class LiveView(Sink):
         self._console.print(Text(text))
 
     def close(self) -> None:
-        """Take the view away and give the cursor back."""
+        """Remove the view and show the cursor again."""
         self._live.stop()
 
 
 def view(progress: Progress, name: str, device: str, folder: str) -> RenderableType:
-    """Lay out where a run is, for any width from 60 columns on."""
+    """Return the view, for terminals of 60 columns or more."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", min_width=10)
     grid.add_column(ratio=1)

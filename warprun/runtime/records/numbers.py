@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers and times as text for readers."""
 
 from __future__ import annotations
 

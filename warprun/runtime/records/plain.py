@@ -10,7 +10,7 @@ from warprun.runtime.records.sink import Row, Sink
 
 
 class PlainLines(Sink):
-    """Print a line for a log interval, and at most one every `every_s` seconds."""
+    """Print a line per log interval, but at most one every `every_s` seconds."""
 
     def __init__(self, progress: Progress, every_s: float = 5.0) -> None:
         self._progress = progress
@@ -18,7 +18,7 @@ class PlainLines(Sink):
         self._next = 0.0
 
     def log(self, row: Row) -> None:
-        """Print where the run is, unless a line was printed just before."""
+        """Print a line, unless the last one is younger than `every_s`."""
         now = time.monotonic()
         if now >= self._next:
             self._next = now + self._every_s
@@ -30,7 +30,7 @@ class PlainLines(Sink):
 
 
 def line(progress: Progress) -> str:
-    """Write where a run is as `key=value` words; ASCII only, as the encoding of a log file is anyone's guess."""
+    """Return the progress of a run as `key=value` words, in ASCII, for log files of unknown encoding."""
     words = {"wall": duration(progress.wall_s), "env_steps": si(progress.env_steps)}
     if progress.fraction is not None:
         words["done"] = f"{progress.fraction:.0%}"

@@ -1,4 +1,4 @@
-"""What every place that records are written to has in common."""
+"""The interface of every place that records are written to."""
 
 from __future__ import annotations
 
@@ -10,34 +10,30 @@ class Row(NamedTuple):
     """The values of one log interval."""
 
     env_steps: int
-    wall_s: float  # since the first start of the run, pauses between a stop and a resume left out
+    """Environment steps since the start of the run."""
+    wall_s: float
+    """Seconds since the start of the run."""
     values: Mapping[str, float]
-
-
-class Mark(NamedTuple):
-    """A position in the records, kept in a checkpoint so that a resumed run continues from it; JSON-able through `_asdict()`."""
-
-    env_steps: int = 0
-    wall_s: float = 0.0
-    metrics_bytes: int = 0  # length of metrics.jsonl
+    """By tag, such as `train/return`."""
 
 
 class Sink:
-    """Receive what a run tells; what a sink does not override it ignores. Any method may raise OSError."""
+    """A place for records. A method that is not overridden does nothing; each may raise OSError."""
 
     name = "records"
+    """What warnings call it."""
 
     def start(self, info: Mapping[str, object]) -> None:
-        """Take the hardware and versions, before the first row."""
+        """Receive the hardware and versions, before the first row."""
 
     def log(self, row: Row) -> None:
-        """Take the values of one log interval."""
+        """Receive the values of one log interval."""
 
     def message(self, text: str) -> None:
-        """Take one line for the reader."""
+        """Receive one line for the reader."""
 
     def finish(self, summary: Mapping[str, float | str], status: str) -> None:
-        """Take the outcome of the run, after the last row."""
+        """Receive the outcome of the run, after the last row."""
 
     def close(self) -> None:
-        """Let go of files and the terminal."""
+        """Close files and release the terminal."""

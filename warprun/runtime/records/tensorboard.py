@@ -13,29 +13,27 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import metadata, plugin_data_pb2, summary_v2
 from tensorboard.plugins.hparams.api_pb2 import Status
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from warprun.runtime.records.appender import Appender
-from warprun.runtime.records.sink import Mark, Row, Sink
+from warprun.runtime.records.sink import Row, Sink
 
 METRICS = ("train/return", "eval/return", "perf/env_steps_per_s")
 
 
 class TensorBoard(Sink):
-    """Write an event file into `folder`; a resumed run writes a further file, which hides what lies after `resume`."""
+    """Write an event file into `folder`."""
 
     name = "TensorBoard"
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], resume: Mark | None = None) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, object]) -> None:
         self._trial = folder.name
         self._hparams = flatten(config)
-        self._resume = resume
         self._file = Appender(folder / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}")
         self._begun = False
 
@@ -44,12 +42,12 @@ class TensorBoard(Sink):
         self._write()
 
     def log(self, row: Row) -> None:
-        """Write the values as scalars; the step is the number of environment steps."""
+        """Write the values as scalars over environment steps."""
         scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in row.values.items()]
         self._write(Event(wall_time=time.time(), step=row.env_steps, summary=Summary(value=scalars)))
 
     def finish(self, summary: Mapping[str, float | str], status: str) -> None:
-        """Mark the run as ended on the HPARAMS page."""
+        """Record on the HPARAMS page that the run ended, and how."""
         outcome = Status.STATUS_SUCCESS if status in ("finished", "solved") else Status.STATUS_FAILURE
         end = plugin_data_pb2.SessionEndInfo(status=outcome, end_time_secs=time.time())
         plugin = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(session_end_info=end))
@@ -61,7 +59,7 @@ class TensorBoard(Sink):
         self._file.close()
 
     def _write(self, *events: Event) -> None:
-        # The head goes with whatever is the first write that succeeds. All of a write reaches the file as one piece or not at all.
+        # The head is part of the first write that succeeds. A write reaches the file completely or not at all.
         buffer = io.BytesIO()
         records = RecordWriter(buffer)
         for event in (*([] if self._begun else self._head()), *events):
@@ -75,15 +73,12 @@ class TensorBoard(Sink):
             hparams=[summary_v2.HParam(name) for name in self._hparams], metrics=[summary_v2.Metric(tag) for tag in METRICS]
         )
         session = summary_v2.hparams_pb(self._hparams, trial_id=self._trial, start_time_secs=now)
-        head = [Event(wall_time=now, file_version="brain.Event:2")]
-        if self._resume is not None:
-            # Readers forget, from earlier files of this folder, all that lies at or after this step.
-            head.append(Event(wall_time=now, step=self._resume.env_steps + 1, session_log=SessionLog(status=SessionLog.START)))
-        return head + [Event(wall_time=now, summary=summary) for summary in (experiment, session)]
+        head = Event(wall_time=now, file_version="brain.Event:2")
+        return [head, *(Event(wall_time=now, summary=summary) for summary in (experiment, session))]
 
 
 def write_images(folder: Path) -> None:
-    """Write the PNG files of a folder to an event file beside them, instead of those of an earlier call."""
+    """Write the PNG files of a folder to an event file beside them, which replaces that of an earlier call."""
     images = sorted(folder.glob("*.png"))
     if not images:
         return
@@ -99,8 +94,8 @@ def write_images(folder: Path) -> None:
             records.write(Event(wall_time=now, summary=summary).SerializeToString())
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:
-    """Name every leaf of a nested config by its dotted path, with lists as JSON text; leaves that are None are left out."""
+def flatten(config: Mapping[str, object], prefix: str = "") -> dict[str, bool | int | float | str]:
+    """Return the leaves of a nested config by dotted path, lists as JSON text, without those that are None."""
     leaves: dict[str, bool | int | float | str] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The terminal: a live view where someone watches, plain lines where nobody does, a table at the end."""
+"""Standard output: a live view in a terminal, plain lines elsewhere, and a table at the end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -16,32 +15,32 @@ from warprun.runtime.records.live import LiveView
 from warprun.runtime.records.numbers import duration, number
 from warprun.runtime.records.plain import PlainLines
 from warprun.runtime.records.progress import Progress
-from warprun.runtime.records.sink import Mark, Row, Sink
+from warprun.runtime.records.sink import Row, Sink
 
 STATUS_STYLE = {"solved": "bold green", "finished": "bold green", "failed": "bold red", "interrupted": "bold yellow"}
 
 
 class Terminal(Sink):
-    """Tell the reader of standard output how the run goes; `live` None: draw in place where it is a terminal."""
+    """Show a run on standard output. With `live` None, the live view is shown if that is a terminal."""
 
     name = "terminal"
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], live: bool | None = None, resume: Mark | None = None) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, object], live: bool | None = None) -> None:
         self._folder = folder
         self._title = str(config.get("name") or folder.name)
-        self._progress = Progress(config, resume)
+        self._progress = Progress(config)
         if live is None:
             live = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
         self._console = _Console(force_terminal=live, highlight=False)
         self._view: Sink = LiveView(self._console, self._progress, self._title, _short(folder)) if live else PlainLines(self._progress)
 
     def start(self, info: Mapping[str, object]) -> None:
-        """Print the first line of the run: what runs, on which device, and why on that one."""
+        """Print the first line of the run: its name, the device, and why that device."""
         self._view.message(f"{self._title} on {info['device']}" if "device" in info else self._title)
         self._view.start(info)
 
     def log(self, row: Row) -> None:
-        """Show where the run is."""
+        """Show the progress of the run."""
         self._progress.update(row)
         self._view.log(row)
 
@@ -50,7 +49,7 @@ class Terminal(Sink):
         self._view.message(text)
 
     def finish(self, summary: Mapping[str, float | str], status: str) -> None:
-        """Print a table of the outcome, and the run folder as the last line."""
+        """Print a table of the outcome, then the run folder as the last line."""
         self._view.close()
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         table.add_row(Text(status, style=STATUS_STYLE.get(status, "bold")), Text(self._title, style="bold"))
@@ -60,15 +59,15 @@ class Terminal(Sink):
         self._console.print(Text(_short(self._folder)), soft_wrap=True)
 
     def close(self) -> None:
-        """Take the live view away."""
+        """Remove the live view."""
         self._view.close()
 
 
 class _Console(Console):
-    """A console that leaves a reader who went away (`warprun | head`) to the caller; rich would exit."""
+    """A console that raises an error if its reader has gone (`warprun | head`), where rich would exit."""
 
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError("nobody reads it any more")
+        raise BrokenPipeError("standard output has no reader any more")
 
 
 def _show(key: str, value: float | str) -> str:
@@ -78,5 +77,5 @@ def _show(key: str, value: float | str) -> str:
 
 
 def _short(folder: Path) -> str:
-    """The folder as one would type it here."""
+    """Return the folder as one would type it here."""
     return str(folder.relative_to(Path.cwd())) if folder.is_relative_to(Path.cwd()) else str(folder)

@@ -1,428 +1,292 @@
-"""What the kernels do to environments, statement by statement; what stands around the statements is in `source.py`.
-
-The bodies are those of `reset`, `sample` and `greedy` (actions from what the policies give) and `step`. They are the same statements
-for every target; loops, indices and barriers are in `statements.py`.
-"""
+"""The bodies of the kernels `reset`, `sample`, `greedy` and `step`, for the environments of a tile (CPU) or for one environment (CUDA)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+import re
 
-from warprun.environment import ARGUMENTS, Box, Field, Group, MultiDiscrete, arguments
-from warprun.kernels.sampling import best_choice, best_gaussian, explore_choice, explore_real, sample_choice, sample_gaussian, to_bounds
-from warprun.random import ACTION, EXPLORATION, RESET, STEP, VARIATION, Rng, uniform
+from warprun.environment import Box, Group, arguments
+from warprun.kernels.sampling import best_choice, best_gaussian, explore_choice, explore_real, sample_choice, sample_gaussian
+from warprun.random import uniform
+from warprun.simulation.codegen.expressions import Expressions, Function, choices_of
 from warprun.simulation.codegen.fault_checks import FaultChecks
-from warprun.simulation.codegen.statements import Statements
+from warprun.simulation.codegen.target import index
+from warprun.simulation.codegen.templates import block, fill, lines
+
+STEP = """
+sound = True
+$begin
+$phases
+# Count the step; end episodes at the time limit.
+$clock
+$replace
+$next_episodes
+$observe
+$check
+"""
+
+RESET = """
+$vary
+$reset
+$counters
+$observe
+sound = True
+$check
+"""
+
+PHASE = """
+# Phase $number: $group.
+$reductions
+$copy
+$act
+$barrier
+"""
+
+ENDED = """
+# At the end of an episode: keep its final observation, count it, begin the next one in the same step.
+$final_observations
+$count
+$barrier
+$reset
+$barrier
+"""
 
 
-@dataclass
-class Bodies(Statements):
-    """Writes what happens to the environments of a tile, or to one environment, in one call of a kernel."""
+class Bodies:
+    """Writes the body of each kernel."""
 
-    vary: tuple[str, ...]
-    auto_reset: bool
-    explores: bool
-    replaces: bool = False
-    """Whether an environment that is not finite ends its episode, which then does not count, and begins a new one in the same step."""
+    def __init__(self, expressions: Expressions, auto_reset: bool) -> None:
+        self.e = expressions
+        self.plan = expressions.plan
+        self.target = expressions.target
+        self.environment = expressions.plan.environment
+        self.auto_reset = auto_reset
+        self.faults = FaultChecks(expressions, keeps_final=auto_reset and self.environment.time_limit is not None)
 
-    def __post_init__(self) -> None:
-        self.faults = FaultChecks(self, self.explores, self.auto_reset and self.environment.time_limit is not None)
+    def by_name(self) -> dict[str, str]:
+        """Return the body of each kernel, with the definitions of its local names."""
+        sample = self._exploring_actions() if self.plan.explores else self._actions(sample_choice, sample_gaussian)
+        return {
+            "reset": self._with_views(self._reset(), observation_row="0"),
+            "sample": self._with_views(sample, observation_row="row"),
+            "greedy": self._with_views(self._actions(best_choice, best_gaussian), observation_row="row"),
+            "step": self._with_views(self._step(), observation_row="row + 1"),
+        }
 
-    def by_name(self) -> dict[str, Callable[[], None]]:
-        """Return what writes each body."""
-        return {"reset": self.reset_body, "sample": self.sample_body, "greedy": self.greedy_body, "step": self.step_body}
-
-    def step_body(self) -> None:
-        self.views("row + 1")
-        self.line("terminated = terminated[row]" + self.part)
-        self.line("truncated = truncated[row]" + self.part)
+    def _with_views(self, body: str, observation_row: str) -> str:
+        """Return `body` after the definitions of its local names: the parts of arrays for this tile or row, and values for all groups."""
+        used = set(re.findall(r"\w+", body))
+        views = {name: f"common.{name}" for name in ("p", "tables", "seed_low", "seed_high")}
+        for name, layout in self.plan.common().items():
+            part = self.target.part(1) if layout.array.rows else ""
+            views[name] = f"common.{name}" + ("[tile]" if layout.array.tiled else f"[row]{part}" if layout.array.rows else "")
         for group in self.environment.groups:
-            self.line(f"{group.name}_action = {group.name}_action[row]{self.rows(group, group.action.components)}")
-            self.line(f"{group.name}_reward = {group.name}_reward[row]{self.rows(group)}")
-            if not self.explores:
-                self.line(f"{group.name}_log_prob = {group.name}_log_prob[row]{self.rows(group)}")
-        self.line("sound = True")
-        with self.per_environment():
-            self.line(f"terminated[{self.at}] = False")
-        self.barrier()
+            for name, (array, shape, _) in self.e.arrays[group.name].items():
+                if array.tiled:
+                    views[f"{group.name}_{name}"] = f"{group.name}_arrays.{name}[tile]"
+                elif array.axes[0] in ("T", "T+1"):
+                    row = observation_row if array.axes[0] == "T+1" else "row"
+                    width = shape[2] * (shape[3] if len(shape) > 3 else 1)
+                    views[f"{group.name}_{name}"] = f"{group.name}_arrays.{name}[{row}]{self.target.part(width)}"
+        return lines("# The parts of arrays that are needed here.", *(f"{n} = {v}" for n, v in views.items() if n in used), body)
+
+    # The step -------------------------------------------------------------------------------------------------------------
+
+    def _step(self) -> str:
+        t = self.target
         rewarded: set[str] = set()
+        phases = []
         for number, phase in enumerate(self.environment.phases):
-            group = self.environment.group(phase.group)
-            self.phase(number, group, phase.function, "+=" if group.name in rewarded else "=")
-            rewarded.add(group.name)
-        self.clock()
-        if self.replaces:
-            self.observe()
-            self.faults.replace()
-        if self.auto_reset:
-            self.episode_ends()
-        self.observe()
-        self.faults.look_for(("action", "reward", "final observation", "observation", "mask"))
+            phases.append(self._phase(number, self.environment.group(phase.group), phase.function, first=phase.group not in rewarded))
+            rewarded.add(phase.group)
+        return fill(
+            STEP,
+            begin=lines(t.per_environment(f"terminated[{t.at}] = False"), t.barrier),
+            phases=lines(*phases),
+            clock=self._clock(),
+            replace=lines(self._observe(), self.faults.replace()) if self.plan.replaces else "",
+            next_episodes=self._next_episodes() if self.auto_reset else "",
+            observe=self._observe(),
+            check=self.faults.look_for(("action", "reward", "final observation", "observation", "mask")),
+        )
 
-    def reset_body(self) -> None:
-        self.views("0")
-        if self.vary:
-            with self.per_environment():
-                self.draw_variation()
-            self.barrier()
+    def _phase(self, number: int, group: Group, function: Function, first: bool) -> str:
+        """Return the step of all actors of a group; later phases of the group add to its reward."""
+        e, t = self.e, self.target
+        # Numba gives a name one type, and the types of two phases differ.
+        state, reward, over = f"s{number}", f"reward{number}", f"over{number}"
+        place, call = e.call(group, function, f"STEP_{number}", phase=True)
+        copies = "f_before" in e.arrays[group.name] and group.name in arguments(function)
+        return fill(
+            PHASE,
+            number=str(number),
+            group=group.name,
+            reductions=e.reductions([function]),
+            copy=lines(t.per_actor(group, e.copy_state(group)), t.barrier) if copies else "",
+            act=t.per_actor(
+                group,
+                place,
+                f"{state}, {reward}, {over} = {call}",
+                e.store(group, state),
+                f"{e.entry(group, 'reward')} {'=' if first else '+='} {reward}",
+                t.terminate(over),
+            ),
+            barrier=t.barrier,
+        )
+
+    def _clock(self) -> str:
+        t, limit = self.target, self.environment.time_limit
+        returns = (
+            t.per_actor(group, f"{group.name}_episode_return[actor, lane] += {self.e.entry(group, 'reward')}")
+            for group in self.environment.groups
+        )
+        count = t.per_environment(
+            "elapsed = clock[lane] + 1",
+            "clock[lane] = elapsed",
+            f"truncated[{t.at}] = " + (f"elapsed >= {limit} and not terminated[{t.at}]" if limit else "False"),
+            block("if row == 0:", "cuts[lane] = 0") if limit else "",
+            t.note_end(),
+        )
+        return lines("any_over = False" if t.note_end() else "", *returns, count, t.barrier)
+
+    def _next_episodes(self) -> str:
+        """Return the statements for the environments whose episode has ended."""
+        e, t, groups = self.e, self.target, self.environment.groups
+        counted = " * (1 - replaced[1, lane])" if self.plan.replaces else ""
+        ended = fill(
+            ENDED,
+            final_observations=self._final_observations(),
+            count=t.once(
+                f"ended[lane] += 1{counted}",
+                f"ended_steps[lane] += clock[lane]{counted}",
+                "clock[lane] = 0",
+                self._vary(),
+            ),
+            reset=lines(*(t.actors_of(group, self._count_return(group), self._reset_actor(group)) for group in groups)),
+            barrier=t.barrier,
+        )
+        observers = [group.observe for group in groups] if self.environment.time_limit else []
+        return t.if_ended(e.reductions(observers), ended)
+
+    def _count_return(self, group: Group) -> str:
+        count = f"{group.name}_ended_return[actor, lane] += {group.name}_episode_return[actor, lane]"
+        return block("if replaced[1, lane] == 0:", count) if self.plan.replaces else count
+
+    def _final_observations(self) -> str:
+        if not self.environment.time_limit:
+            return ""
+        t, found = self.target, []
         for group in self.environment.groups:
-            with self.per_actor(group):
-                self.reset_actor(group)
-                self.line(f"{group.name}_return[actor, lane] = 0.0")
-                self.line(f"{group.name}_return_ended[actor, lane] = 0.0")
-                self.silence(group)
-        with self.per_environment():
-            for counter in ("clock", "cuts", "ended", "ended_steps"):
-                self.line(f"{counter}[lane] = 0")
-        self.barrier()
-        self.observe()
-        self.line("sound = True")
-        self.faults.look_for(("observation", "mask"))
+            row, size = f"{group.name}_arrays.final_obs[cuts[lane]]", group.observation.size
+            check = self.faults.all_finite(row, index(group, t.environment, 0, size), str(size))
+            found.append(t.actors_of(group, self._observe_actor(group, row, t.environment), check))
+        return block(f"if truncated[{t.at}]:", *found, t.barrier, t.once("cuts[lane] += 1"))
 
-    def sample_body(self) -> None:
-        if self.explores:
-            self.exploring_actions()
-        else:
-            self.actions(sample_choice, sample_gaussian)
+    # Reset and observe ----------------------------------------------------------------------------------------------------
 
-    def greedy_body(self) -> None:
-        self.actions(best_choice, best_gaussian)
+    def _reset(self) -> str:
+        t = self.target
+        returns = {g.name: f"{g.name}_ended_return[actor, lane] = 0.0" for g in self.environment.groups}
+        return fill(
+            RESET,
+            vary=lines(t.per_environment(self._vary()), t.barrier) if self.plan.vary else "",
+            reset=lines(*(t.per_actor(group, self._reset_actor(group), returns[group.name]) for group in self.environment.groups)),
+            counters=lines(t.per_environment(*(f"{name}[lane] = 0" for name in ("clock", "cuts", "ended", "ended_steps"))), t.barrier),
+            observe=self._observe(),
+            check=self.faults.look_for(("observation", "mask")),
+        )
 
-    # Parts of a step ------------------------------------------------------------------------------------------------------
-
-    def views(self, obs_row: str) -> None:
-        self.comment("This tile's part of every array.")
-        for name in ("clock", "cuts", "ended", "ended_steps", "fault"):
-            self.line(f"{name} = {name}[tile]")
-        if self.replaces:
-            self.line("replaced = replaced[tile]")
-        if self.vary:
-            self.line("varied = varied[tile]")
-        for group in self.environment.groups:
-            names = ["f", "i", "return", "return_ended"]
-            names += ["sum"] if group.sums else []
-            names += ["max"] if group.maxima else []
-            names += ["f_before", "i_before"] if self.reads_itself(group) else []
-            names += ["noise"] if self.has_noise(group) else []
-            for n in names:
-                self.line(f"{group.name}_{n} = {group.name}_{n}[tile]")
-            self.line(f"{group.name}_obs = {group.name}_obs[{obs_row}]{self.rows(group, group.observation.size)}")
-            if group.mask:
-                self.line(f"{group.name}_mask = {group.name}_mask[{obs_row}]{self.rows(group, group.masked_actions)}")
-
-    def phase(self, number: int, group: Group, function: Callable[..., Any], assign: str) -> None:
-        self.comment(f"Phase {number}: {group.name} {function.__name__}.")
-        called = self.use_function(group, function)
-        self.reductions(function)
-        names = arguments(function)
-        if group.name in names:
-            with self.per_actor(group):
-                self.copy_slots(group)
-            self.barrier()
-        with self.per_actor(group):
-            # Numbered, for the types of two phases differ.
-            s, reward, over = f"s{number}", f"reward{number}", f"over{number}"
-            self.line(f"{s}, {reward}, {over} = {called}({self.call(group, names, STEP + 16 * number)})")
-            self.store(group, s)
-            self.line(f"{self.entry(group, 'reward')} {assign} {reward}")
-            if self.target == "cpu":
-                self.line(f"terminated[{self.at}] |= {over}")
-            else:
-                with self.block(f"if {over}:"):
-                    self.line(f"terminated[{self.at}] = True")
-        self.barrier()
-
-    def clock(self) -> None:
-        self.comment("The clock, and which episodes end.")
-        if self.target == "cpu":
-            self.line("any_over = False")
-        for group in self.environment.groups:
-            with self.per_actor(group):
-                self.line(f"{group.name}_return[actor, lane] += {self.entry(group, 'reward')}")
-        limit = self.environment.time_limit
-        with self.per_environment():
-            self.line("elapsed = clock[lane] + 1")
-            self.line("clock[lane] = elapsed")
-            cut = f"elapsed >= {limit} and not terminated[{self.at}]" if limit else "False"
-            self.line(f"truncated[{self.at}] = {cut}")
-            if limit:
-                with self.block("if row == 0:"):
-                    self.line("cuts[lane] = 0")
-            if self.target == "cpu":
-                self.line(f"any_over |= terminated[{self.at}] | truncated[{self.at}]")
-        self.barrier()
-
-    def episode_ends(self) -> None:
-        self.comment("Where an episode ends: keep its final observation, count it, begin the next one in the same step.")
-        observers = [group.observe for group in self.environment.groups] if self.environment.time_limit else []
-        if self.target == "cpu":
-            with self.block("if any_over:"):
-                self.reductions(*observers)
-                with self.block("for lane in range(count):"):
-                    with self.block("if not (terminated[lane] or truncated[lane]):"):
-                        self.line("continue")
-                    self.end_episode(lambda group: self.block(f"for actor in range({group.size}):"))
-        else:
-            with self.block(f"if terminated[{self.at}] or truncated[{self.at}]:"):
-                self.reductions(*observers)
-                self.end_episode(self.per_actor)
-
-    def end_episode(self, each_actor: Callable[[Group], Any]) -> None:
-        env = self.environment
-        env_index = "first + lane" if self.target == "cpu" else "env"
-        if env.time_limit:
-            with self.block(f"if truncated[{self.at}]:"):
-                for group in env.groups:
-                    with each_actor(group):
-                        final_obs = f"{group.name}_obs_final[cuts[lane]]"
-                        self.observe_actor(group, final_obs, env_index)
-                        size = group.observation.size
-                        self.faults.check(f"{final_obs}, {self.index(group, env_index, 0, size)}, {size}")
-                self.barrier()
-                with self.one_thread():
-                    self.line("cuts[lane] += 1")
-        with self.one_thread():
-            counts = " * (1 - replaced[1, lane])" if self.replaces else ""
-            self.line(f"ended[lane] += 1{counts}")
-            self.line(f"ended_steps[lane] += clock[lane]{counts}")
-            self.line("clock[lane] = 0")
-            self.draw_variation()
-        self.barrier()
-        for group in env.groups:
-            with each_actor(group):
-                with self.block("if replaced[1, lane] == 0:") if self.replaces else nullcontext():
-                    self.line(f"{group.name}_return_ended[actor, lane] += {group.name}_return[actor, lane]")
-                self.line(f"{group.name}_return[actor, lane] = 0.0")
-                self.silence(group)
-                self.reset_actor(group)
-        self.barrier()
-
-    def observe(self) -> None:
-        self.comment("What the actors see now.")
-        for group in self.environment.groups:
-            self.reductions(group.observe, *([group.mask] if group.mask else []))
-        for group in self.environment.groups:
-            with self.per_actor(group):
-                self.observe_actor(group, f"{group.name}_obs", self.at)
-            # A loop of its own: bytes side by side for an actor, which LLVM writes together.
-            if group.mask:
-                called = self.use_function(group, group.mask)
-                with self.per_actor(group), self.block(f"for k in range({group.masked_actions}):"):
-                    allowed = f"{called}({self.call(group, arguments(group.mask), 0)})"
-                    self.line(f"{self.entry(group, 'mask', 'k', group.masked_actions)} = {allowed}")
-
-    def observe_actor(self, group: Group, array: str, at: str) -> None:
-        """Write what an actor sees to its place in `array`, whose environments begin at index 0."""
-        called = self.use_function(group, group.observe)
-        names, size = arguments(group.observe), group.observation.size
-        if "out" in names:
-            self.line(f"place = {self.index(group, at, 0, size)}")
-            self.line(f"{called}({self.call(group, names, 0, out=f'{array}[place : place + {size}]')})")
-            return
-        seen = f"{group.name}_seen"
-        self.line(f"{seen} = {called}({self.call(group, names, 0)})")
-        for n in range(size):
-            self.line(f"{array}[{self.index(group, at, n, size)}] = {seen}[{n}]")
-
-    def reset_actor(self, group: Group) -> None:
-        called = self.use_function(group, group.reset)
+    def _reset_actor(self, group: Group) -> str:
+        place, call = self.e.call(group, group.reset, "RESET")
+        noise = ""
+        if "noise" in self.e.arrays[group.name]:
+            noise = block(f"for k in range({group.action.components}):", f"{group.name}_noise[k, actor, lane] = 0.0")
         fresh = f"{group.name}_fresh"
-        self.line(f"{fresh} = {called}({self.call(group, arguments(group.reset), RESET)})")
-        self.store(group, fresh)
+        return lines(f"{group.name}_episode_return[actor, lane] = 0.0", noise, place, f"{fresh} = {call}", self.e.store(group, fresh))
 
-    def draw_variation(self) -> None:
-        if not self.vary:
-            return
-        drawn, rng = self.use("uniform", uniform), self.rng(str(VARIATION << 24))
-        for n in range(len(self.vary)):
-            self.line(f"varied[{n}, lane] = {drawn}({rng}, {n}, vary_bounds[{n}, 0], vary_bounds[{n}, 1])")
+    def _vary(self) -> str:
+        if not self.plan.vary:
+            return ""
+        draw, rng = self.e.names.use("uniform", uniform), self.e.rng("VARIATION")
+        return lines(
+            *(f"varied[{n}, lane] = {draw}({rng}, {n}, vary_bounds[{n}, 0], vary_bounds[{n}, 1])" for n in range(len(self.plan.vary)))
+        )
 
-    def reductions(self, *functions: Callable[..., Any]) -> None:
-        asked = {name for function in functions for name in arguments(function)}
+    def _observe(self) -> str:
+        t, found = self.target, ["# Observe."]
         for group in self.environment.groups:
-            for kind, fields in (("sum", group.sums), ("max", group.maxima)):
-                if f"{group.name}_{kind}" not in asked:
-                    continue
-                for n, name in enumerate(fields):
-                    at = next(f for f in group.fields if f.name == name)
-                    value = f"{group.name}_{'i' if at.integer else 'f'}[{at.first}, actor, lane]"
-                    with self.per_reduction(n):
-                        self.line("total = np.float32(0.0)" if kind == "sum" else "total = np.float32(-np.inf)")
-                        with self.block(f"for actor in range({group.size}):"):
-                            self.line(f"total += {value}" if kind == "sum" else f"total = max(total, np.float32({value}))")
-                        self.line(f"{group.name}_{kind}[{n}, lane] = total")
-                self.barrier()
+            found.append(self.e.reductions([group.observe, group.mask] if group.mask else [group.observe]))
+        for group in self.environment.groups:
+            found.append(t.per_actor(group, self._observe_actor(group, f"{group.name}_obs", t.at)))
+            # A separate loop: the entries of an actor are neighbouring bytes, which LLVM writes together.
+            if group.mask:
+                place, call = self.e.call(group, group.mask)
+                entry = self.e.entry(group, "mask", "k", group.masked_actions)
+                found.append(t.per_actor(group, block(f"for k in range({group.masked_actions}):", place, f"{entry} = {call}")))
+        return lines(*found)
 
-    def silence(self, group: Group) -> None:
-        """Let the noise of an actor begin anew with its episode."""
-        if self.has_noise(group):
-            with self.block(f"for k in range({group.action.components}):"):
-                self.line(f"{group.name}_noise[k, actor, lane] = 0.0")
+    def _observe_actor(self, group: Group, row: str, at: str) -> str:
+        """Return the statements that write the observation of an actor of environment `at` to `row`."""
+        size = group.observation.size
+        if "out" in arguments(group.observe):
+            place, call = self.e.call(group, group.observe, out=f"{row}[place : place + {size}]")
+            return lines(f"place = {index(group, at, 0, size)}", place, call)
+        place, call = self.e.call(group, group.observe)
+        seen = f"{group.name}_seen"
+        stores = (f"{row}[{index(group, at, n, size)}] = {seen}[{n}]" for n in range(size))
+        return lines(place, f"{seen} = {call}", *stores)
 
-    @contextmanager
-    def each_acting(self, group: Group, names: tuple[str, ...], purpose: int) -> Iterator[str]:
-        """Write what every choice of actions begins with, and yield the name of the policy's outputs, forbidden ones at -inf."""
-        for n in names:
-            width = group.action.components if n == "action" else 1
-            self.line(f"{group.name}_{n} = {group.name}_{n}[row]{self.rows(group, width)}")
+    # Actions --------------------------------------------------------------------------------------------------------------
+
+    def _actions(self, choose: Function, draw: Function) -> str:
+        """Return the statements that write the action of every actor and its log-probability.
+
+        They call `choose` for choices and `draw` for real numbers.
+        """
+        found = []
+        for group in self.environment.groups:
+            name, value = ("draw", draw) if isinstance(group.action, Box) else ("choose", choose)
+            function, chosen = self.e.names.use(name, value), f"{group.name}_chosen"
+            body = ["total = np.float32(0.0)"]
+            for n, outputs in enumerate(self._outputs(group)):
+                body.append(f"{chosen}, log_prob = {function}(rng, {n}, {', '.join(outputs)})")
+                body.append(f"{self.e.entry(group, 'action', n, group.action.components)} = {chosen}")
+                body.append("total += log_prob")
+            body.append(f"{self.e.entry(group, 'log_prob')} = total")
+            found.append(self._acting(group, "ACTION", *body))
+        return lines(*found)
+
+    def _exploring_actions(self) -> str:
+        """Return the statements that write the action of every actor: the best or a random choice, or the policy's action with noise."""
+        found = []
+        for group in self.environment.groups:
+            chosen, exploration = f"{group.name}_chosen", f"{group.name}_arrays.exploration"
+            body = []
+            for n, outputs in enumerate(self._outputs(group)):
+                if isinstance(group.action, Box):
+                    explore, noise = self.e.names.use("explore_real", explore_real), f"{group.name}_noise[{n}, actor, lane]"
+                    body.append(f"{chosen}, {noise} = {explore}(rng, {n}, {outputs[0]}, {noise}, {exploration})")
+                else:
+                    explore = self.e.names.use("explore_choice", explore_choice)
+                    body.append(f"{chosen} = {explore}(rng, {n}, {', '.join(outputs)}, {exploration})")
+                body.append(f"{self.e.entry(group, 'action', n, group.action.components)} = {chosen}")
+            found.append(self._acting(group, "EXPLORATION", *body))
+        return lines(*found)
+
+    def _acting(self, group: Group, stream: str, *body: str) -> str:
+        """Return `body` for every actor, after the statements that define `rng` and set the logits of forbidden choices to -inf."""
+        t, forbid = self.target, ""
         if group.mask:
-            self.line(f"{group.name}_mask = {group.name}_mask[row]{self.rows(group, group.masked_actions)}")
-        if self.target != "cpu":
-            self.line(f"{group.name}_logits = {group.name}_policy_output.T")
-        logits = f"{group.name}_logits"
-        if group.mask:
-            # A loop of its own, for masks are not vectorised and draws are. No branch: which actions are allowed is hard to predict.
-            with self.per_actor(group), self.block(f"for k in range({group.masked_actions}):"):
-                given, allowed = f"{logits}[k, actor, {self.at}]", self.entry(group, "mask", "k", group.masked_actions)
-                self.line(f"{given} = {given} if {allowed} else np.float32(-np.inf)")
-        with self.per_actor(group):
-            self.line(f"rng = {self.rng(self.source(group, purpose))}")
-            yield logits
+            output = f"{group.name}_logits[k, actor, {t.at}]"
+            allowed = self.e.entry(group, "mask", "k", group.masked_actions)
+            # A separate loop, because LLVM vectorises draws but not masks. No branch, because masks are hard to predict.
+            choices = block(f"for k in range({group.masked_actions}):", f"{output} = {output} if {allowed} else np.float32(-np.inf)")
+            forbid = t.per_actor(group, choices)
+        return lines(t.logits(group), forbid, t.per_actor(group, f"rng = {self.e.rng(stream, group)}", *body))
 
-    def exploring_actions(self) -> None:
-        """Write the action of every actor: the best one or another, or the policy's own with noise."""
-        for group in self.environment.groups:
-            space, g = group.action, group.name
-            if self.has_noise(group):
-                self.line(f"{g}_noise = {g}_noise[tile]")
-            with self.each_acting(group, ("action",), EXPLORATION) as logits:
-                first = 0
-                for n in range(space.components):
-                    if isinstance(space, Box):
-                        noise = f"{g}_noise[{n}, actor, lane]"
-                        given = f"rng, {n}, {logits}[{n}, actor, {self.at}], {noise}, {g}_exploration"
-                        self.line(f"{g}_chosen, {noise} = {self.use('explore_real', explore_real)}({given})")
-                    else:
-                        count = space.nvec[n] if isinstance(space, MultiDiscrete) else space.n
-                        given = f"rng, {n}, {logits}, actor, {self.at}, {first}, {count}, {g}_exploration"
-                        self.line(f"{g}_chosen = {self.use('explore_choice', explore_choice)}({given})")
-                        first += count
-                    self.line(f"{self.entry(group, 'action', n, space.components)} = {g}_chosen")
-
-    def actions(self, choose: Callable[..., Any], draw: Callable[..., Any]) -> None:
-        """Write the action of every actor and its log-probability, by `choose` for choices and `draw` for real numbers."""
-        for group in self.environment.groups:
-            space = group.action
-            with self.each_acting(group, ("action", "log_prob"), ACTION) as logits:
-                self.line("total = np.float32(0.0)")
-                first = 0
-                for n in range(space.components):
-                    if isinstance(space, Box):
-                        given = f"{logits}[{n}, actor, {self.at}], {logits}[{space.size + n}, actor, {self.at}]"
-                    else:
-                        count = space.nvec[n] if isinstance(space, MultiDiscrete) else space.n
-                        given = f"{logits}, actor, {self.at}, {first}, {count}"
-                        first += count
-                    function = self.use(*(("draw", draw) if isinstance(space, Box) else ("choose", choose)))
-                    self.line(f"{group.name}_chosen, log_prob = {function}(rng, {n}, {given})")
-                    self.line(f"{self.entry(group, 'action', n, space.components)} = {group.name}_chosen")
-                    self.line("total += log_prob")
-                self.line(f"{self.entry(group, 'log_prob')} = total")
-
-    # Calls, loads and stores ----------------------------------------------------------------------------------------------
-
-    def call(self, group: Group, names: tuple[str, ...], source: int, out: str = "") -> str:
-        return ", ".join(self.argument(group, name, source, out) for name in names)
-
-    def argument(self, group: Group, name: str, source: int, out: str) -> str:
-        if name == "s":
-            return self.load(group, "actor")
-        if name == "action":
-            return self.action(group)
-        if name == "rng":
-            return self.rng(self.source(group, source))
-        if name == "p" and self.vary:
-            fields = self.environment.params._fields  # type: ignore[attr-defined]
-            values = (f"varied[{self.vary.index(f)}, lane]" if f in self.vary else f"p.{f}" for f in fields)
-            return f"Params({', '.join(values)})"
-        if name == "t":
-            return "clock[lane]"
-        if name == "i":
-            return "actor"
-        if name == "out":
-            return out
-        if name in ARGUMENTS:
-            return name
-        in_phase = source % 16 == STEP  # only there is a group written while it is read
-        return self.view_of_others(name, "_before" if name == group.name and in_phase else "")
-
-    def view_of_others(self, name: str, before: str) -> str:
-        for other in self.environment.groups:
-            if name == other.name:
-                return self.load(other, "0") if other.size == 1 else self.load(other, ":", before)
-            for kind, fields in (("sum", other.sums), ("max", other.maxima)):
-                if name == f"{other.name}_{kind}":
-                    made = self.reduction_class(name, fields)
-                    return f"{made}({', '.join(f'{name}[{n}, lane]' for n in range(len(fields)))})"
-        raise AssertionError(name)
-
-    def reduction_class(self, name: str, fields: tuple[str, ...]) -> str:
-        """Define, once, the NamedTuple that carries the sums of a group."""
-        made = f"{name}_Fields"
-        if made not in self.functions:
-            self.functions[made] = None  # defined in the source itself
-            at = next(n for n, text in enumerate(self.lines) if text.startswith("LANES")) + 1
-            joined = ", ".join(repr(f) for f in fields)
-            self.lines[at:at] = [f'{made} = namedtuple("{made}", ({joined},))']
-            if "from collections import namedtuple" not in self.lines:
-                self.lines.insert(self.lines.index("import numpy as np"), "from collections import namedtuple")
-                self.lines.insert(self.lines.index("import numpy as np"), "")
-        return made
-
-    def load(self, group: Group, actor: str, suffix: str = "") -> str:
-        return f"{group.name}_State({', '.join(self.slot(group, f, actor, suffix) for f in group.fields)})"
-
-    def slot(self, group: Group, f: Field, actor: str, suffix: str = "") -> str:
-        array = f"{group.name}_{'i' if f.integer else 'f'}{suffix}"
-        if not f.length:
-            return f"{array}[{f.first}, {actor}, lane]"
-        return f"{array}[{f.first}:{f.first + f.length}, {actor}, lane]"
-
-    def store(self, group: Group, value: str) -> None:
-        for f in group.fields:
-            if not f.length:  # array fields are written in place
-                given = f"{value}.{f.name}"
-                self.line(f"{self.slot(group, f, 'actor')} = {f'np.int32({given})' if f.integer else given}")
-
-    def copy_slots(self, group: Group) -> None:
-        for kind in ("f", "i"):
-            with self.block(f"for slot in range({group.name}_{kind}.shape[0]):"):
-                self.line(f"{group.name}_{kind}_before[slot, actor, lane] = {group.name}_{kind}[slot, actor, lane]")
-
-    def action(self, group: Group) -> str:
-        space = group.action
-        values = [self.entry(group, "action", n, space.components) for n in range(space.components)]
-        if isinstance(space, Box):
-            values = [self.scaled(v, low, high) for v, (low, high) in zip(values, space.bounds(), strict=True)]
-        if isinstance(space, Box | MultiDiscrete):
-            return f"({', '.join(values)},)"
-        return values[0]
-
-    def scaled(self, value: str, low: float, high: float) -> str:
-        """Map the policy's -1..1 to low..high; where a bound is infinite pass the action through, clipped at a finite other one."""
-        lowest, highest = f"np.float32({low!r})", f"np.float32({high!r})"
-        bounded_below, bounded_above = low != -float("inf"), high != float("inf")
-        if bounded_below and bounded_above:
-            return f"{self.use('to_bounds', to_bounds)}({value}, {lowest}, {highest})"
-        if bounded_below:
-            return f"max({value}, {lowest})"
-        return f"min({value}, {highest})" if bounded_above else value
-
-    def source(self, group: Group, purpose: int) -> str:
-        """Number the actor among all actors of the environment, below the purpose: no two share a stream."""
-        first = sum(g.size for g in self.environment.groups[: self.environment.groups.index(group)])
-        return f"{(purpose << 24) + first} + actor"
-
-    def rng(self, source: str) -> str:
-        made = self.use("Rng", Rng)
-        env = "first + lane" if self.target == "cpu" else "env"
-        return f"{made}(seed_low, seed_high, np.uint32({env}), now, np.uint32({source}))"
-
-    def has_noise(self, group: Group) -> bool:
-        return self.explores and isinstance(group.action, Box)
-
-    def reads_itself(self, group: Group) -> bool:
-        return any(p.group == group.name and group.name in arguments(p.function) for p in self.environment.phases) and group.size > 1
+    def _outputs(self, group: Group) -> list[tuple[str, ...]]:
+        """Return the policy outputs for each component of an action: mean and log standard deviation, or the logits of a choice."""
+        logits, at = f"{group.name}_logits", self.target.at
+        if isinstance(group.action, Box):
+            size = group.action.size
+            return [(f"{logits}[{n}, actor, {at}]", f"{logits}[{size + n}, actor, {at}]") for n in range(size)]
+        return [(logits, "actor", at, str(first), str(count)) for first, count in choices_of(group.action)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from warprun.config.cadence import Moment, Recurring, parse
 from warprun.errors import UserError
-from warprun.runtime.cadence import Moment, Recurring, parse
 
 
 def moments(n: int, steps: int = 100, seconds: float = 1.0) -> list[Moment]:

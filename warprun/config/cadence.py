@@ -1,4 +1,4 @@
-"""How often something happens in a run: "10s", "5min", "1e6 steps", "20 iterations", "5%" of the run, or "never". No numba, no torch."""
+"""Intervals in a run: "10s", "5min", "1e6 steps", "20 iterations", "5%" of the run, or "never". No numba, no torch."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ UNITS: dict[str, tuple[str, float]] = {
     "iterations": ("iterations", 1.0),
     "%": ("progress", 0.01),
 }
-"""Unit as it is typed -> the field of `Moment` that it counts, and its size."""
+"""Unit in the text -> the field of `Moment` that it measures, and the size of the unit."""
 NEVER = "never"
 ROUNDING = 1e-9
-"""Part of an interval that counts as none."""
+"""Tolerance for rounding errors, as a share of the interval."""
 EXAMPLES = "10s, 5min, '1e6 steps', '20 iterations', 5% (of the run) or never"
 
 
 class Moment(NamedTuple):
-    """Where a run stands."""
+    """The progress of a run at one moment."""
 
     seconds: float
     """Wall-clock time."""
     env_steps: int
     """Environment steps, summed over the environments."""
     iterations: int
-    """Rollouts with their updates."""
+    """Completed iterations, each a rollout and its update."""
     progress: float
-    """Part of the run that is over, 0 to 1."""
+    """Completed share of the run, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Cadence:
     """An interval; infinite for "never"."""
 
     counts: str
-    """The field of `Moment` that is counted."""
+    """The field of `Moment` that is measured."""
     interval: float
 
 
 def parse(key: str, text: str) -> Cadence:
-    """Read a cadence; `key` is the setting that holds it, for the message of the UserError."""
+    """Parse the text of an interval; `key` is its setting, for the message of the UserError."""
     if text == NEVER:
         return Cadence("iterations", math.inf)
     match = re.fullmatch(r"\s*([-+.\deE]+)\s*([a-z%]+)\s*", text)
@@ -57,25 +57,25 @@ def parse(key: str, text: str) -> Cadence:
     except ValueError:
         amount = math.nan
     if unit not in UNITS or not 0 < amount < math.inf:
-        raise UserError(f"{key}={text} cannot be read as an interval: write {EXAMPLES}")
+        raise UserError(f"{key}={text} is not an interval: write {EXAMPLES}")
     counts, size = UNITS[unit]
     return Cadence(counts, amount * size)
 
 
 class Recurring:
-    """Something that is due whenever a further interval is over.
+    """Tells when an action that repeats at an interval is due.
 
-    Intervals of steps, iterations and progress are counted from the start of the run, so that runs which differ in their seed alone do it
-    at the same steps; intervals of seconds from the last time that it was due.
+    Intervals of steps, iterations and progress count from the start of the run, so runs that differ only in their seed act at the same
+    steps. Intervals of seconds count from the last time that the action was due.
     """
 
     def __init__(self, cadence: Cadence, start: Moment) -> None:
         self._cadence = cadence
         self._next = self._after(getattr(start, cadence.counts))
-        """Value of what is counted from which on it is due."""
+        """Value of the measured field from which on the action is due."""
 
     def due(self, now: Moment) -> bool:
-        """Tell whether an interval ended since the last time that the answer was yes."""
+        """Return whether an interval has ended since the last call that returned True."""
         value = getattr(now, self._cadence.counts)
         if value < self._next:
             return False
@@ -86,5 +86,5 @@ class Recurring:
         interval = self._cadence.interval
         if self._cadence.counts == "seconds" or math.isinf(interval):
             return value + interval
-        # A little less than a multiple, which sums of percentages may miss by rounding.
+        # Slightly less than the multiple, because sums of percentages may fall short of it by rounding.
         return (math.floor(value / interval + ROUNDING) + 1.0 - ROUNDING) * interval

@@ -1,0 +1,46 @@
+"""Agents for tests: built as a run builds them, from settings and an environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from warprun.algorithms import agent_class
+from warprun.concurrency.communicator import Communicator
+from warprun.concurrency.single import SingleProcess
+from warprun.environment import Environment
+from warprun.learning.interfaces import Context
+from warprun.plan import Plan
+from warprun.spec import Spec
+
+CPU = torch.device("cpu")
+
+
+def plan_for(name: str, config: Any, spec: Spec, device: torch.device = CPU, *, fused: bool = False, captured: bool = False) -> Plan:
+    """Return a plan that is fused, as far as the agent can, or stepwise."""
+    fusion = agent_class(name).fusion(config, spec)
+    rollout = "fused" if fused and fusion.network_rows is not None else "stepwise"
+    by_kernels = rollout == "fused" and fusion.kernel_gradients and device.type == "cpu"
+    return Plan(rollout, "a test", "kernels" if by_kernels else "torch", "a test", captured, "" if captured else "a test")
+
+
+def build(
+    name: str,
+    environment: Environment | Spec,
+    *,
+    device: torch.device = CPU,
+    n_envs: int = 5,
+    threads: int = 1,
+    seed: int = 3,
+    fused: bool = False,
+    captured: bool = False,
+    communicator: Communicator | None = None,
+    **settings: Any,
+) -> Any:
+    """Return an untrained agent called `name` with `settings`; `fused`: kernels compute what they can."""
+    spec = environment if isinstance(environment, Spec) else environment.spec
+    cls = agent_class(name)
+    config = cls.Config(**settings)
+    plan = plan_for(name, config, spec, device, fused=fused, captured=captured)
+    return cls(config, spec, Context(device, n_envs, threads, seed, plan, communicator or SingleProcess()))

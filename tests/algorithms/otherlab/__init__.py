@@ -1,0 +1,1 @@
+"""A package of someone else's, with an agent."""

@@ -1,0 +1,151 @@
+"""Every simulator keeps the same contract: kernels, and one that a user wrote with NumPy and torch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import warprun
+from tests.agents import build
+from tests.environments import pinball
+from tests.simulation.rollouts import CASES, CPU, make
+from warprun.cli import main as cli
+from warprun.errors import UserError
+from warprun.simulation.simulator import Simulator
+from warprun.simulation.trajectory import Trajectory
+from warprun.state import restore
+
+SMALL = ["n_envs=32", "device=cpu", "concurrency.threads=1", "log.live=false", "eval.episodes=20"]
+
+
+def kernels(name: str) -> Callable[[int], Simulator]:
+    case = CASES[name]
+    return lambda seed: make(case.environment, name, n_envs=5, horizon=3, seed=seed, vary=dict(case.vary))
+
+
+SIMULATORS: dict[str, Callable[[int], Simulator]] = {
+    "cartpole": kernels("cartpole"),
+    "several groups and masks": kernels("market"),
+    "no kernels": lambda seed: pinball.Pinball(5, 3, seed, CPU),
+}
+
+
+def act(trajectory: Trajectory, row: int) -> None:
+    for group in trajectory.groups.values():
+        group.policy_output.copy_(group.obs[row].sum(-1, keepdim=True).expand_as(group.policy_output).cos())
+        group.value[row].zero_()
+
+
+def copied(trajectory: Trajectory) -> dict[str, torch.Tensor]:
+    found = {"terminated": trajectory.terminated.clone(), "truncated": trajectory.truncated.clone()}
+    for name, group in trajectory.groups.items():
+        found |= {f"{name}/{key}": getattr(group, key).clone() for key in ("obs", "action", "reward", "log_prob")}
+    return found
+
+
+@pytest.mark.parametrize("made", SIMULATORS.values(), ids=SIMULATORS)
+def test_a_restored_simulator_takes_the_same_steps(made: Callable[[int], Simulator]) -> None:
+    first, second = made(1), made(1)
+    first.prepare()
+    for _ in range(9):
+        first.collect(act)
+    saved = {name: tensor.clone() for name, tensor in first.state().items()}
+    expected = copied(first.collect(act))
+    second.prepare()
+    second.collect(act)
+    restore(second, saved)
+    found = copied(second.collect(act))
+    assert second.steps == first.steps == 30
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(tensor, found[name]), name
+    one, other = first.episodes(), second.episodes()
+    assert one == other
+    assert one.count > 0
+
+
+@pytest.mark.parametrize("made", SIMULATORS.values(), ids=SIMULATORS)
+def test_state_is_live_and_keeps_its_names_and_shapes(made: Callable[[int], Simulator]) -> None:
+    simulator = made(1)
+    simulator.prepare()
+    before = simulator.state()
+    pointers = {name: tensor.data_ptr() for name, tensor in before.items()}
+    simulator.collect(act)
+    assert {name: tensor.data_ptr() for name, tensor in simulator.state().items()} == pointers
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "conf" / "env").mkdir(parents=True)
+    (tmp_path / "conf" / "env" / "pinball.yaml").write_text("name: pinball\nmodule: tests.environments.pinball\nsolved_at: 17.5\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command_line_trains_evaluates_and_measures_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best policy pushes the ball to the middle and keeps it there: it earns 20 less about 2 on the way and 0.05 a step."""
+    run = folder / "run"
+    result = warprun.train(["env=pinball", "agent=ppo", *SMALL, "total_steps=100_000", f"run_dir={run}"])
+    assert result.status == "solved"
+    assert cli.run(["eval", str(run), "episodes=50"]) == 0
+    monkeypatch.setattr("warprun.runtime.bench.SECONDS", 0.02)
+    assert cli.run(["bench", "env=pinball", "sizes=8", "threads=1", "device=cpu", f"out={folder / 'bench'}"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("env.params.mass=2", "env.params.mass: pinball has no parameters"),
+        ("env.randomize.mass=[1,2]", "env.randomize.mass: pinball has no parameters"),
+        ("env.on_nan=reset", "env.on_nan=reset: pinball is not made of kernel functions"),
+        ("env.time_limit=7", "env.time_limit=7: pinball has a time limit of its own, 20"),
+        ("device=cudasim", "device=cudasim: pinball is not made of kernel functions"),
+    ],
+)
+def test_settings_of_kernels_are_refused(folder: Path, override: str, message: str) -> None:
+    with pytest.raises(UserError, match=message.replace("[", r"\[")):
+        warprun.train(["env=pinball", "agent=ppo", *SMALL, override])
+    assert not (folder / "outputs").exists()
+
+
+def test_agents_of_both_kinds_learn_from_it() -> None:
+    for name, settings in {"a2c": {}, "dqn": {"learning_starts": 0, "batch_size": 8}}.items():
+        agent = build(name, pinball.SPEC, n_envs=5, **settings)
+        simulator = pinball.Pinball(5, 3, 1, CPU)
+        simulator.prepare()
+        before = {key: tensor.clone() for key, tensor in agent.state().items() if key.endswith("parameters")}
+        agent.update(simulator.collect(act), 0.0)
+        assert all(not torch.equal(tensor, agent.state()[key]) for key, tensor in before.items())
+
+
+FLAWED = {
+    "from tests.environments.pinball import Pinball as environment": "`environment` is the class Pinball; write environment = Pinball()",
+    "environment = 3": "`environment` is a int; it must be an Environment, or have `spec` and make_simulator(",
+    "x = 1": "does not define `environment`",
+    "class Game:\n    from tests.environments.pinball import SPEC as spec\n    def make_simulator(self): ...\nenvironment = Game()": (
+        "env=flawed: make_simulator fails: TypeError: Game.make_simulator() got an unexpected keyword argument 'n_envs'"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", FLAWED)
+def test_what_is_no_environment_is_told_in_one_line(folder: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "flawed.py").write_text(text)
+    (folder / "conf" / "env" / "flawed.yaml").write_text("name: flawed\nmodule: ./flawed.py\n")
+    assert cli.run(["env=flawed", "agent=ppo", *SMALL]) == 2
+    errors = capsys.readouterr().err
+    assert FLAWED[text] in errors
+    assert errors.count("\n") == 1
+    assert not list(folder.glob("outputs/*"))
+
+
+def test_an_error_in_a_simulator_names_its_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(pinball.__file__).read_text()).replace("reward = 1.0 - self.x.abs()", "reward = 1.0 - self.y.abs()")
+    line = next(n for n, code in enumerate(text.splitlines(), 1) if "self.y" in code)
+    (folder / "wrong.py").write_text(text)
+    (folder / "conf" / "env" / "wrong.yaml").write_text("name: wrong\nmodule: ./wrong.py\n")
+    assert cli.run(["env=wrong", "agent=ppo", *SMALL]) == 1
+    assert f"wrong.py:{line}: AttributeError" in capsys.readouterr().err

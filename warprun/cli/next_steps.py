@@ -1,0 +1,59 @@
+"""Suggests the commands that evaluate and show finished runs, in the form that works in this installation. No torch."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import sysconfig
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+PLOT_SCRIPT = Path(__file__).parents[2] / "scripts" / "plot_runs.py"
+"""Exists only in a checkout."""
+
+
+def print_next_steps(runs: Sequence[Path], best: Path) -> None:
+    """Print the commands that evaluate and show `runs`, folders of finished runs; `best` is the one to evaluate."""
+    commands = next_steps(runs, best)
+    if commands:
+        # As for the records of a run, a closed pipe or a full disk is not a failure.
+        with suppress(OSError):
+            print("\n  ".join(["next:", *commands]), flush=True)
+
+
+def next_steps(runs: Sequence[Path], best: Path) -> list[str]:
+    """Return the commands of `print_next_steps`, without those whose input or program is missing."""
+    place = runs[0] if len(runs) == 1 else Path(os.path.commonpath([run.absolute() for run in runs]))
+    commands = []
+    if (best / "checkpoints" / "manifest.json").is_file():
+        commands.append(f"{_program('warprun', 'warprun')} eval {_typed(best)}")
+    if any(any(run.glob("events.out.tfevents.*")) for run in runs):
+        commands.append(f"{_program('tensorboard', 'tensorboard.main')} --logdir {_typed(place)}")
+    if PLOT_SCRIPT.is_file() and find_spec("matplotlib"):
+        commands.append(f"{_python()} {_typed(PLOT_SCRIPT)} {_typed(place)} -o runs.png")
+    return commands
+
+
+def _program(name: str, module: str) -> str:
+    """Return the call of a program of this Python: by its name if PATH finds it, else by its path, or as a module."""
+    found, own = shutil.which(name), Path(sysconfig.get_path("scripts"), name)
+    if not own.exists():
+        return f"{_python()} -m {module}"
+    return name if found and own.samefile(found) else _typed(own)
+
+
+def _python() -> str:
+    # Paths are compared, not files: the `python` of a virtual environment is a link to a Python without its packages.
+    found = shutil.which("python")
+    return "python" if found and os.path.abspath(found) == sys.executable else _typed(Path(sys.executable))
+
+
+def _typed(path: Path) -> str:
+    """Return a path as a user would type it in the working folder."""
+    # `absolute`, unlike `resolve`, does not follow links.
+    here = path.absolute()
+    return shlex.quote(str(here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here))

@@ -1,0 +1,247 @@
+"""The table of all arrays that kernels use: allocation, kernel arguments, views, the memory estimate and docs follow from it. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from warprun.environment import Box, Environment, Group, arguments
+from warprun.simulation.codegen.target import Target
+from warprun.spec import GroupSpec, Spec
+
+Owner = Literal["kernels", "agent", "host"]
+
+FAULT_NUMBERS = 4
+"""Numbers that kernels record about a fault: code, step, place, value."""
+REPLACED_NUMBERS = 2
+"""Numbers per environment about replacements: how often it was replaced, and whether it was in this step."""
+
+
+class Array(NamedTuple):
+    """The description of an array, independent of the sizes of a run."""
+
+    name: str
+    axes: tuple[str, ...]
+    """Symbols or numbers, see AXES. The array does not exist if an axis has size 0."""
+    dtype: str
+    writer: Owner
+    content: str
+
+    @property
+    def tiled(self) -> bool:
+        """Whether the first axis counts tiles of environments."""
+        return self.axes[0] == "tiles"
+
+    @property
+    def rows(self) -> bool:
+        """Whether each entry of the first axis is a row with all environments, which kernels take flat."""
+        return self.axes[0] in ("T", "T+1", "K")
+
+
+AXES = {
+    "T": "steps of a rollout (`agent.horizon`)",
+    "N": "environments",
+    "A": "actors of the group",
+    "F": "features of an observation",
+    "C": "components of an action",
+    "P": "policy outputs of an actor",
+    "M": "mask entries of an actor; 0 without a mask",
+    "K": "truncations that an environment can have in a rollout, at least 1",
+    "tiles": "tiles: N / lanes, rounded up",
+    "lanes": "environments of a tile: 64 or 16 on CPU; on CUDA 32, or 1 if a group has several actors",
+    "f": "float32 slots of the state of an actor, at least 1",
+    "i": "int32 slots of the state of an actor, at least 1",
+    "f copies": "f if a phase of several actors reads its own group, else 0",
+    "i copies": "i under the same condition",
+    "sums": "fields that the group sums",
+    "maxima": "fields whose maximum the group offers",
+    "noise": "C if the agent explores with noise and the actions are real numbers, else 0",
+    "varied": "randomized parameters",
+    "replaced": f"{REPLACED_NUMBERS} with `env.on_nan=reset`, else 0",
+    "exploration": "3 if the agent explores, else 0",
+}
+"""What the symbols in `Array.axes` count."""
+
+COMMON = (
+    Array("began", ("1",), "int64", "host", "step at which the rollout began; kernels add it to the offset that they are launched with"),
+    Array("clock", ("tiles", "lanes"), "int32", "kernels", "steps since the environment was reset"),
+    Array("cuts", ("tiles", "lanes"), "int32", "kernels", "truncations so far in this rollout"),
+    Array("ended", ("tiles", "lanes"), "int32", "kernels", "episodes that ended since they were last counted"),
+    Array("ended_steps", ("tiles", "lanes"), "int32", "kernels", "steps of these episodes"),
+    Array(
+        "fault",
+        ("tiles", str(FAULT_NUMBERS), "lanes"),
+        "int32",
+        "kernels",
+        "first fault since the last reset: code, step, place, value",
+    ),
+    Array("any_fault", ("1",), "int32", "kernels", "1 if any environment has a fault"),
+    Array("replaced", ("tiles", "replaced", "lanes"), "int32", "kernels", "how often it was replaced; 1 if it was in this step"),
+    Array("varied", ("tiles", "varied", "lanes"), "float32", "kernels", "randomized parameters of this episode"),
+    Array("vary_bounds", ("varied", "2"), "float32", "host", "low and high of every randomized parameter"),
+    Array("terminated", ("T", "N"), "bool", "kernels", "whether the episode ended in a terminal state at this step"),
+    Array("truncated", ("T", "N"), "bool", "kernels", "whether the time limit ended the episode; never together with `terminated`"),
+)
+"""Arrays that all groups share."""
+
+PER_GROUP = (
+    Array("f", ("tiles", "f", "A", "lanes"), "float32", "kernels", "float32 fields of the state"),
+    Array("i", ("tiles", "i", "A", "lanes"), "int32", "kernels", "int32 fields of the state"),
+    Array("f_before", ("tiles", "f copies", "A", "lanes"), "float32", "kernels", "`f` before a phase that reads its own group"),
+    Array("i_before", ("tiles", "i copies", "A", "lanes"), "int32", "kernels", "`i` before a phase that reads its own group"),
+    Array("episode_return", ("tiles", "A", "lanes"), "float32", "kernels", "sum of rewards of the episode so far"),
+    Array("ended_return", ("tiles", "A", "lanes"), "float32", "kernels", "sum of the returns of ended episodes"),
+    Array("sum", ("tiles", "sums", "lanes"), "float32", "kernels", "sums over actors"),
+    Array("max", ("tiles", "maxima", "lanes"), "float32", "kernels", "maxima over actors"),
+    Array("noise", ("tiles", "noise", "A", "lanes"), "float32", "kernels", "exploration noise of the last step"),
+    Array("exploration", ("exploration",), "float32", "agent", "share of uniform actions; standard deviation and reversion of the noise"),
+    Array("obs", ("T+1", "N", "A", "F"), "float32", "kernels", "observations; row T becomes row 0 of the next rollout"),
+    Array("mask", ("T+1", "N", "A", "M"), "bool", "kernels", "which actions are allowed"),
+    Array(
+        "policy_output",
+        ("N", "A", "P"),
+        "float32",
+        "agent",
+        "logits, or means and log standard deviations; if the agent explores, values or actions",
+    ),
+    Array("action", ("T", "N", "A", "C"), "action", "kernels", "int32, or float32 in the units of the policy (-1..1 maps to the bounds)"),
+    Array("log_prob", ("T", "N", "A"), "float32", "kernels", "log-probability of the action"),
+    Array("value", ("T", "N", "A"), "float32", "agent", "estimate of the return"),
+    Array("reward", ("T", "N", "A"), "float32", "kernels", "reward"),
+    Array("final_obs", ("K", "N", "A", "F"), "float32", "kernels", "observation at the k-th truncation of the environment in this rollout"),
+)
+"""Arrays that every group has."""
+
+
+class Layout(NamedTuple):
+    """An array with the sizes of a run."""
+
+    array: Array
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class ArrayPlan:
+    """The settings that determine the arrays of a run and their sizes."""
+
+    environment: Environment
+    target: Target
+    n_envs: int
+    horizon: int
+    vary: tuple[str, ...] = ()
+    """Randomized parameters."""
+    explores: bool = False
+    """Whether policy outputs are action values or actions, to which `sample` adds exploration; if not, they are distributions."""
+    replaces: bool = False
+    """Whether an environment with a fault ends its episode, which does not count, and begins a new one in the same step."""
+
+    def common(self) -> dict[str, Layout]:
+        """Return the arrays of the environment by name."""
+        return _laid_out(COMMON, self._sizes(), "")
+
+    def of_group(self, group: Group) -> dict[str, Layout]:
+        """Return the arrays of a group by name."""
+        return _laid_out(PER_GROUP, self._sizes() | self._sizes_of(group), action_dtype(group.spec))
+
+    def bytes_needed(self) -> int:
+        """Return the bytes of all arrays."""
+        return sum(layout.bytes for layout in self._all())
+
+    def _all(self) -> Iterator[Layout]:
+        yield from self.common().values()
+        for group in self.environment.groups:
+            yield from self.of_group(group).values()
+
+    def _sizes(self) -> dict[str, int]:
+        lanes = self.target.lanes(self.environment)
+        return rollout_sizes(self.environment.spec, self.n_envs, self.horizon) | {
+            "tiles": -(-self.n_envs // lanes),
+            "lanes": lanes,
+            "varied": len(self.vary),
+            "replaced": REPLACED_NUMBERS if self.replaces else 0,
+            "exploration": 3 if self.explores else 0,
+        }
+
+    def _sizes_of(self, group: Group) -> dict[str, int]:
+        # An empty array has no address that a kernel could get.
+        floats = max(1, sum(f.slots for f in group.fields if not f.integer))
+        integers = max(1, sum(f.slots for f in group.fields if f.integer))
+        copies = group.size > 1 and any(p.group == group.name and group.name in arguments(p.function) for p in self.environment.phases)
+        return group_sizes(group.spec) | {
+            "f": floats,
+            "i": integers,
+            "f copies": floats if copies else 0,
+            "i copies": integers if copies else 0,
+            "sums": len(group.sums),
+            "maxima": len(group.maxima),
+            "noise": group.action.components if self.explores and isinstance(group.action, Box) else 0,
+        }
+
+
+def rollout_arrays(spec: Spec, n_envs: int, horizon: int) -> tuple[dict[str, Layout], dict[str, dict[str, Layout]]]:
+    """Return the arrays of a `Trajectory` by name: those of the environment, and those of each group."""
+    sizes = rollout_sizes(spec, n_envs, horizon)
+    groups = {group.name: _laid_out(_rollout(PER_GROUP), sizes | group_sizes(group), action_dtype(group)) for group in spec.groups}
+    return _laid_out(_rollout(COMMON), sizes, ""), groups
+
+
+def rollout_bytes(spec: Spec, n_envs: int, horizon: int) -> int:
+    """Return the bytes of a `Trajectory`."""
+    common, groups = rollout_arrays(spec, n_envs, horizon)
+    return sum(layout.bytes for named in (common, *groups.values()) for layout in named.values())
+
+
+def rollout_sizes(spec: Spec, n_envs: int, horizon: int) -> dict[str, int]:
+    """Return the sizes of axes that all groups share."""
+    limit = spec.time_limit
+    return {"T": horizon, "T+1": horizon + 1, "N": n_envs, "K": 1 + (horizon - 1) // limit if limit else 1}
+
+
+def group_sizes(group: GroupSpec) -> dict[str, int]:
+    """Return the sizes of axes that depend on the spaces of a group."""
+    return {
+        "A": group.size,
+        "F": group.observation.size,
+        "C": group.action.components,
+        "P": group.action.outputs,
+        "M": group.masked_actions,
+    }
+
+
+def action_dtype(group: GroupSpec) -> str:
+    """Return the dtype of the actions of a group."""
+    return "float32" if isinstance(group.action, Box) else "int32"
+
+
+def _rollout(table: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the arrays of `table` that agents see."""
+    return tuple(array for array in table if "N" in array.axes)
+
+
+def describe() -> str:
+    """Return the tables of arrays and axes as Markdown, for docs/architecture.md."""
+    lines = ["| array | shape | dtype | written by | content |", "|---|---|---|---|---|"]
+    for array in (*COMMON, *PER_GROUP):
+        name = array.name if array in COMMON else f"GROUP.{array.name}"
+        dtype = "int32 or float32" if array.dtype == "action" else array.dtype
+        lines.append(f"| `{name}` | [{', '.join(array.axes)}] | {dtype} | {array.writer} | {array.content} |")
+    lines += ["", "| size | counts |", "|---|---|", *(f"| {symbol} | {meaning} |" for symbol, meaning in AXES.items())]
+    return "\n".join(lines)
+
+
+def _laid_out(table: tuple[Array, ...], sizes: dict[str, int], action_dtype: str) -> dict[str, Layout]:
+    found = {}
+    for array in table:
+        shape = tuple(int(axis) if axis.isdigit() else sizes[axis] for axis in array.axes)
+        if all(shape):
+            found[array.name] = Layout(array, shape, action_dtype if array.dtype == "action" else array.dtype)
+    return found

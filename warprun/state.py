@@ -1,0 +1,57 @@
+"""State by name: what a checkpoint holds, and how it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from warprun.errors import UserError
+
+State = dict[str, torch.Tensor]
+"""Name -> the live tensor itself, not a copy; writing to it in place restores it."""
+
+
+class Stateful(Protocol):
+    """Something that continues with the same next bit after its state is restored."""
+
+    def state(self) -> State:
+        """Return all that the future depends on, by name: live tensors, counters among them, the same names and shapes on every call."""
+
+
+class Counter:
+    """A number that the host counts, readable without waiting for a device, with a live tensor for `Stateful.state`."""
+
+    def __init__(self, value: int = 0) -> None:
+        self._array = np.array(value, np.int64)
+        self.tensor = torch.from_numpy(self._array)
+        """[] int64 on the CPU, on the same memory."""
+
+    @property
+    def value(self) -> int:
+        return int(self._array)
+
+    @value.setter
+    def value(self, value: int) -> None:
+        self._array[()] = value
+
+
+def restore(owner: Stateful, saved: Mapping[str, torch.Tensor]) -> None:
+    """Write `saved`, the state of an object built from the same settings, into the live tensors of `owner`.
+
+    Raises UserError, and changes nothing, if names or shapes differ.
+    """
+    own = owner.state()
+    if own.keys() != saved.keys():
+        name = min(own.keys() ^ saved.keys())
+        where = "the saved state" if name in saved else "this run"
+        raise UserError(f"the saved state is of an object with other settings: {name} is in {where} only")
+    for name, tensor in own.items():
+        if tensor.shape != saved[name].shape:
+            raise UserError(
+                f"the saved state is of another object: {name} has shape {tuple(saved[name].shape)} in it, here {tuple(tensor.shape)}"
+            )
+    for name, tensor in own.items():
+        tensor.copy_(saved[name])
