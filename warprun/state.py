@@ -24,8 +24,8 @@ class Stateful(Protocol):
 class Counter:
     """A number that the host counts, readable without waiting for a device, with a live tensor for `Stateful.state`."""
 
-    def __init__(self, value: int = 0) -> None:
-        self._array = np.array(value, np.int64)
+    def __init__(self) -> None:
+        self._array = np.zeros((), np.int64)
         self.tensor = torch.from_numpy(self._array)
         """[] int64 on the CPU, on the same memory."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
-from warprun.errors import UserError
+from warprun.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from warprun.learning.interfaces import AgentClass
@@ -29,9 +28,7 @@ def agent_class(name: str) -> AgentClass[Any]:
         return getattr(import_module(module), attribute)
     installed = _installed()
     if name not in installed:
-        known = agent_names()
-        near = difflib.get_close_matches(name, known, 1)
-        raise UserError(f"there is no agent {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"agents: {', '.join(known)}"))
+        raise UserError(f"there is no agent {name!r}; {did_you_mean(name, agent_names())}")
     try:
         return installed[name].load()
     except (ImportError, AttributeError) as error:

@@ -24,7 +24,7 @@ class DDPGConfig(OffPolicyConfig):
     noise_std: float = 0.1
     """Standard deviation of the noise of a step; actions are within -1..1."""
     noise_theta: float = 0.15
-    """Part of the ou noise that is lost in a step."""
+    """Part of the ou noise that decays in a step."""
 
 
 def as_td3(config: DDPGConfig) -> TD3Config:

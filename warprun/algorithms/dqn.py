@@ -33,9 +33,9 @@ class DQNConfig(OffPolicyConfig):
     batch_size: int = 64
     """Transitions in a gradient step."""
     target_update_interval: int = 250
-    """Gradient steps between two moves of the target network."""
+    """Gradient steps between two updates of the target network."""
     tau: float = 1.0
-    """How far it moves towards the trained one: 1 copies it."""
+    """Step of the target network towards the trained one at an update: 1 copies it."""
     max_grad_norm: float | None = 10.0
     """The gradient is scaled down to this norm; null: never."""
     double: bool = True

@@ -42,9 +42,9 @@ class TD3Config(OffPolicyConfig):
     noise_std: float = 0.1
     """Standard deviation of the noise of a step; actions are within -1..1."""
     noise_theta: float = 0.15
-    """Part of the ou noise that is lost in a step."""
+    """Part of the ou noise that decays in a step."""
     policy_delay: int = 2
-    """Gradient steps of the critics for each of the actor, and of the targets."""
+    """Gradient steps of the critics for one gradient step of the actor and one update of the targets."""
     target_policy_noise: float = 0.2
     """Standard deviation of the noise on the target's actions."""
     target_noise_clip: float = 0.5

@@ -17,7 +17,7 @@ from warprun.config.cadence import parse
 from warprun.config.registry import Defined, import_environment, nearest
 from warprun.environment import Box, Environment
 from warprun.errors import UserError
-from warprun.kernels.driver import DEVICES, available_memory, check_cuda, cuda_memory, why_no_cuda
+from warprun.kernels.driver import DEVICES, SIMULATOR_LIMIT, available_memory, check_cuda, cuda_memory, why_no_cuda
 from warprun.learning import setting_checks as agent_checks
 from warprun.renamed import with_new_keys
 from warprun.simulation.arrays import ArrayPlan, rollout_bytes
@@ -320,8 +320,8 @@ def _check_run_dir(run_dir: str | None) -> None:
 
 def _check_memory(config: Config, environment: Defined) -> None:
     _require(
-        config.device != "cudasim" or config.n_envs <= 64,
-        f"n_envs={config.n_envs}: the CUDA simulator is slow and takes at most 64 environments",
+        config.device != "cudasim" or config.n_envs <= SIMULATOR_LIMIT,
+        f"n_envs={config.n_envs}: the CUDA simulator is slow and takes at most {SIMULATOR_LIMIT} environments",
     )
     on_gpu = config.device == "cuda" or (config.device == "auto" and why_no_cuda() is None)
     there = cuda_memory() if on_gpu else available_memory()

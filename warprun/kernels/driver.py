@@ -23,6 +23,10 @@ def check_cuda() -> None:
         raise UserError(f"device=cuda: {reason}; device=cpu works everywhere")
 
 
+SIMULATOR_LIMIT = 64
+"""Most environments in the CUDA simulator, which runs every GPU thread as a Python thread."""
+
+
 def prepare(device: str) -> None:
     """Set the environment variable that Numba reads at its import. Call it before importing any module that imports Numba."""
     if device == "cudasim" and "numba" not in sys.modules:

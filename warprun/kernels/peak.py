@@ -15,7 +15,7 @@ SIZE = 64
 """Inputs and outputs of the layer; its data fits in the L1 cache."""
 REPEATS = 20_000
 
-SOURCE = '''"""The product of one layer, again and again; written by warprun."""
+SOURCE = '''"""Repeated products of one layer; written by warprun."""
 
 from numba import njit
 

@@ -49,7 +49,7 @@ class Context:
 class Agent(Stateful, Protocol):
     """A policy for each group, and how they learn from rollouts.
 
-    The life of an agent: `act` for each step of a rollout (not at all if the plan is fused), then `update`, again and again. An agent
+    The life of an agent: `act` for each step of a rollout (not at all if the plan is fused), then `update`, in every iteration. An agent
     reads and writes the tensors of a `Trajectory` and knows nothing of the simulator behind it.
     """
 

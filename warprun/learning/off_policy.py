@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -21,7 +22,7 @@ from warprun.learning.replay.replay import Replay
 from warprun.learning.replay.ring import Transitions
 from warprun.learning.setting_checks import at_least, check, check_groups, check_shared, positive, within
 from warprun.learning.settings import OffPolicyConfig, group_config
-from warprun.learning.slices import Slices
+from warprun.learning.slices import use_one_torch_thread
 from warprun.plan import Fusion
 from warprun.seeds import derived_seed
 from warprun.simulation.trajectory import Trajectory
@@ -57,7 +58,7 @@ class DeviceWork(NamedTuple):
     learn: Callable[[Due], Metrics]
 
 
-class OffPolicyLearner(Generic[C]):
+class OffPolicyLearner(ABC, Generic[C]):
     """The replay memory and the networks of one group; an algorithm adds networks, `gradient_step` and exploration."""
 
     gradient_step: GradientStep
@@ -90,29 +91,29 @@ class OffPolicyLearner(Generic[C]):
         """Gradient steps so far."""
         return self._updates.value
 
+    @abstractmethod
     def trained(self) -> Mapping[str, Trained[nn.Module]]:
         """Return the trained networks by name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def act(self, obs: torch.Tensor) -> torch.Tensor:
         """Return the policy output for normalised observations [B, F]: values of actions [B, n], or continuous actions [B, C]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def explore(self, progress: float) -> None:
         """Set `exploration` for `progress`, 0 to 1, of the run; called after `learning_starts`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def exploration_metrics(self) -> Metrics:
         """Return the current exploration by the names of its settings, without a prefix."""
-        raise NotImplementedError
 
+    @abstractmethod
     def due(self) -> Due:
         """Return what the gradient step does that `updates` counted last."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kernel_network(self) -> Network:
         """Return the acting network for fused rollouts."""
-        raise NotImplementedError
 
     def normalized(self, obs: torch.Tensor) -> torch.Tensor:
         """Return observations as the networks get them."""
@@ -168,9 +169,9 @@ class OffPolicyLearner(Generic[C]):
             found["obs/clipped_share"] = self.normalizer.clipped_share(trajectory.groups[self.name].obs[:-1])
         return found
 
+    @abstractmethod
     def learning_rate(self) -> torch.Tensor:
         """Return the current learning rate of the value networks, []."""
-        raise NotImplementedError
 
     def tensors(self) -> State:
         """Return the state by name."""
@@ -182,7 +183,7 @@ class OffPolicyLearner(Generic[C]):
         return tensors | {f"replay/{name}": tensor for name, tensor in self.replay.tensors().items()}
 
 
-class OffPolicyAgent(Generic[C]):
+class OffPolicyAgent(ABC, Generic[C]):
     """An agent with one learner for each group; an algorithm gives the class of its settings and `make_learner`."""
 
     requirements: ClassVar[Requirements]
@@ -191,7 +192,8 @@ class OffPolicyAgent(Generic[C]):
     def __init__(self, config: C, spec: Spec, context: Context) -> None:
         check(config, self.check_settings)
         check_groups(config, [group.name for group in spec.groups])
-        Slices(context.device, context.threads)  # makes torch use one thread: batches are small, and waking other threads takes longer
+        if context.device.type == "cpu":
+            use_one_torch_thread()  # batches are small, and waking other threads takes longer
         self.learners = [
             self.make_learner(group_config(config, group.name), group, context, derived_seed(context.seed, "group", i))
             for i, group in enumerate(spec.groups)
@@ -202,9 +204,9 @@ class OffPolicyAgent(Generic[C]):
         self.metrics: dict[str, torch.Tensor | float] = {}
 
     @classmethod
+    @abstractmethod
     def make_learner(cls, config: C, group: GroupSpec, context: Context, seed: int) -> OffPolicyLearner:
         """Return the learner of one group; `config` includes the settings of the group."""
-        raise NotImplementedError
 
     @classmethod
     def no_kernel_gradients(cls, config: C) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from warprun.errors import UserError
+from warprun.errors import UserError, did_you_mean
 from warprun.learning.settings import (
     ACTIVATIONS,
     OPTIMIZERS,
@@ -15,7 +15,6 @@ from warprun.learning.settings import (
     NetworkConfig,
     OffPolicyConfig,
     OnPolicyConfig,
-    did_you_mean,
     group_config,
 )
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Protocol, TypeVar
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from warprun.errors import UserError
+from warprun.errors import UserError, did_you_mean
 from warprun.renamed import new_name
 
 ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
@@ -207,9 +206,3 @@ def _check_keys(settings: object, overrides: object, key: str) -> None:
             raise UserError(f"{key}.{name}: there is no such setting; {did_you_mean(name, known)}")
         if is_dataclass(getattr(settings, name)):
             _check_keys(getattr(settings, name), value, f"{key}.{name}")
-
-
-def did_you_mean(name: object, known: Sequence[str]) -> str:
-    """Return the end of a message that refuses `name`: the most similar of the `known` names, or all of them."""
-    near = difflib.get_close_matches(str(name), known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"

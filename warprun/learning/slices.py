@@ -36,8 +36,7 @@ class Slices:
         self.on_cpu = device.type == "cpu"
         self.threads: Threads | None = None
         if self.on_cpu:
-            torch.set_num_threads(1)
-            _keep_freed_memory()
+            use_one_torch_thread()
             self.threads = threads_of_process(threads)
 
     def cut(self, rows: int) -> list[slice]:
@@ -81,6 +80,12 @@ class Slices:
             gradient += more_gradient
             total += more_terms
         return gradient, total
+
+
+def use_one_torch_thread() -> None:
+    """Make torch compute on the thread that calls it, and keep the memory that it frees."""
+    torch.set_num_threads(1)
+    _keep_freed_memory()
 
 
 def _keep_freed_memory() -> None:

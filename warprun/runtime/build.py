@@ -85,7 +85,7 @@ def make_agent(setup: Setup) -> Agent:
 def make_simulator(
     setup: Setup, n_envs: int, horizon: int, seed: int, agent: Agent, announce: Callable[[str], None] = lambda line: None
 ) -> Simulator:
-    """Return a simulator for an agent; `announce` is told, in a line, if compiling takes a while. Raises UserError."""
+    """Return a simulator for an agent; `announce` gets one line if kernels have to be compiled. Raises UserError."""
     if not isinstance(setup.environment, Environment):
         make = setup.environment.make_simulator
         with errors_of_user(f"env={setup.config.env.name}: make_simulator fails"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -133,14 +133,13 @@ def evaluate_run(folder: Path, episodes: int | None, greedy: bool, device: str, 
     If the environment module defines `report(play, folder)`, it is called with a `Player` and the run's folder `eval`. It may write files
     and figures there; TensorBoard also shows the PNG files.
     """
-    config = from_dict(rundir.read_config(folder))
+    config = replace(from_dict(rundir.read_config(folder)), device=device)
     own = kept.find(str(folder / kept.FOLDER))
     if own:
-        config.env.module = str(own.folder)
+        config = replace(config, env=replace(config.env, module=str(own.folder)))
         for difference in own.differences():
             print(difference)
     saved = checkpoint.load(folder, line)
-    config.device = device
     setup = set_up(config)
     agent = make_agent(setup)
     restore(agent, saved.tensors)

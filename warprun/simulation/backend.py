@@ -1,4 +1,4 @@
-"""What an engine asks of the kernels of a device."""
+"""The interface between an engine and the kernels of a device."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
 from warprun.kernels.check import check_functions
-from warprun.kernels.driver import available_memory
+from warprun.kernels.driver import SIMULATOR_LIMIT, available_memory
 from warprun.kernels.graph import Captured
 from warprun.kernels.mlp import Network
 from warprun.kernels.mlp_cuda import columns_for
@@ -34,9 +34,6 @@ from warprun.simulation.trajectory import Trajectory
 from warprun.simulation.trial import ENVIRONMENTS, INTERPRETER, interpreted, out_of_bounds, trial_function, try_out
 from warprun.spec import Spec
 from warprun.state import Counter, State
-
-SIMULATOR_LIMIT = 64
-"""Environments in the CUDA simulator, which runs every GPU thread as a Python thread."""
 
 
 class KernelEngine:

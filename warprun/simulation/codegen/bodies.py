@@ -87,7 +87,7 @@ class Bodies:
                     row = observation_row if array.axes[0] == "T+1" else "row"
                     width = shape[2] * (shape[3] if len(shape) > 3 else 1)
                     views[f"{group.name}_{name}"] = f"{group.name}_arrays.{name}[{row}]{self.target.part(width)}"
-        return lines("# The parts of arrays that are needed here.", *(f"{n} = {v}" for n, v in views.items() if n in used), body)
+        return lines("# Views of the arrays that this kernel uses.", *(f"{n} = {v}" for n, v in views.items() if n in used), body)
 
     # The step -------------------------------------------------------------------------------------------------------------
 
