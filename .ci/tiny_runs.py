@@ -13,7 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
-from warprun.algorithms import agent_class
+from warprun.algorithms import config_class
 from warprun.config.compose import environment_config
 from warprun.config.registry import options
 from warprun.config.schema import check_requirements, load_environment
@@ -49,7 +49,7 @@ def pairs() -> list[tuple[str, str]]:
 def tiny_run(pair: tuple[str, str]) -> Outcome:
     """Train a pair in a process of its own."""
     env, agent = pair
-    overrides = [f"env={env}", f"agent={agent}", *SMALL, *SHORT, *(OFF_POLICY if agent_class(agent).explores else [])]
+    overrides = [f"env={env}", f"agent={agent}", *SMALL, *SHORT, *(OFF_POLICY if config_class(agent).explores else [])]
     began = time.monotonic()
     done = subprocess.run([sys.argv[1], *overrides], capture_output=True, text=True)
     said = " ".join(done.stderr.split())

@@ -17,9 +17,9 @@ from warprun.spec import Spec
 CPU = torch.device("cpu")
 
 
-def plan_for(name: str, config: Any, spec: Spec, device: torch.device = CPU, *, fused: bool = False, captured: bool = False) -> Plan:
+def plan_for(config: Any, spec: Spec, device: torch.device = CPU, *, fused: bool = False, captured: bool = False) -> Plan:
     """Return a plan that is fused, as far as the agent can, or stepwise."""
-    fusion = agent_class(name).fusion(config, spec)
+    fusion = config.fusion(spec)
     rollout = "fused" if fused and fusion.network_rows is not None else "stepwise"
     by_kernels = rollout == "fused" and fusion.kernel_gradients and device.type == "cpu"
     return Plan(rollout, "a test", "kernels" if by_kernels else "torch", "a test", captured, "" if captured else "a test")
@@ -42,5 +42,5 @@ def build(
     spec = environment if isinstance(environment, Spec) else environment.spec
     cls = agent_class(name)
     config = cls.Config(**settings)
-    plan = plan_for(name, config, spec, device, fused=fused, captured=captured)
+    plan = plan_for(config, spec, device, fused=fused, captured=captured)
     return cls(config, spec, Context(device, n_envs, threads, seed, plan, communicator or SingleProcess()))

@@ -15,6 +15,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Beside pytest's own cache: a second run of the tests compiles nothing, and nothing lands in the home folder.
     folder = config.rootpath / ".pytest_cache" / "d" / "kernels"
     os.environ.setdefault("WARPRUN_CACHE_DIR", str(folder))
+    # With the key of the seals of runs.
+    os.environ["XDG_CONFIG_HOME"] = str(folder.with_name("home"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import warprun
-from warprun.config.compose import compose
+from warprun.config.compose import change, compose
+from warprun.config.schema import to_dict
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -72,8 +73,12 @@ def test_commands_are_accepted(workplace, page):
         words = command[command.index("warprun ") :].split()[1:]
         if words[0] in ("eval", "envs", "data", "bench") or words[0].startswith("--"):
             continue
+        settings = [word for word in words if "=" in word and not word.startswith(("-", "resume=", "trust="))]
+        if words[0].startswith("resume="):
+            change(to_dict(compose(["env=cartpole"])), settings)
+            continue
         # Of a multirun, every value must be accepted; the first of each will do.
-        compose([re.sub(r"=([^,\[]+),.*", r"=\1", word) for word in words if "=" in word and not word.startswith("-")])
+        compose([re.sub(r"=([^,\[]+),.*", r"=\1", word) for word in settings])
 
 
 def test_there_are_examples_and_commands():

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from warprun import algorithms
-from warprun.algorithms.dqn import DQNConfig
+from warprun.algorithms.settings import DQNConfig
 from warprun.cli import main as cli
 from warprun.config.compose import compose
 from warprun.config.schema import from_dict, to_dict
@@ -94,8 +92,7 @@ def test_an_agent_may_have_a_setting_of_a_former_name(monkeypatch: pytest.Monkey
         name: str = "own"
         warmup: int = 3
 
-    monkeypatch.setitem(algorithms.AGENTS, "own", f"{__name__}:Own")
-    monkeypatch.setitem(sys.modules, __name__, SimpleNamespace(Own=SimpleNamespace(Config=OwnConfig)))
+    monkeypatch.setitem(algorithms.AGENTS, "own", algorithms.Shipped(OwnConfig, "not needed"))
     config = OwnConfig(groups={"agent": {"warmup": 7}})
     assert group_config(config, "agent").warmup == 7
     assert from_dict(to_dict(replace(compose([]), agent=config))).agent == config

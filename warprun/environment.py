@@ -23,11 +23,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
+from types import CodeType, FunctionType, MethodType
+from typing import Annotated, NamedTuple, Protocol, TypeAlias, TypeGuard, get_args, get_origin, get_type_hints, runtime_checkable
 
 import numpy as np
 
-from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Space, Spec
+from warprun.errors import ContractError, shown
+from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Space, Spec, whole_number
 
 __all__ = [
     "Box",
@@ -54,10 +56,6 @@ KernelFunction: TypeAlias = Callable[..., object]
 
 ISOLATED = "warprun_environment_"
 """Prefix of the packages in which environment files are imported, each with the files beside it."""
-
-
-class ContractError(ValueError):
-    """A mistake in the definition of an environment; the message is one line."""
 
 
 class Field(NamedTuple):
@@ -101,15 +99,36 @@ class Group:
     maxima: tuple[str, ...] = ()
     """Fields whose maxima over the actors are the argument GROUP_max of functions."""
 
+    def __post_init__(self) -> None:
+        self.spec  # noqa: B018  raises for a bad name, size or space
+        if not is_named_tuple(self.state):
+            raise ContractError(f"state of group {self.name!r} must be a NamedTuple class, not {shown(self.state)}")
+        numbers = [f.name for f in self.fields if not f.length]
+        for argument, given in (("reset", self.reset), ("observe", self.observe), ("mask", self.mask)):
+            if given is not None or argument != "mask":
+                check_function(f"{argument} of group {self.name!r}", given)
+        for argument, names in (("sums", self.sums), ("maxima", self.maxima)):
+            if not isinstance(names, tuple):
+                raise ContractError(
+                    f"{argument} of group {self.name!r} must be a tuple of names of fields, such as ('x',), not {shown(names)}"
+                )
+            for name in names:
+                if name not in numbers:
+                    raise ContractError(f"group {self.name!r} declares a sum or maximum of {name!r}, which is no number of its state")
+                if names.count(name) > 1:
+                    raise ContractError(f"group {self.name!r} declares a sum or maximum of {name!r} twice")
+
     @property
     def fields(self) -> tuple[Field, ...]:
         """The fields of the state in the order of its definition."""
         used = {False: 0, True: 0}
         fields = []
-        for name, annotation in get_type_hints(self.state, include_extras=True).items():
+        for name, annotation in _annotations(self.state).items():
             integer, length = _field_type(self, name, annotation)
             fields.append(Field(name, integer, length, used[integer]))
             used[integer] += fields[-1].slots
+        if not fields:
+            raise ContractError(f"{self.state.__name__}, the state of group {self.name!r}, needs at least one field")
         return tuple(fields)
 
     @property
@@ -131,6 +150,11 @@ class Phase:
     function: KernelFunction
     """-> state, reward, terminated. Rewards of an actor's phases add up; one terminated actor ends the episode."""
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.group, str):
+            raise ContractError(f"write Phase(group, function): the first is the name of a group, not {shown(self.group)}")
+        check_function(f"the function (step) of a phase of group {self.group!r}", self.function)
+
 
 @dataclass(frozen=True)
 class Environment:
@@ -150,14 +174,17 @@ class Environment:
     For options that decide more than tables, such as spaces, see docs/environments.md."""
 
     def __post_init__(self) -> None:
-        names = [group.name for group in self.groups]
+        for argument, given, kind in (("groups", self.groups, Group), ("phases", self.phases, Phase)):
+            if not isinstance(given, tuple) or not all(isinstance(each, kind) for each in given):
+                form = "Group(name, size, ...)" if kind is Group else "Phase(group, function)"
+                raise ContractError(f"{argument} must be a tuple of {form}, with a comma even after a single one, not {shown(given)}")
+        self.spec  # noqa: B018  raises for groups of the same name and for a bad time limit
         reductions = {f"{g.name}_sum" for g in self.groups if g.sums} | {f"{g.name}_max" for g in self.groups if g.maxima}
-        for name in names:
-            if not name.isidentifier() or names.count(name) > 1 or name in ARGUMENTS | reductions:
-                raise ContractError(f"group name {name!r} is taken or not an identifier")
-        missing = set(self.params._fields) - set(self.params._field_defaults)
-        if missing:
-            raise ContractError(f"parameter {min(missing)!r} of {self.params.__name__} has no default")
+        for group in self.groups:
+            if group.name in ARGUMENTS | reductions:
+                raise ContractError(f"group name {group.name!r} is taken by an argument of functions")
+        _check_parameters(self.params)
+        _check_options(self.tables, self.options)
         if not self.phases:
             raise ContractError("an environment needs at least one phase")
         if len(self.phases) > MAX_PHASES:
@@ -166,15 +193,10 @@ class Environment:
             self.group(phase.group)
             self._check_arguments(phase.function, ARGUMENTS - {"k", "out"})
         for group in self.groups:
-            group.fields  # noqa: B018  raises for a field of an unknown type
-            _check_bounds(group)
             self._check_arguments(group.reset, {"s", "rng", "p", "tables", "i"}, others=False)
             self._check_arguments(group.observe, ARGUMENTS - {"k", "action", "rng"})
             if group.mask:
                 self._check_arguments(group.mask, ARGUMENTS - {"out", "action", "rng"})
-            for name in group.sums + group.maxima:
-                if name not in [f.name for f in group.fields if not f.length]:
-                    raise ContractError(f"group {group.name!r} declares a sum or maximum of {name!r}, which is no number of its state")
             if group.name not in [phase.group for phase in self.phases]:
                 raise ContractError(f"group {group.name!r} takes part in no phase")
 
@@ -190,6 +212,20 @@ class Environment:
                 return group
         raise ContractError(f"there is no group {name!r}; groups: {', '.join(g.name for g in self.groups)}")
 
+    def make_tables(self) -> tuple[object, ...] | None:
+        """Call `tables` with its options; None if there is no such function. Raises ContractError for a result that kernels cannot read."""
+        if self.tables is None:
+            return None
+        made: object = self.tables(**self.options)
+        kind: object = type(made)
+        if not isinstance(made, tuple) or not is_named_tuple(kind):
+            raise refusal(self.tables, f"tables must return a NamedTuple of arrays and numbers; it returns {shown(made)}")
+        for name, value in zip(kind._fields, made, strict=True):
+            problem = _problem_of_array(value) if isinstance(value, np.ndarray) else _problem_of_number(value)
+            if problem:
+                raise refusal(self.tables, f"table {name!r} {problem}")
+        return made
+
     def _check_arguments(self, function: KernelFunction, known: set[str], others: bool = True) -> None:
         allowed = known - (set() if self.tables else {"tables"}) - (set() if self.params._fields else {"p"})
         if others:
@@ -199,12 +235,10 @@ class Environment:
                 )
         for name in arguments(function):
             if name not in allowed:
-                code = function.__code__
-                raise ContractError(
-                    f"{code.co_filename}:{code.co_firstlineno} in {function.__name__}: unknown argument {name!r}; "
-                    f"it can have {', '.join(sorted(allowed))}"
-                )
+                raise refusal(function, f"unknown argument {name!r}; it can have {', '.join(sorted(allowed))}")
 
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 MAX_PHASES = 16
 """Largest number of phases: each has its own random streams, numbered in four bits."""
@@ -236,27 +270,135 @@ def arguments(function: KernelFunction) -> tuple[str, ...]:
     return tuple(inspect.signature(function).parameters)
 
 
-def _check_bounds(group: Group) -> None:
-    for space in (group.observation, group.action):
-        if not isinstance(space, Box):
-            continue
-        for given in (space.low, space.high):
-            if isinstance(given, tuple) and len(given) != space.size:
-                raise ContractError(f"a Box of group {group.name!r} has {space.size} components and {len(given)} bounds")
-        for low, high in space.bounds():
-            largest = float(np.finfo(np.float32).max)
-            if not low <= high or low == np.inf or high == -np.inf or any(largest < abs(b) < np.inf for b in (low, high)):
-                raise ContractError(f"a Box of group {group.name!r} has bounds {low:g} to {high:g}; float32 has no numbers between them")
+@runtime_checkable
+class _NamedTupleClass(Protocol):
+    """What `NamedTuple` and `namedtuple` give a class."""
+
+    _fields: tuple[str, ...]
+    _field_defaults: dict[str, object]
+
+
+def is_named_tuple(kind: object) -> TypeGuard[_NamedTupleClass]:
+    """Return whether `kind` is a NamedTuple class."""
+    return isinstance(kind, type) and issubclass(kind, tuple) and isinstance(kind, _NamedTupleClass)
+
+
+def check_function(what: str, function: object) -> None:
+    """Raise ContractError unless kernels can compile `function` and call it with arguments in their order."""
+    jitted = type(function).__module__.partition(".")[0] in ("numba", "numba_cuda")
+    plain = inspect.unwrap(function) if jitted and callable(function) else function
+    if not isinstance(plain, FunctionType):
+        raise ContractError(f"{what} must be a plain function, not {_kind(function)} ({shown(function)})")
+    if "__wrapped__" in vars(plain):
+        raise refusal(plain, "kernels cannot call decorated functions; remove the decorator")
+    code = plain.__code__
+    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        raise refusal(plain, "kernels cannot call async functions; write def without async")
+    if code.co_flags & inspect.CO_GENERATOR:
+        raise refusal(plain, "kernels cannot call generators; write return in place of yield")
+    for name, parameter in inspect.signature(plain).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            stars = "*" if parameter.kind == parameter.VAR_POSITIONAL else "**"
+            raise refusal(plain, f"{stars}{name} gets no values, since arguments are passed by name; write the names of the arguments")
+        if parameter.kind == parameter.KEYWORD_ONLY:
+            raise refusal(plain, f"argument {name!r} is keyword-only; remove the * before it")
+
+
+def refusal(function: Callable[..., object], problem: str) -> ContractError:
+    """Return the error for a function; it begins with the file, the line and the name of the function."""
+    plain = inspect.unwrap(function.__func__ if isinstance(function, MethodType) else function)
+    if not isinstance(plain, FunctionType):
+        return ContractError(problem)
+    code: CodeType = plain.__code__
+    return ContractError(f"{code.co_filename}:{code.co_firstlineno} in {plain.__name__}: {problem}", names_place=True)
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _check_parameters(params: object) -> None:
+    if not is_named_tuple(params):
+        raise ContractError(f"params must be a NamedTuple class with a default for every field, not {shown(params)}")
+    name_of_class = params.__name__  # type: ignore[attr-defined]
+    for name in params._fields:
+        if name not in params._field_defaults:
+            raise ContractError(f"parameter {name!r} of {name_of_class} has no default")
+        default = params._field_defaults[name]
+        if type(default) not in (bool, int, float) and not isinstance(default, float):
+            raise ContractError(f"parameter {name!r} of {name_of_class} must be a float, an int or a bool, not {shown(default)}")
+        problem = _problem_of_number(default, 2**31)
+        if problem or (isinstance(default, float) and not np.isfinite(default)):
+            raise ContractError(f"parameter {name!r} of {name_of_class} {problem or f'is {default}; it must be finite'}")
+
+
+def _check_options(tables: object, options: object) -> None:
+    if tables is not None and (not callable(tables) or isinstance(tables, type)):
+        raise ContractError(f"tables must be a function that returns a NamedTuple, not {shown(tables)}")
+    if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
+        raise ContractError(f"options must be a dict of names and defaults, not {shown(options)}")
+    if tables is None:
+        if options:
+            raise ContractError(f"option {min(options)!r} is of no use: options are arguments of tables, and there is no such function")
+        return
+    known = inspect.signature(tables).parameters
+    takes_all = any(parameter.kind == parameter.VAR_KEYWORD for parameter in known.values())
+    for name in options:
+        if name not in known and not takes_all:
+            raise ContractError(f"option {name!r} is no argument of tables; it has {', '.join(known) or 'no arguments'}")
+    for name, parameter in known.items():
+        needed = parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if needed and name not in options:
+            raise refusal(tables, f"argument {name!r} of tables has no default; add it to options")
+
+
+def _problem_of_number(value: object, limit: int = 2**63) -> str:
+    """Return why kernels cannot compute with `value`; empty if they can."""
+    if not isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
+        return f"must be a numpy array or a number, not {_kind(value)} ({shown(value)})"
+    if isinstance(value, int | np.integer) and not -limit <= value < limit:
+        return f"is {shown(value)}; it must fit into {limit.bit_length()} bits"
+    if isinstance(value, float | np.floating) and (np.isnan(value) or FLOAT32_MAX < abs(float(value)) < np.inf):
+        return f"is {value}; it must be a number that float32 can hold"
+    return ""
+
+
+def _problem_of_array(array: np.ndarray) -> str:
+    """Return why kernels cannot read a table; empty if they can."""
+    if isinstance(array, np.ma.MaskedArray):
+        return "is a MaskedArray; fill it and make a second table of the mask"
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize not in ((4, 8) if array.dtype.kind == "f" else (1, 2, 4, 8)):
+        return f"has the dtype {array.dtype}; make it float32 or int32"
+    if not array.dtype.isnative:
+        return f"has the dtype {array.dtype.str}, not in the byte order of this machine; make it float32 or int32 with astype"
+    if array.ndim == 0:
+        return "is an array without axes; write a number"
+    if not array.size:
+        return f"is empty; its shape is {array.shape}"
+    if array.dtype.kind == "f":
+        unfit = np.isnan(array) | (np.isfinite(array) & (np.abs(array) > FLOAT32_MAX))
+        if unfit.any():
+            at = tuple(int(n) for n in np.unravel_index(unfit.argmax(), array.shape))
+            return f"has {array[at]} at index {at if len(at) > 1 else at[0]}; it must be a number that float32 can hold"
+    return ""
+
+
+def _annotations(state: type[NamedTuple]) -> dict[str, object]:
+    try:
+        found = get_type_hints(state, include_extras=True)
+    except Exception as error:  # an annotation is code of the user
+        raise ContractError(f"the annotations of {state.__name__} cannot be read: {type(error).__name__}: {error}") from error
+    return {name: found.get(name) for name in state._fields}
 
 
 def _field_type(group: Group, name: str, annotation: object) -> tuple[bool, int]:
-    scalars = {float32: False, float: False, int32: True, int: True, bool: True}
-    if annotation in scalars:
-        return scalars[annotation], 0
+    kinds = ((float32, False), (float, False), (int32, True), (int, True), (bool, True))
+    scalars = {id(kind): integer for kind, integer in kinds}  # by id, because an annotation may have no hash
+    where = f"field {name!r} of {group.state.__name__}"
+    if id(annotation) in scalars:
+        return scalars[id(annotation)], 0
     if get_origin(annotation) is Annotated and get_args(annotation)[0] is np.ndarray:
         length, *kind = get_args(annotation)[1:]
-        if isinstance(length, int) and length > 0 and (kind or [float32])[0] in scalars:
-            return scalars[(kind or [float32])[0]], length
-    raise ContractError(
-        f"field {name!r} of {group.state.__name__} must be float32, int32 or Annotated[np.ndarray, LENGTH], not {annotation!r}"
-    )
+        if len(kind) <= 1 and all(id(each) in scalars for each in kind) and not isinstance(length, tuple):
+            return scalars[id((kind or [float32])[0])], whole_number(f"LENGTH of {where}", length)
+    raise ContractError(f"{where} must be float32, int32 or Annotated[np.ndarray, LENGTH], not {annotation!r}")

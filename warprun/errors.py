@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Iterable, Sequence
+
+MOST_SHOWN = 100
+"""Characters of a text of the user that a message quotes."""
+MOST_PRINTED = 1000
+"""Characters of a message."""
 
 
 class UserError(Exception):
     """A mistake of the user: one line that says what is wrong, where, and what to do. Exit code 2."""
+
+
+class ContractError(ValueError):
+    """A mistake in the definition of an environment; the message is one line."""
+
+    def __init__(self, message: str, names_place: bool = False) -> None:
+        super().__init__(message)
+        self.names_place = names_place
+        """Whether the message begins with the file and the line of the mistake; else they are those of the call that raised."""
+
+
+class RunHasEndedError(UserError):
+    """A run that cannot be resumed because it has reached its end."""
 
 
 class TrainingFailed(Exception):
@@ -20,7 +39,57 @@ def one_line(error: BaseException) -> str:
     return words if isinstance(error, UserError | TrainingFailed) else f"{type(error).__name__}: {words}"
 
 
+def shown(value: object) -> str:
+    """Return a value of the user as a message quotes it: its repr on one line, and only its beginning if it is long."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= MOST_SHOWN else f"{value[:MOST_SHOWN]}...")
+    return " ".join(reprlib.repr(value).split())
+
+
+def printable(text: object, most: int = 200) -> str:
+    """Return text from outside on one line, its middle cut beyond `most` characters, without control characters, which a terminal obeys."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in " ".join(str(text).split()))
+    return line if len(line) <= most else f"{line[: most // 2]}...{line[-(most // 2) :]}"
+
+
 def did_you_mean(name: object, known: Sequence[str]) -> str:
     """Return the end of a message that refuses `name`: the most similar of the `known` names, or all of them."""
-    near = difflib.get_close_matches(str(name), known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+    match = similar(str(name), known)
+    return f"did you mean {match!r}?" if match is not None else f"there are: {', '.join(known)}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the known name that is most similar to `name`, or an empty string."""
+    match = similar(name, known)
+    return f"; did you mean {match!r}?" if match is not None else ""
+
+
+def similar(name: str, known: Iterable[str], most_edits: int | None = None) -> str | None:
+    """Return the known name with the fewest edits from `name`, in upper or lower case; None if all differ too much.
+
+    `most_edits` None: a quarter of the characters, and at least one, or a similarity of 0.6 in the sense of difflib.
+    """
+    if len(name) > MOST_SHOWN:
+        return None
+    limit = max(1, len(name) // 4) if most_edits is None else most_edits
+    ranked = []
+    for candidate in known:
+        ratio = difflib.SequenceMatcher(None, name.lower(), candidate.lower()).ratio()
+        found = edits(name.lower(), candidate.lower()) if abs(len(name) - len(candidate)) <= limit else len(name)
+        if found <= limit or (most_edits is None and ratio >= 0.6):
+            ranked.append((min(found, limit + 1), -ratio, candidate))
+    return min(ranked)[2] if ranked else None
+
+
+def edits(one: str, other: str) -> int:
+    """Return the optimal string alignment distance: characters inserted, deleted or replaced, and neighbours exchanged."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        before, last, row = row, before, [i]
+        for j, b in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
+                cost = min(cost, last[j - 2] + 1)
+            row.append(cost)
+    return row[-1]

@@ -1,26 +1,126 @@
-"""Files that are complete after a crash at any point."""
+"""Writing files that are complete after a crash at any point, and reading files that somebody else may have made."""
 
 from __future__ import annotations
 
 import errno
+import itertools
+import json
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
+from typing import BinaryIO
+
+from warprun.errors import UserError, printable
+
+MAX_JSON_BYTES = 1 << 20
+"""Size limit of a JSON file in a run folder."""
+MAX_FILES = 10_000
+"""Most files in a folder that somebody else may have made and that is written to."""
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Replace a file. After a crash at any point it has either its old or its new content, complete. Raises OSError."""
+def refuse_links(folder: Path) -> None:
+    """Raise UserError if a folder has links or special files, because what is written to them lands elsewhere.
+
+    More than MAX_FILES files are refused too. A folder that is a link is refused; one that does not exist is not. Files with several names
+    (hard links) count as links.
+    """
+    paths = [folder]
+    try:
+        if folder.is_dir() and not folder.is_symlink():
+            paths += itertools.islice(folder.rglob("*"), MAX_FILES)
+        for path in paths:
+            found = path.lstat() if os.path.lexists(path) else None
+            mode = found.st_mode if found else 0
+            if found and not stat.S_ISDIR(mode) and not (stat.S_ISREG(mode) and found.st_nlink == 1 and path != folder):
+                raise UserError(f"{printable(path)} is a link or no regular file, and the command would write to it; remove it")
+    except OSError as error:
+        raise UserError(f"cannot read {printable(folder)}: {error.strerror}") from None
+    if len(paths) > MAX_FILES:
+        raise UserError(f"{printable(folder)} has more than {MAX_FILES:,} files; remove those that no run has made")
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[BinaryIO]:
+    """Replace a file with what the context writes. After a crash at any point it has either its old or its new content, complete.
+
+    Raises OSError; the file then has its old content.
+    """
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with open(temporary, "wb") as file:
-            file.write(data)
+        temporary.unlink(missing_ok=True)  # of a crash
+        with open(temporary, "xb") as file:  # which follows no link
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError:
+    except BaseException as error:
         # On a full disk the unfinished file takes the space of the next try.
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a failed write names no file
         raise
     _sync_folder(path.parent)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace a file by `data`, see `atomic`. Raises OSError."""
+    with atomic(path) as file:
+        file.write(data)
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading. Raises OSError, and UserError for a pipe, a device or a folder: a reader could wait for ever."""
+    try:
+        # Before it is opened, because opening some devices has effects, and after, because the file may have been replaced.
+        _require_regular(path, os.stat(path))
+        # Without O_NONBLOCK the opening of a pipe waits for a writer.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except ValueError:  # a zero byte
+        raise UserError(f"{printable(path)} is no file name") from None
+    try:
+        _require_regular(path, os.fstat(handle))
+    except UserError:
+        os.close(handle)
+        raise
+    return os.fdopen(handle, "rb")
+
+
+def _require_regular(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError(f"{printable(path)} is not a regular file")
+
+
+def read_limited(path: Path, limit_bytes: int) -> bytes:
+    """Read a regular file of at most `limit_bytes`. Raises UserError for anything else: it neither waits nor reads more than the limit.
+
+    Links are followed. Raises FileNotFoundError, and no other OSError.
+    """
+    try:
+        with open_regular(path) as file:
+            # The size that the file system reports is not a limit: files of /proc report 0. `read` allocates what it is asked for.
+            content = bytearray()
+            while len(content) <= limit_bytes and (part := file.read(min(1 << 20, limit_bytes + 1 - len(content)))):
+                content += part
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
+    except OSError as error:
+        raise UserError(f"cannot read {printable(path)}: {error.strerror}") from None
+    if len(content) > limit_bytes:
+        raise UserError(f"cannot read {printable(path)}: it is larger than {limit_bytes:,} bytes")
+    return bytes(content)
+
+
+def read_json(path: Path, limit_bytes: int = MAX_JSON_BYTES) -> object:
+    """Read a JSON file of at most `limit_bytes`. Raises UserError, and FileNotFoundError."""
+    content = read_limited(path, limit_bytes)
+    try:
+        found: object = json.loads(content)
+    except (ValueError, RecursionError):  # ValueError also for text that is not UTF-8, and for numbers with too many digits
+        raise UserError(f"cannot read {printable(path)}: it is damaged, or it is not JSON") from None
+    return found
 
 
 def _sync_folder(folder: Path) -> None:

@@ -38,20 +38,18 @@ class Counter:
         self._array[()] = value
 
 
-def restore(owner: Stateful, saved: Mapping[str, torch.Tensor]) -> None:
-    """Write `saved`, the state of an object built from the same settings, into the live tensors of `owner`.
+def restore(own: State, saved: Mapping[str, torch.Tensor]) -> None:
+    """Write `saved`, the state of an object built from the same settings, into the live tensors `own`.
 
     Raises UserError, and changes nothing, if names or shapes differ.
     """
-    own = owner.state()
     if own.keys() != saved.keys():
         name = min(own.keys() ^ saved.keys())
         where = "the saved state" if name in saved else "this run"
         raise UserError(f"the saved state is of an object with other settings: {name} is in {where} only")
     for name, tensor in own.items():
-        if tensor.shape != saved[name].shape:
-            raise UserError(
-                f"the saved state is of another object: {name} has shape {tuple(saved[name].shape)} in it, here {tuple(tensor.shape)}"
-            )
+        shape = saved[name].shape
+        if tensor.shape != shape:
+            raise UserError(f"the saved state is of another object: {name} has shape {tuple(shape)} in it, here {tuple(tensor.shape)}")
     for name, tensor in own.items():
         tensor.copy_(saved[name])

@@ -11,6 +11,7 @@ import numpy as np
 
 from warprun import data
 from warprun.errors import UserError
+from warprun.files import open_regular
 
 PUBLISHER = (
     "https://raw.githubusercontent.com/salesforce/warp-drive/bac017ebb481714bee8f6b0ec75a67d3a2e034d3/example_envs/rlchemists/en_array/"
@@ -23,6 +24,9 @@ PUBLISHED = {
     "en_array_2atom_diffusion.npy": "599a70b3227c0e4a",
 }
 """File -> first 16 digits of its sha256. Copyright (c) 2021 Salesforce.com, BSD-3-Clause."""
+
+MAX_CELLS = 1 << 24
+"""Most energies of a surface."""
 
 LEPS_AXES = np.linspace(0.4, 3.5, 32), np.linspace(-2.2, 2.2, 45)
 """r_AB in angstrom and x of the oscillator, in steps of 0.1."""
@@ -80,13 +84,16 @@ def published(name):
 def read(path):
     """Return the energies [x, y, z] of a .npy file. Raises UserError if it contains anything else."""
     try:
-        energy = np.load(path, allow_pickle=False)
+        open_regular(Path(path)).close()
+        energy = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a shape that the file is too small for is an error
     except OSError as error:
         raise UserError(f"env.pes={path}: {error.strerror or 'is no .npy file'}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile):
+    except (ValueError, OverflowError, EOFError, zipfile.BadZipFile):
         raise UserError(f"env.pes={path} is no .npy file of numbers") from None
     if not isinstance(energy, np.ndarray) or energy.dtype.kind not in "fiu":
         raise UserError(f"env.pes={path} is no .npy file of real numbers")
+    if energy.size > MAX_CELLS:
+        raise UserError(f"env.pes={path} has {energy.size:,} energies; a surface can have {MAX_CELLS:,}")
     if energy.ndim != 3 or 0 in energy.shape:
         raise UserError(f"env.pes={path} has shape {energy.shape}; a surface is an array [x, y, z]")
     return energy.astype(np.float64)

@@ -11,11 +11,13 @@ import pytest
 from omegaconf import OmegaConf
 
 from warprun.algorithms import AGENTS, agent_class, agent_names, config_class
-from warprun.algorithms.a2c import A2CConfig
-from warprun.algorithms.ppo import PPOConfig
+from warprun.algorithms.settings import A2CConfig, PPOConfig
 from warprun.errors import UserError
-from warprun.learning.setting_checks import check, check_groups
-from warprun.learning.settings import NetworkConfig, OptimizerConfig, group_config
+from warprun.learning import settings
+from warprun.learning.networks import ACTIVATIONS
+from warprun.learning.optimizers import OPTIMIZERS
+from warprun.learning.returns import TARGETS
+from warprun.learning.settings import NetworkConfig, OptimizerConfig, check_groups, check_settings, group_config
 
 WRONG = [
     (PPOConfig(gamma=1.5), "agent.gamma=1.5"),
@@ -51,7 +53,7 @@ WRONG = [
 @pytest.mark.parametrize(("config", "says"), WRONG, ids=[says for _, says in WRONG])
 def test_what_cannot_work_is_told_in_one_line(config: Any, says: str) -> None:
     with pytest.raises(UserError) as failure:
-        check(config, agent_class(config.name).check_settings)
+        check_settings(config)
     assert str(failure.value).startswith(says)
     assert "\n" not in str(failure.value)
 
@@ -59,7 +61,7 @@ def test_what_cannot_work_is_told_in_one_line(config: Any, says: str) -> None:
 @pytest.mark.parametrize("name", AGENTS)
 def test_defaults_pass_and_are_structured(name: str) -> None:
     config = config_class(name)()
-    check(config, agent_class(name).check_settings)
+    check_settings(config)
     assert config.name == name
     assert OmegaConf.to_object(OmegaConf.structured(config)) == config
 
@@ -84,6 +86,12 @@ def test_agents_by_name() -> None:
     assert set(AGENTS) <= set(agent_names())
     with pytest.raises(UserError, match="did you mean 'ppo'"):
         agent_class("pppo")
+
+
+def test_names_in_settings_are_those_of_the_code() -> None:
+    assert tuple(OPTIMIZERS) == settings.OPTIMIZERS
+    assert tuple(ACTIVATIONS) == settings.ACTIVATIONS
+    assert tuple(TARGETS) == settings.ADVANTAGES
 
 
 def test_names_and_settings_come_without_torch() -> None:

@@ -65,7 +65,7 @@ MISTAKES = {
     "n_envs=0": "n_envs=0 must be at least 1",
     "n_envs=-1": "n_envs=-1 must be at least 1",
     "n_envs=abc": "n_envs must be a whole number, not 'abc'",
-    "n_envs=1e12": "n_envs=1000000000000 needs at least ",
+    "n_envs=2e9": "n_envs=2000000000 needs ",
     "agent.gamma=1.5": "agent.gamma=1.5",
     "agent.learning_rate=nan": "agent.learning_rate=nan",
     "agent.network.hidden=[]": "agent.network.hidden=[]",
@@ -74,7 +74,7 @@ MISTAKES = {
     "agent.minibatches=1000000": "and each of 1000000 gradient steps needs 2 or more: raise n_envs",
     "env.params.length=1e300": "env.params.length=1e+300 must be a finite number",
     "device=cuda": "device=cuda: ",
-    "run_dir=full": "run_dir=full exists and is not empty",
+    "run_dir=full": "run_dir='full' exists and is not empty",
     "env.module=./broken.py": "broken.py:2: ModuleNotFoundError: No module named 'not_there'",
 }
 
@@ -164,7 +164,7 @@ def test_what_nobody_foresaw_is_one_line_and_code_1(started, capsys, monkeypatch
     assert cli.run([]) == 1
     told = capsys.readouterr().err
     assert re.fullmatch(
-        r"warprun: error: \S*test_cli\.py:\d+: ZeroDivisionError: one two \(WARPRUN_TRACEBACK=1 shows the traceback\)\n", told
+        r"warprun: error: \S*test_cli\.py:\d+ in train: ZeroDivisionError: one two \(WARPRUN_TRACEBACK=1 shows the traceback\)\n", told
     )
 
 
@@ -201,12 +201,12 @@ def test_eval_passes_its_settings_on(started, capsys, monkeypatch):
     Path("a_run").mkdir()
     Path("a_run/config.yaml").write_text("seed: 0\n")
     assert cli.run(["eval", "a_run", "episodes=1e3", "greedy=false", "device=cpu", "seed=4"]) == 0
-    assert asked == [(Path("a_run"), 1000, False, "cpu", 4, "checkpoints")]
+    assert asked == [(Path("a_run"), 1000, False, "cpu", 4, "checkpoints", False)]
     shown = capsys.readouterr().out
     assert "the last" in shown
     assert re.search(r"return\W+12\.500\W+0\.250", shown)
     assert cli.run(["eval", "a_run"]) == 0
-    assert asked[1] == (Path("a_run"), None, True, "auto", 0, "checkpoints")
+    assert asked[1] == (Path("a_run"), None, True, "auto", 0, "checkpoints", False)
 
 
 SHIPPED = ("acrobot", "cartpole", "mountain_car_continuous", "pendulum", "475")

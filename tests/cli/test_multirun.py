@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from warprun.cli import main as cli
-from warprun.cli.sweep import Sweep, hydra_main, objective
+from warprun.cli.sweep import objective
 
 
 class Trainer:
@@ -71,7 +71,7 @@ def test_an_interrupt_ends_the_sweep_and_keeps_its_table(trainer, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("n_envs=100,1e12", "n_envs=1000000000000: n_envs=1000000000000 needs at least"),
+        ("n_envs=100,2e9", "n_envs=2000000000: n_envs=2000000000 needs "),
         ("seed=0,1 env.params.lenght=1", "seed=0 env.params.lenght=1: env.params.lenght: cartpole has no parameter"),
         ("agent=ppo,pppo", "unknown agent 'pppo'; did you mean 'ppo'?"),
         ("seed=1,2 n_env=3", "unknown key 'n_env'; did you mean 'n_envs'?"),
@@ -90,12 +90,6 @@ def test_a_mistake_in_any_run_is_told_before_the_first(trainer, capsys, argument
 def test_runs_may_have_folders_of_their_own(trainer):
     assert cli.run(["-m", "seed=3", "run_dir=a,b"]) == 0
     assert [config.run_dir for config in trainer.configs] == ["a", "b"]
-
-
-def test_a_job_returns_its_evaluation_to_hydra(trainer, tmp_path):
-    returned = []
-    hydra_main(["seed=7"], lambda composed: returned.append(Sweep().train_job(composed)))
-    assert returned == [7.0]
 
 
 @pytest.mark.parametrize(("evaluated", "trained", "value"), [(3.0, 1.0, 3.0), (None, 1.0, 1.0)])

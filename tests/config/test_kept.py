@@ -244,3 +244,16 @@ print("EVAL"); assert run(["eval", "run", *again]) == 0
     assert "changed" not in first
     assert "./units.py has changed since the run; the run's own copy is used\n" in edited
     assert "cannot be read (FileNotFoundError" in gone
+
+
+def test_text_of_a_manifest_is_printed_without_control_characters(tmp_path):
+    (tmp_path / "run").mkdir()
+    env = EnvConfig("walk", "tests.environments.walk")
+    kept.keep(tmp_path / "run", env.module, {}, None, load_environment(env)[0], None)
+    path = tmp_path / "run" / "environment" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["version"] = "\x1b]0;owned\x07 1.0"
+    manifest["files"][env.module]["sha256"] = "0" * 64
+    path.write_text(json.dumps(manifest))
+    (line,) = differences(EnvConfig("walk", str(path.parent)))
+    assert line.isprintable() and r"\x1b]0;owned\x07 1.0 then" in line

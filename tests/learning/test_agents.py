@@ -9,8 +9,9 @@ import torch
 
 from tests.agents import build
 from tests.learning.helpers import SPACES, close, environment, rollout
-from warprun.algorithms.a2c import A2C, A2CConfig
+from warprun.algorithms.a2c import A2C
 from warprun.algorithms.ppo import PPO
+from warprun.algorithms.settings import A2CConfig
 from warprun.concurrency.single import SingleProcess
 from warprun.environment import Box, Environment, MultiDiscrete, Space
 from warprun.errors import UserError
@@ -127,7 +128,7 @@ def test_a_loaded_agent_goes_on_with_the_same_bits(name: str) -> None:
     first.update(trajectory, 0.1)
     saved = {key: tensor.clone() for key, tensor in first.state().items()}
     second = make(name, env, **EVERYTHING)
-    restore(second, saved)
+    restore(second.state(), saved)
     first.update(trajectory, 0.2)
     second.update(trajectory, 0.2)
     assert all(torch.equal(tensor, second.state()[key]) for key, tensor in first.state().items())
@@ -138,9 +139,9 @@ def test_a_checkpoint_of_another_agent_is_refused() -> None:
     env = environment(one=SPACES["one"])
     agent = make("a2c", env)
     with pytest.raises(UserError, match="other settings"):
-        restore(agent, make("a2c", env, normalize_obs=True).state())
+        restore(agent.state(), make("a2c", env, normalize_obs=True).state())
     with pytest.raises(UserError, match="another object"):
-        restore(agent, make("a2c", environment(one=SPACES["many"])).state())
+        restore(agent.state(), make("a2c", environment(one=SPACES["many"])).state())
 
 
 @pytest.mark.parametrize("minibatches", [1, 4, 7])
@@ -215,7 +216,7 @@ def test_the_first_update_normalises_by_the_first_rollout(name: str, monkeypatch
     assert not agent.learners[0].policy.normalizer.clipped_share(obs)
     for state, normalizes in ((agent.state(), True), (untrained, False)):
         other = make(name, env, normalize_obs=True)
-        restore(other, {key: tensor.clone() for key, tensor in state.items()})
+        restore(other.state(), {key: tensor.clone() for key, tensor in state.items()})
         shift = other.learners[0].policy.normalizer.shift.clone()
         monkeypatch.setattr(other, "learn_group", spy)
         other.update(trajectory, 0.0)

@@ -123,14 +123,14 @@ def test_a_loaded_agent_goes_on_with_the_same_bits(name: str, prioritized: bool)
     first, second = agent_for(name, env, **settings), agent_for(name, env, **settings)
     first.update(rollout(env, 6, 5, seed=1), 0.1)
     saved = {key: tensor.clone() for key, tensor in first.state().items()}
-    restore(second, saved)
+    restore(second.state(), saved)
     for agent in (first, second):
         agent.update(rollout(env, 6, 5, seed=2), 0.2)
     assert first.learners[0].updates > 9
     assert all(torch.equal(tensor, second.state()[key]) for key, tensor in first.state().items())
     assert any(not torch.equal(tensor, first.state()[key]) for key, tensor in saved.items())
     with pytest.raises(UserError, match="other settings"):
-        restore(agent_for(name, env), saved)
+        restore(agent_for(name, env).state(), saved)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -315,7 +315,7 @@ WRONG = {
     "agent=dqn agent.learning_starts=5000 total_steps=5000": "agent.learning_starts=5000: the run has only total_steps=5000",
     "agent=dqn agent.replay.alpha=1.5": "agent.replay.alpha=1.5: it must lie between 0 and 1",
     "agent=dqn agent.replay.beta=-0.1": "agent.replay.beta=-0.1: it must lie between 0 and 1",
-    "agent=dqn agent.replay.capacity=1e12": "agent.replay.capacity needs at least",
+    "agent=dqn agent.replay.capacity=1e12": "agent.replay.capacity=1000000000000 needs ",
     "agent=td3 env=pendulum agent.noise=pink": "agent.noise=pink: unknown; there are: gaussian, ou",
     "agent=dqn agent.utd_ratio=0": "agent.utd_ratio=0.0: it must be above 0",
     "agent=td3 env=pendulum agent.epsilon=0.1": "unknown key 'agent.epsilon'",

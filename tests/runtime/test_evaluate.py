@@ -63,7 +63,8 @@ def test_the_verb_plays_none_of_the_episodes_of_the_run(run):
     config = from_dict(rundir.read_config(run))
     setup = set_up(config)
     agent = make_agent(setup)
-    restore(agent, checkpoint.load(run).tensors)
+    saved = checkpoint.load(run).tensors
+    restore(agent.state(), {name.removeprefix("agent/"): saved[name] for name in saved if name.startswith("agent/")})
     for purpose in ("evaluation", "final evaluation"):
         own = Evaluator(setup, agent, 20, derived_seed(0, purpose))
         assert all(own.play(True).mean_return["agent"] != pytest.approx(verb, abs=1e-6) for _ in range(30))
@@ -101,3 +102,10 @@ def test_which_checkpoint_and_that_the_other_is_better(run, tmp_path):
     checkpoint.save(tmp_path, 400, {}, {"evaluation": {"mean": -12.0, "stderr": 3.0}})  # less than two standard errors below
     assert describe_checkpoint(tmp_path, checkpoint.LAST) == ["checkpoint: last, after 400 env_steps"]
     assert describe_checkpoint(run, checkpoint.LAST)[0] == "checkpoint: last, after 256 env_steps"
+
+
+def test_an_evaluation_without_a_mean_is_not_compared(tmp_path):
+    checkpoint.save(tmp_path, 300, {}, {"evaluation": {"mean": 1.0}})
+    checkpoint.save(tmp_path, 100, {}, {"evaluation": {"stderr": 3.0}}, line=checkpoint.BEST)
+    for line in (checkpoint.LAST, checkpoint.BEST):
+        assert describe_checkpoint(tmp_path, line)[1:] == []

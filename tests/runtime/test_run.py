@@ -24,10 +24,11 @@ from warprun.runtime.records import Records
 def failing(monkeypatch, tmp_path):
     """Runs that write something and then find a mistake."""
 
-    def fail(config, folder):
+    def fail(config, held):
+        folder = held.folder
         (folder / "config.yaml").touch()
-        (folder / "deep").mkdir()
-        (folder / "deep" / "file").touch()
+        (folder / "environment").mkdir()
+        (folder / "environment" / "file").touch()
         raise UserError("a mistake")
 
     monkeypatch.setattr(run, "_Run", fail)
@@ -79,7 +80,7 @@ def test_tensorboard_can_be_left_out(tmp_path, wanted):
 
 
 def test_a_run_that_is_told_to_end_while_it_compiles_leaves_nothing(tmp_path):
-    """SLURM may cancel a job at any time; SIGTERM then does what Ctrl-C does."""
+    """SLURM may cancel a job at any time."""
     given = ["env=cartpole", "n_envs=64", f"output_root={tmp_path / 'outputs'}"]
     asked = os.environ | {"WARPRUN_CACHE_DIR": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "warprun", *given]
@@ -87,7 +88,7 @@ def test_a_run_that_is_told_to_end_while_it_compiles_leaves_nothing(tmp_path):
         assert any("compiling" in line for line in process.stdout)  # reads up to there
         process.send_signal(signal.SIGTERM)
         assert "interrupted" in process.stdout.read()
-    assert process.returncode == 130
+    assert process.returncode == 143
     assert not (tmp_path / "outputs").exists()
 
 
@@ -105,7 +106,10 @@ def judged(monkeypatch):
         def __init__(self, purpose, episodes):
             self.purpose, self.episodes = purpose, episodes
 
-        def play(self, greedy):
+        def state(self):
+            return {}
+
+        def play(self, greedy, is_stopped):
             left = given[self.purpose]
             mean = left.pop(0) if len(left) > 1 else left[0]
             if isinstance(mean, Exception):
@@ -250,9 +254,10 @@ def test_who_interrupts_is_obeyed_although_the_aim_is_reached(monkeypatch, tmp_p
     config = compose([*SMALL, *QUIET, *given, f"run_dir={tmp_path / 'run'}"])
     played = run.Evaluator.play
 
-    def interrupted(self, greedy):
+    def interrupted(self, greedy, is_stopped):
+        found = played(self, greedy, is_stopped)
         os.kill(os.getpid(), signal.SIGINT)
-        return played(self, greedy)
+        return found
 
     monkeypatch.setattr(run.Evaluator, "play", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -13,7 +13,7 @@ from warprun.runtime import rundir
 
 
 def test_run_folders_are_never_shared(tmp_path):
-    folders = {rundir.create(tmp_path / "outputs", "cartpole_ppo") for _ in range(50)}
+    folders = {rundir.create(tmp_path / "outputs", "cartpole_ppo").folder for _ in range(50)}
     assert len(folders) == 50
     for folder in folders:
         assert folder.is_dir()
@@ -30,13 +30,13 @@ def test_a_clash_of_names_is_tried_again(tmp_path, monkeypatch):
             return cls(2026, 11, 20, 10, 15)
 
     monkeypatch.setattr(rundir, "datetime", Frozen)
-    names = [rundir.create(tmp_path, "run").name for _ in range(2)]
+    names = [rundir.create(tmp_path, "run").folder.name for _ in range(2)]
     assert names == ["run_20261120-101500_aaaaaa", "run_20261120-101500_bbbbbb"]
 
 
 @pytest.mark.parametrize(("name", "label"), [("a/b c", "a-b-c"), ("../../x", "x"), ("", "run"), ("..", "run"), ("größe", "größe")])
 def test_any_name_makes_one_folder_in_the_root(tmp_path, name, label):
-    folder = rundir.create(tmp_path, name)
+    folder = rundir.create(tmp_path, name).folder
     assert folder.parent == tmp_path
     assert folder.name.startswith(label + "_2")
 
@@ -52,8 +52,12 @@ def test_a_root_that_is_a_file_is_told_in_one_line(tmp_path):
 
 def test_claim_takes_new_and_empty_folders_only(tmp_path):
     folder = tmp_path / "a" / "b"
-    assert rundir.claim(folder) == folder
-    assert rundir.claim(folder) == folder
+    for _ in range(2):
+        held = rundir.claim(folder)
+        assert held.folder == folder
+        with pytest.raises(UserError, match="another process is training in"):
+            rundir.claim(folder)
+        held.release()
     (folder / "config.yaml").touch()
     with pytest.raises(UserError, match="not empty"):
         rundir.claim(folder)
@@ -123,7 +127,8 @@ def test_a_config_that_cannot_be_read_is_told_in_one_line(tmp_path):
 
 
 def test_versions_tell_software_hardware_and_command(tmp_path):
-    found = rundir.write_versions(tmp_path)
+    found = rundir.versions()
+    rundir.write_versions(tmp_path, found)
     assert json.loads((tmp_path / "versions.json").read_text()) == found
     assert found["torch"].startswith("2.")
     assert found["python"].startswith("3.")
@@ -137,3 +142,14 @@ def test_versions_tell_software_hardware_and_command(tmp_path):
 def test_reading_a_run_folder_does_not_load_torch():
     script = "import sys, warprun.runtime.rundir; sys.exit('torch' in sys.modules or 'numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("started", ["2099-01-01T00:00:00", 20990101, None, {}])
+def test_latest_leaves_out_a_run_whose_start_is_no_time(tmp_path, started):
+    for name in ("good", "odd"):
+        (tmp_path / name).mkdir()
+    rundir.write_status(tmp_path / "odd", {"state": "finished", "started": started})
+    with pytest.raises(UserError, match=r"status.json is damaged in odd"):
+        rundir.latest(tmp_path)
+    rundir.write_status(tmp_path / "good", {"state": "finished", "started": rundir.now()})
+    assert rundir.latest(tmp_path) == tmp_path / "good"

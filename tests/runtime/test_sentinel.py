@@ -52,7 +52,7 @@ def left(home):
     for line in (checkpoint.LAST, checkpoint.BEST):
         for file in sorted((home / "run" / line).glob("*.ckpt")):
             saved.append(file)
-            tensors = checkpoint._unpack(file, None).tensors
+            tensors = checkpoint._open(file, None).tensors
             assert all(tensor.isfinite().all() for tensor in tensors.values() if tensor.is_floating_point())
     return status, saved
 

@@ -101,7 +101,7 @@ def test_agents_that_act_within_bounds_refuse_a_box_without(agent, box):
     check_requirements("ppo", made.spec)
 
 
-@pytest.mark.parametrize("box", [Box(1, 1.0, 0.0), Box(1, np.nan), Box(1, 0.0, 1e39), Box(2, (0.0,), 1.0), Box(1, np.inf)], ids=str)
-def test_bounds_that_bound_nothing_are_refused(box):
-    with pytest.raises(ContractError, match="of group 'agent' has"):
-        single_agent(state=State, observation=Box(1), action=box, reset=reset, step=step, observe=observe)
+@pytest.mark.parametrize("bounds", [(1, 1.0, 0.0), (1, np.nan), (1, 0.0, 1e39), (2, (0.0,), 1.0), (1, np.inf)], ids=str)
+def test_bounds_that_bound_nothing_are_refused(bounds):
+    with pytest.raises(ContractError, match="a Box has"):
+        Box(*bounds)

@@ -53,7 +53,7 @@ def environment(groups, *, size=1, names=None):
 
 def sources(env, explores=False):
     targets = [t for t in TARGETS if t is not THREAD or env.groups[0].size == 1]
-    return [write(ArrayPlan(env, target, 1, 1, explores=explores), "names") for target in targets]
+    return [write(ArrayPlan(env, target, 1, 1, explores=explores)) for target in targets]
 
 
 def locals_of(source: str) -> set[str]:

@@ -56,7 +56,7 @@ def test_a_restored_simulator_takes_the_same_steps(made: Callable[[int], Simulat
     expected = copied(first.collect(act))
     second.prepare()
     second.collect(act)
-    restore(second, saved)
+    restore(second.state(), saved)
     found = copied(second.collect(act))
     assert second.steps == first.steps == 30
     assert found.keys() == expected.keys()
@@ -126,7 +126,7 @@ FLAWED = {
     "environment = 3": "`environment` is a int; it must be an Environment, or have `spec` and make_simulator(",
     "x = 1": "does not define `environment`",
     "class Game:\n    from tests.environments.pinball import SPEC as spec\n    def make_simulator(self): ...\nenvironment = Game()": (
-        "env=flawed: make_simulator fails: TypeError: Game.make_simulator() got an unexpected keyword argument 'n_envs'"
+        "make_simulator of ./flawed.py fails: TypeError: Game.make_simulator() got an unexpected keyword argument 'n_envs'"
     ),
 }
 
@@ -148,4 +148,4 @@ def test_an_error_in_a_simulator_names_its_line(folder: Path, capsys: pytest.Cap
     (folder / "wrong.py").write_text(text)
     (folder / "conf" / "env" / "wrong.yaml").write_text("name: wrong\nmodule: ./wrong.py\n")
     assert cli.run(["env=wrong", "agent=ppo", *SMALL]) == 1
-    assert f"wrong.py:{line}: AttributeError" in capsys.readouterr().err
+    assert f"wrong.py:{line} in collect: AttributeError" in capsys.readouterr().err

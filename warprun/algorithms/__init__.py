@@ -1,30 +1,41 @@
-"""The agents by name. Light to import: an agent's module, with torch, is imported where its class is asked for."""
+"""The agents by name. Light to import: an agent's module, with torch, is imported only when its class is needed."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from warprun.algorithms.settings import A2CConfig, DDPGConfig, DQNConfig, PPOConfig, TD3Config
 from warprun.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from warprun.learning.interfaces import AgentClass
+    from warprun.learning.settings import AgentConfig
+
+
+class Shipped(NamedTuple):
+    """An agent of warprun."""
+
+    settings: type[AgentConfig]
+    agent: str
+    """"module:Class"."""
+
 
 AGENTS = {
-    "a2c": "warprun.algorithms.a2c:A2C",
-    "ppo": "warprun.algorithms.ppo:PPO",
-    "dqn": "warprun.algorithms.dqn:DQN",
-    "ddpg": "warprun.algorithms.ddpg:DDPG",
-    "td3": "warprun.algorithms.td3:TD3",
+    "a2c": Shipped(A2CConfig, "warprun.algorithms.a2c:A2C"),
+    "ppo": Shipped(PPOConfig, "warprun.algorithms.ppo:PPO"),
+    "dqn": Shipped(DQNConfig, "warprun.algorithms.dqn:DQN"),
+    "ddpg": Shipped(DDPGConfig, "warprun.algorithms.ddpg:DDPG"),
+    "td3": Shipped(TD3Config, "warprun.algorithms.td3:TD3"),
 }
-"""Name -> "module:Class". Settings, checks and requirements stand in the class, see `learning.interfaces.AgentClass`."""
+"""Agents by name. Checks and requirements are methods of the settings, see `learning.settings.AgentConfig`."""
 
 
 def agent_class(name: str) -> AgentClass[Any]:
     """Return the class of the agent called `name`: one of AGENTS or an entry point of the group `warprun.agents`. Raises UserError."""
     if name in AGENTS:
-        module, _, attribute = AGENTS[name].partition(":")
+        module, _, attribute = AGENTS[name].agent.partition(":")
         return getattr(import_module(module), attribute)
     installed = _installed()
     if name not in installed:
@@ -35,9 +46,9 @@ def agent_class(name: str) -> AgentClass[Any]:
         raise UserError(f"agent {name!r} ({installed[name].value}) cannot be imported: {error}") from error
 
 
-def config_class(name: str) -> type:
-    """Return the dataclass of the settings of the agent called `name`."""
-    return agent_class(name).Config
+def config_class(name: str) -> type[AgentConfig]:
+    """Return the dataclass of the settings of the agent called `name`. Imports an installed agent, not one of AGENTS."""
+    return AGENTS[name].settings if name in AGENTS else agent_class(name).Config
 
 
 def agent_names() -> tuple[str, ...]:

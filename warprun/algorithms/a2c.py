@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from warprun.algorithms.settings import A2CConfig
 from warprun.learning.cpu.gradient import Derivatives
 from warprun.learning.on_policy import Batch, Learner, OnPolicyAgent
 from warprun.learning.returns import normalize_advantage
-from warprun.learning.settings import OnPolicyConfig
-
-
-@dataclass
-class A2CConfig(OnPolicyConfig):
-    """Advantage actor-critic: one gradient step for each rollout."""
-
-    name: str = "a2c"
-    """Name of the agent."""
-    learning_rate: float = 3e-3
-    """Learning rate at the start; high, because there is one gradient step for all environments."""
-    value_coef: float = 0.5
-    """Weight of the value loss, the mean of (V - R)^2: as in OpenAI Baselines' a2c and Stable-Baselines3. PPO's loss is half of that."""
 
 
 class A2CLoss(NamedTuple):

@@ -3,51 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from warprun.algorithms.settings import DQNConfig
 from warprun.concurrency.communicator import Communicator
 from warprun.kernels.mlp import Network
 from warprun.learning.cpu.actor import fused_layers, layer_rows
 from warprun.learning.cpu.updates import GradientKernels, KernelOptimizer
 from warprun.learning.critics import DuelingQNetwork, QNetwork, Trained, seeded
-from warprun.learning.interfaces import Context, Metrics, Requirements
+from warprun.learning.interfaces import Context, Metrics
 from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay.ring import Transitions
-from warprun.learning.setting_checks import within
-from warprun.learning.settings import OffPolicyConfig
 from warprun.seeds import derived_seed
 from warprun.spec import Discrete, GroupSpec
 
 AnyQNetwork = QNetwork | DuelingQNetwork
-
-
-@dataclass
-class DQNConfig(OffPolicyConfig):
-    """Deep Q-network."""
-
-    name: str = "dqn"
-    """Name of the agent."""
-    batch_size: int = 64
-    """Transitions in a gradient step."""
-    target_update_interval: int = 250
-    """Gradient steps between two updates of the target network."""
-    tau: float = 1.0
-    """Step of the target network towards the trained one at an update: 1 copies it."""
-    max_grad_norm: float | None = 10.0
-    """The gradient is scaled down to this norm; null: never."""
-    double: bool = True
-    """The trained network selects the next action, the target network evaluates it; false: the target network does both."""
-    dueling: bool = False
-    """The value of the state plus an advantage for each action; false: one layer for the values of all actions."""
-    epsilon_start: float = 1.0
-    """Share of random actions at the start."""
-    epsilon_end: float = 0.05
-    """Share of random actions after `exploration_fraction` of the run, reached linearly."""
-    exploration_fraction: float = 0.2
-    """Part of the run in which epsilon falls."""
 
 
 def dqn_target(next_target: torch.Tensor, next_online: torch.Tensor | None, reward: torch.Tensor, discount: torch.Tensor) -> torch.Tensor:
@@ -152,18 +124,6 @@ class DQN(OffPolicyAgent[DQNConfig]):
     """Learns the values of actions by temporal differences."""
 
     Config = DQNConfig
-    requirements = Requirements((Discrete,), masks=False)
-
-    @classmethod
-    def check_settings(cls, config: DQNConfig, key: str) -> None:
-        """Raise UserError for a value that cannot work."""
-        super().check_settings(config, key)
-        within(config, key, 0, 1, "epsilon_start", "epsilon_end", "exploration_fraction")
-
-    @classmethod
-    def no_kernel_gradients(cls, config: DQNConfig) -> str:
-        """Return why CPU kernels cannot compute the gradients; empty if they can."""
-        return "agent.dueling=true" if config.dueling else super().no_kernel_gradients(config)
 
     @classmethod
     def make_learner(cls, config: DQNConfig, group: GroupSpec, context: Context, seed: int) -> DQNLearner:

@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from warprun.algorithms.settings import PPOConfig
 from warprun.errors import UserError
 from warprun.learning.cpu.gradient import Derivatives
 from warprun.learning.on_policy import Batch, Learner, OnPolicyAgent
 from warprun.learning.returns import normalize_advantage
-from warprun.learning.setting_checks import at_least, positive
-from warprun.learning.settings import OnPolicyConfig
 from warprun.learning.shuffle import permutation
 from warprun.learning.slices import split
 from warprun.math import exp, maximum, minimum, where
 from warprun.seeds import derived_seed
-
-
-@dataclass
-class PPOConfig(OnPolicyConfig):
-    """Proximal policy optimisation: several epochs of minibatches for each rollout."""
-
-    name: str = "ppo"
-    """Name of the agent."""
-    epochs: int = 4
-    """Passes over the rollout in an update."""
-    minibatches: int = 4
-    """Minibatches in an epoch; their sizes differ by one at most."""
-    clip: float = 0.2
-    """Clip range of the probability ratio around 1: beyond it the gradient is 0."""
-    clip_value: float | None = None
-    """Clip range of the value around the rollout's: beyond it the gradient is 0; null: no clipping."""
-    value_coef: float = 0.5
-    """Weight of the value loss, half the mean of (V - R)^2: as in OpenAI Baselines' ppo2; Stable-Baselines3's PPO and A2C have no half."""
-    target_kl: float | None = None
-    """An update stops at the first minibatch whose approximate KL divergence from the rollout's policy is above this; null: never."""
 
 
 class PPOLoss(NamedTuple):
@@ -114,23 +92,6 @@ class PPO(OnPolicyAgent[PPOConfig]):
     """Several epochs of minibatches on each rollout."""
 
     Config = PPOConfig
-
-    @classmethod
-    def check_settings(cls, config: PPOConfig, key: str) -> None:
-        """Raise UserError for a value that cannot work."""
-        super().check_settings(config, key)
-        at_least(config, key, 1, "epochs", "minibatches")
-        positive(config, key, "clip", "clip_value", "target_kl")
-
-    @classmethod
-    def minibatches(cls, config: PPOConfig) -> int:
-        """Return into how many gradient steps an epoch is cut."""
-        return config.minibatches
-
-    @classmethod
-    def passes(cls, config: PPOConfig) -> int:
-        """Return how often an update goes through the rows of a rollout."""
-        return config.epochs
 
     def learn_group(self, learner: Learner[PPOConfig], batch: Batch) -> dict[str, torch.Tensor]:
         """Train the policy of one group on a rollout; return its metrics, means over the gradient steps taken."""

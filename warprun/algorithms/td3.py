@@ -10,53 +10,20 @@ import numpy as np
 import torch
 from torch import nn
 
+from warprun.algorithms.settings import TD3Config
 from warprun.concurrency.communicator import Communicator
 from warprun.kernels.mlp import Layer, Network
 from warprun.learning.cpu.actor import fused_layers, layer_rows
 from warprun.learning.cpu.losses import Smoothing
 from warprun.learning.cpu.updates import GradientKernels, KernelOptimizer
 from warprun.learning.critics import Actor, Critics, Trained, seeded
-from warprun.learning.interfaces import Context, Metrics, Requirements
+from warprun.learning.interfaces import Context, Metrics
 from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay.draws import seed_words
 from warprun.learning.replay.ring import Transitions
-from warprun.learning.setting_checks import at_least, not_negative, one_of, positive, within
-from warprun.learning.settings import OffPolicyConfig
 from warprun.learning.shuffle import normals
 from warprun.seeds import derived_seed
-from warprun.spec import Box, GroupSpec
-
-NOISES = ("gaussian", "ou")
-
-
-@dataclass
-class TD3Config(OffPolicyConfig):
-    """Twin delayed deep deterministic policy gradient."""
-
-    name: str = "td3"
-    """Name of the agent."""
-    actor_learning_rate: float = 1e-3
-    """Learning rate of the actor; it falls as that of the critics does."""
-    noise: str = "gaussian"
-    """gaussian (independent in every step) or ou (Ornstein-Uhlenbeck: correlated in time, 0 at the start of an episode)."""
-    noise_std: float = 0.1
-    """Standard deviation of the noise of a step; actions are within -1..1."""
-    noise_theta: float = 0.15
-    """Part of the ou noise that decays in a step."""
-    policy_delay: int = 2
-    """Gradient steps of the critics for one gradient step of the actor and one update of the targets."""
-    target_policy_noise: float = 0.2
-    """Standard deviation of the noise on the target's actions."""
-    target_noise_clip: float = 0.5
-    """Largest noise on the target's actions."""
-
-
-def check_exploration(config: OffPolicyConfig, key: str) -> None:
-    """Raise UserError for a value that cannot work, of the settings that TD3 and DDPG have beside those of all off-policy agents."""
-    positive(config, key, "actor_learning_rate")
-    not_negative(config, key, "noise_std")
-    within(config, key, 0, 1, "noise_theta")
-    one_of(config, key, "noise", NOISES)
+from warprun.spec import GroupSpec
 
 
 def smoothed(action: torch.Tensor, noise: torch.Tensor, std: float, clip: float) -> torch.Tensor:
@@ -220,15 +187,6 @@ class TD3(OffPolicyAgent[TD3Config]):
     """An actor that follows the gradient of the first of two critics (Silver et al. 2014)."""
 
     Config = TD3Config
-    requirements = Requirements((Box,), bounded=True)
-
-    @classmethod
-    def check_settings(cls, config: TD3Config, key: str) -> None:
-        """Raise UserError for a value that cannot work."""
-        super().check_settings(config, key)
-        check_exploration(config, key)
-        at_least(config, key, 1, "policy_delay")
-        not_negative(config, key, "target_policy_noise", "target_noise_clip")
 
     @classmethod
     def make_learner(cls, config: TD3Config, group: GroupSpec, context: Context, seed: int) -> TD3Learner:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from warprun.config.compose import environment_config, environment_names
 from warprun.config.registry import is_shipped
 from warprun.config.schema import EnvConfig, load_environment
 from warprun.environment import Box, Discrete, Environment, Space
-from warprun.errors import UserError
+from warprun.errors import UserError, printable
+from warprun.runtime.records.console import table_console
 
 
 def print_environments() -> list[str]:
     """Print the table of environments and why some fail to load; return the reasons for those that warprun ships."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=160)  # a file has no width, so its lines are not folded
+    console = table_console(160)
     table = Table("name", "actors", "observation", "action", "time limit", "solved at", "parameters")
     broken: dict[str, str] = {}
     for name in environment_names():
@@ -24,10 +23,10 @@ def print_environments() -> list[str]:
             table.add_row(*_row(environment_config(name)))
         except UserError as error:
             broken[name] = str(error)
-            table.add_row(name, "[red]fails to load[/red]")
+            table.add_row(printable(name), Text("fails to load", style="red"))
     console.print(table)
     for name, reason in broken.items():
-        console.print(f"{name}: {reason}", style="red", markup=False, soft_wrap=True)
+        console.print(printable(f"{name}: {reason}"), style="red", soft_wrap=True)
     return [f"{name}: {reason}" for name, reason in broken.items() if is_shipped("env", name)]
 
 

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warprun.config.registry import nearest, options
-from warprun.errors import TrainingFailed, UserError
+from warprun import signals
+from warprun.cli.streams import close_streams, open_streams
+from warprun.config.registry import check_working_folder, options, place_of
+from warprun.errors import MOST_PRINTED, RunHasEndedError, TrainingFailed, UserError, nearest, printable, shown
 
 if TYPE_CHECKING:
     from warprun.runtime.run import Result
 
-DONE, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, USER_ERROR, NO_READER = 0, 1, 2, 141
+"""Exit codes; NO_READER is 128 plus the number of SIGPIPE. Other signals have codes like it, see `warprun.signals`."""
 
 HELP = """\
 warprun: reinforcement learning at very high data throughput, for environments that are scientific simulations
 
   warprun [train] [GROUP=NAME ...] [KEY=VALUE ...]     train an agent; makes a run folder under outputs/
   warprun -m KEY=VALUE,VALUE ...                       train every combination; a table at the end
+  warprun resume=RUN|latest [KEY=VALUE ...] [trust=true]
+                                                       continue a run from its newest checkpoint
   warprun eval [RUN|latest] [episodes=1000] [greedy=true] [checkpoint=last|best] [device=auto] [seed=0] [output_root=outputs]
+               [trust=true]
                                                        the mean return of a trained agent over fresh episodes
   warprun envs                                         list the environments
   warprun bench [KEY=VALUE ...] [sizes=10,100,1000] [threads=1,2] [out=outputs/bench]
@@ -46,6 +53,7 @@ Keys
   concurrency.threads=2  CPU threads (default: all cores)
   name=null              part of the run folder's name
   run_dir=null           the run folder itself, new or empty
+  resume=auto            continue the run in run_dir if there is one, else begin it: for batch jobs that are started again
   output_root=outputs    where run folders are made
   eval.every=5%          how often to evaluate: 10s, 5min, 1e6steps, 20iterations, 5% of the run, never; so log.every, checkpoint.every
   eval.episodes=100      episodes of each evaluation; eval.final_episodes=1000 eval.greedy=true
@@ -72,32 +80,50 @@ Examples
 HYDRA_FLAGS = ("--cfg", "-c", "--info", "-i", "--resolve", "--package", "-p", "--shell-completion", "-sc", "--hydra-help")
 """Options with which Hydra prints something instead of starting a run."""
 MULTIRUN_FLAGS = ("-m", "--multirun")
+COMPLETION_FLAGS = ("--shell-completion", "-sc")
+FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--info", "-i")
+FLAGS_WITH_OPTIONAL_VALUE = ("--info", "-i")
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    sys.exit(run(sys.argv[1:]))
+    open_streams()
+    signals.watch()
+    code = run(sys.argv[1:])
+    close_streams()
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     show_traceback = "1" in (os.environ.get("HYDRA_FULL_ERROR"), os.environ.get("WARPRUN_TRACEBACK"))
     try:
+        check_working_folder()
         return _dispatch(list(arguments))
     except UserError as error:
         return _fail(str(error), USER_ERROR, show_traceback)
+    except BrokenPipeError:
+        return NO_READER  # `warprun envs | head`: what it wanted to read, it has read
     except TrainingFailed as error:
         return _fail(str(error), FAILED, show_traceback)
     except KeyboardInterrupt:
         # If the signal arrives while Numba executes generated code, CPython marks it as unhandled and later exits with its own code.
         # An `exec` that runs to its end removes the mark.
         exec("")
-        return _fail("interrupted", INTERRUPTED, show_traceback)
+        number = signals.requests.number or signal.SIGINT
+        return _fail(signals.explain(number), 128 + number, show_traceback)
+    except SystemExit as error:
+        # Raised by the code of an environment in the middle of a run. Hydra's own have no place.
+        place = place_of(error)
+        if not place:
+            raise
+        return _fail(f"{place}SystemExit: {error.code}; an environment cannot end the program", FAILED, show_traceback)
     except Exception as error:
-        from warprun.config.registry import place_of
-
+        place = place_of(error)
+        if isinstance(error, OSError) and not place:
+            return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}", FAILED, show_traceback)
         hint = "" if show_traceback else " (WARPRUN_TRACEBACK=1 shows the traceback)"
-        return _fail(f"{place_of(error)}{type(error).__name__}: {error}{hint}", FAILED, show_traceback)
+        return _fail(f"{place}{type(error).__name__}: {error}{hint}", FAILED, show_traceback)
 
 
 def train(overrides: Sequence[str] = ()) -> Result:
@@ -106,12 +132,18 @@ def train(overrides: Sequence[str] = ()) -> Result:
     Raises UserError for a mistake in the overrides, the config or the environment, TrainingFailed for a run that is lost, and
     KeyboardInterrupt for one that was stopped.
     """
+    from warprun.cli.resume import Continued, continued
     from warprun.config.compose import compose
     from warprun.kernels.driver import prepare
 
-    config = compose(overrides)
+    asked = continued(overrides)
+    config = asked.config if isinstance(asked, Continued) else compose(asked)
     prepare(config.device)
     # Imported after the checks, because it imports torch and numba.
+    if isinstance(asked, Continued):
+        from warprun.runtime.run import resume
+
+        return resume(*asked)
     from warprun.runtime.run import train
 
     return train(config)
@@ -133,51 +165,80 @@ def _dispatch(arguments: list[str]) -> int:
         verb, rest = arguments[0], arguments[1:]
     verbs = {"train": _train, "eval": _evaluate, "envs": _envs, "data": _data, "bench": _bench}
     if verb not in verbs:
-        raise UserError(f"unknown verb {verb!r}{nearest(verb, verbs)} (there are: {', '.join(verbs)}; a setting is written key=value)")
+        raise UserError(f"unknown verb {shown(verb)}{nearest(verb, verbs)} (there are: {', '.join(verbs)}; a setting is written key=value)")
     return verbs[verb](rest)
 
 
 def _train(arguments: list[str]) -> int:
-    flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("-")]
-    for flag in flags:
-        known = (*HYDRA_FLAGS, *MULTIRUN_FLAGS, "--help", "--version")
-        if flag not in known:
-            raise UserError(f"unknown option {flag!r}{nearest(flag, known)}; `warprun --help` lists them")
-    for argument in arguments:
-        if argument.startswith("~"):
-            raise UserError(f"{argument}: no setting can be removed; tuned=none turns the tuned ones off")
-    if any(flag in HYDRA_FLAGS for flag in flags):
-        return _show(arguments)
-    if any(flag in MULTIRUN_FLAGS for flag in flags):
-        for argument in arguments:
-            if "=" not in argument and not argument.startswith("-"):
-                raise UserError(f"cannot read {argument!r}: write key=value")
+    overrides, flags = _split(arguments)
+    if any(flag in MULTIRUN_FLAGS for flag in flags) and not any(flag in HYDRA_FLAGS for flag in flags):
         from warprun.cli.sweep import multirun
 
-        return FAILED if multirun(arguments).failed else DONE
-    result = train(arguments)
+        if any(override.startswith("resume=") for override in overrides):
+            raise UserError("resume= continues one run; leave -m out")
+        return FAILED if multirun(overrides).failed else DONE
+    if flags:
+        return _show(overrides, flags)
+    try:
+        result = train(overrides)
+    except RunHasEndedError as error:
+        if "resume=auto" not in overrides:
+            raise
+        print(error)  # a batch job that is started once more than needed has nothing to do
+        return DONE
     from warprun.cli.next_steps import print_next_steps
 
     print_next_steps([result.folder], result.folder)
     return DONE
 
 
-def _show(arguments: list[str]) -> int:
-    from warprun.cli.sweep import hydra_main
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the overrides among `arguments`, and the options with their values. Raises UserError for an option that does not exist."""
+    overrides: list[str] = []
+    flags: list[str] = []
+    value_of = ""
+    for argument in arguments:
+        known = (*HYDRA_FLAGS, *MULTIRUN_FLAGS, "--help", "--version")
+        if argument.startswith("-"):
+            flag, equals, _ = argument.partition("=")
+            if flag not in known:
+                raise UserError(f"unknown option {shown(flag)}{nearest(flag, known)}; `warprun --help` lists them")
+            value_of = "" if equals else flag
+            flags.append(argument)
+        elif value_of in FLAGS_WITH_VALUE and not (value_of in FLAGS_WITH_OPTIONAL_VALUE and "=" in argument):
+            value_of = ""
+            flags.append(argument)
+        else:
+            value_of = ""
+            overrides.append(argument)
+    return overrides, flags
 
+
+def _show(overrides: list[str], flags: list[str]) -> int:
+    from warprun.cli.sweep import hydra_main
+    from warprun.config.overrides import read
+
+    if not any(flag in COMPLETION_FLAGS for flag in flags):
+        complaint = io.StringIO()
+        try:
+            with redirect_stderr(complaint):
+                hydra_main(read(overrides), flags)
+        except SystemExit as stop:
+            if stop.code:
+                raise UserError(complaint.getvalue().strip().rpartition("error: ")[2]) from stop
+        return DONE
+    action, _, shell = " ".join(overrides).partition("=")
+    if action not in ("install", "uninstall", "query") or shell not in ("bash", "zsh", "fish"):
+        raise UserError(f"{shown(' '.join(overrides))}: write install=bash, or zsh or fish")
     # The shell passes the whole command line, and Hydra does not know verbs.
     line = os.environ.get("COMP_LINE", "")
+    if not line and any(override.startswith("query=") for override in overrides):
+        raise UserError("query= is for shells, which set COMP_LINE; write -sc install=bash, or zsh or fish")
     words = line.split(" ", 2)
     if words[1:2] == ["train"] and len(words) == 3:
         os.environ["COMP_LINE"] = f"{words[0]} {words[2]}"
         os.environ["COMP_POINT"] = str(int(os.environ.get("COMP_POINT", len(line))) - len("train "))
-    complaint = io.StringIO()
-    try:
-        with redirect_stderr(complaint):
-            hydra_main(arguments, lambda _: None)
-    except SystemExit as stop:
-        if stop.code:
-            raise UserError(complaint.getvalue().strip().rpartition("error: ")[2]) from stop
+    hydra_main(overrides, flags)
     return DONE
 
 
@@ -192,6 +253,8 @@ class _EvalSettings:
     seed: int = 0
     output_root: str = "outputs"
     checkpoint: str = "last"
+    trust: bool = False
+    """Run the code of a run folder that this user did not make."""
 
 
 def _evaluate(arguments: list[str]) -> int:
@@ -220,17 +283,18 @@ def _evaluate(arguments: list[str]) -> int:
 
     line = _LINES[settings.checkpoint]
     # Printed first, because the evaluation may take long.
-    print("\n".join([str(folder), *describe_checkpoint(folder, line)]), flush=True)
-    result = evaluate_run(folder, settings.episodes or None, settings.greedy, settings.device, settings.seed, line)
-    from rich import print as show
+    print("\n".join([printable(folder, MOST_PRINTED), *describe_checkpoint(folder, line)]), flush=True)
+    result = evaluate_run(folder, settings.episodes or None, settings.greedy, settings.device, settings.seed, line, settings.trust)
     from rich.table import Table
+
+    from warprun.runtime.records.console import table_console
 
     table = Table("measure", "value", "standard error")
     for name, measured in result.items():
         if not name.endswith("_stderr"):
             error = result.get(f"{name}_stderr")
             table.add_row(name, f"{measured:,.3f}", "" if error is None else f"{error:,.3f}")
-    show(table)
+    table_console(80).print(table)
     return DONE
 
 
@@ -343,5 +407,7 @@ def _version() -> str:
 def _fail(message: str, code: int, show_traceback: bool) -> int:
     if show_traceback:
         traceback.print_exc()
-    print(f"warprun: error: {' '.join(message.split())}", file=sys.stderr)
+    # Standard error may be a full disk or a closed pipe; the exit code tells the rest.
+    with suppress(OSError):
+        print(f"warprun: error: {printable(message, MOST_PRINTED)}", file=sys.stderr, flush=True)
     return code

@@ -1,30 +1,29 @@
-"""Many runs from one command (Hydra's multirun), and the table of their results."""
+"""Many runs from one command, and the table of their results."""
 
 from __future__ import annotations
 
 import math
 import os
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from warprun.cli.next_steps import print_next_steps
-from warprun.config.compose import PRIMARY, VERSION_BASE, build, check_tuned, explain, register, rewrite
+from warprun.config.compose import PRIMARY, VERSION_BASE, compose, explain, register
+from warprun.config.overrides import runs
 from warprun.config.registry import CONF
-from warprun.config.schema import Config, check
-from warprun.errors import UserError, one_line
+from warprun.config.schema import Config
+from warprun.errors import UserError, one_line, printable
 from warprun.kernels.driver import prepare
+from warprun.runtime.records.console import table_console
 
 INTERRUPTED = "interrupted"
 
@@ -46,60 +45,37 @@ class Sweep:
     """The runs of one command."""
 
     rows: list[Row] = field(default_factory=list)
-    folders: set[str] = field(default_factory=set)
-    """`run_dir` of every run that was checked."""
 
     @property
     def failed(self) -> int:
         """The number of runs that failed."""
         return sum(row.error is not None for row in self.rows)
 
-    def check_job(self, composed: DictConfig) -> float:
-        """Check the config of one run and store the first error."""
-        row = Row(_overrides())
-        self.rows.append(row)
-        try:
-            config = _config(composed)
-            check_tuned(HydraConfig.get().overrides.task)
-            check(config)
-            folder = None if config.run_dir is None else os.path.realpath(config.run_dir)
-            if folder in self.folders:
-                raise UserError(f"run_dir={config.run_dir}: two runs cannot share a folder; output_root and name can be the same for all")
-            if folder is not None:
-                self.folders.add(folder)
-        except UserError as error:
-            row.error = str(error)
-        return 0.0
-
-    def train_job(self, composed: DictConfig) -> float:
+    def train(self, overrides: str, config: Config) -> None:
         """Train one run. A failure does not stop the other runs."""
-        row = Row(_overrides())
+        row = Row(overrides)
         self.rows.append(row)
         try:
-            row.result = _train(_config(composed))
+            row.result = _train(config)
         except KeyboardInterrupt:
             row.error = INTERRUPTED
             raise
         except Exception as error:
             row.error = one_line(error)
-            print(f"warprun: error: {row.overrides}: {row.error}", file=sys.stderr)
-            return math.nan
-        return objective(row.result)
+            print(f"warprun: error: {printable(f'{row.overrides}: {row.error}')}", file=sys.stderr)
 
 
-def multirun(arguments: Sequence[str]) -> Sweep:
-    """Check every run that `arguments` (with -m) describe, then train them all."""
-    checked = Sweep()
-    _multirun(arguments, checked.check_job)
-    for row in checked.rows:
-        if row.error:
-            raise UserError(f"{row.overrides}: {row.error}" if row.overrides else row.error)
+def multirun(overrides: Sequence[str]) -> Sweep:
+    """Check every run that `overrides` describe, then train them all."""
+    checked = _checked(overrides)
     sweep = Sweep()
     try:
-        _multirun(arguments, sweep.train_job)
+        for name, config in checked:
+            sweep.train(name, config)
     finally:
-        # Also after Ctrl-C, for the runs that have finished.
-        print_table(sweep.rows)
+        # Also after Ctrl-C, for the runs that have finished. As for the records of a run, a closed pipe or a full disk is not a failure.
+        with suppress(OSError):
+            print_table(sweep.rows)
         done = [row.result for row in sweep.rows if row.result is not None]
         if done:
             best = max(done, key=_comparable)
@@ -107,17 +83,34 @@ def multirun(arguments: Sequence[str]) -> Sweep:
     return sweep
 
 
-def hydra_main(arguments: Sequence[str], task: Callable[[DictConfig], float | None]) -> None:
-    """Pass the command line to Hydra. Its errors are raised as UserError."""
-    register(arguments)
-    before = sys.argv
-    # Hydra's parser requires all overrides next to each other, and --info would take one as its value.
-    overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
-    flags = [argument for argument in arguments if argument not in overrides]
-    with _hydra_raises():
-        sys.argv = [before[0], *map(rewrite, overrides), *flags]
+def _checked(overrides: Sequence[str]) -> list[tuple[str, Config]]:
+    """Return the overrides and the config of every run. Raises UserError for the first run that cannot work."""
+    checked: list[tuple[str, Config]] = []
+    folders: set[str] = set()
+    for run in runs(overrides):
+        name = " ".join(run)
         try:
-            hydra.main(config_path=f"pkg://{CONF}", config_name=PRIMARY, **VERSION_BASE)(task)()
+            config = compose(run)
+        except UserError as error:
+            raise UserError(f"{name}: {error}" if name else str(error)) from error
+        if config.run_dir is not None:
+            folder = os.path.realpath(config.run_dir)
+            if folder in folders:
+                raise UserError(f"run_dir={config.run_dir}: two runs cannot share a folder; output_root and name can be the same for all")
+            folders.add(folder)
+        checked.append((name, config))
+    return checked
+
+
+def hydra_main(overrides: Sequence[str], flags: Sequence[str]) -> None:
+    """Let Hydra print what `flags`, its own options, ask for. Its errors are raised as UserError."""
+    before = sys.argv
+    with _hydra_raises():
+        # Hydra's parser requires all overrides next to each other, and --info would take one as its value.
+        sys.argv = [before[0], *overrides, *flags]
+        try:
+            register(overrides)
+            hydra.main(config_path=f"pkg://{CONF}", config_name=PRIMARY, **VERSION_BASE)(lambda _: None)()
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise UserError(explain(error)) from error
         finally:
@@ -139,16 +132,14 @@ def _comparable(result: Result) -> float:
 
 def print_table(rows: Sequence[Row]) -> None:
     """Print a table with a row per run."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)  # a file has no width, so its lines are not folded
+    console = table_console(200)
     table = Table(title="1 run" if len(rows) == 1 else f"{len(rows)} runs", title_justify="left")
     for name in ("overrides", "return", "env steps/s", "wall s", "folder"):
         table.add_column(name, justify="left" if name in ("overrides", "folder") else "right", overflow="fold")
     for row in rows:
         result = row.result
         if result is None:
-            state = "interrupted" if row.error == INTERRUPTED else "[red]failed[/red]"
+            state = Text("interrupted") if row.error == INTERRUPTED else Text("failed", style="red")
             table.add_row(row.overrides, state, "", "", "" if row.error == INTERRUPTED else row.error or "")
         else:
             speed = result.env_steps / result.wall_s if result.wall_s else math.nan
@@ -161,26 +152,11 @@ def _return(result: Result) -> str:
     return f"{objective(result):.1f}" + ("" if result.eval_stderr is None else f" ± {result.eval_stderr:.1f}")
 
 
-def _multirun(arguments: Sequence[str], task: Callable[[DictConfig], float | None]) -> None:
-    # Hydra's sweeper makes a folder with a multirun.yaml before it checks any value.
-    with tempfile.TemporaryDirectory() as scratch:
-        hydra_main([*arguments, f"hydra.sweep.dir={scratch}"], task)
-
-
 def _train(config: Config) -> Result:
     prepare(config.device)
     from warprun.runtime.run import train
 
     return train(config)
-
-
-def _config(composed: DictConfig) -> Config:
-    made = HydraConfig.get()
-    return build(composed, made.runtime.choices, [override.lstrip("+") for override in made.overrides.task])
-
-
-def _overrides() -> str:
-    return " ".join(override.lstrip("+") for override in HydraConfig.get().overrides.task)
 
 
 @contextmanager

@@ -70,9 +70,17 @@ class Recurring:
     """
 
     def __init__(self, cadence: Cadence, start: Moment) -> None:
+        """`start`: the last time that the action was due, or any later moment before it is due again."""
         self._cadence = cadence
+        self.due_s = start.seconds
+        """Wall-clock time when the action was due last."""
         self._next = self._after(getattr(start, cadence.counts))
         """Value of the measured field from which on the action is due."""
+
+    @property
+    def counts(self) -> str:
+        """The field of `Moment` that is measured."""
+        return self._cadence.counts
 
     def due(self, now: Moment) -> bool:
         """Return whether an interval has ended since the last call that returned True."""
@@ -80,6 +88,7 @@ class Recurring:
         if value < self._next:
             return False
         self._next = self._after(value)
+        self.due_s = now.seconds
         return True
 
     def _after(self, value: float) -> float:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import TypedDict
 
 import hydra
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -19,11 +18,13 @@ from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from warprun.algorithms import AGENTS, agent_names, config_class
-from warprun.config.registry import CONF, conf_folder, conf_packages, nearest, options
-from warprun.config.schema import Config, EnvConfig, OriginConfig, SingleConfig, check
-from warprun.errors import UserError
+from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, read, references_only, rewrite
+from warprun.config.registry import CONF, conf_folder, conf_packages, options
+from warprun.config.schema import Config, EnvConfig, OriginConfig, SingleConfig, check, from_dict
+from warprun.config.working_folder import WorkingFolder
+from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown, similar
 from warprun.kernels.driver import prepare
-from warprun.renamed import RENAMED, new_name
+from warprun.renamed import new_name
 
 
 class _VersionBase(TypedDict, total=False):
@@ -36,12 +37,8 @@ VERSION_BASE: _VersionBase = {"version_base": None} if tuple(map(int, hydra.__ve
 PRIMARY = "warprun"
 """The primary config, conf/warprun.yaml. Its name is not `config`, because another project may have a `conf/config.yaml`."""
 
-FREE = ("env.params.", "env.randomize.", "env.options.", "agent.groups.", "agent.network.options.")
-"""Keys below these are not part of the schema, so Hydra requires a `+` before each."""
-
 NO_AGENT = "~agent"
 """Override that composes a config without an agent."""
-GROUPS = {"env": "environment", "agent": "agent", "concurrency": "concurrency", "experiment": "experiment", "tuned": "tuned settings"}
 
 
 class WarprunSearchPath(SearchPathPlugin):
@@ -52,27 +49,28 @@ class WarprunSearchPath(SearchPathPlugin):
             search_path.prepend(package, f"pkg://{package}")
         folder = conf_folder()
         if folder:
-            search_path.prepend("working folder", f"file://{folder}")
+            search_path.prepend("working folder", f"{WorkingFolder.scheme()}://{folder}")
 
 
 def register(overrides: Sequence[str]) -> None:
     """Register the schemas and the search path with Hydra. A second call changes nothing.
 
-    The modules of agents, which define their schemas, import torch. With NO_AGENT among `overrides` they are not imported.
+    An installed agent is imported, with torch, only if the overrides name it, or an experiment, whose file can choose any agent.
     """
-    # An installed agent is imported only if the overrides name it, or an experiment, whose file can choose any agent.
     asked = {name for override in overrides if override.startswith("agent=") for name in override[6:].split(",")}
     if any(override.startswith("experiment=") for override in overrides):
         asked |= set(agent_names())
     _store("config_schema", Config)
     _store("single_schema", SingleConfig)
     Plugins.instance().register(WarprunSearchPath)
-    if NO_AGENT in overrides:
-        return
+    Plugins.instance().register(WorkingFolder)
+    for name in AGENTS:
+        _store(f"{name}_schema", config_class(name))
+    installed = (asked & set(agent_names())) - set(AGENTS)
     for override in overrides:
-        if override.startswith("device="):  # Numba reads at its import whether to simulate CUDA
+        if installed and override.startswith("device="):  # its module imports Numba, which reads then whether to simulate CUDA
             prepare(override.removeprefix("device="))
-    for name in {*AGENTS, *(asked & set(agent_names()))}:
+    for name in installed:
         _store(f"{name}_schema", config_class(name))
 
 
@@ -114,11 +112,65 @@ def environment_config(name: str) -> EnvConfig:
 
 def build(composed: DictConfig, choices: Mapping[str, str | None], overrides: Sequence[str]) -> Config:
     """Convert a config composed by Hydra to a Config; `choices` maps each config group to the chosen name."""
+    _check_references(composed)
     config = OmegaConf.to_object(composed)
     assert isinstance(config, Config)
     tuned = choices.get("tuned")
-    config.origin = OriginConfig(tuned if tuned in options("tuned") else None, list(overrides))
+    written = [_resolved(override, composed) if "${" in override else override for override in overrides]
+    config.origin = OriginConfig(tuned if tuned in options("tuned") else None, written)
     return config
+
+
+def change(saved: dict[str, object], overrides: Sequence[str]) -> Config:
+    """Return a saved config with `overrides`, for a run that continues. Raises UserError."""
+    config = OmegaConf.structured(from_dict(saved))
+    try:
+        for override in OverridesParser.create().parse_overrides(read(overrides)):
+            key = override.key_or_group
+            if key in GROUPS:
+                raise UserError(f"{key}={override.value()}: a run that continues keeps its {', '.join(GROUPS)}; change single keys")
+            OmegaConf.update(config, key, override.value(), force_add=key.startswith(tuple(f"{parent}." for parent in FREE)))
+        changed = OmegaConf.to_object(config)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(explain(error)) from error
+    assert isinstance(changed, Config)
+    changed.origin.overrides += overrides
+    return changed
+
+
+def differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
+    """Return `key=value (was value)` for every setting in which two saved configs differ, apart from where and how they were made."""
+    then, now = (dict(_leaves({key: value for key, value in saved.items() if key not in PLACE})) for saved in (before, after))
+    changed = [key for key in {**then, **now} if then.get(key, UNSET) != now.get(key, UNSET)]
+    return [printable(f"{key}={now.get(key, UNSET)} (was {then.get(key, UNSET)})", MOST_PRINTED) for key in changed]
+
+
+UNSET = "unset"
+PLACE = ("origin", "run_dir", "output_root", "name")
+"""Settings of where a run lies and how it was composed."""
+
+
+def _check_references(composed: DictConfig) -> None:
+    """Raise UserError for an interpolation that calls a function, such as one that reads the environment: a run folder would store it."""
+    for key, text in _texts(OmegaConf.to_container(composed, resolve=False), ""):
+        if not references_only(text):
+            raise UserError(f"{key}={shown(text)}: {ONLY_REFERENCES}")
+
+
+def _texts(container: object, key: str) -> Iterator[tuple[str, str]]:
+    if isinstance(container, str):
+        yield key, container
+    elif isinstance(container, dict):
+        for name, value in container.items():
+            yield from _texts(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(container, list):
+        for value in container:
+            yield from _texts(value, key)
+
+
+def _resolved(override: str, composed: DictConfig) -> str:
+    key = rewrite(override).partition("=")[0].lstrip("+")
+    return f"{key}={OmegaConf.select(composed, key)}"
 
 
 def note_on_tuned(config: Config) -> str | None:
@@ -128,24 +180,6 @@ def note_on_tuned(config: Config) -> str | None:
     beside = [setting for setting in config.origin.overrides if setting.startswith(("agent.", "env."))]
     untried = f"; they were not tuned for {' '.join(beside)}" if beside else ""
     return f"settings of tuned/{config.origin.tuned} apply (tuned=none turns them off){untried}"
-
-
-def rewrite(override: str) -> str:
-    """Return an override in the form that Hydra accepts: 1e4 as 10000, options under `env.options`, free keys with `++` before them."""
-    key, equals, value = override.partition("=")
-    key = key.lstrip("+")
-    if key.startswith("hydra") or not equals:
-        return override
-    if key not in ("name", "run_dir", "output_root") and not set("'\"") & set(value):
-        value = _SCIENTIFIC.sub(_written_out, value)
-    if _OPTION.fullmatch(key) and key.removeprefix("env.") not in _ENV_KEYS:
-        key = key.replace("env.", "env.options.")
-    return f"{'++' if key.startswith(FREE) else ''}{key}={value}"
-
-
-_OPTION = re.compile(r"env\.\w+")
-_ENV_KEYS = {f.name for f in dataclasses.fields(EnvConfig)} | {key.removeprefix("env.") for key in RENAMED if key.startswith("env.")}
-"""Any other key below `env` is an option of the environment."""
 
 
 def explain(error: Exception) -> str:
@@ -174,7 +208,7 @@ def explain(error: Exception) -> str:
 
 
 def _build(overrides: Sequence[str]) -> Config:
-    composed = _compose(overrides)
+    composed = _compose(read(overrides))
     choices = composed.hydra.runtime.choices
     OmegaConf.set_struct(composed, False)
     del composed["hydra"]
@@ -182,7 +216,9 @@ def _build(overrides: Sequence[str]) -> Config:
 
 
 def _env(overrides: Sequence[str]) -> EnvConfig:
-    env = OmegaConf.to_object(_compose(overrides).env)
+    composed = _compose(overrides).env
+    _check_references(composed)
+    env = OmegaConf.to_object(composed)
     assert isinstance(env, EnvConfig)
     return env
 
@@ -190,16 +226,7 @@ def _env(overrides: Sequence[str]) -> EnvConfig:
 def _compose(overrides: Sequence[str]) -> DictConfig:
     register(overrides)
     with hydra.initialize_config_module(CONF, **VERSION_BASE):
-        return hydra.compose(PRIMARY, [rewrite(override) for override in overrides], return_hydra_config=True)
-
-
-_SCIENTIFIC = re.compile(r"(?:^|(?<=[\[({,:\s]))\d+(?:\.\d*)?[eE]\+?\d{1,2}(?=$|[\])},\s])")
-"""A number such as 1e3 that is a whole value or a whole item of a list, and not a part of a file name."""
-
-
-def _written_out(match: re.Match[str]) -> str:
-    number = Decimal(match.group())
-    return str(int(number)) if number == number.to_integral_value() else match.group()
+        return hydra.compose(PRIMARY, list(overrides), return_hydra_config=True)
 
 
 def check_tuned(overrides: Sequence[str]) -> None:
@@ -251,6 +278,9 @@ def _nearest_key(key: str, refused_by: Node | None) -> str:
     assert isinstance(composed, dict)
     composed.pop("hydra", None)
     known = list(_keys(composed, ""))
+    match = similar(key, known, most_edits=1)
+    if match is not None:
+        return f"; did you mean {match!r}?"
     parent, _, name = key.rpartition(".")
     if parent and parent not in known:
         return nearest(key, known)
@@ -260,10 +290,18 @@ def _nearest_key(key: str, refused_by: Node | None) -> str:
     initials = {"".join(word[0] for word in leaf.split("_")): leaf for leaf in deeper}  # lr: learning_rate
     # A key in another section must be more similar: agent.epsilon is not a misspelling of agent.optimizer.eps.
     for candidates, cutoff in ((beside, 0.6), (deeper, 0.8)):
-        match = difflib.get_close_matches(name, candidates, n=1, cutoff=cutoff) or [initials.get(name, "")]
-        if match[0] in candidates:
-            return f"; did you mean {candidates[match[0]]!r}?"
+        close = difflib.get_close_matches(name, candidates, n=1, cutoff=cutoff) or [initials.get(name, "")]
+        if close[0] in candidates:
+            return f"; did you mean {candidates[close[0]]!r}?"
     return f"; {parent} has {', '.join(beside)}" if parent else ""
+
+
+def _leaves(container: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in container.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _keys(container: object, prefix: str) -> Iterator[str]:

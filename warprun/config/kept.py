@@ -14,27 +14,34 @@ import importlib.metadata
 import inspect
 import io
 import json
+import math
 import os
+import re
 import zipfile
+import zlib
 from collections import namedtuple
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType, ModuleType
-from typing import Protocol, TypedDict, cast
+from types import FunctionType, ModuleType, NoneType
+from typing import Any, Protocol, TypedDict, cast
 
 import numpy as np
 
 from warprun.config import sources
-from warprun.config.registry import Defined, define, errors_of_user
+from warprun.config.registry import MAX_NAME, Defined, define, errors_of_user
 from warprun.config.sources import Source, Sources
 from warprun.environment import ISOLATED, Environment
-from warprun.errors import UserError, one_line
-from warprun.files import write_atomic
+from warprun.errors import MOST_PRINTED, UserError, one_line, printable
+from warprun.files import read_json, read_limited, write_atomic
 
 FOLDER, MANIFEST, TABLES = "environment", "manifest.json", "tables.npz"
 MAX_TABLE_BYTES = 1 << 20
 """Largest size of all copied tables together."""
+MAX_ARCHIVE_BYTES = 2 * MAX_TABLE_BYTES
+"""Largest size of the file of copied tables: compressed data can be larger than the data, and each table adds some hundred bytes."""
+MAX_SOURCE_BYTES = 32 << 20
+"""Largest size of a file of an environment, which may be an extension module."""
 
 
 class Tables(Protocol):
@@ -83,9 +90,11 @@ def keep(
     if any(package.startswith(ISOLATED) and package != found.package for package in made_from):
         raise UserError(f"environment {module} has changed during the set-up of the run; start the run again")
     folder = run / FOLDER
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)  # a run that was killed in its set-up may have left one
     layout = found.layout()
     for name, source in found.modules.items():
+        if len(source.content) > MAX_SOURCE_BYTES:
+            raise UserError(f"{source.path} is larger than {MAX_SOURCE_BYTES:,} bytes; a run keeps a copy of each file of its environment")
         (folder / layout[name]).parent.mkdir(parents=True, exist_ok=True)
         (folder / layout[name]).write_bytes(source.content)
     described, copies = _describe(tables), _copies(tables)
@@ -110,13 +119,83 @@ def keep(
 def find(module: str) -> Kept | None:
     """Return the copy if `module` is the folder of one, else None. Raises UserError if its manifest is damaged."""
     path = Path(module, MANIFEST)
-    if not path.is_file():
-        return None
     try:
-        manifest = json.loads(path.read_bytes())
-        return Kept(Path(module), **manifest)
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
+        manifest = read_json(path)
+        return _kept(Path(module), manifest)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise UserError(f"cannot read {printable(path)}: {error}") from None
+
+
+def _kept(folder: Path, manifest: object) -> Kept:
+    """Return a manifest of which every value is checked. Raises ValueError."""
+    kept = Kept(folder, **_fields(manifest, _FIELDS, "the manifest"))
+    _require(_is_text(kept.module) and (kept.place is None or _is_text(kept.place)), "module and place must be paths")
+    _require(_is_text(kept.working_folder), "working_folder must be a path")
+    _require(kept.time_limit is None or type(kept.time_limit) is int, "time_limit must be a whole number")
+    for name, file in kept.files.items():
+        _require(_is_module(name), f"{printable(name)} is no name of a module")
+        _fields(file, {"file": str, "sha256": str}, f"files.{printable(name)}")
+        _require(_is_inside(file["file"]), f"{printable(file['file'])} is no path of a file in {FOLDER}")
+        _require(bool(_SHA256.fullmatch(file["sha256"])), f"the SHA-256 of {printable(file['file'])} is not one")
+    _require(kept.entry in kept.files, f"{printable(kept.entry)} is not among the files")
+    total = 0
+    for name, table in kept.tables.items():
+        _require(name.isidentifier() and len(name) <= MAX_NAME, f"{printable(name)} is no name of a table")
+        _fields(table, _TABLE_FIELDS, f"tables.{name}")
+        _require(bool(_NUMBERS.fullmatch(table["dtype"])), f"table {name!r} has the dtype {printable(table['dtype'])}")
+        _require(all(type(size) is int and 0 <= size < 2**48 for size in table["shape"]), f"the shape of table {name!r} is not one")
+        _require(len(table["shape"]) <= 32 and bool(_SHA256.fullmatch(table["sha256"])), f"table {name!r} is damaged")
+        total += math.prod(table["shape"]) * np.dtype(table["dtype"]).itemsize if table["copied"] else 0
+    _require(total <= MAX_TABLE_BYTES, f"the copied tables have more than {MAX_TABLE_BYTES:,} bytes")
+    return kept
+
+
+def _fields(found: object, types: Mapping[str, type | tuple[type, ...]], what: str) -> dict[str, Any]:
+    """Return `found`, a mapping with exactly these fields, each of its type. Raises ValueError for anything else."""
+    if not isinstance(found, dict) or found.keys() != types.keys():
+        raise ValueError(f"{what} must be a mapping with {', '.join(types)}")
+    for name, kind in types.items():
+        _require(isinstance(found[name], kind), f"{what} has a {type(found[name]).__name__} as {name}")
+    return found
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise ValueError(message)
+
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_NUMBERS = re.compile(r"[<>|=](b1|[iu][1248]|f[248]|f16|c8|c16)")
+"""Data types of tables, in numpy's notation."""
+_TABLE_FIELDS: dict[str, type | tuple[type, ...]] = {"dtype": str, "shape": list, "sha256": str, "array": bool, "copied": bool}
+_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "module": str,
+    "entry": str,
+    "place": (str, NoneType),
+    "version": (str, NoneType),
+    "working_folder": str,
+    "options": dict,
+    "time_limit": (int, NoneType),
+    "files": dict,
+    "tables": dict,
+}
+
+
+def _is_text(path: str) -> bool:
+    return "\0" not in path and len(path) <= 4096
+
+
+def _is_module(name: str) -> bool:
+    """Return whether `name` can be that of a module, which may be a file with any name, such as `my-env.py`."""
+    return len(name) <= MAX_NAME and name.isprintable() and all(part and not {"/", "\\"} & set(part) for part in name.split("."))
+
+
+def _is_inside(path: str) -> bool:
+    """Return whether a relative path names a file below the folder that it starts from; links are another matter."""
+    parts = path.split("/")
+    return path.isprintable() and len(path) <= 1024 and all(part not in ("", ".", "..") and len(part.encode()) <= 255 for part in parts)
 
 
 @dataclass(frozen=True)
@@ -154,8 +233,8 @@ class Kept:
         same = (_plain(options), time_limit) == (self.options, self.time_limit) and (self.place or not self.changed_files())
         copies = self._table_copies() if same else {}
         try:
-            made = environment.tables(**environment.options)
-        except Exception as error:
+            made = cast(Tables, environment.make_tables())
+        except (Exception, SystemExit) as error:
             missing = [name for name in self.tables if name not in copies]
             if missing or not copies:
                 where = f"; the run keeps no copy of its tables {', '.join(missing)}" if same and missing else ""
@@ -165,6 +244,9 @@ class Kept:
 
     def differences(self) -> list[str]:
         """Return a line for each difference between the current files and tables and those of the run; it says which are used."""
+        return [printable(line, MOST_PRINTED) for line in self._differences()]
+
+    def _differences(self) -> list[str]:
         lines = []
         changed = self.changed_files()
         if changed:
@@ -177,8 +259,8 @@ class Kept:
         if not isinstance(environment, Environment) or not environment.tables or (changed and not self.place):
             return lines
         try:
-            now = _describe(environment.tables(**environment.options))
-        except Exception as error:
+            now = _describe(cast(Tables, environment.make_tables()))
+        except (Exception, SystemExit) as error:
             lines.append(f"the data of tables {', '.join(self.tables)} cannot be read ({one_line(error)}); the run's own copy is used")
             return lines
         for name, about in self.tables.items():
@@ -194,25 +276,42 @@ class Kept:
             return sorted(name for name, known in self.files.items() if name not in now or now[name].sha256 != known["sha256"])
         given = Path(self.module).parent
         # If the run folder comes from another machine, look where a new run would find the file.
-        place = next((place for place in (Path(self.place), given) if place.is_dir()), given)
+        place = next((place for place in (Path(self.place), given) if os.path.isdir(place)), given)
         changed = []
         for known in self.files.values():
-            present = place / known["file"]
-            if present.is_file() and hashlib.sha256(present.read_bytes()).hexdigest() != known["sha256"]:
+            try:
+                content = read_limited(place / known["file"], MAX_SOURCE_BYTES)
+            except (FileNotFoundError, UserError):
+                continue
+            if hashlib.sha256(content).hexdigest() != known["sha256"]:
                 changed.append(os.path.join(os.path.dirname(self.module), known["file"]))
         return changed
+
+    def hashes(self) -> dict[str, str]:
+        """Return the SHA-256 of each module's file."""
+        return {name: file["sha256"] for name, file in self.files.items()}
+
+    def source_path(self, module: str) -> Path:
+        """Return the path of the copy of a module."""
+        return self.folder / self.files[module]["file"]
 
     def sources(self) -> Sources:
         """Read the copy of the environment's files. Raises UserError if one was altered."""
         modules = {}
+        folder = self.folder.resolve()
         for name, known in self.files.items():
-            path = (self.folder / known["file"]).resolve()
-            content = path.read_bytes() if path.is_file() else b""
+            path = self.source_path(name).resolve()
+            if not path.is_relative_to(folder):
+                raise UserError(f"{printable(self.source_path(name))} is a link to a file outside {printable(folder)}")
+            try:
+                content = read_limited(path, MAX_SOURCE_BYTES)
+            except FileNotFoundError:
+                content = b""
             if hashlib.sha256(content).hexdigest() != known["sha256"]:
                 raise UserError(f"{path} was altered after the run: its SHA-256 does not match that in {self.folder / MANIFEST}")
             # The environment finds its data files beside the original file, as long as that folder exists.
             place = Path(str(self.place), known["file"])
-            modules[name] = Source(path, place if Path(str(self.place)).is_dir() else path, content)
+            modules[name] = Source(path, place if os.path.isdir(str(self.place)) else path, content)
         return Sources(self.entry, modules)
 
     def _resolved(self, loaded: ModuleType, options: Mapping[str, object]) -> dict[str, object]:
@@ -228,25 +327,46 @@ class Kept:
             # A word without suffix and slash is no path.
             if isinstance(value, str) and ("/" in value or Path(value).suffix) and Path.cwd() != Path(self.working_folder):
                 path = Path(self.working_folder, value)
-                absolute |= {name: str(path)} if path.exists() else {}
+                absolute |= {name: str(path)} if os.path.exists(path) else {}
         return {**options, **absolute}
 
     def _table_copies(self) -> dict[str, np.ndarray | float]:
         path = self.folder / TABLES
-        if not path.is_file():
-            return {}
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                stored = {name.removeprefix("table/"): arrays[name] for name in arrays.files}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise UserError(f"cannot read {path}: {one_line(error)}") from None
         copies: dict[str, np.ndarray | float] = {}
-        for name, about in self.tables.items():
-            if about["copied"]:
-                if name not in stored or _hash(stored[name]) != about["sha256"]:
-                    raise UserError(f"{path} was altered after the run: table {name!r} does not match its SHA-256")
-                copies[name] = stored[name] if about["array"] else stored[name].item()
+        try:
+            with zipfile.ZipFile(io.BytesIO(read_limited(path, MAX_ARCHIVE_BYTES))) as archive:
+                for name, about in self.tables.items():
+                    if about["copied"]:
+                        table = _read_table(archive, name, about)
+                        if _hash(table) != about["sha256"]:
+                            raise ValueError(f"table {name!r} does not match its SHA-256")
+                        copies[name] = table if about["array"] else table.item()
+        except FileNotFoundError:
+            return {}
+        except (ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+            raise UserError(f"{printable(path)} was altered after the run, or it is damaged: {printable(one_line(error))}") from None
         return copies
+
+
+def _read_table(archive: zipfile.ZipFile, name: str, about: TableEntry) -> np.ndarray:
+    """Read a table that must have the declared dtype and shape, without reading more than that takes. Raises the errors of `zipfile`."""
+    member = archive.getinfo(f"table/{name}.npy")
+    dtype, shape = np.dtype(about["dtype"]), tuple(about["shape"])
+    size = math.prod(shape) * dtype.itemsize
+    if member.file_size > size + MAX_HEADER_BYTES or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"table {name!r} is larger than the manifest says")
+    file = io.BytesIO(archive.read(member))
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError(f"table {name!r} is of an unknown format")
+    found_shape, by_columns, found_dtype = np.lib.format.read_array_header_1_0(file)
+    data = file.read()
+    if (found_shape, found_dtype) != (shape, dtype) or len(data) != size:
+        raise ValueError(f"table {name!r} does not have the dtype and shape in the manifest")
+    return np.frombuffer(data, dtype).reshape(shape, order="F" if by_columns else "C").copy(order="K")
+
+
+MAX_HEADER_BYTES = 4096
+"""Of an array in a .npy file; that of a plain array has 128."""
 
 
 def _describe(tables: Tables | None) -> dict[str, TableEntry]:

@@ -1,33 +1,44 @@
-"""The schema of the settings, and the checks of their values. No numba; `check` imports the agent, and so torch."""
+"""The schema of the settings, and the checks of their values. Neither numba nor torch."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING as NO_DEFAULT
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from warprun.algorithms import agent_class, agent_names, config_class
+from warprun.algorithms import agent_names, config_class
 from warprun.config import kept
 from warprun.config.cadence import parse
-from warprun.config.registry import Defined, import_environment, nearest
+from warprun.config.memory import check_memory
+from warprun.config.registry import Defined, errors_of_user, import_environment
 from warprun.environment import Box, Environment
-from warprun.errors import UserError
-from warprun.kernels.driver import DEVICES, SIMULATOR_LIMIT, available_memory, check_cuda, cuda_memory, why_no_cuda
-from warprun.learning import setting_checks as agent_checks
+from warprun.errors import UserError, nearest, printable, shown
+from warprun.files import refuse_links
+from warprun.kernels.driver import DEVICES, SIMULATOR_LIMIT, check_cuda
+from warprun.learning import settings as agent_settings
+from warprun.learning.settings import Requirements
 from warprun.renamed import with_new_keys
-from warprun.simulation.arrays import ArrayPlan, rollout_bytes
-from warprun.simulation.codegen.targets import target_for
 from warprun.spec import GroupSpec, Spec
 
-if TYPE_CHECKING:
-    from warprun.learning.interfaces import Requirements
-
+MAX_DEPTH = 10
+"""Of dicts and lists inside each other in a config."""
+MAX_NAME = 100
+"""Bytes of a name. A folder name has at most 255, and that of a run also has the time."""
 ON_NAN = ("stop", "reset")
+NAME = re.compile(r"\w[\w .,=+-]{0,99}")
+"""Names become parts of the names of folders."""
+NAME_RULE = "first a letter or digit, then at most 99 letters, digits, spaces and characters of .,=+-_"
+MOST = {"total_steps": 2**63 - 1, "concurrency.threads": 4096}
+"""Largest values of counts; of others 2^31 - 1, because kernels count with 32 bits."""
 
 
 @dataclass
@@ -157,11 +168,21 @@ class Config:
 
 def check(config: Config) -> None:
     """Raise UserError, in one line, for the first thing in `config` that cannot work."""
+    environment = check_settings(config)
+    for key, folder in {"run_dir": config.run_dir, "output_root": config.output_root}.items():
+        if folder is not None:
+            _check_folder(key, folder)
+    if config.device == "cuda":
+        check_cuda()
+    check_memory(config, environment)
+
+
+def check_settings(config: Config) -> Defined:
+    """Check all that depends neither on this machine nor on the folder of the run; return the environment. Raises UserError."""
     _check_values(config)
     agent = config.agent
     _require(type(agent) is config_class(agent.name), f"agent.name={agent.name} does not match the chosen agent; write agent={agent.name}")
-    algorithm = agent_class(agent.name)
-    agent_checks.check(agent, algorithm.check_settings)
+    agent_settings.check_settings(agent)
     environment, _ = load_environment(config.env)
     if isinstance(environment, Environment):
         _check_parameters(config.env, environment)
@@ -169,15 +190,16 @@ def check(config: Config) -> None:
         _check_no_kernels(config)
     spec = environment.spec
     names = [group.name for group in spec.groups]
-    agent_checks.check_groups(agent, names)
-    algorithm.check_run(agent, spec, config.n_envs, config.total_steps)
+    agent_settings.check_groups(agent, names)
+    agent.check_run(spec, config.n_envs, config.total_steps)
     check_requirements(agent.name, spec)
     decides = config.eval.group
     _require(decides is None or decides in names, f"eval.group={decides} is not a group of {config.env.name}; groups: {', '.join(names)}")
-    _check_run_dir(config.run_dir)
-    if config.device == "cuda":
-        check_cuda()
-    _check_memory(config, environment)
+    _require(
+        config.device != "cudasim" or config.n_envs <= SIMULATOR_LIMIT,
+        f"n_envs={config.n_envs}: the CUDA simulator is slow and takes at most {SIMULATOR_LIMIT} environments",
+    )
+    return environment
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -187,13 +209,18 @@ def to_dict(config: Config) -> dict[str, Any]:
     return {str(key): value for key, value in container.items()}
 
 
-def from_dict(saved: dict[str, Any]) -> Config:
+def from_dict(saved: Mapping[str, object]) -> Config:
     """Make a config from a result of `to_dict`, also of an earlier version: newer settings get their defaults. Raises UserError."""
+    agent = saved.get("agent")
+    name = agent.get("name") if isinstance(agent, Mapping) else None
+    if not isinstance(name, str):
+        raise UserError("the saved config does not fit this version of warprun: it has no agent.name")
     try:
-        schema = OmegaConf.structured(Config(agent=config_class(saved["agent"]["name"])()))
+        schema = OmegaConf.structured(Config(agent=config_class(name)()))
         config = OmegaConf.to_object(OmegaConf.merge(schema, with_new_keys(saved, schema)))
-    except (OmegaConfBaseException, KeyError) as error:
-        raise UserError(f"the saved config does not fit this version of warprun: {str(error).splitlines()[0]}") from error
+    except (OmegaConfBaseException, ValueError, TypeError, OverflowError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"the saved config does not fit this version of warprun: {printable(reason)}") from error
     assert isinstance(config, Config)
     return config
 
@@ -209,7 +236,10 @@ def make_tables(environment: Environment, env: EnvConfig) -> Any:
     own = kept.find(env.module)
     if not environment.tables:
         return None
-    return own.make_tables(environment, env.options, env.time_limit) if own else environment.tables(**environment.options)
+    if own:
+        return own.make_tables(environment, env.options, env.time_limit)
+    with errors_of_user(f"the tables of {env.module} cannot be made"):
+        return environment.make_tables()
 
 
 def parameters(environment: Environment, env: EnvConfig) -> Any:
@@ -219,21 +249,37 @@ def parameters(environment: Environment, env: EnvConfig) -> Any:
     return environment.params._make(defaults.values())._replace(**given)
 
 
-def bytes_needed(config: Config, environment: Defined, on_gpu: bool) -> int:
-    """Return the bytes of the arrays of a run's simulator."""
-    if not isinstance(environment, Environment):
-        return rollout_bytes(environment.spec, config.n_envs, config.agent.horizon)
-    target, explores = target_for(environment, "cuda" if on_gpu else "cpu"), agent_class(config.agent.name).explores
-    randomized, replaces = tuple(config.env.randomize), config.env.on_nan == "reset"
-    return ArrayPlan(environment, target, config.n_envs, config.agent.horizon, randomized, explores, replaces).bytes_needed()
+def _check_leaf(key: str, value: object, depth: int = 0) -> None:
+    """Check what holds for every value: whole numbers of 64 bits, text that can be printed and stored, no deep nesting."""
+    _require(depth <= MAX_DEPTH, f"{key} is nested too deeply (at most {MAX_DEPTH} levels)")
+    if isinstance(value, str):
+        _require(value.isprintable(), f"{key}={shown(value)} has a control character or one that is no text")
+        _require("${" not in value, f"{key}={shown(value)}: a value cannot contain ${{")
+    elif isinstance(value, int):
+        _require(abs(value) < 2**64, f"{key}={value:.4g} is too large")
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            _check_leaf(key, name, depth)
+            _check_leaf(f"{key}.{name}", item, depth + 1)
+    elif isinstance(value, list):
+        for item in value:
+            _check_leaf(key, item, depth + 1)
+    elif is_dataclass(value):
+        for setting in fields(value):
+            name, item = f"{key}.{setting.name}" if key else setting.name, getattr(value, setting.name)
+            # A reference to another key can put anything in place of a dict or list.
+            wanted = type(setting.default_factory()) if setting.default_factory is not NO_DEFAULT else object
+            _require(wanted not in (dict, list) or isinstance(item, wanted), f"{name}={item} must be a {wanted.__name__}")
+            _check_leaf(name, item, depth + 1)
 
 
 def _check_values(config: Config) -> None:
+    _check_leaf("", replace(config, origin=OriginConfig()))
     _require(config.device in DEVICES, f"device={config.device} is not one of {', '.join(DEVICES)}{nearest(config.device, DEVICES)}")
     on_nan = config.env.on_nan
     _require(on_nan in ON_NAN, f"env.on_nan={on_nan} is not one of {', '.join(ON_NAN)}{nearest(on_nan, ON_NAN)}")
     _require(0 <= config.seed < 2**64, f"seed={config.seed} must be from 0 to 2^64 - 1")
-    at_least_one = {
+    counts = {
         "n_envs": config.n_envs,
         "total_steps": config.total_steps,
         "concurrency.threads": config.concurrency.threads,
@@ -243,8 +289,10 @@ def _check_values(config: Config) -> None:
         "eval.max_steps": config.eval.max_steps,
         "checkpoint.keep": config.checkpoint.keep,
     }
-    for key, count in at_least_one.items():
+    for key, count in counts.items():
+        most = MOST.get(key, 2**31 - 1)
         _require(count is None or count >= 1, f"{key}={count} must be at least 1")
+        _require(count is None or count <= most, f"{key}={count} must be at most {most:,}")
     for key, text in {"eval": config.eval.every, "checkpoint": config.checkpoint.every, "log": config.log.every}.items():
         parse(f"{key}.every", text)
     minutes = config.max_minutes
@@ -252,7 +300,8 @@ def _check_values(config: Config) -> None:
     solved_at = config.env.solved_at
     _require(solved_at is None or math.isfinite(solved_at), f"env.solved_at={solved_at} must be a finite number")
     for key, name in {"name": config.name, "env.name": config.env.name}.items():
-        _require(name is None or (name == Path(name).name and name not in ("", "..")), f"{key}={name} must be usable as a folder name")
+        usable = name is None or (NAME.fullmatch(name) is not None and len(os.fsencode(name)) <= MAX_NAME)
+        _require(usable, f"{key}={shown(name or '')} must be usable as a folder name: {NAME_RULE}")
 
 
 def _check_no_kernels(config: Config) -> None:
@@ -292,9 +341,9 @@ def _fits(value: Any, default: Any) -> bool:
 def check_requirements(agent: str, spec: Spec) -> None:
     """Raise UserError if the agent called `agent` cannot act for a group of an environment; the message names the agents that can."""
     for group in spec.groups:
-        why_not = _why_not(agent_class(agent).requirements, group)
+        why_not = _why_not(config_class(agent).requirements, group)
         if why_not:
-            able = [name for name in agent_names() if not _why_not(agent_class(name).requirements, group)]
+            able = [name for name in agent_names() if not _why_not(config_class(name).requirements, group)]
             raise UserError(f"agent={agent} {why_not}; agents that can: {', '.join(able)}")
 
 
@@ -311,39 +360,38 @@ def _why_not(needs: Requirements, group: GroupSpec) -> str:
     return ""
 
 
-def _check_run_dir(run_dir: str | None) -> None:
-    if run_dir is not None:
-        path = Path(run_dir)
-        _require(not path.exists() or path.is_dir(), f"run_dir={run_dir} is not a folder")
-        _require(not path.exists() or not any(path.iterdir()), f"run_dir={run_dir} exists and is not empty")
+def is_free(run_dir: Path) -> bool:
+    """Return whether a run can begin in a folder: it is new or empty, or a run that was killed in its set-up left it.
+
+    Raises OSError, and UserError if such a folder has links.
+    """
+    names = {path.name for path in run_dir.iterdir()} if run_dir.exists() else set()
+    left = LOCK in names and names <= SET_UP
+    if left:
+        refuse_links(run_dir.resolve())
+    return not names or left
 
 
-def _check_memory(config: Config, environment: Defined) -> None:
-    _require(
-        config.device != "cudasim" or config.n_envs <= SIMULATOR_LIMIT,
-        f"n_envs={config.n_envs}: the CUDA simulator is slow and takes at most {SIMULATOR_LIMIT} environments",
-    )
-    on_gpu = config.device == "cuda" or (config.device == "auto" and why_no_cuda() is None)
-    there = cuda_memory() if on_gpu else available_memory()
-    replay = agent_class(config.agent.name).replay_bytes(config.agent, environment.spec)
-    needed = bytes_needed(config, environment, on_gpu)
-    where = "the GPU has" if on_gpu else "this machine has free"
-    _require(
-        there is None or needed <= there,
-        f"n_envs={config.n_envs} needs at least {_size(needed)} of memory; {where} {_size(there or 0)}",
-    )
-    _require(
-        there is None or needed + replay <= there,
-        f"agent.replay.capacity needs at least {_size(replay)} of memory; {where} {_size((there or 0) - needed)} for it",
-    )
+LOCK = "lock"
+"""File in a run folder that the process holds which trains there."""
+SET_UP = {LOCK, kept.FOLDER, "versions.json", "versions.json.tmp", "config.yaml.tmp"}
+"""What lies in a run folder before its config.yaml, which is written last."""
 
 
-def _size(count: float) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.4g} TiB"
+def _check_folder(key: str, folder: str) -> None:
+    """Raise UserError if a folder cannot be made or used at a place."""
+    what = f"{key}={shown(folder)}"
+    _require(folder.strip() != "", f"{what} must be the path of a folder; . is the working folder")
+    _require(not folder.startswith("~") and "$" not in folder, f"{what}: the shell has not replaced ~ or $; write the whole path")
+    path = Path(folder)
+    try:
+        there = next(place for place in (path, *path.absolute().parents) if place.exists())
+        _require(there.is_dir(), f"{what}: {there} is not a folder")
+        _require(os.access(there, os.W_OK | os.X_OK), f"{what}: no permission to write into {there}")
+        begun = f"; resume={folder} continues its run" if (path / "config.yaml").is_file() else ""
+        _require(key != "run_dir" or is_free(path), f"{what} exists and is not empty{begun}")
+    except OSError as error:
+        raise UserError(f"{what}: {error.strerror}") from None
 
 
 _KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a finite number"}

@@ -65,6 +65,10 @@ class Sources:
             digest.update(repr((name, str(source.path), str(source.place), source.content)).encode())
         return f"{ISOLATED}{digest.hexdigest()[:16]}"
 
+    def hashes(self) -> dict[str, str]:
+        """Return the SHA-256 of each module's file."""
+        return {name: source.sha256 for name, source in self.modules.items()}
+
     def layout(self) -> dict[str, Path]:
         """Return the path of each module's file, relative to the folder that imports start from."""
         parents = {name: name.split(".") if source.is_package else name.split(".")[:-1] for name, source in self.modules.items()}

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import builtins
-import dis
+import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numba import typeof, types
-from numba.core.errors import NumbaError
+from numba.core.errors import NumbaError, NumbaWarning
 
 from warprun.environment import Box, Environment, Group, KernelFunction, MultiDiscrete, arguments
-from warprun.errors import UserError
+from warprun.errors import UserError, one_line
 from warprun.kernels import compile as kernels
 from warprun.random import Rng
 
@@ -26,8 +25,6 @@ def check_functions(environment: Environment, params: NamedTuple, tables: object
     if randomized:
         params = params._replace(**{name: np.float32(0.0) for name in randomized})
     for group, function, check in _functions(environment):
-        for reached in kernels.reached([function]):
-            _check_names(reached)
         values = [_value(environment, group, name, params, tables) for name in arguments(function)]
         check(group, function, _return_type(function, values))
 
@@ -49,33 +46,38 @@ def _functions(environment: Environment) -> Iterator[tuple[Group, KernelFunction
             yield group, group.mask, _check_mask
 
 
-def _check_names(function: KernelFunction) -> None:
-    for instruction in dis.get_instructions(function):
-        name = instruction.argval
-        if instruction.opname == "LOAD_GLOBAL" and name not in function.__globals__ and not hasattr(builtins, name):
-            line = instruction.positions.lineno if instruction.positions else None
-            raise UserError(f"{place(function, line)}: name {name!r} is not defined")
-
-
 def _return_type(function: KernelFunction, values: list[object]) -> types.Type:
     compiled = kernels.checked_function(function)
     signature = tuple(typeof(value) for value in values)
     try:
-        compiled.compile(signature)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NumbaWarning)  # on speed; these copies are only for checks
+            compiled.compile(signature)
     except NumbaError as error:
         raise kernels.explain(error, [function]) from error
     except TypeError as error:  # from Numba, for a NamedTuple with too few or too many values
-        raise UserError(f"{place(function)} does not compile: {' '.join(str(error).split())}") from error
+        raise UserError(f"{place(function)} does not compile: {_cause_of_type_error(error)}") from error
     except AssertionError as error:  # from Numba, without a message, for fields left out between others
         raise UserError(f"{place(function)} does not compile: give every NamedTuple all its fields, defaults are not filled in") from error
+    except UserError:
+        raise
+    except Exception as error:  # Numba and LLVM raise any kind for code that they do not know
+        raise UserError(f"{place(function)} does not compile: {one_line(error)}") from error
     return compiled.overloads[signature].signature.return_type
+
+
+def _cause_of_type_error(error: TypeError) -> str:
+    text = " ".join(str(error).split())
+    if "invalid type in Constant" in text:  # Numba fails to fuse operations on arrays with constants of a NumPy type
+        return "kernels cannot compute with whole arrays; loop over the elements"
+    return kernels.readable(text)
 
 
 def _check_step(group: Group, function: KernelFunction, found: types.Type) -> None:
     if not isinstance(found, types.BaseTuple) or isinstance(found, types.BaseNamedTuple) or len(found) != 3:
         raise UserError(f"{place(function)} must return state, reward, terminated; it returns {_described(found)}")
     _check_state(group, function, found[0])
-    if not isinstance(found[1], types.Number):
+    if not _is_real(found[1]):
         raise UserError(f"{place(function)} must return a number as reward; it returns {_described(found[1])}")
     if not isinstance(found[2], types.Boolean | types.Integer):
         raise UserError(f"{place(function)} must return True or False as terminated; it returns {_described(found[2])}")
@@ -92,15 +94,21 @@ def _check_state(group: Group, function: KernelFunction, found: types.Type) -> N
     if left_out:  # Numba compiles a State with fewer fields without an error
         raise UserError(f"{place(function)} must give {group.state.__name__} all its fields; it leaves out {', '.join(left_out)}")
     for field, kind in zip(group.fields, found, strict=True):
-        if not field.length and not isinstance(kind, types.Number | types.Boolean):
-            raise UserError(f"{place(function)} must give {group.state.__name__}.{field.name} a number; it gives {_described(kind)}")
+        name = f"{group.state.__name__}.{field.name}"
+        if field.length and not (isinstance(kind, types.Array) and kind.ndim == 1 and kind.mutable):
+            raise UserError(f"{place(function)} must pass on the array s.{field.name} as {name}; it gives {_described(kind)}")
+        if not field.length and not isinstance(kind, types.Boolean) and not _is_real(kind):
+            raise UserError(f"{place(function)} must give {name} a number; it gives {_described(kind)}")
 
 
 def _check_observe(group: Group, function: KernelFunction, found: types.Type) -> None:
     size = group.observation.size
     if "out" in arguments(function):
+        if not isinstance(found, types.NoneType):
+            raise UserError(f"{place(function)} fills `out`, so it must return nothing; it returns {_described(found)}")
         return
-    if not isinstance(found, types.BaseTuple) or len(found) != size or not all(isinstance(n, types.Number | types.Boolean) for n in found):
+    numbers = isinstance(found, types.BaseTuple) and all(_is_real(n) or isinstance(n, types.Boolean) for n in found)
+    if not numbers or isinstance(found, types.BaseNamedTuple) or len(found) != size:
         raise UserError(f"{place(function)} must return a tuple of numbers, {size} by its space; it returns {_described(found)}")
 
 
@@ -109,9 +117,15 @@ def _check_mask(group: Group, function: KernelFunction, found: types.Type) -> No
         raise UserError(f"{place(function)} must return True or False; it returns {_described(found)}")
 
 
+def _is_real(kind: types.Type) -> bool:
+    return isinstance(kind, types.Number) and not isinstance(kind, types.Complex)
+
+
 def _described(found: types.Type) -> str:
     if isinstance(found, types.NoneType):
         return "nothing"
+    if isinstance(found, types.Optional):
+        return f"{_described(found.type)}, or nothing in some branch"
     if isinstance(found, types.BaseNamedTuple):
         return f"a {found.instance_class.__name__}"
     if isinstance(found, types.BaseTuple):

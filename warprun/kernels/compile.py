@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 from numba.core.compiler import Compiler
 
-from warprun.environment import KernelFunction
+from warprun.environment import ISOLATED, KernelFunction
 from warprun.errors import UserError
 from warprun.kernels import integers
 from warprun.kernels.fingerprint import (
@@ -33,7 +33,7 @@ from warprun.kernels.fingerprint import (
     is_jitted,
     is_library,
 )
-from warprun.kernels.kernel_files import KernelFiles, NoFiles, notice, without_comments, write_source
+from warprun.kernels.kernel_files import KernelFiles, NoFiles, notice, scratch, without_comments, write_source
 
 if TYPE_CHECKING:
     from numba.core.base import BaseContext as TargetContext
@@ -106,7 +106,8 @@ def checked_function(function: KernelFunction) -> Dispatcher:
 
 @cache
 def _checked_for_python(function: types.FunctionType) -> Dispatcher:
-    return njit(**CHECKED)(function)
+    # Without the lock of Python (GIL), so that a signal ends a function that does not return.
+    return njit(nogil=True, **CHECKED)(function)
 
 
 def merged_function(function: Value) -> Value:
@@ -262,8 +263,10 @@ def load_module(
     """Write `source` to the kernel cache and import it; its globals are `build(value)` of each of `functions`.
 
     The folder name holds a hash of the source and of everything that the built functions refer to, so a cached module is never stale. If
-    something has no hash, the module is compiled at every start, and a warning says so.
+    something has no hash, the module is compiled at every start, and a warning says so. Characters of `name` that cannot be part of an
+    identifier become `_`.
     """
+    name = re.sub(r"\W", "_", name, flags=re.ASCII)[:64]
     given = {global_name: build(function) for global_name, function in functions.items()}
     compiles = COMPILES and build in (device_function, merged_function)
     try:
@@ -279,7 +282,18 @@ def load_module(
     if kept and unique in sys.modules:
         return sys.modules[unique]
     path = cache_root() / f"{name}-{key}" / f"{name}_kernels.py"
-    write_source(path, source)
+    try:
+        write_source(path, source)
+    except OSError as error:
+        why = f"{error.strerror}; set WARPRUN_CACHE_DIR to a writable folder"
+        notice(f"cannot keep compiled kernels in {cache_root()}: {why}", once=str(cache_root()))
+        path, kept = _without_cache(path), False
+        try:
+            write_source(path, source)
+        except OSError as full:
+            raise UserError(
+                f"cannot write the source of kernels to {path.parent}: {full.strerror}; set TMPDIR to a writable folder"
+            ) from None
     module = types.ModuleType(unique)
     module.__file__ = str(path)
     vars(module).update(given)
@@ -290,6 +304,13 @@ def load_module(
             kernel._cache._cache_file = KernelFiles(path.parent, f"{kernel_name}", kernel._cache._cache_file._dump) if kept else NoFiles()
     sys.modules[unique] = module
     return module
+
+
+def _without_cache(path: Path) -> Path:
+    try:
+        return scratch() / path.parent.name / path.name
+    except OSError as error:
+        raise UserError(f"no folder for temporary files: {error.strerror}; set TMPDIR to a writable folder") from None
 
 
 def own_tuple(module: types.ModuleType, name: str, values: NamedTuple) -> NamedTuple:
@@ -312,7 +333,7 @@ def is_cached(module: types.ModuleType) -> bool:
 def explain(error: Exception, functions: Sequence[KernelFunction]) -> UserError:
     """Turn a Numba error of many lines into one: file, line, function and cause."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    files = {f.__code__.co_filename for f in reached(functions)}
+    files = {f.__code__.co_filename for f in reached(functions) if integers.in_environment(f)}
     places = re.findall(r'File "([^"]+)", line (\d+)', text)
     # Numba lists the innermost function first.
     own = [(file, int(line)) for file, line in places if _same_file(file, files)]
@@ -334,11 +355,19 @@ def _cause(text: str) -> str:
     cause = next((c for c in causes if _TELLING.search(c)), causes[0] if causes else "unknown error")
     if "Cannot modify readonly array" in text:
         return "tables and the arrays of a module are read-only"
-    if "NRT required" in text or "array_allocate" in text or any(call.startswith(("empty(", "zeros(", "array(")) for call in calls):
+    makes_array = any(call.startswith(("empty(", "zeros(", "array(")) for call in calls)
+    if "Only accept returning of array" in text and not makes_array:
+        return "a function cannot return an array that it made or took from a NamedTuple; return a tuple of numbers"
+    if "NRT required" in text or "array_allocate" in text or makes_array:
         return "kernels cannot make arrays; write the numbers out, or loop over them"
     if "No implementation of function" in cause and calls:
         cause = f"kernels know no {calls[-1]}"
-    return _READABLE.sub(r"\1", cause)
+    return readable(cause)
+
+
+def readable(text: str) -> str:
+    """Return a message of Numba without addresses, folders and the packages that environment files are imported into."""
+    return re.sub(rf"\b{ISOLATED}\w+\.", "", _READABLE.sub(r"\1", text))
 
 
 _NOISE = re.compile(r'^Failed in|^During:|^File "|There are \d+ candidate|Overload of function|^<source|^[|*]')

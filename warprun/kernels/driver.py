@@ -92,24 +92,41 @@ def _torch_version() -> str:
 
 
 def available_memory() -> int:
-    """Return the bytes of memory that this process can allocate at most: the free memory, or the limit of its job if that is lower."""
+    """Return the bytes of memory that this process can allocate at most: the free memory, or what its job may still use if that is less."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         free = next(1024 * int(line.split()[1]) for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable"))
-    return min([free, *_cgroup_limits()])
+    return min([free, *left_in_cgroups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
 
 
-def _cgroup_limits() -> Iterable[int]:
-    # SLURM and containers limit a job through its control group (version 2, then version 1) and kill it without a message.
-    membership = Path("/proc/self/cgroup")
+def left_in_cgroups(membership: Path, mounted: Path) -> Iterable[int]:
+    """Yield the bytes that each memory limit leaves to this process; `membership` names its control groups, `mounted` is their folder.
+
+    SLURM and containers limit a job through a control group (version 2 or 1) of its own or above it, and kill it without a message.
+    """
     for line in membership.read_text().splitlines() if membership.exists() else ():
         _, controllers, group = line.split(":", 2)
-        if controllers in ("", "memory"):
-            root = Path("/sys/fs/cgroup") / controllers
-            name = "memory.limit_in_bytes" if controllers else "memory.max"
-            for folder in (root / group.lstrip("/"), root):
-                limit = folder / name
-                text = limit.read_text().strip() if limit.exists() else "max"
-                if text != "max":
-                    yield int(text)
+        if controllers not in ("", "memory"):
+            continue
+        root = mounted / controllers
+        # The files with the limit and with the usage, and the entry of `memory.stat` for cached files.
+        limit, used, cache = (
+            ("limit_in_bytes", "usage_in_bytes", "total_inactive_file") if controllers else ("max", "current", "inactive_file")
+        )
+        own = root / group.lstrip("/")
+        for folder in (own, *own.parents):
+            limit_file = folder / f"memory.{limit}"
+            text = limit_file.read_text().strip() if limit_file.exists() else "max"
+            if text != "max":
+                yield max(0, int(text) - _bytes_in_use(folder, used, cache))
+            if folder == root:
+                break
+
+
+def _bytes_in_use(folder: Path, used: str, cache: str) -> int:
+    """Return the memory that a control group uses, without the cached files that the kernel drops when memory is needed."""
+    usage, stat = folder / f"memory.{used}", folder / "memory.stat"
+    total = int(usage.read_text()) if usage.exists() else 0
+    lines = stat.read_text().splitlines() if stat.exists() else []
+    return total - sum(int(line.split()[1]) for line in lines if line.split()[0] == cache)

@@ -8,16 +8,18 @@ compiled signature, is written to a temporary file and renamed, and there is no 
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import pickle
+import shutil
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
-
-from warprun.errors import UserError
 
 if TYPE_CHECKING:
     from numba.core.typing.templates import Signature
@@ -102,19 +104,22 @@ def without_comments(source: str) -> str:
 
 
 def write_source(path: Path, source: str) -> None:
-    """Write the source of a kernel module, for reading and for Numba's messages, unless the file has it already. Raises UserError."""
+    """Write the source of a kernel module, for reading and for Numba's messages, unless the file has it already. Raises OSError."""
     wanted = source.encode()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        there = path.read_bytes() if path.exists() else None
-        if there != wanted:
-            replace(path, wanted)
-    except OSError as error:
-        raise UserError(
-            f"cannot write compiled kernels to {path.parent}: {error.strerror}; set WARPRUN_CACHE_DIR to a writable folder"
-        ) from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    there = path.read_bytes() if path.exists() else None
+    if there != wanted:
+        replace(path, wanted)
     if there is not None and without_comments(there.decode(errors="replace")) != without_comments(source):
         notice(f"{path} was damaged; it is written anew", once=str(path.parent))
+
+
+@cache
+def scratch() -> Path:
+    """Return a folder for the kernel sources of this process only, which is removed at its end. Raises OSError."""
+    folder = Path(tempfile.mkdtemp(prefix="warprun-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def replace(path: Path, content: bytes) -> None:

@@ -14,13 +14,10 @@ from importlib import import_module
 import torch
 from torch import nn
 
-from warprun.errors import UserError
+from warprun.errors import UserError, one_line, printable
 from warprun.learning.settings import NetworkConfig
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}
-
-KERNEL_ACTIVATIONS = ("tanh", "relu")
-"""Activations that the kernels of warprun compute."""
 
 
 def layers(features: int, outputs: int, hidden: Sequence[int], activation: str) -> nn.Sequential:
@@ -70,19 +67,18 @@ NetworkMaker = Callable[[int, int, NetworkConfig], nn.Module]
 NETWORKS: dict[str, NetworkMaker] = {"mlp": Mlp}
 
 
-def runs_in_kernels(config: NetworkConfig) -> bool:
-    """Tell whether the kernels of warprun can run the network that `config` names."""
-    return NETWORKS.get(config.name) is Mlp and config.activation in KERNEL_ACTIVATIONS
-
-
 def register(name: str, maker: NetworkMaker) -> None:
-    """Make a network available as agent.network.name=`name`."""
+    """Make a network available as agent.network.name=`name`. Raises ValueError for "mlp", which kernels compute too."""
+    if name == "mlp":
+        raise ValueError('a network cannot be registered as "mlp": kernels compute that network too')
     NETWORKS[name] = maker
 
 
 def make_network(features: int, outputs: int, config: NetworkConfig) -> nn.Module:
     """Make the network that `config` names, and try it on two rows."""
     network = _maker(config.name)(features, outputs, config)
+    if not isinstance(network, nn.Module):
+        raise UserError(f"agent.network.name={config.name} made a {type(network).__name__}, not a torch.nn.Module")
     with torch.no_grad():
         result = network(torch.zeros(2, features))
     shapes = tuple(tuple(r.shape) for r in result) if isinstance(result, tuple) else (type(result).__name__,)
@@ -109,10 +105,12 @@ def _maker(name: str) -> NetworkMaker:
     module, colon, attribute = name.partition(":")
     if not colon:
         raise UserError(f"agent.network.name={name}: unknown; there are: {', '.join(NETWORKS)}, or give module:Class")
+    if not attribute.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        raise UserError(f"agent.network.name={printable(name)}: give module:Class, the dotted name of a module and a class in it")
     try:
         maker = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"agent.network.name={name} cannot be imported: {error}") from error
-    if not callable(maker):
-        raise UserError(f"agent.network.name={name}: it is a {type(maker).__name__}, not a class of networks")
+    except Exception as error:  # the import runs code of the user, which may raise anything
+        raise UserError(f"agent.network.name={name} cannot be imported: {one_line(error)}") from error
+    if not isinstance(maker, type) or not issubclass(maker, nn.Module):
+        raise UserError(f"agent.network.name={name}: it is a {type(maker).__name__}, not a subclass of torch.nn.Module")
     return maker

@@ -9,24 +9,20 @@ from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 import torch
 from torch import nn
 
-from warprun.errors import UserError
 from warprun.kernels.mlp import Network
 from warprun.learning.capture import captured
 from warprun.learning.critics import Trained
 from warprun.learning.device_scalar import DeviceScalar
-from warprun.learning.interfaces import Context, Metrics, Requirements
+from warprun.learning.interfaces import Context, Metrics
 from warprun.learning.metrics import by_group
-from warprun.learning.networks import KERNEL_ACTIVATIONS
 from warprun.learning.normalization import ObservationNormalizer
 from warprun.learning.replay.replay import Replay
 from warprun.learning.replay.ring import Transitions
-from warprun.learning.setting_checks import at_least, check, check_groups, check_shared, positive, within
-from warprun.learning.settings import OffPolicyConfig, group_config
+from warprun.learning.settings import OffPolicyConfig, check_groups, check_settings, group_config
 from warprun.learning.slices import use_one_torch_thread
-from warprun.plan import Fusion
 from warprun.seeds import derived_seed
 from warprun.simulation.trajectory import Trajectory
-from warprun.spec import Box, GroupSpec, Spec
+from warprun.spec import GroupSpec, Spec
 from warprun.state import Counter, State
 
 C = TypeVar("C", bound=OffPolicyConfig)
@@ -186,11 +182,11 @@ class OffPolicyLearner(ABC, Generic[C]):
 class OffPolicyAgent(ABC, Generic[C]):
     """An agent with one learner for each group; an algorithm gives the class of its settings and `make_learner`."""
 
-    requirements: ClassVar[Requirements]
-    explores: ClassVar[bool] = True
+    Config: ClassVar[type]
+    """Dataclass of its settings."""
 
     def __init__(self, config: C, spec: Spec, context: Context) -> None:
-        check(config, self.check_settings)
+        check_settings(config)
         check_groups(config, [group.name for group in spec.groups])
         if context.device.type == "cpu":
             use_one_torch_thread()  # batches are small, and waking other threads takes longer
@@ -201,68 +197,11 @@ class OffPolicyAgent(ABC, Generic[C]):
         self.exploration = {learner.name: learner.exploration for learner in self.learners}
         """Per group, [3] float32, see `interfaces.Agent`."""
         self._env_steps = Counter()
-        self.metrics: dict[str, torch.Tensor | float] = {}
 
     @classmethod
     @abstractmethod
     def make_learner(cls, config: C, group: GroupSpec, context: Context, seed: int) -> OffPolicyLearner:
         """Return the learner of one group; `config` includes the settings of the group."""
-
-    @classmethod
-    def no_kernel_gradients(cls, config: C) -> str:
-        """Return why CPU kernels cannot compute the gradients; empty if they can."""
-        return "" if config.optimizer.name == "adam" else f"agent.optimizer.name={config.optimizer.name}"
-
-    @classmethod
-    def check_settings(cls, config: C, key: str) -> None:
-        """Raise UserError for a value that cannot work."""
-        check_shared(config, key)
-        at_least(config, key, 1, "batch_size", "target_update_interval")
-        at_least(config, key, 0, "learning_starts")
-        positive(config, key, "utd_ratio")
-        within(config, key, 0, 1, "tau")
-        replay = config.replay
-        at_least(replay, f"{key}.replay", 1, "capacity")
-        within(replay, f"{key}.replay", 0, 1, "alpha", "beta", "beta_end")
-        positive(replay, f"{key}.replay", "eps")
-        if config.batch_size > replay.capacity:
-            raise UserError(f"{key}.batch_size={config.batch_size}: the buffer holds only {key}.replay.capacity={replay.capacity}")
-
-    @classmethod
-    def check_run(cls, config: C, spec: Spec, n_envs: int, total_steps: int) -> None:
-        """Raise UserError if nothing would be learned, or if a step has more transitions than replay memory holds."""
-        if config.learning_starts >= total_steps:
-            raise UserError(
-                f"agent.learning_starts={config.learning_starts}: the run has only total_steps={total_steps}, so nothing would be learned"
-            )
-        for group in spec.groups:
-            capacity = group_config(config, group.name).replay.capacity
-            if n_envs * group.size > capacity:
-                raise UserError(f"agent.replay.capacity={capacity}: a single step of n_envs={n_envs} has {n_envs * group.size} transitions")
-
-    @classmethod
-    def replay_bytes(cls, config: C, spec: Spec) -> int:
-        """Return the bytes that the transitions of all groups take, as `learning.replay.replay` allocates them, or slightly less."""
-        total = 0
-        for group in spec.groups:
-            replay = group_config(config, group.name).replay
-            row = 4 * (2 * group.observation.size + group.action.components + 1) + 1
-            total += replay.capacity * (row + (4 if replay.prioritized else 0))
-        return total
-
-    @classmethod
-    def fusion(cls, config: C, spec: Spec) -> Fusion:
-        """Return what kernels can compute of an agent with these settings."""
-        rows: dict[str, int] = {}
-        reason = ""
-        for group in spec.groups:
-            own = group_config(config, group.name)
-            if own.network.activation not in KERNEL_ACTIVATIONS:
-                return Fusion(None, False, f"agent.network.activation={own.network.activation}; kernels compute tanh and relu")
-            outputs = group.action.components if isinstance(group.action, Box) else group.action.outputs
-            rows[group.name] = group.observation.size + sum(own.network.hidden) + outputs + 1
-            reason = reason or cls.no_kernel_gradients(own)
-        return Fusion(rows, not reason, reason)
 
     @property
     def env_steps(self) -> int:
@@ -294,9 +233,10 @@ class OffPolicyAgent(ABC, Generic[C]):
     def update(self, trajectory: Trajectory, progress: float) -> Metrics:
         """Store a rollout and take the gradient steps that are due at `progress`, 0 to 1, of the run.
 
-        Return the metrics of the last gradient step; they hold until the next update.
+        Return the metrics of the last gradient step, none if no step was due.
         """
         self._env_steps.value += trajectory.horizon * trajectory.n_envs
+        metrics: dict[str, torch.Tensor | float] = {}
         for learner in self.learners:
             learner.add(trajectory)
             if self.env_steps < learner.config.learning_starts:
@@ -308,8 +248,8 @@ class OffPolicyAgent(ABC, Generic[C]):
             while learner.updates < total:
                 found |= learner.update()
             prefix = "loss" if len(self.learners) == 1 else f"loss/{learner.name}"
-            self.metrics |= {f"{prefix}/{name}": value for name, value in found.items()}
-        return self.metrics
+            metrics |= {f"{prefix}/{name}": value for name, value in found.items()}
+        return metrics
 
     def networks(self) -> dict[str, Network]:
         """Return each group's acting network for fused rollouts."""
@@ -321,6 +261,11 @@ class OffPolicyAgent(ABC, Generic[C]):
         Names are such as `replay/size`, with several groups `replay/GROUP/size`.
         """
         return by_group({learner.name: learner.diagnostics(trajectory) for learner in self.learners})
+
+    def policy_state(self) -> State:
+        """Return `state` without replay memory."""
+        memories = tuple(f"{learner.name}/replay/" for learner in self.learners)
+        return {name: tensor for name, tensor in self.state().items() if not name.startswith(memories)}
 
     def state(self) -> State:
         """Return everything that a checkpoint needs, by name."""

@@ -6,33 +6,29 @@ An update runs `OnPolicyAgent.update` -> `learn` -> for each group `Learner.batc
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 
-from warprun.errors import UserError
 from warprun.kernels.mlp import Network
 from warprun.learning import distributions
 from warprun.learning.capture import captured
 from warprun.learning.cpu.gradient import Derivatives, FusedGradient, Rows
 from warprun.learning.cpu.returns import FusedReturns
-from warprun.learning.interfaces import Context, Requirements
+from warprun.learning.interfaces import Context
 from warprun.learning.metrics import by_group
-from warprun.learning.networks import runs_in_kernels
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
 from warprun.learning.optimizers import OPTIMIZERS, clip_norm
 from warprun.learning.policy import Policy
 from warprun.learning.returns import TARGETS, Spread, explained_variance, mean_and_variance, variance_over_processes
-from warprun.learning.setting_checks import check, check_groups, check_shared, not_negative, one_of, within
-from warprun.learning.settings import OnPolicyConfig, group_config
+from warprun.learning.settings import OnPolicyConfig, check_groups, check_settings, group_config
 from warprun.learning.slices import Slices
-from warprun.plan import Fusion
 from warprun.seeds import derived_seed
 from warprun.simulation.trajectory import Trajectory
-from warprun.spec import Box, GroupSpec, Spec
+from warprun.spec import GroupSpec, Spec
+from warprun.state import State
 
 C = TypeVar("C", bound=OnPolicyConfig)
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, "Batch"], tuple[torch.Tensor, ...]]
@@ -241,14 +237,11 @@ class OnPolicyAgent(ABC, Generic[C]):
 
     Config: ClassVar[type]
     """Dataclass of its settings."""
-
-    requirements: ClassVar[Requirements] = Requirements()
-    explores: ClassVar[bool] = False
     exploration = None
     """Policies give distributions, from which actions are sampled."""
 
     def __init__(self, config: C, spec: Spec, context: Context) -> None:
-        check(config, self.check_settings)
+        check_settings(config)
         check_groups(config, [group.name for group in spec.groups])
         slices = Slices(context.device, context.threads)
         self.learners: list[Learner[C]] = []
@@ -261,52 +254,6 @@ class OnPolicyAgent(ABC, Generic[C]):
         """Whether `update` was called in this process."""
         self.device_work = DeviceWork(learn=captured(self.learn, context.plan))
 
-    @classmethod
-    def check_settings(cls, config: C, key: str) -> None:
-        """Raise UserError for a value that cannot work."""
-        check_shared(config, key)
-        within(config, key, 0, 1, "gae_lambda")
-        not_negative(config, key, "entropy_coef", "entropy_coef_end", "value_coef")
-        one_of(config, key, "advantage", tuple(TARGETS))
-        if not math.isfinite(config.network.log_std_init):
-            raise UserError(f"{key}.network.log_std_init={config.network.log_std_init}: it must be finite")
-
-    @classmethod
-    def check_run(cls, config: C, spec: Spec, n_envs: int, total_steps: int) -> None:
-        """Raise UserError if a rollout has too few rows for the gradient steps that share it."""
-        for group in spec.groups:
-            own = group_config(config, group.name)
-            parts = cls.minibatches(own)
-            rows, least = config.horizon * n_envs * group.size, 2 if own.normalize_advantage else 1
-            if rows < least * parts:
-                fewer = ", or lower agent.minibatches" if parts > 1 else ""
-                given = f"agent.horizon={config.horizon} x n_envs={n_envs} x {group.size} actors give {rows} rows"
-                raise UserError(f"{given}, and each of {parts} gradient steps needs {least} or more: raise n_envs or agent.horizon{fewer}")
-
-    @classmethod
-    def minibatches(cls, config: C) -> int:
-        """Return into how many gradient steps the rows of a rollout are cut."""
-        return 1
-
-    @classmethod
-    def replay_bytes(cls, config: C, spec: Spec) -> int:
-        """Return 0: nothing of a rollout outlives its update."""
-        return 0
-
-    @classmethod
-    def fusion(cls, config: C, spec: Spec) -> Fusion:
-        """Return what kernels can compute of an agent with these settings."""
-        rows: dict[str, int] = {}
-        for group in spec.groups:
-            network = group_config(config, group.name).network
-            if not runs_in_kernels(network):
-                return Fusion(None, False, "fused kernels are for agent.network.name=mlp with tanh or relu")
-            outputs = group.action.components if isinstance(group.action, Box) else group.action.outputs
-            rows[group.name] = group.observation.size + sum(network.hidden) * (1 if network.shared else 2) + outputs + 1
-        if any(cls.derivatives(group_config(config, group.name)) is None for group in spec.groups):
-            return Fusion(rows, False, "the agent gives no derivatives of its loss")
-        return Fusion(rows, True)
-
     @property
     def n_parameters(self) -> int:
         """Numbers that are trained."""
@@ -317,16 +264,9 @@ class OnPolicyAgent(ABC, Generic[C]):
         """Environment steps before the first gradient step: none."""
         return 0
 
-    @classmethod
-    def passes(cls, config: C) -> int:
-        """Return how often an update goes through the rows of a rollout."""
-        return 1
-
     def flops_per_env_step(self) -> float:
         """Return the floating-point operations of the matrix products of an environment step of all actors, with training."""
-        return sum(
-            flops_per_row(learner.policy.parameters.numel(), self.passes(learner.config)) * learner.actors for learner in self.learners
-        )
+        return sum(flops_per_row(learner.policy.parameters.numel(), learner.config.passes()) * learner.actors for learner in self.learners)
 
     def act(self, trajectory: Trajectory, row: int) -> None:
         """Write every group's `policy_output` and `value[row]` for the observations of row `row`."""
@@ -337,7 +277,7 @@ class OnPolicyAgent(ABC, Generic[C]):
             learner.policy.act(group.obs[row].view(-1, features), group.policy_output.view(-1, outputs), group.value[row].view(-1))
 
     def update(self, trajectory: Trajectory, progress: float) -> dict[str, torch.Tensor]:
-        """Learn from a rollout at `progress`, 0 to 1, of the run; return metrics, [] each, that hold until the next update."""
+        """Learn from a rollout at `progress`, 0 to 1, of the run; return metrics, [] each."""
         self.schedule(progress)
         if not self._has_updated:
             self._has_updated = True
@@ -372,7 +312,7 @@ class OnPolicyAgent(ABC, Generic[C]):
 
     @classmethod
     def derivatives(cls, config: C) -> Derivatives | None:
-        """Return the derivatives of the loss, for the fused gradient; None: torch computes the gradient from the loss."""
+        """Return the derivatives of the loss, for the fused gradient; None if `OnPolicyConfig.no_kernel_gradients` gives a reason."""
         return None
 
     @abstractmethod
@@ -390,7 +330,11 @@ class OnPolicyAgent(ABC, Generic[C]):
         """
         return by_group({learner.name: learner.diagnostics(trajectory) for learner in self.learners})
 
-    def state(self) -> dict[str, torch.Tensor]:
+    def policy_state(self) -> State:
+        """Return the networks and the statistics of observations, by the names of `state`."""
+        return {f"{learner.name}/{name}": tensor for learner in self.learners for name, tensor in learner.policy.tensors().items()}
+
+    def state(self) -> State:
         """Return what a checkpoint holds, by name: the live tensors."""
         tensors = {"updates": self.updates}
         for learner in self.learners:

@@ -87,7 +87,7 @@ class Policy:
             self.normalizer.use(*moments_over_processes(self.normalizer.statistics.communicator, *moments(obs)))
 
     def kernel_network(self) -> Network:
-        """Return the network as kernels take it, sharing its parameters; only of settings that `networks.runs_in_kernels` accepts."""
+        """Return the network as kernels take it, sharing its parameters; only if `NetworkConfig.runs_in_kernels`."""
         network = self.network
         assert isinstance(network, Mlp)
         layers = policy_layers(network, self.parameters)

@@ -1,21 +1,44 @@
-"""Settings that several agents share, and the settings of single groups. No torch."""
+"""Settings that several agents share, what follows from them before anything is built, and the settings of single groups. No torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from warprun.errors import UserError, did_you_mean
+from warprun.learning import memory
+from warprun.learning.memory import AgentMemory, RunSizes
+from warprun.learning.setting_checks import at_least, below_one, not_negative, one_of, positive, within
+from warprun.plan import Fusion
 from warprun.renamed import new_name
+from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Spec
 
 ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
+KERNEL_ACTIVATIONS = ("tanh", "relu")
+"""Activations that the kernels of warprun compute."""
 OPTIMIZERS = ("adam", "rmsprop", "rmsprop_tf")
+MAX_LAYERS = 64
+"""Most hidden layers of a network."""
+ADVANTAGES = ("gae", "nstep")
 SHARED_BY_GROUPS = ("name", "horizon", "groups")
 """Settings that cannot differ between groups."""
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What an agent needs of the groups that it acts for."""
+
+    spaces: tuple[type, ...] = (Discrete, MultiDiscrete, Box)
+    """Action spaces that it can act in."""
+    masks: bool = True
+    """Whether it keeps to action masks; if not, it cannot act for a group that has one."""
+    bounded: bool = False
+    """Whether the bounds of a Box must be finite, because the agent acts within -1..1."""
 
 
 @dataclass
@@ -37,6 +60,17 @@ class NetworkConfig:
     options: dict[str, Any] = field(default_factory=dict)
     """Options of a network of your own."""
 
+    def check(self, key: str) -> None:
+        """Raise UserError for a value that cannot work; `key` is the key of these settings."""
+        _check_layers(self, key)
+        if not math.isfinite(self.log_std_init):
+            raise UserError(f"{key}.log_std_init={self.log_std_init}: it must be finite")
+
+    @property
+    def runs_in_kernels(self) -> bool:
+        """Whether the kernels of warprun can compute the network."""
+        return self.name == "mlp" and self.activation in KERNEL_ACTIVATIONS
+
 
 @dataclass
 class OptimizerConfig:
@@ -53,10 +87,21 @@ class OptimizerConfig:
     eps: float = 1e-5
     """Added to the root of the mean square."""
 
+    def check(self, key: str) -> None:
+        """Raise UserError for a value that cannot work; `key` is the key of these settings."""
+        one_of(self, key, "name", OPTIMIZERS)
+        below_one(self, key, "beta1", "beta2", "alpha")
+        positive(self, key, "eps")
+
 
 @dataclass
 class OnPolicyConfig:
     """Settings that all on-policy agents have."""
+
+    explores: ClassVar[bool] = False
+    """Policies give distributions, from which actions are sampled."""
+    requirements: ClassVar[Requirements] = Requirements()
+    """What the agent needs of the groups that it acts for."""
 
     name: str = ""
     """Name of the agent."""
@@ -95,6 +140,83 @@ class OnPolicyConfig:
     groups: dict[str, Any] = field(default_factory=dict)
     """Settings that differ for single groups, such as {planner: {entropy_coef: 0.5, network: {hidden: [32]}}}."""
 
+    def check(self, key: str) -> None:
+        """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
+        _check_shared(self, key)
+        within(self, key, 0, 1, "gae_lambda")
+        not_negative(self, key, "entropy_coef", "entropy_coef_end", "value_coef")
+        one_of(self, key, "advantage", ADVANTAGES)
+
+    def check_run(self, spec: Spec, n_envs: int, total_steps: int) -> None:
+        """Raise UserError if a rollout has too few rows for the gradient steps that share it."""
+        for group in spec.groups:
+            own = group_config(self, group.name)
+            parts = own.steps_per_pass()
+            rows, least = self.horizon * n_envs * group.size, 2 if own.normalize_advantage else 1
+            if rows < least * parts:
+                fewer = ", or lower agent.minibatches" if parts > 1 else ""
+                given = f"agent.horizon={self.horizon} x n_envs={n_envs} x {group.size} actors give {rows} rows"
+                raise UserError(f"{given}, and each of {parts} gradient steps needs {least} or more: raise n_envs or agent.horizon{fewer}")
+
+    def passes(self) -> int:
+        """Return how often an update goes through the rows of a rollout."""
+        return 1
+
+    def steps_per_pass(self) -> int:
+        """Return into how many gradient steps a pass is cut."""
+        return 1
+
+    def no_kernel_gradients(self) -> str:
+        """Return why CPU kernels cannot compute the gradients; empty if the agent gives the derivatives of its loss."""
+        return "the agent gives no derivatives of its loss"
+
+    def fusion(self, spec: Spec) -> Fusion:
+        """Return what kernels can compute of an agent with these settings."""
+        rows: dict[str, int] = {}
+        reason = ""
+        for group in spec.groups:
+            own = group_config(self, group.name)
+            if not own.network.runs_in_kernels:
+                return Fusion(None, False, "fused kernels are for agent.network.name=mlp with tanh or relu")
+            trunks = 1 if own.network.shared else 2
+            rows[group.name] = group.observation.size + sum(own.network.hidden) * trunks + _acting_outputs(group) + 1
+            reason = reason or own.no_kernel_gradients()
+        return Fusion(rows, not reason, reason)
+
+    def memory(self, spec: Spec, sizes: RunSizes) -> AgentMemory:
+        """Return the bytes that the agent allocates."""
+        total = AgentMemory()
+        for group in spec.groups:
+            total = total.beside(group_config(self, group.name)._memory_of(group, sizes))
+        return total
+
+    def _memory_of(self, group: GroupSpec, sizes: RunSizes) -> AgentMemory:
+        features, components, outputs = group.observation.size, group.action.components, _acting_outputs(group)
+        network = self.network
+        rows = self.horizon * sizes.n_envs * group.size
+        step_rows = -(-rows // self.steps_per_pass())
+        trunks = 1 if network.shared else 2
+        heads = [outputs + 1] if network.shared else [outputs, 1]
+        n_parameters = sum(memory.parameters(features, head, network.hidden) for head in heads)
+        n_parameters += components if isinstance(group.action, Box) else 0
+        units = features + trunks * sum(network.hidden) + outputs + 1
+        kept, computing = memory.on_policy_gradient(n_parameters, units, step_rows, sizes)
+        kept += 4 * n_parameters * (1 + memory.optimizer_tensors(self.optimizer.name))
+        # Advantages and returns are kept while gradient steps are taken, and the order of the rows of minibatches.
+        results, minibatches = [4 * rows, 4 * rows], self.steps_per_pass() > 1
+        phases = [
+            memory.making(n_parameters, network.hidden, network.orthogonal),
+            [4 * rows, *memory.moments(rows, 1)],  # rewards
+            [*results, *[4 * rows] * (1 if sizes.fused else 6)],  # returns
+            [*results, *(memory.shuffling(rows) if minibatches else [])],
+            [*results, *([8 * rows] if minibatches else []), *[4 * step_rows] * 3, *computing],
+            memory.optimizer_step(n_parameters),
+            memory.finite_check(n_parameters),
+        ]
+        if self.normalize_obs:
+            phases += [memory.moments(rows, features), [4 * rows * features] * 2]  # of the first rollout; the share that is clipped
+        return AgentMemory(kept, 0, tuple(phases))
+
 
 @dataclass
 class ReplayConfig:
@@ -113,6 +235,12 @@ class ReplayConfig:
     eps: float = 1e-6
     """Added to the error, so that every transition can be drawn."""
 
+    def check(self, key: str) -> None:
+        """Raise UserError for a value that cannot work; `key` is the key of these settings."""
+        at_least(self, key, 1, "capacity")
+        within(self, key, 0, 1, "alpha", "beta", "beta_end")
+        positive(self, key, "eps")
+
 
 @dataclass
 class LayersConfig:
@@ -123,10 +251,19 @@ class LayersConfig:
     activation: str = "relu"
     """tanh, relu, elu, gelu or silu."""
 
+    def check(self, key: str) -> None:
+        """Raise UserError for a value that cannot work; `key` is the key of these settings."""
+        _check_layers(self, key)
+
 
 @dataclass
 class OffPolicyConfig:
     """Settings that all off-policy agents have."""
+
+    explores: ClassVar[bool] = True
+    """Networks give values or actions, around which actions are drawn."""
+    requirements: ClassVar[Requirements] = Requirements()
+    """What the agent needs of the groups that it acts for."""
 
     name: str = ""
     """Name of the agent."""
@@ -163,9 +300,79 @@ class OffPolicyConfig:
     groups: dict[str, Any] = field(default_factory=dict)
     """Settings that differ for single groups, such as {planner: {gamma: 0.9, network: {hidden: [32]}}}."""
 
+    def check(self, key: str) -> None:
+        """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
+        _check_shared(self, key)
+        at_least(self, key, 1, "batch_size", "target_update_interval")
+        at_least(self, key, 0, "learning_starts")
+        positive(self, key, "utd_ratio")
+        within(self, key, 0, 1, "tau")
+        self.replay.check(f"{key}.replay")
+        if self.batch_size > self.replay.capacity:
+            raise UserError(f"{key}.batch_size={self.batch_size}: the buffer holds only {key}.replay.capacity={self.replay.capacity}")
+
+    def check_run(self, spec: Spec, n_envs: int, total_steps: int) -> None:
+        """Raise UserError if nothing would be learned, or if a step has more transitions than replay memory holds."""
+        if self.learning_starts >= total_steps:
+            raise UserError(
+                f"agent.learning_starts={self.learning_starts}: the run has only total_steps={total_steps}, so nothing would be learned"
+            )
+        for group in spec.groups:
+            capacity = group_config(self, group.name).replay.capacity
+            if n_envs * group.size > capacity:
+                raise UserError(f"agent.replay.capacity={capacity}: a single step of n_envs={n_envs} has {n_envs * group.size} transitions")
+
+    def no_kernel_gradients(self) -> str:
+        """Return why CPU kernels cannot compute the gradients; empty if they can."""
+        return "" if self.optimizer.name == "adam" else f"agent.optimizer.name={self.optimizer.name}"
+
+    def fusion(self, spec: Spec) -> Fusion:
+        """Return what kernels can compute of an agent with these settings."""
+        rows: dict[str, int] = {}
+        reason = ""
+        for group in spec.groups:
+            own = group_config(self, group.name)
+            if own.network.activation not in KERNEL_ACTIVATIONS:
+                return Fusion(None, False, f"agent.network.activation={own.network.activation}; kernels compute tanh and relu")
+            rows[group.name] = group.observation.size + sum(own.network.hidden) + _acting_outputs(group) + 1
+            reason = reason or own.no_kernel_gradients()
+        return Fusion(rows, not reason, reason)
+
+    def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
+        """Return, for every fully connected network that is trained for a group, its inputs and outputs."""
+        return [(group.observation.size, _acting_outputs(group))]
+
+    def memory(self, spec: Spec, sizes: RunSizes) -> AgentMemory:
+        """Return the bytes that the agent allocates."""
+        total = AgentMemory()
+        for group in spec.groups:
+            total = total.beside(group_config(self, group.name)._memory_of(group, sizes))
+        return total
+
+    def _memory_of(self, group: GroupSpec, sizes: RunSizes) -> AgentMemory:
+        features, components = group.observation.size, group.action.components
+        replay = memory.ring(self.replay.capacity, features, components, self.replay.prioritized)
+        batch = self.batch_size * 4 * (2 * features + components + 8)
+        kept = n_parameters = 0
+        phases = [memory.finite_check(self.replay.capacity * features)]
+        for inputs, outputs in self.trained_networks(group):
+            count, units = memory.parameters(inputs, outputs, self.network.hidden), inputs + sum(self.network.hidden) + outputs
+            kept += 4 * count * (2 + memory.optimizer_tensors(self.optimizer.name))
+            phases.append(memory.finite_check(count))
+            if sizes.kernel_gradients:
+                kept += -(-self.batch_size // memory.OFF_POLICY_SHARE_ROWS) * 4 * count + sizes.threads * 4 * units * memory.COLUMNS * 4
+            else:
+                phases += [[self.batch_size * units * 4] * 3 + [4 * count] * 2, memory.optimizer_step(count)]
+            n_parameters += count
+        phases.append(memory.making(2 * n_parameters, self.network.hidden, False))
+        if self.normalize_obs:
+            rows = self.horizon * sizes.n_envs * group.size
+            phases += [memory.moments(rows, features), [4 * rows * features] * 2]  # statistics; the share that is clipped
+        return AgentMemory(kept + batch, replay, tuple(phases))
+
 
 class AgentConfig(Protocol):
-    """The fields that the settings of every agent have; they are a dataclass."""
+    """The settings of an agent, a dataclass, and what follows from them before the agent is built."""
 
     name: str
     """Name of the agent."""
@@ -173,6 +380,22 @@ class AgentConfig(Protocol):
     """Steps of every environment between two updates."""
     groups: dict[str, Any]
     """Settings that differ for single groups."""
+    explores: ClassVar[bool]
+    """Whether it gives values or actions around which `sample` explores, not distributions: see `learning.interfaces.Agent`."""
+    requirements: ClassVar[Requirements]
+    """What it needs of the groups that it acts for."""
+
+    def check(self, key: str) -> None:
+        """Raise UserError, which begins with `key`.SETTING, for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
+
+    def check_run(self, spec: Spec, n_envs: int, total_steps: int) -> None:
+        """Raise UserError if a run of `total_steps` environment steps of `n_envs` environments cannot work with these settings."""
+
+    def fusion(self, spec: Spec) -> Fusion:
+        """Return what kernels can compute of an agent with these settings."""
+
+    def memory(self, spec: Spec, sizes: RunSizes) -> AgentMemory:
+        """Return the bytes that the agent allocates; `AgentMemory()` if they are not known."""
 
 
 C = TypeVar("C", bound=AgentConfig)
@@ -192,6 +415,45 @@ def group_config(config: C, group_name: str) -> C:
         raise UserError(f"{key}.{error.full_key}: {str(error.msg or error).splitlines()[0]}") from error
     assert isinstance(merged, type(config))
     return merged
+
+
+def check_settings(config: AgentConfig) -> None:
+    """Raise UserError for a value that cannot work, in the settings of all groups or of one."""
+    config.check("agent")
+    for name in config.groups:
+        group_config(config, name).check(f"agent.groups.{name}")
+
+
+def check_groups(config: AgentConfig, names: Iterable[str]) -> None:
+    """Raise UserError if `agent.groups` names a group that the environment, with groups `names`, does not have."""
+    names = list(names)
+    for name in config.groups:
+        if name not in names:
+            raise UserError(f"agent.groups.{name}: the environment has no such group; {did_you_mean(name, names)}")
+
+
+def _check_shared(config: OnPolicyConfig | OffPolicyConfig, key: str) -> None:
+    """Raise UserError for a value that cannot work, among the settings that on-policy and off-policy agents share."""
+    at_least(config, key, 1, "horizon", "n_step")
+    within(config, key, 0, 1, "gamma")
+    positive(config, key, "learning_rate", "max_grad_norm")
+    not_negative(config, key, "learning_rate_end")
+    config.optimizer.check(f"{key}.optimizer")
+    config.network.check(f"{key}.network")
+
+
+def _check_layers(network: NetworkConfig | LayersConfig, key: str) -> None:
+    sizes = network.hidden
+    if not sizes or any(not isinstance(size, int) or isinstance(size, bool) or size < 1 for size in sizes):
+        raise UserError(f"{key}.hidden={sizes}: give one size of at least 1 for each hidden layer, such as [64,64]")
+    if len(sizes) > MAX_LAYERS:
+        raise UserError(f"{key}.hidden has {len(sizes)} layers; it can have {MAX_LAYERS}")
+    one_of(network, key, "activation", ACTIVATIONS)
+
+
+def _acting_outputs(group: GroupSpec) -> int:
+    """Return the numbers that the acting network gives for one actor: logits, values of actions, means or actions."""
+    return group.action.components if isinstance(group.action, Box) else group.action.outputs
 
 
 def _check_keys(settings: object, overrides: object, key: str) -> None:

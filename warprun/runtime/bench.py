@@ -16,11 +16,12 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from warprun.config.schema import Config, bytes_needed
+from warprun.config.memory import simulator_bytes
+from warprun.config.schema import Config
 from warprun.kernels import peak
 from warprun.kernels.graph import WARM_UP
 from warprun.runtime import rundir
-from warprun.runtime.build import make_agent, make_simulator, set_up, threads
+from warprun.runtime.build import make_agent, make_simulator, prepare, set_up, threads
 from warprun.runtime.clock import PhaseClock
 from warprun.simulation.kernel_engine import KernelEngine
 
@@ -97,7 +98,7 @@ class _Cell:
         self.config, self.setup = config, set_up(config)
         self.agent = make_agent(self.setup)
         self.simulator = make_simulator(self.setup, config.n_envs, config.agent.horizon, config.seed, self.agent)
-        self.simulator.prepare()
+        prepare(self.setup, self.simulator)
         self.simulations: list[float] = []
         self.rollouts: list[float] = []
         self.trainings: list[float] = []
@@ -137,7 +138,8 @@ class _Cell:
             statistics.median(self.rollouts),
             training,
             statistics.median(self.shares),
-            bytes_needed(config, self.setup.environment, self.setup.device.kind == "cuda") // config.n_envs,
+            simulator_bytes(config, self.setup.environment, self.setup.device.kind == "cuda", config.n_envs, config.agent.horizon)
+            // config.n_envs,
             1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
             limit,
         )

@@ -12,6 +12,7 @@ from warprun.algorithms import agent_class
 from warprun.concurrency.communicator import Communicator
 from warprun.concurrency.single import SingleProcess
 from warprun.config.kept import Tables
+from warprun.config.memory import usable_cores
 from warprun.config.registry import Defined, errors_of_user
 from warprun.config.schema import Config, load_environment, make_tables, parameters
 from warprun.environment import Environment
@@ -22,6 +23,7 @@ from warprun.plan import Plan
 from warprun.simulation.device import Device, choose
 from warprun.simulation.kernel_engine import KernelEngine, fits_shared_memory
 from warprun.simulation.simulator import Simulator
+from warprun.simulation.simulator_check import check_simulator
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
         return stepwise("engine.fused=false")
     if os.environ.get("NUMBA_DISABLE_JIT") == "1":
         return stepwise("NUMBA_DISABLE_JIT=1: everything runs as plain Python")
-    fusion = agent_class(config.agent.name).fusion(config.agent, environment.spec)
+    fusion = config.agent.fusion(environment.spec)
     if fusion.network_rows is None:
         return stepwise(fusion.reason)
     if device.kind in ("cuda", "cudasim") and not fits_shared_memory(environment.spec, fusion.network_rows):
@@ -88,10 +90,21 @@ def make_simulator(
     """Return a simulator for an agent; `announce` gets one line if kernels have to be compiled. Raises UserError."""
     if not isinstance(setup.environment, Environment):
         make = setup.environment.make_simulator
-        with errors_of_user(f"env={setup.config.env.name}: make_simulator fails"):
-            return make(n_envs=n_envs, horizon=horizon, seed=seed, device=setup.device, exploration=agent.exploration)
+        with errors_of_user(f"make_simulator of {setup.config.env.module} fails"):
+            made = make(n_envs=n_envs, horizon=horizon, seed=seed, device=setup.device, exploration=agent.exploration)
+            check_simulator(made, make, setup.environment.spec, n_envs, horizon)
+            return made
     networks = agent.networks() if setup.plan.fused else None
     return make_engine(setup, n_envs, horizon, seed, exploration=agent.exploration, networks=networks, announce=announce)
+
+
+def prepare(setup: Setup, simulator: Simulator) -> None:
+    """Prepare a simulator. Raises UserError, also for any exception of a simulator of the user."""
+    if isinstance(setup.environment, Environment):
+        simulator.prepare()
+        return
+    with errors_of_user(f"prepare of {setup.config.env.module} fails"):
+        simulator.prepare()
 
 
 def make_engine(
@@ -139,5 +152,4 @@ def uncaptured(setup: Setup) -> Setup:
 
 def threads(config: Config) -> int:
     """Return how many CPU threads a run uses: what the config says, else the cores that this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return config.concurrency.threads or cores
+    return config.concurrency.threads or usable_cores()

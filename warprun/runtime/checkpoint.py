@@ -1,31 +1,36 @@
 """Checkpoints: named tensors and a JSON header in one file. A crash at any point leaves a checkpoint that can be loaded.
 
 A file is an uncompressed .npz without pickle: `header` holds JSON text, `tensor/NAME` a tensor. `manifest.json` lists the files in the
-order of saving with their SHA-256. A checkpoint is valid once the manifest lists it; only then are older files removed.
+order of saving with their SHA-256. A checkpoint is valid once the manifest lists it; only then are older files removed. Tensors are written
+and read one by one, so that a large one (replay memory) is in memory only once more.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import itertools
 import json
+import math
+import os
 import sys
 import zipfile
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import BinaryIO, NamedTuple, TypedDict
 
 import numpy as np
 import torch
 
-from warprun.errors import UserError
-from warprun.files import write_atomic
+from warprun.errors import MOST_PRINTED, UserError, printable
+from warprun.files import atomic, open_regular, write_atomic
 
-FORMAT = 2
-"""Version of the format. Format 1 stored the heads of a shared trunk under other names."""
+FORMAT = 3
+"""Version of the format. Format 2 stored the agent only, without `agent/` before the names; it can be evaluated, not resumed."""
+AGENT_ONLY = 2
 MANIFEST = "manifest.json"
+MAX_MANIFEST_BYTES = 1 << 20
+MAX_HEADER_BYTES = 16 << 20
 LAST, BEST = "checkpoints", "best"
 """Folders of a run: the newest checkpoints, and the one with the best evaluation."""
 
@@ -33,14 +38,13 @@ LAST, BEST = "checkpoints", "best"
 class Meta(TypedDict, total=False):
     """What a checkpoint holds in addition to its tensors."""
 
-    steps: int
-    """Steps of each environment since the start of the run."""
     evaluation: dict[str, float]
     """`mean` and `stderr` of the return in the evaluation before it was saved; either may be missing."""
+    run: dict[str, object]
+    """What the run counts on the host, see `runtime.position`; a checkpoint without it cannot be resumed."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """An entry of the manifest."""
 
     file: str
@@ -51,10 +55,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The content of a checkpoint; tensors are on the CPU."""
+    """The content of a checkpoint."""
 
     env_steps: int
-    tensors: dict[str, torch.Tensor]
+    tensors: Mapping[str, torch.Tensor]
+    """On the CPU; each access reads the file."""
     meta: Meta
     path: Path
 
@@ -73,25 +78,39 @@ def save(
 ) -> Path:
     """Write `folder/<line>/step_<env_steps>.ckpt` and remove all but the last `keep` checkpoints of that line.
 
-    Raises OSError if it cannot be written; the earlier checkpoints are then kept.
+    Raises OSError if it cannot be written, or if `folder` does not exist; the earlier checkpoints are then kept.
     """
     if keep < 1:
         raise ValueError(f"keep must be at least 1, not {keep}")
     home = folder / line
-    home.mkdir(parents=True, exist_ok=True)
+    home.mkdir(exist_ok=True)  # without parents: a run folder that was removed does not come back
     try:
         listed = _read_manifest(home)
     except _DamagedError:
         listed = []
     # Checkpoints of more steps than this one belong to a discarded part of the run.
     listed = [entry for entry in listed if entry.env_steps <= env_steps]
-    data = _pack(env_steps, tensors, meta)
     name = _free_name(env_steps, {entry.file for entry in listed})
-    write_atomic(home / name, data)
-    kept = [*listed, Entry(name, hashlib.sha256(data).hexdigest(), len(data), env_steps)][-keep:]
-    write_atomic(home / MANIFEST, json.dumps([asdict(entry) for entry in kept], indent=2).encode() + b"\n")
+    with atomic(home / name) as file:
+        hashed = _Hashed(file)
+        _write(hashed, env_steps, tensors, meta)
+    kept = [*listed, Entry(name, hashed.sha256.hexdigest(), hashed.size, env_steps)][-keep:]
+    write_atomic(home / MANIFEST, json.dumps([entry._asdict() for entry in kept], indent=2).encode() + b"\n")
     _sweep(home, {entry.file for entry in kept})
     return home / name
+
+
+def discard_after(folder: Path, env_steps: int, line: str) -> None:
+    """Remove the checkpoints in `folder/<line>` with more than `env_steps`: they belong to a discarded part of the run. Raises OSError."""
+    home = folder / line
+    try:
+        listed = _read_manifest(home)
+    except _DamagedError:
+        return
+    kept = [entry for entry in listed if entry.env_steps <= env_steps]
+    if kept != listed:
+        write_atomic(home / MANIFEST, json.dumps([entry._asdict() for entry in kept], indent=2).encode() + b"\n")
+        _sweep(home, {entry.file for entry in kept})
 
 
 def load(folder: Path, line: str = LAST) -> Loaded:
@@ -103,18 +122,23 @@ def load(folder: Path, line: str = LAST) -> Loaded:
     problem = "there is none"
     for path, entry in _candidates(home):
         try:
-            return _unpack(path, entry)
+            return _open(path, entry)
         except (_DamagedError, OSError) as error:
             problem = f"{path.name} {error.strerror if isinstance(error, OSError) else error}"
             _warn(f"{problem}; trying the checkpoint before it")
     raise UserError(f"no usable checkpoint in {home}: {problem}")
 
 
+def exists(folder: Path) -> bool:
+    """Return whether a run has saved a checkpoint, which may be damaged."""
+    return any(path.name == MANIFEST or path.suffix == ".ckpt" for path in (folder / LAST).glob("*"))
+
+
 def newest(folder: Path) -> str:
     """Return a line that names the newest checkpoint of a run."""
     home = folder / LAST
     candidates = _candidates(home) if home.is_dir() else []
-    return f"the last good checkpoint is {candidates[0][0]}" if candidates else "there is no checkpoint yet"
+    return f"the last good checkpoint is {printable(candidates[0][0])}" if candidates else "there is no checkpoint yet"
 
 
 def _candidates(home: Path) -> list[tuple[Path, Entry | None]]:
@@ -130,42 +154,130 @@ def _candidates(home: Path) -> list[tuple[Path, Entry | None]]:
 
 def _read_manifest(home: Path) -> list[Entry]:
     try:
-        listed = json.loads((home / MANIFEST).read_text())
+        with open_regular(home / MANIFEST) as file:
+            data = file.read(MAX_MANIFEST_BYTES + 1)
+        listed = json.loads(data) if len(data) <= MAX_MANIFEST_BYTES else {}
         if not isinstance(listed, list):
             raise TypeError("the manifest is a list")
-        return [Entry(**fields) for fields in listed]
+        entries = [Entry(**fields) for fields in listed]
     except FileNotFoundError:
         raise _DamagedError("is missing") from None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError, OSError, UserError):
         raise _DamagedError("is damaged") from None
+    for entry in entries:
+        kinds = (str, str, int, int)
+        if not all(type(value) is kind for value, kind in zip(entry, kinds, strict=True)) or entry.file != Path(entry.file).name:
+            raise _DamagedError("is damaged")
+    return entries
 
 
-def _pack(env_steps: int, tensors: Mapping[str, torch.Tensor | np.ndarray], meta: Meta) -> bytes:
-    header = json.dumps({"format": FORMAT, "env_steps": env_steps, "meta": dict(meta)}).encode()
-    arrays: dict[str, np.ndarray] = {"header": np.frombuffer(header, np.uint8)}
-    for name, tensor in tensors.items():
-        array = tensor.detach().cpu().numpy() if isinstance(tensor, torch.Tensor) else tensor
-        arrays[f"tensor/{name}"] = np.asarray(array, order="C")
-    file = io.BytesIO()
-    np.savez(file, allow_pickle=False, **arrays)
-    return file.getvalue()
+class _Hashed:
+    """A file that is written once from its beginning to its end, and the SHA-256 of what was written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes) -> int:
+        self.sha256.update(data)
+        self.size += len(data)
+        self._file.write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
-def _unpack(path: Path, entry: Entry | None) -> Loaded:
-    data = path.read_bytes()
-    if entry is not None and hashlib.sha256(data).hexdigest() != entry.sha256:
+def _write(file: _Hashed, env_steps: int, tensors: Mapping[str, torch.Tensor | np.ndarray], meta: Meta) -> None:
+    header = json.dumps({"format": FORMAT, "env_steps": env_steps, "meta": meta}).encode()
+    # zipfile accepts anything with `write`; without `seek` it puts the lengths behind the members.
+    with zipfile.ZipFile(file, "w") as archive:  # type: ignore[call-overload]
+        _add(archive, "header", np.frombuffer(header, np.uint8))
+        for name, tensor in tensors.items():
+            _add(archive, f"tensor/{name}", tensor.detach().cpu().numpy() if isinstance(tensor, torch.Tensor) else tensor)
+
+
+def _add(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
+    with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+        np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
+
+
+def _open(path: Path, entry: Entry | None) -> Loaded:
+    """Check a file against its entry and return its content. Raises _DamagedError and OSError."""
+    try:
+        file = open_regular(path)
+    except UserError as error:
+        raise _DamagedError(str(error).removeprefix(f"{path} ")) from None
+    # The size first, because a file of any size takes no space if it is sparse.
+    if entry is not None and (
+        os.fstat(file.fileno()).st_size != entry.size or hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256
+    ):
         raise _DamagedError("is damaged: it does not match its SHA-256")
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            # zipfile compares its own checksums here.
-            content = {name: arrays[name] for name in arrays.files}
-        header = json.loads(content.pop("header").tobytes())
-    except (ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):  # raised by zipfile and numpy for broken files
+        archive = zipfile.ZipFile(file)
+        infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        if any(info.compress_type != zipfile.ZIP_STORED for info in infos.values()):
+            raise ValueError("checkpoints are not compressed")
+        if entry is None:  # no SHA-256 is known, so the checksums of zipfile have to do
+            for info in infos.values():
+                _read(archive, info)
+        if infos["header"].file_size > MAX_HEADER_BYTES:
+            raise ValueError("the header is too long")
+        header = json.loads(_read(archive, infos.pop("header")).tobytes())
+        version, env_steps, meta = header["format"], header["env_steps"], header["meta"]
+        evaluation = meta.get("evaluation", {})
+        if (
+            type(env_steps) is not int
+            or not 0 <= env_steps < 2**63
+            or not all(isinstance(value, float | int) for value in evaluation.values())
+        ):
+            raise TypeError("the header has other types")
+    except (*_BROKEN, TypeError, AttributeError):
         raise _DamagedError("is damaged: it is not a checkpoint") from None
-    if header["format"] != FORMAT:
-        raise _DamagedError(f"has format {header['format']} of another version of warprun; this version reads format {FORMAT}")
-    tensors = {name.removeprefix("tensor/"): torch.from_numpy(array) for name, array in content.items()}
-    return Loaded(header["env_steps"], tensors, header["meta"], path)
+    if version not in (FORMAT, AGENT_ONLY):
+        raise _DamagedError(f"has format {version!s:.20} of another version of warprun; this version reads format {FORMAT}")
+    before = "agent/" if version == AGENT_ONLY else ""
+    named = {before + name.removeprefix("tensor/"): info for name, info in infos.items()}
+    return Loaded(env_steps, _Tensors(path, archive, named), Meta(**meta), path)  # type: ignore[typeddict-item]
+
+
+_BROKEN = (ValueError, KeyError, EOFError, RuntimeError, NotImplementedError, OverflowError, MemoryError, zipfile.BadZipFile)
+"""What json, zipfile and numpy raise for broken files."""
+
+
+class _Tensors(Mapping[str, torch.Tensor]):
+    """The tensors of a checkpoint file, which stays open."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile, infos: Mapping[str, zipfile.ZipInfo]) -> None:
+        self._path, self._archive, self._infos = path, archive, infos
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        info = self._infos[name]
+        try:
+            return torch.from_numpy(_read(self._archive, info))
+        except (*_BROKEN, TypeError, OSError):
+            raise UserError(f"{self._path} is damaged: it has no tensor at {name:.100}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._infos)
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+
+def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    """Read one array; zipfile compares its checksum."""
+    form = np.lib.format
+    with archive.open(info) as member:
+        version = form.read_magic(member)
+        shape, _, dtype = (form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0)(member)
+        # Before numpy allocates what the header asks for.
+        if dtype.hasobject or math.prod(shape) * dtype.itemsize != info.file_size - member.tell():
+            raise ValueError("the array has another size")
+    with archive.open(info) as member:
+        array: np.ndarray = form.read_array(member, allow_pickle=False)
+    return array
 
 
 def _free_name(env_steps: int, taken: set[str]) -> str:
@@ -182,4 +294,4 @@ def _sweep(home: Path, kept: set[str]) -> None:
 
 
 def _warn(text: str) -> None:
-    print(f"warning: checkpoint: {text}", file=sys.stderr, flush=True)
+    print(f"warning: checkpoint: {printable(text, MOST_PRINTED)}", file=sys.stderr, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,16 +11,19 @@ from pathlib import Path
 import torch
 
 from warprun.config import kept
-from warprun.config.schema import from_dict, load_environment
+from warprun.config.memory import check_evaluation_memory
+from warprun.config.opening import check_size, open_config
+from warprun.config.schema import check_settings, from_dict, load_environment
 from warprun.errors import UserError
+from warprun.files import refuse_links
 from warprun.learning.interfaces import Agent
 from warprun.runtime import checkpoint, rundir
-from warprun.runtime.build import Setup, make_agent, make_simulator, set_up, uncaptured
+from warprun.runtime.build import Setup, make_agent, make_simulator, prepare, set_up, uncaptured
 from warprun.runtime.recording import Player
 from warprun.runtime.records.tensorboard import write_images
 from warprun.runtime.sentinel import refuse
 from warprun.seeds import derived_seed
-from warprun.state import restore
+from warprun.state import State, restore
 
 CHUNK = 64
 """Steps between two checks whether all episodes have ended."""
@@ -60,6 +64,10 @@ class Evaluation:
         return found | {name: count for name, count in optional.items() if count is not None}
 
 
+class StoppedError(Exception):
+    """An evaluation was stopped before its end."""
+
+
 class Evaluator:
     """Plays episodes in environments of its own, one episode in each."""
 
@@ -71,10 +79,17 @@ class Evaluator:
         self.device = setup.device.torch
         self.agent = agent
         self.simulator = make_simulator(uncaptured(setup), episodes, min(CHUNK, self.max_steps), seed, agent)
-        self.simulator.prepare()
+        prepare(setup, self.simulator)
 
-    def play(self, greedy: bool) -> Evaluation:
-        """Play one episode in every environment and return the results. Each call plays new episodes."""
+    def state(self) -> State:
+        """Return all that later evaluations of the same policy depend on, by name."""
+        return self.simulator.state()
+
+    def play(self, greedy: bool, is_stopped: Callable[[], bool] = lambda: False) -> Evaluation:
+        """Play one episode in every environment and return the results. Each call plays new episodes.
+
+        Raises StoppedError as soon as `is_stopped`.
+        """
         simulator, taken = self.simulator, self.simulator.trajectory
         simulator.reset()
         going_on = torch.ones(simulator.n_envs, dtype=torch.bool, device=self.device)
@@ -83,6 +98,8 @@ class Evaluator:
         total = {name: torch.zeros_like(length) for name in taken.groups}
         row = torch.arange(taken.horizon, device=self.device)[:, None]
         for first in range(0, self.max_steps, taken.horizon):
+            if is_stopped():
+                raise StoppedError
             simulator.collect(self.agent.act, greedy)
             refuse(simulator.fault(wait=True), "in an evaluation ")
             ends = taken.terminated | taken.truncated
@@ -116,7 +133,7 @@ def describe_checkpoint(folder: Path, line: str) -> list[str]:
         there = checkpoint.load(folder, other)
         theirs, mine = (loaded.meta.get("evaluation", {}) for loaded in (there, own))
         error = math.hypot(theirs.get("stderr", 0.0), mine.get("stderr", 0.0))
-        if theirs and mine and theirs["mean"] - mine["mean"] > 2.0 * error:
+        if "mean" in theirs and "mean" in mine and theirs["mean"] - mine["mean"] > 2.0 * error:
             said.append(
                 f"the {words[other]} one, after {there.env_steps:,} env_steps, had a return of {theirs['mean']:.4g} in its evaluation,"
                 f" this one {mine['mean']:.4g}: checkpoint={words[other]} evaluates it"
@@ -124,27 +141,37 @@ def describe_checkpoint(folder: Path, line: str) -> list[str]:
     return said
 
 
-def evaluate_run(folder: Path, episodes: int | None, greedy: bool, device: str, seed: int, line: str = checkpoint.LAST) -> dict[str, float]:
+def evaluate_run(
+    folder: Path, episodes: int | None, greedy: bool, device: str, seed: int, line: str = checkpoint.LAST, trusted: bool = False
+) -> dict[str, float]:
     """Evaluate a checkpoint of a run folder; return the metrics of the `Evaluation` and those that the environment's report adds.
 
     `line` selects the newest checkpoint or the best one. `episodes` None: as many as in the run's final evaluation. The run's own
     evaluations play other episodes, for every `seed`.
 
+    `trusted`: code of the run folder may run even if no run of this user put it there (`config.opening`).
+
     If the environment module defines `report(play, folder)`, it is called with a `Player` and the run's folder `eval`. It may write files
     and figures there; TensorBoard also shows the PNG files.
     """
-    config = replace(from_dict(rundir.read_config(folder)), device=device)
-    own = kept.find(str(folder / kept.FOLDER))
+    refuse_links(folder / "eval")
+    config = open_config(folder, replace(from_dict(rundir.read_config(folder)), device=device), trusted)
+    # Directly after the check of the folder: an evaluation takes minutes, in which the folder could change.
+    _, module = load_environment(config.env)
+    environment = check_settings(config)
+    played = episodes or config.eval.episodes_at_end
+    check_evaluation_memory(config, environment, played)
+    own = kept.find(config.env.module)
     if own:
-        config = replace(config, env=replace(config.env, module=str(own.folder)))
         for difference in own.differences():
             print(difference)
     saved = checkpoint.load(folder, line)
+    check_size(config, saved.path.stat().st_size)
     setup = set_up(config)
     agent = make_agent(setup)
-    restore(agent, saved.tensors)
-    result = Evaluator(setup, agent, episodes or config.eval.episodes_at_end, derived_seed(seed, "eval")).play(greedy).metrics()
-    _, module = load_environment(config.env)
+    own_state = {f"agent/{name}": tensor for name, tensor in agent.policy_state().items()}
+    restore(own_state, {name: saved.tensors[name] for name in own_state if name in saved.tensors})
+    result = Evaluator(setup, agent, played, derived_seed(seed, "eval")).play(greedy).metrics()
     report = getattr(module, "report", None)
     if report:
         (folder / "eval").mkdir(exist_ok=True)

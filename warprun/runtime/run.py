@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import math
 import shutil
-import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
 
-from warprun.config import kept
+import torch
+
+from warprun import signals
+from warprun.config import kept, trust
 from warprun.config.cadence import Moment, Recurring, parse
 from warprun.config.compose import note_on_tuned
-from warprun.config.schema import Config, to_dict
-from warprun.errors import TrainingFailed
-from warprun.learning.interfaces import Metrics
-from warprun.runtime import checkpoint, rundir
-from warprun.runtime.build import make_agent, make_simulator, set_up
+from warprun.config.schema import SET_UP, Config, to_dict
+from warprun.errors import RunHasEndedError, TrainingFailed, UserError, one_line
+from warprun.runtime import checkpoint, position, rundir
+from warprun.runtime.build import make_agent, make_simulator, prepare, set_up
 from warprun.runtime.clock import PhaseClock
-from warprun.runtime.evaluate import Evaluator
+from warprun.runtime.evaluate import Evaluator, StoppedError
+from warprun.runtime.limits import Limits
+from warprun.runtime.position import Position
 from warprun.runtime.records.records import Records
+from warprun.runtime.saver import SHARE, Saver
 from warprun.runtime.sentinel import Sentinel
 from warprun.runtime.summary import summarize
 from warprun.seeds import derived_seed
+from warprun.state import State, restore
 
 MUCH_CLIPPED = 0.01
 """Share of clipped observations above which a run says so."""
@@ -62,46 +66,71 @@ def train(config: Config) -> Result:
     If a mistake of the user is found before training begins, UserError is raised and nothing is left behind: a folder that existed is
     empty again, one that was made for the run is removed. An interrupted run saves a checkpoint and raises KeyboardInterrupt.
     """
+    with signals.flagged():
+        with ExitStack() as setting_up:
+            with signals.requests.undisturbed():
+                held, made = _make_folder(config)
+                setting_up.enter_context(signals.requests.last_words(lambda name: _take_back(held.folder, made)))
+            try:
+                run, versions = _Run(config, held), rundir.versions()
+                with signals.requests.undisturbed():
+                    run.start(versions)
+            except BaseException:
+                _take_back(held.folder, made)
+                held.release()
+                raise
+        return _driven(run)
+
+
+def _make_folder(config: Config) -> tuple[rundir.Held, list[Path]]:
+    """Return the folder of a new run, locked, and all folders that were made for it, innermost first. Raises UserError."""
     wanted = Path(config.run_dir or config.output_root)
     made = [place for place in (wanted, *wanted.parents) if not place.exists()]
     if config.run_dir:
-        folder = rundir.claim(wanted)
-    else:
-        folder = rundir.create(wanted, config.name or f"{config.env.name}_{config.agent.name}")
-        made = [folder, *made]
-    with _handling(signal.default_int_handler, signal.SIGTERM):
+        return rundir.claim(wanted), made
+    held = rundir.create(wanted, config.name or f"{config.env.name}_{config.agent.name}")
+    return held, [held.folder, *made]
+
+
+def resume(config: Config, folder: Path, stored: Config, changed: Sequence[str]) -> Result:
+    """Continue the run in `folder` from its newest checkpoint, or from its beginning if it has none; otherwise as `train`.
+
+    `config` is what the run is built from, `stored` what its config.yaml says from now on, and `changed` the settings that differ from
+    those before. The continued run takes the same steps as one that was never interrupted. Raises UserError if the run has reached its
+    end, if another process trains in the folder, or if the saved state does not fit the settings; the run is then left as it was.
+    """
+    try:
+        held = rundir.Held(folder)
+    except OSError as error:
+        raise UserError(f"cannot continue the run in {folder}: {error.strerror}") from None
+    with signals.flagged():
         try:
-            run = _Run(config, folder)
+            run = _Run(config, held)
+            run.restore(stored, changed)
         except BaseException:
-            _take_back(folder, made)
+            held.release()
             raise
-    result = run.drive()
-    if run.stop_asked:  # also if the run had just ended: a stop request also ends the remaining runs of a sweep
+        return _driven(run)
+
+
+def _driven(run: _Run) -> Result:
+    try:
+        result = run.drive()
+    finally:
+        run.held.release()
+    if signals.requests.number is not None:  # also if the run had just ended: a stop request also ends the remaining runs of a sweep
+        signals.requeue(signals.requests.number)
         raise KeyboardInterrupt
     return result
 
 
-@contextmanager
-def _handling(handler: Callable[[int, FrameType | None], object], *signals: signal.Signals) -> Iterator[None]:
-    """Handle `signals` with `handler` in this context. Python delivers signals to the main thread only; elsewhere nothing changes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number in signals}
-    try:
-        yield
-    finally:
-        for number, former in before.items():
-            signal.signal(number, former)
-
-
 def _take_back(folder: Path, made: list[Path]) -> None:
-    """Remove what was written into `folder`, then the folders `made` for the run, innermost first, unless other files are in them."""
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
+    """Remove what the set-up of a run wrote into `folder`, then the folders `made` for it unless other files are in them."""
+    for path in (folder / name for name in (*SET_UP, "config.yaml")):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)
     with suppress(OSError):
         for place in made:
             place.rmdir()
@@ -110,71 +139,109 @@ def _take_back(folder: Path, made: list[Path]) -> None:
 BEST = ("eval/best_return", "eval/best_env_steps")
 """Metrics that later evaluations keep."""
 SILENCE_S = 10.0
-"""Longest time between two records, so that a user sees progress."""
+"""Longest time in which the terminal shows no progress."""
 LONG_ITERATION_S = 10.0
 """An iteration that takes longer than this is announced."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The limits of a run, and its progress towards them."""
-
-    total_steps: int
-    max_minutes: float | None
-    began_s: float
-    """Wall-clock time from which progress counts: the end of compilation."""
-
-    def moment(self, seconds: float, env_steps: int, iterations: int) -> Moment:
-        """Return the state of the run; its progress is the larger of the progress in steps and in time."""
-        progress = env_steps / self.total_steps
-        if self.max_minutes is not None:
-            progress = max(progress, (seconds - self.began_s) / max(60.0 * self.max_minutes - self.began_s, 1e-9))
-        return Moment(seconds, env_steps, iterations, min(progress, 1.0))
-
-    def reached(self, now: Moment, iteration_s: float) -> bool:
-        """Return whether the run ends now: all steps are taken, or half of another iteration would exceed the time limit."""
-        in_time = self.max_minutes is None or now.seconds + 0.5 * iteration_s < 60.0 * self.max_minutes
-        return now.env_steps >= self.total_steps or not in_time
-
-
 class _Run:
-    """A run from its first to its last iteration."""
+    """A run from its first to its last iteration. Call `start` or `restore`, then `drive`."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
+    def __init__(self, config: Config, held: rundir.Held) -> None:
         self.config = config
-        self.folder = folder
-        self.started = rundir.now()
-        self.records = Records(folder, to_dict(config), config.log.live)
+        self.held = held
+        self.folder = held.folder
+        self.saved = checkpoint.load(self.folder) if checkpoint.exists(self.folder) else None
+        self.position = Position() if self.saved is None else position.read(self.saved.meta.get("run", {}))
+        self.records = Records(self.folder, to_dict(config), config.log.live, self.position.place)
         try:
             self.setup = set_up(config)
-            device, environment, env = self.setup.device, self.setup.environment, config.env
-            rundir.write_config(folder, to_dict(config))
-            self.records.start({"device": f"{device.name} ({device.why})"} | rundir.write_versions(folder))
+            self.records.start({"device": f"{self.setup.device.name} ({self.setup.device.why})"})
             note = note_on_tuned(config)
             if note:
                 self.records.message(note)
             self.records.message(f"rollout and update: {self.setup.plan}")
             self.agent = make_agent(self.setup)
             self.simulator = make_simulator(self.setup, config.n_envs, config.agent.horizon, config.seed, self.agent, self.records.message)
-            self.simulator.prepare()
+            prepare(self.setup, self.simulator)
             self.evaluator = self._evaluator(config.eval.episodes, "evaluation")
             self.final_evaluator = self._evaluator(config.eval.episodes_at_end, "final evaluation")
-            kept.keep(folder, env.module, env.options, env.time_limit, environment, self.setup.tables)
         except BaseException:
             self.records.close()
             raise
         names = list(self.simulator.trajectory.groups)
         self.returns = "return" if len(names) == 1 else f"{config.eval.group or names[0]}/return"
         """Name, below `train/` and `eval/`, of the return that decides which checkpoint is best and whether the run is solved."""
-        self.sentinel = Sentinel(self.simulator, self.records.message, config.env.on_nan == "reset")
+        self.sentinel = Sentinel(self.simulator, self.records.message, config.env.on_nan == "reset", self.position.replaced)
         self.clock = PhaseClock(self.setup.device.torch)
-        self.metrics: dict[str, float] = {}
+        self.metrics = dict(self.position.metrics)
+        self.losses: dict[str, torch.Tensor | float] = dict(self.position.losses)
+        """The metrics of the last update."""
+        self.diagnosed = dict(self.position.diagnostics)
+        """The diagnostics of the last rollout, if another process computed it."""
+        self.told = list(self.position.told)
+        self.solved = self.position.solved
+        self.limits = Limits(config.total_steps, config.max_minutes, self.position.began_s)
+        self.boundary = self.limits.moment(self.position.boundary_s, self.position.env_steps, self.position.iterations)
+        """The last completed boundary."""
+        self.cadences = {
+            name: Recurring(parse(f"{name}.every", settings.every), self.boundary._replace(seconds=self.position.due_s.get(name, 0.0)))
+            for name, settings in (("eval", config.eval), ("checkpoint", config.checkpoint), ("log", config.log))
+        }
+        self.iteration_s = self.position.iteration_s
+        self.saver = Saver(self.folder, config.checkpoint, self.records.message)
         self.history: list[dict[str, float]] = []
         """All records, for the summary of the learning curve at the end."""
-        self.solved = False
-        self.stop_asked = False
-        self.announced = False
-        self.clipping_told = False
+        self.status: dict[str, object] = {"started": rundir.now()}
+        self.status_lock = threading.Lock()
+        """The thread that reads signals writes the last status."""
+
+    def start(self, versions: Mapping[str, object]) -> None:
+        """Write the files of a new run; `versions` are those of `rundir.versions`. Raises UserError and OSError."""
+        env = self.config.env
+        rundir.write_versions(self.folder, versions)
+        kept.keep(self.folder, env.module, env.options, env.time_limit, self.setup.environment, self.setup.tables)
+        self._seal(self.config)
+        rundir.write_config(self.folder, to_dict(self.config))  # last: a folder with a config.yaml is a run that can be resumed
+
+    def _seal(self, config: Config) -> None:
+        """Seal the folder with the config that it gets next."""
+        unsealed = trust.seal(self.folder, rundir.config_text(to_dict(config)))
+        if unsealed:
+            self.records.message(unsealed)
+
+    def restore(self, stored: Config, changed: Sequence[str]) -> None:
+        """Continue where the checkpoint left off; see `resume`. Raises UserError, and then nothing has changed."""
+        if self.limits.reached(self.boundary, self.position.iteration_s) and not self.position.pending:
+            raise RunHasEndedError(
+                f"the run in {self.folder} has ended: it took {self.boundary.env_steps:,} env_steps of"
+                f" total_steps={self.limits.total_steps:,}; a larger total_steps or max_minutes continues it"
+            )
+        if self.solved and self.config.stop_when_solved:
+            raise RunHasEndedError(f"the run in {self.folder} has solved its environment; stop_when_solved=false continues it")
+        if self.saved is not None:
+            try:
+                restore(self._state(), self.saved.tensors)
+            except UserError as error:
+                why = f"; changed: {', '.join(changed)}" if changed else ""
+                raise UserError(f"{self.saved.path} does not fit this run: {error}{why}") from None
+            if self.env_steps != self.saved.env_steps:
+                raise UserError(
+                    f"{self.saved.path} has {self.saved.env_steps:,} env_steps, and the simulator {self.env_steps:,} after it was restored:"
+                    " its state() must contain `steps`"
+                )
+            checkpoint.discard_after(self.folder, self.env_steps, checkpoint.BEST)
+        self.history = self.records.cut_back()
+        self._seal(stored)
+        rundir.write_config(self.folder, to_dict(stored))
+        former = rundir.read_status(self.folder)
+        resumes = former.get("resumes")
+        resumed = {"at": rundir.now(), "env_steps": self.env_steps, "changed": list(changed)}
+        self.status = {
+            "started": former.get("started", rundir.now()),
+            "resumes": [*(resumes if isinstance(resumes, list) else []), resumed],
+        }
+        self.records.message(f"continues after {self.env_steps:,} env_steps{''.join(f', {setting}' for setting in changed)}")
 
     @property
     def env_steps(self) -> int:
@@ -182,11 +249,12 @@ class _Run:
 
     def drive(self) -> Result:
         """Train until a limit is reached, the environment is solved, or a signal asks the run to stop."""
-        with _handling(self._ask_to_stop, signal.SIGINT, signal.SIGTERM):
+        with ExitStack() as stack:
+            stack.callback(self.records.close)
+            stack.enter_context(signals.requests.last_words(lambda name: self._write_status("interrupted", f"ended by {name}")))
             try:
                 self._write_status("running")
-                status = self._train()
-                self._save()
+                status = self._train(stack)
                 self._write_status(status)
                 self.records.finish(self._summary(), status)
             except TrainingFailed as error:
@@ -194,11 +262,9 @@ class _Run:
                 self._write_status("failed", str(failure))
                 self.records.finish(self._summary() | {"failed": str(failure)}, "failed")
                 raise failure from None
-            except BaseException:
-                self._write_status("failed")
+            except BaseException as error:
+                self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", one_line(error))
                 raise
-            finally:
-                self.records.close()
         last = self.metrics.get
         return Result(
             self.folder,
@@ -212,89 +278,113 @@ class _Run:
             dict(self.metrics),
         )
 
-    def _train(self) -> str:
-        config, simulator, agent, processes = self.config, self.simulator, self.agent, self.setup.communicator
-        limits = Limits(config.total_steps, config.max_minutes, self.records.wall_s)
-        now = limits.moment(self.records.wall_s, 0, 0)
-        evaluation, checkpoint_, log = (
-            Recurring(parse(f"{name}.every", settings.every), now)
-            for name, settings in (("eval", config.eval), ("checkpoint", config.checkpoint), ("log", config.log))
-        )
-        logged = now
+    def _train(self, stack: ExitStack) -> str:
+        config, processes = self.config, self.setup.communicator
+        iterates, shown = not self.position.pending, self.boundary._replace(seconds=self.records.wall_s)
+        logged = shown
         while True:
             began_s = self.records.wall_s
-            with self.clock.phase("rollout"):
-                trajectory = simulator.collect(agent.act)
-            self.sentinel.after_rollout()
-            with self.clock.phase("update"):
-                losses = agent.update(trajectory, progress=now.progress)
-            self.sentinel.after_update(losses)
-            now = limits.moment(self.records.wall_s, self.env_steps, now.iterations + 1)
+            if iterates:
+                self._iterate()
+                self.diagnosed = {}
+            iterates = True
+            now = self.limits.moment(self.records.wall_s, self.env_steps, self.boundary.iterations + 1)
             if now.iterations == 1:
                 # The first iteration compiles the kernels of the update. Schedules and time limits count from its end.
-                limits = replace(limits, began_s=now.seconds)
-                now, began_s = limits.moment(now.seconds, now.env_steps, 1), now.seconds
-            self._announce(now.seconds - began_s)
-            last = processes.any(limits.reached(now, now.seconds - began_s))
-            stop_asked = processes.any(self.stop_asked)
-            evaluates = (last or evaluation.due(now)) and not stop_asked
-            if evaluates:
-                self._evaluate(last)
-            stop = last or stop_asked or processes.any(self.solved and config.stop_when_solved)
-            if log.due(now) or evaluates or stop or now.seconds - logged.seconds > SILENCE_S:
-                self._log(losses, now, logged, evaluates)
-                logged = now._replace(seconds=self.records.wall_s)
-            if stop:
-                # A stop request also ends the remaining runs of a sweep, so it counts even if the run has just been solved.
-                return "interrupted" if stop_asked or self.stop_asked else "solved" if self.solved else "finished"
-            if checkpoint_.due(now):
+                self.limits = replace(self.limits, began_s=now.seconds)
+                now = self.limits.moment(now.seconds, now.env_steps, 1)
+            first_here = now.iterations == self.position.iterations + 1
+            self.iteration_s = 0.0 if first_here else now.seconds - began_s  # the first one compiles or loads kernels
+            self._announce()
+            last = processes.any(self.limits.reached(now, self.iteration_s))
+            if processes.any(signals.requests.number is not None):
                 self._save()
+                return "interrupted"
+            evaluates = last or self.cadences["eval"].due(now)
+            if evaluates and not self._evaluate(last):
+                return "interrupted"
+            stop = last or processes.any(self.solved and config.stop_when_solved)
+            if self.cadences["log"].due(now) or evaluates or stop:
+                self._log(now, logged, evaluates)
+                logged = shown = now._replace(seconds=self.records.wall_s)
+            elif now.seconds - shown.seconds > SILENCE_S:
+                self.records.show(now.env_steps, (now.env_steps - shown.env_steps) / (now.seconds - shown.seconds))
+                shown = now
+            self.boundary = now
+            if stop:
+                self._save()
+                return "solved" if self.solved else "finished"
+            if self.cadences["checkpoint"].due(now) and self._can_afford_checkpoint():
+                self._save_if_possible()
                 self._write_status("running")
+            if first_here:
+                # From here on there is something to lose.
+                stack.enter_context(signals.requests.deferred())
 
-    def _evaluate(self, last: bool) -> None:
+    def _iterate(self) -> None:
+        with self.clock.phase("rollout"):
+            trajectory = self.simulator.collect(self.agent.act)
+        self.sentinel.after_rollout()
+        with self.clock.phase("update"):
+            losses = self.agent.update(trajectory, progress=self.boundary.progress)
+        self.sentinel.after_update(losses)
+        self.losses |= losses
+
+    def _evaluate(self, last: bool) -> bool:
         """Evaluate the policy. If it seems to solve the environment, and at the end of the run, evaluate it again with fresh episodes.
 
         The evaluation that reaches the bar first is the best of many, so its mean is biased upwards. The run is solved only if the mean of
-        the fresh episodes minus two standard errors reaches the bar.
+        the fresh episodes minus two standard errors reaches the bar. Return False if a signal ended the evaluation; the state before it
+        is then saved.
         """
         config, bar = self.config, self.config.env.solved_at
+        before = {name: tensor.clone() for name, tensor in self._state_of_evaluators().items()}
         with self.clock.phase("eval"):
-            found = self.evaluator.play(config.eval.greedy).metrics()
-            seems_solved = bar is not None and found[self.returns] >= bar
-            confirms = (seems_solved or last) and not self.stop_asked
-            if confirms:
-                self._save()  # first, because the evaluation can fail
-                found = self.final_evaluator.play(config.eval.greedy).metrics()
-        self.sentinel.after_evaluation(found)
-        lowest = found[self.returns] - 2.0 * found.get(f"{self.returns}_stderr", 0.0)
+            try:
+                results = self.evaluator.play(config.eval.greedy, _is_stopped).metrics()
+                confirms = last or (bar is not None and results[self.returns] >= bar)
+                if confirms:
+                    self._save_if_possible(before)  # first, because the evaluation can fail
+                    results = self.final_evaluator.play(config.eval.greedy, _is_stopped).metrics()
+            except StoppedError:
+                self._save(before)
+                return False
+        self.sentinel.after_evaluation(results)
+        lowest = results[self.returns] - 2.0 * results.get(f"{self.returns}_stderr", 0.0)
         self.solved = confirms and bar is not None and lowest >= bar
         self.metrics = {name: value for name, value in self.metrics.items() if name in BEST or not name.startswith("eval/")}
-        self.metrics |= {f"eval/{name}": value for name, value in found.items()}
-        if found[self.returns] > self.metrics.get("eval/best_return", -math.inf):
-            self.metrics |= {"eval/best_return": found[self.returns], "eval/best_env_steps": self.env_steps}
-            if self.config.checkpoint.best:
-                self._save(keep=1, line=checkpoint.BEST)
+        self.metrics |= {f"eval/{name}": value for name, value in results.items()}
+        if results[self.returns] > self.metrics.get("eval/best_return", -math.inf):
+            self.metrics |= {"eval/best_return": results[self.returns], "eval/best_env_steps": self.env_steps}
+            if config.checkpoint.best:
+                self._save_best()
+        return True
 
     def _evaluator(self, episodes: int, purpose: str) -> Evaluator:
         return Evaluator(self.setup, self.agent, episodes, derived_seed(self.config.seed, purpose))
 
-    def _announce(self, iteration_s: float) -> None:
+    def _announce(self) -> None:
         """Tell the user once that iterations are long: the run reacts to nothing during one."""
-        if iteration_s > LONG_ITERATION_S and not self.announced:
-            self.announced = True
-            self.records.message(
-                f"an iteration takes {iteration_s:.0f} s: limits, evaluations, checkpoints and Ctrl-C wait for its end;"
-                " a smaller n_envs or agent.horizon makes it shorter"
+        if self.iteration_s > LONG_ITERATION_S:
+            self._tell_once(
+                "long iteration",
+                f"an iteration takes {self.iteration_s:.0f} s: limits, evaluations, checkpoints and Ctrl-C wait for its end;"
+                " a smaller n_envs or agent.horizon makes it shorter",
             )
 
-    def _log(self, losses: Metrics, now: Moment, before: Moment, evaluated: bool) -> None:
+    def _tell_once(self, topic: str, text: str) -> None:
+        if topic not in self.told:
+            self.told.append(topic)
+            self.records.message(text)
+
+    def _log(self, now: Moment, before: Moment, evaluated: bool) -> None:
+        self._refuse_removed_folder()
         ended = self.simulator.episodes()
-        values = {name: float(value) for name, value in ({**losses, **self.agent.diagnostics(self.simulator.trajectory)}).items()}
+        values = {name: float(value) for name, value in (self.losses | self._diagnostics()).items()}
         clipped = [name for name, value in values.items() if name.endswith("clipped_share") and value > MUCH_CLIPPED]
-        if clipped and not self.clipping_told:
-            self.clipping_told = True
+        if clipped:
             share = f"{values[clipped[0]]:.1%} of the observed numbers are clipped at 10 standard deviations"
-            self.records.message(f"{clipped[0]}: {share}; scale them in `observe` or set agent.normalize_obs=false")
+            self._tell_once("clipping", f"{clipped[0]}: {share}; scale them in `observe` or set agent.normalize_obs=false")
         # The device has been waited for, so wall-clock time is right even where kernels run on their own.
         elapsed = self.records.wall_s - before.seconds
         values["perf/env_steps_per_s"] = (now.env_steps - before.env_steps) / max(elapsed, 1e-9)
@@ -313,32 +403,102 @@ class _Run:
         with self.clock.phase("log"):
             self.records.log(self.env_steps, values | evaluation)
 
-    def _save(self, keep: int | None = None, line: str = checkpoint.LAST) -> None:
-        """Write a checkpoint, in the first process only."""
-        if self.setup.communicator.rank != 0:
-            return
-        state = self.agent.state()
-        self.sentinel.before_save(state)
+    def _state_of_evaluators(self) -> State:
+        tensors = {f"evaluator/{name}": tensor for name, tensor in self.evaluator.state().items()}
+        return tensors | {f"final_evaluator/{name}": tensor for name, tensor in self.final_evaluator.state().items()}
+
+    def _state(self, evaluators: State | None = None) -> State:
+        """Return all tensors that the rest of the run depends on; `evaluators` replaces the state of the evaluators."""
+        tensors = {f"agent/{name}": tensor for name, tensor in self.agent.state().items()}
+        tensors |= {f"simulator/{name}": tensor for name, tensor in self.simulator.state().items()}
+        return tensors | (self._state_of_evaluators() if evaluators is None else evaluators)
+
+    def _position(self) -> Position:
+        place, pending = self.records.place, self._is_pending()
+        return Position(
+            iterations=self.boundary.iterations,
+            env_steps=self.boundary.env_steps,
+            pending=pending,
+            wall_s=place.wall_s,
+            boundary_s=self.boundary.seconds,
+            began_s=self.limits.began_s,
+            iteration_s=self.iteration_s,
+            due_s={name: cadence.due_s for name, cadence in self.cadences.items()},
+            metrics=self.metrics,
+            losses={name: float(value) for name, value in self.losses.items()},
+            diagnostics=self._diagnostics() if pending else {},
+            replaced=self.sentinel.replaced,
+            told=self.told,
+            solved=self.solved,
+            row_env_steps=place.env_steps,
+            files=dict(place.files),
+        )
+
+    def _is_pending(self) -> bool:
+        """Return whether the boundary of the last iteration is still to come, see `Position`."""
+        return self.env_steps > self.boundary.env_steps
+
+    def _diagnostics(self) -> dict[str, float]:
+        return self.diagnosed or {name: float(value) for name, value in self.agent.diagnostics(self.simulator.trajectory).items()}
+
+    def _save(self, evaluators: State | None = None) -> None:
+        """Write a checkpoint to resume from, in the first process only; see `_state`. Raises TrainingFailed."""
+        self._check_before_save()
+        if self.setup.communicator.rank == 0:
+            self.saver.save(self.env_steps, self._state(evaluators), self._meta())
+
+    def _save_if_possible(self, evaluators: State | None = None) -> None:
+        """Write a checkpoint as `_save` does, but go on if it cannot be written."""
+        self._check_before_save()
+        if self.setup.communicator.rank == 0:
+            self.saver.save_if_possible(self.env_steps, self._state(evaluators), self._meta())
+
+    def _save_best(self) -> None:
+        """Write the policy to the folder of the best checkpoint, in the first process only."""
+        self._check_before_save()
+        if self.setup.communicator.rank == 0:
+            policy = {f"agent/{name}": tensor for name, tensor in self.agent.policy_state().items()}
+            self.saver.save_best(self.env_steps, policy, {"evaluation": self._last_evaluation()})
+
+    def _check_before_save(self) -> None:
+        self._refuse_removed_folder()
+        if self._is_pending():
+            self.diagnosed = self._diagnostics()  # before the simulator moves its last observations to row 0, see `Simulator.state`
+        self.sentinel.before_save(self.agent.state())
+
+    def _can_afford_checkpoint(self) -> bool:
+        if self.cadences["checkpoint"].counts != "seconds" or self.saver.is_affordable():
+            return True
+        self._tell_once("rare checkpoints", f"checkpoints take long: some are left out, so that they take {SHARE:.0%} of the time")
+        return False
+
+    def _meta(self) -> checkpoint.Meta:
+        return {"evaluation": self._last_evaluation(), "run": asdict(self._position())}
+
+    def _last_evaluation(self) -> dict[str, float]:
         tags = {"mean": f"eval/{self.returns}", "stderr": f"eval/{self.returns}_stderr"}
-        evaluation = {name: self.metrics[tag] for name, tag in tags.items() if tag in self.metrics}
-        meta: checkpoint.Meta = {"steps": self.simulator.steps, "evaluation": evaluation}
-        try:
-            checkpoint.save(self.folder, self.env_steps, state, meta, keep or self.config.checkpoint.keep, line)
-        except OSError as error:
-            self.records.message(f"no checkpoint: {error}; training goes on, the one before is still there")
+        return {name: self.metrics[tag] for name, tag in tags.items() if tag in self.metrics}
+
+    def _refuse_removed_folder(self) -> None:
+        if not self.held.is_there():
+            raise TrainingFailed(f"the run folder {self.folder} was removed during the run")
 
     def _write_status(self, state: str, reason: str | None = None) -> None:
         """Write status.json, in the first process only."""
-        if self.setup.communicator.rank != 0:
+        if self.setup.communicator.rank != 0 or not self.held.is_there():
             return
-        status = {"state": state, "started": self.started, "env_steps": self.env_steps, "wall_s": round(self.records.wall_s, 3)}
+        with self.status_lock:
+            self._replace_status(state, reason)
+
+    def _replace_status(self, state: str, reason: str | None) -> None:
+        status = {"state": state} | self.status | {"env_steps": self.env_steps, "wall_s": round(self.records.wall_s, 3)}
         status |= {name: self.metrics.get(f"{name}/{self.returns}") for name in ("train", "eval")}
         if reason:
             status["reason"] = reason
         try:
             rundir.write_status(self.folder, status)
         except OSError as error:
-            self.records.message(f"no status.json: {error}")
+            self.records.message(f"cannot write {self.folder / 'status.json'}: {error.strerror}")
 
     def _summary(self) -> dict[str, float | str]:
         groups = self.simulator.spec.groups
@@ -347,8 +507,6 @@ class _Run:
             "wall_s": self.records.wall_s,
         }
 
-    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
-        # A second signal does not wait for the iteration to end.
-        if self.stop_asked:
-            raise KeyboardInterrupt
-        self.stop_asked = True
+
+def _is_stopped() -> bool:
+    return signals.requests.number is not None

@@ -7,10 +7,12 @@ metrics.jsonl         one JSON object per log interval
 events.out.tfevents.* TensorBoard
 checkpoints/          see warprun.runtime.checkpoint
 environment/          the source and the tables of the environment, see warprun.config.kept
+lock                  held by the process that trains
 """
 
 from __future__ import annotations
 
+import fcntl
 import importlib.metadata
 import json
 import math
@@ -22,28 +24,79 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
-from warprun.errors import UserError
-from warprun.files import write_atomic
+from warprun.config import saved
+from warprun.config.schema import LOCK, is_free
+from warprun.errors import UserError, one_line, printable
+from warprun.files import read_json, write_atomic
 
-STATES = ("running", "finished", "solved", "failed", "interrupted")
+STATES = ("running", "finished", "solved", "failed", "interrupted", "killed")
+"""Those of `read_status`. "killed" is never written: the process ended without a last word (SIGKILL, no memory, no power)."""
 
 
-def create(root: Path, name: str) -> Path:
-    """Make a new folder `root/name_YYYYmmdd-HHMMSS_xxxxxx` for a run. Raises UserError."""
+class Held:
+    """A run folder that this process trains in; no other process can hold it at the same time."""
+
+    def __init__(self, folder: Path) -> None:
+        """Lock `folder`. Raises UserError if another process holds it, and OSError if it cannot be written to."""
+        self.folder = folder
+        path = folder / LOCK
+        # The kernel releases the lock when the process ends, whatever ends it.
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            self._lock()
+            if not self.is_there():
+                raise BlockingIOError  # removed by a process that gave up the folder
+        except BlockingIOError:
+            os.close(self._handle)
+            who = read_status(folder)
+            by = f" (process {who['pid']} on {who['host']})" if {"pid", "host"} <= who.keys() else ""
+            raise UserError(f"another process is training in {folder}{by}; choose another folder, or wait for its end") from None
+        except OSError as error:
+            if _has_process(folder):
+                os.close(self._handle)
+                raise UserError(
+                    f"status.json in {folder} says that another process is training there, and locks do not work there"
+                ) from None
+            # A file system without locks: go on without the guarantee, and say so.
+            print(f"warning: {path} cannot be locked ({error.strerror}); start no second run in this folder", file=sys.stderr, flush=True)
+
+    def _lock(self) -> None:
+        # A reader that asks whether a process trains here holds the lock for a moment, see `is_running`.
+        for _ in range(10):
+            with suppress(BlockingIOError):
+                return fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            time.sleep(0.01)
+        raise BlockingIOError
+
+    def is_there(self) -> bool:
+        """Return whether the folder still is the one that was locked; it may have been removed."""
+        try:
+            now, then = os.stat(self.folder / LOCK), os.fstat(self._handle)
+        except OSError:
+            return False
+        return (now.st_dev, now.st_ino) == (then.st_dev, then.st_ino)
+
+    def release(self) -> None:
+        """Let other processes hold the folder."""
+        os.close(self._handle)
+
+
+def create(root: Path, name: str) -> Held:
+    """Make a new folder `root/name_YYYYmmdd-HHMMSS_xxxxxx` for a run and lock it. Raises UserError."""
     label = re.sub(r"[^\w.=,+-]+", "-", name).lstrip(".-") or "run"
     while True:
         folder = root / f"{label}_{datetime.now():%Y%m%d-%H%M%S}_{secrets.token_hex(3)}"
         try:
             folder.mkdir(parents=True)
-            return folder
+            return Held(folder)
         except FileExistsError:
             if not folder.is_dir():  # The root is a file. If only the name is taken, another one is tried.
                 raise UserError(f"{root} is a file; choose another folder for the runs") from None
@@ -51,23 +104,72 @@ def create(root: Path, name: str) -> Path:
             raise UserError(f"cannot make the run folder {folder}: {error.strerror}") from None
 
 
-def claim(folder: Path) -> Path:
-    """Make the folder that the user named, or use it if it is empty. Raises UserError."""
+def claim(folder: Path) -> Held:
+    """Make the folder that the user named, or use it if it is empty, and lock it. Raises UserError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        taken = any(folder.iterdir())
+        if is_running(folder) or is_free(folder):
+            held = Held(folder)  # raises the UserError that names the process
+            if is_free(folder):  # another process may have trained there before the lock
+                return held
+            held.release()
     except OSError as error:
         raise UserError(f"cannot make the run folder {folder}: {error.strerror}") from None
-    if taken:
-        raise UserError(f"{folder} exists and is not empty; choose another folder")
-    return folder
+    raise UserError(f"{folder} exists and is not empty; choose another folder, or continue its run with resume={folder}")
+
+
+def is_running(folder: Path) -> bool:
+    """Return whether a process trains in a run folder: by its lock, or by its process number if locks do not work there."""
+    try:
+        handle = os.open(folder / LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return _has_process(folder)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return _has_process(folder)
+    finally:
+        os.close(handle)
+    return False
+
+
+def _has_process(folder: Path) -> bool:
+    """Return whether the process in status.json exists; that of another machine is taken to."""
+    status = _read_json(folder / "status.json")
+    pid = status.get("pid")
+    if status.get("state") != "running" or type(pid) is not int:
+        return False
+    if status.get("host") != socket.gethostname():
+        return True
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def latest(root: Path) -> Path:
     """Return the folder in `root` of the run that started last. Raises UserError if there is none."""
-    started = {status.parent: str(read_status(status.parent).get("started", "")) for status in root.glob("*/status.json")}
+    started: dict[Path, datetime] = {}
+    broken = []
+    try:
+        folders = sorted(status.parent for status in root.glob("*/status.json"))
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+        raise UserError(f"cannot read {printable(root)}: {one_line(error)}") from None
+    for folder in folders:
+        try:
+            time_of_start = datetime.fromisoformat(str(read_status(folder).get("started")))
+            if time_of_start.tzinfo is None:
+                raise ValueError("it cannot be compared with the other times")
+            started[folder] = time_of_start
+        except ValueError:
+            broken.append(printable(folder.name))
     if not started:
-        raise UserError(f"no run in {root}")
+        raise UserError(f"no run in {root}" + (f"; status.json is damaged in {', '.join(broken[:3])}" if broken else ""))
     return max(started, key=lambda folder: started[folder])
 
 
@@ -78,44 +180,49 @@ def now() -> str:
 
 def write_status(folder: Path, status: Mapping[str, object]) -> None:
     """Replace status.json and add process id and host; `state` is one of STATES, `started` is from `now()`. Raises OSError."""
-    if status.get("state") not in STATES:
-        raise ValueError(f"state must be one of {', '.join(STATES)}, not {status.get('state')!r}")
+    if status.get("state") not in STATES[:-1]:
+        raise ValueError(f"state must be one of {', '.join(STATES[:-1])}, not {status.get('state')!r}")
     _write_json(folder / "status.json", {**status, "pid": os.getpid(), "host": socket.gethostname()})
 
 
 def read_status(folder: Path) -> dict[str, object]:
-    """Read status.json; return an empty dict if it is missing or damaged."""
+    """Read status.json; return an empty dict if it is missing or damaged. A run whose process has gone is "killed", not "running"."""
+    status = _read_json(folder / "status.json")
+    if status.get("state") == "running" and not is_running(folder):
+        status["state"] = "killed"
+    return status
+
+
+def _read_json(path: Path) -> dict[str, object]:
     try:
-        status = json.loads((folder / "status.json").read_text())
-    except (OSError, ValueError):
+        content = read_json(path)
+    except (OSError, UserError):
         return {}
-    return status if isinstance(status, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def write_config(folder: Path, config: Mapping[str, object]) -> None:
     """Write the resolved config to config.yaml. Raises OSError."""
-    write_atomic(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(dict(config)), resolve=True).encode())
+    write_atomic(folder / "config.yaml", config_text(config))
+
+
+def config_text(config: Mapping[str, object]) -> bytes:
+    """Return the content of config.yaml."""
+    return OmegaConf.to_yaml(OmegaConf.create(dict(config)), resolve=True).encode()
 
 
 def read_config(folder: Path) -> dict[str, object]:
     """Read config.yaml. Raises UserError if the folder is no run folder."""
     path = folder / "config.yaml"
-    if not path.is_file():
-        raise UserError(f"{folder} is not a run folder: it has no {path.name}")
     try:
-        config = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except (OSError, YAMLError, OmegaConfBaseException, ValueError) as error:
-        raise UserError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
-    if not isinstance(config, dict):
-        raise UserError(f"cannot read {path}: it holds no config")
-    return {str(key): value for key, value in config.items()}
+        return saved.read_config(path)
+    except FileNotFoundError:
+        raise UserError(f"{printable(folder)} is not a run folder: it has no {path.name}") from None
 
 
-def write_versions(folder: Path) -> dict[str, object]:
-    """Write versions.json and return its content. Raises OSError."""
-    found = versions()
+def write_versions(folder: Path, found: Mapping[str, object]) -> None:
+    """Write `found`, the result of `versions`, to versions.json. Raises OSError."""
     _write_json(folder / "versions.json", found)
-    return found
 
 
 def versions() -> dict[str, object]:

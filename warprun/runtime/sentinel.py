@@ -23,12 +23,12 @@ class Sentinel:
     updates do not wait for the device. They find a fault when its flag has arrived on the host, at the latest before the next checkpoint.
     """
 
-    def __init__(self, simulator: Simulator, message: Callable[[str], None], replaces: bool) -> None:
-        """`replaces`: whether environments that are not finite are reset (`env.on_nan=reset`)."""
+    def __init__(self, simulator: Simulator, message: Callable[[str], None], replaces: bool, replaced: int = 0) -> None:
+        """`replaces`: whether environments that are not finite are reset (`env.on_nan=reset`); `replaced`: how many have been."""
         self.simulator = simulator
         self._message = message
         self._replaces = replaces
-        self._replaced = 0
+        self.replaced = replaced
         self._arriving = Arriving()
 
     def after_rollout(self) -> None:
@@ -74,12 +74,12 @@ class Sentinel:
         """
         if not self._replaces:
             return {}
-        if ended.replaced and not self._replaced:
+        if ended.replaced and not self.replaced:
             self._message(
                 "an environment with NaN, infinity or an empty mask was reset (env.on_nan=reset); env/resets_on_nan counts these resets"
             )
-        self._replaced += ended.replaced
-        return {"env/resets_on_nan": self._replaced}
+        self.replaced += ended.replaced
+        return {"env/resets_on_nan": self.replaced}
 
     def _when(self) -> str:
         return f"after step {self.simulator.steps:,} of every environment"

@@ -18,6 +18,7 @@ from warprun.kernels import compile as kernels  # sets up Numba, so it comes bef
 from warprun.kernels.check import check_functions
 from warprun.kernels.driver import SIMULATOR_LIMIT, available_memory
 from warprun.kernels.graph import Captured
+from warprun.kernels.language import check_language
 from warprun.kernels.mlp import Network
 from warprun.kernels.mlp_cuda import columns_for
 from warprun.simulation import memory as store
@@ -91,8 +92,10 @@ class KernelEngine:
         if vary:
             self.arrays.common["vary_bounds"].copy_(torch.tensor(list(vary.values()), dtype=torch.float32))
         single_tables = None if tables is None else typed(type(tables)(*(_single_precision(v) for v in tables)))
-        program = write(plan, name, auto_reset)
-        self._functions = [f for f in map(inspect.unwrap, program.functions.values()) if isinstance(f, FunctionType)]
+        program = write(plan, auto_reset)
+        self.functions = [f for f in map(inspect.unwrap, program.functions.values()) if isinstance(f, FunctionType)]
+        if kernels.COMPILES and device.kind in ("cpu", "cuda"):
+            check_language(tuple(self.functions))
         module = self._load(program, name, single_tables)
         if kernels.COMPILES and device.kind in ("cpu", "cuda") and not kernels.is_cached(module):
             check_functions(environment, typed(params), None if tables is None else read_only(single_tables), vary)
@@ -155,6 +158,7 @@ class KernelEngine:
         """Begin an episode in every environment, write its observation to row 0 and clear all faults."""
         for name in ("fault", "any_fault", *(["replaced"] if self.replaces else [])):
             self.arrays.common[name].zero_()
+        self._begin()
         # Use the draws of the step before: episodes that begin in the next step must not get the same ones.
         self._run("reset", 0, self.steps - 1)
         self._begins_now = True
@@ -295,9 +299,9 @@ class KernelEngine:
         try:
             launch()
         except refusals as error:
-            raise kernels.explain(error, self._functions) from error
+            raise kernels.explain(error, self.functions) from error
         except IndexError as error:  # only uncompiled kernels check indices
-            raise out_of_bounds(error, self._functions) from error
+            raise out_of_bounds(error, self.functions) from error
 
 
 def fits_shared_memory(spec: Spec, network_rows: Mapping[str, int]) -> bool:

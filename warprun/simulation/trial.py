@@ -17,9 +17,10 @@ import numpy as np
 import torch
 
 from warprun.environment import Box, Group, MultiDiscrete
-from warprun.errors import UserError
+from warprun.errors import UserError, one_line
 from warprun.kernels import compile as kernels
 from warprun.kernels import integers
+from warprun.kernels.check import place
 from warprun.simulation.device import Device
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ def trial_function(function: object) -> object:
             # Compiled code does not report the line; the same call in plain Python does.
             plain(*arguments)
             raise
+        except Exception as error:  # from Numba, such as None in place of a number
+            plain(*arguments)
+            raise UserError(f"{place(function)}: {one_line(error)}") from error
 
     return call
 
@@ -68,20 +72,33 @@ def try_out(engine: KernelEngine) -> None:
     end = math.inf
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # compiled kernels overflow without a warning, too
-        engine.reset()
-        while engine.steps < STEPS and time.perf_counter() < end:
-            _act(engine, random)
-            engine.step(0)
-            engine.carry_over()
-            end = min(end, time.perf_counter() + SECONDS)  # the first step may include compilation
+        try:
+            engine.reset()
+            while engine.steps < STEPS and time.perf_counter() < end:
+                _act(engine, random)
+                engine.step(0)
+                engine.carry_over()
+                end = min(end, time.perf_counter() + SECONDS)  # the first step may include compilation
+        except UserError:
+            raise
+        except Exception as error:  # functions of the user run as plain Python here, to find the line
+            where = _place(error, engine.functions)
+            if where is None:
+                raise
+            raise UserError(f"{where}: {one_line(error)}") from error
 
 
 def out_of_bounds(error: IndexError, functions: list[types.FunctionType]) -> UserError:
     """Return the error for a function of an environment that indexed beyond an array in plain Python."""
-    files = {function.__code__.co_filename for function in kernels.reached(functions)}
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
-    where = f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else "a function of the environment"
+    where = _place(error, functions) or "a function of the environment"
     return UserError(f"{where}: {error}; kernels would read or write other memory there")
+
+
+def _place(error: Exception, functions: list[types.FunctionType]) -> str | None:
+    """Return the file, the line and the function of the environment in which an error was raised; None if in none."""
+    files = {function.__code__.co_filename for function in kernels.reached(functions) if integers.in_environment(function)}
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else None
 
 
 def _act(engine: KernelEngine, random: np.random.Generator) -> None:

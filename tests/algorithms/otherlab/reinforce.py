@@ -20,17 +20,16 @@ class ReinforceConfig(OnPolicyConfig):
     baseline_steps: int = 1
     """Gradient steps on each rollout for the baseline alone, before the one for the policy."""
 
+    def check(self, key: str) -> None:
+        """Raise UserError for a value that cannot work."""
+        super().check(key)
+        at_least(self, key, 0, "baseline_steps")
+
 
 class Reinforce(OnPolicyAgent[ReinforceConfig]):
     """Make one gradient step of the policy per rollout."""
 
     Config = ReinforceConfig
-
-    @classmethod
-    def check_settings(cls, config: ReinforceConfig, key: str) -> None:
-        """Raise UserError for a value that cannot work."""
-        super().check_settings(config, key)
-        at_least(config, key, 0, "baseline_steps")
 
     def learn_group(self, learner: Learner[ReinforceConfig], batch: Batch) -> dict[str, torch.Tensor]:
         """Train the policy of one group on a rollout; return its metrics."""

@@ -13,8 +13,9 @@ import torch
 from tests.agents import build
 from tests.environments import market
 from tests.learning.helpers import environment
-from warprun.algorithms.a2c import A2C, A2CConfig, a2c_loss
+from warprun.algorithms.a2c import a2c_loss
 from warprun.algorithms.ppo import ppo_loss
+from warprun.algorithms.settings import A2CConfig
 from warprun.environment import Box, Discrete, Environment, MultiDiscrete, Space
 from warprun.envs import acrobot, cartpole, mountain_car_continuous
 from warprun.kernels.mlp import Network
@@ -214,6 +215,6 @@ def test_the_compiled_source_names_what_is_compiled(space: str, actions: str) ->
 
 
 def test_a_network_of_ones_own_stays_with_torch() -> None:
-    fusion = A2C.fusion(A2CConfig(network=NetworkConfig(activation="gelu")), cartpole.environment.spec)
+    fusion = A2CConfig(network=NetworkConfig(activation="gelu")).fusion(cartpole.environment.spec)
     assert fusion.network_rows is None
     assert not fusion.kernel_gradients

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from tensorboard.plugins.hparams import metadata
 
 from warprun.runtime.records import Records
-from warprun.runtime.records.jsonl import JsonLines
+from warprun.runtime.records.jsonl import JsonLines, read_rows
 from warprun.runtime.records.plain import PlainLines
 from warprun.runtime.records.progress import Progress
 from warprun.runtime.records.sink import Row
@@ -207,3 +207,31 @@ def test_plain_lines_come_at_most_every_few_seconds(capsys):
 def test_records_load_neither_torch_nor_numba():
     script = "import sys, warprun.runtime.records; sys.exit(bool({'torch', 'numba', 'tensorflow'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
+
+
+def test_only_rows_of_numbers_within_limits_are_read(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(
+        '{"a": 1}\n' + "[" * 100_000 + '\n{"a": [1]}\n{"a": "x"}\n{"a": 2, "b": null}\n{"a": "' + "x" * 3_000_000 + '"}\n{"a": 3}\n{"a'
+    )
+    assert [row["a"] for row in read_rows(path)] == [1, 2, 3]
+    monkeypatch.setattr("warprun.runtime.records.jsonl.MAX_BYTES", 12)
+    assert [row["a"] for row in read_rows(path)] == [3]
+
+
+def test_a_sparse_file_takes_no_memory(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"a": 1}\n')
+    os.truncate(path, 1 << 33)
+    script = (
+        "import resource, sys; from pathlib import Path; from warprun.runtime.records.jsonl import JsonLines, read_rows\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
+        "path = Path(sys.argv[1]); assert read_rows(path) == []; JsonLines(path.parent, 1 << 34)"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(path)], timeout=60).returncode == 0
+
+
+def test_a_file_that_is_too_short_continues_after_its_last_whole_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n' + "x" * 3_000_000)
+    assert JsonLines(tmp_path, 1 << 34).files() == {"metrics.jsonl": 18}

@@ -7,11 +7,14 @@ from pathlib import Path
 
 
 class Appender:
-    """Append records to a new file. A record whose write fails is removed before the next one is written."""
+    """Append records to a new file, or to the first `position` bytes of an existing one.
 
-    def __init__(self, path: Path) -> None:
+    A record whose write fails is removed before the next one is written, and when the file is closed.
+    """
+
+    def __init__(self, path: Path, position: int = 0) -> None:
         self.path = path
-        self.position = 0
+        self.position = position
         """Bytes of all whole records."""
         self._handle: int | None = None
 
@@ -29,10 +32,29 @@ class Appender:
     def close(self) -> None:
         """Close the file."""
         handle, self._handle = self._handle, None
-        if handle is not None:
+        if handle is None:
+            return
+        try:
+            if os.fstat(handle).st_size != self.position:
+                os.ftruncate(handle, self.position)
+        finally:
             os.close(handle)
 
     def _open(self) -> int:
         # Not in the constructor: a disk that is full at the start of a run may have space later.
-        self._handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o666)
+        self._handle = _open_for_writing(self.path, os.O_CREAT)
         return self._handle
+
+
+def cut(path: Path, size: int) -> None:
+    """Remove all but the first `size` bytes of a file. Raises OSError, also for a link."""
+    handle = _open_for_writing(path, 0)
+    try:
+        os.ftruncate(handle, size)
+    finally:
+        os.close(handle)
+
+
+def _open_for_writing(path: Path, flags: int) -> int:
+    # A link in the folder of somebody else could lead to a file of the user. Without O_NONBLOCK the opening of a pipe waits for a reader.
+    return os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o666)

@@ -7,11 +7,28 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from warprun.runtime.records.jsonl import JsonLines
+from warprun.errors import UserError, printable
+from warprun.runtime.records.appender import cut
+from warprun.runtime.records.jsonl import MAX_BYTES, JsonLines, read_rows
 from warprun.runtime.records.sink import Row, Sink
-from warprun.runtime.records.tensorboard import TensorBoard
+from warprun.runtime.records.tensorboard import PREFIX, TensorBoard
 from warprun.runtime.records.terminal import Terminal
+
+
+class Place(NamedTuple):
+    """The place in the records where a run continues."""
+
+    wall_s: float = 0.0
+    """Seconds that the run has taken."""
+    env_steps: int = 0
+    """Those of the last row."""
+    files: Mapping[str, int] = {}
+    """Name of every file -> bytes that are valid."""
+
+
+START = Place()
 
 
 class Records:
@@ -22,13 +39,47 @@ class Records:
     tried again.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, object], live: bool | None = None) -> None:
-        self._began = time.monotonic()
-        self._sinks: list[Sink] = [JsonLines(folder), Terminal(folder, config, live)]
+    def __init__(self, folder: Path, config: Mapping[str, object], live: bool | None = None, place: Place = START) -> None:
+        """`place`: where an earlier process left off; call `cut_back` before the first row. Nothing is written yet."""
+        self._folder = folder
+        self._began = time.monotonic() - place.wall_s
+        self._env_steps = place.env_steps
+        self._earlier = place.files
+        self._sinks: list[Sink] = [JsonLines(folder, place.files.get(JsonLines.name, 0)), Terminal(folder, config, live)]
         log = config.get("log")
         if not isinstance(log, Mapping) or log.get("tensorboard", True):
-            self._sinks.insert(1, TensorBoard(folder, config))
+            self._sinks.insert(1, TensorBoard(folder, config, place.env_steps if place.files else None))
         self._failed: set[str] = set()
+
+    def cut_back(self) -> list[dict[str, float]]:
+        """Remove what an earlier process recorded after `place`, and return the rows that are left. Raises UserError."""
+        try:
+            for path in self._folder.glob(f"{PREFIX}*"):
+                if path.name not in self._earlier:
+                    path.unlink()
+            for name, wanted in self._earlier.items():
+                path = self._folder / name
+                size = path.stat().st_size if path.is_file() else 0
+                if size < wanted:
+                    self.message(f"{printable(path)} has {size} of {wanted} bytes: records were lost, and have a gap")
+                elif size > wanted:
+                    cut(path, wanted)
+            lines = self._folder / JsonLines.name
+            if not lines.exists():
+                return []
+            if lines.stat().st_size > MAX_BYTES:
+                self.message(f"{printable(lines)} is large; notes on curves at the end of the run use its last {MAX_BYTES >> 20} MiB")
+            return read_rows(lines)
+        except OSError as error:
+            raise UserError(f"cannot continue the records: {error.filename or self._folder}: {error.strerror}") from None
+
+    @property
+    def place(self) -> Place:
+        """Where a later process can continue these records."""
+        files = dict(self._earlier)
+        for sink in self._sinks:
+            files |= sink.files()
+        return Place(self.wall_s, self._env_steps, files)
 
     def start(self, info: Mapping[str, object]) -> None:
         """Record the hardware and versions; `info["device"]` names the device and says why it was chosen."""
@@ -37,7 +88,13 @@ class Records:
     def log(self, env_steps: int, values: Mapping[str, float]) -> None:
         """Record the values of one log interval; `env_steps` counts from the start of the run."""
         row = Row(int(env_steps), self.wall_s, {tag: float(value) for tag, value in values.items()})
+        self._env_steps = row.env_steps
         self._tell(lambda sink: sink.log(row))
+
+    def show(self, env_steps: int, env_steps_per_s: float) -> None:
+        """Show on the terminal how far the run is, between two rows."""
+        row = Row(env_steps, self.wall_s, {"perf/env_steps_per_s": env_steps_per_s})
+        self._tell(lambda sink: sink.show(row))
 
     def message(self, text: str) -> None:
         """Show one line of text."""
@@ -53,7 +110,7 @@ class Records:
 
     @property
     def wall_s(self) -> float:
-        """Seconds since the start of the run."""
+        """Seconds that the run has taken, in all its processes."""
         return time.monotonic() - self._began
 
     def _tell(self, tell: Callable[[Sink], None]) -> None:

@@ -29,11 +29,18 @@ class Sink:
     def log(self, row: Row) -> None:
         """Receive the values of one log interval."""
 
+    def show(self, row: Row) -> None:
+        """Receive the progress between two rows, which is for readers only and not recorded."""
+
     def message(self, text: str) -> None:
         """Receive one line for the reader."""
 
     def finish(self, summary: Mapping[str, float | str], status: str) -> None:
         """Receive the outcome of the run, after the last row."""
+
+    def files(self) -> dict[str, int]:
+        """Return the name of every file in the run folder that it writes, and its size in bytes without unfinished records."""
+        return {}
 
     def close(self) -> None:
         """Close files and release the terminal."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import metadata, plugin_data_pb2, summary_v2
 from tensorboard.plugins.hparams.api_pb2 import Status
@@ -23,6 +23,8 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from warprun.runtime.records.appender import Appender
 from warprun.runtime.records.sink import Row, Sink
 
+PREFIX = "events.out.tfevents."
+"""How the names of event files begin."""
 METRICS = ("train/return", "eval/return", "perf/env_steps_per_s")
 
 
@@ -31,15 +33,13 @@ class TensorBoard(Sink):
 
     name = "TensorBoard"
 
-    def __init__(self, folder: Path, config: Mapping[str, object]) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, object], after: int | None = None) -> None:
+        """`after`: the `env_steps` of the last valid scalars in earlier files, if a run continues; TensorBoard drops later ones."""
+        self._after = after
         self._trial = folder.name
         self._hparams = flatten(config)
-        self._file = Appender(folder / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}")
+        self._file = Appender(folder / f"{PREFIX}{time.time():.6f}.{socket.gethostname()}.{os.getpid()}")
         self._begun = False
-
-    def start(self, info: Mapping[str, object]) -> None:
-        """Put the run on the HPARAMS page."""
-        self._write()
 
     def log(self, row: Row) -> None:
         """Write the values as scalars over environment steps."""
@@ -53,6 +53,10 @@ class TensorBoard(Sink):
         plugin = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(session_end_info=end))
         value = Summary.Value(tag=metadata.SESSION_END_INFO_TAG, metadata=plugin, tensor=metadata.NULL_TENSOR)
         self._write(Event(wall_time=time.time(), summary=Summary(value=[value])))
+
+    def files(self) -> dict[str, int]:
+        """Return the size of the file, if it has been written to."""
+        return {self._file.path.name: self._file.position} if self._begun else {}
 
     def close(self) -> None:
         """Close the file."""
@@ -74,7 +78,10 @@ class TensorBoard(Sink):
         )
         session = summary_v2.hparams_pb(self._hparams, trial_id=self._trial, start_time_secs=now)
         head = Event(wall_time=now, file_version="brain.Event:2")
-        return [head, *(Event(wall_time=now, summary=summary) for summary in (experiment, session))]
+        events = [head, *(Event(wall_time=now, summary=summary) for summary in (experiment, session))]
+        if self._after is not None:
+            events.append(Event(wall_time=now, step=self._after + 1, session_log=SessionLog(status=SessionLog.START)))
+        return events
 
 
 def write_images(folder: Path) -> None:
@@ -82,10 +89,10 @@ def write_images(folder: Path) -> None:
     images = sorted(folder.glob("*.png"))
     if not images:
         return
-    for old in folder.glob("events.out.tfevents.*"):
+    for old in folder.glob(f"{PREFIX}*"):
         old.unlink()
     now = time.time()
-    with open(folder / f"events.out.tfevents.{now:.6f}.{socket.gethostname()}", "wb") as file:
+    with open(folder / f"{PREFIX}{now:.6f}.{socket.gethostname()}", "wb") as file:
         records = RecordWriter(file)
         records.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
         for image in images:

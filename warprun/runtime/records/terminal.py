@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from warprun.runtime.records.console import PlainConsole
 from warprun.runtime.records.live import LiveView
 from warprun.runtime.records.numbers import duration, number
 from warprun.runtime.records.plain import PlainLines
@@ -31,7 +31,7 @@ class Terminal(Sink):
         self._progress = Progress(config)
         if live is None:
             live = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
-        self._console = _Console(force_terminal=live, highlight=False)
+        self._console = PlainConsole(force_terminal=live, markup=False, emoji=False, highlight=False)
         self._view: Sink = LiveView(self._console, self._progress, self._title, _short(folder)) if live else PlainLines(self._progress)
 
     def start(self, info: Mapping[str, object]) -> None:
@@ -43,6 +43,10 @@ class Terminal(Sink):
         """Show the progress of the run."""
         self._progress.update(row)
         self._view.log(row)
+
+    def show(self, row: Row) -> None:
+        """Show the progress of the run."""
+        self.log(row)
 
     def message(self, text: str) -> None:
         """Print the text."""
@@ -61,13 +65,6 @@ class Terminal(Sink):
     def close(self) -> None:
         """Remove the live view."""
         self._view.close()
-
-
-class _Console(Console):
-    """A console that raises an error if its reader has gone (`warprun | head`), where rich would exit."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError("standard output has no reader any more")
 
 
 def _show(key: str, value: float | str) -> str:

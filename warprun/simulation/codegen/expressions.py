@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -97,10 +98,11 @@ class Expressions:
         given = (self._argument(group, name, stream, out, phase) for name in arguments(function))
         code = function.__code__  # type: ignore[attr-defined]
         place = "/".join(Path(code.co_filename).parts[-2:])
+        comment = re.sub(r"[^\w ./:<>-]", "?", f"{place}:{code.co_firstlineno} {function.__name__}", flags=re.ASCII)
         written = function.__name__ if function.__name__.isidentifier() else "lambda"
         # Each kind of global has its own suffix, so that groups and functions can have any name.
         name = self.names.use(f"{group.name}_{written}_function", function)
-        return f"# {place}:{code.co_firstlineno} {function.__name__}", f"{name}({', '.join(given)})"
+        return f"# {comment}", f"{name}({', '.join(given)})"
 
     def _argument(self, group: Group, name: str, stream: str, out: str, phase: bool) -> str:
         if name == "s":

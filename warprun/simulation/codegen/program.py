@@ -20,7 +20,7 @@ from warprun.simulation.codegen.targets import BLOCK, CPU, THREAD
 from warprun.simulation.codegen.templates import fill, lines
 
 MODULE = '''
-"""Kernels of $name, written by warprun for target '$target'; to change them, change the environment."""
+"""Kernels written by warprun for target '$target'; to change them, change the environment."""
 
 from collections import namedtuple
 
@@ -54,9 +54,10 @@ class Program:
     """Globals of the module: the functions and classes of the environment, by the name that the source uses."""
 
 
-def write(plan: ArrayPlan, name: str, auto_reset: bool = True) -> Program:
+def write(plan: ArrayPlan, auto_reset: bool = True) -> Program:
     """Write the kernels of an environment.
 
+    The source holds no text but names that Python accepts as identifiers: no names of environments, and of paths only plain characters.
     Without `auto_reset` an environment whose episode has ended stays in its final state.
     """
     names = Names()
@@ -71,7 +72,6 @@ def write(plan: ArrayPlan, name: str, auto_reset: bool = True) -> Program:
     kernels = [plan.target.kernel(kernel, body, expressions.groups) for kernel, body in bodies.items()]
     source = fill(
         MODULE,
-        name=name,
         target=plan.target.name,
         imports=plan.target.imports,
         lanes=str(plan.target.lanes(plan.environment)),

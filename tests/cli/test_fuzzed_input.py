@@ -1,0 +1,103 @@
+"""Whatever the arguments are: exit code 0 or 2, one line, in time, and nothing is left in the working folder."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+import time
+import types
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from tests.cli.fuzzed import Fuzzer
+from warprun.cli import main as cli
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 2.0
+"""Of processor time, which other programs on the machine do not change."""
+
+
+@pytest.fixture
+def guarded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Work in a folder with one file, where nothing is trained, measured or fetched."""
+    result = types.SimpleNamespace(folder=tmp_path, eval_return=1.0, eval_stderr=None, train_return=None, env_steps=1, wall_s=1.0)
+    monkeypatch.setitem(sys.modules, "warprun.runtime.run", types.SimpleNamespace(train=lambda config: result))
+    monkeypatch.setattr("warprun.runtime.bench.bench", lambda *given: [])
+    monkeypatch.setattr("warprun.runtime.bench.report", lambda *given: None)
+    monkeypatch.setattr("warprun.config.overrides.MAX_RUNS", 20)  # a large sweep is no mistake, and takes its time
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def fault(code: int, told: str, seconds: float, folder: Path, before: list[Path]) -> str:
+    """Return what is wrong with the outcome of a command; empty if nothing is."""
+    if code not in (0, 2):
+        return f"exit code {code}: {told}"
+    if code == 2 and not re.fullmatch(r"warprun: error: [^\n]+\n", told):
+        return f"not one line: {told}"
+    if len(told) > 2000:
+        return f"a line of {len(told)} characters"
+    if "Error: " in told and "fails to" not in told and "cannot" not in told:
+        return f"a Python error: {told}"
+    if sorted(folder.rglob("*")) != before:
+        return f"something is left: {sorted(folder.rglob('*'))}"
+    return f"took {seconds:.1f} s" if seconds > LIMIT_S else ""
+
+
+def attack(seeds: range) -> list[str]:
+    """Run lists of arguments in this process; return what went wrong."""
+    cli.run(["agent=dqn", "--cfg", "job"])  # imports everything, so that it is not measured
+    wrong = []
+    for seed in seeds:
+        arguments = Fuzzer(seed).arguments()
+        out, told = io.StringIO(), io.StringIO()
+        before = sorted(Path.cwd().rglob("*"))
+        began = time.process_time()
+        with redirect_stdout(out), redirect_stderr(told):
+            code = cli.run(arguments)
+        if arguments[:1] == ["bench"] and code == 0:
+            for path in sorted(set(Path.cwd().rglob("*")) - set(before), reverse=True):
+                path.rmdir()  # the folder for the results of a benchmark
+        found = fault(code, told.getvalue(), time.process_time() - began, Path.cwd(), before)
+        if found:
+            wrong.append(f"{seed}: {arguments!r:.300}: {found:.500}")
+    return wrong
+
+
+def test_fuzzed_arguments(guarded):
+    assert not attack(range(400))
+
+
+@pytest.mark.reliability
+@pytest.mark.parametrize("block", range(10))
+def test_many_fuzzed_arguments(guarded, block):
+    assert not attack(range(1000 * block, 1000 * (block + 1)))
+
+
+@pytest.mark.reliability
+@pytest.mark.parametrize("block", range(3))
+def test_fuzzed_arguments_through_the_command(tmp_path, block):
+    """The command itself: commands that would train, measure or fetch are made to stop at their check by an override that cannot work."""
+    (tmp_path / "file").touch()
+    wrong = []
+    for seed in range(20_000 + 100 * block, 20_000 + 100 * (block + 1)):
+        arguments = [argument.replace("\0", "").encode("utf-8", "surrogateescape") for argument in Fuzzer(seed).arguments()]
+        if arguments[:1] in ([], [b"train"], [b"bench"], [b"-m"]) or b"=" in arguments[0]:
+            arguments.append(b"sizes=0" if arguments[:1] == [b"bench"] else b"n_envs=0")
+        began = time.perf_counter()
+        command = [sys.executable, "-m", "warprun", *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, stdin=subprocess.DEVNULL)
+        told = done.stderr.decode(errors="replace")
+        # Imports, and other programs on the machine, count here too.
+        seconds = (time.perf_counter() - began) / 5
+        found = fault(done.returncode, told, seconds, tmp_path, [tmp_path / "file"])
+        if found:
+            wrong.append(f"{seed}: {arguments!r:.300}: {found:.500}")
+    assert not wrong

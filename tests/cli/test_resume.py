@@ -1,0 +1,130 @@
+"""`resume=` on the command line: which run, with which settings, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from warprun.cli.main import run
+from warprun.runtime import rundir
+
+TINY = [
+    "env=cartpole",
+    "agent=a2c",
+    "n_envs=16",
+    "device=cpu",
+    "concurrency.threads=1",
+    "eval.episodes=4",
+    "eval.every=never",
+    "tuned=none",
+]
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch, capsys) -> Path:
+    """A folder with a finished run, `run`, as the working folder."""
+    monkeypatch.chdir(tmp_path)
+    assert run([*TINY, "total_steps=2048", "run_dir=run"]) == 0
+    capsys.readouterr()
+    return tmp_path
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert run(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_a_longer_run_continues_with_the_changed_settings(home, capsys):
+    assert run(["resume=run", "total_steps=4096", "agent.learning_rate=1e-4"]) == 0
+    told = capsys.readouterr().out
+    assert "continues after 2,048 env_steps, agent.learning_rate=0.0001 (was" in told and "total_steps=4096 (was 2048)" in told
+    status = rundir.read_status(home / "run")
+    assert (status["state"], status["env_steps"]) == ("finished", 4096)
+    (resumed,) = status["resumes"]
+    assert resumed["env_steps"] == 2048 and len(resumed["changed"]) == 2
+    config = rundir.read_config(home / "run")
+    assert config["total_steps"] == 4096 and config["agent"]["learning_rate"] == 1e-4
+    steps = [json.loads(line)["env_steps"] for line in (home / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps)) and steps[-1] == 4096
+    assert run(["resume=latest", "output_root=.", "total_steps=6144"]) == 0
+    assert run(["eval", "run", "episodes=4"]) == 0
+
+
+def test_a_run_that_has_ended(home, capsys):
+    assert "has ended: it took 2,048 env_steps of total_steps=2,048; a larger total_steps" in refused(["resume=run"], capsys)
+    again = [*TINY, "total_steps=2048", "run_dir=run", "resume=auto"]
+    assert run(again) == 0  # a batch job that is started once more
+    assert "has ended" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["resume=nowhere"], "nowhere is not a run folder"),
+        (["resume=latest", "output_root=none"], "no run in none"),
+        (["resume=run", "n_envs=32", "total_steps=4096"], "does not fit this run"),
+        (["resume=run", "agent=ppo"], "a run that continues keeps its env, agent"),
+        (["resume=run", "agent.gama=0.9"], "did you mean 'agent.gamma'"),
+        (["resume=run", "agent.gamma=2", "total_steps=4096"], "agent.gamma=2"),
+        (["resume=auto"], "add run_dir=FOLDER"),
+        ([*TINY, "agent=ppo", "run_dir='run'", "resume=auto", "total_steps=4096"], "the run in run has agent=a2c"),
+        (["resume=run", "trust=maybe"], "trust must be true or false"),
+        (["-m", "resume=run", "seed=1,2"], "resume= continues one run"),
+    ],
+)
+def test_what_is_refused_leaves_the_run_as_it_was(home, capsys, arguments, words):
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    assert words in refused(arguments, capsys)
+    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
+
+
+def test_checkpoints_of_earlier_versions_are_evaluated_only(home, capsys, monkeypatch):
+    from warprun.runtime import checkpoint
+
+    saved = checkpoint.load(home / "run")
+    agent = {name.removeprefix("agent/"): tensor for name, tensor in saved.tensors.items() if name.startswith("agent/")}
+    monkeypatch.setattr(checkpoint, "FORMAT", checkpoint.AGENT_ONLY)
+    checkpoint.save(home / "run", 2048, agent, {"evaluation": {}}, keep=1)
+    monkeypatch.undo()
+    monkeypatch.chdir(home)
+    assert "cannot be resumed, only evaluated" in refused(["resume=run", "total_steps=4096"], capsys)
+    assert run(["eval", "run", "episodes=4"]) == 0
+
+
+def test_a_run_without_a_checkpoint_begins_anew(home):
+    for path in (home / "run" / "checkpoints").iterdir():
+        path.unlink()
+    assert run(["resume=run"]) == 0
+    steps = [json.loads(line)["env_steps"] for line in (home / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps)) and steps[-1] == 2048
+
+
+def test_a_run_that_ended_by_its_time_limit_has_ended(home, capsys):
+    limited = [*TINY, "total_steps=1e9", "max_minutes=0.05", "run_dir=limited"]
+    assert run(limited) == 0
+    before = rundir.read_status(home / "limited")
+    assert run([*limited, "resume=auto"]) == 0
+    assert "has ended" in capsys.readouterr().out
+    assert rundir.read_status(home / "limited") == before
+
+
+def test_a_simulator_that_loses_its_steps_is_refused(home, capsys, monkeypatch):
+    from warprun.simulation.kernel_engine import KernelEngine
+
+    whole = KernelEngine.state
+    monkeypatch.setattr(KernelEngine, "state", lambda self: {name: t for name, t in whole(self).items() if name != "steps"})
+    assert run([*TINY, "total_steps=2048", "run_dir=forgets"]) == 0
+    capsys.readouterr()
+    assert "its state() must contain `steps`" in refused(["resume=forgets", "total_steps=4096"], capsys)
+
+
+def test_a_best_checkpoint_of_a_discarded_part_goes(home):
+    from warprun.runtime import checkpoint
+
+    best = checkpoint.load(home / "run", checkpoint.BEST)
+    checkpoint.save(home / "run", 10**6, dict(best.tensors), best.meta, 2, checkpoint.BEST)
+    assert run(["resume=run", "total_steps=4096"]) == 0
+    assert checkpoint.load(home / "run", checkpoint.BEST).env_steps <= 4096

@@ -1,0 +1,149 @@
+"""What lies in the working folder, and streams that are closed: one line, or no effect."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from warprun.cli import main as cli
+
+ROOT = Path(__file__).parents[2]
+ENV = "module: warprun.envs.cartpole\n"
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list:
+    configs: list = []
+    result = types.SimpleNamespace(folder=tmp_path)
+    monkeypatch.setitem(sys.modules, "warprun.runtime.run", types.SimpleNamespace(train=lambda config: configs.append(config) or result))
+    monkeypatch.chdir(tmp_path)
+    return configs
+
+
+def write(path: str, content: str | bytes) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def test_files_of_another_program_in_conf_have_no_effect(started, capsys):
+    for path in ("conf/config.yaml", "conf/warprun.yaml", "conf/hydra/job_logging/none.yaml", "conf/db/x.yaml", "conf/env/theirs.yaml"):
+        write(path, "a: [1\nb: {")
+    os.mkfifo("conf/env/fifo.yaml")
+    assert cli.run(["env=pendulum"]) == 0 and started[0].env.name == "pendulum"
+    assert cli.run(["envs"]) == 0
+    told = capsys.readouterr()
+    assert "theirs: conf/env/theirs.yaml:2: expected" in told.out and "pendulum" in told.out and told.err == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a: [1\nb: {", "conf/env/mine.yaml:2: expected ',' or ']', but got ':'"),
+        (b"name: a\nmodule: \xff", "conf/env/mine.yaml:2: it is not text in UTF-8"),
+        ("name: \0", "conf/env/mine.yaml: unacceptable character"),
+        ("- 1", "conf/env/mine.yaml:1: it must hold keys with values"),
+        ("name: x\nname: y\n" + ENV, "conf/env/mine.yaml:2: found duplicate key name"),
+        ("name: !!python/object/apply:os.getcwd []\n" + ENV, "conf/env/mine.yaml:1: could not determine a constructor"),
+        (ENV + "name: x\nparams: " + "{a: " * 200 + "1" + "}" * 200, "nested deeper than 20 levels"),
+        ("name: " + "[" * 5000, "conf/env/mine.yaml is nested too deeply"),
+        ("a: &a {b: *a}", "conf/env/mine.yaml is larger than 50,000 values"),
+        ("a: 1\n" * 400_000, "conf/env/mine.yaml is larger than 1024 KiB"),
+        (ENV + "name: ${oc.env:HOME}", "env.name='${oc.env:HOME}': ${...} can name another key"),
+        (ENV + "name: x\nparams: null", "env.params cannot be null"),
+    ],
+)
+def test_a_broken_file_is_one_line_with_its_place(started, capsys, content, message):
+    write("conf/env/mine.yaml", content)
+    assert cli.run(["env=mine"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and message in told
+    assert not started
+
+
+def test_a_working_folder_that_is_gone(tmp_path):
+    script = f"import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); import sys; sys.path.insert(0, {str(ROOT)!r})"
+    script += "; from warprun.cli.main import run; sys.exit(run(['env=cartpole']))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "warprun: error: the working folder cannot be used: No such file or directory; change to another folder\n"
+
+
+@pytest.mark.parametrize(
+    ("streams", "codes"),
+    [(">&-", {0}), ("2>&-", {0}), ("<&- >&- 2>&-", {0}), ("| true", {0, 141}), ("| head -1", {0, 141}), ("> /dev/full", {1})],
+)
+def test_streams_that_are_closed_or_full(tmp_path, streams, codes):
+    command = f"set -o pipefail; {sys.executable} -m warprun --help {streams}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode in codes
+    assert done.stderr == ("warprun: error: standard output: No space left on device\n" if 1 in codes else "")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("output_root=file/x", "file is not a folder"),
+        ("run_dir=file/x", "file is not a folder"),
+        (f"run_dir={'a' * 300}", "File name too long"),
+        ("run_dir=", "must be the path of a folder"),
+        ("run_dir='~/x'", "the shell has not replaced ~ or $"),
+        ("output_root=$HOME/x", "the shell has not replaced ~ or $"),
+        (f"name={'a' * 101}", "usable as a folder name"),
+        ("name=.", "must be usable as a folder name"),
+        ("name=Zürich", "put the value in quotes"),
+        ("name=a\0b", "has a control character"),
+        ("name=\udc80", "has a control character or one that is no text"),
+        ("agent.groups=" + "[" * 50 + "]" * 50, "is nested too deeply"),
+        ("seed=" + "9" * 400, "has a number of more than 40 digits"),
+        ("n_envs=" + "9" * 30, "n_envs=1e+30 is too large"),
+        ("name=${oc.env:HOME}", "functions such as ${oc.env:...} are not called"),
+        ("name=${oc.${name}:HOME}", "functions such as ${oc.env:...} are not called"),
+        ("hydra.run.dir=x", "settings of Hydra cannot be changed"),
+        ("agent@x=ppo", "a key is made of names with dots"),
+    ],
+)
+def test_overrides_that_no_run_needs(started, capsys, override, message):
+    Path("file").touch()
+    assert cli.run([override]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("warprun: error: ") and told.count("\n") == 1 and message in told
+    assert not started and [path.name for path in Path.cwd().iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            "seed=range(0,1000000000000)",
+            "a sweep of 1,000,000,000,000 runs is too large (at most 10,000); seed has 1,000,000,000,000 values",
+        ),
+        ("seed=shuffle(range(0,1e-9,1e-30))", "runs is too large"),
+        ("seed=range(1,101) n_envs=range(1,102)", "a sweep of 10,100 runs is too large"),
+        ("seed=range(1,2,0)", "a step that is not 0"),
+        ("seed=range(1,1)", "has no values"),
+        ("agent=glob(x*)", "has no values"),
+        ("seed=interval(0,1)", "an interval has no single values"),
+    ],
+)
+def test_sweeps_are_counted_first(started, capsys, arguments, message):
+    assert cli.run(["-m", *arguments.split()]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_dicts_are_merged_like_single_keys(started):
+    dicts = ["env.params={length:0.7}", "env.randomize={gravity:[9,10]}", "agent.groups={agent:{gamma:0.5}}"]
+    assert cli.run(["env.params.force=9", *dicts]) == 0
+    config = started[0]
+    assert config.env.params == {"length": 0.7, "force": 9} and config.env.randomize == {"gravity": [9, 10]}
+    assert config.agent.groups == {"agent": {"gamma": 0.5}}
+
+
+def test_a_reference_to_another_key_is_stored_with_its_value(started):
+    assert cli.run(["agent.horizon=${agent.n_step}"]) == 0
+    assert started[0].agent.horizon == 5 and started[0].origin.overrides == ["agent.horizon=5"]

@@ -1,0 +1,169 @@
+"""The estimate of a run's memory, what it refuses, and what is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from warprun.config.compose import compose
+from warprun.config.memory import check_evaluation_memory, estimate
+from warprun.config.schema import load_environment
+from warprun.errors import UserError
+from warprun.kernels.driver import left_in_cgroups
+from warprun.learning import memory
+from warprun.learning.settings import OPTIMIZERS
+
+ROOT = Path(__file__).parents[2]
+
+
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("memory_table", ROOT / "scripts" / "memory_table.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+TABLE = script()
+
+
+def within_a_fifth(name: str) -> None:
+    found = TABLE.compare(name)
+    assert 0.8 <= found.ratio <= 1.2, found
+
+
+@pytest.mark.parametrize("name", TABLE.QUICK)
+def test_estimate_of_a_few_configs(name: str) -> None:
+    within_a_fifth(name)
+
+
+@pytest.mark.reliability
+@pytest.mark.parametrize("name", TABLE.CONFIGS)
+def test_estimate(name: str) -> None:
+    within_a_fifth(name)
+
+
+HUGE = {
+    "n_envs=2e9": "n_envs=2000000000 needs ",
+    "agent.horizon=1e9": "agent.horizon=1000000000 needs ",
+    "agent.network.hidden=[1e9]": "agent.network.hidden=[1000000000] needs ",
+    "agent=a2c agent.network.hidden=[1e6,1e6] engine.fused=false": "agent.network.hidden=[1000000,1000000] needs ",
+    "agent=dqn agent.replay.capacity=1e12": "agent.replay.capacity=1000000000000 needs ",
+    "eval.episodes=1e9": "eval.episodes=1000000000 needs ",
+    "eval.final_episodes=2e9": "eval.final_episodes=2000000000 needs ",
+    "env=pendulum agent=td3 agent.network.hidden=[1e6,1e6]": "agent.network.hidden=[1000000,1000000] needs ",
+}
+
+
+@pytest.mark.parametrize("arguments", HUGE)
+def test_what_does_not_fit_is_refused_before_torch_is_loaded(arguments: str) -> None:
+    code = "import sys; from warprun.cli.main import run; print(run(sys.argv[1:]), 'torch' in sys.modules, 'numba' in sys.modules)"
+    given = ["env=cartpole", *arguments.split()] if "env=" not in arguments else arguments.split()
+    done = subprocess.run([sys.executable, "-c", code, "device=cpu", *given], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 False False\n"
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"warprun: error: {HUGE[arguments]}")
+    key = HUGE[arguments].partition("=")[0]
+    assert "this machine has free" in line and line.endswith(f": lower {key}")
+
+
+def test_a_setting_that_costs_memory_raises_the_estimate() -> None:
+    def total(*overrides: str) -> int:
+        config = compose(["env=pendulum", "device=cpu", "concurrency.threads=1", *overrides])
+        return estimate(config, load_environment(config.env)[0], False).bytes
+
+    for agent in ("ppo", "a2c", "ddpg", "td3"):
+        least = total(f"agent={agent}")
+        assert total(f"agent={agent}", "n_envs=100000") > least + 100_000 * 20
+        assert total(f"agent={agent}", "agent.network.hidden=[1024,1024]") > least + 2**20 * 16
+        assert total(f"agent={agent}", "concurrency.threads=64") > least
+        assert total(f"agent={agent}", "eval.episodes=100000") > least + 1_100_000 * 64
+    least = total("agent=td3", "agent.replay.capacity=1000000")
+    assert total("agent=td3", "agent.replay.capacity=1000000", "agent.replay.prioritized=true") > least + 4_000_000
+    assert total("agent=td3") > total("agent=ddpg")
+
+
+def test_constants_are_those_of_the_code() -> None:
+    from warprun.config.memory import EVALUATION_STEPS
+    from warprun.kernels import simd
+    from warprun.learning import slices
+    from warprun.learning.cpu import gradient, updates
+    from warprun.learning.replay import ring
+    from warprun.runtime import evaluate
+
+    assert simd.COLUMNS == memory.COLUMNS
+    assert gradient.SHARES == memory.ON_POLICY_SHARES
+    assert gradient.CACHE_BYTES == memory.GRADIENT_BLOCKS_BYTES
+    assert updates.SHARE_BLOCKS * simd.COLUMNS == memory.OFF_POLICY_SHARE_ROWS
+    assert (slices.ROWS, slices.TOGETHER) == (memory.SLICE_ROWS, memory.SLICES_TOGETHER)
+    assert ring.BRANCHES == memory.BRANCHES
+    assert evaluate.CHUNK == EVALUATION_STEPS
+
+
+def test_replay_and_networks_are_counted_exactly() -> None:
+    import torch
+
+    from warprun.learning.networks import Mlp
+    from warprun.learning.optimizers import OPTIMIZERS as CLASSES
+    from warprun.learning.replay.replay import Replay
+    from warprun.learning.settings import NetworkConfig, OptimizerConfig, ReplayConfig
+    from warprun.spec import Box, GroupSpec
+
+    group = GroupSpec("agent", 1, Box(3), Box(2, -1.0, 1.0))
+    for capacity in (1, 16, 17, 5000):
+        for prioritized in (False, True):
+            config = ReplayConfig(capacity=capacity, prioritized=prioritized)
+            replay = Replay(config, group, torch.device("cpu"), n_envs=1, batch_size=1, n_step=1, gamma=0.9, seed=0)
+            held = [*replay.ring, *([replay.tree.priority, replay.tree.sums] if prioritized else [])]
+            assert memory.ring(capacity, 3, 2, prioritized) == sum(part.numel() * part.element_size() for part in held)
+    network = Mlp(3, 2, NetworkConfig(hidden=[5, 7]))
+    assert memory.parameters(3, 3, [5, 7]) == sum(p.numel() for p in network.parameters())
+    for name in OPTIMIZERS:
+        held = [tensor for tensor in CLASSES[name](torch.zeros(9), OptimizerConfig(name)).tensors().values() if tensor.numel() == 9]
+        assert memory.optimizer_tensors(name) == len(held)
+
+
+def test_limits_of_control_groups_above_the_process_count(tmp_path: Path) -> None:
+    """SLURM limits the group of a job or step, and puts processes into groups below it."""
+    task = tmp_path / "mounted" / "job_7" / "step_0" / "task_0"
+    task.mkdir(parents=True)
+    membership = tmp_path / "cgroup"
+    membership.write_text("0::/job_7/step_0/task_0\n")
+    (task / "memory.max").write_text("max\n")
+    (task.parent / "memory.max").write_text("5000\n")
+    (task.parents[1] / "memory.max").write_text("9000\n")
+    (task.parents[1] / "memory.current").write_text("6000\n")
+    (task.parents[1] / "memory.stat").write_text("anon 1000\ninactive_file 4500\n")
+    (tmp_path / "memory.max").write_text("1\n")  # outside
+    assert list(left_in_cgroups(membership, tmp_path / "mounted")) == [5000, 7500]
+
+
+def test_limits_of_control_groups_of_version_1(tmp_path: Path) -> None:
+    group = tmp_path / "mounted" / "memory" / "job_7"
+    group.mkdir(parents=True)
+    membership = tmp_path / "cgroup"
+    membership.write_text("5:cpu:/elsewhere\n4:memory:/job_7\n")
+    (group / "memory.limit_in_bytes").write_text("9000\n")
+    (group / "memory.usage_in_bytes").write_text("6000\n")
+    (group / "memory.stat").write_text("cache 5000\ntotal_inactive_file 1000\n")
+    assert list(left_in_cgroups(membership, tmp_path / "mounted")) == [4000]
+
+
+def test_an_evaluation_counts_its_episodes_and_not_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["env=cartpole", "agent=dqn", "device=cpu", "concurrency.threads=1", "agent.replay.capacity=1e9", "n_envs=1e6"]
+    monkeypatch.setattr("warprun.config.memory.available_memory", lambda: 1 << 60)
+    config = compose([*given, "eval.final_episodes=1e9"])
+    environment = load_environment(config.env)[0]
+    monkeypatch.setattr("warprun.config.memory.available_memory", lambda: 1 << 30)
+    check_evaluation_memory(config, environment, 100)
+    with pytest.raises(UserError, match=r"^an evaluation with episodes=10000000 needs .*: lower episodes$"):
+        check_evaluation_memory(config, environment, 10_000_000)
+    monkeypatch.setattr("warprun.config.memory.available_memory", lambda: 1 << 20)
+    with pytest.raises(UserError, match=r": use a machine with more memory$"):
+        check_evaluation_memory(config, environment, 100)

@@ -1,0 +1,574 @@
+# ruff: noqa: E501
+"""Environment files with one mistake each: what is changed in a sound file, and what the error message must name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+SOUND = '''\
+"""A heated room and its neighbours."""
+import functools
+from typing import Annotated, NamedTuple
+import numpy as np
+from warprun.environment import Box, Discrete, Environment, Group, MultiDiscrete, Phase, float32, int32, single_agent
+from warprun.math import clip, exp, log, sqrt
+from warprun.random import normal, randint, uniform
+NUMBERS = [1.0, 2.0]
+NAMED = {"a": 1.0}
+WEIGHTS = np.ones(3, np.float32)
+TEXT = "text"
+class State(NamedTuple):
+    x: float32
+    n: int32
+    h: Annotated[np.ndarray, 3]
+class Params(NamedTuple):
+    gain: float = 0.1
+    limit: int = 5
+    cold: bool = True
+class Tables(NamedTuple):
+    rain: np.ndarray
+    scale: float
+def tables(factor=1.0):
+    return Tables(np.full(4, 0.5, np.float32), factor)
+def helper(x):
+    return x * 0.5
+def reset(s, rng):
+    s.h[0] = 0.0
+    return State(uniform(rng, 0, -1.0, 1.0), int32(0), s.h)
+def step(s, action, rng, p, tables):
+    x = s.x + p.gain * helper(tables.rain[action])
+    s.h[1] = x
+    return State(x, s.n + 1, s.h), -abs(x), x > 4.0
+def observe(s, p):
+    return s.x, s.h[1]
+def mask(k, s):
+    return k != 1 or s.n < 3
+# Partials have no lines of their own, so errors name the line of the call.
+group = functools.partial(Group, name="agent", size=1, state=State, observation=Box(2), action=Discrete(3), reset=reset, observe=observe)
+grouped = functools.partial(
+    Environment, phases=(Phase("agent", step),), params=Params, tables=tables, options={"factor": 1.0}, time_limit=20
+)
+make = functools.partial(
+    single_agent, state=State, params=Params, observation=Box(2), action=Discrete(3), reset=reset, step=step, observe=observe,
+    mask=mask, tables=tables, options={"factor": 1.0}, time_limit=20
+)
+environment = make()
+'''
+
+
+@dataclass(frozen=True)
+class Case:
+    """One mistake. The line that the message must name ends with `#@`; without one the message need not name a line."""
+
+    id: str
+    changes: tuple[tuple[str, str], ...]
+    """(old, new) parts of SOUND; an empty `old` stands for the whole file."""
+    words: tuple[str, ...]
+    """Words of the message, which is compared without regard to case."""
+    function: str | None = None
+    """The function that the message must name."""
+
+    @property
+    def text(self) -> str:
+        text = SOUND
+        for old, new in self.changes:
+            assert not old or text.count(old) == 1, (self.id, old)
+            text = text.replace(old, new) if old else new
+        return text
+
+    @property
+    def line(self) -> int | None:
+        """The line that the message must name."""
+        found = [number for number, line in enumerate(self.text.splitlines(), 1) if line.endswith("#@")]
+        assert len(found) <= 1, self.id
+        return found[0] if found else None
+
+
+def _made(id: str, changes: str, *words: str) -> Case:
+    """Return a case in which `make(...)` or the expression `changes` defines the environment."""
+    call = changes if re.match(r"\w+\(", changes) else f"make({changes})"
+    return Case(id, (("environment = make()", f"environment = {call}  #@"),), words)
+
+
+def _inside(function: str, id: str, line: str, *words: str, marked: bool = True) -> Case:
+    """Return a case with one more line (`#@` is added) at the begin of a function."""
+    heads = {
+        "helper": "def helper(x):\n",
+        "reset": "def reset(s, rng):\n",
+        "step": "def step(s, action, rng, p, tables):\n",
+        "observe": "def observe(s, p):\n",
+        "mask": "def mask(k, s):\n",
+    }
+    first, *rest = line.split("\n")
+    mark = "  #@" if marked and "#@" not in line else ""
+    body = "".join(f"    {part}\n" for part in (f"{first}{mark}", *rest))
+    return Case(id, ((heads[function], heads[function] + body),), words, function)
+
+
+def _defined(id: str, old: str, new: str, *words: str, function: str | None = None) -> Case:
+    return Case(id, ((old, new),), words, function)
+
+
+def _file(id: str, text: str, *words: str, function: str | None = None) -> Case:
+    return Case(id, (("", text),), words, function)
+
+
+STEP = "    return State(x, s.n + 1, s.h), -abs(x), x > 4.0"
+OBSERVE = "    return s.x, s.h[1]"
+RESET = "    return State(uniform(rng, 0, -1.0, 1.0), int32(0), s.h)"
+MASK = "    return k != 1 or s.n < 3"
+TABLES = "    return Tables(np.full(4, 0.5, np.float32), factor)"
+
+SPACES = (
+    _made("Discrete negative", "action=Discrete(-2)", "Discrete", "-2"),
+    _made("Discrete zero", "action=Discrete(0)", "Discrete", "whole number"),
+    _made("Discrete fraction", "action=Discrete(2.5)", "Discrete", "2.5"),
+    _made("Discrete whole float", "action=Discrete(3.0)", "Discrete", "3.0"),
+    _made("Discrete bool", "action=Discrete(True)", "Discrete", "True"),
+    _made("Discrete text", "action=Discrete('3')", "Discrete", "'3'"),
+    _made("Discrete None", "action=Discrete(None)", "Discrete", "None"),
+    _made("Discrete huge", "action=Discrete(10**12)", "Discrete", "1000000000000"),
+    _made("Discrete without n", "action=Discrete()", "missing", "'n'"),
+    _made("MultiDiscrete empty", "action=MultiDiscrete(())", "MultiDiscrete", "at least one"),
+    _made("MultiDiscrete list", "action=MultiDiscrete([3, 2])", "MultiDiscrete", "tuple"),
+    _made("MultiDiscrete number", "action=MultiDiscrete(3)", "MultiDiscrete", "tuple"),
+    _made("MultiDiscrete zero", "action=MultiDiscrete((3, 0))", "MultiDiscrete", "0"),
+    _made("MultiDiscrete fraction", "action=MultiDiscrete((3, 1.5))", "MultiDiscrete", "1.5"),
+    _made("MultiDiscrete huge", "action=MultiDiscrete((10**9, 10**9))", "MultiDiscrete", "1000000000"),
+    _made("Box negative", "observation=Box(-2)", "Box", "-2"),
+    _made("Box zero", "observation=Box(0)", "Box", "0"),
+    _made("Box fraction", "observation=Box(2.0)", "Box", "2.0"),
+    _made("Box bool", "observation=Box(True)", "Box", "True"),
+    _made("Box text", "observation=Box('2')", "Box", "'2'"),
+    _made("Box shape", "observation=Box((2, 3))", "Box", "(2, 3)"),
+    _made("Box huge", "observation=Box(10**12)", "Box", "1000000000000"),
+    _made("Box low text", "action=Box(1, 'a', 1.0), mask=None", "Box", "low", "'a'"),
+    _made("Box low None", "action=Box(1, None, 1.0), mask=None", "Box", "low", "None"),
+    _made("Box low list", "action=Box(2, [0.0, 0.0], 1.0), mask=None", "Box", "low", "tuple"),
+    _made("Box low array", "action=Box(2, np.zeros(2), 1.0), mask=None", "Box", "low", "tuple"),
+    _made("Box NaN", "action=Box(1, float('nan'), 1.0), mask=None", "Box", "nan"),
+    _made("Box inverted", "action=Box(1, 1.0, -1.0), mask=None", "Box", "bounds 1 to -1"),
+    _made("Box inverted component", "action=Box(2, (0.0, 1.0), (1.0, 0.0)), mask=None", "Box", "bounds 1 to 0"),
+    _made("Box too few bounds", "action=Box(3, (0.0, 0.0), 1.0), mask=None", "Box", "3 components", "2"),
+    _made("Box too many bounds", "action=Box(1, 0.0, (1.0, 1.0)), mask=None", "Box", "1 component", "2"),
+    _made("Box overflow", "action=Box(1, -1e39, 1.0), mask=None", "Box", "float32"),
+    _made("Box bounds text", "action=Box(1, (0.0,), ('1',)), mask=None", "Box", "high", "'1'"),
+    _made("Box infinite low", "action=Box(1, float('inf'), float('inf')), mask=None", "Box", "bounds inf to inf"),
+    _made("Box unknown argument", "action=Box(1, lowest=0.0)", "lowest"),
+    _made("observation Discrete", "observation=Discrete(2)", "observation", "Box", "Discrete"),
+    _made("observation number", "observation=2", "observation", "Box", "2"),
+    _made("observation None", "observation=None", "observation", "Box"),
+    _made("observation class", "observation=Box", "observation", "Box"),
+    _made("action number", "action=3", "action", "Discrete", "3"),
+    _made("action None", "action=None", "action", "Discrete"),
+    _made("action class", "action=Discrete", "action", "Discrete"),
+    _made("action tuple", "action=(3, 2)", "action", "(3, 2)"),
+)
+
+GROUPS = (
+    _made("group name is no identifier", "grouped(groups=(group(name='my group'),))", "group name", "'my group'"),
+    _made("group name empty", "grouped(groups=(group(name=''),))", "group name", "''"),
+    _made("group name keyword", "grouped(groups=(group(name='class'),))", "group name", "'class'"),
+    _made("group name number", "grouped(groups=(group(name=3),))", "group name", "3"),
+    _made("group name an argument", "grouped(groups=(group(name='action'),))", "group name", "'action'"),
+    _made("group name twice", "grouped(groups=(group(), group()))", "group name", "'agent'"),
+    _made("group name of a sum", "grouped(groups=(group(sums=('x',)), group(name='agent_sum')))", "group name", "'agent_sum'"),
+    _made("group size zero", "grouped(groups=(group(size=0),))", "size", "'agent'", "0"),
+    _made("group size negative", "grouped(groups=(group(size=-1),))", "size", "-1"),
+    _made("group size fraction", "grouped(groups=(group(size=2.0),))", "size", "2.0"),
+    _made("group size text", "grouped(groups=(group(size='2'),))", "size", "'2'"),
+    _made("group size bool", "grouped(groups=(group(size=True),))", "size", "True"),
+    _made("group size huge", "grouped(groups=(group(size=10**12),))", "size", "1000000000000"),
+    _made("groups too many actors", "grouped(groups=(group(size=10**7), group(name='b', size=10**7)))", "actors", "20000000"),
+    _made("no groups", "grouped(groups=())", "at least one group"),
+    _made("groups a list", "grouped(groups=[group()])", "groups", "tuple"),
+    _made("groups one group", "grouped(groups=group())", "groups", "tuple"),
+    _made("groups of texts", "grouped(groups=('agent',))", "groups", "'agent'"),
+    _made("phases empty", "grouped(groups=(group(),), phases=())", "at least one phase"),
+    _made("phases one phase", "grouped(groups=(group(),), phases=Phase('agent', step))", "phases", "tuple"),
+    _made("phases a function", "grouped(groups=(group(),), phases=(step,))", "phases", "Phase(group, function)"),
+    _made("phase of unknown group", "grouped(groups=(group(),), phases=(Phase('agents', step),))", "no group 'agents'", "agent"),
+    _made("phase order of arguments", "grouped(groups=(group(),), phases=(Phase(step, 'agent'),))", "Phase(group, function)"),
+    _made("group without phase", "grouped(groups=(group(), group(name='b')))", "'b'", "phase"),
+    _made("too many phases", "grouped(groups=(group(),), phases=(Phase('agent', step),) * 17)", "16 phases", "17"),
+    _made("sums text", "grouped(groups=(group(sums='x'),))", "sums", "tuple"),
+    _made("sums unknown field", "grouped(groups=(group(sums=('y',)),))", "sum", "'y'"),
+    _made("sums array field", "grouped(groups=(group(sums=('h',)),))", "sum", "'h'"),
+    _made("maxima number", "grouped(groups=(group(maxima=3),))", "maxima", "tuple"),
+    _made("sums twice", "grouped(groups=(group(sums=('x', 'x')),))", "sum", "'x'", "twice"),
+    _made("state of a group twice", "grouped(groups=(group(state=(State, State)),))", "state", "NamedTuple"),
+)
+
+STATES = (
+    _made("state instance", "state=State(0.0, 0, None)", "state", "NamedTuple"),
+    _made("state None", "state=None", "state", "NamedTuple"),
+    _made("state dict", "state=dict", "state", "NamedTuple"),
+    _made("state tuple class", "state=tuple", "state", "NamedTuple"),
+    _defined(
+        "state without fields",
+        "    x: float32\n    n: int32\n    h: Annotated[np.ndarray, 3]\n",
+        "    pass\n",
+        "State",
+        "at least one field",
+    ),
+    _defined("field text", "    n: int32\n", "    n: str\n", "'n'", "State", "float32"),
+    _defined("field array without length", "Annotated[np.ndarray, 3]", "np.ndarray", "'h'", "LENGTH"),
+    _defined("field list", "Annotated[np.ndarray, 3]", "list[float]", "'h'", "LENGTH"),
+    _defined("field float64", "    x: float32\n", "    x: np.float64\n", "'x'", "float32"),
+    _defined("field shape", "Annotated[np.ndarray, 3]", "Annotated[np.ndarray, (3, 2)]", "'h'", "LENGTH"),
+    _defined("field length zero", "Annotated[np.ndarray, 3]", "Annotated[np.ndarray, 0]", "'h'", "LENGTH"),
+    _defined("field length bool", "Annotated[np.ndarray, 3]", "Annotated[np.ndarray, True]", "'h'", "LENGTH"),
+    _defined("field length huge", "Annotated[np.ndarray, 3]", "Annotated[np.ndarray, 10**12]", "'h'", "1000000000000"),
+    _defined("field array of float64", "Annotated[np.ndarray, 3]", "Annotated[np.ndarray, 3, np.float64]", "'h'", "LENGTH"),
+    _defined("field too many words", "Annotated[np.ndarray, 3]", "Annotated[np.ndarray, 3, float32, 2]", "'h'", "LENGTH"),
+    _defined("field unknown name", "    n: int32\n", "    n: 'int16'\n", "'int16'", "State"),
+    _defined("field unhashable", "    n: int32\n", "    n: {}\n", "State"),
+    _made("params dict", "params={'gain': 0.1}", "params", "NamedTuple"),
+    _made("params instance", "params=Params()", "params", "NamedTuple"),
+    _made("params None", "params=None", "params", "NamedTuple"),
+    _defined("params without default", "    gain: float = 0.1", "    gain: float", "'gain'", "Params", "default"),
+    _defined("params text", "    limit: int = 5", "    limit: int = '5'", "'limit'", "Params", "'5'"),
+    _defined("params None default", "    limit: int = 5", "    limit: int = None", "'limit'", "Params", "None"),
+    _defined("params array", "    limit: int = 5", "    limit: int = np.ones(2)", "'limit'", "Params", "array"),
+    _defined("params tuple", "    limit: int = 5", "    limit: tuple = (1, 2)", "'limit'", "Params", "(1, 2)"),
+    _defined("params NaN", "    gain: float = 0.1", "    gain: float = float('nan')", "'gain'", "nan"),
+    _defined("params infinite", "    gain: float = 0.1", "    gain: float = 1e400", "'gain'", "inf"),
+    _defined("params overflow of float32", "    gain: float = 0.1", "    gain: float = 1e300", "'gain'", "1e+300"),
+    _defined("params overflow of int32", "    limit: int = 5", "    limit: int = 2**31", "'limit'", "2147483648"),
+    _defined("params complex", "    gain: float = 0.1", "    gain: complex = 1j", "'gain'", "1j"),
+)
+
+LIMITS = tuple(
+    _made(f"time_limit {text}", f"time_limit={text}", "time_limit", words)
+    for text, words in (
+        ("0", "0"), ("-5", "-5"), ("100.0", "100.0"), ("0.5", "0.5"), ("'100'", "'100'"), ("float('nan')", "nan"),
+        ("float('inf')", "inf"), ("True", "True"), ("10**12", "1000000000000"), ("[100]", "[100]"),
+    )
+)  # fmt: skip
+
+TABLE = (
+    _made("tables a value", "tables=Tables(np.ones(3), 1.0)", "tables", "function"),
+    _made("tables a dict", "tables={'rain': np.ones(3)}", "tables", "function"),
+    _made("tables text", "tables='rain.npy'", "tables", "function"),
+    _made("tables of unknown option", "options={'factor': 1.0, 'scale': 2.0}", "option", "'scale'", "tables"),
+    _made("tables without option", "tables=lambda factor, year: None", "'year'", "option"),
+    _made("options a list", "options=['factor']", "options", "dict"),
+    _made("options without tables", "tables=None, step=lambda s: (s, 0.0, False)", "options", "tables"),
+    _defined("tables return None", TABLES, "    pass", "None", "NamedTuple", function="tables"),
+    _defined("tables return a dict", TABLES, "    return {'rain': np.ones(4)}", "{'rain'", "NamedTuple", function="tables"),
+    _defined("tables return a list", TABLES, "    return [np.ones(4)]", "[array", "NamedTuple", function="tables"),
+    _defined("tables return an array", TABLES, "    return np.ones(4)", "array", "NamedTuple", function="tables"),
+    _defined("tables return a tuple", TABLES, "    return np.ones(4), 1.0", "tuple", "NamedTuple", function="tables"),
+    _defined("tables return their class", TABLES, "    return Tables", "NamedTuple", function="tables"),
+    _defined("tables raise", TABLES, "    raise RuntimeError('no rain')  #@", "RuntimeError", "no rain", function="tables"),
+    _defined("tables miss a file", TABLES, "    return Tables(np.load('rain.npy'), factor)  #@", "rain.npy", function="tables"),
+    _defined("tables exit", TABLES, "    raise SystemExit(0)  #@", "SystemExit", function="tables"),
+    _defined("table of objects", TABLES, "    return Tables(np.array([{}, None]), factor)", "rain", "object", function="tables"),
+    _defined("table of texts", TABLES, "    return Tables(np.array(['a', 'b']), factor)", "rain", "<U1", function="tables"),
+    _defined("table complex", TABLES, "    return Tables(np.ones(4, complex), factor)", "rain", "complex128", function="tables"),
+    _defined("table float16", TABLES, "    return Tables(np.ones(4, np.float16), factor)", "rain", "float16", function="tables"),
+    _defined("table of dates", TABLES, "    return Tables(np.zeros(4, 'M8[s]'), factor)", "rain", "datetime64", function="tables"),
+    _defined("table of records", TABLES, "    return Tables(np.zeros(4, 'f4,i4'), factor)", "rain", "f0", function="tables"),
+    _defined("table big-endian", TABLES, "    return Tables(np.ones(4, '>f4'), factor)", "rain", ">f4", function="tables"),
+    _defined(
+        "table masked", TABLES, "    return Tables(np.ma.masked_less(np.ones(4), 2), factor)", "rain", "MaskedArray", function="tables"
+    ),
+    _defined("table overflow", TABLES, "    return Tables(np.full(4, 1e300), factor)", "rain", "1e+300", function="tables"),
+    _defined("table NaN", TABLES, "    return Tables(np.array([1.0, np.nan]), factor)", "rain", "nan", function="tables"),
+    _defined("table empty", TABLES, "    return Tables(np.ones(0), factor)", "rain", "empty", function="tables"),
+    _defined("table without axes", TABLES, "    return Tables(np.array(1.0), factor)", "rain", "number", function="tables"),
+    _defined("table a list", TABLES, "    return Tables([1.0, 2.0], factor)", "rain", "list", function="tables"),
+    _defined("table None", TABLES, "    return Tables(None, factor)", "rain", "None", function="tables"),
+    _defined("table text", TABLES, "    return Tables(np.ones(4), 'a')", "scale", "'a'", function="tables"),
+    _defined("table number overflow", TABLES, "    return Tables(np.ones(4), 10**30)", "scale", "10000", function="tables"),
+    _defined("table number NaN", TABLES, "    return Tables(np.ones(4), float('nan'))", "scale", "nan", function="tables"),
+)
+
+FUNCTIONS = (
+    _made("step None", "step=None", "step", "function", "None"),
+    _made("step text", "step='step'", "step", "function", "'step'"),
+    _made("step result", "step=(0.0, False)", "step", "function", "tuple"),
+    _made("reset None", "reset=None", "reset", "function", "None"),
+    _made("observe a list", "observe=[observe]", "observe", "function", "list"),
+    _made("observe built in", "observe=abs", "observe", "function", "builtin"),
+    _made("observe of numpy", "observe=np.sin", "observe", "function", "ufunc"),
+    _made("observe a class", "observe=State", "observe", "function", "type"),
+    _made("step partial", "step=functools.partial(step, tables=None)", "step", "function", "partial"),
+    _made("mask True", "mask=True", "mask", "function", "bool"),
+    _made("step cached", "step=functools.cache(step)", "step", "function", "cache"),
+    _made("step object", "step=type('Callable', (), {'__call__': step})()", "step", "function", "Callable"),
+    _made("step method", "step=type('Room', (), {'step': step})().step", "step", "function", "method"),
+    _defined("step async", "def step(", "async def step(", "async", function="step"),
+    _defined("step generator", STEP, f"{STEP}\n    yield", "yield", function="step"),
+    _defined("step with *args", "def step(s, action, rng, p, tables):", "def step(s, action, rng, p, tables, *rest):  #@", "*rest", function="step"),
+    _defined("step with **kwargs", "def step(s, action, rng, p, tables):", "def step(s, action, rng, p, tables, **rest):  #@", "**rest", function="step"),
+    _defined("step keyword-only", "def step(s, action, rng, p, tables):", "def step(s, action, *, rng, p, tables):  #@", "rng", "*", function="step"),
+    _defined("step unknown argument", "def step(s, action, rng, p, tables):", "def step(state, action, rng, p, tables):  #@", "'state'", "argument", function="step"),
+    _defined("step with default", "def step(s, action, rng, p, tables):", "def step(s, action, rng, p, tables, dt=0.1):  #@", "'dt'", "argument", function="step"),
+    _defined("step with k", "def step(s, action, rng, p, tables):", "def step(s, action, rng, p, tables, k):  #@", "'k'", "argument", function="step"),
+    _defined("observe with rng", "def observe(s, p):", "def observe(s, p, rng):  #@", "'rng'", "argument", function="observe"),
+    _defined("reset with action", "def reset(s, rng):", "def reset(s, rng, action):  #@", "'action'", "argument", function="reset"),
+    _defined("mask with out", "def mask(k, s):", "def mask(k, s, out):  #@", "'out'", "argument", function="mask"),
+    _defined("step with another group", "def step(s, action, rng, p, tables):", "def step(s, action, rng, p, tables, planner):  #@", "'planner'", "argument", function="step"),
+    _defined("step with sums not declared", "def step(s, action, rng, p, tables):", "def step(s, action, rng, p, tables, agent_sum):  #@", "'agent_sum'", "argument", function="step"),
+    _defined("step decorated", "def step(s, action, rng, p, tables):", "def logged(f):\n    @functools.wraps(f)\n    def call(*given):\n        return f(*given)\n    return call\n@logged  #@\ndef step(s, action, rng, p, tables):", "decorat", function="step"),
+    _defined("step decorated without a name", "def step(s, action, rng, p, tables):", "def logged(f):\n    def call(*given):  #@\n        return f(*given)\n    return call\n@logged\ndef step(s, action, rng, p, tables):", "*given", function="call"),
+    _made("step missing", "params=Params, **{'step': step} | {'observation': Box(2), 'rewards': 3}", "'rewards'"),
+    Case("observe missing", (("environment = make()", "environment = single_agent(state=State, observation=Box(2), action=Discrete(2), reset=reset, step=step)  #@"),), ("observe", "missing")),
+)  # fmt: skip
+
+BODIES = (
+    _inside("step", "global", "global NUMBERS\nNUMBERS = 3  #@", "global"),
+    _inside("helper", "global in a helper", "global calls\ncalls = 1  #@", "global", "calls"),
+    _inside("step", "raise", "if s.x > 3.0:\n    raise ValueError('too hot')  #@", "raise"),
+    _inside("helper", "raise in a helper", "if x > 3.0:\n    raise ValueError  #@", "raise"),
+    _inside("step", "assert", "assert s.x < 100.0", "assert"),
+    _inside("observe", "assert with text", "assert s.x < 100.0, 'too hot'", "assert"),
+    _inside("step", "try", "try:\n    y = 1.0 / s.x  #@\nexcept ZeroDivisionError:\n    y = 0.0", "try"),
+    _inside("step", "with", "with s:  #@\n    pass", "with"),
+    _inside("step", "print", "print(s.x)", "print"),
+    _inside("step", "open", "file = open('log')", "open"),
+    _inside("step", "import", "import math", "import"),
+    _inside("step", "from import", "from math import sin", "import"),
+    _inside("step", "assignment to s.x", "s.x = 1.0", "s.x", "return"),
+    _inside("reset", "assignment to s.n", "s.n = 1", "s.n", "return"),
+    _inside("step", "assignment to p", "p.gain = 1.0", "p.gain"),
+    _inside("step", "addition to s.x", "s.x += 1.0", ".x", "return"),
+    _inside("step", "assignment to a table", "tables.rain[0] = 1.0", "read-only"),
+    _inside("step", "assignment to an array of the file", "WEIGHTS[0] = 1.0", "read-only"),
+    _inside("step", "del of an element", "del s.h[0]", "del"),
+    _inside("step", "list", "y = [s.x, s.x]", "list"),
+    _inside("step", "empty list", "y = []", "list"),
+    _inside("step", "dict", "y = {'x': s.x}", "dict"),
+    _inside("step", "set", "y = {s.x, 1.0}", "set"),
+    _inside("step", "list comprehension", "y = [s.x * float32(n) for n in range(3)]", "list"),
+    _inside("step", "dict comprehension", "y = {n: s.x for n in range(3)}", "dict"),
+    _inside("step", "sum of a generator", "y = sum(s.x for n in range(3))", "generator"),
+    _inside("step", "list of the file", "y = NUMBERS[0]", "NUMBERS", "list"),
+    _inside("step", "dict of the file", "y = NAMED['a']", "NAMED", "dict"),
+    _inside("step", "f-string", "y = f'{s.x}'", "text"),
+    _inside("step", "class", "class Inner: pass", "class"),
+    _inside("step", "call of list()", "y = list(range(3))", "list"),
+    _inside("step", "call of input()", "y = input()", "input"),
+    _inside("step", "call of eval()", "y = eval('1')", "eval"),
+    _inside("step", "call of str()", "y = str(s.x)", "text"),
+    _inside("step", "breakpoint", "breakpoint()", "breakpoint"),
+    _inside("step", "random of Python", "import random  #@\ny = random.random()", "import"),
+    _inside("step", "random of NumPy", "y = np.random.rand()", "warprun.random"),
+    _inside("step", "NumPy array", "y = np.zeros(3)", "cannot make arrays"),
+    _inside("step", "NumPy float64 array", "y = np.array([s.x, 1.0])", "list"),
+    _inside("step", "NumPy clip", "y = np.clip(s.x, 0.0, 1.0)", "clip"),
+    _inside("step", "NumPy where", "y = np.where(s.x > 0.0, 1.0, 0.0)", "does not compile"),
+    _inside("step", "NumPy linalg", "y = np.linalg.norm(s.h)", "does not compile"),
+    _inside("step", "NumPy of no such name", "y = np.sinus(s.x)", "sinus"),
+    _inside("step", "array arithmetic", "y = 2.0 * s.h", "whole arrays", marked=False),
+    _inside("step", "unknown name", "y = velocity * 2.0", "'velocity'", "not defined"),
+    _inside("helper", "unknown name in a helper", "y = velocity * 2.0", "'velocity'", "not defined"),
+    _inside("step", "unknown function", "y = cosine(s.x)", "'cosine'", "not defined"),
+    _inside("step", "unbound variable", "y = total + 1.0  #@\ntotal = 0.0", "total"),
+    _inside("step", "unknown field", "y = s.velocity", "'velocity'", "State"),
+    _inside("step", "unknown parameter", "y = p.gian", "'gian'", "Params"),
+    _inside("step", "unknown table", "y = tables.snow[0]", "'snow'", "Tables"),
+    _inside("mask", "unknown field in mask", "y = s.velocity", "'velocity'"),
+    _inside("step", "index of a number", "y = s.x[0]", "getitem"),
+    _inside("step", "index of a Discrete action", "y = action[0]", "getitem"),
+    _inside("step", "call of a number", "y = s.x(1)", "invalid use of float32"),
+    _inside("step", "text and number", "y = s.x + 'a'", "text"),
+    _inside("step", "text of the file", "y = s.x + TEXT", "TEXT", "str"),
+    _inside("step", "two types", "y = s.x if action else (s.x, s.x)", "unify"),
+    _inside("step", "None and number", "y = None if action else s.x\nz = y + 1.0  #@", "None"),
+    _inside("step", "tuple of changing length", "y = (1.0,)\nfor n in range(3):  #@\n    y = y + (1.0,)", "unify"),
+    _inside("step", "too many arguments", "y = helper(s.x, 1.0)", "too many"),
+    _inside("step", "too few arguments", "y = helper()", "missing", "'x'"),
+    _inside("step", "unknown keyword", "y = helper(y=s.x)", "'y'"),
+    _inside("step", "division by the constant zero", "y = s.n // 0", "division by zero"),
+    _inside("step", "remainder of the constant zero", "y = s.n % 0", "division by zero"),
+    _inside("step", "index beyond an array field", "s.h[7] = 1.0", "out of bounds"),
+    _inside("step", "negative index beyond", "y = s.h[-4]", "out of bounds"),
+    _inside("step", "index beyond a table", "y = tables.rain[4]", "out of bounds"),
+    _inside("observe", "index beyond in observe", "y = s.h[3]", "out of bounds"),
+    _inside("step", "float index", "y = s.h[1.5]", "getitem"),
+    _inside("step", "two indices of one axis", "y = s.h[0, 0]", "getitem"),
+    _inside("step", "index beyond a tuple", "y = (1.0, 2.0)[2]", "out of"),
+    _inside("step", "huge literal", f"y = s.n + {10**30}", "64 bits"),
+    _inside("step", "uniform without bounds", "y = uniform(rng, 0)", "missing", "'low'"),
+    _inside("step", "uniform without rng", "y = uniform(0.0, 1.0)", "missing"),
+    _inside("step", "uniform in wrong order", "y = uniform(0, rng, 0.0, 1.0)", "environment"),
+    _inside("step", "normal with text", "y = normal(rng, 'a')", "text"),
+    _inside("step", "randint with too many", "y = randint(rng, 0, 1, 2)", "too many"),
+    _inside("step", "rng as a number", "y = rng + 1.0", "add"),
+    _inside("step", "exp of a tuple", "y = exp((s.x, s.x))", "does not compile"),
+    _inside("step", "clip with too few", "y = clip(s.x, 0.0)", "missing", "'high'"),
+    _defined("await", STEP, f"    await s  #@\n{STEP}", "await"),
+    _defined("yield from", STEP, f"    yield from (s,)\n{STEP}", "generator", function="step"),
+    _defined("yield", STEP, f"    yield s\n{STEP}", "generator", function="step"),
+    _inside("step", "matrix product", "y = s.h @ s.h", "does not compile"),
+    _inside("step", "starred call", "y = helper(*tables.rain)", "does not compile"),
+    _inside("step", "double-starred call", "y = helper(**NAMED)", "dict"),
+    _inside("step", "type()", "y = type(s)(s.x)", "does not compile", marked=False),
+    _inside("step", "getattr", "y = getattr(s, TEXT)", "TEXT"),
+    _inside("step", "sorted", "y = sorted((s.x, 1.0))", "list"),
+    _inside("step", "match of a class", "match s:\n    case State(x=1.0):\n        y = 1.0", "does not compile", marked=False),
+    _defined("recursion", "    return x * 0.5", "    return helper(x - 1.0) if x > 0.0 else x", "themselves", function="helper"),
+    _defined(
+        "recursion in a circle",
+        "    return x * 0.5",
+        "    return other(x)\ndef other(x):\n    return helper(x)",
+        "themselves",
+        function="helper",
+    ),
+)
+
+RETURNS = (
+    _defined("step returns nothing", STEP, "    pass", "state, reward, terminated", "nothing", function="step"),
+    _defined("step returns None", STEP, "    return None", "state, reward, terminated", "nothing", function="step"),
+    _defined("step returns two", STEP, "    return State(x, s.n, s.h), 0.0", "2 values", function="step"),
+    _defined("step returns four", STEP, "    return State(x, s.n, s.h), 0.0, False, {}", "dict", function="step"),
+    _defined("step returns five", STEP, "    return State(x, s.n, s.h), 0.0, False, False, 1", "5 values", function="step"),
+    _defined("step returns a list", STEP, "    return [s, 0.0, False]", "list", function="step"),
+    _defined("step returns a tuple as state", STEP, "    return (x, s.n, s.h), 0.0, False", "State", function="step"),
+    _defined("step returns a tuple as reward", STEP, "    return s, (0.0, 1.0), False", "number as reward", function="step"),
+    _defined("step returns None as reward", STEP, "    return s, None, False", "number as reward", function="step"),
+    _defined("step returns a float as terminated", STEP, "    return s, 0.0, 0.5", "True or False", function="step"),
+    _defined("step returns None at times", STEP, f"    if x > 1.0:\n        return None\n{STEP}", "nothing", function="step"),
+    _defined("step misses a field", STEP, "    return State(x, s.n), 0.0, False", "'h'", function="step"),
+    _defined("step gives a field too much", STEP, "    return State(x, s.n, s.h, 1.0), 0.0, False", "too many", function="step"),
+    _defined("step gives an unknown field", STEP, "    return State(x=x, n=s.n, g=s.h), 0.0, False", "missing", "'h'", function="step"),
+    _defined("step gives a number for an array", STEP, "    return State(x, s.n, 1.0), 0.0, False", "State.h", function="step"),
+    _defined("step gives an array for a number", STEP, "    return State(s.h, s.n, s.h), 0.0, False", "State.x", function="step"),
+    _defined("step gives a table for an array", STEP, "    return State(x, s.n, tables.rain), 0.0, False", "State.h", function="step"),
+    _defined("step gives text for a number", STEP, "    return State('a', s.n, s.h), 0.0, False", "text", function="step"),
+    _defined("step gives a complex reward", STEP, "    return s, 1j, False", "reward", "complex", function="step"),
+    _defined("step returns _replace", STEP, "    return s._replace(x=x), 0.0, False", "_replace", function="step"),
+    _defined("reset returns a number", RESET, "    return float32(0.0)", "State", function="reset"),
+    _defined("reset returns nothing", RESET, "    pass", "State", "nothing", function="reset"),
+    _defined("reset returns a pair", RESET, "    return s, {}", "dict", function="reset"),
+    _defined("reset returns a tuple", RESET, "    return 0.0, 0, s.h", "State", function="reset"),
+    _defined("observe returns a number", OBSERVE, "    return s.x", "tuple of numbers", function="observe"),
+    _defined("observe returns too few", OBSERVE, "    return (s.x,)", "2 by its space", function="observe"),
+    _defined("observe returns too many", OBSERVE, "    return s.x, s.x, s.x", "3 values", function="observe"),
+    _defined("observe returns nothing", OBSERVE, "    pass", "nothing", function="observe"),
+    _defined("observe returns an array", OBSERVE, "    return s.h", "tuple of numbers", function="observe"),
+    _defined("observe returns the state", OBSERVE, "    return s", "tuple of numbers", function="observe"),
+    _defined("observe returns an array within", OBSERVE, "    return s.x, s.h", "tuple of numbers", function="observe"),
+    _defined("observe returns text", OBSERVE, "    return s.x, 'a'", "text", function="observe"),
+    Case("observe fills too much", (("def observe(s, p):\n    return s.x, s.h[1]", "def observe(s, out):\n    out[2] = s.x  #@"),), ("out of bounds",), "observe"),
+    Case("observe fills and returns", (("def observe(s, p):\n    return s.x, s.h[1]", "def observe(s, out):\n    out[0] = s.x\n    return s.x, s.x"),), ("out", "return nothing"), "observe"),
+    _defined("mask returns nothing", MASK, "    pass", "True or False", "nothing", function="mask"),
+    _defined("mask returns a tuple", MASK, "    return True, False", "True or False", function="mask"),
+    _defined("mask returns a float", MASK, "    return 0.5", "True or False", function="mask"),
+)  # fmt: skip
+
+FILES = (
+    _file("empty file", "", "does not define `environment`"),
+    _file("only a comment", "# nothing\n", "does not define `environment`"),
+    _defined("environment None", "environment = make()", "environment = None", "environment"),
+    _defined("environment a number", "environment = make()", "environment = 3", "environment", "int"),
+    _defined("environment a dict", "environment = make()", "environment = {'step': step}", "environment", "dict"),
+    _defined("environment a group", "environment = make()", "environment = group()", "environment", "Group"),
+    _defined("environment a class", "environment = make()", "class environment: pass", "class"),
+    _defined("environment a tuple", "environment = make()", "environment = make(),", "environment", "tuple"),
+    _defined("environment misspelt", "environment = make()", "enviroment = make()", "environment"),
+    _defined("function returns None", "environment = make()", "def environment():\n    make()", "None", function="environment"),
+    _defined("function raises", "environment = make()", "def environment():\n    raise KeyError('a')  #@", "KeyError", function="environment"),
+    _defined("function needs an argument", "environment = make()", "def environment(years):\n    return make()", "'years'", "default", function="environment"),
+    _defined("function returns a class", "environment = make()", "def environment():\n    return Environment", "environment"),
+    _defined("function exits", "environment = make()", "import sys\ndef environment():\n    sys.exit(0)  #@", "SystemExit", function="environment"),
+    _defined("function makes a bad space", "environment = make()", "def environment():\n    return make(action=Discrete(0))  #@", "Discrete", function="environment"),
+    _defined("function with *args", "environment = make()", "def environment(*years):\n    return make(time_limit=years)  #@", "time_limit", function="environment"),
+    _defined("function async", "environment = make()", "async def environment():\n    return make()", "async", function="environment"),
+    _defined("function a lambda that fails", "environment = make()", "environment = lambda: make(time_limit=0)  #@", "time_limit"),
+    _defined("exit 0", "NUMBERS =", "import sys\nsys.exit(0)  #@\nNUMBERS =", "SystemExit"),
+    _defined("exit 3", "NUMBERS =", "import sys\nsys.exit(3)  #@\nNUMBERS =", "SystemExit"),
+    _defined("exit with text", "NUMBERS =", "raise SystemExit('good bye')  #@\nNUMBERS =", "good bye"),
+    _defined("quit()", "NUMBERS =", "raise KeyboardInterrupt  #@\nNUMBERS =", "KeyboardInterrupt"),
+    _defined("generator exit", "NUMBERS =", "raise GeneratorExit  #@\nNUMBERS =", "GeneratorExit"),
+    _defined("own BaseException", "NUMBERS =", "class Stop(BaseException): pass\nraise Stop('here')  #@\nNUMBERS =", "Stop", "here"),
+    _defined("error at import", "NUMBERS =", "1 / 0  #@\nNUMBERS =", "ZeroDivisionError"),
+    _defined("error of many lines", "NUMBERS =", "raise ValueError('a\\n\\nb')  #@\nNUMBERS =", "a b"),
+    _defined("error without text", "NUMBERS =", "raise ValueError  #@\nNUMBERS =", "ValueError"),
+    _defined("error that cannot be shown", "NUMBERS =", "class Odd(Exception):\n    def __str__(self): raise self\nraise Odd  #@\nNUMBERS =", "Odd"),
+    _defined("recursion at import", "NUMBERS =", "def deep(): deep()  #@\ndeep()\nNUMBERS =", "RecursionError", function="deep"),
+    _defined("memory at import", "NUMBERS =", "np.ones(10**15)  #@\nNUMBERS =", "allocate"),
+    _defined("missing package", "import functools", "import no_such_package  #@", "no_such_package"),
+    _defined("missing name", "import functools", "from math import cosine  #@", "cosine"),
+    _defined("missing name of warprun", "import functools", "from warprun.environment import Boxes  #@", "Boxes"),
+    _defined("relative import of nothing", "import functools", "from . import neighbour  #@", "neighbour"),
+    _defined("relative import beyond", "import functools", "from .. import neighbour  #@", "import"),
+    _defined("import of itself", "import functools", "import mine\nmine.State  #@", "State"),
+    _defined("parenthesis", "NUMBERS =", "y = (1,  #@\nNUMBERS =", "never closed"),
+    _defined("syntax", "def helper(x):", "def helper(x)  #@", "expected ':'"),
+    _defined("indentation", "    return x * 0.5", "  return x\n    return x  #@", "indent"),
+    _defined("tabs", "    return x * 0.5", "    if x:\n        pass\n\treturn x", "TabError"),
+    _defined("return outside", "NUMBERS =", "return 3  #@\nNUMBERS =", "outside"),
+    _defined("nonlocal", "    return x * 0.5", "    nonlocal y  #@\n    return x", "nonlocal"),
+    _defined("Python 2", "NUMBERS =", "print 'a'  #@\nNUMBERS =", "print"),
+    _defined("null byte", "NUMBERS =", "\0NUMBERS =", "null byte"),
+    _defined("name not defined", "NUMBERS =", "speed + 1  #@\nNUMBERS =", "speed"),
+    _file("a page of HTML", "<!DOCTYPE html>  #@\n<html></html>\n", "syntax"),
+)  # fmt: skip
+
+FACTORY = """\
+import torch
+from warprun.simulation.simulator import Episodes
+from warprun.simulation.trajectory import Trajectory, allocate
+from warprun.spec import Box, Discrete, GroupSpec, Spec
+from warprun.state import Counter
+SPEC = Spec((GroupSpec("walker", 1, Box(1), Discrete(2)),), time_limit=40)
+class Corridor:
+    def __init__(self, n_envs, horizon, device):
+        self.spec, self.n_envs, self.device, self.steps = SPEC, n_envs, device, 0
+        self.trajectory = allocate(SPEC, horizon, n_envs, device.torch)
+    def prepare(self): pass
+    def reset(self): pass
+    def collect(self, act, greedy=False): raise RuntimeError("the mistake was not found")
+    def episodes(self): return Episodes(0, 0.0, {"walker": 0.0})
+    def fault(self, wait=False): return None
+    def state(self): return {}
+class Corridors:
+    spec = SPEC
+    def make_simulator(self, *, n_envs, horizon, seed, device, exploration):
+        return Corridor(n_envs, horizon, device)
+environment = Corridors()
+"""
+
+
+def _factory(id: str, old: str, new: str, *words: str, function: str | None = None) -> Case:
+    assert FACTORY.count(old) == 1, id
+    return Case(id, (("", FACTORY.replace(old, new)),), words, function)
+
+
+FACTORIES = (
+    _factory("factory without make_simulator", "def make_simulator", "def make", "environment", "Corridors"),
+    _factory("factory without spec", "    spec = SPEC\n", "", "environment", "Corridors"),
+    _factory("factory with a wrong spec", "    spec = SPEC\n", "    spec = {'walker': 1}\n", "spec", "{'walker': 1}"),
+    _factory("factory whose spec raises", "    spec = SPEC\n", "    @property\n    def spec(self): raise OSError('no spec')  #@\n", "no spec", function="spec"),
+    _factory("factory as a class", "environment = Corridors()", "environment = Corridors", "class Corridors"),
+    _factory("spec with a fraction", 'Box(1)', 'Box(1.5)', "Box", "1.5"),
+    _factory("spec without actors", '"walker", 1,', '"walker", 0,', "size", "0"),
+    _factory("spec name with a slash", '"walker", 1,', '"wal/ker", 1,', "group name", "wal/ker"),
+    _factory("spec without groups", '(GroupSpec("walker", 1, Box(1), Discrete(2)),)', "()", "at least one group"),
+    _factory("spec of one group", '(GroupSpec("walker", 1, Box(1), Discrete(2)),)', 'GroupSpec("walker", 1, Box(1), Discrete(2))', "groups", "tuple"),
+    _factory("spec time_limit", "time_limit=40", "time_limit=0", "time_limit", "0"),
+    _factory("make_simulator raises", "        return Corridor(n_envs, horizon, device)", "        raise OSError('no corridor')  #@", "no corridor", function="make_simulator"),
+    _factory("make_simulator exits", "        return Corridor(n_envs, horizon, device)", "        raise SystemExit(0)  #@", "SystemExit", function="make_simulator"),
+    _factory("make_simulator with fewer arguments", ", device, exploration):\n        return", ", device):\n        return", "exploration"),
+    _factory("make_simulator returns None", "        return Corridor(n_envs, horizon, device)", "        pass", "None", "trajectory", function="make_simulator"),
+    _factory("make_simulator returns the class", "        return Corridor(n_envs, horizon, device)", "        return Corridor", "Corridor", function="make_simulator"),
+    _factory("simulator without collect", "    def collect(", "    def gather(", "collect", function="make_simulator"),
+    _factory("simulator without steps", ", self.steps = SPEC, n_envs, device, 0", " = SPEC, n_envs, device", "steps", function="make_simulator"),
+    _factory("simulator without state", "    def state(", "    def status(", "state", function="make_simulator"),
+    _factory("simulator with a number for reset", "    def reset(self): pass", "    reset = 3", "reset", function="make_simulator"),
+    _factory("trajectory None", "self.trajectory = allocate(SPEC, horizon, n_envs, device.torch)", "self.trajectory = None", "trajectory", function="make_simulator"),
+    _factory("trajectory of another horizon", "allocate(SPEC, horizon, ", "allocate(SPEC, horizon + 1, ", "trajectory", "shape", function="make_simulator"),
+    _factory("trajectory of fewer environments", "allocate(SPEC, horizon, n_envs,", "allocate(SPEC, horizon, 1,", "trajectory", "shape", function="make_simulator"),
+    _factory("trajectory of another group", "allocate(SPEC, ", "allocate(Spec((GroupSpec('runner', 1, Box(1), Discrete(2)),)), ", "walker", function="make_simulator"),
+    _factory("trajectory in double precision", "allocate(SPEC, horizon, n_envs, device.torch)", "allocate(SPEC, horizon, n_envs, device.torch)\n        object.__setattr__(self.trajectory.groups['walker'], 'obs', self.trajectory.groups['walker'].obs.double())", "obs", "float64", function="make_simulator"),
+    _factory("trajectory in numpy", "allocate(SPEC, horizon, n_envs, device.torch)", "allocate(SPEC, horizon, n_envs, device.torch)\n        object.__setattr__(self.trajectory.groups['walker'], 'reward', self.trajectory.groups['walker'].reward.numpy())", "reward", "ndarray", function="make_simulator"),
+    _factory("another n_envs", "self.spec, self.n_envs, self.device, self.steps = SPEC, n_envs,", "self.spec, self.n_envs, self.device, self.steps = SPEC, n_envs + 1,", "n_envs", function="make_simulator"),
+    _factory("prepare raises", "    def prepare(self): pass", "    def prepare(self): raise OSError('not ready')  #@", "not ready", function="prepare"),
+    _factory("prepare exits", "    def prepare(self): pass", "    def prepare(self): raise SystemExit(0)  #@", "SystemExit", function="prepare"),
+)  # fmt: skip
+
+CASES = (*SPACES, *GROUPS, *STATES, *LIMITS, *TABLE, *FUNCTIONS, *BODIES, *RETURNS, *FILES, *FACTORIES)

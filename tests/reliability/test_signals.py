@@ -1,0 +1,162 @@
+"""Signals end a run at its next boundary, with the code that batch systems expect and a checkpoint that continues exactly."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.reliability.runs import begin, command, outcome, wait
+from warprun.cli.main import run
+
+CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 138}
+WITHIN_S = 5.0
+SPIN = """
+from typing import NamedTuple
+
+from warprun.environment import Box, Discrete, float32, int32, single_agent
+
+
+class State(NamedTuple):
+    steps: int32
+
+
+def reset(rng):
+    return State(int32(0))
+
+
+def step(s, action):
+    x = float32(1.0)
+    while s.steps > 1500 and x > float32(0.0):  # never ends once an episode has 1500 steps
+        x = float32(2.0) - x
+    return State(int32(s.steps + 1)), x, False
+
+
+def observe(s):
+    return (float32(s.steps),)
+
+
+environment = single_agent(state=State, observation=Box(1), action=Discrete(2), reset=reset, step=step, observe=observe)
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The outcome of an uninterrupted run, and the seconds that it takes."""
+    folder = tmp_path_factory.mktemp("whole") / "ppo"
+    assert run(command("ppo", folder.with_suffix(".first"))) == 0
+    began = time.monotonic()
+    assert wait(begin(command("ppo", folder), folder.with_suffix(".log"))) == 0
+    return outcome(folder), time.monotonic() - began
+
+
+def attack(whole: tuple[dict[str, object], float], folder: Path, name: str, rounds: int) -> list[float]:
+    """Send a signal at random moments of `rounds` runs, each continued to its end; return the seconds until they ended."""
+    wanted, seconds = whole
+    draw, times = random.Random(name), []
+    while len(times) < rounds:
+        place = folder / str(len(times))
+        arguments, log = [*command("ppo", place), "resume=auto"], place.with_suffix(".log")
+        pid = begin(arguments, log)
+        time.sleep(draw.uniform(0.03, seconds))
+        os.kill(pid, signal.Signals[name])
+        began = time.monotonic()
+        code = wait(pid)
+        if code == 0:
+            continue  # it had just ended
+        times.append(time.monotonic() - began)
+        said = [line for line in log.read_text().splitlines() if "error" in line or "Traceback" in line]
+        assert code == CODES[name], log.read_text()
+        assert len(said) == 1 and "interrupted" in said[0], log.read_text()
+        assert wait(begin(arguments, log)) == 0, log.read_text()
+        found = outcome(place)
+        for part, value in wanted.items():
+            assert found[part] == value, f"{part} of {place}"
+        shutil.rmtree(place)
+    return times
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_a_signal_saves_and_ends(whole, tmp_path, name):
+    assert max(attack(whole, tmp_path, name, 2)) < WITHIN_S
+
+
+@pytest.mark.reliability
+@pytest.mark.parametrize("name", CODES)
+def test_a_hundred_signals(whole, tmp_path, name):
+    times = sorted(attack(whole, tmp_path, name, 100))
+    print(f"{name}: median {times[50]:.2f} s, p99 {times[98]:.2f} s, longest {times[-1]:.2f} s")
+    assert times[98] < WITHIN_S
+
+
+def started(arguments: list[str], folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "warprun", *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def signalled_early(folder: Path, name: str, after_s: float, cache: Path) -> float:
+    """Send a signal to a real command while it imports or compiles; nothing may be left. Return the seconds until it ended."""
+    environment = os.environ | {"WARPRUN_CACHE_DIR": str(cache)}
+    arguments = ["env=cartpole", "device=cpu", "n_envs=32", "total_steps=1000000", "run_dir=run"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "warprun", *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(after_s)
+    process.send_signal(signal.Signals[name])
+    began = time.monotonic()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == CODES[name], errors
+    assert len(errors.splitlines()) == 1 and errors.startswith("warprun: error: interrupted"), errors
+    assert list(folder.iterdir()) == [] or (folder / "run" / "status.json").exists()
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    return time.monotonic() - began
+
+
+def test_a_signal_while_it_imports(tmp_path):
+    assert signalled_early(tmp_path, "SIGTERM", 0.8, tmp_path.parent / "cache") < WITHIN_S
+
+
+@pytest.mark.reliability
+@pytest.mark.parametrize("name", CODES)
+def test_signals_while_it_imports_and_compiles(tmp_path, name):
+    draw = random.Random(name)
+    times = []
+    for _ in range(25):
+        cache = tmp_path.parent / f"cache-{name}"
+        times.append(signalled_early(tmp_path, name, draw.uniform(0.3, 12.0), cache))
+        shutil.rmtree(cache, ignore_errors=True)  # compiles again
+    print(f"{name} in set-up: longest {max(times):.2f} s")
+    assert max(times) < WITHIN_S
+
+
+def test_a_second_signal_ends_a_step_that_never_returns(tmp_path):
+    (tmp_path / "spin.py").write_text(SPIN)
+    process = started(
+        ["env.module=spin.py", "env.name=spin", "agent=a2c", "device=cpu", "n_envs=64", "run_dir=run", "log.every=1iterations"], tmp_path
+    )
+    deadline = time.monotonic() + 90
+    while not list(tmp_path.glob("run/metrics.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    _, errors = process.communicate(timeout=20)
+    assert time.monotonic() - began < 2.0
+    assert process.returncode == 143
+    assert errors.splitlines() == ["warprun: error: interrupted by SIGTERM"]
+    assert '"interrupted"' in (tmp_path / "run" / "status.json").read_text()

@@ -1,0 +1,144 @@
+"""Every mistake in an environment file ends the command in one line with the place, exit code 2, and no files."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from tests.environments.broken import CASES, FACTORY, SOUND, Case
+from warprun.cli.main import run
+from warprun.config.registry import import_environment
+from warprun.environment import Environment
+from warprun.kernels.language import check_language
+
+SETTINGS = (
+    "env=mine", "agent=a2c", "n_envs=2", "agent.horizon=2", "total_steps=8", "device=cpu", "concurrency.threads=1",
+    "engine.fused=false", "eval.every=never", "eval.episodes=1", "eval.final_episodes=1", "log.tensorboard=false",
+)  # fmt: skip
+
+
+def parameter(case: Case) -> ParameterSet:
+    """Return a case as a parameter; two thirds of the cases, chosen by a hash of their name, run only with `-m reliability`."""
+    marks = () if crc32(case.id.encode()) % 3 == 0 else (pytest.mark.reliability,)
+    return pytest.param(case, id=case.id, marks=marks)
+
+
+def write(folder: Path, text: str | bytes) -> Path:
+    (folder / "conf" / "env").mkdir(parents=True)
+    (folder / "conf" / "env" / "mine.yaml").write_text("name: mine\nmodule: ./mine.py\n")
+    file = folder / "mine.py"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return file
+
+
+@pytest.fixture
+def fails(tmp_path, monkeypatch, capfd):
+    """Return a function that trains on a file in one of these folders, and returns the exit code and the only line of its errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def train(text: str | bytes | None, *settings: str) -> tuple[int, str]:
+        present = {"conf"}
+        if text is not None:
+            present.add(write(tmp_path, text).name)
+        start = time.process_time()  # other processes do not count
+        code = run([*SETTINGS, *settings])
+        seconds = time.process_time() - start
+        out, err = capfd.readouterr()
+        assert err.count("\n") == 1 and err.startswith("warprun: error: "), err
+        assert "Traceback" not in out
+        if code == 2:
+            assert {path.name for path in tmp_path.iterdir()} == present
+        assert len(err) < 500
+        assert seconds < 5
+        return code, err
+
+    return train
+
+
+@pytest.mark.parametrize("case", [parameter(case) for case in CASES])
+def test_a_broken_environment(case, fails, tmp_path):
+    code, err = fails(case.text)
+    assert code == 2, err
+    for word in case.words:
+        assert word.lower() in err.lower(), err
+    if case.line:
+        assert re.search(rf"{re.escape(str(tmp_path / 'mine.py'))}:{case.line}\b", err), (case.line, err)
+    if case.function:
+        assert f" in {case.function}" in err, err
+    assert "mine.py" in err, err
+
+
+def test_the_sound_environments_are_accepted(tmp_path):
+    for text in (SOUND, FACTORY):
+        shutil.rmtree(tmp_path)
+        environment, _ = import_environment(str(write(tmp_path, text)))
+        if isinstance(environment, Environment):
+            assert environment.make_tables() is not None
+            check_language(tuple(phase.function for phase in environment.phases))
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (SOUND.encode().replace(b'"text"', b'"\xff"'), "utf-8"),
+        (b"\xff\xfe" + SOUND.encode("utf-16-le"), "mine.py"),
+        (b"\x7fELF\0\0\0", "null byte"),
+        (SOUND.replace("NUMBERS =", "import os\nos.remove(__file__)\nNUMBERS =").encode(), "mine.py does not exist"),
+        (SOUND.replace("import functools", "import other").encode(), "No module named 'other'"),
+    ],
+    ids=["not UTF-8", "UTF-16", "a program", "removed while it is imported", "neighbour missing"],
+)
+def test_files_that_are_no_environment(content, words, fails, tmp_path):
+    if b"os.remove" in content:
+        file = write(tmp_path, content)
+        code = run(SETTINGS)
+        assert code == 2 and not file.exists()
+        return
+    code, err = fails(content)
+    assert code == 2
+    assert words in err and "mine.py" in err
+
+
+def test_a_file_that_does_not_exist_and_a_folder(fails, tmp_path):
+    write(tmp_path, SOUND).unlink()
+    code, err = fails(None)
+    assert code == 2 and "environment file ./mine.py does not exist" in err
+    (tmp_path / "mine.py").mkdir()
+    code = run(SETTINGS)
+    assert code == 2
+
+
+def test_neighbours_that_import_each_other(tmp_path, monkeypatch, capfd):
+    write(tmp_path, SOUND.replace("import functools", "import functools\nimport one"))
+    (tmp_path / "one.py").write_text("from two import b\na = 1\n")
+    (tmp_path / "two.py").write_text("from one import a\nb = 1\n")
+    monkeypatch.chdir(tmp_path)
+    assert run(SETTINGS) == 2
+    err = capfd.readouterr().err
+    assert f"{tmp_path / 'two.py'}:1: ImportError: cannot import name 'a'" in err and err.count("\n") == 1
+
+
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
+    environment, _ = import_environment(str(write(tmp_path, "\ufeff" + SOUND)))
+    assert isinstance(environment, Environment)
+
+
+@pytest.mark.parametrize("statement, words", [("raise SystemExit(0)", "SystemExit: 0"), ("raise OSError('stuck')", "OSError: stuck")])
+def test_a_simulator_that_fails_during_training_fails_the_run(statement, words, fails, tmp_path):
+    text = FACTORY.replace('raise RuntimeError("the mistake was not found")', f"{statement}  # here")
+    line = next(number for number, each in enumerate(text.splitlines(), 1) if each.endswith("# here"))
+    code, err = fails(text)
+    assert code == 1
+    assert f"{tmp_path / 'mine.py'}:{line} in collect: {words}" in err
+
+
+def test_an_interrupt_while_a_file_is_imported_stays_an_interrupt(tmp_path):
+    file = write(tmp_path, "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nfor n in range(10**6):\n    pass\n")
+    with pytest.raises(KeyboardInterrupt):
+        import_environment(str(file))

@@ -1,0 +1,178 @@
+"""Settings of the agents that warprun ships, and what follows from them. No torch: composing a config stays fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from warprun.learning.setting_checks import at_least, not_negative, one_of, positive, within
+from warprun.learning.settings import OffPolicyConfig, OnPolicyConfig, Requirements
+from warprun.spec import Box, Discrete, GroupSpec
+
+NOISES = ("gaussian", "ou")
+
+
+@dataclass
+class A2CConfig(OnPolicyConfig):
+    """Advantage actor-critic: one gradient step for each rollout."""
+
+    name: str = "a2c"
+    """Name of the agent."""
+    learning_rate: float = 3e-3
+    """Learning rate at the start; high, because there is one gradient step for all environments."""
+    value_coef: float = 0.5
+    """Weight of the value loss, the mean of (V - R)^2: as in OpenAI Baselines' a2c and Stable-Baselines3. PPO's loss is half of that."""
+
+    def no_kernel_gradients(self) -> str:
+        """Return an empty string: CPU kernels can compute the gradients."""
+        return ""
+
+
+@dataclass
+class PPOConfig(OnPolicyConfig):
+    """Proximal policy optimisation: several epochs of minibatches for each rollout."""
+
+    name: str = "ppo"
+    """Name of the agent."""
+    epochs: int = 4
+    """Passes over the rollout in an update."""
+    minibatches: int = 4
+    """Minibatches in an epoch; their sizes differ by one at most."""
+    clip: float = 0.2
+    """Clip range of the probability ratio around 1: beyond it the gradient is 0."""
+    clip_value: float | None = None
+    """Clip range of the value around the rollout's: beyond it the gradient is 0; null: no clipping."""
+    value_coef: float = 0.5
+    """Weight of the value loss, half the mean of (V - R)^2: as in OpenAI Baselines' ppo2; Stable-Baselines3's PPO and A2C have no half."""
+    target_kl: float | None = None
+    """An update stops at the first minibatch whose approximate KL divergence from the rollout's policy is above this; null: never."""
+
+    def check(self, key: str) -> None:
+        """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
+        super().check(key)
+        at_least(self, key, 1, "epochs", "minibatches")
+        positive(self, key, "clip", "clip_value", "target_kl")
+
+    def passes(self) -> int:
+        """Return how often an update goes through the rows of a rollout."""
+        return self.epochs
+
+    def steps_per_pass(self) -> int:
+        """Return into how many gradient steps a pass is cut."""
+        return self.minibatches
+
+    def no_kernel_gradients(self) -> str:
+        """Return an empty string: CPU kernels can compute the gradients."""
+        return ""
+
+
+@dataclass
+class DQNConfig(OffPolicyConfig):
+    """Deep Q-network."""
+
+    requirements: ClassVar[Requirements] = Requirements((Discrete,), masks=False)
+
+    name: str = "dqn"
+    """Name of the agent."""
+    batch_size: int = 64
+    """Transitions in a gradient step."""
+    target_update_interval: int = 250
+    """Gradient steps between two updates of the target network."""
+    tau: float = 1.0
+    """Step of the target network towards the trained one at an update: 1 copies it."""
+    max_grad_norm: float | None = 10.0
+    """The gradient is scaled down to this norm; null: never."""
+    double: bool = True
+    """The trained network selects the next action, the target network evaluates it; false: the target network does both."""
+    dueling: bool = False
+    """The value of the state plus an advantage for each action; false: one layer for the values of all actions."""
+    epsilon_start: float = 1.0
+    """Share of random actions at the start."""
+    epsilon_end: float = 0.05
+    """Share of random actions after `exploration_fraction` of the run, reached linearly."""
+    exploration_fraction: float = 0.2
+    """Part of the run in which epsilon falls."""
+
+    def check(self, key: str) -> None:
+        """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
+        super().check(key)
+        within(self, key, 0, 1, "epsilon_start", "epsilon_end", "exploration_fraction")
+
+    def no_kernel_gradients(self) -> str:
+        """Return why CPU kernels cannot compute the gradients; empty if they can."""
+        return "agent.dueling=true" if self.dueling else super().no_kernel_gradients()
+
+
+@dataclass
+class DDPGConfig(OffPolicyConfig):
+    """Deep deterministic policy gradient: TD3 with one critic, without delay and without smoothing."""
+
+    requirements: ClassVar[Requirements] = Requirements((Box,), bounded=True)
+
+    name: str = "ddpg"
+    """Name of the agent."""
+    actor_learning_rate: float = 1e-3
+    """Learning rate of the actor; it falls as that of the critic does."""
+    noise: str = "gaussian"
+    """gaussian (independent in every step) or ou (Ornstein-Uhlenbeck: correlated in time, 0 at the start of an episode)."""
+    noise_std: float = 0.1
+    """Standard deviation of the noise of a step; actions are within -1..1."""
+    noise_theta: float = 0.15
+    """Part of the ou noise that decays in a step."""
+
+    def check(self, key: str) -> None:
+        """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
+        super().check(key)
+        _check_exploration(self, key)
+
+    def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
+        """Return, for every fully connected network that is trained for a group, its inputs and outputs."""
+        return _actor_and_critics(group, 1)
+
+
+@dataclass
+class TD3Config(OffPolicyConfig):
+    """Twin delayed deep deterministic policy gradient."""
+
+    requirements: ClassVar[Requirements] = Requirements((Box,), bounded=True)
+
+    name: str = "td3"
+    """Name of the agent."""
+    actor_learning_rate: float = 1e-3
+    """Learning rate of the actor; it falls as that of the critics does."""
+    noise: str = "gaussian"
+    """gaussian (independent in every step) or ou (Ornstein-Uhlenbeck: correlated in time, 0 at the start of an episode)."""
+    noise_std: float = 0.1
+    """Standard deviation of the noise of a step; actions are within -1..1."""
+    noise_theta: float = 0.15
+    """Part of the ou noise that decays in a step."""
+    policy_delay: int = 2
+    """Gradient steps of the critics for one gradient step of the actor and one update of the targets."""
+    target_policy_noise: float = 0.2
+    """Standard deviation of the noise on the target's actions."""
+    target_noise_clip: float = 0.5
+    """Largest noise on the target's actions."""
+
+    def check(self, key: str) -> None:
+        """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
+        super().check(key)
+        _check_exploration(self, key)
+        at_least(self, key, 1, "policy_delay")
+        not_negative(self, key, "target_policy_noise", "target_noise_clip")
+
+    def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
+        """Return, for every fully connected network that is trained for a group, its inputs and outputs."""
+        return _actor_and_critics(group, 2)
+
+
+def _check_exploration(config: DDPGConfig | TD3Config, key: str) -> None:
+    """Raise UserError for a value that cannot work, of the settings that TD3 and DDPG have beside those of all off-policy agents."""
+    positive(config, key, "actor_learning_rate")
+    not_negative(config, key, "noise_std")
+    within(config, key, 0, 1, "noise_theta")
+    one_of(config, key, "noise", NOISES)
+
+
+def _actor_and_critics(group: GroupSpec, critics: int) -> list[tuple[int, int]]:
+    features, components = group.observation.size, group.action.components
+    return [(features, components), *[(features + components, 1)] * critics]

@@ -1,0 +1,176 @@
+"""Estimates the memory of a run before anything is built, and refuses a run that does not fit. Neither numba nor torch."""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from warprun.config.registry import Defined
+from warprun.environment import Environment
+from warprun.errors import UserError
+from warprun.kernels.driver import available_memory, cuda_memory, why_no_cuda
+from warprun.learning.memory import COLUMNS, RunSizes, working_memory
+from warprun.simulation.arrays import ArrayPlan, rollout_bytes
+from warprun.simulation.codegen.targets import target_for
+
+if TYPE_CHECKING:
+    from warprun.config.schema import Config
+
+EVALUATION_STEPS = 64
+"""Steps of a rollout of an evaluation (`runtime.evaluate.CHUNK`)."""
+PROCESS = 440 * 2**20
+"""Bytes of a process that trains next to nothing on CPU: Python, torch, Numba and LLVM. Measured: 395 MiB, 500 to 530 if kernels are
+compiled."""
+CUDA_CONTEXT = 600 * 2**20
+"""Bytes of GPU memory that a process takes before it allocates anything."""
+
+LOWEST: dict[str, int | list[int]] = {
+    "n_envs": 1,
+    "agent.horizon": 1,
+    "agent.network.hidden": [1],
+    "agent.replay.capacity": 1,
+    "eval.episodes": 1,
+    "eval.final_episodes": 1,
+}
+"""Settings that the memory of a run depends on, with values that need next to none."""
+
+
+class Estimate(NamedTuple):
+    """The memory of a run at its peak."""
+
+    parts: dict[str, int]
+    """Part -> bytes."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.parts.values())
+
+    def __str__(self) -> str:
+        """Return the total, and the parts from the largest on that make up nine tenths of it."""
+        named: list[str] = []
+        shown = 0
+        for name, size in sorted(self.parts.items(), key=lambda part: -part[1]):
+            if shown < 0.9 * self.bytes:
+                named.append(f"{name} {size_text(size)}")
+                shown += size
+        return f"{size_text(self.bytes)} ({', '.join(named)})"
+
+
+def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
+    """Return the memory of a run at its peak, without the tables of the environment."""
+    spec, agent = environment.spec, config.agent
+    threads = config.concurrency.threads or usable_cores()
+    fusion = agent.fusion(spec)
+    fused = (
+        isinstance(environment, Environment)
+        and config.engine.fused
+        and fusion.network_rows is not None
+        and os.environ.get("NUMBA_DISABLE_JIT") != "1"
+    )
+    sizes = RunSizes(config.n_envs, threads, fused, fused and fusion.kernel_gradients and not on_gpu, on_gpu)
+    of_agent = agent.memory(spec, sizes)
+    limit = spec.time_limit or config.eval.max_steps
+    steps = min(EVALUATION_STEPS, limit)
+    episodes = [config.eval.episodes, config.eval.episodes_at_end]
+    evaluation = sum(simulator_bytes(config, environment, on_gpu, count, steps) for count in episodes)
+    trajectory = simulator_bytes(config, environment, on_gpu, config.n_envs, agent.horizon)
+    if fused and not on_gpu:
+        rows = fusion.network_rows or {}
+        inference = threads * sum((rows[group.name] + group.action.outputs) * COLUMNS * 4 for group in spec.groups)
+        trajectory, evaluation = trajectory + inference, evaluation + 2 * inference
+    counted = steps * max(episodes)
+    phases = [*of_agent.phases, [counted, 8 * counted, 8 * counted, 8 * counted, counted]]
+    return Estimate(
+        {
+            "process": CUDA_CONTEXT if on_gpu else PROCESS,
+            "trajectory": trajectory,
+            "networks": of_agent.networks,
+            "replay": of_agent.replay,
+            "evaluation": evaluation,
+            "working memory": working_memory(phases, on_gpu),
+        }
+    )
+
+
+def simulator_bytes(config: Config, environment: Defined, on_gpu: bool, n_envs: int, horizon: int) -> int:
+    """Return the bytes of the arrays of a simulator."""
+    if not isinstance(environment, Environment):
+        return rollout_bytes(environment.spec, n_envs, horizon)
+    target = target_for(environment, "cuda" if on_gpu else "cpu")
+    randomized, replaces = tuple(config.env.randomize), config.env.on_nan == "reset"
+    return ArrayPlan(environment, target, n_envs, horizon, randomized, config.agent.explores, replaces).bytes_needed()
+
+
+def check_memory(config: Config, environment: Defined) -> None:
+    """Raise UserError if a run does not fit into the memory that is there; the line names the setting that matters most."""
+    on_gpu, there = _memory_of_device(config)
+    needed = estimate(config, environment, on_gpu)
+    if there is None or needed.bytes <= there:
+        return
+    without = {key: estimate(changed, environment, on_gpu).bytes for key in LOWEST if (changed := _lowered(config, key))}
+    largest = min(without, key=lambda key: without[key])
+    where = "the GPU has" if on_gpu else "this machine has free"
+    raise UserError(f"{largest}={_given(config, largest)} needs {needed}; {where} {size_text(there)}: lower {largest}")
+
+
+def check_evaluation_memory(config: Config, environment: Defined, episodes: int) -> None:
+    """Raise UserError if an evaluation of a run by `episodes` episodes, in as many environments, does not fit into the memory.
+
+    It takes no gradient steps and collects no rollout for them. On CPU its replay memory is zeros that take no space until they are used.
+    """
+    on_gpu, there = _memory_of_device(config)
+    lowered = replace(config, eval=replace(config.eval, final_episodes=episodes))
+    for key in ("n_envs", "agent.horizon", "eval.episodes", *([] if on_gpu else ["agent.replay.capacity"])):
+        lowered = _lowered(lowered, key) or lowered
+    needed = estimate(lowered, environment, on_gpu)
+    if there is None or needed.bytes <= there:
+        return
+    least = estimate(_lowered(lowered, "eval.final_episodes") or lowered, environment, on_gpu)
+    advice = "lower episodes" if least.bytes <= there else "use device=cpu" if on_gpu else "use a machine with more memory"
+    where = "the GPU has" if on_gpu else "this machine has free"
+    raise UserError(f"an evaluation with episodes={episodes} needs {needed}; {where} {size_text(there)}: {advice}")
+
+
+def _memory_of_device(config: Config) -> tuple[bool, int | None]:
+    """Return whether a run computes on the GPU, and the bytes of memory that are there; None if they are not known."""
+    on_gpu = config.device == "cuda" or (config.device == "auto" and why_no_cuda() is None)
+    return on_gpu, cuda_memory() if on_gpu else available_memory()
+
+
+def _lowered(config: Config, key: str) -> Config | None:
+    """Return `config` with the value of LOWEST for a setting; None if it has no such setting or does not set it."""
+    if _given(config, key) is None:
+        return None
+    changed = copy.deepcopy(config)
+    *sections, name = key.split(".")
+    section: object = changed
+    for part in sections:
+        section = vars(section)[part]
+    setattr(section, name, LOWEST[key])
+    return changed
+
+
+def _given(config: Config, key: str) -> str | None:
+    """Return the value of a setting as it is typed; None if there is no such setting or it is null."""
+    found: object = config
+    for part in key.split("."):
+        found = vars(found).get(part)
+        if found is None:
+            return None
+    return str(found).replace(" ", "")
+
+
+def usable_cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def size_text(count: float) -> str:
+    """Return a number of bytes in a unit for people."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"

@@ -1,0 +1,213 @@
+"""Read overrides before Hydra does: refuse what no setting needs, in one line, and count the runs of a sweep. No torch.
+
+Hydra's parser evaluates functions, recurses into lists, and expands sweeps, so the limits are checked on the text first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override, RangeSweep, Sweep
+from hydra.errors import HydraException
+
+from warprun.config.registry import options
+from warprun.config.schema import MAX_DEPTH, EnvConfig
+from warprun.errors import UserError, shown
+from warprun.renamed import RENAMED
+
+MAX_CHARACTERS = 5_000
+"""Of all overrides together."""
+MAX_DIGITS = 40
+"""Of one number."""
+MAX_RUNS = 10_000
+"""Of one sweep."""
+
+GROUPS = {"env": "environment", "agent": "agent", "concurrency": "concurrency", "experiment": "experiment", "tuned": "tuned settings"}
+"""Config group -> what it is called in messages."""
+ONLY_REFERENCES = "${...} can name another key, such as ${n_envs}; functions such as ${oc.env:...} are not called"
+FREE = ("env.params", "env.randomize", "env.options", "agent.groups", "agent.network.options")
+"""Dicts whose keys are not part of the schema, so Hydra requires a `+` before each."""
+
+
+def read(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides of one run in the form that Hydra accepts. Raises UserError."""
+    read_overrides = []
+    for given, parsed in _parsed(overrides):
+        if parsed.is_sweep_override():
+            raise UserError(f"{shown(given)} has many values: add -m to run every value, or write a list as [a,b]")
+        read_overrides.append(str(parsed.input_line))
+    return read_overrides
+
+
+def runs(overrides: Sequence[str]) -> list[list[str]]:
+    """Return the overrides of every run of a sweep: all combinations of the values. Raises UserError, also if there are too many."""
+    values: dict[str, Callable[[], Sequence[str]]] = {}
+    counts: dict[str, int] = {}
+    for given, parsed in _parsed(overrides):
+        key = parsed.key_or_group
+        counts[key] = _count(parsed, given)
+        values[key] = partial(_values, parsed)
+    count = math.prod(counts.values())
+    if count > MAX_RUNS:
+        many = max(counts, key=lambda key: counts[key])
+        size = f"{_number(count)} runs is too large (at most {MAX_RUNS:,})"
+        raise UserError(f"a sweep of {size}; {many} has {_number(counts[many])} values")
+    return [list(run) for run in itertools.product(*(found() for found in values.values()))]
+
+
+def _parsed(overrides: Sequence[str]) -> Iterator[tuple[str, Override]]:
+    """Yield each override as it was given, and parsed in the form that Hydra accepts."""
+    length = sum(map(len, overrides))
+    if length > MAX_CHARACTERS:
+        where = "write them into a file conf/experiment/NAME.yaml"
+        raise UserError(f"the overrides have {length:,} characters, {shown(max(overrides, key=len))} (at most {MAX_CHARACTERS:,}); {where}")
+    for override in overrides:
+        _check_text(override)
+        parsed = _parse(rewrite(override), override)
+        _check_parsed(parsed, override)
+        yield override, parsed
+
+
+def _values(override: Override) -> list[str]:
+    """Return `key=value` for every value."""
+    key, value = override.key_or_group, override.value()
+    if isinstance(value, Glob):
+        return [f"{key}={name}" for name in value.filter(options(key))]
+    if override.is_sweep_override():
+        return [f"{key}={text}" for text in override.sweep_string_iterator()]
+    return [str(override.input_line).lstrip("+")]
+
+
+def rewrite(override: str) -> str:
+    """Return an override in the form that Hydra accepts: 1e4 as 10000, options under `env.options`, free keys with `++` before them."""
+    key, _, value = override.partition("=")
+    key = key.lstrip("+")
+    if key not in ("name", "run_dir", "output_root") and not set("'\"") & set(value):
+        value = _SCIENTIFIC.sub(_written_out, value)
+    if _OPTION.fullmatch(key) and key.removeprefix("env.") not in _ENV_KEYS:
+        key = key.replace("env.", "env.options.")
+    free = key.startswith(tuple(f"{parent}." for parent in FREE)) or (key in FREE and value.strip().startswith("{"))
+    return f"{'++' if free else ''}{key}={value}"
+
+
+def references_only(text: str) -> bool:
+    """Return whether every interpolation in `text` is a reference to a key, such as `${n_envs}`, and not a function."""
+    return "${" not in _REFERENCE.sub("", text)
+
+
+_OPTION = re.compile(r"env\.\w+")
+_ENV_KEYS = {f.name for f in dataclasses.fields(EnvConfig)} | {key.removeprefix("env.") for key in RENAMED if key.startswith("env.")}
+"""Any other key below `env` is an option of the environment."""
+_SCIENTIFIC = re.compile(r"(?:^|(?<=[\[({,:\s]))\d+(?:\.\d*)?[eE]\+?\d{1,2}(?=$|[\])},\s])")
+"""A number such as 1e3 that is a whole value or a whole item of a list, and not a part of a file name."""
+_KEY = re.compile(r"\+{0,2}[A-Za-z_][\w-]*(\.[\w-]+)*", re.ASCII)
+_REFERENCE = re.compile(r"(?<!\\)\$\{\.*\w+(\.\w+)*\}", re.ASCII)
+_NUMBER = re.compile(rf"\d[\d_]{{{MAX_DIGITS},}}")
+
+
+def _written_out(match: re.Match[str]) -> str:
+    number = Decimal(match.group())
+    return str(int(number)) if number == number.to_integral_value() else match.group()
+
+
+def _check_text(override: str) -> None:
+    key, equals, value = override.partition("=")
+    what = shown(override)
+    if override.startswith("~"):
+        raise UserError(f"{what}: no setting can be removed; tuned=none turns the tuned ones off")
+    if not equals:
+        raise UserError(f"cannot read {what}: write key=value")
+    if not override.isprintable():
+        raise UserError(f"{what} has a control character or one that is no text")
+    if re.match(r"\+*hydra\b", key):
+        raise UserError(f"{what}: settings of Hydra cannot be changed")
+    if not _KEY.fullmatch(key):
+        raise UserError(f"cannot read {what}: a key is made of names with dots between them, such as agent.gamma=0.9")
+    if _depth(value) > MAX_DEPTH:
+        raise UserError(f"{what} is nested too deeply (at most {MAX_DEPTH} levels)")
+    if _NUMBER.search(value):
+        raise UserError(f"{what} has a number of more than {MAX_DIGITS} digits")
+    if not references_only(value):
+        raise UserError(f"{what}: {ONLY_REFERENCES}")
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _parse(override: str, given: str) -> Override:
+    try:
+        return OverridesParser.create().parse_override(override)
+    except HydraException as error:
+        reason = str(error).strip().splitlines()[0]
+        hint = "; put the value in quotes, and these in quotes for the shell: \"name='Zürich'\"" if "token recognition" in reason else ""
+        raise UserError(f"cannot read {shown(given)}: {reason}{hint}") from None
+
+
+def _check_parsed(override: Override, given: str) -> None:
+    key = override.key_or_group
+    value = override.value()
+    values = value.list if isinstance(value, ChoiceSweep) else [value]
+    for leaf in _leaves(values if isinstance(value, ChoiceSweep) else value):
+        if isinstance(leaf, int) and abs(leaf) >= 10**MAX_DIGITS:
+            raise UserError(f"{shown(given)} has a number of more than {MAX_DIGITS} digits")
+        if isinstance(leaf, Sweep | Glob) and leaf is not value:
+            raise UserError(f"{shown(given)}: a sweep cannot stand inside a list, a dict or another sweep")
+    if isinstance(value, IntervalSweep):
+        raise UserError(f"{shown(given)}: an interval has no single values; write a list of values or range(start,stop,step)")
+    if isinstance(value, Glob) and key not in GROUPS:
+        raise UserError(f"{shown(given)}: glob() is for the names of a group: {', '.join(GROUPS)}")
+    if key in GROUPS and not isinstance(value, Glob):
+        for name in values:
+            if not (isinstance(name, str) and name and "$" not in name) and not (name is None and key == "experiment"):
+                raise UserError(f"{shown(given)}: {', '.join(GROUPS)}: write the name of one, such as env=cartpole or tuned=none")
+
+
+def _leaves(value: object) -> Iterator[object]:
+    items = value if isinstance(value, list) else [*value, *value.values()] if isinstance(value, dict) else None
+    if items is None:
+        yield value
+    else:
+        for item in items:
+            yield from _leaves(item)
+
+
+def _number(count: int) -> str:
+    return f"{count:,}" if count < 10**15 else f"{Decimal(count):.2e}"
+
+
+def _count(override: Override, given: str) -> int:
+    """Return the number of values of an override, without making them."""
+    value = override.value()
+    if isinstance(value, ChoiceSweep):
+        count = len(value.list)
+    elif isinstance(value, RangeSweep):
+        count = _range_size(value, given)
+    elif isinstance(value, Glob):
+        count = len(value.filter(options(override.key_or_group)))
+    else:
+        return 1
+    if not count:
+        raise UserError(f"{shown(given)} has no values")
+    return count
+
+
+def _range_size(sweep: RangeSweep, given: str) -> int:
+    bounds = (sweep.start, sweep.stop, sweep.step)
+    numbers = [Fraction(bound) for bound in bounds if bound is not None and math.isfinite(bound)]
+    if len(numbers) != len(bounds) or numbers[2] == 0:
+        raise UserError(f"{shown(given)}: write range(start,stop,step) with finite numbers, and a step that is not 0")
+    start, stop, step = numbers
+    return max(0, math.ceil((stop - start) / step))

@@ -1,0 +1,119 @@
+"""Seals of run folders: whether the code that a run folder opens with is the code that this user's own run put there.
+
+A run seals what it is opened with: config.yaml, and the manifest of the environment's copy, which holds the SHA-256 of every source file.
+The seal is the HMAC-SHA256 (RFC 2104) of both, with a key that only the user can read. A run folder of somebody else, or one that was
+changed, has no valid seal. No numba, no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from warprun.errors import UserError, printable
+from warprun.files import read_limited, write_atomic
+
+CONFIG, MANIFEST, SEAL = "config.yaml", "environment/manifest.json", "environment/seal"
+"""Files of a run folder: the two that are sealed, and the seal."""
+PURPOSE = b"warprun seal of a run folder, version 1\n"
+KEY_BYTES = 32
+MAX_BYTES = 1 << 20
+"""Size limit of a sealed file."""
+
+
+def key_file() -> Path:
+    """Return the file of the user's key: in $XDG_CONFIG_HOME, else in ~/.config."""
+    given = os.environ.get("XDG_CONFIG_HOME", "")
+    # https://specifications.freedesktop.org/basedir-spec/latest/: a relative path is to be ignored.
+    return (Path(given) if os.path.isabs(given) else Path("~/.config").expanduser()) / "warprun" / "key"
+
+
+def seal(folder: Path, config: bytes) -> str | None:
+    """Seal a run folder whose config.yaml is about to become `config`; return None, or one line that says why the folder has no seal.
+
+    The seal before stays valid beside the new one, so a crash before config.yaml is replaced leaves a folder with a valid seal. The user's
+    key is made if there is none.
+    """
+    try:
+        key = _key() or _make_key()
+        before = _valid_line(folder)
+        lines = [*([before] if before else []), _digest(folder, config, key).encode()]
+        write_atomic(folder / SEAL, b"".join(line + b"\n" for line in lines))
+    except (UserError, OSError, RuntimeError) as error:  # RuntimeError: Python finds no home folder
+        reason = str(error) if not isinstance(error, OSError) else f"{error.filename or key_file()}: {error.strerror}"
+        return f"the run folder has no seal, so opening it later needs trust=true if it has code of its own: {reason}"
+    return None
+
+
+def is_own(folder: Path) -> bool:
+    """Return whether the seal of a run folder is valid: this user's run wrote it, and what it seals has not changed since.
+
+    Raises UserError if other users can read or change the key.
+    """
+    return _valid_line(folder) is not None
+
+
+def _valid_line(folder: Path) -> bytes | None:
+    """Return the line of the seal that is valid; None if there is none. Raises UserError."""
+    try:
+        key = _key()
+        if key is None:
+            return None
+        valid = _digest(folder, read_limited(folder / CONFIG, MAX_BYTES), key).encode()
+        written = read_limited(folder / SEAL, 1024).split()
+    except (FileNotFoundError, RuntimeError):
+        return None
+    return valid if any(hmac.compare_digest(line, valid) for line in written) else None
+
+
+def _digest(folder: Path, config: bytes, key: bytes) -> str:
+    """Return the seal of a folder with a config, in hexadecimal digits. Raises UserError, and FileNotFoundError."""
+    hashes = [hashlib.sha256(content).digest() for content in (config, read_limited(folder / MANIFEST, MAX_BYTES))]
+    return hmac.new(key, PURPOSE + b"".join(hashes), hashlib.sha256).hexdigest()
+
+
+def _key() -> bytes | None:
+    """Return the user's key; None if there is none. Raises UserError if it is not usable."""
+    path = key_file()
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UserError(f"cannot read the key of seals {printable(path)}: {error.strerror}") from None
+    try:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
+            raise UserError(f"{printable(path)} must be a file of yours that nobody else can read (chmod 600), or be removed")
+        key = os.read(handle, KEY_BYTES + 1)
+    finally:
+        os.close(handle)
+    if len(key) != KEY_BYTES:
+        raise UserError(f"{printable(path)} is damaged: it must have {KEY_BYTES} bytes; remove it, and the next run makes a new one")
+    return key
+
+
+def _make_key() -> bytes:
+    """Make the user's key; if another process has just made one, return that. Raises OSError and UserError."""
+    path = key_file()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f"key.{secrets.token_hex(8)}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(handle, "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(temporary, path)  # unlike a rename it replaces nothing, and unlike O_EXCL it shows nobody an unfinished key
+    finally:
+        temporary.unlink()
+    key = _key()
+    if key is None:
+        raise UserError(f"{printable(path)} was removed")
+    return key

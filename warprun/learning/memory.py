@@ -1,0 +1,135 @@
+"""Bytes that an agent allocates, from its settings and the spaces of a group alone. No torch.
+
+The numbers follow the allocations of `learning.on_policy`, `learning.off_policy`, `learning.replay` and `learning.cpu`. Symbols: B rows
+of a gradient step, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+FLOAT = 4
+"""Bytes of a float32."""
+COLUMNS = 64
+"""Columns of a block of activations (`kernels.simd`)."""
+ON_POLICY_SHARES = 16
+"""Gradients that CPU kernels sum for an on-policy agent (`learning.cpu.gradient.SHARES`)."""
+OFF_POLICY_SHARE_ROWS = 128
+"""Transitions of a share in the kernels of off-policy agents (`learning.cpu.updates.SHARE_BLOCKS` blocks)."""
+GRADIENT_BLOCKS_BYTES = 640 * 1024
+"""Activations and derivatives that a thread processes at once (`learning.cpu.gradient.CACHE_BYTES`)."""
+SLICE_ROWS, SLICES_TOGETHER = 4096, 4
+"""Rows of a slice of a batch that torch computes on CPU, and what the number of slices is a multiple of (`learning.slices`)."""
+KEPT_BELOW = 32 << 20
+"""Freed blocks below this size are kept by the process on CPU (`learning.slices._keep_freed_memory`)."""
+BRANCHES = 16
+"""Children of a node of the sum tree (`learning.replay.ring`)."""
+
+
+class RunSizes(NamedTuple):
+    """What the memory of an agent depends on, beside its settings."""
+
+    n_envs: int
+    threads: int
+    """CPU threads."""
+    fused: bool
+    """Whether kernels compute rollouts."""
+    kernel_gradients: bool
+    """Whether CPU kernels compute the gradients."""
+    on_gpu: bool
+
+
+Phase = Sequence[int]
+"""The blocks of memory, in bytes, that are allocated for a time, together."""
+
+
+class AgentMemory(NamedTuple):
+    """Bytes of an agent."""
+
+    networks: int = 0
+    """Parameters, target networks, moments of optimizers, gradients and working memory of kernels, for the whole run."""
+    replay: int = 0
+    """Replay memory, for the whole run."""
+    phases: tuple[Phase, ...] = ()
+    """What updates, metrics and checkpoints allocate for a time, one phase after the other."""
+
+    def beside(self, other: AgentMemory) -> AgentMemory:
+        """Return the memory of two groups."""
+        return AgentMemory(self.networks + other.networks, self.replay + other.replay, self.phases + other.phases)
+
+
+def working_memory(phases: Sequence[Phase], on_gpu: bool) -> int:
+    """Return the bytes that phases which follow each other need: small blocks stay with the process, large ones are given back."""
+    limit = 0 if on_gpu else KEPT_BELOW
+    small = max((sum(block for block in phase if block < limit) for phase in phases), default=0)
+    return small + max((sum(block for block in phase if block >= limit) for phase in phases), default=0)
+
+
+def parameters(features: int, outputs: int, hidden: Sequence[int]) -> int:
+    """Return the parameters of fully connected layers."""
+    return sum((n_in + 1) * n_out for n_in, n_out in pairwise([features, *hidden, outputs]))
+
+
+def optimizer_tensors(name: str) -> int:
+    """Return the tensors [P] that an optimizer keeps."""
+    return 2 if name == "adam" else 1
+
+
+def on_policy_gradient(n_parameters: int, units: int, rows: int, sizes: RunSizes) -> tuple[int, Phase]:
+    """Return the bytes that are kept for gradients of B = `rows` rows, and what computing one allocates for a time.
+
+    `units` are the numbers of a row in all layers, inputs and outputs included.
+    """
+    one = FLOAT * n_parameters
+    if sizes.kernel_gradients:
+        together = max(1, min(16, GRADIENT_BLOCKS_BYTES // (2 * units * COLUMNS * FLOAT)))
+        blocks = 2 * sizes.threads * together * units * COLUMNS * FLOAT
+        return min(ON_POLICY_SHARES, -(-rows // COLUMNS)) * one + blocks, [one]
+    slices, slice_rows, at_once = 1, rows, 1
+    if not sizes.on_gpu and rows > SLICE_ROWS:
+        slices = -(-rows // SLICE_ROWS)
+        slices = -(-slices // SLICES_TOGETHER) * SLICES_TOGETHER
+        slice_rows, at_once = -(-rows // slices), sizes.threads
+    # torch keeps the outputs of every layer for the backward pass.
+    return 0, [one] * (slices + at_once) + [slice_rows * units * FLOAT] * (2 * at_once)
+
+
+def optimizer_step(n_parameters: int) -> Phase:
+    """Return what an optimizer step allocates for a time, with the gradient."""
+    return [FLOAT * n_parameters] * 5
+
+
+def making(n_parameters: int, hidden: Sequence[int], orthogonal: bool) -> Phase:
+    """Return what making a network allocates for a time: a flat copy, and the QR decomposition of the largest layer."""
+    largest = max([a * b for a, b in pairwise(hidden)], default=0)
+    return [FLOAT * n_parameters, *[FLOAT * largest] * (4 if orthogonal else 0)]
+
+
+def shuffling(rows: int) -> Phase:
+    """Return what shuffling rows allocates: keys of int32 and a sorted copy, indices of int64, and buffers of the sort for both."""
+    return [4 * rows, 4 * rows, 8 * rows, 8 * rows, 4 * rows, 8 * rows]
+
+
+def moments(rows: int, features: int) -> Phase:
+    """Return what the mean and variance of rows allocate: a centred copy, and one in float64 to sum."""
+    return [4 * rows * features, 8 * rows * features]
+
+
+def ring(capacity: int, features: int, components: int, prioritized: bool) -> int:
+    """Return the bytes of the transitions of replay memory, and of their priorities with the sums above them."""
+    rows = capacity * (FLOAT * (2 * features + components + 1) + 1)
+    if not prioritized:
+        return rows
+    nodes, sums = -(-capacity // BRANCHES), 1
+    rows += FLOAT * nodes * BRANCHES
+    while nodes > 1:
+        sums += -(-nodes // BRANCHES) * BRANCHES
+        nodes = -(-nodes // BRANCHES)
+    return rows + 8 * sums
+
+
+def finite_check(numbers: int) -> Phase:
+    """Return what checking whether float32 numbers are finite allocates: their absolute values and three flags each."""
+    return [4 * numbers, numbers, numbers, numbers]
