@@ -13,6 +13,7 @@ from warprun.config import kept
 from warprun.config.compose import change, compose, differences
 from warprun.config.opening import open_config
 from warprun.config.overrides import read
+from warprun.config.run_folder import CONFIG
 from warprun.config.schema import Config, check, from_dict, to_dict
 from warprun.errors import UserError, shown
 from warprun.files import refuse_links
@@ -54,7 +55,7 @@ def _continued_if_begun(overrides: list[str], trusted: bool) -> Continued | list
     if run_dir is None:
         raise UserError("resume=auto continues the run in run_dir if there is one: add run_dir=FOLDER")
     folder = Path(run_dir)
-    if not (folder / "config.yaml").exists():
+    if not (folder / CONFIG).exists():
         return overrides
     saved, stored = rundir.read_config(folder), replace(compose(rest), run_dir=run_dir)
     then, now = from_dict(saved), stored

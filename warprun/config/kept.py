@@ -18,7 +18,6 @@ import math
 import os
 import re
 import zipfile
-import zlib
 from collections import namedtuple
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,12 +29,14 @@ import numpy as np
 
 from warprun.config import sources
 from warprun.config.registry import MAX_NAME, Defined, define, errors_of_user
+from warprun.config.run_folder import ENVIRONMENT
 from warprun.config.sources import Source, Sources
 from warprun.environment import ISOLATED, Environment
 from warprun.errors import MOST_PRINTED, UserError, one_line, printable
 from warprun.files import read_json, read_limited, write_atomic
+from warprun.npz import BROKEN, read_array
 
-FOLDER, MANIFEST, TABLES = "environment", "manifest.json", "tables.npz"
+FOLDER, MANIFEST, TABLES = ENVIRONMENT, "manifest.json", "tables.npz"
 MAX_TABLE_BYTES = 1 << 20
 """Largest size of all copied tables together."""
 MAX_ARCHIVE_BYTES = 2 * MAX_TABLE_BYTES
@@ -343,26 +344,22 @@ class Kept:
                         copies[name] = table if about["array"] else table.item()
         except FileNotFoundError:
             return {}
-        except (ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        except BROKEN as error:
             raise UserError(f"{printable(path)} was altered after the run, or it is damaged: {printable(one_line(error))}") from None
         return copies
 
 
 def _read_table(archive: zipfile.ZipFile, name: str, about: TableEntry) -> np.ndarray:
-    """Read a table that must have the declared dtype and shape, without reading more than that takes. Raises the errors of `zipfile`."""
+    """Read a table that must have the declared dtype and shape, without reading more than that takes. Raises the errors of `npz.BROKEN`."""
     member = archive.getinfo(f"table/{name}.npy")
     dtype, shape = np.dtype(about["dtype"]), tuple(about["shape"])
     size = math.prod(shape) * dtype.itemsize
     if member.file_size > size + MAX_HEADER_BYTES or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"table {name!r} is larger than the manifest says")
-    file = io.BytesIO(archive.read(member))
-    if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError(f"table {name!r} is of an unknown format")
-    found_shape, by_columns, found_dtype = np.lib.format.read_array_header_1_0(file)
-    data = file.read()
-    if (found_shape, found_dtype) != (shape, dtype) or len(data) != size:
+    table = read_array(archive, member)
+    if (table.shape, table.dtype) != (shape, dtype):
         raise ValueError(f"table {name!r} does not have the dtype and shape in the manifest")
-    return np.frombuffer(data, dtype).reshape(shape, order="F" if by_columns else "C").copy(order="K")
+    return table
 
 
 MAX_HEADER_BYTES = 4096

@@ -20,9 +20,9 @@ from warprun.config import kept
 from warprun.config.cadence import parse
 from warprun.config.memory import check_memory
 from warprun.config.registry import Defined, errors_of_user, import_environment
+from warprun.config.run_folder import CONFIG, is_free
 from warprun.environment import Box, Environment
 from warprun.errors import UserError, nearest, printable, shown
-from warprun.files import refuse_links
 from warprun.kernels.driver import DEVICES, SIMULATOR_LIMIT, check_cuda
 from warprun.learning import settings as agent_settings
 from warprun.learning.settings import Requirements
@@ -360,24 +360,6 @@ def _why_not(needs: Requirements, group: GroupSpec) -> str:
     return ""
 
 
-def is_free(run_dir: Path) -> bool:
-    """Return whether a run can begin in a folder: it is new or empty, or a run that was killed in its set-up left it.
-
-    Raises OSError, and UserError if such a folder has links.
-    """
-    names = {path.name for path in run_dir.iterdir()} if run_dir.exists() else set()
-    left = LOCK in names and names <= SET_UP
-    if left:
-        refuse_links(run_dir.resolve())
-    return not names or left
-
-
-LOCK = "lock"
-"""File in a run folder that the process holds which trains there."""
-SET_UP = {LOCK, kept.FOLDER, "versions.json", "versions.json.tmp", "config.yaml.tmp"}
-"""What lies in a run folder before its config.yaml, which is written last."""
-
-
 def _check_folder(key: str, folder: str) -> None:
     """Raise UserError if a folder cannot be made or used at a place."""
     what = f"{key}={shown(folder)}"
@@ -388,7 +370,7 @@ def _check_folder(key: str, folder: str) -> None:
         there = next(place for place in (path, *path.absolute().parents) if place.exists())
         _require(there.is_dir(), f"{what}: {there} is not a folder")
         _require(os.access(there, os.W_OK | os.X_OK), f"{what}: no permission to write into {there}")
-        begun = f"; resume={folder} continues its run" if (path / "config.yaml").is_file() else ""
+        begun = f"; resume={folder} continues its run" if (path / CONFIG).is_file() else ""
         _require(key != "run_dir" or is_free(path), f"{what} exists and is not empty{begun}")
     except OSError as error:
         raise UserError(f"{what}: {error.strerror}") from None

@@ -15,11 +15,12 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from warprun.config.run_folder import CONFIG, ENVIRONMENT
 from warprun.errors import UserError, printable
 from warprun.files import read_limited, write_atomic
 
-CONFIG, MANIFEST, SEAL = "config.yaml", "environment/manifest.json", "environment/seal"
-"""Files of a run folder: the two that are sealed, and the seal."""
+MANIFEST, SEAL = f"{ENVIRONMENT}/manifest.json", f"{ENVIRONMENT}/seal"
+"""Files of a run folder: what is sealed beside config.yaml, and the seal."""
 PURPOSE = b"warprun seal of a run folder, version 1\n"
 KEY_BYTES = 32
 MAX_BYTES = 1 << 20

@@ -6,7 +6,8 @@ of a gradient step, P parameters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -55,9 +56,11 @@ class AgentMemory(NamedTuple):
     phases: tuple[Phase, ...] = ()
     """What updates, metrics and checkpoints allocate for a time, one phase after the other."""
 
-    def beside(self, other: AgentMemory) -> AgentMemory:
-        """Return the memory of two groups."""
-        return AgentMemory(self.networks + other.networks, self.replay + other.replay, self.phases + other.phases)
+
+def of_groups(groups: Iterable[AgentMemory]) -> AgentMemory:
+    """Return the memory of all groups of an agent."""
+    networks, replay, phases = zip(*groups, strict=True)
+    return AgentMemory(sum(networks), sum(replay), tuple(itertools.chain.from_iterable(phases)))
 
 
 def working_memory(phases: Sequence[Phase], on_gpu: bool) -> int:

@@ -185,10 +185,7 @@ class OnPolicyConfig:
 
     def memory(self, spec: Spec, sizes: RunSizes) -> AgentMemory:
         """Return the bytes that the agent allocates."""
-        total = AgentMemory()
-        for group in spec.groups:
-            total = total.beside(group_config(self, group.name)._memory_of(group, sizes))
-        return total
+        return memory.of_groups(group_config(self, group.name)._memory_of(group, sizes) for group in spec.groups)
 
     def _memory_of(self, group: GroupSpec, sizes: RunSizes) -> AgentMemory:
         features, components, outputs = group.observation.size, group.action.components, _acting_outputs(group)
@@ -344,10 +341,7 @@ class OffPolicyConfig:
 
     def memory(self, spec: Spec, sizes: RunSizes) -> AgentMemory:
         """Return the bytes that the agent allocates."""
-        total = AgentMemory()
-        for group in spec.groups:
-            total = total.beside(group_config(self, group.name)._memory_of(group, sizes))
-        return total
+        return memory.of_groups(group_config(self, group.name)._memory_of(group, sizes) for group in spec.groups)
 
     def _memory_of(self, group: GroupSpec, sizes: RunSizes) -> AgentMemory:
         features, components = group.observation.size, group.action.components

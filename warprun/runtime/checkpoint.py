@@ -2,7 +2,7 @@
 
 A file is an uncompressed .npz without pickle: `header` holds JSON text, `tensor/NAME` a tensor. `manifest.json` lists the files in the
 order of saving with their SHA-256. A checkpoint is valid once the manifest lists it; only then are older files removed. Tensors are written
-and read one by one, so that a large one (replay memory) is in memory only once more.
+and read one at a time, so a checkpoint is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import math
 import os
 import sys
 import zipfile
@@ -23,13 +22,13 @@ import numpy as np
 import torch
 
 from warprun.errors import MOST_PRINTED, UserError, printable
-from warprun.files import atomic, open_regular, write_atomic
+from warprun.files import atomic, open_regular, read_json, write_atomic
+from warprun.npz import BROKEN, read_array
 
 FORMAT = 3
 """Version of the format. Format 2 stored the agent only, without `agent/` before the names; it can be evaluated, not resumed."""
 AGENT_ONLY = 2
 MANIFEST = "manifest.json"
-MAX_MANIFEST_BYTES = 1 << 20
 MAX_HEADER_BYTES = 16 << 20
 LAST, BEST = "checkpoints", "best"
 """Folders of a run: the newest checkpoints, and the one with the best evaluation."""
@@ -154,15 +153,13 @@ def _candidates(home: Path) -> list[tuple[Path, Entry | None]]:
 
 def _read_manifest(home: Path) -> list[Entry]:
     try:
-        with open_regular(home / MANIFEST) as file:
-            data = file.read(MAX_MANIFEST_BYTES + 1)
-        listed = json.loads(data) if len(data) <= MAX_MANIFEST_BYTES else {}
+        listed = read_json(home / MANIFEST)
         if not isinstance(listed, list):
             raise TypeError("the manifest is a list")
         entries = [Entry(**fields) for fields in listed]
     except FileNotFoundError:
         raise _DamagedError("is missing") from None
-    except (ValueError, TypeError, RecursionError, OSError, UserError):
+    except (TypeError, UserError):
         raise _DamagedError("is damaged") from None
     for entry in entries:
         kinds = (str, str, int, int)
@@ -221,10 +218,10 @@ def _open(path: Path, entry: Entry | None) -> Loaded:
             raise ValueError("checkpoints are not compressed")
         if entry is None:  # no SHA-256 is known, so the checksums of zipfile have to do
             for info in infos.values():
-                _read(archive, info)
+                read_array(archive, info)
         if infos["header"].file_size > MAX_HEADER_BYTES:
             raise ValueError("the header is too long")
-        header = json.loads(_read(archive, infos.pop("header")).tobytes())
+        header = json.loads(read_array(archive, infos.pop("header")).tobytes())
         version, env_steps, meta = header["format"], header["env_steps"], header["meta"]
         evaluation = meta.get("evaluation", {})
         if (
@@ -233,17 +230,13 @@ def _open(path: Path, entry: Entry | None) -> Loaded:
             or not all(isinstance(value, float | int) for value in evaluation.values())
         ):
             raise TypeError("the header has other types")
-    except (*_BROKEN, TypeError, AttributeError):
+    except (*BROKEN, AttributeError):
         raise _DamagedError("is damaged: it is not a checkpoint") from None
     if version not in (FORMAT, AGENT_ONLY):
         raise _DamagedError(f"has format {version!s:.20} of another version of warprun; this version reads format {FORMAT}")
     before = "agent/" if version == AGENT_ONLY else ""
     named = {before + name.removeprefix("tensor/"): info for name, info in infos.items()}
     return Loaded(env_steps, _Tensors(path, archive, named), Meta(**meta), path)  # type: ignore[typeddict-item]
-
-
-_BROKEN = (ValueError, KeyError, EOFError, RuntimeError, NotImplementedError, OverflowError, MemoryError, zipfile.BadZipFile)
-"""What json, zipfile and numpy raise for broken files."""
 
 
 class _Tensors(Mapping[str, torch.Tensor]):
@@ -255,8 +248,8 @@ class _Tensors(Mapping[str, torch.Tensor]):
     def __getitem__(self, name: str) -> torch.Tensor:
         info = self._infos[name]
         try:
-            return torch.from_numpy(_read(self._archive, info))
-        except (*_BROKEN, TypeError, OSError):
+            return torch.from_numpy(read_array(self._archive, info))
+        except (*BROKEN, OSError):
             raise UserError(f"{self._path} is damaged: it has no tensor at {name:.100}") from None
 
     def __iter__(self) -> Iterator[str]:
@@ -264,20 +257,6 @@ class _Tensors(Mapping[str, torch.Tensor]):
 
     def __len__(self) -> int:
         return len(self._infos)
-
-
-def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    """Read one array; zipfile compares its checksum."""
-    form = np.lib.format
-    with archive.open(info) as member:
-        version = form.read_magic(member)
-        shape, _, dtype = (form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0)(member)
-        # Before numpy allocates what the header asks for.
-        if dtype.hasobject or math.prod(shape) * dtype.itemsize != info.file_size - member.tell():
-            raise ValueError("the array has another size")
-    with archive.open(info) as member:
-        array: np.ndarray = form.read_array(member, allow_pickle=False)
-    return array
 
 
 def _free_name(env_steps: int, taken: set[str]) -> str:

@@ -16,7 +16,8 @@ from warprun import signals
 from warprun.config import kept, trust
 from warprun.config.cadence import Moment, Recurring, parse
 from warprun.config.compose import note_on_tuned
-from warprun.config.schema import SET_UP, Config, to_dict
+from warprun.config.run_folder import CONFIG, SET_UP, STATUS
+from warprun.config.schema import Config, to_dict
 from warprun.errors import RunHasEndedError, TrainingFailed, UserError, one_line
 from warprun.runtime import checkpoint, position, rundir
 from warprun.runtime.build import make_agent, make_simulator, prepare, set_up
@@ -126,7 +127,7 @@ def _driven(run: _Run) -> Result:
 
 def _take_back(folder: Path, made: list[Path]) -> None:
     """Remove what the set-up of a run wrote into `folder`, then the folders `made` for it unless other files are in them."""
-    for path in (folder / name for name in (*SET_UP, "config.yaml")):
+    for path in (folder / name for name in (*SET_UP, CONFIG)):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -153,6 +154,10 @@ class _Run:
         self.folder = held.folder
         self.saved = checkpoint.load(self.folder) if checkpoint.exists(self.folder) else None
         self.position = Position() if self.saved is None else position.read(self.saved.meta.get("run", {}))
+        self.limits = Limits(config.total_steps, config.max_minutes, self.position.began_s)
+        self.boundary = self.limits.moment(self.position.boundary_s, self.position.env_steps, self.position.iterations)
+        """The last completed boundary."""
+        self._refuse_ended()
         self.records = Records(self.folder, to_dict(config), config.log.live, self.position.place)
         try:
             self.setup = set_up(config)
@@ -181,9 +186,6 @@ class _Run:
         """The diagnostics of the last rollout, if another process computed it."""
         self.told = list(self.position.told)
         self.solved = self.position.solved
-        self.limits = Limits(config.total_steps, config.max_minutes, self.position.began_s)
-        self.boundary = self.limits.moment(self.position.boundary_s, self.position.env_steps, self.position.iterations)
-        """The last completed boundary."""
         self.cadences = {
             name: Recurring(parse(f"{name}.every", settings.every), self.boundary._replace(seconds=self.position.due_s.get(name, 0.0)))
             for name, settings in (("eval", config.eval), ("checkpoint", config.checkpoint), ("log", config.log))
@@ -195,6 +197,16 @@ class _Run:
         self.status: dict[str, object] = {"started": rundir.now()}
         self.status_lock = threading.Lock()
         """The thread that reads signals writes the last status."""
+
+    def _refuse_ended(self) -> None:
+        """Raise RunHasEndedError if a checkpoint says that there is nothing left to do; before anything is built."""
+        if self.limits.reached(self.boundary, self.position.iteration_s) and not self.position.pending:
+            raise RunHasEndedError(
+                f"the run in {self.folder} has ended: it took {self.boundary.env_steps:,} env_steps of"
+                f" total_steps={self.limits.total_steps:,}; a larger total_steps or max_minutes continues it"
+            )
+        if self.position.solved and self.config.stop_when_solved:
+            raise RunHasEndedError(f"the run in {self.folder} has solved its environment; stop_when_solved=false continues it")
 
     def start(self, versions: Mapping[str, object]) -> None:
         """Write the files of a new run; `versions` are those of `rundir.versions`. Raises UserError and OSError."""
@@ -212,13 +224,6 @@ class _Run:
 
     def restore(self, stored: Config, changed: Sequence[str]) -> None:
         """Continue where the checkpoint left off; see `resume`. Raises UserError, and then nothing has changed."""
-        if self.limits.reached(self.boundary, self.position.iteration_s) and not self.position.pending:
-            raise RunHasEndedError(
-                f"the run in {self.folder} has ended: it took {self.boundary.env_steps:,} env_steps of"
-                f" total_steps={self.limits.total_steps:,}; a larger total_steps or max_minutes continues it"
-            )
-        if self.solved and self.config.stop_when_solved:
-            raise RunHasEndedError(f"the run in {self.folder} has solved its environment; stop_when_solved=false continues it")
         if self.saved is not None:
             try:
                 restore(self._state(), self.saved.tensors)
@@ -455,10 +460,12 @@ class _Run:
 
     def _save_best(self) -> None:
         """Write the policy to the folder of the best checkpoint, in the first process only."""
-        self._check_before_save()
+        policy = self.agent.policy_state()
+        self._refuse_removed_folder()
+        self.sentinel.before_save(policy)
         if self.setup.communicator.rank == 0:
-            policy = {f"agent/{name}": tensor for name, tensor in self.agent.policy_state().items()}
-            self.saver.save_best(self.env_steps, policy, {"evaluation": self._last_evaluation()})
+            named = {f"agent/{name}": tensor for name, tensor in policy.items()}
+            self.saver.save_best(self.env_steps, named, {"evaluation": self._last_evaluation()})
 
     def _check_before_save(self) -> None:
         self._refuse_removed_folder()
@@ -498,7 +505,7 @@ class _Run:
         try:
             rundir.write_status(self.folder, status)
         except OSError as error:
-            self.records.message(f"cannot write {self.folder / 'status.json'}: {error.strerror}")
+            self.records.message(f"cannot write {self.folder / STATUS}: {error.strerror}")
 
     def _summary(self) -> dict[str, float | str]:
         groups = self.simulator.spec.groups

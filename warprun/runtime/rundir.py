@@ -33,12 +33,14 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from warprun.config import saved
-from warprun.config.schema import LOCK, is_free
+from warprun.config.run_folder import CONFIG, LOCK, STATUS, VERSIONS, is_free
 from warprun.errors import UserError, one_line, printable
 from warprun.files import read_json, write_atomic
 
-STATES = ("running", "finished", "solved", "failed", "interrupted", "killed")
-"""Those of `read_status`. "killed" is never written: the process ended without a last word (SIGKILL, no memory, no power)."""
+STATES = ("running", "finished", "solved", "failed", "interrupted")
+"""What status.json says of a run."""
+KILLED = "killed"
+"""What `read_status` says of a run whose process ended without a last word: by SIGKILL, or without memory or power."""
 
 
 class Held:
@@ -137,7 +139,7 @@ def is_running(folder: Path) -> bool:
 
 def _has_process(folder: Path) -> bool:
     """Return whether the process in status.json exists; that of another machine is taken to."""
-    status = _read_json(folder / "status.json")
+    status = _read_json(folder / STATUS)
     pid = status.get("pid")
     if status.get("state") != "running" or type(pid) is not int:
         return False
@@ -157,7 +159,7 @@ def latest(root: Path) -> Path:
     started: dict[Path, datetime] = {}
     broken = []
     try:
-        folders = sorted(status.parent for status in root.glob("*/status.json"))
+        folders = sorted(status.parent for status in root.glob(f"*/{STATUS}"))
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
         raise UserError(f"cannot read {printable(root)}: {one_line(error)}") from None
     for folder in folders:
@@ -180,16 +182,16 @@ def now() -> str:
 
 def write_status(folder: Path, status: Mapping[str, object]) -> None:
     """Replace status.json and add process id and host; `state` is one of STATES, `started` is from `now()`. Raises OSError."""
-    if status.get("state") not in STATES[:-1]:
-        raise ValueError(f"state must be one of {', '.join(STATES[:-1])}, not {status.get('state')!r}")
-    _write_json(folder / "status.json", {**status, "pid": os.getpid(), "host": socket.gethostname()})
+    if status.get("state") not in STATES:
+        raise ValueError(f"state must be one of {', '.join(STATES)}, not {status.get('state')!r}")
+    _write_json(folder / STATUS, {**status, "pid": os.getpid(), "host": socket.gethostname()})
 
 
 def read_status(folder: Path) -> dict[str, object]:
-    """Read status.json; return an empty dict if it is missing or damaged. A run whose process has gone is "killed", not "running"."""
-    status = _read_json(folder / "status.json")
+    """Read status.json; return an empty dict if it is missing or damaged. Of a run whose process has gone, the state is KILLED."""
+    status = _read_json(folder / STATUS)
     if status.get("state") == "running" and not is_running(folder):
-        status["state"] = "killed"
+        status["state"] = KILLED
     return status
 
 
@@ -203,7 +205,7 @@ def _read_json(path: Path) -> dict[str, object]:
 
 def write_config(folder: Path, config: Mapping[str, object]) -> None:
     """Write the resolved config to config.yaml. Raises OSError."""
-    write_atomic(folder / "config.yaml", config_text(config))
+    write_atomic(folder / CONFIG, config_text(config))
 
 
 def config_text(config: Mapping[str, object]) -> bytes:
@@ -213,7 +215,7 @@ def config_text(config: Mapping[str, object]) -> bytes:
 
 def read_config(folder: Path) -> dict[str, object]:
     """Read config.yaml. Raises UserError if the folder is no run folder."""
-    path = folder / "config.yaml"
+    path = folder / CONFIG
     try:
         return saved.read_config(path)
     except FileNotFoundError:
@@ -222,7 +224,7 @@ def read_config(folder: Path) -> dict[str, object]:
 
 def write_versions(folder: Path, found: Mapping[str, object]) -> None:
     """Write `found`, the result of `versions`, to versions.json. Raises OSError."""
-    _write_json(folder / "versions.json", found)
+    _write_json(folder / VERSIONS, found)
 
 
 def versions() -> dict[str, object]:

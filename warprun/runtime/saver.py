@@ -13,8 +13,6 @@ from warprun.state import State
 
 SHARE = 0.02
 """Largest share of the time of a run that checkpoints at intervals of time take."""
-
-
 KEPT_BEST = 2
 """Best checkpoints that are kept: a run that is resumed may discard the last one."""
 

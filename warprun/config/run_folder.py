@@ -1,0 +1,27 @@
+"""Names of files in a run folder, and whether a run can begin in a folder. No numba, no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from warprun.files import refuse_links
+
+LOCK = "lock"
+"""The file that the process holds which trains there."""
+CONFIG, STATUS, VERSIONS = "config.yaml", "status.json", "versions.json"
+ENVIRONMENT = "environment"
+"""Folder of the source and the tables of the environment, see `config.kept`."""
+SET_UP = {LOCK, ENVIRONMENT, VERSIONS, f"{VERSIONS}.tmp", f"{CONFIG}.tmp"}
+"""What lies in a run folder before its config.yaml, which is written last."""
+
+
+def is_free(run_dir: Path) -> bool:
+    """Return whether a run can begin in a folder: it is new or empty, or a run that was killed in its set-up left it.
+
+    Raises OSError, and UserError if such a folder has links.
+    """
+    names = {path.name for path in run_dir.iterdir()} if run_dir.exists() else set()
+    left = LOCK in names and names <= SET_UP
+    if left:
+        refuse_links(run_dir.resolve())
+    return not names or left
