@@ -69,8 +69,9 @@ def attack(whole: tuple[dict[str, object], float], folder: Path, name: str, roun
         os.kill(pid, signal.Signals[name])
         began = time.monotonic()
         code = wait(pid)
-        if code == 0:
-            continue  # it had just ended
+        if code == 0:  # it had just ended
+            shutil.rmtree(place)
+            continue
         times.append(time.monotonic() - began)
         said = [line for line in log.read_text().splitlines() if "error" in line or "Traceback" in line]
         assert code == CODES[name], log.read_text()
