@@ -65,6 +65,12 @@ def command(agent: str, folder: Path, *more: str) -> list[str]:
     return [*TINY[agent], *SHORT, "tuned=none", "checkpoint.every=4%", f"run_dir={folder}", *more]
 
 
+def with_default_signals() -> None:
+    """Undo in a new process what it inherits: under `nohup`, or in the background of a script, some signals are ignored."""
+    for number in signals.SIGNALS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
 def begin(arguments: Sequence[str], log: Path) -> int:
     """Start a command in a forked process, which has loaded everything already, and return its number."""
     sys.stdout.flush()
@@ -78,6 +84,7 @@ def begin(arguments: Sequence[str], log: Path) -> int:
         for stream in (1, 2):
             os.dup2(written, stream)
         sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+        with_default_signals()
         signals.watch()
         code = run(list(arguments))
         sys.stdout.flush()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability.runs import begin, command, outcome, wait
+from tests.reliability.runs import begin, command, outcome, wait, with_default_signals
 from warprun.cli.main import run
 
 CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 138}
@@ -60,8 +60,9 @@ def whole(tmp_path_factory):
 def attack(whole: tuple[dict[str, object], float], folder: Path, name: str, rounds: int) -> list[float]:
     """Send a signal at random moments of `rounds` runs, each continued to its end; return the seconds until they ended."""
     wanted, seconds = whole
-    draw, times = random.Random(name), []
+    draw, times, late = random.Random(name), [], 0
     while len(times) < rounds:
+        assert late < 10 * rounds, f"{late} runs ended before {name} ended them"
         place = folder / str(len(times))
         arguments, log = [*command("ppo", place), "resume=auto"], place.with_suffix(".log")
         pid = begin(arguments, log)
@@ -71,6 +72,7 @@ def attack(whole: tuple[dict[str, object], float], folder: Path, name: str, roun
         code = wait(pid)
         if code == 0:  # it had just ended
             shutil.rmtree(place)
+            late += 1
             continue
         times.append(time.monotonic() - began)
         said = [line for line in log.read_text().splitlines() if "error" in line or "Traceback" in line]
@@ -99,7 +101,12 @@ def test_a_hundred_signals(whole, tmp_path, name):
 
 def started(arguments: list[str], folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "warprun", *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "warprun", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=with_default_signals,
     )
 
 
@@ -114,6 +121,7 @@ def signalled_early(folder: Path, name: str, after_s: float, cache: Path) -> flo
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=with_default_signals,
     )
     time.sleep(after_s)
     process.send_signal(signal.Signals[name])
