@@ -18,11 +18,13 @@ CPU = torch.device("cpu")
 
 
 def plan_for(config: Any, spec: Spec, device: torch.device = CPU, *, fused: bool = False, captured: bool = False) -> Plan:
-    """Return a plan that is fused, as far as the agent can, or stepwise."""
+    """Return a plan by which kernels compute what they can (`fused`), or torch everything."""
     fusion = config.fusion(spec)
-    rollout = "fused" if fused and fusion.network_rows is not None else "stepwise"
-    by_kernels = rollout == "fused" and fusion.kernel_gradients and device.type == "cpu"
-    return Plan(rollout, "a test", "kernels" if by_kernels else "torch", "a test", captured, "" if captured else "a test")
+    by_kernels = fused and fusion.network_rows is not None
+    rollout = "fused" if by_kernels else "stepwise"
+    networks = "kernels" if by_kernels else "torch"
+    gradients = "kernels" if by_kernels and fusion.kernel_gradients and device.type == "cpu" else "torch"
+    return Plan(rollout, "a test", networks, "a test", gradients, "a test", captured, "" if captured else "a test")
 
 
 def build(

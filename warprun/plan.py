@@ -24,8 +24,11 @@ class Plan:
     """How a run executes, and why."""
 
     rollout: Literal["fused", "stepwise"]
-    """fused: one kernel computes networks, actions and steps of a whole rollout; stepwise: torch runs the networks between two kernels."""
+    """fused: one kernel computes networks, actions and steps of a whole rollout; stepwise: the agent acts between two steps."""
     rollout_reason: str
+    networks: Literal["kernels", "torch"]
+    """What computes networks without gradients: to act, and for the values of observations."""
+    networks_reason: str
     gradients: Literal["kernels", "torch"]
     """What computes gradients."""
     gradients_reason: str
@@ -39,14 +42,19 @@ class Plan:
 
     def __str__(self) -> str:
         """Return one line for people."""
-        if not self.fused:
-            path = f"stepwise ({self.rollout_reason})"
-        else:
-            path = "fused" if self.gradients == "kernels" else f"fused rollout, update by torch ({self.gradients_reason})"
+        parts = ["fused" if self.fused else f"stepwise ({self.rollout_reason})"]
+        if self.networks == "torch" and self.networks_reason != self.rollout_reason:
+            parts.append(f"networks by torch ({self.networks_reason})")
+        elif self.networks == "kernels" and self.gradients == "torch":
+            parts.append(f"update by torch ({self.gradients_reason})")
+        elif self.networks == "kernels" and not self.fused:
+            parts.append("networks and gradients by kernels")
+        path = ", ".join(parts).replace("fused, ", "fused rollout, ")
         if self.captured:
             return f"{path}; captured in CUDA graphs"
         return f"{path}; not captured ({self.captured_reason})" if self.captured_reason else path
 
 
-STEPWISE = Plan("stepwise", "torch computes everything", "torch", "torch computes everything", False, "")
+_TORCH = "torch computes everything"
+STEPWISE = Plan("stepwise", _TORCH, "torch", _TORCH, "torch", _TORCH, False, "")
 """Everything by torch and single kernels."""

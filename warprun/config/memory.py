@@ -63,13 +63,15 @@ def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
     spec, agent = environment.spec, config.agent
     threads = config.concurrency.threads or usable_cores()
     fusion = agent.fusion(spec)
-    fused = (
-        isinstance(environment, Environment)
-        and config.engine.fused
+    of_kernels = isinstance(environment, Environment)
+    kernel_networks = (
+        config.engine.fused
         and fusion.network_rows is not None
         and os.environ.get("NUMBA_DISABLE_JIT") != "1"
+        and (of_kernels or not on_gpu)
     )
-    sizes = RunSizes(config.n_envs, threads, fused, fused and fusion.kernel_gradients and not on_gpu, on_gpu)
+    fused = of_kernels and kernel_networks
+    sizes = RunSizes(config.n_envs, threads, kernel_networks, kernel_networks and fusion.kernel_gradients and not on_gpu, on_gpu)
     of_agent = agent.memory(spec, sizes)
     limit = spec.time_limit or config.eval.max_steps
     steps = min(EVALUATION_STEPS, limit)

@@ -35,8 +35,8 @@ class RunSizes(NamedTuple):
     n_envs: int
     threads: int
     """CPU threads."""
-    fused: bool
-    """Whether kernels compute rollouts."""
+    kernel_networks: bool
+    """Whether kernels compute networks without gradients."""
     kernel_gradients: bool
     """Whether CPU kernels compute the gradients."""
     on_gpu: bool

@@ -11,6 +11,7 @@ from torch import nn
 
 from warprun.kernels.mlp import Network
 from warprun.learning.capture import captured
+from warprun.learning.cpu.acting import FusedActing
 from warprun.learning.critics import Trained
 from warprun.learning.device_scalar import DeviceScalar
 from warprun.learning.interfaces import Context, Metrics
@@ -196,6 +197,8 @@ class OffPolicyAgent(ABC, Generic[C]):
         ]
         self.exploration = {learner.name: learner.exploration for learner in self.learners}
         """Per group, [3] float32, see `interfaces.Agent`."""
+        by_kernels = context.plan.networks == "kernels" and context.device.type == "cpu"
+        self._acting = [FusedActing(learner.kernel_network(), context.threads) if by_kernels else None for learner in self.learners]
         self._env_steps = Counter()
 
     @classmethod
@@ -224,11 +227,15 @@ class OffPolicyAgent(ABC, Generic[C]):
 
     def act(self, trajectory: Trajectory, row: int) -> None:
         """Write the values of actions, or the actions, to every group's `policy_output` for the observations of row `row`."""
-        for learner in self.learners:
+        for learner, acting in zip(self.learners, self._acting, strict=True):
             group = trajectory.groups[learner.name]
+            obs, policy_output = group.obs[row].flatten(0, 1), group.policy_output.view(-1, group.policy_output.shape[-1])
+            if acting:
+                acting(obs, policy_output)
+                continue
             with torch.no_grad():
-                output = learner.act(learner.normalized(group.obs[row].flatten(0, 1)))
-            group.policy_output[..., : output.shape[-1]] = output.view(*group.policy_output.shape[:-1], -1)
+                output = learner.act(learner.normalized(obs))
+            policy_output[:, : output.shape[-1]] = output
 
     def update(self, trajectory: Trajectory, progress: float) -> Metrics:
         """Store a rollout and take the gradient steps that are due at `progress`, 0 to 1, of the run.

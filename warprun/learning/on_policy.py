@@ -15,6 +15,7 @@ import torch
 from warprun.kernels.mlp import Network
 from warprun.learning import distributions
 from warprun.learning.capture import captured
+from warprun.learning.cpu.acting import FusedActing
 from warprun.learning.cpu.gradient import Derivatives, FusedGradient, Rows
 from warprun.learning.cpu.returns import FusedReturns
 from warprun.learning.interfaces import Context
@@ -83,6 +84,7 @@ class Batch(NamedTuple):
 class Fused(NamedTuple):
     """The kernels of one policy (CPU)."""
 
+    acting: FusedActing
     returns: FusedReturns
     gradient: FusedGradient | None
     """None where torch computes gradients."""
@@ -111,13 +113,13 @@ class Learner(Generic[C]):
         self.entropy_coef = torch.zeros((), device=device)
         self.fused: Fused | None = None
         """The kernels that take the place of torch; None if torch computes everything."""
-        if plan.fused and device.type == "cpu":
+        if plan.networks == "kernels" and device.type == "cpu":
             network = self.policy.kernel_network()
             gradient = None
             if plan.gradients == "kernels":
                 assert derivatives
                 gradient = FusedGradient(network, self.policy.space, derivatives, context.threads)
-            self.fused = Fused(FusedReturns(network, context.threads), gradient)
+            self.fused = Fused(FusedActing(network, context.threads), FusedReturns(network, context.threads), gradient)
 
     def schedule(self, progress: float) -> None:
         """Set learning rate and entropy coefficient to their values at `progress`, 0 to 1, of the run."""
@@ -274,7 +276,8 @@ class OnPolicyAgent(ABC, Generic[C]):
             group = trajectory.groups[learner.name]
             # Views, never copies: what is written must arrive in the trajectory.
             outputs, features = group.policy_output.shape[-1], group.obs.shape[-1]
-            learner.policy.act(group.obs[row].view(-1, features), group.policy_output.view(-1, outputs), group.value[row].view(-1))
+            act = learner.fused.acting if learner.fused else learner.policy.act
+            act(group.obs[row].view(-1, features), group.policy_output.view(-1, outputs), group.value[row].view(-1))
 
     def update(self, trajectory: Trajectory, progress: float) -> dict[str, torch.Tensor]:
         """Learn from a rollout at `progress`, 0 to 1, of the run; return metrics, [] each."""

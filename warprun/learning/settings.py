@@ -204,7 +204,7 @@ class OnPolicyConfig:
         phases = [
             memory.making(n_parameters, network.hidden, network.orthogonal),
             [4 * rows, *memory.moments(rows, 1)],  # rewards
-            [*results, *[4 * rows] * (1 if sizes.fused else 6)],  # returns
+            [*results, *[4 * rows] * (1 if sizes.kernel_networks else 6)],  # returns
             [*results, *(memory.shuffling(rows) if minibatches else [])],
             [*results, *([8 * rows] if minibatches else []), *[4 * step_rows] * 3, *computing],
             memory.optimizer_step(n_parameters),

@@ -19,7 +19,7 @@ from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.mlp import Network
 from warprun.learning.interfaces import Agent, Context
-from warprun.plan import Plan
+from warprun.plan import Fusion, Plan
 from warprun.simulation.device import Device, choose
 from warprun.simulation.kernel_engine import KernelEngine, fits_shared_memory
 from warprun.simulation.simulator import Simulator
@@ -56,25 +56,36 @@ def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
         why_not = why_not if of_kernels else "the environment is not made of kernels"
         captured = not why_not
 
-    def stepwise(reason: str) -> Plan:
-        return Plan("stepwise", reason, "torch", "rollouts are stepwise", captured, why_not)
-
-    if not of_kernels:
-        return stepwise("the environment is not made of kernels")
-    if not config.engine.fused:
-        return stepwise("engine.fused=false")
-    if os.environ.get("NUMBA_DISABLE_JIT") == "1":
-        return stepwise("NUMBA_DISABLE_JIT=1: everything runs as plain Python")
     fusion = config.agent.fusion(environment.spec)
-    if fusion.network_rows is None:
-        return stepwise(fusion.reason)
-    if device.kind in ("cuda", "cudasim") and not fits_shared_memory(environment.spec, fusion.network_rows):
-        return stepwise("a network has more rows than the shared memory of a GPU's blocks holds")
-    if not fusion.kernel_gradients:
-        return Plan("fused", "", "torch", fusion.reason, captured, why_not)
+    why_stepwise = why_torch = no_kernel_networks(config, fusion)
+    if not of_kernels:
+        why_stepwise = "the environment is not made of kernels"
+    elif device.kind in ("cuda", "cudasim") and fusion.network_rows and not fits_shared_memory(environment.spec, fusion.network_rows):
+        why_stepwise = why_stepwise or "a network has more rows than the shared memory of a GPU's blocks holds"
+    if why_stepwise and device.torch.type != "cpu":
+        why_torch = why_torch or why_stepwise  # on a GPU kernels compute networks within fused rollouts only
+    why_torch_gradients = why_torch or fusion.reason
     if device.torch.type != "cpu":
-        return Plan("fused", "", "torch", "kernels compute gradients on CPU only", captured, why_not)
-    return Plan("fused", "", "kernels", "", captured, why_not)
+        why_torch_gradients = why_torch_gradients or "kernels compute gradients on CPU only"
+    return Plan(
+        "stepwise" if why_stepwise else "fused",
+        why_stepwise,
+        "torch" if why_torch else "kernels",
+        why_torch,
+        "torch" if why_torch_gradients else "kernels",
+        why_torch_gradients,
+        captured,
+        why_not,
+    )
+
+
+def no_kernel_networks(config: Config, fusion: Fusion) -> str:
+    """Return why kernels cannot compute the networks of an agent; empty if they can."""
+    if not config.engine.fused:
+        return "engine.fused=false"
+    if os.environ.get("NUMBA_DISABLE_JIT") == "1":
+        return "NUMBA_DISABLE_JIT=1: everything runs as plain Python"
+    return fusion.reason if fusion.network_rows is None else ""
 
 
 def make_agent(setup: Setup) -> Agent:

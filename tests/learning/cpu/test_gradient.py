@@ -56,8 +56,8 @@ def engine(name: str, n_envs: int, networks: Mapping[str, Network] | None, horiz
     )
 
 
-def agent(env: Environment, n_envs: int, network: NetworkConfig, threads: int = 2) -> Any:
-    made = build("a2c", env, n_envs=n_envs, threads=threads, fused=True, network=network)
+def agent(env: Environment, n_envs: int, network: NetworkConfig, threads: int = 2, *, fused: bool = True) -> Any:
+    made = build("a2c", env, n_envs=n_envs, threads=threads, fused=fused, network=network)
     for learner in made.learners:
         # Statistics of a run under way, and a policy that has opinions.
         generator = torch.Generator().manual_seed(1)
@@ -73,7 +73,7 @@ def agent(env: Environment, n_envs: int, network: NetworkConfig, threads: int = 
 @pytest.mark.parametrize("n_envs", [1, 100])
 @pytest.mark.parametrize("greedy", [False, True])
 def test_a_fused_rollout_is_the_stepwise_one(name: str, network: str, n_envs: int, greedy: bool) -> None:
-    actor = agent(ENVIRONMENTS[name], n_envs, NETWORKS[network])
+    actor = agent(ENVIRONMENTS[name], n_envs, NETWORKS[network], fused=False)
     stepwise, fused = engine(name, n_envs, None), engine(name, n_envs, actor.networks())
     stepwise.reset()
     fused.reset()
