@@ -23,11 +23,11 @@ from warprun.learning.metrics import by_group
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
 from warprun.learning.optimizers import OPTIMIZERS, clip_norm
 from warprun.learning.policy import Policy
-from warprun.learning.returns import TARGETS, Spread, explained_variance, mean_and_variance, variance_over_processes
+from warprun.learning.returns import TARGETS, Spread, Steps, explained_variance, mean_and_variance, variance_over_processes
 from warprun.learning.settings import OnPolicyConfig, check_groups, check_settings, group_config
 from warprun.learning.slices import Slices
 from warprun.seeds import derived_seed
-from warprun.simulation.trajectory import Trajectory
+from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 from warprun.spec import GroupSpec, Spec
 from warprun.state import State
 
@@ -84,7 +84,6 @@ class Batch(NamedTuple):
 class Fused(NamedTuple):
     """The kernels of one policy (CPU)."""
 
-    acting: FusedActing
     returns: FusedReturns
     gradient: FusedGradient | None
     """None where torch computes gradients."""
@@ -113,13 +112,16 @@ class Learner(Generic[C]):
         self.entropy_coef = torch.zeros((), device=device)
         self.fused: Fused | None = None
         """The kernels that take the place of torch; None if torch computes everything."""
+        self.act: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] = self.policy.act
+        """act(obs [R, F], policy_output [R, P], value [R]) writes what the policy gives for observations."""
         if plan.networks == "kernels" and device.type == "cpu":
             network = self.policy.kernel_network()
             gradient = None
             if plan.gradients == "kernels":
                 assert derivatives
                 gradient = FusedGradient(network, self.policy.space, derivatives, context.threads)
-            self.fused = Fused(FusedActing(network, context.threads), FusedReturns(network, context.threads), gradient)
+            self.fused = Fused(FusedReturns(network, context.threads), gradient)
+            self.act = FusedActing(network, context.threads)
 
     def schedule(self, progress: float) -> None:
         """Set learning rate and entropy coefficient to their values at `progress`, 0 to 1, of the run."""
@@ -132,15 +134,25 @@ class Learner(Generic[C]):
         group = trajectory.groups[self.name]
         terminated, truncated = trajectory.terminated[..., None], trajectory.truncated[..., None]
         reward = self.reward_normalizer(group.reward, terminated, truncated) if self.reward_normalizer else group.reward
+        log_prob = self.judge(group) if self.target.uses_ratio else group.log_prob
+        log_ratio = log_prob - group.log_prob if self.target.uses_ratio else None
         if self.fused:
-            advantage, returns, spread = self.fused.returns.estimate(self.target, trajectory, self.name, reward)
+            advantage, returns, spread = self.fused.returns.estimate(self.target, trajectory, self.name, reward, log_ratio)
         else:
-            advantage, returns = self.target(reward, group.value, self.next_value(trajectory), terminated, truncated)
+            advantage, returns = self.target(Steps(reward, group.value, self.next_value(trajectory), terminated, truncated, log_ratio))
             spread = Spread.of(advantage, returns)
         spread = spread.over_processes(self.communicator, advantage.numel())
         mask = None if group.mask is None else group.mask[:-1]
-        batch = Batch(group.obs[:-1], mask, group.action, group.log_prob, group.value, advantage, returns, spread)
+        batch = Batch(group.obs[:-1], mask, group.action, log_prob, group.value, advantage, returns, spread)
         return batch.each(lambda tensor: tensor.flatten(1, 2))  # environments and actors to one dimension
+
+    def judge(self, group: GroupTrajectory) -> torch.Tensor:
+        """Return the log-probabilities of the actions, [T, N, A], by the policy as it is now, and replace the values by its own."""
+        obs, action = group.obs[:-1].flatten(0, 2), group.action.flatten(0, 2)
+        mask = None if group.mask is None else group.mask[:-1].flatten(0, 2)
+        policy_output = obs.new_empty(len(obs), group.policy_output.shape[-1])
+        self.act(obs, policy_output, group.value.view(-1))
+        return distributions.evaluate(self.policy.space, policy_output, mask, action)[0].view_as(group.log_prob)
 
     def mean_and_variance(self, advantage: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean and the unbiased variance, [] each, of a minibatch's advantages [R] in all processes."""
@@ -201,8 +213,11 @@ class Learner(Generic[C]):
 
     def report(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the metrics that every update has."""
+        errors = batch.spread
+        if not self.target.gives_errors:
+            errors = Spread.of(batch.returns - batch.value, batch.returns).over_processes(self.communicator, batch.returns.numel())
         return {
-            "explained_variance": explained_variance(batch.spread),
+            "explained_variance": explained_variance(errors),
             "learning_rate": self.learning_rate.clone(),
         }
 
@@ -276,8 +291,7 @@ class OnPolicyAgent(ABC, Generic[C]):
             group = trajectory.groups[learner.name]
             # Views, never copies: what is written must arrive in the trajectory.
             outputs, features = group.policy_output.shape[-1], group.obs.shape[-1]
-            act = learner.fused.acting if learner.fused else learner.policy.act
-            act(group.obs[row].view(-1, features), group.policy_output.view(-1, outputs), group.value[row].view(-1))
+            learner.act(group.obs[row].view(-1, features), group.policy_output.view(-1, outputs), group.value[row].view(-1))
 
     def update(self, trajectory: Trajectory, progress: float) -> dict[str, torch.Tensor]:
         """Learn from a rollout at `progress`, 0 to 1, of the run; return metrics, [] each."""

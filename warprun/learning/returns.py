@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 
@@ -27,7 +27,7 @@ class Spread(NamedTuple):
     mean: torch.Tensor
     """Of the advantages."""
     variance: torch.Tensor
-    """Of the advantages, unbiased. Returns minus values are the advantages, so this is also the variance of the values' errors."""
+    """Of the advantages, unbiased."""
     returns_mean: torch.Tensor
     """Of the returns."""
     returns_variance: torch.Tensor
@@ -91,17 +91,57 @@ def nstep(
     return result
 
 
+def vtrace(
+    reward: torch.Tensor,
+    value: torch.Tensor,
+    next_value: torch.Tensor,
+    terminated: torch.Tensor,
+    truncated: torch.Tensor,
+    log_ratio: torch.Tensor,
+    gamma: float,
+    trace_lambda: float,
+    rho_bar: float,
+    c_bar: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (advantage, v), [T, ...], of a rollout of another policy; Espeholt et al. 2018, eq. 1 and section 4.2.
+
+    `log_ratio` is log(pi / mu) of the actions, pi the policy that learns and mu the one that acted. `trace_lambda` is the lambda of
+    remark 2: it shortens the traces of v, not the one step of the advantage, rho (r + gamma v' - V). Without lag v is the lambda-return.
+    """
+    ratio = log_ratio.exp()
+    rho = ratio.clamp(max=rho_bar)
+    one_step = reward + gamma * next_value * ~terminated
+    goes_on = (~(terminated | truncated)).to(value.dtype)
+    correction = _discounted_sum(rho * (one_step - value), gamma * trace_lambda * ratio.clamp(max=c_bar) * goes_on)
+    v = value + correction
+    # Where the episode goes on within the rollout, v' replaces the value of the next observation: v' - V' is the next correction.
+    following = torch.cat((correction[1:], torch.zeros_like(correction[:1])))
+    return rho * (one_step + gamma * goes_on * following - value), v
+
+
+class Steps(NamedTuple):
+    """What targets are computed from, [T, ...] each."""
+
+    reward: torch.Tensor
+    value: torch.Tensor
+    """V(x_t)."""
+    next_value: torch.Tensor
+    """V of the observation that step t led to; where truncated, of the final observation."""
+    terminated: torch.Tensor
+    truncated: torch.Tensor
+    log_ratio: torch.Tensor | None = None
+    """log(pi / mu) of the actions, see `vtrace`; for targets that use it."""
+
+
 class Target(Protocol):
     """What values are trained to predict, and how much better an action was than predicted."""
 
-    def __call__(
-        self,
-        reward: torch.Tensor,
-        value: torch.Tensor,
-        next_value: torch.Tensor,
-        terminated: torch.Tensor,
-        truncated: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    uses_ratio: ClassVar[bool]
+    """Whether it needs `log_ratio`, and values by the policy that learns instead of the one that acted."""
+    gives_errors: ClassVar[bool]
+    """Whether the advantages are the errors of the values: return minus value."""
+
+    def __call__(self, steps: Steps) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (advantage, return), [T, ...]."""
 
 
@@ -111,12 +151,12 @@ class GAE:
 
     gamma: float
     gae_lambda: float
+    uses_ratio: ClassVar[bool] = False
+    gives_errors: ClassVar[bool] = True
 
-    def __call__(
-        self, reward: torch.Tensor, value: torch.Tensor, next_value: torch.Tensor, terminated: torch.Tensor, truncated: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, steps: Steps) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (advantage, return), [T, ...]."""
-        return gae(reward, value, next_value, terminated, truncated, self.gamma, self.gae_lambda)
+        return gae(*steps[:5], self.gamma, self.gae_lambda)
 
 
 @dataclass(frozen=True)
@@ -125,18 +165,56 @@ class NStep:
 
     gamma: float
     n: int
+    uses_ratio: ClassVar[bool] = False
+    gives_errors: ClassVar[bool] = True
 
-    def __call__(
-        self, reward: torch.Tensor, value: torch.Tensor, next_value: torch.Tensor, terminated: torch.Tensor, truncated: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, steps: Steps) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (advantage, return), [T, ...]."""
-        returns = nstep(reward, next_value, terminated, truncated, self.gamma, self.n)
-        return returns - value, returns
+        returns = nstep(steps.reward, steps.next_value, steps.terminated, steps.truncated, self.gamma, self.n)
+        return returns - steps.value, returns
+
+
+@dataclass(frozen=True)
+class VTrace:
+    """V-trace, see `vtrace`: advantages and returns of the policy that learns, from a rollout of another one."""
+
+    gamma: float
+    trace_lambda: float
+    rho_bar: float
+    c_bar: float
+    uses_ratio: ClassVar[bool] = True
+    gives_errors: ClassVar[bool] = False
+
+    def __call__(self, steps: Steps) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (advantage, return), [T, ...]."""
+        assert steps.log_ratio is not None
+        return vtrace(*steps[:5], steps.log_ratio, self.gamma, self.trace_lambda, self.rho_bar, self.c_bar)
+
+
+@dataclass(frozen=True)
+class ExarlVTrace:
+    """What EXARL calls V-trace, without ratios (github.com/exalearn/EXARL, agent A2C_Vtrace).
+
+    With the Monte Carlo return R and delta = R - V: the return is V + gamma delta, the advantage delta + gamma times this return.
+    """
+
+    gamma: float
+    uses_ratio: ClassVar[bool] = False
+    gives_errors: ClassVar[bool] = False
+
+    def __call__(self, steps: Steps) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (advantage, return), [T, ...]."""
+        monte_carlo = nstep(steps.reward, steps.next_value, steps.terminated, steps.truncated, self.gamma, len(steps.reward))
+        delta = monte_carlo - steps.value
+        returns = steps.value + self.gamma * delta
+        return delta + self.gamma * returns, returns
 
 
 TARGETS: Mapping[str, Callable[[OnPolicyConfig], Target]] = {
     "gae": lambda config: GAE(config.gamma, config.gae_lambda),
     "nstep": lambda config: NStep(config.gamma, config.n_step),
+    "vtrace": lambda config: VTrace(config.gamma, config.gae_lambda, config.rho_bar, config.c_bar),
+    "exarl_vtrace": lambda config: ExarlVTrace(config.gamma),
 }
 """The setting `agent.advantage` -> the target with the settings of an agent."""
 
@@ -148,7 +226,10 @@ def normalize_advantage(advantage: torch.Tensor, mean: torch.Tensor, variance: t
 
 
 def explained_variance(spread: Spread) -> torch.Tensor:
-    """Return 1 - Var(returns - value) / Var(returns), []; 1 is perfect; 0 if the returns do not vary."""
+    """Return 1 - Var(returns - value) / Var(returns), []; 1 is perfect; 0 if the returns do not vary.
+
+    The advantages of `spread` must be the errors returns - value.
+    """
     explained = 1 - spread.variance / spread.returns_variance
     return torch.where(spread.returns_variance > 0, explained, torch.zeros_like(explained))
 

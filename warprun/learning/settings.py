@@ -24,7 +24,7 @@ KERNEL_ACTIVATIONS = ("tanh", "relu")
 OPTIMIZERS = ("adam", "rmsprop", "rmsprop_tf")
 MAX_LAYERS = 64
 """Most hidden layers of a network."""
-ADVANTAGES = ("gae", "nstep")
+ADVANTAGES = ("gae", "nstep", "vtrace", "exarl_vtrace")
 SHARED_BY_GROUPS = ("name", "horizon", "groups")
 """Settings that cannot differ between groups."""
 
@@ -116,9 +116,13 @@ class OnPolicyConfig:
     gae_lambda: float = 0.95
     """Lambda of generalised advantage estimation: 0 is the one-step advantage (most bias), 1 the Monte Carlo one (most variance)."""
     advantage: str = "gae"
-    """How returns and advantages are computed: gae or nstep."""
+    """How returns and advantages are computed: gae, nstep, vtrace (corrects for a policy that has learned since it acted), exarl_vtrace."""
     n_step: int = 5
     """Rewards in an n-step return before it bootstraps from the value."""
+    rho_bar: float = 1.0
+    """V-trace: largest ratio of probabilities that weights an error; the smaller, the closer values are to the policy that acted."""
+    c_bar: float = 1.0
+    """V-trace: largest ratio of probabilities in a trace; the smaller, the less variance. `gae_lambda` multiplies it."""
     entropy_coef: float = 0.01
     """Weight of the entropy bonus."""
     entropy_coef_end: float | None = None
@@ -146,6 +150,7 @@ class OnPolicyConfig:
         within(self, key, 0, 1, "gae_lambda")
         not_negative(self, key, "entropy_coef", "entropy_coef_end", "value_coef")
         one_of(self, key, "advantage", ADVANTAGES)
+        positive(self, key, "rho_bar", "c_bar")
 
     def check_run(self, spec: Spec, n_envs: int, total_steps: int) -> None:
         """Raise UserError if a rollout has too few rows for the gradient steps that share it."""
@@ -210,6 +215,9 @@ class OnPolicyConfig:
             memory.optimizer_step(n_parameters),
             memory.finite_check(n_parameters),
         ]
+        if self.advantage == "vtrace":
+            # Policy outputs, then ratios and their intermediate results.
+            phases.append([4 * rows * group.action.outputs * (3 if isinstance(group.action, Box) else 2), *[4 * rows] * 12])
         if self.normalize_obs:
             phases += [memory.moments(rows, features), [4 * rows * features] * 2]  # of the first rollout; the share that is clipped
         return AgentMemory(kept, 0, tuple(phases))

@@ -91,6 +91,24 @@ def test_a_fused_rollout_is_the_stepwise_one(name: str, network: str, n_envs: in
                 torch.testing.assert_close(getattr(one, tensor), getattr(other, tensor), rtol=1e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_policy_judges_its_own_actions_as_it_drew_them(name: str, fused: bool) -> None:
+    """What V-trace learns from: ratios of 1, and the values of the rollout. Those of a policy that has learned since are different."""
+    actor = agent(ENVIRONMENTS[name], 100, NETWORKS["tanh"], fused=fused)
+    made = engine(name, 100, None)
+    made.reset()
+    trajectory = made.collect(actor.act)
+    for learner in actor.learners:
+        group = trajectory.groups[learner.name]
+        drawn, values = group.log_prob.clone(), group.value.clone()
+        torch.testing.assert_close(learner.judge(group), drawn, rtol=1e-5, atol=2e-5)
+        torch.testing.assert_close(group.value, values, rtol=1e-5, atol=2e-5)
+        learner.policy.parameters += 0.05
+        assert not torch.allclose(learner.judge(group), drawn, atol=1e-3)
+        assert not torch.allclose(group.value, values, atol=1e-3)
+
+
 def test_threads_do_not_change_a_bit() -> None:
     rollouts = []
     for threads in (1, 2):

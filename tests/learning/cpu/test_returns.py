@@ -13,12 +13,12 @@ from warprun.learning.returns import Spread
 
 @pytest.mark.parametrize("n_envs", [1, 5, COLUMNS + 3, 5 * COLUMNS])
 @pytest.mark.parametrize("normalize_obs", [False, True])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_rows_of_a_rollout_are_those_of_torch(n_envs: int, normalize_obs: bool, threads: int) -> None:
+@pytest.mark.parametrize(("threads", "advantage"), [(1, "gae"), (2, "gae"), (2, "vtrace"), (1, "exarl_vtrace")])
+def test_rows_of_a_rollout_are_those_of_torch(n_envs: int, normalize_obs: bool, threads: int, advantage: str) -> None:
     """Several actors, and more truncations in an environment than one; all ends are drawn at random."""
     env = environment(**SPACES)
-    fused = make("a2c", env, threads, n_envs=n_envs, fused=True, normalize_obs=normalize_obs)
-    plain = make("a2c", env, n_envs=n_envs, normalize_obs=normalize_obs)
+    fused = make("a2c", env, threads, n_envs=n_envs, fused=True, normalize_obs=normalize_obs, advantage=advantage)
+    plain = make("a2c", env, n_envs=n_envs, normalize_obs=normalize_obs, advantage=advantage)
     trajectory = rollout(env, horizon=6, n_envs=n_envs)
     trajectory.terminated.copy_(torch.rand(trajectory.terminated.shape) < 0.2)
     # At most one truncation in every three steps, as the rollout has room for.

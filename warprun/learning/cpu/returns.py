@@ -14,13 +14,13 @@ from warprun.kernels import compile as kernels  # sets up Numba, so it comes bef
 from warprun.kernels.mlp import Network, forward, normalize
 from warprun.kernels.simd import COLUMNS
 from warprun.kernels.threads import threads as threads_of_process
-from warprun.learning.returns import GAE, Spread, Target
+from warprun.learning.returns import GAE, Spread, Steps, Target
 from warprun.simulation.trajectory import Trajectory
 
 float32, float64 = np.float32, np.float64
 
 
-class Steps(NamedTuple):
+class Rollout(NamedTuple):
     """A rollout in the form that the kernels take: T steps of R = N*A columns, F features."""
 
     obs: np.ndarray
@@ -178,14 +178,17 @@ class FusedReturns:
         return out
 
     def estimate(
-        self, target: Target, trajectory: Trajectory, name: str, reward: torch.Tensor
+        self, target: Target, trajectory: Trajectory, name: str, reward: torch.Tensor, log_ratio: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, Spread]:
-        """Return (advantage, return), [T, N, A], of group `name`, and their spread; `reward` is in the units of the values."""
+        """Return (advantage, return), [T, N, A], of group `name`, and their spread.
+
+        `reward` is in the units of the values; `log_ratio` [T, N, A] is for targets that use it.
+        """
         if isinstance(target, GAE):
             return self._gae(target, trajectory, name, reward)
         # Only GAE has its own kernel; other estimators start from the next values.
         ends = trajectory.terminated[..., None], trajectory.truncated[..., None]
-        advantage, returns = target(reward, trajectory.groups[name].value, self.next_value(trajectory, name), *ends)
+        advantage, returns = target(Steps(reward, trajectory.groups[name].value, self.next_value(trajectory, name), *ends, log_ratio))
         return advantage, returns, Spread.of(advantage, returns)
 
     def _gae(self, target: GAE, trajectory: Trajectory, name: str, reward: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Spread]:
@@ -197,7 +200,7 @@ class FusedReturns:
         self.threads.share(lambda first, last, n: self.module.advantages(first, last, n, *given), _parts(steps))
         return advantage, returns, Spread.of_sums(torch.from_numpy(memory.sums).sum(0), reward.numel())
 
-    def _memory(self, steps: Steps) -> Memory:
+    def _memory(self, steps: Rollout) -> Memory:
         threads, (horizon, columns), parts = self.threads.count, steps.value.shape, _parts(steps)
         wanted = (threads, COLUMNS * (len(steps.final_obs) // columns + 1))
         shapes = (threads, horizon, COLUMNS), wanted, (parts, SUMS)
@@ -215,11 +218,11 @@ class FusedReturns:
         return self.memory
 
 
-def _steps(trajectory: Trajectory, name: str) -> Steps:
+def _steps(trajectory: Trajectory, name: str) -> Rollout:
     group = trajectory.groups[name]
     actors = group.value.shape[2]
     terminated, truncated = (flag[..., None].expand(-1, -1, actors).flatten(1) for flag in (trajectory.terminated, trajectory.truncated))
-    return Steps(
+    return Rollout(
         obs=group.obs[-1].flatten(0, 1).numpy(),
         final_obs=group.final_obs.flatten(0, 2).numpy(),
         value=group.value.flatten(1).numpy(),
@@ -228,5 +231,5 @@ def _steps(trajectory: Trajectory, name: str) -> Steps:
     )
 
 
-def _parts(steps: Steps) -> int:
+def _parts(steps: Rollout) -> int:
     return -(-steps.value.shape[1] // COLUMNS)
