@@ -7,6 +7,8 @@ of the cart-pole system", 2007, without friction.
 
 from typing import NamedTuple
 
+import numpy as np
+
 from warprun.environment import Box, Discrete, float32, single_agent
 from warprun.math import cos, sin
 from warprun.random import uniform
@@ -55,6 +57,21 @@ def step(s, action, p):
 
 def observe(s):
     return s.x, s.x_dot, s.theta, s.theta_dot
+
+
+def draw(axes, state, p):
+    """Draw the cart on its track and the pole, in meters."""
+    axle, tip = 0.3, 2.0 * p.length
+    axes.plot((-p.x_limit, p.x_limit), (0.0, 0.0), color="0.75", linewidth=3, zorder=0)
+    axes.plot((-p.x_limit, p.x_limit), (0.0, 0.0), "|", color="0.75", markersize=14, zorder=0)  # beyond them the episode ends
+    axes.plot((state.x - 0.15, state.x + 0.15), (0.06, 0.06), "o", color="0.2", markersize=9)
+    axes.fill(state.x + 0.3 * np.array((-1, 1, 1, -1)), (0.08, 0.08, axle, axle), color="#0072b2")
+    top = (state.x + tip * sin(state.theta), axle + tip * cos(state.theta))
+    axes.plot((state.x, top[0]), (axle, top[1]), color="#d55e00", linewidth=7, solid_capstyle="round")
+    axes.plot(state.x, axle, "o", color="white", markersize=4)
+    axes.set(xlim=(-1.25 * p.x_limit, 1.25 * p.x_limit), ylim=(-0.15, axle + 1.1 * tip), aspect="equal")
+    axes.axis("off")
+    axes.figure.set_size_inches(6, 2)
 
 
 FARTHEST = (4.8, float("inf"), 0.41887902047863906, float("inf"))  # twice the limits of the positions

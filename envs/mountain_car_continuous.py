@@ -9,6 +9,7 @@ occur, because warprun clips actions to the bounds.
 from typing import NamedTuple
 
 from warprun.environment import Box, float32, single_agent
+from warprun.envs import mountain_car
 from warprun.math import clip, cos
 from warprun.random import uniform
 
@@ -49,6 +50,8 @@ def step(s, action, p):
 def observe(s):
     return s.x, s.v
 
+
+draw = mountain_car.draw
 
 environment = single_agent(
     state=State,

@@ -6,6 +6,8 @@ learning in continuous time and space", Neural Computation 12(1), 2000. Semi-imp
 
 from typing import NamedTuple
 
+import numpy as np
+
 from warprun.environment import Box, float32, single_agent
 from warprun.math import clip, cos, pi, sin, wrap_angle
 from warprun.random import uniform
@@ -43,6 +45,24 @@ def step(s, action, p):
 
 def observe(s):
     return cos(s.theta), sin(s.theta), s.omega
+
+
+def draw(axes, state, p, action):
+    """Draw the rod, and the torque as an arrow around its joint; angles and torques are positive counterclockwise."""
+    tip = (-p.length * sin(state.theta), p.length * cos(state.theta))
+    turn = np.linspace(0.0, 2.0 * pi, 100)
+    axes.plot(p.length * np.cos(turn), p.length * np.sin(turn), color="0.9", linewidth=1)
+    axes.plot((0.0, tip[0]), (0.0, tip[1]), color="#d55e00", linewidth=16, solid_capstyle="round")
+    axes.plot(0.0, 0.0, "o", color="0.2", markersize=7)
+    axes.set(xlim=(-1.2 * p.length, 1.2 * p.length), ylim=(-1.2 * p.length, 1.2 * p.length), aspect="equal")
+    axes.axis("off")
+    axes.figure.set_size_inches(4, 4)
+    if action is None or abs(action[0]) < 0.02:
+        return
+    angles = pi * (0.5 + np.linspace(-0.4, 0.4, 30) * action[0])  # 144 degrees at the largest torque
+    x, y = 0.33 * p.length * np.cos(angles), 0.33 * p.length * np.sin(angles)
+    axes.plot(x, y, color="#0072b2", linewidth=2)
+    axes.annotate("", (x[-1], y[-1]), (x[-2], y[-2]), arrowprops={"arrowstyle": "-|>", "color": "#0072b2", "mutation_scale": 14})
 
 
 environment = single_agent(

@@ -18,7 +18,8 @@ DOC = Path(__file__).parents[1] / "docs" / "configuration.md"
 TABLES: dict[str, tuple[type, str]] = {
     "run": (config.Config, ""),
     "env": (config.EnvConfig, "env."),
-    "concurrency": (config.SingleConfig, "concurrency."),
+    "concurrency": (config.ConcurrencyConfig, "concurrency."),
+    **{mode: (config.CONCURRENCY[mode], "concurrency.") for mode in ("single", "sync", "async", "rma")},
     "eval": (config.EvalConfig, "eval."),
     "checkpoint": (config.CheckpointConfig, "checkpoint."),
     "log": (config.LogConfig, "log."),
@@ -48,7 +49,7 @@ def table(schema: type, prefix: str) -> str:
 def is_section(field: dataclasses.Field) -> bool:
     """Return whether a field is a section with its own table (`agent` is one, although its type depends on the run)."""
     made = None if field.default_factory is dataclasses.MISSING else field.default_factory()
-    return dataclasses.is_dataclass(made) or (field.name == "agent" and field.type == "Any")
+    return dataclasses.is_dataclass(made) or (field.name in ("agent", "concurrency") and field.type == "Any")
 
 
 def docstrings(schema: type) -> dict[str, str]:

@@ -71,9 +71,9 @@ def test_commands_are_accepted(workplace, page):
     workplace(page)
     for command in commands(page):
         words = command[command.index("warprun ") :].split()[1:]
-        if words[0] in ("eval", "envs", "data", "bench") or words[0].startswith("--"):
+        if words[0] in ("eval", "export", "play", "check", "envs", "data", "bench") or words[0].startswith("--"):
             continue
-        settings = [word for word in words if "=" in word and not word.startswith(("-", "resume=", "trust="))]
+        settings = [word for word in words if "=" in word and not word.startswith(("-", "resume=", "trust=", "out="))]
         if words[0].startswith("resume="):
             change(to_dict(compose(["env=cartpole"])), settings)
             continue

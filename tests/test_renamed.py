@@ -36,7 +36,8 @@ def test_in_a_file_of_conf(old: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     agent = agent_with(old)[1].removeprefix("agent=")
     file = tmp_path / "conf" / "agent" / "mine.yaml"
     file.parent.mkdir(parents=True)
-    file.write_text(f"defaults:\n  - /{agent}_schema@_here_\n  - _self_\n{old.removeprefix('agent.')}: 1\n")
+    setting = old.removeprefix("agent.").replace(".", ": {") + ": 1" + "}" * (old.count(".") - 1)
+    file.write_text(f"defaults:\n  - /{agent}_schema@_here_\n  - _self_\n{setting}\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as failure:
         compose([agent_with(old)[0], "agent=mine"])
@@ -75,6 +76,7 @@ def test_of_a_saved_config() -> None:
     saved["env"]["vary"] = saved["env"].pop("randomize")
     saved["agent"]["warmup"] = saved["agent"].pop("learning_starts")
     saved["agent"]["groups"] = {"agent": {"gradient_steps": 0.5}}
+    saved["agent"]["network"] |= {"name": "mlp", "options": {}}
     del saved["log"]["every"], saved["checkpoint"]["every"]
     saved["log"]["every_s"], saved["checkpoint"]["every_minutes"] = 2.0, 5
     expected = replace(config, log=replace(config.log, every="2s"), checkpoint=replace(config.checkpoint, every="5min"))

@@ -8,9 +8,25 @@ from warprun.errors import TrainingFailed, UserError
 
 if TYPE_CHECKING:
     from warprun.cli.main import train
+    from warprun.interop.parallel import make_parallel
+    from warprun.interop.sb3 import make_sb3
+    from warprun.interop.vector import make_vec
+    from warprun.policies.loading import load
+    from warprun.policies.policy import Policy
     from warprun.runtime.run import Result
 
-__all__ = ["Result", "TrainingFailed", "UserError", "train"]
+__all__ = ["Policy", "Result", "TrainingFailed", "UserError", "load", "make_parallel", "make_sb3", "make_vec", "train"]
+
+_LAZY = {
+    "train": "warprun.cli.main",
+    "Result": "warprun.runtime.run",
+    "load": "warprun.policies.loading",
+    "Policy": "warprun.policies.policy",
+    "make_vec": "warprun.interop.vector",
+    "make_parallel": "warprun.interop.parallel",
+    "make_sb3": "warprun.interop.sb3",
+}
+"""Public names whose modules import torch and some numba, which take seconds, or libraries that need not be installed."""
 
 _MODULES = ("data", "environment", "errors", "math", "random")
 """Modules for users, which are attributes of the package without an import statement."""
@@ -22,15 +38,8 @@ if not (_package / "conf").is_dir() and (_package.parent / "conf" / "warprun.yam
 
 
 def __getattr__(name: str) -> object:
-    # Lazy: both import torch and numba, which take seconds.
-    if name == "train":
-        from warprun.cli.main import train
-
-        return train
-    if name == "Result":
-        from warprun.runtime.run import Result
-
-        return Result
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -33,6 +33,14 @@ class TrainingFailed(Exception):
     """A run that produced a number that is not finite: one line that says where. Exit code 1."""
 
 
+class RankFailed(TrainingFailed):
+    """A run of several processes one of which failed or was lost: one line that names it. Exit code 1."""
+
+
+class OtherRankError(Exception):
+    """Another rank failed while the run was set up, and rank 0 says how: this one has nothing to say."""
+
+
 def one_line(error: BaseException) -> str:
     """Return an error as one line: the message of a `UserError` or `TrainingFailed`, else type and message."""
     words = " ".join(str(error).split())

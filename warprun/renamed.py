@@ -16,8 +16,12 @@ RENAMED = {
     "agent.target_tau": "agent.tau",
     "agent.epsilon": "agent.epsilon_start",
     "agent.epsilon_fraction": "agent.exploration_fraction",
+    "agent.network.name": "agent.network.module",
+    "agent.network.options": "agent.network.kwargs",
 }
 """Former keys, and what to write instead."""
+FORMER_DEFAULTS = {"network": {"name": "mlp", "options": {}}}
+"""Defaults of former settings of an agent that a saved config may have, and that mean nothing today."""
 
 
 def new_name(key: str, known: Container[str]) -> str | None:
@@ -35,6 +39,18 @@ def with_new_keys(saved: Mapping[str, object], schema: Mapping[str, object]) -> 
         if not isinstance(given, Mapping) or not isinstance(known, Mapping) or name in known or new_name(key, known) is None:
             continue
         found[section] = dict(_renamed(given, key, name))
+    return {name: _without_former(value) if name == "agent" else value for name, value in found.items()}
+
+
+def _without_former(agent: object) -> object:
+    """Return the settings of an agent, and of the groups in it, without FORMER_DEFAULTS."""
+    if not isinstance(agent, Mapping):
+        return agent
+    found = {name: _without_former(value) for name, value in agent.items()}
+    for section, former in FORMER_DEFAULTS.items():
+        given = found.get(section)
+        if isinstance(given, dict):
+            found[section] = {name: value for name, value in given.items() if name not in former or value != former[name]}
     return found
 
 

@@ -152,6 +152,8 @@ class Spec:
     groups: tuple[GroupSpec, ...]
     time_limit: int | None = None
     """Steps after which an episode is truncated; None: never."""
+    early_truncation: bool = False
+    """Whether the simulator can truncate an episode at any step, also before the time limit."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.groups, tuple) or not all(isinstance(group, GroupSpec) for group in self.groups):

@@ -9,7 +9,7 @@ from warprun.envs.catalysis.landscape import fewest_steps, landscape
 from warprun.envs.catalysis.surfaces import fetch as fetch_data
 from warprun.errors import UserError
 
-__all__ = ["environment", "fetch_data", "report"]
+__all__ = ["draw", "environment", "fetch_data", "report"]
 
 TIME_LIMIT = 500
 """Steps of an episode in the published task."""
@@ -61,3 +61,10 @@ def report(play, folder):
     from warprun.envs.catalysis import analysis
 
     return analysis.report(play(), play.environment.tables.args[0], folder)
+
+
+def draw(axes, state, past, tables):
+    """Draw the layer that the atom is in with its path so far, and the energy along the path."""
+    from warprun.envs.catalysis import figures
+
+    figures.draw_moment(axes, state, past, tables)

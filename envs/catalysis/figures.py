@@ -4,6 +4,7 @@ import matplotlib
 import numpy as np
 
 from warprun.envs.catalysis.analysis import arc_length, unwrapped
+from warprun.envs.catalysis.continuous import energy_at
 
 matplotlib.use("agg")
 from matplotlib import patheffects, pyplot, ticker
@@ -16,6 +17,7 @@ LINES = {
     "lowest barrier": {"color": "#999999", "linewidth": 5, "alpha": 0.6},
 }
 BANDS = {"learned": "#882255", "lowest barrier": "#222222"}
+OUTLINE = [patheffects.withStroke(linewidth=2.6, foreground="black")]
 SLICES = 6
 LEVELS = 12
 
@@ -118,7 +120,7 @@ def _draw_path(panel, made, path, layer, corner, size):
     def placed(cells):
         return (np.asarray(cells, float)[..., :2] - corner + 0.5) % size + corner - 0.5 if made.periodic else np.asarray(cells, float)
 
-    outline = {"path_effects": [patheffects.withStroke(linewidth=2.6, foreground="black")]}
+    outline = {"path_effects": OUTLINE}
     places = placed(path.cells)
     for n, (x, y) in enumerate(pieces(places)):
         panel.plot(x, y, color="white", linewidth=1.2, label="learned path" if n == 0 else None, **outline)
@@ -139,3 +141,41 @@ def pieces(cells):
     jumps = np.flatnonzero((np.abs(np.diff(cells[:, :2], axis=0)) > 1.5).any(1)) + 1
     for part in np.split(cells, jumps):
         yield part[:, 0], part[:, 1]
+
+
+def draw_moment(axes, state, past, tables):
+    """Draw one moment of an episode: a layer of z with the path so far, and the energy above the start along the path.
+
+    `past` has the states until now; the atom is drawn in the layer that is nearest to it.
+    """
+    start, goal = (tables.start_x, tables.start_y, tables.start_z), (tables.goal_x, tables.goal_y, tables.goal_z)
+    layer = int(np.rint(state.z))
+    above = tables.energy - tables.energy[start[0], start[1], start[2] - tables.z_lower]
+    low, high = above.min(), max(1.2 * np.median(above), 1e-3)
+    energy = np.minimum(above[:, :, layer - tables.z_lower].T, high)
+    grid = axes.figure.add_gridspec(1, 2, width_ratios=(1, 1.1))
+    axes.set_subplotspec(grid[0])
+    axes.imshow(energy, cmap="viridis", vmin=low, vmax=high, origin="lower")
+    axes.contour(energy, levels=np.linspace(low, high, LEVELS)[1:-1], colors="white", linewidths=0.4, alpha=0.5)
+    cells = np.stack([past.x, past.y, past.z], 1).astype(float)
+    for x, y in pieces(cells):
+        axes.plot(x, y, color="white", linewidth=1.2, path_effects=OUTLINE)
+    for cell, mark, size in ((start, "s", 6), (goal, "*", 11)):
+        color = "white" if cell[2] == layer else "none"
+        axes.plot(cell[0], cell[1], mark, color=color, markersize=size, markeredgecolor="white", path_effects=OUTLINE)
+    axes.plot(state.x, state.y, "o", color="#d55e00", markersize=8, markeredgecolor="white", clip_on=False, zorder=5)
+    axes.set(xlabel="x / cells", ylabel="y / cells", title=f"z = {layer}" if tables.layers > 1 else "")
+    along = energies(cells, tables) - energies(np.array([start]), tables)
+    profile = axes.figure.add_subplot(grid[1])
+    profile.axhline(0.0, color="#cccccc", linewidth=0.8)
+    profile.plot(along, color="#d55e00", linewidth=1.5)
+    profile.plot(len(along) - 1, along[-1], "o", color="#d55e00", markersize=6, clip_on=False)
+    profile.set(xlabel="step", ylabel="energy above the start", xlim=(-0.5, max(20, len(along))))
+    profile.margins(y=0.1)
+    profile.spines[["top", "right"]].set_visible(False)
+    axes.figure.set_size_inches(8, 4)
+
+
+def energies(cells, tables):
+    """Return the energies [n] of points [n, 3], between cells interpolated."""
+    return np.array([float(energy_at(*np.float32(cell), tables)) for cell in cells])

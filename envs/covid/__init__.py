@@ -10,4 +10,11 @@ from warprun.envs.covid.data import fetch_data
 from warprun.envs.covid.model import environment
 from warprun.envs.covid.report import report
 
-__all__ = ["environment", "fetch_data", "report"]
+__all__ = ["draw", "environment", "fetch_data", "report"]
+
+
+def draw(axes, past, tables):
+    """Draw the course of the country until now: stringency, deaths, unemployment and subsidies."""
+    from warprun.envs.covid import figures
+
+    figures.draw_moment(axes, past, tables)

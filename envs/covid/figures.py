@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 
 from warprun.envs.covid.data import load
-from warprun.envs.covid.tables import FIRST_DAY, PLANNER, STATES
+from warprun.envs.covid.tables import FIRST_DAY, FULL_SUBSIDY_DAY, PLANNER, POPULATION, STATES, SUBSIDY_LEVELS
 
 matplotlib.use("agg")
 from matplotlib import colors, dates, pyplot
@@ -19,6 +19,8 @@ MARKS = {"learned": "o", "always open": "^", "always closed": "s", "historical":
 ABOVE = {"learned": 12, "always open": 0, "always closed": 0, "historical": -12}
 """Offset of a label above its mark, in points: the learned policy may be near the historical one."""
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False}
+TITLES = ("stringency level, mean over people", "deaths until then", "unemployed, % of the people", "subsidies, billion USD a day")
+"""Of the four quantities of the country."""
 SMALL_PRINT = "Model: Trott et al. 2021, a proof of concept, not for real policy making."
 
 
@@ -47,10 +49,9 @@ def policies_over_time(courses: Mapping[str, Any], start: int, vaccines: int) ->
         if name == "learned":
             low, high = np.quantile(shown.level, (0.1, 0.9), axis=1)
             panels[0, 0].fill_between(days, low, high, color=COLORS[name], alpha=0.15, linewidth=0, label="learned, 80 % of states")
-    titles = ("stringency level, mean over people", "deaths until then", "unemployed, % of the people", "subsidies, billion USD a day")
     first, last = calendar(start, 1)[0], calendar(start, len(courses["learned"].level))[-1]
     delivered = FIRST_DAY + timedelta(vaccines)
-    for panel, title in zip(panels.flat, titles, strict=True):
+    for panel, title in zip(panels.flat, TITLES, strict=True):
         panel.set_title(title, loc="left", fontsize=10)
         panel.set_ylim(bottom=0)
         panel.grid(alpha=0.2)
@@ -139,6 +140,39 @@ def health_economy(courses: Mapping[str, Any]) -> Any:
     panel.set_xlabel("health index (0: always open, 1: always closed)")
     panel.set_ylabel("economic index (0: always closed, 1: always open)")
     return figure
+
+
+def draw_moment(axes: Any, past: Mapping[str, Any], tables: Any) -> None:
+    """Draw one moment of an episode: the four quantities of the country from the first day until now, and the range of the states.
+
+    `past` has the states of both groups until now, [days, 51] for the governors.
+    """
+    figure, governors = axes.figure, past["governors"]
+    people = tables.actors[POPULATION, :STATES]
+    country = tables.actors[POPULATION, PLANNER]
+    subsidies = past["planner"].subsidy / SUBSIDY_LEVELS * float(tables.actors[FULL_SUBSIDY_DAY, PLANNER])
+    unemployed = 100.0 * governors.unemployed.sum(1, dtype=float) / country
+    lines = (governors.level @ (people / people.sum()), governors.dead.sum(1, dtype=float), unemployed, subsidies / 1e9)
+    days, episode = np.arange(len(governors.level)), len(tables.calendar) - 1
+    grid = figure.add_gridspec(2, 2)
+    axes.set_subplotspec(grid[0, 0])
+    panels = [axes, *(figure.add_subplot(grid[place]) for place in ((0, 1), (1, 0), (1, 1)))]
+    limits = ((0, 10.5), (1e3, 5e6), (0, max(25.0, 1.05 * unemployed.max())), (0, 1.05e-9 * tables.actors[FULL_SUBSIDY_DAY, PLANNER]))
+    for panel, line, title, limit in zip(panels, lines, TITLES, limits, strict=True):
+        panel.plot(days, line, color=COLORS["learned"], linewidth=2)
+        panel.plot(days[-1], line[-1], "o", color=COLORS["learned"], markersize=5, clip_on=False)
+        panel.set_title(title, loc="left", fontsize=10)
+        panel.set(xlim=(0, episode), ylim=limit)
+        panel.grid(alpha=0.2)
+        panel.spines[["top", "right"]].set_visible(False)
+    low, high = np.quantile(governors.level, (0.1, 0.9), axis=1)
+    axes.fill_between(days, low, high, color=COLORS["learned"], alpha=0.15, linewidth=0)
+    panels[1].set_yscale("log")
+    panels[1].yaxis.set_major_formatter(lambda deaths, _: f"{deaths:,.0f}")
+    for panel in panels[2:]:
+        panel.set_xlabel("day", fontsize=9)
+    figure.text(0.99, 0.01, SMALL_PRINT, ha="right", fontsize=6, color="0.4")
+    figure.set_size_inches(8, 5.2)
 
 
 def calendar(start: int, count: int) -> list[Any]:

@@ -109,7 +109,7 @@ def test_constants_are_those_of_the_code() -> None:
 def test_replay_and_networks_are_counted_exactly() -> None:
     import torch
 
-    from warprun.learning.networks import Mlp
+    from warprun.learning.networks import ActorCritic
     from warprun.learning.optimizers import OPTIMIZERS as CLASSES
     from warprun.learning.replay.replay import Replay
     from warprun.learning.settings import NetworkConfig, OptimizerConfig, ReplayConfig
@@ -122,7 +122,7 @@ def test_replay_and_networks_are_counted_exactly() -> None:
             replay = Replay(config, group, torch.device("cpu"), n_envs=1, batch_size=1, n_step=1, gamma=0.9, seed=0)
             held = [*replay.ring, *([replay.tree.priority, replay.tree.sums] if prioritized else [])]
             assert memory.ring(capacity, 3, 2, prioritized) == sum(part.numel() * part.element_size() for part in held)
-    network = Mlp(3, 2, NetworkConfig(hidden=[5, 7]))
+    network = ActorCritic(3, 2, NetworkConfig(hidden=[5, 7]))
     assert memory.parameters(3, 3, [5, 7]) == sum(p.numel() for p in network.parameters())
     for name in OPTIMIZERS:
         held = [tensor for tensor in CLASSES[name](torch.zeros(9), OptimizerConfig(name)).tensors().values() if tensor.numel() == 9]

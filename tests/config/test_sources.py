@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from warprun.config import sources
+from warprun import sources
 from warprun.config.registry import import_environment
 from warprun.errors import UserError
 

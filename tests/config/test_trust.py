@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from warprun.algorithms import config_class
 from warprun.config import trust
+from warprun.config.opening import open_config
+from warprun.config.schema import Config, EnvConfig
 from warprun.errors import UserError
 
 
@@ -111,3 +116,25 @@ def test_the_valid_line_of_a_seal_stays_even_if_a_resume_was_killed_before_its_c
         assert trust.is_own(folder)
     write(folder, b"seed: 3\n")
     assert trust.is_own(folder)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"register": ["antigravity"]}, "its env.register=['antigravity'] can run any code: read it, then add trust=true"),
+        ({"kwargs": {"entry": "os:system"}}, "its env.kwargs={'entry': 'os:system'} can run any code: read it, then add trust=true"),
+    ],
+)
+def test_modules_and_arguments_of_gymnasium_are_code(
+    folder: Path, given: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "environment" / "manifest.json").unlink()
+    plain = EnvConfig(name="gymnasium", module="warprun.envs.gymnasium", id="CartPole-v1")
+    config = Config(agent=config_class("ppo")(), env=replace(plain, **given))
+    with pytest.raises(UserError) as refused:
+        open_config(folder, config, trusted=False)
+    assert told in str(refused.value)
+    assert open_config(folder, config, trusted=True).env.module == plain.module
+    assert open_config(folder, replace(config, env=plain), trusted=False).env.module == plain.module
+    monkeypatch.setattr(trust, "is_own", lambda folder: True)
+    assert open_config(folder, config, trusted=False).env.module == plain.module

@@ -525,10 +525,11 @@ class Corridor:
     def collect(self, act, greedy=False): raise RuntimeError("the mistake was not found")
     def episodes(self): return Episodes(0, 0.0, {"walker": 0.0})
     def fault(self, wait=False): return None
+    def close(self): pass
     def state(self): return {}
 class Corridors:
     spec = SPEC
-    def make_simulator(self, *, n_envs, horizon, seed, device, exploration):
+    def make_simulator(self, *, n_envs, first_env, horizon, seed, device, exploration):
         return Corridor(n_envs, horizon, device)
 environment = Corridors()
 """

@@ -35,7 +35,8 @@ class Pinball:
 
     def reset(self) -> None:
         self._begin(torch.ones(self.n_envs, dtype=torch.bool), self._draws())
-        self.trajectory.groups["ball"].obs[-1, :, 0, 0] = self.x
+        for row in (0, -1):  # `collect` begins with the last row
+            self.trajectory.groups["ball"].obs[row, :, 0, 0] = self.x
 
     def collect(self, act: Act, greedy: bool = False) -> Trajectory:
         taken, group = self.trajectory, self.trajectory.groups["ball"]
@@ -53,8 +54,8 @@ class Pinball:
             self.earned += reward
             taken.terminated[t] = self.x.abs() > 1.0
             taken.truncated[t] = (self.age == SPEC.time_limit) & ~taken.terminated[t]
-            slot = taken.truncated[:t].sum(0).clamp(max=len(group.final_obs) - 1)  # earlier truncations of this rollout
-            group.final_obs[slot, torch.arange(self.n_envs), 0, 0] = self.x
+            cut = taken.truncated[t].nonzero()[:, 0]
+            group.final_obs[taken.truncated[:t, cut].sum(0), cut, 0, 0] = self.x[cut]
             self._steps.value += 1
             over = taken.terminated[t] | taken.truncated[t]
             self.ended += torch.stack([over.sum(), self.age[over].sum(), self.earned[over].sum()])
@@ -70,6 +71,9 @@ class Pinball:
 
     def fault(self, wait: bool = False) -> Fault | None:
         return None
+
+    def close(self) -> None:
+        pass
 
     def state(self) -> State:
         arrays = {"x": self.x, "age": self.age, "earned": self.earned, "ended": self.ended}
@@ -89,7 +93,7 @@ class Game:
     spec = SPEC
 
     def make_simulator(
-        self, *, n_envs: int, horizon: int, seed: int, device: Device, exploration: Mapping[str, torch.Tensor] | None
+        self, *, n_envs: int, first_env: int, horizon: int, seed: int, device: Device, exploration: Mapping[str, torch.Tensor] | None
     ) -> Pinball:
         return Pinball(n_envs, horizon, seed, device)
 

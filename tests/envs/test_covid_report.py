@@ -7,6 +7,7 @@ import csv
 import pytest
 
 import warprun
+from tests.playing.plays import look_at
 from warprun.cli.main import run
 from warprun.runtime.records import tensorboard
 
@@ -35,6 +36,12 @@ def test_evaluation_writes_tables_and_figures(covid_data, tmp_path, capsys, monk
     assert figures == ["health_economy", "policies_over_time", "states_over_time"]
     (events,) = (folder / "eval").glob("events.out.tfevents.*")
     assert events.read_bytes().count(b"\x89PNG") == 3
+
+
+@pytest.mark.slow
+def test_films_show_the_course_of_the_country(covid_data, tmp_path):
+    pytest.importorskip("matplotlib")
+    look_at(tmp_path / "a.gif", "env=covid", "env.time_limit=40")
 
 
 def test_images_reach_tensorboard(tmp_path):

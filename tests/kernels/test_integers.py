@@ -13,7 +13,7 @@ import pytest
 from tests.compiled import compiled
 from tests.environments.arithmetic import EXPRESSIONS, TABLE, Params, record
 from tests.simulation.rollouts import ROOT
-from warprun.simulation.kernel_engine import _single_precision
+from warprun.simulation.kernel_module import single_precision
 
 VARIABLES = {"plain": {"NUMBA_DISABLE_JIT": "1"}, "cudasim": {"NUMBA_ENABLE_CUDASIM": "1"}}
 
@@ -84,7 +84,7 @@ def test_the_inputs_use_all_their_bits(found):
 def test_tables_of_narrow_and_unsigned_integers_are_signed_in_kernels(kind):
     """Numba has 1 - 2 of unsigned integers as 2^64 - 1."""
     given = np.array([1, np.iinfo(kind).max], kind)
-    taken = _single_precision(given)
+    taken = single_precision(given)
     assert taken.dtype in (np.int32, np.int64)
     assert taken.tolist() == given.tolist()
     assert compiled(lambda table: (table[0] - table[1]) * 0.5)(taken) == (1 - np.iinfo(kind).max) * 0.5

@@ -20,7 +20,9 @@ from warprun.simulation import trajectory
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.program import write
 from warprun.simulation.codegen.targets import target_for
-from warprun.simulation.kernel_engine import compiler_options, typed
+from warprun.simulation.cpu_steps import actions
+from warprun.simulation.kernel_module import compiler_options, typed
+from warprun.simulation.steps import KernelArguments, allocate_step
 
 SINGLE_KERNELS = ("reset", "sample", "greedy", "step")
 CAPABILITIES = ((7, 5), (8, 0), (9, 0))
@@ -54,16 +56,21 @@ def program(case):
     module = kernels.load_module(case, written.source, written.functions | compiler_options("cuda") | {"CACHE": False})
     cpu = torch.device("cpu")
     exploration = {group.name: torch.zeros(3) for group in environment.groups} if plan.explores else {}
-    scalars = {"n_envs": 2, "seed_low": np.uint32(0), "seed_high": np.uint32(0)}
-    scalars |= {"p": typed(environment.params())} if environment.params._fields else {}
-    scalars |= {"tables": environment.tables(**environment.options)} if environment.tables else {}
-    arrays, taken = store.allocate(plan, cpu, exploration), trajectory.allocate(environment, 4, 2, cpu)
+    scalars = scalars_of(environment)
+    arrays, taken = store.allocate(plan, cpu, exploration), trajectory.allocate(environment.spec, 4, 2, cpu)
     values = store.kernel_values(arrays, taken, scalars)
     types = tuple(typeof(getattr(module, name)(**{n: on_host(v) for n, v in given.items()})) for name, given in values.items())
     row, rows = np.zeros(1, np.float32), np.zeros((1, 7), np.int32)
     network = BlockInference(BlockNetwork(row, rows, 4, 0, 1, 1, 0, True, row, row), row)
     now, inferences = typeof(np.uint32(0)), [typeof(network) for _ in environment.groups]
     return module, (typeof(1), now, *types), (typeof(1), typeof(True), now, *types, *inferences)
+
+
+def scalars_of(environment):
+    """Return the fields of `Common` that are no arrays."""
+    scalars = {"n_envs": 2, "first_env": np.uint32(0), "seed_low": np.uint32(0), "seed_high": np.uint32(0)}
+    scalars |= {"p": typed(environment.params())} if environment.params._fields else {}
+    return scalars | ({"tables": environment.tables(**environment.options)} if environment.tables else {})
 
 
 def on_host(value):
@@ -95,6 +102,19 @@ def test_kernels_compile_to_lean_ptx(case, tmp_path):
     for kernel in SINGLE_KERNELS:
         for capability in CAPABILITIES:
             lean_ptx(case, kernel, module, signature, capability, tmp_path)
+
+
+@pytest.mark.parametrize("case", ["cartpole", "market", *(pytest.param(name, marks=pytest.mark.slow) for name in ("crane", "pendulum"))])
+def test_kernels_of_callers_compile_to_lean_ptx(case, tmp_path):
+    environment, vary = CASES[case].environment, tuple(name for name, _ in CASES[case].vary)
+    plan = ArrayPlan(environment, target_for(environment, "cuda"), 2, 1, vary, external=True)
+    written = write(plan)
+    module = kernels.load_module(case, written.source, written.functions | compiler_options("cuda") | {"CACHE": False})
+    given = KernelArguments(module, plan, store.allocate(plan, torch.device("cpu"), {}), scalars_of(environment), on_host)
+    step = allocate_step(plan, actions(plan), np.empty, np.zeros)
+    signature = (typeof(1), typeof(np.uint32(0)), *map(typeof, given.of(step)))
+    for kernel in ("reset", "advance"):
+        lean_ptx(case, kernel, module, signature, (8, 0), tmp_path)
 
 
 def often(case, capability):

@@ -70,7 +70,7 @@ def test_tabular_dqn_reaches_the_optimal_values(double: bool, fused: bool, golde
     env, count = single("dqn", features=6), len(state)
     more = {"batch_size": 256, "utd_ratio": 50 / count, "replay": ReplayConfig(count), "network": LayersConfig([48])}
     agent = agent_for("dqn", env, n_envs=count, fused=fused, **settings, **more)
-    taken, one_hot = allocate(env, 1, count, CPU), torch.eye(6)
+    taken, one_hot = allocate(env.spec, 1, count, CPU), torch.eye(6)
     group = taken.groups["one"]
     group.obs[0, :, 0], group.obs[1, :, 0] = one_hot[state], one_hot[following]
     group.action[0, :, 0, 0] = action.int()
@@ -152,7 +152,7 @@ def test_runs_repeat_bit_for_bit(fused: bool) -> None:
 def test_gradient_steps_are_counted_per_environment_step(n_envs: int, horizon: int, ratio: float) -> None:
     env = single("dqn")
     agent = agent_for("dqn", env, n_envs=n_envs, learning_starts=100, utd_ratio=ratio, batch_size=4)
-    taken = rollout(env, horizon, n_envs) if horizon > 3 else allocate(env, horizon, n_envs, CPU)
+    taken = rollout(env, horizon, n_envs) if horizon > 3 else allocate(env.spec, horizon, n_envs, CPU)
     while agent.env_steps < 250:
         agent.update(taken, 0.0)
     assert agent.learners[0].updates == int((agent.env_steps - 100) * ratio)
@@ -162,13 +162,13 @@ def test_actions_are_random_until_the_warm_up_is_over_and_epsilon_falls() -> Non
     env = single("dqn")
     epsilon = {"epsilon_start": 0.8, "epsilon_end": 0.2, "exploration_fraction": 0.5}
     agent = agent_for("dqn", env, n_envs=60, learning_starts=100, batch_size=4, **epsilon)
-    taken, seen = allocate(env, 1, 60, CPU), []
+    taken, seen = allocate(env.spec, 1, 60, CPU), []
     for progress in (0.0, 0.25, 0.5, 0.9):
         agent.update(taken, progress)
         seen.append(float(agent.exploration["one"][0]))
     assert seen == pytest.approx([1.0, 0.5, 0.2, 0.2])
     noisy = agent_for("ddpg", single("ddpg"), n_envs=4, noise="ou", noise_std=0.3, noise_theta=0.1, batch_size=4)
-    noisy.update(allocate(single("ddpg"), 1, 4, CPU), 0.0)
+    noisy.update(allocate(single("ddpg").spec, 1, 4, CPU), 0.0)
     assert noisy.exploration["one"].tolist() == pytest.approx([0.0, 0.3, 0.1])
 
 
@@ -180,7 +180,7 @@ def test_what_is_logged_beside_losses(name: str) -> None:
     )
     more = {"learning_starts": 40, "batch_size": 4, "learning_rate": 1e-3, "learning_rate_end": 5e-4, "replay": ReplayConfig(100)}
     agent = agent_for(name, env, **settings, **more, n_envs=30, utd_ratio=0.1, normalize_obs=True)
-    taken = allocate(env, 1, 30, CPU)
+    taken = allocate(env.spec, 1, 30, CPU)
     shown = []
     for progress in (0.0, 0.5, 0.9, 1.0):
         agent.update(taken, progress)
@@ -204,7 +204,7 @@ def test_errors_of_two_critics_do_not_cancel_in_priorities(fused: bool) -> None:
     critics.parameters.zero_()
     for critic, value in zip(critics.network.each, (1.0, -1.5), strict=True):
         critic[-1].bias.data.fill_(value)
-    taken = allocate(env, 1, 30, CPU)
+    taken = allocate(env.spec, 1, 30, CPU)
     learner.add(taken)
     error, _ = learner.gradient_step(learner.replay.draw(learner.number.tensor), Due(target=False, actor=True))
     assert error.tolist() == pytest.approx([1.5] * 8, abs=1e-5)

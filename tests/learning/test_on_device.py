@@ -109,7 +109,7 @@ def test_updates_are_the_same_work_on_the_device_alone(case: str, works: list[Wa
     name, settings = CASES[case]
     env = world(name)
     agent = build(name, env, device=META, captured=True, **settings)
-    taken = allocate(env, 6, 5, META)
+    taken = allocate(env.spec, 6, 5, META)
     of_rollouts = name in ("a2c", "ppo")
     if of_rollouts:
         agent._has_updated = True  # its first update reads from the device whether the agent is a restored one

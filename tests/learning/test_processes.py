@@ -41,11 +41,14 @@ class Threads:
 
     def __init__(self, rank: int, meeting: Meeting) -> None:
         self.rank = rank
-        self.size = len(meeting.brought)
+        self.size = self.contributors = len(meeting.brought)
         self.meeting = meeting
 
     def mean_(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.copy_(torch.stack(self.meeting.exchange(self.rank, tensor)).mean(0))
+
+    def contribute(self, flag: bool) -> int:
+        return sum(map(bool, self.meeting.exchange(self.rank, torch.tensor(flag))))
 
     def any(self, flag: bool) -> bool:
         return any(self.meeting.exchange(self.rank, torch.tensor(flag)))

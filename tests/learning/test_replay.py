@@ -69,7 +69,7 @@ def test_nstep_returns_are_the_golden_ones(form: Form, n: int, g: int, golden: G
     replay = make(env, 8, form, n, gamma, capacity=64 * 8)
     number = torch.arange(64 * 8.0).view(64, 8)
     for begin in range(0, 64, 16):
-        taken = allocate(env, 16, 8, CPU)
+        taken = allocate(env.spec, 16, 8, CPU)
         group, part = taken.groups["one"], slice(begin, begin + 16)
         taken.terminated.copy_(given["terminated"][part])
         taken.truncated.copy_(given["truncated"][part] & ~given["terminated"][part])
@@ -134,7 +134,7 @@ def test_both_forms_keep_and_draw_the_same(prioritized: bool, space: Space) -> N
 def test_the_ring_keeps_the_last_transitions() -> None:
     env = single(Discrete(2))
     replay = make(env, 3, capacity=10)
-    taken = allocate(env, 1, 3, CPU)
+    taken = allocate(env.spec, 1, 3, CPU)
     group = taken.groups["one"]
     for step in range(7):
         group.obs[0] = step
@@ -149,7 +149,7 @@ def test_the_ring_keeps_the_last_transitions() -> None:
 def test_new_transitions_have_the_largest_priority() -> None:
     env = single(Discrete(2))
     replay = make(env, 2, capacity=64, prioritized=True, alpha=1.0, eps=1e-9)
-    taken = allocate(env, 4, 2, CPU)
+    taken = allocate(env.spec, 4, 2, CPU)
     store(replay, taken)
     assert replay.tree.priority[:8].tolist() == [1.0] * 8
     replay.update_priorities(torch.tensor([3]), torch.tensor([-7.0]))
@@ -165,7 +165,7 @@ def test_draws_follow_their_probabilities(prioritized: bool) -> None:
     env = single(Discrete(2))
     rows, batch, draws = 1000, 2000, 1000
     replay = make(env, rows, capacity=rows, prioritized=prioritized, batch_size=batch)
-    taken = allocate(env, 1, rows, CPU)
+    taken = allocate(env.spec, 1, rows, CPU)
     store(replay, taken)
     error = torch.from_numpy(np.random.default_rng(1).exponential(size=rows)).float()
     replay.update_priorities(torch.arange(rows), error)
@@ -182,7 +182,7 @@ def test_independent_prioritized_draws_pass_chi_square_on_both_sides() -> None:
     env = single(Discrete(2))
     rows = 400
     replay = make(env, rows, capacity=rows, prioritized=True, batch_size=1)
-    taken = allocate(env, 1, rows, CPU)
+    taken = allocate(env.spec, 1, rows, CPU)
     store(replay, taken)
     error = torch.from_numpy(np.random.default_rng(2).exponential(size=rows)).float()
     replay.update_priorities(torch.arange(rows), error)
@@ -210,7 +210,7 @@ def test_prioritized_draws_from_a_million_are_quick() -> None:
     """A draw of 256 and the update of their priorities in less than 200 microseconds (the median: other processes run, too)."""
     env = single(Discrete(2), features=4)
     replay = make(env, 10_000, capacity=1_000_000, prioritized=True, batch_size=256)
-    taken = allocate(env, 1, 10_000, CPU)
+    taken = allocate(env.spec, 1, 10_000, CPU)
     for _ in range(100):
         store(replay, taken)
     error = torch.from_numpy(np.random.default_rng(4).exponential(size=1_000_000)).float()
@@ -222,3 +222,42 @@ def test_prioritized_draws_from_a_million_are_quick() -> None:
         replay.update_priorities(batch.row, error[:256])
         took.append(time.perf_counter() - began)
     assert np.median(took) < 200e-6, f"{np.median(took) * 1e6:.0f} microseconds"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rollouts_of_several_sources_are_continued_by_those_of_the_same_source(form: Form) -> None:
+    """Three sources take turns at random, one loses a rollout; every n-step return is that of the stream of its source."""
+    rng, horizon, n_envs, n = np.random.default_rng(1), 3, 2, 5
+    env = single(Discrete(2))
+    group = env.spec.groups[0]
+    config = ReplayConfig(capacity=20 * n_envs * horizon)
+    replay = Replay(config, group, CPU, n_envs=n_envs, batch_size=8, n_step=n, gamma=0.5, seed=0, sources=3)
+    replay.operations = form(replay.ring, replay.tree, replay.place, 8)
+    taken = allocate(env.spec, horizon, n_envs, CPU)
+    streams: dict[int, list[list[float]]] = {source: [[]] for source in range(3)}  # pieces without a gap, of rewards by step
+    last_of: dict[float, tuple[int, int, int]] = {}  # reward -> source, piece, place in it
+    number = 0.0
+    for turn in range(60):
+        source = int(rng.integers(3))
+        gap = source == 1 and turn % 7 == 0
+        taken.source.fill_(source)
+        taken.continues.fill_(not gap)
+        if gap:
+            streams[source].append([])
+        for t in range(horizon):
+            number += 1.0
+            taken.groups["one"].reward[t, :, 0] = torch.tensor([number, -number])
+            taken.groups["one"].obs[t + 1].fill_(number)
+            piece = streams[source][-1]
+            piece.append(number)
+            last_of[number] = (source, len(streams[source]) - 1, len(piece) - 1)
+        store(replay, taken)
+    drawn, rewards = everything(replay), replay.ring.reward
+    assert replay.size == config.capacity
+    for row in range(replay.size):
+        source, piece, at = last_of[abs(float(rewards[row]))]
+        summed = streams[source][piece][at : at + n]
+        sign = 1.0 if rewards[row] > 0 else -1.0
+        assert float(drawn.reward[row]) == sign * sum(0.5**k * r for k, r in enumerate(summed))
+        assert float(drawn.discount[row]) == 0.5 ** len(summed)
+        assert float(drawn.next_obs[row]) == summed[-1]

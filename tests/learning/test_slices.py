@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.learning.helpers import CPU, close
-from warprun.learning.networks import Mlp, flatten_parameters
+from warprun.learning.networks import ActorCritic, flatten_parameters
 from warprun.learning.settings import NetworkConfig
 from warprun.learning.slices import ROWS, Slices, split
 
@@ -31,7 +31,7 @@ def test_split_has_no_remainder_left_over() -> None:
 def gradient(threads: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the sliced gradient and terms, and the gradient of the whole batch in one piece."""
     torch.manual_seed(0)
-    network = Mlp(4, 2, NetworkConfig()).to(dtype)
+    network = ActorCritic(4, 2, NetworkConfig()).to(dtype)
     flatten_parameters(network)
     leaves = list(network.parameters())
     obs = torch.randn(N_ROWS, 4, dtype=dtype)

@@ -256,8 +256,8 @@ for title, value in {
     "list": ["os:system"],
     "newline": "os\n:system",
 }.items():
-    config_case(f"network {title}", agent__network__name=value)
-config_case("network of a group", agent__groups={"agent": {"network": {"name": "subprocess:call"}}})
+    config_case(f"network {title}", agent__network__module=value)
+config_case("network of a group", agent__groups={"agent": {"network": {"module": "subprocess:call"}}})
 config_case("network of a group typed wrong", agent__groups={"agent": ["network"]})
 config_case("groups is a list", agent__groups=["agent"])
 for title, value in {"unknown": "x", "import": "os:system", "list": ["a2c"], "mapping": {}, "null": None, "number": 1}.items():

@@ -14,7 +14,7 @@ EXTERNAL = "stepwise (the environment is not made of kernels)"
 CASES = [
     ("kernels", "cpu", [], "fused"),
     ("kernels", "cpu", ["engine.fused=false"], "stepwise (engine.fused=false)"),
-    ("kernels", "cpu", ["agent.network.activation=elu"], "stepwise (fused kernels are for agent.network.name=mlp with tanh or relu)"),
+    ("kernels", "cpu", ["agent.network.activation=elu"], "stepwise (agent.network.activation=elu; kernels compute tanh and relu)"),
     ("kernels", "cpu", ["agent=dqn", "agent.dueling=true"], "fused rollout, update by torch (agent.dueling=true)"),
     ("kernels", "cuda", [], "fused rollout, update by torch (kernels compute gradients on CPU only); captured in CUDA graphs"),
     ("external", "cpu", [], f"{EXTERNAL}, networks and gradients by kernels"),

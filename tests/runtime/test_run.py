@@ -24,7 +24,7 @@ from warprun.runtime.records import Records
 def failing(monkeypatch, tmp_path):
     """Runs that write something and then find a mistake."""
 
-    def fail(config, held):
+    def fail(config, held, world):
         folder = held.folder
         (folder / "config.yaml").touch()
         (folder / "environment").mkdir()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from warprun.algorithms.acting import q_network
 from warprun.algorithms.settings import DQNConfig
 from warprun.concurrency.communicator import Communicator
 from warprun.kernels.mlp import Network
@@ -14,10 +15,11 @@ from warprun.learning.cpu.actor import fused_layers, layer_rows
 from warprun.learning.cpu.updates import GradientKernels, KernelOptimizer
 from warprun.learning.critics import DuelingQNetwork, QNetwork, Trained, seeded
 from warprun.learning.interfaces import Context, Metrics
+from warprun.learning.networks import training
 from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay.ring import Transitions
 from warprun.seeds import derived_seed
-from warprun.spec import Discrete, GroupSpec
+from warprun.spec import GroupSpec
 
 AnyQNetwork = QNetwork | DuelingQNetwork
 
@@ -45,7 +47,8 @@ class TorchStep:
         with torch.no_grad():
             next_online = values.network(batch.next_obs) if config.double else None
             target = dqn_target(values.target(batch.next_obs), next_online, batch.reward, batch.discount)
-        value = values.network(batch.obs).gather(-1, batch.action.long()).squeeze(-1)
+        with training(values.network):
+            value = values.network(batch.obs).gather(-1, batch.action.long()).squeeze(-1)
         loss = dqn_loss(value, target, batch.weight)
         norm = values.step(loss, config.max_grad_norm, self.communicator)
         if due.target:
@@ -79,10 +82,7 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
 
     def __init__(self, config: DQNConfig, group: GroupSpec, context: Context, seed: int) -> None:
         super().__init__(config, group, context, seed)
-        assert isinstance(group.action, Discrete)
-        kind: type[AnyQNetwork] = DuelingQNetwork if config.dueling else QNetwork
-        features, actions = group.observation.size, group.action.n
-        network = seeded(derived_seed(seed, "values"), lambda: kind(features, actions, config.network))
+        network = seeded(derived_seed(seed, "values"), lambda: q_network(config, group))
         self.values = Trained(network, config.optimizer, config.learning_rate, context.device)
         if context.plan.gradients == "kernels":
             self.gradient_step = KernelStep(config, self.values, context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from warprun.errors import UserError
 from warprun.learning.setting_checks import at_least, not_negative, one_of, positive, within
 from warprun.learning.settings import OffPolicyConfig, OnPolicyConfig, Requirements
 from warprun.spec import Box, Discrete, GroupSpec
@@ -70,6 +71,7 @@ class PPOConfig(OnPolicyConfig):
 class DQNConfig(OffPolicyConfig):
     """Deep Q-network."""
 
+    acting: ClassVar[str] = "warprun.algorithms.acting:values"
     requirements: ClassVar[Requirements] = Requirements((Discrete,), masks=False)
 
     name: str = "dqn"
@@ -97,6 +99,10 @@ class DQNConfig(OffPolicyConfig):
         """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
         super().check(key)
         within(self, key, 0, 1, "epsilon_start", "epsilon_end", "exploration_fraction")
+        if self.dueling and self.network.module is not None:
+            raise UserError(
+                f"{key}.dueling=true splits the last layer in two, so it is not for {key}.network.module; leave one of them out"
+            )
 
     def no_kernel_gradients(self) -> str:
         """Return why CPU kernels cannot compute the gradients; empty if they can."""
@@ -107,6 +113,7 @@ class DQNConfig(OffPolicyConfig):
 class DDPGConfig(OffPolicyConfig):
     """Deep deterministic policy gradient: TD3 with one critic, without delay and without smoothing."""
 
+    acting: ClassVar[str] = "warprun.algorithms.acting:actions"
     requirements: ClassVar[Requirements] = Requirements((Box,), bounded=True)
 
     name: str = "ddpg"
@@ -126,7 +133,7 @@ class DDPGConfig(OffPolicyConfig):
         _check_exploration(self, key)
 
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        """Return, for every fully connected network that is trained for a group, its inputs and outputs."""
+        """Return, for every network that is trained for a group, its inputs and outputs."""
         return _actor_and_critics(group, 1)
 
 
@@ -134,6 +141,7 @@ class DDPGConfig(OffPolicyConfig):
 class TD3Config(OffPolicyConfig):
     """Twin delayed deep deterministic policy gradient."""
 
+    acting: ClassVar[str] = "warprun.algorithms.acting:actions"
     requirements: ClassVar[Requirements] = Requirements((Box,), bounded=True)
 
     name: str = "td3"
@@ -161,7 +169,7 @@ class TD3Config(OffPolicyConfig):
         not_negative(self, key, "target_policy_noise", "target_noise_clip")
 
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        """Return, for every fully connected network that is trained for a group, its inputs and outputs."""
+        """Return, for every network that is trained for a group, its inputs and outputs."""
         return _actor_and_critics(group, 2)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from warprun.algorithms import acting
 from warprun.algorithms.settings import TD3Config
 from warprun.concurrency.communicator import Communicator
 from warprun.kernels.mlp import Layer, Network
@@ -18,6 +19,7 @@ from warprun.learning.cpu.losses import Smoothing
 from warprun.learning.cpu.updates import GradientKernels, KernelOptimizer
 from warprun.learning.critics import Actor, Critics, Trained, seeded
 from warprun.learning.interfaces import Context, Metrics
+from warprun.learning.networks import training
 from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay.draws import seed_words
 from warprun.learning.replay.ring import Transitions
@@ -68,13 +70,16 @@ class TorchStep:
         """
         config, actor, critics, mean = self.config, self.networks.actor, self.networks.critics, self.communicator.mean_
         target = self.target(batch)
-        values = critics.network(batch.obs, batch.action)
+        with training(critics.network):
+            values = critics.network(batch.obs, batch.action)
         loss = critic_loss(values, target, batch.weight)
         norm = critics.step(loss, config.max_grad_norm, self.communicator)
         error = (values.detach() - target).abs().amax(0)
         metrics = {"critic": mean(loss.detach()), "q": mean(values.detach().mean()), "grad_norm": norm}
         if due.actor:
-            actor_loss = -critics.network.first(batch.obs, actor.network(batch.obs)).mean()
+            with training(actor.network):
+                action = actor.network(batch.obs)
+            actor_loss = -critics.network.first(batch.obs, action).mean()
             actor.step(actor_loss, config.max_grad_norm, self.communicator)
             metrics["actor"] = mean(actor_loss.detach())
         if due.target:
@@ -141,7 +146,7 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
     def __init__(self, config: TD3Config, group: GroupSpec, context: Context, seed: int, *, n_critics: int) -> None:
         super().__init__(config, group, context, seed)
         device, features, components = context.device, group.observation.size, group.action.components
-        actor = seeded(derived_seed(seed, "actor"), lambda: Actor(features, components, config.network))
+        actor = seeded(derived_seed(seed, "actor"), lambda: acting.actor(config, group))
         critics = seeded(derived_seed(seed, "critics"), lambda: Critics(features, components, config.network, n_critics))
         self.actor = Trained(actor, config.optimizer, config.actor_learning_rate, device)
         self.critics = Trained(critics, config.optimizer, config.learning_rate, device)

@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from warprun.config.compose import environment_config, environment_names
+from warprun.config.external import BY_ID
 from warprun.config.registry import is_shipped
 from warprun.config.schema import EnvConfig, load_environment
 from warprun.environment import Box, Discrete, Environment, Space
@@ -31,6 +32,8 @@ def print_environments() -> list[str]:
 
 
 def _row(env: EnvConfig) -> tuple[str, ...]:
+    if env.module == BY_ID and env.id is None:
+        return (env.name, "1 agent", "env.id=NAME selects", "an environment", "of Gymnasium", "", "env.kwargs")
     environment, _ = load_environment(env)
     groups = environment.spec.groups
     parameters = environment.params._fields if isinstance(environment, Environment) else ()

@@ -9,17 +9,23 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import redirect_stderr, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warprun import signals
+from warprun.cli.settings import check_settings, one_run, read_settings, whole_number
 from warprun.cli.streams import close_streams, open_streams
-from warprun.config.registry import check_working_folder, options, place_of
-from warprun.errors import MOST_PRINTED, RunHasEndedError, TrainingFailed, UserError, nearest, printable, shown
+from warprun.config.registry import check_working_folder, options
+from warprun.config.run_folder import LINES
+from warprun.errors import MOST_PRINTED, OtherRankError, RunHasEndedError, TrainingFailed, UserError, nearest, one_line, printable, shown
+from warprun.processes import code_of_rank, is_first, silence, started
+from warprun.user_code import place_of
 
 if TYPE_CHECKING:
+    from warprun.cli.resume import Continued
+    from warprun.config.schema import Config
     from warprun.runtime.run import Result
 
 DONE, FAILED, USER_ERROR, NO_READER = 0, 1, 2, 141
@@ -35,7 +41,17 @@ warprun: reinforcement learning at very high data throughput, for environments t
   warprun eval [RUN|latest] [episodes=1000] [greedy=true] [checkpoint=last|best] [device=auto] [seed=0] [output_root=outputs]
                [trust=true]
                                                        the mean return of a trained agent over fresh episodes
+  warprun export RUN|latest FILE.onnx|FILE.pt2|FILE.npz [checkpoint=last|best] [overwrite=false] [output_root=outputs] [trust=true]
+                                                       the policy as a file for other programs
+  warprun play [RUN|latest] [episodes=1] [greedy=true] [checkpoint=last|best] [policy=trained|random] [record=FILE|[FILE,...]]
+               [every=1] [fps=25] [device=auto] [seed=0] [output_root=outputs] [trust=true]
+                                                       play episodes of a trained agent; record them as .csv or .npz, or as a film in
+                                                       .gif, .mp4 or .html
+  warprun play env=NAME [env.KEY=VALUE ...] policy=random [...]
+                                                       the same with random actions, without a run
   warprun envs                                         list the environments
+  warprun check env=NAME [KEY=VALUE ...] [out=check.json]
+                                                       find mistakes in an environment before training
   warprun bench [KEY=VALUE ...] [sizes=10,100,1000] [threads=1,2] [out=outputs/bench]
                                                        throughput by number of environments: table, JSON, picture
   warprun data ENV                                     fetch and check the data that an environment needs
@@ -75,6 +91,7 @@ Examples
   warprun env=pendulum agent=ppo seed=3 agent.network.hidden=[128,128] name=wide
   warprun -m agent=a2c,ppo seed=0,1,2 n_envs=100,10000
   warprun eval latest episodes=1000 greedy=false
+  warprun play latest episodes=3 record=[episodes.csv,episodes.gif]
 """
 
 HYDRA_FLAGS = ("--cfg", "-c", "--info", "-i", "--resolve", "--package", "-p", "--shell-completion", "-sc", "--hydra-help")
@@ -89,9 +106,11 @@ def main() -> None:
     """Run the command line and exit with its code."""
     open_streams()
     signals.watch()
+    if not is_first():
+        silence()
     code = run(sys.argv[1:])
     close_streams()
-    sys.exit(code)
+    sys.exit(code_of_rank(code) if code and started() > 1 else code)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -102,6 +121,8 @@ def run(arguments: Sequence[str]) -> int:
         return _dispatch(list(arguments))
     except UserError as error:
         return _fail(str(error), USER_ERROR, show_traceback)
+    except OtherRankError:
+        return USER_ERROR  # rank 0 says what is wrong
     except BrokenPipeError:
         return NO_READER  # `warprun envs | head`: what it wanted to read, it has read
     except TrainingFailed as error:
@@ -130,23 +151,51 @@ def train(overrides: Sequence[str] = ()) -> Result:
     """Train one run from overrides such as "env=cartpole" and "n_envs=1e4", and return its result.
 
     Raises UserError for a mistake in the overrides, the config or the environment, TrainingFailed for a run that is lost, and
-    KeyboardInterrupt for one that was stopped.
+    KeyboardInterrupt for one that was stopped. Of several processes (concurrency=async, sync) rank 0 returns a result; the others exit.
     """
+    result = _run(_asked(overrides))
+    if result is None:
+        sys.exit(DONE)
+    return result
+
+
+def _asked(overrides: Sequence[str]) -> Continued | Config:
+    """Return the run that `overrides` describe: one to continue, or the config of a new one. Raises UserError."""
+    from warprun.cli.ranks import in_all_ranks
     from warprun.cli.resume import Continued, continued
     from warprun.config.compose import compose
     from warprun.kernels.driver import prepare
 
-    asked = continued(overrides)
-    config = asked.config if isinstance(asked, Continued) else compose(asked)
-    prepare(config.device)
-    # Imported after the checks, because it imports torch and numba.
-    if isinstance(asked, Continued):
-        from warprun.runtime.run import resume
+    def compose_run() -> Continued | Config:
+        asked = continued(overrides)
+        return asked if isinstance(asked, Continued) else compose(asked)
 
-        return resume(*asked)
-    from warprun.runtime.run import train
+    asked = in_all_ranks(compose_run)
+    prepare(asked.config.device if isinstance(asked, Continued) else asked.device)
+    return asked
 
-    return train(config)
+
+def _run(asked: Continued | Config) -> Result | None:
+    """Train, as the rank that this process is; return the result, in ranks other than 0 None."""
+    from warprun.cli.ranks import world_of
+    from warprun.cli.resume import Continued
+
+    config = asked.config if isinstance(asked, Continued) else asked
+    world = world_of(config)
+    try:
+        # Imported after the checks, because they import torch and numba.
+        if world and world.rank:
+            from warprun.runtime.roles import run_rank
+
+            run_rank(config, world)
+            return None
+        from warprun.runtime.run import resume, train
+
+        return resume(*asked, world) if isinstance(asked, Continued) else train(config, world)
+    except BaseException as error:
+        if world:
+            world.watch.fail(one_line(error))
+        raise
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -163,7 +212,16 @@ def _dispatch(arguments: list[str]) -> int:
     verb, rest = ("train", arguments)
     if arguments and not arguments[0].startswith(("-", "~")) and "=" not in arguments[0]:
         verb, rest = arguments[0], arguments[1:]
-    verbs = {"train": _train, "eval": _evaluate, "envs": _envs, "data": _data, "bench": _bench}
+    verbs = {
+        "train": _train,
+        "eval": _evaluate,
+        "play": _play,
+        "export": _export,
+        "envs": _envs,
+        "check": _check,
+        "bench": _bench,
+        "data": _data,
+    }
     if verb not in verbs:
         raise UserError(f"unknown verb {shown(verb)}{nearest(verb, verbs)} (there are: {', '.join(verbs)}; a setting is written key=value)")
     return verbs[verb](rest)
@@ -174,18 +232,29 @@ def _train(arguments: list[str]) -> int:
     if any(flag in MULTIRUN_FLAGS for flag in flags) and not any(flag in HYDRA_FLAGS for flag in flags):
         from warprun.cli.sweep import multirun
 
+        if started() > 1:
+            raise UserError(f"-m: a sweep is one process, and {started()} were started; start them for one run after the other")
         if any(override.startswith("resume=") for override in overrides):
             raise UserError("resume= continues one run; leave -m out")
         return FAILED if multirun(overrides).failed else DONE
     if flags:
         return _show(overrides, flags)
+    from warprun.cli.ranks import start, starts_processes
+    from warprun.cli.resume import Continued
+
     try:
-        result = train(overrides)
+        asked = _asked(overrides)
+        config = asked.config if isinstance(asked, Continued) else asked
+        if starts_processes(config):
+            return start(config, arguments)
+        result = _run(asked)
     except RunHasEndedError as error:
         if "resume=auto" not in overrides:
             raise
         print(error)  # a batch job that is started once more than needed has nothing to do
         return DONE
+    if result is None:
+        return DONE  # rank 0 says the rest
     from warprun.cli.next_steps import print_next_steps
 
     print_next_steps([result.folder], result.folder)
@@ -259,29 +328,18 @@ class _EvalSettings:
 
 def _evaluate(arguments: list[str]) -> int:
     settings = _EvalSettings()
-    known = [field.name for field in fields(settings)]
-    names = [argument for argument in arguments if "=" not in argument]
-    if len(names) > 1:
-        raise UserError(f"eval takes one run, not {len(names)}: {' '.join(names)}")
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if equals and key not in known:
-            raise UserError(f"eval has no setting {key!r}{nearest(key, known)} (there are: {', '.join(known)})")
-        if equals:
-            setattr(settings, key, _convert(key, value, getattr(settings, key)))
-            if key == "episodes" and settings.episodes < 1:
-                raise UserError(f"episodes={value} must be at least 1")
-    _check_evaluation(settings)
+    run = one_run("eval", read_settings("eval", settings, arguments))
+    check_settings(settings)
     from warprun.runtime import rundir
 
-    folder = rundir.latest(Path(settings.output_root)) if names in ([], ["latest"]) else Path(names[0])
+    folder = rundir.latest(Path(settings.output_root)) if run in ("", "latest") else Path(run)
     rundir.read_config(folder)  # raises UserError if it is no run folder
     from warprun.kernels.driver import prepare
 
     prepare(settings.device)
     from warprun.runtime.evaluate import describe_checkpoint, evaluate_run
 
-    line = _LINES[settings.checkpoint]
+    line = LINES[settings.checkpoint]
     # Printed first, because the evaluation may take long.
     print("\n".join([printable(folder, MOST_PRINTED), *describe_checkpoint(folder, line)]), flush=True)
     result = evaluate_run(folder, settings.episodes or None, settings.greedy, settings.device, settings.seed, line, settings.trust)
@@ -298,42 +356,18 @@ def _evaluate(arguments: list[str]) -> int:
     return DONE
 
 
-_LINES = {"last": "checkpoints", "best": "best"}
-"""Value of `checkpoint` -> the folder of the run that holds it."""
+def _play(arguments: list[str]) -> int:
+    from warprun.cli.play import play
+
+    play(arguments)
+    return DONE
 
 
-def _convert(key: str, value: str, default: object) -> bool | int | str:
-    """Return `value` in the type of `default`. Raises UserError."""
-    if isinstance(default, bool):
-        if value.lower() not in ("true", "false"):
-            raise UserError(f"{key} must be true or false, not {value!r}")
-        return value.lower() == "true"
-    return _whole(key, value) if isinstance(default, int) else value
+def _export(arguments: list[str]) -> int:
+    from warprun.cli.export import export_run
 
-
-def _whole(key: str, value: str) -> int:
-    """Return a whole number, which may be written as 1e4. Raises UserError."""
-    try:
-        number = float(value)
-        whole = int(value) if value.isdigit() else int(number)
-    except (ValueError, OverflowError):
-        whole, number = 0, 0.5
-    if float(whole) != number:
-        raise UserError(f"{key} must be a whole number, not {value!r}")
-    return whole
-
-
-def _check_evaluation(settings: _EvalSettings) -> None:
-    from warprun.kernels.driver import DEVICES, check_cuda
-
-    if not 0 <= settings.seed < 2**64:
-        raise UserError(f"seed={settings.seed} must be from 0 to 2^64 - 1")
-    if settings.checkpoint not in _LINES:
-        raise UserError(f"checkpoint={settings.checkpoint} is not one of {', '.join(_LINES)}{nearest(settings.checkpoint, _LINES)}")
-    if settings.device not in DEVICES:
-        raise UserError(f"device={settings.device} is not one of {', '.join(DEVICES)}{nearest(settings.device, DEVICES)}")
-    if settings.device == "cuda":
-        check_cuda()
+    export_run(arguments)
+    return DONE
 
 
 def _envs(arguments: list[str]) -> int:
@@ -352,7 +386,7 @@ def _bench(arguments: list[str]) -> int:
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if key in ("sizes", "threads") and equals:
-            lists[key] = [_whole(key, part) for part in value.strip("[]").split(",")]
+            lists[key] = [whole_number(key, part) for part in value.strip("[]").split(",")]
             if min(lists[key]) < 1:
                 raise UserError(f"{argument}: numbers must be at least 1")
         elif key == "out" and equals:
@@ -379,6 +413,12 @@ def _bench(arguments: list[str]) -> int:
     found = bench(config, lists["sizes"], counts)
     report(found, Path(out), f"{config.env.name}, {config.agent.name}, {choose(config.device).kind}")
     return DONE
+
+
+def _check(arguments: list[str]) -> int:
+    from warprun.cli.check import check_environment
+
+    return check_environment(arguments)
 
 
 def _data(arguments: list[str]) -> int:

@@ -19,9 +19,14 @@ class Communicator(Protocol):
     """Number of this process, 0 to size - 1; rank 0 writes files."""
     size: int
     """Number of processes."""
+    contributors: int
+    """Processes that have something to learn from now: all but perhaps at the end of a run. Means are over these."""
 
     def mean_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Replace a floating-point `tensor` by its mean over all processes, in place; return it."""
+        """Replace a floating-point `tensor` by its mean over the processes that contribute, in place; return it."""
+
+    def contribute(self, flag: bool) -> int:
+        """Say whether this process has something to learn from now; return how many processes have."""
 
     def any(self, flag: bool) -> bool:
         """Return whether `flag` is true in any process."""

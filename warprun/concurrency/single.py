@@ -12,10 +12,15 @@ class SingleProcess:
 
     rank = 0
     size = 1
+    contributors = 1
 
     def mean_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return `tensor`: one process is its own mean."""
         return tensor
+
+    def contribute(self, flag: bool) -> int:
+        """Return 1 if `flag`."""
+        return int(flag)
 
     def any(self, flag: bool) -> bool:
         """Return `flag`."""

@@ -20,7 +20,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from warprun.algorithms import AGENTS, agent_names, config_class
 from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, read, references_only, rewrite
 from warprun.config.registry import CONF, conf_folder, conf_packages, options
-from warprun.config.schema import Config, EnvConfig, OriginConfig, SingleConfig, check, from_dict
+from warprun.config.schema import CONCURRENCY, Config, EnvConfig, OriginConfig, check, from_dict
 from warprun.config.working_folder import WorkingFolder
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown, similar
 from warprun.kernels.driver import prepare
@@ -61,7 +61,8 @@ def register(overrides: Sequence[str]) -> None:
     if any(override.startswith("experiment=") for override in overrides):
         asked |= set(agent_names())
     _store("config_schema", Config)
-    _store("single_schema", SingleConfig)
+    for mode, settings in CONCURRENCY.items():
+        _store(f"{mode}_schema", settings)
     Plugins.instance().register(WarprunSearchPath)
     Plugins.instance().register(WorkingFolder)
     for name in AGENTS:

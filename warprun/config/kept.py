@@ -27,22 +27,24 @@ from typing import Any, Protocol, TypedDict, cast
 
 import numpy as np
 
-from warprun.config import sources
-from warprun.config.registry import MAX_NAME, Defined, define, errors_of_user
+from warprun import source_copy, sources
+from warprun.config.external import External, plain
+from warprun.config.registry import NONE, Defined, define
 from warprun.config.run_folder import ENVIRONMENT
-from warprun.config.sources import Source, Sources
 from warprun.environment import ISOLATED, Environment
 from warprun.errors import MOST_PRINTED, UserError, one_line, printable
 from warprun.files import read_json, read_limited, write_atomic
 from warprun.npz import BROKEN, read_array
+from warprun.simulation.external.recipe import ExternalEnvironment
+from warprun.source_copy import MAX_NAME, MAX_SOURCE_BYTES, SHA256, FileEntry
+from warprun.sources import Sources
+from warprun.user_code import errors_of_user
 
 FOLDER, MANIFEST, TABLES = ENVIRONMENT, "manifest.json", "tables.npz"
 MAX_TABLE_BYTES = 1 << 20
 """Largest size of all copied tables together."""
 MAX_ARCHIVE_BYTES = 2 * MAX_TABLE_BYTES
 """Largest size of the file of copied tables: compressed data can be larger than the data, and each table adds some hundred bytes."""
-MAX_SOURCE_BYTES = 32 << 20
-"""Largest size of a file of an environment, which may be an extension module."""
 
 
 class Tables(Protocol):
@@ -51,14 +53,6 @@ class Tables(Protocol):
     def _asdict(self) -> dict[str, np.ndarray | float]: ...
 
     def _replace(self, **values: np.ndarray | float) -> Tables: ...
-
-
-class FileEntry(TypedDict):
-    """A file in the manifest."""
-
-    file: str
-    """Path relative to the folder `environment`."""
-    sha256: str
 
 
 class TableEntry(TypedDict):
@@ -88,16 +82,13 @@ def keep(
     found = sources.read_file(file) if file else sources.imported(module)
     parts = [phase.function for phase in environment.phases] if isinstance(environment, Environment) else [type(environment)]
     made_from = {part.__module__.partition(".")[0] for part in parts}
-    if any(package.startswith(ISOLATED) and package != found.package for package in made_from):
+    steps_in_python = isinstance(environment, ExternalEnvironment) and environment.recipe.arguments.get("files")
+    changed = bool(steps_in_python) and steps_in_python != plain(found)
+    if changed or any(package.startswith(ISOLATED) and package != found.package for package in made_from):
         raise UserError(f"environment {module} has changed during the set-up of the run; start the run again")
     folder = run / FOLDER
     folder.mkdir(exist_ok=True)  # a run that was killed in its set-up may have left one
-    layout = found.layout()
-    for name, source in found.modules.items():
-        if len(source.content) > MAX_SOURCE_BYTES:
-            raise UserError(f"{source.path} is larger than {MAX_SOURCE_BYTES:,} bytes; a run keeps a copy of each file of its environment")
-        (folder / layout[name]).parent.mkdir(parents=True, exist_ok=True)
-        (folder / layout[name]).write_bytes(source.content)
+    files = source_copy.write(folder, found, "environment")
     described, copies = _describe(tables), _copies(tables)
     if copies:
         buffer = io.BytesIO()
@@ -111,7 +102,7 @@ def keep(
         "working_folder": str(Path.cwd()),
         "options": dict(options),
         "time_limit": time_limit,
-        "files": {name: {"file": str(layout[name]), "sha256": source.sha256} for name, source in found.modules.items()},
+        "files": files,
         "tables": {name: about | {"copied": name in copies} for name, about in described.items()},
     }
     write_atomic(folder / MANIFEST, json.dumps(manifest, indent=2).encode() + b"\n")
@@ -135,19 +126,14 @@ def _kept(folder: Path, manifest: object) -> Kept:
     _require(_is_text(kept.module) and (kept.place is None or _is_text(kept.place)), "module and place must be paths")
     _require(_is_text(kept.working_folder), "working_folder must be a path")
     _require(kept.time_limit is None or type(kept.time_limit) is int, "time_limit must be a whole number")
-    for name, file in kept.files.items():
-        _require(_is_module(name), f"{printable(name)} is no name of a module")
-        _fields(file, {"file": str, "sha256": str}, f"files.{printable(name)}")
-        _require(_is_inside(file["file"]), f"{printable(file['file'])} is no path of a file in {FOLDER}")
-        _require(bool(_SHA256.fullmatch(file["sha256"])), f"the SHA-256 of {printable(file['file'])} is not one")
-    _require(kept.entry in kept.files, f"{printable(kept.entry)} is not among the files")
+    source_copy.check(kept.entry, kept.files)
     total = 0
     for name, table in kept.tables.items():
         _require(name.isidentifier() and len(name) <= MAX_NAME, f"{printable(name)} is no name of a table")
         _fields(table, _TABLE_FIELDS, f"tables.{name}")
         _require(bool(_NUMBERS.fullmatch(table["dtype"])), f"table {name!r} has the dtype {printable(table['dtype'])}")
         _require(all(type(size) is int and 0 <= size < 2**48 for size in table["shape"]), f"the shape of table {name!r} is not one")
-        _require(len(table["shape"]) <= 32 and bool(_SHA256.fullmatch(table["sha256"])), f"table {name!r} is damaged")
+        _require(len(table["shape"]) <= 32 and bool(SHA256.fullmatch(table["sha256"])), f"table {name!r} is damaged")
         total += math.prod(table["shape"]) * np.dtype(table["dtype"]).itemsize if table["copied"] else 0
     _require(total <= MAX_TABLE_BYTES, f"the copied tables have more than {MAX_TABLE_BYTES:,} bytes")
     return kept
@@ -167,7 +153,6 @@ def _require(holds: bool, message: str) -> None:
         raise ValueError(message)
 
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _NUMBERS = re.compile(r"[<>|=](b1|[iu][1248]|f[248]|f16|c8|c16)")
 """Data types of tables, in numpy's notation."""
 _TABLE_FIELDS: dict[str, type | tuple[type, ...]] = {"dtype": str, "shape": list, "sha256": str, "array": bool, "copied": bool}
@@ -186,17 +171,6 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
 
 def _is_text(path: str) -> bool:
     return "\0" not in path and len(path) <= 4096
-
-
-def _is_module(name: str) -> bool:
-    """Return whether `name` can be that of a module, which may be a file with any name, such as `my-env.py`."""
-    return len(name) <= MAX_NAME and name.isprintable() and all(part and not {"/", "\\"} & set(part) for part in name.split("."))
-
-
-def _is_inside(path: str) -> bool:
-    """Return whether a relative path names a file below the folder that it starts from; links are another matter."""
-    parts = path.split("/")
-    return path.isprintable() and len(path) <= 1024 and all(part not in ("", ".", "..") and len(part.encode()) <= 255 for part in parts)
 
 
 @dataclass(frozen=True)
@@ -221,12 +195,13 @@ class Kept:
     tables: dict[str, StoredTable]
     """By name."""
 
-    def environment(self, options: Mapping[str, object], time_limit: int | None) -> tuple[Defined, ModuleType]:
+    def environment(self, options: Mapping[str, object], time_limit: int | None, chosen: External = NONE) -> tuple[Defined, ModuleType]:
         """Import the environment, a file from its copy, a dotted name as Python does. Raises UserError."""
         with errors_of_user(f"environment {self.module} fails to import"):
-            loaded = self.sources().load() if self.place else sources.import_package(self.module)
+            found = self.sources() if self.place else None
+            loaded = found.load() if found else sources.import_package(self.module)
             resolved = self._resolved(loaded, options)
-            return define(loaded, resolved, time_limit, self.entry.rpartition(".")[2], self.module), loaded
+            return define(loaded, resolved, time_limit, self.entry.rpartition(".")[2], self.module, chosen, found), loaded
 
     def make_tables(self, environment: Environment, options: Mapping[str, object], time_limit: int | None) -> Tables:
         """Return the tables of `environment`. If its files and options are those of the run, the copies in the run folder are used."""
@@ -256,8 +231,10 @@ class Kept:
                 lines.append(f"{has}; the run's own copy is used")
             else:
                 lines.append(f"{has} ({self.version} then, {_version(self.module)} now); what is installed now is used")
+        if not self.tables or (changed and not self.place):
+            return lines
         environment, _ = self.environment(self.options, self.time_limit)
-        if not isinstance(environment, Environment) or not environment.tables or (changed and not self.place):
+        if not isinstance(environment, Environment) or not environment.tables:
             return lines
         try:
             now = _describe(cast(Tables, environment.make_tables()))
@@ -298,22 +275,7 @@ class Kept:
 
     def sources(self) -> Sources:
         """Read the copy of the environment's files. Raises UserError if one was altered."""
-        modules = {}
-        folder = self.folder.resolve()
-        for name, known in self.files.items():
-            path = self.source_path(name).resolve()
-            if not path.is_relative_to(folder):
-                raise UserError(f"{printable(self.source_path(name))} is a link to a file outside {printable(folder)}")
-            try:
-                content = read_limited(path, MAX_SOURCE_BYTES)
-            except FileNotFoundError:
-                content = b""
-            if hashlib.sha256(content).hexdigest() != known["sha256"]:
-                raise UserError(f"{path} was altered after the run: its SHA-256 does not match that in {self.folder / MANIFEST}")
-            # The environment finds its data files beside the original file, as long as that folder exists.
-            place = Path(str(self.place), known["file"])
-            modules[name] = Source(path, place if os.path.isdir(str(self.place)) else path, content)
-        return Sources(self.entry, modules)
+        return source_copy.read(self.folder, self.entry, str(self.place), self.files, self.folder / MANIFEST)
 
     def _resolved(self, loaded: ModuleType, options: Mapping[str, object]) -> dict[str, object]:
         """Return the options, with absolute paths for files that were given relative to the working folder of the run."""

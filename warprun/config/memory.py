@@ -14,6 +14,7 @@ from warprun.kernels.driver import available_memory, cuda_memory, why_no_cuda
 from warprun.learning.memory import COLUMNS, RunSizes, working_memory
 from warprun.simulation.arrays import ArrayPlan, rollout_bytes
 from warprun.simulation.codegen.targets import target_for
+from warprun.simulation.external.recipe import ExternalEnvironment
 
 if TYPE_CHECKING:
     from warprun.config.schema import Config
@@ -23,6 +24,8 @@ EVALUATION_STEPS = 64
 PROCESS = 440 * 2**20
 """Bytes of a process that trains next to nothing on CPU: Python, torch, Numba and LLVM. Measured: 395 MiB, 500 to 530 if kernels are
 compiled."""
+WORKER = 60 * 2**20
+"""Bytes of a worker process without its environments: Python, NumPy and Gymnasium."""
 CUDA_CONTEXT = 600 * 2**20
 """Bytes of GPU memory that a process takes before it allocates anything."""
 
@@ -76,13 +79,13 @@ def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
     limit = spec.time_limit or config.eval.max_steps
     steps = min(EVALUATION_STEPS, limit)
     episodes = [config.eval.episodes, config.eval.episodes_at_end]
-    evaluation = sum(simulator_bytes(config, environment, on_gpu, count, steps) for count in episodes)
+    evaluation = sum(simulator_bytes(config, environment, on_gpu, evaluation_envs(config, environment, count), steps) for count in episodes)
     trajectory = simulator_bytes(config, environment, on_gpu, config.n_envs, agent.horizon)
     if fused and not on_gpu:
         rows = fusion.network_rows or {}
         inference = threads * sum((rows[group.name] + group.action.outputs) * COLUMNS * 4 for group in spec.groups)
         trajectory, evaluation = trajectory + inference, evaluation + 2 * inference
-    counted = steps * max(episodes)
+    counted = steps * max(evaluation_envs(config, environment, count) for count in episodes)
     phases = [*of_agent.phases, [counted, 8 * counted, 8 * counted, 8 * counted, counted]]
     return Estimate(
         {
@@ -92,8 +95,23 @@ def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
             "replay": of_agent.replay,
             "evaluation": evaluation,
             "working memory": working_memory(phases, on_gpu),
+            # Those of training, evaluations and final evaluations; they take no memory of a GPU.
+            "worker processes": 0 if on_gpu else 3 * workers(config, environment) * WORKER,
         }
     )
+
+
+def evaluation_envs(config: Config, environment: Defined, episodes: int) -> int:
+    """Return in how many environments an evaluation plays: one for each episode, but of an environment in Python no more than `n_envs`."""
+    return min(episodes, config.n_envs) if isinstance(environment, ExternalEnvironment) else episodes
+
+
+def workers(config: Config, environment: Defined) -> int:
+    """Return how many processes step environments: what the config says, else one per core, or one for a `VectorEnv`."""
+    if not isinstance(environment, ExternalEnvironment):
+        return 0
+    given = config.concurrency.workers
+    return min(given if given is not None else 1 if config.env.vector else usable_cores(), config.n_envs)
 
 
 def simulator_bytes(config: Config, environment: Defined, on_gpu: bool, n_envs: int, horizon: int) -> int:
@@ -124,7 +142,8 @@ def check_evaluation_memory(config: Config, environment: Defined, episodes: int)
     """
     on_gpu, there = _memory_of_device(config)
     lowered = replace(config, eval=replace(config.eval, final_episodes=episodes))
-    for key in ("n_envs", "agent.horizon", "eval.episodes", *([] if on_gpu else ["agent.replay.capacity"])):
+    in_python = isinstance(environment, ExternalEnvironment)  # its evaluations have `n_envs` environments
+    for key in (*([] if in_python else ["n_envs"]), "agent.horizon", "eval.episodes", *([] if on_gpu else ["agent.replay.capacity"])):
         lowered = _lowered(lowered, key) or lowered
     needed = estimate(lowered, environment, on_gpu)
     if there is None or needed.bytes <= there:

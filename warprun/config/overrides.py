@@ -33,7 +33,7 @@ MAX_RUNS = 10_000
 GROUPS = {"env": "environment", "agent": "agent", "concurrency": "concurrency", "experiment": "experiment", "tuned": "tuned settings"}
 """Config group -> what it is called in messages."""
 ONLY_REFERENCES = "${...} can name another key, such as ${n_envs}; functions such as ${oc.env:...} are not called"
-FREE = ("env.params", "env.randomize", "env.options", "agent.groups", "agent.network.options")
+FREE = ("env.params", "env.randomize", "env.options", "env.kwargs", "agent.groups", "agent.network.kwargs")
 """Dicts whose keys are not part of the schema, so Hydra requires a `+` before each."""
 
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import dis
 import importlib.util
 import inspect
 import keyword
-import re
-import sysconfig
-import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -18,20 +13,25 @@ from types import FunctionType, ModuleType
 
 import yaml
 
-from warprun.config import sources
-from warprun.environment import ISOLATED, Environment, arguments
-from warprun.errors import ContractError, UserError, nearest, shown
+from warprun import sources
+from warprun.config.external import External, external_environment, is_external, steps
+from warprun.environment import Environment, arguments
+from warprun.errors import ContractError, UserError, nearest, shown, similar
 from warprun.files import read_limited
+from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.simulation.simulator import SimulatorFactory
+from warprun.source_copy import MAX_NAME
+from warprun.sources import Sources
 from warprun.spec import Spec
+from warprun.user_code import errors_of_user
 
 CONF = "warprun.conf"
 MAX_CONFIG_BYTES = 1 << 20
 """Size limit of the config file of an environment."""
-MAX_NAME = 200
-"""Most characters of the name of a module."""
-Defined = Environment | SimulatorFactory
-"""What an environment module defines: an environment of kernel functions, or a factory of simulators."""
+NONE = External()
+"""No setting of `External`."""
+Defined = Environment | ExternalEnvironment | SimulatorFactory
+"""What a module defines: an environment of kernel functions, one with the interface of Gymnasium, or a factory of simulators."""
 
 
 def conf_packages() -> list[str]:
@@ -95,7 +95,7 @@ def environment_modules(outside: Path) -> set[str]:
 
 
 def import_environment(
-    module: str, options: Mapping[str, object] | None = None, time_limit: int | None = None
+    module: str, options: Mapping[str, object] | None = None, time_limit: int | None = None, chosen: External = NONE
 ) -> tuple[Defined, ModuleType]:
     """Import an environment module, by dotted name or from a .py file; return its `environment`, with `options`, and the module.
 
@@ -107,49 +107,39 @@ def import_environment(
     if file and not file.is_file():
         raise UserError(f"environment file {module} does not exist (working folder: {Path.cwd()})")
     with errors_of_user(f"environment {module} fails to import"):
-        loaded = sources.read_file(file).load() if file else sources.import_package(module)
+        found = sources.read_file(file) if file else None
+        loaded = found.load() if found else sources.import_package(module)
         name = file.stem if file else module.rpartition(".")[2]
-        return define(loaded, options or {}, time_limit, name, module), loaded
+        return define(loaded, options or {}, time_limit, name, module, chosen, found), loaded
 
 
-@contextmanager
-def errors_of_user(what_fails: str) -> Iterator[None]:
-    """Convert an exception that a user's code raises to a UserError with file and line; `what_fails` begins its message."""
-    try:
-        yield
-    except UserError:
-        raise
-    except ContractError as error:
-        place = "" if error.names_place else place_of(error) or f"{what_fails}: "
-        raise UserError(f"{place}{_line(error)}") from error
-    except BaseException as error:
-        # The code of a user can raise anything, SystemExit too. Its file and line help, frames of the importer do not.
-        if isinstance(error, KeyboardInterrupt) and not _is_raised_by_code(error):
-            raise
-        ending = "; an environment cannot end the program" if isinstance(error, SystemExit | KeyboardInterrupt) else ""
-        raise UserError(f"{what_fails}: {place_of(error)}{type(error).__name__}: {_line(error)}{ending}") from error
-
-
-def _is_raised_by_code(error: BaseException) -> bool:
-    """Return whether a `raise` statement raised the error. The handler of a signal can raise after any instruction."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    return last is not None and last.tb_frame.f_code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
-
-
-def define(loaded: ModuleType, options: Mapping[str, object], time_limit: int | None, name: str, module: str) -> Defined:
-    """Return the environment that an imported module defines, with `options`. Raises UserError if it defines none."""
+def define(
+    loaded: ModuleType,
+    options: Mapping[str, object],
+    time_limit: int | None,
+    name: str,
+    module: str,
+    chosen: External = NONE,
+    found: Sources | None = None,
+) -> Defined:
+    """Return the environment that an imported module defines, with `options`; `found`: its files. Raises UserError if it defines none."""
     made = getattr(loaded, "environment", None)
     if made is None:
         raise UserError(f"environment {module} does not define `environment`, an Environment (see warprun.environment.single_agent)")
+    if is_external(made, chosen):
+        for option in options:
+            raise UserError(f"env.{option}: {name} has no options; env.kwargs.{option}= gives an argument to the environment")
+        return external_environment(made, chosen, time_limit, name, module, found)
+    for key in chosen.given():
+        raise UserError(f"env.{key} is for environments with the interface of Gymnasium, and {name} is none")
     if isinstance(made, type):
         raise UserError(f"environment {module}: `environment` is the class {made.__name__}; write environment = {made.__name__}()")
     environment = _with_options(made, options, time_limit, name)
     if environment is None:
+        _refuse_object(made, f"environment {module}: `environment`")
         raise UserError(
             f"environment {module}: `environment` is a {type(made).__name__}; it must be an Environment, or have `spec` and"
-            " make_simulator(n_envs, horizon, seed, device, exploration)"
+            " make_simulator(n_envs, first_env, horizon, seed, device, exploration)"
         )
     return environment
 
@@ -165,18 +155,11 @@ def _with_options(made: object, options: Mapping[str, object], time_limit: int |
     for option in options:
         if option not in known or option == "time_limit":
             listed = f"; it has {', '.join(known)}" if known else "; it has no options"
-            settings = [
-                *known,
-                "time_limit",
-                "solved_at",
-                "on_nan",
-                "name",
-                "module",
-                "params",
-                "randomize",
-                "options",
-            ]  # env.NAME may be one of these, misspelt
-            raise UserError(f"env.options.{option}: {name} has no option {option!r}{nearest(option, settings) or listed}")
+            # env.NAME may be one of these, misspelt. Those of `External` are not for this environment: only if no more than a slip.
+            settings = [*known, "time_limit", "solved_at", "on_nan", "name", "module", "params", "randomize", "options"]
+            slip = similar(option, vars(NONE), most_edits=1)
+            told = nearest(option, settings) or (f"; did you mean {slip!r}?" if slip else listed)
+            raise UserError(f"env.options.{option}: {name} has no option {option!r}{told}")
     if make:
         made = _called(make, {**options, **(limit if "time_limit" in known else {})})
         options = {}
@@ -203,35 +186,18 @@ def _called(make: Callable[..., object], options: Mapping[str, object]) -> objec
         made.close()
         raise UserError(f"{where}: an async function cannot make an environment; write def without async")
     if isinstance(made, type) or not isinstance(made, Environment | SimulatorFactory):
+        _refuse_object(made, f"{where}: what it returns")
         raise UserError(f"{where}: it must return an Environment or a SimulatorFactory; it returns {shown(made)}")
     return made
+
+
+def _refuse_object(made: object, what: str) -> None:
+    """Raise UserError if an object has the interface of Gymnasium: its class is wanted."""
+    if steps(type(made)):
+        name = type(made).__name__
+        raise UserError(f"{what} is an object of the class {name}; write environment = {name}, the class: every worker makes its own")
 
 
 def _folders(package: str) -> list[Path]:
     spec = importlib.util.find_spec(package)
     return [Path(place).resolve() for place in (spec.submodule_search_locations or [])] if spec else []
-
-
-def place_of(error: BaseException) -> str:
-    """Return "FILE:LINE: " of the innermost frame in the code of the user; empty if there is none."""
-    if isinstance(error, SyntaxError):
-        return f"{error.filename}:{error.lineno}: " if error.lineno else f"{error.filename}: " if error.filename else ""
-    # The innermost frame in the code of the user, not in the importer or a library.
-    libraries = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")) + (str(Path(__file__).parents[1]), "<")
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(libraries) and "site-packages" not in Path(frame.filename).parts
-    ]
-    if not frames:
-        return ""
-    function = "" if frames[-1].name == "<module>" else f" in {frames[-1].name}"
-    return f"{frames[-1].filename}:{frames[-1].lineno}{function}: "
-
-
-def _line(error: BaseException) -> str:
-    try:
-        words = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
-    except Exception:  # __str__ of an error is code of the user
-        words = "(its text cannot be read)"
-    return re.sub(rf"{ISOLATED}\w+\.", "", words)

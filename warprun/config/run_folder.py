@@ -5,13 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from warprun.files import refuse_links
+from warprun.own_module import FOLDER as NETWORKS
 
 LOCK = "lock"
 """The file that the process holds which trains there."""
 CONFIG, STATUS, VERSIONS = "config.yaml", "status.json", "versions.json"
 ENVIRONMENT = "environment"
 """Folder of the source and the tables of the environment, see `config.kept`."""
-SET_UP = {LOCK, ENVIRONMENT, VERSIONS, f"{VERSIONS}.tmp", f"{CONFIG}.tmp"}
+LINES = {"last": "checkpoints", "best": "best"}
+"""Value of `checkpoint` -> the folder of the checkpoints that it selects: the newest, and the one with the best evaluation."""
+LOGS = "logs"
+"""Folder of what ranks other than 0 print."""
+SET_UP = {LOCK, LOGS, ENVIRONMENT, NETWORKS, VERSIONS, f"{VERSIONS}.tmp", f"{CONFIG}.tmp"}
 """What lies in a run folder before its config.yaml, which is written last."""
 
 

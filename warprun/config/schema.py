@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,8 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 from warprun.algorithms import agent_names, config_class
 from warprun.config import kept
 from warprun.config.cadence import parse
+from warprun.config.external import External
 from warprun.config.memory import check_memory
-from warprun.config.registry import Defined, errors_of_user, import_environment
+from warprun.config.registry import Defined, import_environment
 from warprun.config.run_folder import CONFIG, is_free
 from warprun.environment import Box, Environment
 from warprun.errors import UserError, nearest, printable, shown
@@ -27,7 +29,9 @@ from warprun.kernels.driver import DEVICES, SIMULATOR_LIMIT, check_cuda
 from warprun.learning import settings as agent_settings
 from warprun.learning.settings import Requirements
 from warprun.renamed import with_new_keys
+from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.spec import GroupSpec, Spec
+from warprun.user_code import errors_of_user
 
 MAX_DEPTH = 10
 """Of dicts and lists inside each other in a config."""
@@ -37,7 +41,12 @@ ON_NAN = ("stop", "reset")
 NAME = re.compile(r"\w[\w .,=+-]{0,99}")
 """Names become parts of the names of folders."""
 NAME_RULE = "first a letter or digit, then at most 99 letters, digits, spaces and characters of .,=+-_"
-MOST = {"total_steps": 2**63 - 1, "concurrency.threads": 4096}
+WINDOWS = ("queue", "range", "random")
+MOST_PLACES = 1024
+"""Rollouts in the queue of an actor."""
+MOST_RANKS = 65536
+"""Processes of a run."""
+MOST = {"total_steps": 2**63 - 1, "concurrency.threads": 4096, "concurrency.workers": 1024}
 """Largest values of counts; of others 2^31 - 1, because kernels count with 32 bits."""
 
 
@@ -59,14 +68,84 @@ class EnvConfig:
     """Options that the environment or its tables are built with: env.NAME=value, short for env.options.NAME=value."""
     randomize: dict[str, Any] = field(default_factory=dict)
     """Parameters that each environment draws uniformly at the start of every episode: env.randomize.NAME=[low,high]."""
+    id: str | None = None
+    """With env=gymnasium: the id of the environment, such as LunarLander-v3."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of `gymnasium.make`, or of the class of an environment with the interface of Gymnasium: env.kwargs.NAME=value."""
+    register: list[str] = field(default_factory=list)
+    """With env=gymnasium: modules to import first, because they register environments, such as [ale_py]."""
+    vector: bool = False
+    """The environment is a `gymnasium.vector.VectorEnv`, which steps many environments at once."""
+    timeout_s: float = 60.0
+    """Seconds that one reset or step of an environment in a worker process may take."""
+    mask: bool = True
+    """If the info of a reset has an `action_mask`, agents choose only actions that it allows; false: the mask is ignored."""
+
+    @property
+    def label(self) -> str:
+        """Name in the default name of a run: the id, without characters that a folder cannot have."""
+        return self.name if self.id is None else re.sub(r"[^\w.-]", "-", self.id)
+
+    def external(self) -> External:
+        """Return the settings of environments with the interface of Gymnasium."""
+        return External(self.id, self.kwargs, tuple(self.register), self.vector, self.timeout_s, self.mask)
 
 
 @dataclass
-class SingleConfig:
+class ConcurrencyConfig:
+    """What all modes have."""
+
+    name: str = MISSING
+    """Name of the mode."""
+    threads: int | None = None
+    """CPU threads of each process; null: all cores that it may use."""
+    workers: int | None = None
+    """Processes that step environments with the interface of Gymnasium; null: as many as cores; 0: the process itself steps them."""
+
+
+@dataclass
+class SingleConfig(ConcurrencyConfig):
     name: str = "single"
     """One process, one device."""
-    threads: int | None = None
-    """CPU threads; null: all cores this process may use."""
+
+
+@dataclass
+class SyncConfig(ConcurrencyConfig):
+    name: str = "sync"
+    """Learners and actors in processes of their own, see docs/actors.md: learners wait for the rollouts of all actors."""
+    processes: int | None = None
+    """Start as many processes on this machine, with mpiexec; null: the processes that mpiexec or srun has started."""
+    learners: int = 1
+    """Processes that learn; the others act."""
+    threads: int | None = 1
+    """CPU threads of each process; null: all cores that it may use."""
+    workers: int | None = 0
+    """Processes with which each actor steps environments with the interface of Gymnasium; 0: the actor itself steps them."""
+    timeout_s: float = 60.0
+    """A process that gives no sign of life for so many seconds is lost, and ends the run."""
+
+
+@dataclass
+class AsyncConfig(SyncConfig):
+    name: str = "async"
+    """As `sync`, but a learner takes rollouts in the order of their arrival."""
+    max_lag: int | None = None
+    """Drop rollouts of an actor whose weights were older by more than so many updates, and count them; null: learn from all."""
+
+
+@dataclass
+class RmaConfig(AsyncConfig):
+    name: str = "rma"
+    """As `async`, but through one-sided memory: no actor waits for a learner's code."""
+    window: str = "queue"
+    """How learners take rollouts: queue (each once, in order), range (the newest of their own actors, perhaps more than once) or random
+    (the newest of any actor)."""
+    queue: int = 2
+    """window=queue: rollouts of an actor that wait to be taken; while there are as many, the actor waits."""
+
+
+CONCURRENCY: dict[str, type[ConcurrencyConfig]] = {"single": SingleConfig, "sync": SyncConfig, "async": AsyncConfig, "rma": RmaConfig}
+"""The modes: the files of conf/concurrency."""
 
 
 @dataclass
@@ -134,7 +213,7 @@ class Config:
     """The environment: a file of conf/env."""
     agent: Any = MISSING
     """The agent: a file of conf/agent (see warprun/learning/settings.py)."""
-    concurrency: SingleConfig = field(default_factory=SingleConfig)
+    concurrency: Any = MISSING
     """The processes and devices that train together: a file of conf/concurrency."""
     n_envs: int = 1024
     """Number of environments that run in parallel."""
@@ -180,19 +259,26 @@ def check(config: Config) -> None:
 def check_settings(config: Config) -> Defined:
     """Check all that depends neither on this machine nor on the folder of the run; return the environment. Raises UserError."""
     _check_values(config)
-    agent = config.agent
+    agent, mode = config.agent, config.concurrency.name
+    known = CONCURRENCY.get(mode) is type(config.concurrency)
+    _require(known, f"concurrency.name={mode} does not match the chosen mode; write concurrency={mode}")
     _require(type(agent) is config_class(agent.name), f"agent.name={agent.name} does not match the chosen agent; write agent={agent.name}")
     agent_settings.check_settings(agent)
     environment, _ = load_environment(config.env)
     if isinstance(environment, Environment):
-        _check_parameters(config.env, environment)
+        check_parameters(config.env, environment)
     else:
-        _check_no_kernels(config)
+        _check_no_kernels(config, isinstance(environment, ExternalEnvironment))
+    workers = config.concurrency.workers
+    _require(
+        not workers or isinstance(environment, ExternalEnvironment),
+        f"concurrency.workers={workers}: workers step environments with the interface of Gymnasium, and {config.env.name} is none",
+    )
     spec = environment.spec
     names = [group.name for group in spec.groups]
     agent_settings.check_groups(agent, names)
     agent.check_run(spec, config.n_envs, config.total_steps)
-    check_requirements(agent.name, spec)
+    check_requirements(agent.name, spec, "; env.mask=false ignores it" if isinstance(environment, ExternalEnvironment) else "")
     decides = config.eval.group
     _require(decides is None or decides in names, f"eval.group={decides} is not a group of {config.env.name}; groups: {', '.join(names)}")
     _require(
@@ -215,8 +301,12 @@ def from_dict(saved: Mapping[str, object]) -> Config:
     name = agent.get("name") if isinstance(agent, Mapping) else None
     if not isinstance(name, str):
         raise UserError("the saved config does not fit this version of warprun: it has no agent.name")
+    given = saved.get("concurrency", {"name": "single"})
+    mode = given.get("name") if isinstance(given, Mapping) else None
+    if mode not in CONCURRENCY:
+        raise UserError(f"the saved config does not fit this version of warprun: concurrency.name is {shown(mode)}")
     try:
-        schema = OmegaConf.structured(Config(agent=config_class(name)()))
+        schema = OmegaConf.structured(Config(agent=config_class(name)(), concurrency=CONCURRENCY[mode]()))
         config = OmegaConf.to_object(OmegaConf.merge(schema, with_new_keys(saved, schema)))
     except (OmegaConfBaseException, ValueError, TypeError, OverflowError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
@@ -228,7 +318,8 @@ def from_dict(saved: Mapping[str, object]) -> Config:
 def load_environment(env: EnvConfig) -> tuple[Defined, ModuleType]:
     """Return the environment, with the options and the time limit of the config, and the module that defines it."""
     own = kept.find(env.module)
-    return own.environment(env.options, env.time_limit) if own else import_environment(env.module, env.options, env.time_limit)
+    load = own.environment if own else partial(import_environment, env.module)
+    return load(env.options, env.time_limit, env.external())
 
 
 def make_tables(environment: Environment, env: EnvConfig) -> Any:
@@ -295,6 +386,13 @@ def _check_values(config: Config) -> None:
         _require(count is None or count <= most, f"{key}={count} must be at most {most:,}")
     for key, text in {"eval": config.eval.every, "checkpoint": config.checkpoint.every, "log": config.log.every}.items():
         parse(f"{key}.every", text)
+    workers = config.concurrency.workers
+    most_workers = MOST["concurrency.workers"]
+    _require(workers is None or 0 <= workers <= most_workers, f"concurrency.workers={workers} must be from 0 to {most_workers:,}")
+    timeout_s = config.env.timeout_s
+    _require(math.isfinite(timeout_s) and timeout_s > 0, f"env.timeout_s={timeout_s} must be a number above 0")
+    if isinstance(config.concurrency, SyncConfig):
+        _check_actors(config.concurrency)
     minutes = config.max_minutes
     _require(minutes is None or (math.isfinite(minutes) and minutes > 0), f"max_minutes={minutes} must be a number above 0")
     solved_at = config.env.solved_at
@@ -304,16 +402,33 @@ def _check_values(config: Config) -> None:
         _require(usable, f"{key}={shown(name or '')} must be usable as a folder name: {NAME_RULE}")
 
 
-def _check_no_kernels(config: Config) -> None:
+def _check_actors(concurrency: SyncConfig) -> None:
+    """Raise UserError for settings of learners and actors that cannot work."""
+    counts = {"processes": concurrency.processes, "learners": concurrency.learners}
+    for key, count in counts.items():
+        _require(count is None or 1 <= count <= MOST_RANKS, f"concurrency.{key}={count} must be from 1 to {MOST_RANKS}")
+    seconds = concurrency.timeout_s
+    _require(math.isfinite(seconds) and seconds >= 2, f"concurrency.timeout_s={seconds} must be a number of seconds, 2 or more")
+    if isinstance(concurrency, RmaConfig):
+        window = concurrency.window
+        _require(window in WINDOWS, f"concurrency.window={window} is not one of {', '.join(WINDOWS)}{nearest(window, WINDOWS)}")
+        _require(1 <= concurrency.queue <= MOST_PLACES, f"concurrency.queue={concurrency.queue} must be from 1 to {MOST_PLACES}")
+    lag = concurrency.max_lag if isinstance(concurrency, AsyncConfig) else None
+    _require(lag is None or 0 <= lag < 2**31, f"concurrency.max_lag={lag} must be 0 or more")
+
+
+def _check_no_kernels(config: Config, external: bool) -> None:
     """Raise UserError for settings that only an environment made of kernel functions has."""
     env = config.env
     for key, given in {"env.params": env.params, "env.randomize": env.randomize}.items():
         _require(not given, f"{key}.{min(given, default='')}: {env.name} has no parameters; it is not made of kernel functions")
-    _require(env.on_nan == "stop", f"env.on_nan={env.on_nan}: {env.name} is not made of kernel functions; write env.on_nan=stop")
+    why_not = "" if external and not env.vector else "is not made of kernel functions" if not external else "resets no single environments"
+    _require(env.on_nan == "stop" or not why_not, f"env.on_nan={env.on_nan}: {env.name} {why_not}; write env.on_nan=stop")
     _require(config.device != "cudasim", f"device=cudasim: {env.name} is not made of kernel functions")
 
 
-def _check_parameters(env: EnvConfig, environment: Environment) -> None:
+def check_parameters(env: EnvConfig, environment: Environment) -> None:
+    """Raise UserError for parameters of the config that the environment does not have, or values that do not fit them."""
     defaults: dict[str, Any] = environment.params._field_defaults
     listed = f"; it has {', '.join(defaults)}" if defaults else "; it has no parameters"
     for key, given in {"params": env.params, "randomize": env.randomize}.items():
@@ -338,13 +453,17 @@ def _fits(value: Any, default: Any) -> bool:
     return isinstance(value, int | float) and abs(value) < 3.4e38  # the range of float32; excludes NaN
 
 
-def check_requirements(agent: str, spec: Spec) -> None:
-    """Raise UserError if the agent called `agent` cannot act for a group of an environment; the message names the agents that can."""
+def check_requirements(agent: str, spec: Spec, without_mask: str = "") -> None:
+    """Raise UserError if the agent called `agent` cannot act for a group of an environment; the message names the agents that can.
+
+    `without_mask` ends the message about a mask.
+    """
     for group in spec.groups:
         why_not = _why_not(config_class(agent).requirements, group)
         if why_not:
             able = [name for name in agent_names() if not _why_not(config_class(name).requirements, group)]
-            raise UserError(f"agent={agent} {why_not}; agents that can: {', '.join(able)}")
+            ending = without_mask if group.masked and not config_class(agent).requirements.masks else ""
+            raise UserError(f"agent={agent} {why_not}; agents that can: {', '.join(able)}{ending}")
 
 
 def _why_not(needs: Requirements, group: GroupSpec) -> str:

@@ -1,8 +1,8 @@
 """Seals of run folders: whether the code that a run folder opens with is the code that this user's own run put there.
 
-A run seals what it is opened with: config.yaml, and the manifest of the environment's copy, which holds the SHA-256 of every source file.
-The seal is the HMAC-SHA256 (RFC 2104) of both, with a key that only the user can read. A run folder of somebody else, or one that was
-changed, has no valid seal. No numba, no torch.
+A run seals what it is opened with: config.yaml, and the manifests of the copies of its environment and its networks, which hold the SHA-256
+of every source file. The seal is the HMAC-SHA256 (RFC 2104) of these, with a key that only the user can read. A run folder of somebody
+else, or one that was changed, has no valid seal. No numba, no torch.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from warprun.config.run_folder import CONFIG, ENVIRONMENT
+from warprun import own_module
+from warprun.config.run_folder import CONFIG, ENVIRONMENT, NETWORKS
 from warprun.errors import UserError, printable
 from warprun.files import read_limited, write_atomic
 
 MANIFEST, SEAL = f"{ENVIRONMENT}/manifest.json", f"{ENVIRONMENT}/seal"
 """Files of a run folder: what is sealed beside config.yaml, and the seal."""
+OF_NETWORKS = f"{NETWORKS}/{own_module.MANIFEST}"
+"""Sealed too, if it exists."""
 PURPOSE = b"warprun seal of a run folder, version 1\n"
 KEY_BYTES = 32
 MAX_BYTES = 1 << 20
@@ -74,7 +77,10 @@ def _valid_line(folder: Path) -> bytes | None:
 
 def _digest(folder: Path, config: bytes, key: bytes) -> str:
     """Return the seal of a folder with a config, in hexadecimal digits. Raises UserError, and FileNotFoundError."""
-    hashes = [hashlib.sha256(content).digest() for content in (config, read_limited(folder / MANIFEST, MAX_BYTES))]
+    contents = [config, read_limited(folder / MANIFEST, MAX_BYTES)]
+    with suppress(FileNotFoundError):
+        contents.append(read_limited(folder / OF_NETWORKS, MAX_BYTES))
+    hashes = [hashlib.sha256(content).digest() for content in contents]
     return hmac.new(key, PURPOSE + b"".join(hashes), hashlib.sha256).hexdigest()
 
 

@@ -330,6 +330,18 @@ def is_cached(module: types.ModuleType) -> bool:
     return any(Path(module.__file__).parent.glob("**/*.nbc"))
 
 
+def compiled_call(kernel: Callable[..., Value], *arguments: object) -> Callable[..., Value]:
+    """Return a function that calls `kernel` with arguments of the types of these, which it does not check again.
+
+    Numba looks at the types of all arguments in every call, which takes longer than many kernels. Calls `kernel` once.
+    """
+    kernel(*arguments)
+    if not is_jitted(kernel):
+        return kernel
+    (compiled,) = kernel.overloads.values()
+    return cast("Callable[..., Value]", compiled.entry_point)
+
+
 def explain(error: Exception, functions: Sequence[KernelFunction]) -> UserError:
     """Turn a Numba error of many lines into one: file, line, function and cause."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))

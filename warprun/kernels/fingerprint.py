@@ -29,7 +29,7 @@ import numpy as np
 from numba.core.compiler import Compiler
 
 from warprun.environment import ISOLATED, KernelFunction
-from warprun.kernels import simd
+from warprun.kernels import flags, simd
 
 if TYPE_CHECKING:
     from numba.core.caching import Cache
@@ -176,8 +176,8 @@ class Fingerprints:
         return ("library", module, name) if found is value else None
 
     def _intrinsic(self, value: object) -> Content:
-        """Return the name of an intrinsic of `simd`, or None. Its content is the source of `simd`, which is part of every key."""
-        own = [name for name, each in vars(simd).items() if each is value]
+        """Return the name of an intrinsic of `simd` or `flags`, or None. Its content is the source of these, which is part of every key."""
+        own = [name for module in (simd, flags) for name, each in vars(module).items() if each is value]
         return ("intrinsic", own[0]) if own else None
 
     def _dispatcher(self, dispatcher: Dispatcher) -> Content:
@@ -228,7 +228,7 @@ def fingerprint(value: object) -> str:
 def _versions() -> Content:
     packages = ("numba", "llvmlite", "numpy", "numba-cuda")
     python = (platform.python_implementation(), tuple(sys.version_info[:3]))
-    return python, tuple(_version(name) for name in packages), Path(simd.__file__).read_bytes()
+    return python, tuple(_version(name) for name in packages), tuple(Path(file).read_bytes() for file in (simd.__file__, flags.__file__))
 
 
 def _version(package: str) -> str:

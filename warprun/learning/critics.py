@@ -11,7 +11,7 @@ from torch import nn
 
 from warprun.concurrency.communicator import Communicator
 from warprun.learning.device_scalar import DeviceScalar
-from warprun.learning.networks import ACTIVATIONS, flatten_parameters, layers
+from warprun.learning.networks import ACTIVATIONS, buffers, flatten_parameters, layers, make_network
 from warprun.learning.optimizers import OPTIMIZERS, clip_norm
 from warprun.learning.settings import LayersConfig, OptimizerConfig
 
@@ -25,15 +25,16 @@ class QNetwork(nn.Module):
     def __init__(self, features: int, actions: int, config: LayersConfig) -> None:
         super().__init__()
         self.features = features
-        self.layers = layers(features, actions, config.hidden, config.activation)
+        self.layers = make_network(features, actions, config)
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         """Return the values [B, actions] of `obs` [B, F]."""
-        return self.layers(obs)
+        values: torch.Tensor = self.layers(obs)
+        return values
 
     def policy_layers(self) -> list[nn.Module]:
         """Return layers whose largest output is the best action: the values."""
-        return list(self.layers)
+        return list(self.layers.children())
 
 
 class DuelingQNetwork(nn.Module):
@@ -64,15 +65,16 @@ class Actor(nn.Module):
     def __init__(self, features: int, components: int, config: LayersConfig) -> None:
         super().__init__()
         self.features = features
-        self.layers = layers(features, components, config.hidden, config.activation)
+        self.layers = make_network(features, components, config)
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         """Return the actions [B, C] of `obs` [B, F]."""
-        return self.layers(obs).tanh()
+        actions: torch.Tensor = self.layers(obs)
+        return actions.tanh()
 
     def policy_layers(self) -> list[nn.Module]:
         """Return layers whose outputs are the actions."""
-        return [*self.layers, nn.Tanh()]
+        return [*self.layers.children(), nn.Tanh()]
 
 
 class Critics(nn.Module):
@@ -80,7 +82,7 @@ class Critics(nn.Module):
 
     def __init__(self, features: int, components: int, config: LayersConfig, count: int) -> None:
         super().__init__()
-        self.each = nn.ModuleList(layers(features + components, 1, config.hidden, config.activation) for _ in range(count))
+        self.each = nn.ModuleList(make_network(features + components, 1, config) for _ in range(count))
 
     def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         """Return the values [count, B] of `action` [B, C] in `obs` [B, F]."""
@@ -96,7 +98,7 @@ class Trained(Generic[N_co]):
     """A network, its target network and its optimizer; the parameters of each network are one flat tensor [P]."""
 
     def __init__(self, network: N_co, optimizer: OptimizerConfig, learning_rate: float, device: torch.device) -> None:
-        self.network: N_co = network.to(device)
+        self.network: N_co = network.to(device).eval()
         self.target: N_co = copy.deepcopy(self.network).requires_grad_(False)
         self.parameters = flatten_parameters(self.network)
         self.target_parameters = flatten_parameters(self.target)
@@ -112,18 +114,23 @@ class Trained(Generic[N_co]):
 
     def step(self, loss: torch.Tensor, max_norm: float | None, communicator: Communicator) -> torch.Tensor:
         """Take a gradient step on `loss` [], by the mean gradient of all processes; return its norm before clipping, []."""
-        gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, self.leaves)])
+        # Networks of the user may have layers that they do not use.
+        gradients = torch.autograd.grad(loss, self.leaves, allow_unused=True, materialize_grads=True)
+        gradient = torch.cat([g.reshape(-1) for g in gradients])
         norm = clip_norm(communicator.mean_(gradient), max_norm)
         self.optimizer.step(self.parameters, gradient, self.learning_rate.tensor)
         return norm
 
     def update_target(self, tau: float) -> None:
-        """Move the target network towards the network: 1 copies it."""
+        """Move the parameters of the target network towards those of the network, 1 copies them; buffers are copied."""
         self.target_parameters.lerp_(self.parameters, tau)
+        for own, trained in zip(self.target.buffers(), self.network.buffers(), strict=True):
+            own.copy_(trained)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""
         found = {"parameters": self.parameters, "target": self.target_parameters}
+        found |= buffers(self.network) | {f"target_{name}": tensor for name, tensor in buffers(self.target).items()}
         return found | {f"optimizer/{name}": tensor for name, tensor in self.optimizer.tensors().items()}
 
 

@@ -32,6 +32,9 @@ class Context:
     seed: int
     plan: Plan
     communicator: Communicator
+    sources: int | None = None
+    """Simulators whose rollouts take turns, perhaps with gaps (`Trajectory.source` and `continues`); None: one, and every rollout continues
+    the one before."""
 
 
 class Agent(Stateful, Protocol):

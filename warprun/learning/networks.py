@@ -1,23 +1,26 @@
-"""Networks for policy and value, and the registry of networks by name.
-
-A network is any nn.Module made by `Class(features, outputs, config)` (config: NetworkConfig) whose `forward(obs [B, features])` returns
-(policy_output [B, outputs], value [B]). `outputs` counts logits, or for Box actions the means only: their log standard deviations are
-parameters of the policy that do not depend on the observation, so no network needs to know of them.
-"""
+"""Networks: fully connected layers or the module of a user, and the policy with its value that is made of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 
-from warprun.errors import UserError, one_line, printable
-from warprun.learning.settings import NetworkConfig
+from warprun.learning.own_network import own_network
+from warprun.learning.settings import LayersConfig, NetworkConfig
+from warprun.spec import Box, GroupSpec
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}
+
+
+def make_network(inputs: int, outputs: int, config: NetworkConfig | LayersConfig) -> nn.Module:
+    """Return a network from rows [B, inputs] to [B, outputs]. Raises UserError for a module of the user that does not work."""
+    if config.module is not None:
+        return own_network(inputs, outputs, config.module, config.kwargs)
+    return layers(inputs, outputs, config.hidden, config.activation)
 
 
 def layers(features: int, outputs: int, hidden: Sequence[int], activation: str) -> nn.Sequential:
@@ -29,15 +32,15 @@ def layers(features: int, outputs: int, hidden: Sequence[int], activation: str) 
     return nn.Sequential(*made, nn.Linear(features, outputs))
 
 
-class Mlp(nn.Module):
-    """Fully connected layers; `config.shared`: one network gives the policy's output and, last, the value, or a network each."""
+class ActorCritic(nn.Module):
+    """The policy's output and the value; `config.shared`: one network gives both, the value last, or a network each."""
 
     def __init__(self, features: int, outputs: int, config: NetworkConfig) -> None:
         super().__init__()
         self.outputs = outputs
-        self.policy = layers(features, outputs + int(config.shared), config.hidden, config.activation)
-        self.value = None if config.shared else layers(features, 1, config.hidden, config.activation)
-        if config.orthogonal:
+        self.policy = make_network(features, outputs + int(config.shared), config)
+        self.value = None if config.shared else make_network(features, 1, config)
+        if config.orthogonal and config.module is None:
             self._start_orthogonal()
 
     def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,31 +66,26 @@ def linear(part: nn.Module) -> list[nn.Linear]:
     return [layer for layer in part.modules() if isinstance(layer, nn.Linear)]
 
 
-NetworkMaker = Callable[[int, int, NetworkConfig], nn.Module]
-NETWORKS: dict[str, NetworkMaker] = {"mlp": Mlp}
+class StochasticPolicy(nn.Module):
+    """A distribution over the actions of a group, and the value.
 
+    The log standard deviations of Box actions are parameters that do not depend on the observation, so no network needs to know of them.
+    """
 
-def register(name: str, maker: NetworkMaker) -> None:
-    """Make a network available as agent.network.name=`name`. Raises ValueError for "mlp", which kernels compute too."""
-    if name == "mlp":
-        raise ValueError('a network cannot be registered as "mlp": kernels compute that network too')
-    NETWORKS[name] = maker
+    def __init__(self, group: GroupSpec, config: NetworkConfig) -> None:
+        super().__init__()
+        is_box = isinstance(group.action, Box)
+        outputs = group.action.components if is_box else group.action.outputs
+        self.network = ActorCritic(group.observation.size, outputs, config)
+        self.log_std = nn.ParameterList([torch.full((outputs,), config.log_std_init)] if is_box else [])
+        """Logarithms of the standard deviations of Box actions, one tensor [C]; none for discrete ones."""
 
-
-def make_network(features: int, outputs: int, config: NetworkConfig) -> nn.Module:
-    """Make the network that `config` names, and try it on two rows."""
-    network = _maker(config.name)(features, outputs, config)
-    if not isinstance(network, nn.Module):
-        raise UserError(f"agent.network.name={config.name} made a {type(network).__name__}, not a torch.nn.Module")
-    with torch.no_grad():
-        result = network(torch.zeros(2, features))
-    shapes = tuple(tuple(r.shape) for r in result) if isinstance(result, tuple) else (type(result).__name__,)
-    if shapes != ((2, outputs), (2,)):
-        raise UserError(
-            f"agent.network.name={config.name}: forward must return (policy_output [B, {outputs}], value [B]); "
-            f"for B=2 the shapes are {', '.join(map(str, shapes))}"
-        )
-    return network
+    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (policy_output [B, P] as in the Trajectory, value [B]) of normalised `obs` [B, F]."""
+        output, value = self.network(obs)
+        for log_std in self.log_std:
+            output = torch.cat((output, log_std.expand_as(output)), -1)
+        return output, value
 
 
 def flatten_parameters(module: nn.Module) -> torch.Tensor:
@@ -99,18 +97,16 @@ def flatten_parameters(module: nn.Module) -> torch.Tensor:
     return flat
 
 
-def _maker(name: str) -> NetworkMaker:
-    if name in NETWORKS:
-        return NETWORKS[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise UserError(f"agent.network.name={name}: unknown; there are: {', '.join(NETWORKS)}, or give module:Class")
-    if not attribute.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
-        raise UserError(f"agent.network.name={printable(name)}: give module:Class, the dotted name of a module and a class in it")
+def buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Return what `module` keeps beside its parameters, such as running statistics, by the names of a checkpoint."""
+    return {f"buffers/{name}": buffer for name, buffer in module.named_buffers()}
+
+
+@contextmanager
+def training(module: nn.Module) -> Iterator[None]:
+    """Let `module` take in the rows that it gets, as in a gradient step; networks act without that."""
+    module.train()
     try:
-        maker = getattr(import_module(module), attribute)
-    except Exception as error:  # the import runs code of the user, which may raise anything
-        raise UserError(f"agent.network.name={name} cannot be imported: {one_line(error)}") from error
-    if not isinstance(maker, type) or not issubclass(maker, nn.Module):
-        raise UserError(f"agent.network.name={name}: it is a {type(maker).__name__}, not a subclass of torch.nn.Module")
-    return maker
+        yield
+    finally:
+        module.eval()

@@ -6,6 +6,7 @@ import torch
 
 from warprun.concurrency.communicator import Communicator
 from warprun.concurrency.single import SingleProcess
+from warprun.simulation.trajectory import Trajectory
 
 CLIP = 10.0
 """Normalised observations stay within -CLIP..CLIP."""
@@ -33,7 +34,7 @@ class RunningStatistics:
     def merge(self, mean: torch.Tensor, variance: torch.Tensor, count: int) -> None:
         """Take in `count` rows of each process, of which only the mean and the population variance, [F], are known; Chan et al. 1979."""
         mean, variance = moments_over_processes(self.communicator, mean, variance)
-        count *= self.communicator.size
+        count *= self.communicator.contributors
         total = self.count + count
         delta = mean - self.mean
         # A count of 0 takes the 1 that stands for "no variance known yet" out of the sum.
@@ -69,6 +70,11 @@ def moments_over_processes(communicator: Communicator, mean: torch.Tensor, varia
     return overall, communicator.mean_(variance + (mean - overall).square())
 
 
+def normalized(obs: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Return observations [..., F] as networks get them, with `shift` and `scale` [F]."""
+    return ((obs - shift) * scale).clamp_(-CLIP, CLIP)
+
+
 class ObservationNormalizer:
     """Gives observations mean 0 and variance 1."""
 
@@ -79,7 +85,7 @@ class ObservationNormalizer:
 
     def __call__(self, obs: torch.Tensor) -> torch.Tensor:
         """Return the normalised `obs` [..., F]."""
-        return ((obs - self.shift) * self.scale).clamp_(-CLIP, CLIP)
+        return normalized(obs, self.shift, self.scale)
 
     def refresh(self) -> None:
         """Normalise by the running statistics as they are now; their later changes count from the next call on."""
@@ -108,21 +114,36 @@ class RewardNormalizer:
     by m, every advantage the same, whatever m is. Nothing is clipped.
     """
 
-    def __init__(self, gamma: float, actors: tuple[int, int], device: torch.device, communicator: Communicator = SINGLE) -> None:
+    def __init__(
+        self, gamma: float, actors: tuple[int, int], device: torch.device, communicator: Communicator = SINGLE, sources: int = 1
+    ) -> None:
         self.gamma = gamma
+        self.sources = sources
         self.statistics = RunningStatistics(1, device, communicator)
-        self.returns = torch.zeros(actors, device=device)
-        """[N, A]: discounted return of each actor after the last step seen."""
+        self.returns = torch.zeros((sources * actors[0], actors[1]), device=device)
+        """[sources * N, A]: discounted return of each actor after the last step seen, for each source of rollouts."""
 
-    def __call__(self, reward: torch.Tensor, terminated: torch.Tensor, truncated: torch.Tensor) -> torch.Tensor:
-        """Take in the rewards of a rollout, [T, N, A], with the ends of episodes, [T, N, 1] bool each, and return them normalised."""
+    def __call__(
+        self, reward: torch.Tensor, terminated: torch.Tensor, truncated: torch.Tensor, taken: Trajectory | None = None
+    ) -> torch.Tensor:
+        """Take in the rewards of a rollout, [T, N, A], with the ends of episodes, [T, N, 1] bool each, and return them normalised.
+
+        `taken` is the rollout, which says where it comes from; None: it continues that of the call before.
+        """
         ends = terminated | truncated
         returns = torch.empty_like(reward)
-        running = self.returns
+        of_source = self.returns.view(self.sources, *reward.shape[1:])
+        several = taken is not None and self.sources > 1
+        running = of_source.index_select(0, taken.source.view(1))[0] if taken and several else of_source[0]
+        if taken:
+            running = running * taken.continues
         for t in range(len(reward)):
             torch.add(reward[t], running, alpha=self.gamma, out=returns[t])
             running = returns[t] * ~ends[t]
-        self.returns.copy_(running)
+        if taken and several:
+            of_source.index_copy_(0, taken.source.view(1), running[None])
+        else:
+            of_source[0].copy_(running)
         self.statistics.update(returns.view(-1, 1))
         mean = self.statistics.mean.to(reward.dtype)
         potential_lost = torch.where(terminated, mean, (1.0 - self.gamma) * mean)

@@ -75,6 +75,7 @@ class OffPolicyLearner(ABC, Generic[C]):
             n_step=config.n_step,
             gamma=config.gamma,
             seed=derived_seed(seed, "replay"),
+            sources=context.sources,
         )
         self.exploration = torch.tensor([1.0, 0.0, 1.0], device=device)
         """[3] float32: probability of a random action, standard deviation and decay of the noise (`kernels.sampling.explore_real`)."""
@@ -200,6 +201,7 @@ class OffPolicyAgent(ABC, Generic[C]):
         by_kernels = context.plan.networks == "kernels" and context.device.type == "cpu"
         self._acting = [FusedActing(learner.kernel_network(), context.threads) if by_kernels else None for learner in self.learners]
         self._env_steps = Counter()
+        self._communicator = context.communicator
 
     @classmethod
     @abstractmethod
@@ -242,7 +244,7 @@ class OffPolicyAgent(ABC, Generic[C]):
 
         Return the metrics of the last gradient step, none if no step was due.
         """
-        self._env_steps.value += trajectory.horizon * trajectory.n_envs
+        self._env_steps.value += trajectory.horizon * trajectory.n_envs * self._communicator.contributors
         metrics: dict[str, torch.Tensor | float] = {}
         for learner in self.learners:
             learner.add(trajectory)

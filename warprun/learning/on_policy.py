@@ -104,7 +104,9 @@ class Learner(Generic[C]):
         self.policy = Policy(group, config.network, normalizer, device, slices, derived_seed(seed, "network"))
         self.optimizer = OPTIMIZERS[config.optimizer.name](self.policy.parameters, config.optimizer)
         actors = (context.n_envs, group.size)
-        self.reward_normalizer = RewardNormalizer(config.gamma, actors, device, self.communicator) if config.normalize_reward else None
+        self.reward_normalizer = (
+            RewardNormalizer(config.gamma, actors, device, self.communicator, context.sources or 1) if config.normalize_reward else None
+        )
         self.target = TARGETS[config.advantage](config)
         """What advantages and returns are computed by."""
         # Tensors, so that a captured update reads what the schedule last wrote.
@@ -133,7 +135,9 @@ class Learner(Generic[C]):
         """Return `trajectory` with its advantages and returns."""
         group = trajectory.groups[self.name]
         terminated, truncated = trajectory.terminated[..., None], trajectory.truncated[..., None]
-        reward = self.reward_normalizer(group.reward, terminated, truncated) if self.reward_normalizer else group.reward
+        reward = group.reward
+        if self.reward_normalizer:
+            reward = self.reward_normalizer(reward, terminated, truncated, trajectory)
         log_prob = self.judge(group) if self.target.uses_ratio else group.log_prob
         log_ratio = log_prob - group.log_prob if self.target.uses_ratio else None
         if self.fused:
@@ -168,8 +172,9 @@ class Learner(Generic[C]):
         following = torch.cat((group.value[1:], bootstrap))
         # Only the CPU skips this if nothing is truncated: a GPU would make the host wait for the answer, and computes the values quickly.
         if trajectory.truncated.device.type != "cpu" or trajectory.truncated.any():
-            final_value = values(group.final_obs.flatten(0, 2)).view(-1, *actors)
             slot = trajectory.final_slot()[..., None].expand(-1, *actors)
+            used = int(slot.max()) + 1 if slot.device.type == "cpu" else len(group.final_obs)
+            final_value = values(group.final_obs[:used].flatten(0, 2)).view(-1, *actors)
             following = torch.where(trajectory.truncated[..., None], final_value.gather(0, slot), following)
         return following.masked_fill_(trajectory.terminated[..., None], 0.0)
 
@@ -190,7 +195,7 @@ class Learner(Generic[C]):
                 log_prob, entropy = distributions.evaluate(self.policy.space, output, rows.mask, rows.action)
                 return loss(log_prob, entropy, value, rows)
 
-            gradient, means = self.policy.slices.gradient(terms, self.policy.leaves, len(advantage))
+            gradient, means = self.policy.gradient(terms, len(advantage))
         return self.communicator.mean_(gradient), self.communicator.mean_(means)
 
     def _fused_gradient(
@@ -225,9 +230,9 @@ class Learner(Generic[C]):
         """Return metrics of a rollout, [] each, that are too slow for every update."""
         group, found = trajectory.groups[self.name], {}
         if self.policy.normalizer:
-            found["obs/clipped_share"] = self.communicator.mean_(self.policy.normalizer.clipped_share(group.obs[:-1]))
+            found["obs/clipped_share"] = self.policy.normalizer.clipped_share(group.obs[:-1])
         if self.reward_normalizer:
-            found["reward/largest"] = self.communicator.mean_(self.reward_normalizer.largest(group.reward))
+            found["reward/largest"] = self.reward_normalizer.largest(group.reward)
         return found
 
     def trained(self) -> list[torch.Tensor]:
@@ -343,7 +348,7 @@ class OnPolicyAgent(ABC, Generic[C]):
         """Return metrics of a rollout, [] each, that are too slow for every update; called when metrics are logged, it changes nothing.
 
         `obs/clipped_share` is the share of observed numbers that are clipped, `reward/largest` the size of the largest normalised reward,
-        of several processes the mean of theirs. Of several groups each has its own, such as `obs/GROUP/clipped_share`.
+        of several processes those of the first. Of several groups each has its own, such as `obs/GROUP/clipped_share`.
         """
         return by_group({learner.name: learner.diagnostics(trajectory) for learner in self.learners})
 

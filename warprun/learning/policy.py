@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
-from torch import nn
 
 from warprun.kernels.mlp import Network
 from warprun.learning.cpu.actor import for_kernels, policy_layers
-from warprun.learning.networks import Mlp, flatten_parameters, make_network
+from warprun.learning.networks import StochasticPolicy, buffers, flatten_parameters, training
 from warprun.learning.normalization import ObservationNormalizer, moments, moments_over_processes
 from warprun.learning.settings import NetworkConfig
 from warprun.learning.slices import Slices
@@ -29,18 +30,16 @@ class Policy:
     ) -> None:
         self.space = group.action
         self.slices = slices
-        features = group.observation.size
         # Made on the CPU whatever the device, so that a seed means the same first parameters everywhere.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            outputs = group.action.components if isinstance(group.action, Box) else group.action.outputs
-            self.network = make_network(features, outputs, config)
-        self.log_std = nn.ParameterList([torch.full((outputs,), config.log_std_init)] if isinstance(group.action, Box) else [])
-        """Logarithms of the standard deviations of Box actions, one tensor [C]; none for discrete ones."""
-        modules = nn.ModuleList([self.network, self.log_std])
-        self.parameters = flatten_parameters(modules.to(device))
+            self.module = StochasticPolicy(group, config).eval()
+        # Rows change what a network keeps, such as running statistics: in the same order for any number of threads.
+        self.slices_of_gradient = slices.undivided() if any(True for _ in self.module.buffers()) else slices
+        self.network, self.log_std = self.module.network, self.module.log_std
+        self.parameters = flatten_parameters(self.module.to(device))
         """[P]; order: the network's parameters as it lists them, then, for Box, the log standard deviations."""
-        self.leaves = list(modules.parameters())
+        self.leaves = list(self.module.parameters())
         """The parameters by layer, views of `parameters`."""
         self.normalizer = normalizer
 
@@ -48,10 +47,8 @@ class Policy:
         """Return (policy_output [B, P] as in the Trajectory, value [B]) of raw observations [B, F]."""
         if self.normalizer:
             obs = self.normalizer(obs)
-        output, value = self.network(obs)
-        if isinstance(self.space, Box):
-            output = torch.cat((output, self.log_std[0].expand_as(output)), -1)
-        return output, value
+        found: tuple[torch.Tensor, torch.Tensor] = self.module(obs)
+        return found
 
     def act(self, obs: torch.Tensor, policy_output: torch.Tensor, value: torch.Tensor) -> None:
         """Write policy outputs [B, P] and values [B] of `obs` [B, F] in place."""
@@ -71,6 +68,11 @@ class Policy:
 
         return torch.cat(self.slices.map(values_of, len(obs)))
 
+    def gradient(self, terms: Callable[[slice], tuple[torch.Tensor, ...]], rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the flat gradient [P] of a loss, and its terms [K], see `Slices.gradient`."""
+        with training(self.module):
+            return self.slices_of_gradient.gradient(terms, self.leaves, rows)
+
     def observe(self, obs: torch.Tensor) -> None:
         """Add `obs` [B, F] to the statistics of the normaliser, if there is one, and normalise by them from now on."""
         if not self.normalizer:
@@ -89,7 +91,6 @@ class Policy:
     def kernel_network(self) -> Network:
         """Return the network as kernels take it, sharing its parameters; only if `NetworkConfig.runs_in_kernels`."""
         network = self.network
-        assert isinstance(network, Mlp)
         layers = policy_layers(network, self.parameters)
         rows, outputs = layers[-1].out_row + layers[-1].n_out, network.outputs
         log_std = self.parameters.numel() - (outputs if isinstance(self.space, Box) else 0)
@@ -98,8 +99,7 @@ class Policy:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""
-        tensors = {"parameters": self.parameters}
-        tensors |= {f"buffers/{name}": buffer for name, buffer in self.network.named_buffers()}
+        tensors = {"parameters": self.parameters} | buffers(self.network)
         if self.normalizer:
             tensors |= {f"obs/{name}": tensor for name, tensor in self.normalizer.tensors().items()}
         return tensors

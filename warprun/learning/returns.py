@@ -247,7 +247,7 @@ def variance_over_processes(
     """Return the mean and the unbiased variance of the rows of all processes, from those of `count` rows of this one."""
     if communicator.size == 1:
         return mean, variance
-    total = count * communicator.size
+    total = count * communicator.contributors
     mean, population = moments_over_processes(communicator, mean.double(), variance.double() * ((count - 1) / count))
     return mean.float(), (population * (total / (total - 1))).float()
 

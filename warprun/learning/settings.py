@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from warprun import own_module
 from warprun.errors import UserError, did_you_mean
 from warprun.learning import memory
 from warprun.learning.memory import AgentMemory, RunSizes
@@ -45,20 +46,20 @@ class Requirements:
 class NetworkConfig:
     """The network that computes the policy's outputs and the value."""
 
-    name: str = "mlp"
-    """"mlp", a name given to `warprun.learning.networks.register`, or "module:Class"."""
     hidden: list[int] = field(default_factory=lambda: [64, 64])
     """Sizes of the hidden layers."""
     activation: str = "tanh"
     """tanh, relu, elu, gelu or silu."""
     shared: bool = True
-    """One trunk for policy and value; false: separate trunks."""
+    """One network for policy and value, or one trunk of layers; false: two networks."""
     orthogonal: bool = True
-    """Initialise weights orthogonally and biases with 0; false: torch's default."""
+    """Initialise weights of layers orthogonally and biases with 0; false: torch's default."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviations of Box actions; they do not depend on the observation."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Options of a network of your own."""
+    module: str | None = None
+    """A network of your own: ./FILE.py:CLASS or MODULE:CLASS; null: fully connected layers."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of CLASS: agent.network.kwargs.NAME=value."""
 
     def check(self, key: str) -> None:
         """Raise UserError for a value that cannot work; `key` is the key of these settings."""
@@ -69,7 +70,7 @@ class NetworkConfig:
     @property
     def runs_in_kernels(self) -> bool:
         """Whether the kernels of warprun can compute the network."""
-        return self.name == "mlp" and self.activation in KERNEL_ACTIVATIONS
+        return self.module is None and self.activation in KERNEL_ACTIVATIONS
 
 
 @dataclass
@@ -98,6 +99,8 @@ class OptimizerConfig:
 class OnPolicyConfig:
     """Settings that all on-policy agents have."""
 
+    acting: ClassVar[str] = "warprun.learning.acting:distribution"
+    """What makes the network that acts, see `AgentConfig`."""
     explores: ClassVar[bool] = False
     """Policies give distributions, from which actions are sampled."""
     requirements: ClassVar[Requirements] = Requirements()
@@ -182,7 +185,7 @@ class OnPolicyConfig:
         for group in spec.groups:
             own = group_config(self, group.name)
             if not own.network.runs_in_kernels:
-                return Fusion(None, False, "fused kernels are for agent.network.name=mlp with tanh or relu")
+                return Fusion(None, False, no_kernels(own.network))
             trunks = 1 if own.network.shared else 2
             rows[group.name] = group.observation.size + sum(own.network.hidden) * trunks + _acting_outputs(group) + 1
             reason = reason or own.no_kernel_gradients()
@@ -195,19 +198,20 @@ class OnPolicyConfig:
     def _memory_of(self, group: GroupSpec, sizes: RunSizes) -> AgentMemory:
         features, components, outputs = group.observation.size, group.action.components, _acting_outputs(group)
         network = self.network
+        hidden = network.hidden if network.module is None else []  # the size of a network of the user is not known
         rows = self.horizon * sizes.n_envs * group.size
         step_rows = -(-rows // self.steps_per_pass())
         trunks = 1 if network.shared else 2
         heads = [outputs + 1] if network.shared else [outputs, 1]
-        n_parameters = sum(memory.parameters(features, head, network.hidden) for head in heads)
+        n_parameters = sum(memory.parameters(features, head, hidden) for head in heads)
         n_parameters += components if isinstance(group.action, Box) else 0
-        units = features + trunks * sum(network.hidden) + outputs + 1
+        units = features + trunks * sum(hidden) + outputs + 1
         kept, computing = memory.on_policy_gradient(n_parameters, units, step_rows, sizes)
         kept += 4 * n_parameters * (1 + memory.optimizer_tensors(self.optimizer.name))
         # Advantages and returns are kept while gradient steps are taken, and the order of the rows of minibatches.
         results, minibatches = [4 * rows, 4 * rows], self.steps_per_pass() > 1
         phases = [
-            memory.making(n_parameters, network.hidden, network.orthogonal),
+            memory.making(n_parameters, hidden, network.orthogonal),
             [4 * rows, *memory.moments(rows, 1)],  # rewards
             [*results, *[4 * rows] * (1 if sizes.kernel_networks else 6)],  # returns
             [*results, *(memory.shuffling(rows) if minibatches else [])],
@@ -249,22 +253,33 @@ class ReplayConfig:
 
 @dataclass
 class LayersConfig:
-    """Fully connected layers."""
+    """The networks, all of the same kind."""
 
     hidden: list[int] = field(default_factory=lambda: [64, 64])
     """Sizes of the hidden layers."""
     activation: str = "relu"
     """tanh, relu, elu, gelu or silu."""
+    module: str | None = None
+    """A network of your own: ./FILE.py:CLASS or MODULE:CLASS; null: fully connected layers."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of CLASS: agent.network.kwargs.NAME=value."""
 
     def check(self, key: str) -> None:
         """Raise UserError for a value that cannot work; `key` is the key of these settings."""
         _check_layers(self, key)
+
+    @property
+    def runs_in_kernels(self) -> bool:
+        """Whether the kernels of warprun can compute the networks."""
+        return self.module is None and self.activation in KERNEL_ACTIVATIONS
 
 
 @dataclass
 class OffPolicyConfig:
     """Settings that all off-policy agents have."""
 
+    acting: ClassVar[str] = ""
+    """What makes the network that acts, see `AgentConfig`."""
     explores: ClassVar[bool] = True
     """Networks give values or actions, around which actions are drawn."""
     requirements: ClassVar[Requirements] = Requirements()
@@ -301,7 +316,7 @@ class OffPolicyConfig:
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     """Replay memory."""
     network: LayersConfig = field(default_factory=LayersConfig)
-    """The hidden layers of every network."""
+    """The networks."""
     groups: dict[str, Any] = field(default_factory=dict)
     """Settings that differ for single groups, such as {planner: {gamma: 0.9, network: {hidden: [32]}}}."""
 
@@ -337,14 +352,14 @@ class OffPolicyConfig:
         reason = ""
         for group in spec.groups:
             own = group_config(self, group.name)
-            if own.network.activation not in KERNEL_ACTIVATIONS:
-                return Fusion(None, False, f"agent.network.activation={own.network.activation}; kernels compute tanh and relu")
+            if not own.network.runs_in_kernels:
+                return Fusion(None, False, no_kernels(own.network))
             rows[group.name] = group.observation.size + sum(own.network.hidden) + _acting_outputs(group) + 1
             reason = reason or own.no_kernel_gradients()
         return Fusion(rows, not reason, reason)
 
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        """Return, for every fully connected network that is trained for a group, its inputs and outputs."""
+        """Return, for every network that is trained for a group, its inputs and outputs."""
         return [(group.observation.size, _acting_outputs(group))]
 
     def memory(self, spec: Spec, sizes: RunSizes) -> AgentMemory:
@@ -353,12 +368,13 @@ class OffPolicyConfig:
 
     def _memory_of(self, group: GroupSpec, sizes: RunSizes) -> AgentMemory:
         features, components = group.observation.size, group.action.components
+        hidden = self.network.hidden if self.network.module is None else []  # the size of a network of the user is not known
         replay = memory.ring(self.replay.capacity, features, components, self.replay.prioritized)
         batch = self.batch_size * 4 * (2 * features + components + 8)
         kept = n_parameters = 0
         phases = [memory.finite_check(self.replay.capacity * features)]
         for inputs, outputs in self.trained_networks(group):
-            count, units = memory.parameters(inputs, outputs, self.network.hidden), inputs + sum(self.network.hidden) + outputs
+            count, units = memory.parameters(inputs, outputs, hidden), inputs + sum(hidden) + outputs
             kept += 4 * count * (2 + memory.optimizer_tensors(self.optimizer.name))
             phases.append(memory.finite_check(count))
             if sizes.kernel_gradients:
@@ -366,7 +382,7 @@ class OffPolicyConfig:
             else:
                 phases += [[self.batch_size * units * 4] * 3 + [4 * count] * 2, memory.optimizer_step(count)]
             n_parameters += count
-        phases.append(memory.making(2 * n_parameters, self.network.hidden, False))
+        phases.append(memory.making(2 * n_parameters, hidden, False))
         if self.normalize_obs:
             rows = self.horizon * sizes.n_envs * group.size
             phases += [memory.moments(rows, features), [4 * rows * features] * 2]  # statistics; the share that is clipped
@@ -382,6 +398,9 @@ class AgentConfig(Protocol):
     """Steps of every environment between two updates."""
     groups: dict[str, Any]
     """Settings that differ for single groups."""
+    acting: ClassVar[str]
+    """MODULE:FUNCTION of what makes the network that acts once it is trained, f(config, group) -> `learning.acting.Acting`; config includes
+    the settings of the group. Empty: only the agent itself acts, so `warprun.load` refuses its runs."""
     explores: ClassVar[bool]
     """Whether it gives values or actions around which `sample` explores, not distributions: see `learning.interfaces.Agent`."""
     requirements: ClassVar[Requirements]
@@ -444,7 +463,18 @@ def _check_shared(config: OnPolicyConfig | OffPolicyConfig, key: str) -> None:
     config.network.check(f"{key}.network")
 
 
+def no_kernels(network: NetworkConfig | LayersConfig) -> str:
+    """Return why kernels cannot compute a network, of which `runs_in_kernels` is false."""
+    if network.module is not None:
+        return "torch computes networks of your own, agent.network.module"
+    return f"agent.network.activation={network.activation}; kernels compute tanh and relu"
+
+
 def _check_layers(network: NetworkConfig | LayersConfig, key: str) -> None:
+    if network.module is not None:
+        own_module.named(f"{key}.module", network.module)
+    elif network.kwargs:
+        raise UserError(f"{key}.kwargs.{min(map(str, network.kwargs))}: arguments are for a network of your own; add {key}.module=")
     sizes = network.hidden
     if not sizes or any(not isinstance(size, int) or isinstance(size, bool) or size < 1 for size in sizes):
         raise UserError(f"{key}.hidden={sizes}: give one size of at least 1 for each hidden layer, such as [64,64]")
@@ -463,9 +493,10 @@ def _check_keys(settings: object, overrides: object, key: str) -> None:
     if not isinstance(overrides, Mapping):
         raise UserError(f"{key}={overrides!r}: give settings, such as {key}.{known[0]}=...")
     for name, value in overrides.items():
-        new = None if name in known else new_name(f"agent.{name}", known)
+        setting = key.split(".", 3)[3:]  # below agent.groups.GROUP
+        new = None if name in known else new_name(".".join(["agent", *setting, str(name)]), known)
         if new:
-            raise UserError(f"{key}.{name} is now {key}.{new.removeprefix('agent.')}")
+            raise UserError(f"{key}.{name} is now {key}.{new.rpartition('.')[2]}")
         if name not in known:
             raise UserError(f"{key}.{name}: there is no such setting; {did_you_mean(name, known)}")
         if is_dataclass(getattr(settings, name)):

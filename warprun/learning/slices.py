@@ -7,6 +7,7 @@ On CUDA the whole batch is one slice.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import platform
 from collections.abc import Callable, Sequence
@@ -34,14 +35,21 @@ class Slices:
 
     def __init__(self, device: torch.device, threads: int) -> None:
         self.on_cpu = device.type == "cpu"
+        self.rows = ROWS
         self.threads: Threads | None = None
         if self.on_cpu:
             use_one_torch_thread()
             self.threads = threads_of_process(threads)
 
+    def undivided(self) -> Slices:
+        """Return slices that leave every batch in one piece, on the thread that asks."""
+        whole = copy.copy(self)
+        whole.rows = 2**63
+        return whole
+
     def cut(self, rows: int) -> list[slice]:
         """Return the slices of a batch of `rows` rows; their sizes differ by one at most."""
-        count = -(-rows // ROWS)
+        count = -(-rows // self.rows)
         if not self.on_cpu or count <= 1:
             return [slice(0, rows)]
         return split(rows, -(-count // TOGETHER) * TOGETHER)

@@ -57,10 +57,14 @@ class Measurement:
 def bench(config: Config, sizes: Sequence[int], thread_counts: Sequence[int]) -> list[Measurement]:
     """Measure every size with every number of threads, interleaved; sizes that do not fit in memory raise UserError."""
     cells = [_Cell(_sized(config, n_envs, count)) for count in thread_counts for n_envs in sizes]
-    for _ in range(ROUNDS):
+    try:
+        for _ in range(ROUNDS):
+            for cell in cells:
+                cell.measure()
+        return [cell.result() for cell in cells]
+    finally:
         for cell in cells:
-            cell.measure()
-    return [cell.result() for cell in cells]
+            cell.simulator.close()
 
 
 def report(found: Sequence[Measurement], folder: Path, title: str) -> None:

@@ -12,8 +12,8 @@ from warprun.algorithms import agent_class
 from warprun.concurrency.communicator import Communicator
 from warprun.concurrency.single import SingleProcess
 from warprun.config.kept import Tables
-from warprun.config.memory import usable_cores
-from warprun.config.registry import Defined, errors_of_user
+from warprun.config.memory import usable_cores, workers
+from warprun.config.registry import Defined
 from warprun.config.schema import Config, load_environment, make_tables, parameters
 from warprun.environment import Environment
 from warprun.errors import UserError
@@ -21,9 +21,14 @@ from warprun.kernels.mlp import Network
 from warprun.learning.interfaces import Agent, Context
 from warprun.plan import Fusion, Plan
 from warprun.simulation.device import Device, choose
+from warprun.simulation.external.recipe import ExternalEnvironment
+from warprun.simulation.external.simulator import ExternalSimulator
 from warprun.simulation.kernel_engine import KernelEngine, fits_shared_memory
 from warprun.simulation.simulator import Simulator
 from warprun.simulation.simulator_check import check_simulator
+from warprun.user_code import errors_of_user
+
+SINGLE = SingleProcess()
 
 
 @dataclass(frozen=True)
@@ -39,12 +44,12 @@ class Setup:
     communicator: Communicator
 
 
-def set_up(config: Config) -> Setup:
+def set_up(config: Config, communicator: Communicator = SINGLE) -> Setup:
     """Choose the device, load the environment and its tables, and plan how the run executes. Raises UserError."""
     device = choose(config.device)
     environment, _ = load_environment(config.env)
     tables = make_tables(environment, config.env) if isinstance(environment, Environment) else None
-    return Setup(config, device, environment, tables, make_plan(config, environment, device), SingleProcess())
+    return Setup(config, device, environment, tables, make_plan(config, environment, device), communicator)
 
 
 def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
@@ -88,30 +93,60 @@ def no_kernel_networks(config: Config, fusion: Fusion) -> str:
     return fusion.reason if fusion.network_rows is None else ""
 
 
-def make_agent(setup: Setup) -> Agent:
-    """Return an untrained agent."""
+def make_agent(setup: Setup, n_envs: int | None = None, sources: int | None = None) -> Agent:
+    """Return an untrained agent for rollouts of `n_envs` environments (None: all of the run), see `Context`."""
     config = setup.config
-    context = Context(setup.device.torch, config.n_envs, threads(config), config.seed, setup.plan, setup.communicator)
+    context = Context(setup.device.torch, n_envs or config.n_envs, threads(config), config.seed, setup.plan, setup.communicator, sources)
     return agent_class(config.agent.name)(config.agent, setup.environment.spec, context)
 
 
 def make_simulator(
-    setup: Setup, n_envs: int, horizon: int, seed: int, agent: Agent, announce: Callable[[str], None] = lambda line: None
+    setup: Setup,
+    n_envs: int,
+    horizon: int,
+    seed: int,
+    agent: Agent,
+    announce: Callable[[str], None] = lambda line: None,
+    first_env: int = 0,
 ) -> Simulator:
-    """Return a simulator for an agent; `announce` gets one line if kernels have to be compiled. Raises UserError."""
+    """Return a simulator for an agent, of the environments `first_env` and following of a run; `announce` gets one line if kernels have
+    to be compiled. Raises UserError."""
     if not isinstance(setup.environment, Environment):
-        make = setup.environment.make_simulator
-        with errors_of_user(f"make_simulator of {setup.config.env.module} fails"):
-            made = make(n_envs=n_envs, horizon=horizon, seed=seed, device=setup.device, exploration=agent.exploration)
-            check_simulator(made, make, setup.environment.spec, n_envs, horizon)
-            return made
+        return make_external(setup, n_envs, horizon, seed, agent.exploration, first_env)
     networks = agent.networks() if setup.plan.fused else None
-    return make_engine(setup, n_envs, horizon, seed, exploration=agent.exploration, networks=networks, announce=announce)
+    return make_engine(
+        setup, n_envs, horizon, seed, first_env=first_env, exploration=agent.exploration, networks=networks, announce=announce
+    )
+
+
+def make_external(
+    setup: Setup, n_envs: int, horizon: int, seed: int, exploration: Mapping[str, torch.Tensor] | None, first_env: int = 0
+) -> Simulator:
+    """Return the simulator of an environment that is not made of kernel functions. Raises UserError for all that its code raises."""
+    config, environment = setup.config, setup.environment
+    assert not isinstance(environment, Environment)
+    if isinstance(environment, ExternalEnvironment):
+        return ExternalSimulator(
+            environment,
+            n_envs=n_envs,
+            first_env=first_env,
+            horizon=horizon,
+            seed=seed,
+            device=setup.device,
+            exploration=exploration,
+            workers=workers(config, environment),
+            replaces=config.env.on_nan == "reset",
+        )
+    make = environment.make_simulator
+    with errors_of_user(f"make_simulator of {config.env.module} fails"):
+        made = make(n_envs=n_envs, first_env=first_env, horizon=horizon, seed=seed, device=setup.device, exploration=exploration)
+        check_simulator(made, make, environment.spec, n_envs, horizon)
+        return made
 
 
 def prepare(setup: Setup, simulator: Simulator) -> None:
     """Prepare a simulator. Raises UserError, also for any exception of a simulator of the user."""
-    if isinstance(setup.environment, Environment):
+    if isinstance(setup.environment, Environment | ExternalEnvironment):
         simulator.prepare()
         return
     with errors_of_user(f"prepare of {setup.config.env.module} fails"):
@@ -124,6 +159,7 @@ def make_engine(
     horizon: int,
     seed: int,
     *,
+    first_env: int = 0,
     exploration: Mapping[str, torch.Tensor] | None = None,
     networks: Mapping[str, Network] | None = None,
     auto_reset: bool = True,
@@ -141,6 +177,7 @@ def make_engine(
         config.env.name,
         device=setup.device,
         n_envs=n_envs,
+        first_env=first_env,
         horizon=horizon,
         seed=seed,
         params=parameters(environment, config.env),

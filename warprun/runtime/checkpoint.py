@@ -21,6 +21,7 @@ from typing import BinaryIO, NamedTuple, TypedDict
 import numpy as np
 import torch
 
+from warprun.config.run_folder import LINES
 from warprun.errors import MOST_PRINTED, UserError, printable
 from warprun.files import atomic, open_regular, read_json, write_atomic
 from warprun.npz import BROKEN, read_array
@@ -30,7 +31,7 @@ FORMAT = 3
 AGENT_ONLY = 2
 MANIFEST = "manifest.json"
 MAX_HEADER_BYTES = 16 << 20
-LAST, BEST = "checkpoints", "best"
+LAST, BEST = LINES["last"], LINES["best"]
 """Folders of a run: the newest checkpoints, and the one with the best evaluation."""
 
 
@@ -41,6 +42,8 @@ class Meta(TypedDict, total=False):
     """`mean` and `stderr` of the return in the evaluation before it was saved; either may be missing."""
     run: dict[str, object]
     """What the run counts on the host, see `runtime.position`; a checkpoint without it cannot be resumed."""
+    spec: dict[str, object]
+    """The groups and spaces of the environment, see `spec_data`; a policy of a checkpoint without it cannot be loaded."""
 
 
 class Entry(NamedTuple):

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from warprun.config import kept
-from warprun.config.memory import check_evaluation_memory
-from warprun.config.opening import check_size, open_config
-from warprun.config.schema import check_settings, from_dict, load_environment
+from warprun.config.memory import evaluation_envs
 from warprun.errors import UserError
 from warprun.files import refuse_links
 from warprun.learning.interfaces import Agent
-from warprun.runtime import checkpoint, rundir
-from warprun.runtime.build import Setup, make_agent, make_simulator, prepare, set_up, uncaptured
+from warprun.runtime import checkpoint
+from warprun.runtime.build import Setup, make_simulator, prepare, set_up, uncaptured
 from warprun.runtime.recording import Player
 from warprun.runtime.records.tensorboard import write_images
 from warprun.runtime.sentinel import refuse
+from warprun.runtime.trained import load_checkpoint, open_run, trained_agent
 from warprun.seeds import derived_seed
-from warprun.state import State, restore
+from warprun.simulation.external.recipe import ExternalEnvironment
+from warprun.state import State
 
 CHUNK = 64
 """Steps between two checks whether all episodes have ended."""
@@ -69,7 +68,7 @@ class StoppedError(Exception):
 
 
 class Evaluator:
-    """Plays episodes in environments of its own, one episode in each."""
+    """Plays episodes in environments of its own: in each the first episode after a reset, as often as it takes."""
 
     def __init__(self, setup: Setup, agent: Agent, episodes: int, seed: int) -> None:
         time_limit = setup.environment.spec.time_limit
@@ -78,21 +77,46 @@ class Evaluator:
         self.replaces = setup.config.env.on_nan == "reset"
         self.device = setup.device.torch
         self.agent = agent
-        self.simulator = make_simulator(uncaptured(setup), episodes, min(CHUNK, self.max_steps), seed, agent)
-        prepare(setup, self.simulator)
+        self.episodes = episodes
+        n_envs = evaluation_envs(setup.config, setup.environment, episodes)
+        self.simulator = make_simulator(uncaptured(setup), n_envs, min(CHUNK, self.max_steps), seed, agent)
+        if not isinstance(setup.environment, ExternalEnvironment):  # their processes begin with the first evaluation
+            prepare(setup, self.simulator)
 
     def state(self) -> State:
         """Return all that later evaluations of the same policy depend on, by name."""
         return self.simulator.state()
 
-    def play(self, greedy: bool, is_stopped: Callable[[], bool] = lambda: False) -> Evaluation:
-        """Play one episode in every environment and return the results. Each call plays new episodes.
+    def close(self) -> None:
+        """End what the environments hold."""
+        self.simulator.close()
 
-        Raises StoppedError as soon as `is_stopped`.
+    def play(self, greedy: bool, is_stopped: Callable[[], bool] = lambda: False) -> Evaluation:
+        """Play the episodes and return the results. Each call plays new ones.
+
+        Raises StoppedError as soon as `is_stopped`, and TrainingFailed.
         """
+        played: list[_Played] = []
+        left = self.episodes
+        while left > 0:
+            played.append(self._play_once(min(left, self.simulator.n_envs), greedy, is_stopped))
+            left -= self.simulator.n_envs
+        returns = {name: torch.cat([each.returns[name] for each in played]).double() for name in played[0].returns}
+        return Evaluation(
+            self.episodes,
+            {name: float(total.mean()) for name, total in returns.items()},
+            {name: float(total.std()) if self.episodes > 1 else math.nan for name, total in returns.items()},
+            float(torch.cat([each.length for each in played]).mean()),
+            float(torch.cat([each.terminated for each in played]).float().mean()),
+            int(torch.cat([each.unfinished for each in played]).sum()) if self.endless else None,
+            self.simulator.episodes().replaced if self.replaces else None,
+        )
+
+    def _play_once(self, count: int, greedy: bool, is_stopped: Callable[[], bool]) -> _Played:
+        """Play one episode in each of the first `count` environments."""
         simulator, taken = self.simulator, self.simulator.trajectory
         simulator.reset()
-        going_on = torch.ones(simulator.n_envs, dtype=torch.bool, device=self.device)
+        going_on = torch.arange(simulator.n_envs, device=self.device) < count
         length = torch.zeros(simulator.n_envs, device=self.device)
         terminated = torch.zeros_like(going_on)
         total = {name: torch.zeros_like(length) for name in taken.groups}
@@ -112,15 +136,18 @@ class Evaluator:
             going_on &= ~(ends & counts).any(0)
             if not going_on.any():
                 break
-        return Evaluation(
-            simulator.n_envs,
-            {name: float(returns.double().mean()) for name, returns in total.items()},
-            {name: float(returns.double().std()) if simulator.n_envs > 1 else math.nan for name, returns in total.items()},
-            float(length.mean()),
-            float(terminated.float().mean()),
-            int(going_on.sum()) if self.endless else None,
-            simulator.episodes().replaced if self.replaces else None,
-        )
+        return _Played({name: returns[:count] for name, returns in total.items()}, length[:count], terminated[:count], going_on[:count])
+
+
+@dataclass(frozen=True)
+class _Played:
+    """Episodes, one in each environment."""
+
+    returns: dict[str, torch.Tensor]
+    """Group -> [N]: the mean over actors of the sum of rewards."""
+    length: torch.Tensor
+    terminated: torch.Tensor
+    unfinished: torch.Tensor
 
 
 def describe_checkpoint(folder: Path, line: str) -> list[str]:
@@ -155,24 +182,14 @@ def evaluate_run(
     and figures there; TensorBoard also shows the PNG files.
     """
     refuse_links(folder / "eval")
-    config = open_config(folder, replace(from_dict(rundir.read_config(folder)), device=device), trusted)
-    # Directly after the check of the folder: an evaluation takes minutes, in which the folder could change.
-    _, module = load_environment(config.env)
-    environment = check_settings(config)
-    played = episodes or config.eval.episodes_at_end
-    check_evaluation_memory(config, environment, played)
-    own = kept.find(config.env.module)
-    if own:
-        for difference in own.differences():
-            print(difference)
-    saved = checkpoint.load(folder, line)
-    check_size(config, saved.path.stat().st_size)
-    setup = set_up(config)
-    agent = make_agent(setup)
-    own_state = {f"agent/{name}": tensor for name, tensor in agent.policy_state().items()}
-    restore(own_state, {name: saved.tensors[name] for name in own_state if name in saved.tensors})
-    result = Evaluator(setup, agent, played, derived_seed(seed, "eval")).play(greedy).metrics()
-    report = getattr(module, "report", None)
+    run = open_run(folder, device, trusted, episodes)
+    saved = load_checkpoint(run, line)
+    setup = set_up(run.config)
+    agent = trained_agent(setup, saved)
+    played = episodes or run.config.eval.episodes_at_end
+    with closing(Evaluator(setup, agent, played, derived_seed(seed, "eval"))) as evaluator:
+        result = evaluator.play(greedy).metrics()
+    report = getattr(run.module, "report", None)
     if report:
         (folder / "eval").mkdir(exist_ok=True)
         result |= report(Player(setup, agent, derived_seed(seed, "report")), folder / "eval")

@@ -5,22 +5,25 @@ from __future__ import annotations
 import math
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-from warprun import signals
+from warprun import own_module, signals
 from warprun.config import kept, trust
 from warprun.config.cadence import Moment, Recurring, parse
 from warprun.config.compose import note_on_tuned
+from warprun.config.networks import modules
 from warprun.config.run_folder import CONFIG, SET_UP, STATUS
 from warprun.config.schema import Config, to_dict
 from warprun.errors import RunHasEndedError, TrainingFailed, UserError, one_line
+from warprun.learning.interfaces import Agent
 from warprun.runtime import checkpoint, position, rundir
-from warprun.runtime.build import make_agent, make_simulator, prepare, set_up
+from warprun.runtime.build import Setup, make_agent, make_simulator, prepare, set_up
 from warprun.runtime.clock import PhaseClock
 from warprun.runtime.evaluate import Evaluator, StoppedError
 from warprun.runtime.limits import Limits
@@ -30,7 +33,14 @@ from warprun.runtime.saver import SHARE, Saver
 from warprun.runtime.sentinel import Sentinel
 from warprun.runtime.summary import summarize
 from warprun.seeds import derived_seed
+from warprun.simulation.external.recipe import ExternalEnvironment
+from warprun.simulation.simulator import Simulator
+from warprun.spec_data import to_data
 from warprun.state import State, restore
+
+if TYPE_CHECKING:  # MPI is an extra
+    from warprun.actors.received import ReceivedRollouts
+    from warprun.actors.world import World
 
 MUCH_CLIPPED = 0.01
 """Share of clipped observations above which a run says so."""
@@ -61,8 +71,8 @@ class Result:
         return self.status == "solved"
 
 
-def train(config: Config) -> Result:
-    """Train one run.
+def train(config: Config, world: World | None = None) -> Result:
+    """Train one run; `world`: with the ranks of learners and actors, of which this is rank 0.
 
     If a mistake of the user is found before training begins, UserError is raised and nothing is left behind: a folder that existed is
     empty again, one that was made for the run is removed. An interrupted run saves a checkpoint and raises KeyboardInterrupt.
@@ -73,9 +83,12 @@ def train(config: Config) -> Result:
                 held, made = _make_folder(config)
                 setting_up.enter_context(signals.requests.last_words(lambda name: _take_back(held.folder, made)))
             try:
-                run, versions = _Run(config, held), rundir.versions()
-                with signals.requests.undisturbed():
-                    run.start(versions)
+                with in_all(world):
+                    run, versions = _Run(config, held, world), rundir.versions()
+                    with _closed_on_failure(run), signals.requests.undisturbed():
+                        run.start(versions)
+                with _closed_on_failure(run):
+                    run.wait_for_ranks()
             except BaseException:
                 _take_back(held.folder, made)
                 held.release()
@@ -89,11 +102,11 @@ def _make_folder(config: Config) -> tuple[rundir.Held, list[Path]]:
     made = [place for place in (wanted, *wanted.parents) if not place.exists()]
     if config.run_dir:
         return rundir.claim(wanted), made
-    held = rundir.create(wanted, config.name or f"{config.env.name}_{config.agent.name}")
+    held = rundir.create(wanted, config.name or f"{config.env.label}_{config.agent.name}")
     return held, [held.folder, *made]
 
 
-def resume(config: Config, folder: Path, stored: Config, changed: Sequence[str]) -> Result:
+def resume(config: Config, folder: Path, stored: Config, changed: Sequence[str], world: World | None = None) -> Result:
     """Continue the run in `folder` from its newest checkpoint, or from its beginning if it has none; otherwise as `train`.
 
     `config` is what the run is built from, `stored` what its config.yaml says from now on, and `changed` the settings that differ from
@@ -106,12 +119,26 @@ def resume(config: Config, folder: Path, stored: Config, changed: Sequence[str])
         raise UserError(f"cannot continue the run in {folder}: {error.strerror}") from None
     with signals.flagged():
         try:
-            run = _Run(config, held)
-            run.restore(stored, changed)
+            with in_all(world):
+                run = _Run(config, held, world)
+                with _closed_on_failure(run):
+                    run.restore(stored, changed)
+            with _closed_on_failure(run):
+                run.wait_for_ranks()
         except BaseException:
             held.release()
             raise
         return _driven(run)
+
+
+@contextmanager
+def _closed_on_failure(run: _Run) -> Iterator[None]:
+    """Close a run that does not begin."""
+    try:
+        yield
+    except BaseException:
+        run.close()
+        raise
 
 
 def _driven(run: _Run) -> Result:
@@ -148,8 +175,11 @@ LONG_ITERATION_S = 10.0
 class _Run:
     """A run from its first to its last iteration. Call `start` or `restore`, then `drive`."""
 
-    def __init__(self, config: Config, held: rundir.Held) -> None:
+    def __init__(self, config: Config, held: rundir.Held, world: World | None) -> None:
         self.config = config
+        self.world = world
+        self.received: ReceivedRollouts | None = None
+        """The simulator, if it is that of a learner, whose rollouts actors make."""
         self.held = held
         self.folder = held.folder
         self.saved = checkpoint.load(self.folder) if checkpoint.exists(self.folder) else None
@@ -159,20 +189,20 @@ class _Run:
         """The last completed boundary."""
         self._refuse_ended()
         self.records = Records(self.folder, to_dict(config), config.log.live, self.position.place)
+        self.open: list[Simulator | Evaluator] = []
+        """What has to be closed."""
         try:
-            self.setup = set_up(config)
+            self.setup = self._set_up()
             self.records.start({"device": f"{self.setup.device.name} ({self.setup.device.why})"})
             note = note_on_tuned(config)
             if note:
                 self.records.message(note)
             self.records.message(f"rollout and update: {self.setup.plan}")
-            self.agent = make_agent(self.setup)
-            self.simulator = make_simulator(self.setup, config.n_envs, config.agent.horizon, config.seed, self.agent, self.records.message)
-            prepare(self.setup, self.simulator)
+            self.agent, self.simulator = self._make_parts()
             self.evaluator = self._evaluator(config.eval.episodes, "evaluation")
             self.final_evaluator = self._evaluator(config.eval.episodes_at_end, "final evaluation")
         except BaseException:
-            self.records.close()
+            self.close()
             raise
         names = list(self.simulator.trajectory.groups)
         self.returns = "return" if len(names) == 1 else f"{config.eval.group or names[0]}/return"
@@ -198,6 +228,46 @@ class _Run:
         self.status_lock = threading.Lock()
         """The thread that reads signals writes the last status."""
 
+    def close(self) -> None:
+        """End the records and all processes. A second call does nothing."""
+        while self.open:
+            self.open.pop().close()
+        self.records.close()
+
+    def _set_up(self) -> Setup:
+        if not self.world:
+            return set_up(self.config)
+        from warprun.runtime.roles import communicator_of
+
+        return set_up(self.config, communicator_of(self.config, self.world))
+
+    def _make_parts(self) -> tuple[Agent, Simulator]:
+        """Return the agent, and what it gets rollouts from: its own simulator, or actors."""
+        config = self.config
+        if self.world:
+            from warprun.runtime.roles import make_learner
+
+            agent, self.received = make_learner(self.setup, self.world, lambda: self.records.wall_s)
+            return agent, self.received
+        agent = make_agent(self.setup)
+        simulator = make_simulator(self.setup, config.n_envs, config.agent.horizon, config.seed, agent, self.records.message)
+        self.open.append(simulator)
+        prepare(self.setup, simulator)
+        return agent, simulator
+
+    def wait_for_ranks(self) -> None:
+        """Wait until the other ranks are set up. Raises RankFailed."""
+        if not self.world or not self.received:
+            return
+        from warprun.runtime.roles import connect
+
+        self.world.share(f"{self.folder.absolute()}:{self.received.rollouts}")
+        with self.world.together():
+            pass
+        connect(self.setup, self.world, self.agent, self.received)
+        self.records.message(self.received.describe())
+        self.world.watch.last_words = lambda why: self._write_status("failed", why)
+
     def _refuse_ended(self) -> None:
         """Raise RunHasEndedError if a checkpoint says that there is nothing left to do; before anything is built."""
         if self.limits.reached(self.boundary, self.position.iteration_s) and not self.position.pending:
@@ -213,6 +283,7 @@ class _Run:
         env = self.config.env
         rundir.write_versions(self.folder, versions)
         kept.keep(self.folder, env.module, env.options, env.time_limit, self.setup.environment, self.setup.tables)
+        own_module.keep(self.folder, list(modules(to_dict(self.config)["agent"])))
         self._seal(self.config)
         rundir.write_config(self.folder, to_dict(self.config))  # last: a folder with a config.yaml is a run that can be resumed
 
@@ -246,20 +317,24 @@ class _Run:
             "started": former.get("started", rundir.now()),
             "resumes": [*(resumes if isinstance(resumes, list) else []), resumed],
         }
+        environment = self.setup.environment
+        if isinstance(environment, ExternalEnvironment) and environment.state is None:
+            self.records.message(f"{environment.title} cannot be continued in the middle of an episode: all environments begin new ones")
         self.records.message(f"continues after {self.env_steps:,} env_steps{''.join(f', {setting}' for setting in changed)}")
 
     @property
     def env_steps(self) -> int:
-        return self.simulator.steps * self.config.n_envs
+        return self.received.env_steps if self.received else self.simulator.steps * self.config.n_envs
 
     def drive(self) -> Result:
         """Train until a limit is reached, the environment is solved, or a signal asks the run to stop."""
         with ExitStack() as stack:
-            stack.callback(self.records.close)
+            stack.callback(self.close)
             stack.enter_context(signals.requests.last_words(lambda name: self._write_status("interrupted", f"ended by {name}")))
             try:
                 self._write_status("running")
                 status = self._train(stack)
+                self._close()
                 self._write_status(status)
                 self.records.finish(self._summary(), status)
             except TrainingFailed as error:
@@ -284,7 +359,7 @@ class _Run:
         )
 
     def _train(self, stack: ExitStack) -> str:
-        config, processes = self.config, self.setup.communicator
+        config = self.config
         iterates, shown = not self.position.pending, self.boundary._replace(seconds=self.records.wall_s)
         logged = shown
         while True:
@@ -301,14 +376,14 @@ class _Run:
             first_here = now.iterations == self.position.iterations + 1
             self.iteration_s = 0.0 if first_here else now.seconds - began_s  # the first one compiles or loads kernels
             self._announce()
-            last = processes.any(self.limits.reached(now, self.iteration_s))
-            if processes.any(signals.requests.number is not None):
+            last = self.limits.reached(now, self.iteration_s)
+            if signals.requests.number is not None:
                 self._save()
                 return "interrupted"
             evaluates = last or self.cadences["eval"].due(now)
             if evaluates and not self._evaluate(last):
                 return "interrupted"
-            stop = last or processes.any(self.solved and config.stop_when_solved)
+            stop = last or (self.solved and config.stop_when_solved)
             if self.cadences["log"].due(now) or evaluates or stop:
                 self._log(now, logged, evaluates)
                 logged = shown = now._replace(seconds=self.records.wall_s)
@@ -326,7 +401,19 @@ class _Run:
                 # From here on there is something to lose.
                 stack.enter_context(signals.requests.deferred())
 
+    def _close(self) -> None:
+        """End the run in all ranks."""
+        if self.received and self.world:
+            self._order(goes_on=False)
+            self.received.close()
+            self.world.watch.end()
+
+    def _order(self, goes_on: bool) -> None:
+        """Tell the other learners whether there is another iteration, and the progress that its schedules have."""
+        self.setup.communicator.broadcast_([torch.tensor([float(goes_on), self.boundary.progress], dtype=torch.float64)])
+
     def _iterate(self) -> None:
+        self._order(goes_on=True)
         with self.clock.phase("rollout"):
             trajectory = self.simulator.collect(self.agent.act)
         self.sentinel.after_rollout()
@@ -366,7 +453,9 @@ class _Run:
         return True
 
     def _evaluator(self, episodes: int, purpose: str) -> Evaluator:
-        return Evaluator(self.setup, self.agent, episodes, derived_seed(self.config.seed, purpose))
+        evaluator = Evaluator(self.setup, self.agent, episodes, derived_seed(self.config.seed, purpose))
+        self.open.append(evaluator)
+        return evaluator
 
     def _announce(self) -> None:
         """Tell the user once that iterations are long: the run reacts to nothing during one."""
@@ -397,6 +486,8 @@ class _Run:
             values[f"perf/{phase}_ms"] = spent.mean_ms
             values[f"perf/{phase}_share"] = spent.total_ms / max(1e3 * elapsed, 1e-6)
         values |= self.sentinel.metrics(ended)
+        if self.received:
+            values |= self.received.metrics()
         values |= {"train/progress": now.progress, "train/episodes": ended.count}
         if ended.count:
             values["train/episode_length"] = ended.mean_length
@@ -465,7 +556,7 @@ class _Run:
         self.sentinel.before_save(policy)
         if self.setup.communicator.rank == 0:
             named = {f"agent/{name}": tensor for name, tensor in policy.items()}
-            self.saver.save_best(self.env_steps, named, {"evaluation": self._last_evaluation()})
+            self.saver.save_best(self.env_steps, named, {"evaluation": self._last_evaluation(), "spec": to_data(self.simulator.spec)})
 
     def _check_before_save(self) -> None:
         self._refuse_removed_folder()
@@ -480,7 +571,7 @@ class _Run:
         return False
 
     def _meta(self) -> checkpoint.Meta:
-        return {"evaluation": self._last_evaluation(), "run": asdict(self._position())}
+        return {"evaluation": self._last_evaluation(), "run": asdict(self._position()), "spec": to_data(self.simulator.spec)}
 
     def _last_evaluation(self) -> dict[str, float]:
         tags = {"mean": f"eval/{self.returns}", "stderr": f"eval/{self.returns}_stderr"}
@@ -513,6 +604,11 @@ class _Run:
             "env_steps": self.env_steps,
             "wall_s": self.records.wall_s,
         }
+
+
+def in_all(world: World | None) -> AbstractContextManager[None]:
+    """Do something in all ranks or in none, see `World.together`."""
+    return world.together() if world else nullcontext()
 
 
 def _is_stopped() -> bool:

@@ -231,7 +231,7 @@ def versions() -> dict[str, object]:
     """Return the versions of software, the hardware and the command line."""
     import torch  # Here, so that reading a run folder does not import it.
 
-    found: dict[str, object] = {package: _version(package) for package in ("warprun", "torch", "numba", "numpy")}
+    found: dict[str, object] = {package: _version(package) for package in ("warprun", "torch", "numba", "numpy", "gymnasium")}
     found |= {
         "python": platform.python_version(),
         "commit": _commit(),

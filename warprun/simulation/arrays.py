@@ -13,6 +13,13 @@ from warprun.environment import Box, Environment, Group, arguments
 from warprun.simulation.codegen.target import Target
 from warprun.spec import GroupSpec, Spec
 
+NOT_EXTERNAL = frozenset(
+    {"cuts", "ended", "ended_steps", "ended_return", "episode_return", "fault", "any_fault", "policy_output", "log_prob", "value"}
+)
+"""Arrays that kernels for callers of their own (`ArrayPlan.external`) do not use."""
+ONLY_EXTERNAL = frozenset({"final_mask"})
+"""Arrays that only those kernels use."""
+
 Owner = Literal["kernels", "agent", "host"]
 
 FAULT_NUMBERS = 4
@@ -113,6 +120,7 @@ PER_GROUP = (
     Array("value", ("T", "N", "A"), "float32", "agent", "estimate of the return"),
     Array("reward", ("T", "N", "A"), "float32", "kernels", "reward"),
     Array("final_obs", ("K", "N", "A", "F"), "float32", "kernels", "observation at the k-th truncation of the environment in this rollout"),
+    Array("final_mask", ("K", "N", "A", "M"), "bool", "kernels", "`mask` at the end of an episode; not in rollouts, see `VectorEngine`"),
 )
 """Arrays that every group has."""
 
@@ -143,18 +151,24 @@ class ArrayPlan:
     """Whether policy outputs are action values or actions, to which `sample` adds exploration; if not, they are distributions."""
     replaces: bool = False
     """Whether an environment with a fault ends its episode, which does not count, and begins a new one in the same step."""
+    external: bool = False
+    """Whether a caller gives single steps (`vector_engine.py`): actions in the environment's units, one row of every rollout array."""
 
     def common(self) -> dict[str, Layout]:
         """Return the arrays of the environment by name."""
-        return _laid_out(COMMON, self._sizes(), "")
+        return self._used(_laid_out(COMMON, self._sizes(), ""))
 
     def of_group(self, group: Group) -> dict[str, Layout]:
         """Return the arrays of a group by name."""
-        return _laid_out(PER_GROUP, self._sizes() | self._sizes_of(group), action_dtype(group.spec))
+        return self._used(_laid_out(PER_GROUP, self._sizes() | self._sizes_of(group), action_dtype(group.spec)))
 
     def bytes_needed(self) -> int:
         """Return the bytes of all arrays."""
         return sum(layout.bytes for layout in self._all())
+
+    def _used(self, layouts: dict[str, Layout]) -> dict[str, Layout]:
+        unused = NOT_EXTERNAL if self.external else ONLY_EXTERNAL
+        return {name: layout for name, layout in layouts.items() if name not in unused}
 
     def _all(self) -> Iterator[Layout]:
         yield from self.common().values()
@@ -163,7 +177,8 @@ class ArrayPlan:
 
     def _sizes(self) -> dict[str, int]:
         lanes = self.target.lanes(self.environment)
-        return rollout_sizes(self.environment.spec, self.n_envs, self.horizon) | {
+        rows = {"T": 1, "T+1": 1, "N": self.n_envs, "K": 1}
+        return (rows if self.external else rollout_sizes(self.environment.spec, self.n_envs, self.horizon)) | {
             "tiles": -(-self.n_envs // lanes),
             "lanes": lanes,
             "varied": len(self.vary),
@@ -202,7 +217,7 @@ def rollout_bytes(spec: Spec, n_envs: int, horizon: int) -> int:
 
 def rollout_sizes(spec: Spec, n_envs: int, horizon: int) -> dict[str, int]:
     """Return the sizes of axes that all groups share."""
-    limit = spec.time_limit
+    limit = 1 if spec.early_truncation else spec.time_limit
     return {"T": horizon, "T+1": horizon + 1, "N": n_envs, "K": 1 + (horizon - 1) // limit if limit else 1}
 
 
@@ -224,7 +239,7 @@ def action_dtype(group: GroupSpec) -> str:
 
 def _rollout(table: tuple[Array, ...]) -> tuple[Array, ...]:
     """Return the arrays of `table` that agents see."""
-    return tuple(array for array in table if "N" in array.axes)
+    return tuple(array for array in table if "N" in array.axes and array.name not in ONLY_EXTERNAL)
 
 
 def describe() -> str:

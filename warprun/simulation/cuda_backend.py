@@ -43,16 +43,12 @@ class CudaBackend:
         self._module = module
         self._plan = plan
         self._values = values
-        self._arguments = tuple(getattr(module, name)(**{n: _on_device(v) for n, v in named.items()}) for name, named in values.items())
+        self._arguments = tuple(getattr(module, name)(**{n: on_device(v) for n, v in named.items()}) for name, named in values.items())
         self._fused: FusedLaunch | None = None
-        actors = max(group.size for group in plan.environment.groups)
-        if actors == 1:
-            self._grid = (-(-plan.n_envs // THREADS_PER_BLOCK), THREADS_PER_BLOCK)
-        else:
-            self._grid = (plan.n_envs, min(1024, -(-actors // 32) * 32))
+        self._grid = grid_for(plan)
 
     def run(self, kernel: Kernel, row: int, offset: int) -> None:
-        getattr(self._module, kernel)[(*self._grid, _stream())](row, np.uint32(offset & 0xFFFFFFFF), *self._arguments)
+        getattr(self._module, kernel)[(*self._grid, current_stream())](row, np.uint32(offset & 0xFFFFFFFF), *self._arguments)
 
     def fuse(self, networks: Mapping[str, Network]) -> None:
         self._fused = self._fused_launch(networks)
@@ -61,7 +57,7 @@ class CudaBackend:
         assert self._fused is not None
         for parameters, index, weights in self._fused.packed:
             torch.index_select(parameters, 0, index, out=weights)
-        launch = self._module.rollout[(*self._fused.grid, _stream(), self._fused.shared_bytes)]
+        launch = self._module.rollout[(*self._fused.grid, current_stream(), self._fused.shared_bytes)]
         launch(steps, greedy, np.uint32(0), *self._arguments, *self._fused.inferences)
 
     def retrace(self, steps: int) -> None:
@@ -82,7 +78,7 @@ class CudaBackend:
             assert isinstance(policy_output, torch.Tensor)
             made, index = block_network(network, group.action.outputs, columns[group.name], policy_output.device)
             packed.append((torch.as_tensor(network.parameters), index, made.weights))
-            inferences.append(_on_device(BlockInference(made, policy_output.flatten())))
+            inferences.append(on_device(BlockInference(made, policy_output.flatten())))
         least, most = THREADS_PER_ROLLOUT
         if one_actor:
             grid = (-(-self._plan.n_envs // min(columns.values())), least)
@@ -92,13 +88,22 @@ class CudaBackend:
         return FusedLaunch(tuple(packed), grid, shared_bytes, tuple(inferences))
 
 
-def _stream() -> object:
+def grid_for(plan: ArrayPlan) -> tuple[int, int]:
+    """Return blocks and threads per block of a launch for all environments."""
+    actors = max(group.size for group in plan.environment.groups)
+    if actors == 1:
+        return -(-plan.n_envs // THREADS_PER_BLOCK), THREADS_PER_BLOCK
+    return plan.n_envs, min(1024, -(-actors // 32) * 32)
+
+
+def current_stream() -> object:
+    """Return torch's current stream as Numba takes it."""
     # Not cached: torch has another current stream while a CUDA graph is captured.
     return 0 if SIMULATED else cuda.external_stream(torch.cuda.current_stream().cuda_stream)
 
 
-def _on_device(value: object) -> object:
+def on_device(value: object) -> object:
     """Return a value as kernels take it: tensors as arrays on the same memory, in NamedTuples, too."""
     if isinstance(value, torch.Tensor):
         return value.numpy() if SIMULATED else cuda.as_cuda_array(value, sync=False)
-    return value._make(map(_on_device, value)) if isinstance(value, tuple) and hasattr(value, "_make") else value
+    return value._make(map(on_device, value)) if isinstance(value, tuple) and hasattr(value, "_make") else value

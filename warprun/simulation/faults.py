@@ -37,6 +37,8 @@ class Fault:
     """Component of the observation or of the action; for a mask, of the action that it restricts."""
     value: float
     """NaN, inf or -inf; 0 for a mask."""
+    of: str = ""
+    """Id or class of an environment that has one."""
 
     def __str__(self) -> str:
         said = {
@@ -48,7 +50,8 @@ class Fault:
         place = f"group {self.group}, actor {self.actor}"
         if self.field != "reward":
             place += f", component {self.component}"
-        return f"environment {self.environment} {what} at step {self.step:,} ({place})"
+        title = f" of {self.of}" if self.of else ""
+        return f"environment {self.environment}{title} {what} at step {self.step:,} ({place})"
 
 
 def code_of(group: int, field: str) -> int:

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
-from types import FunctionType, ModuleType
+from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
-from numba.core.errors import NumbaError
 
 from warprun.environment import Environment
 from warprun.errors import UserError
-from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
-from warprun.kernels.check import check_functions
 from warprun.kernels.driver import SIMULATOR_LIMIT, available_memory
 from warprun.kernels.graph import Captured
-from warprun.kernels.language import check_language
 from warprun.kernels.mlp import Network
 from warprun.kernels.mlp_cuda import columns_for
 from warprun.simulation import memory as store
 from warprun.simulation import trajectory
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.backend import Kernel, KernelBackend
-from warprun.simulation.codegen.program import Program, write
+from warprun.simulation.codegen.program import write
 from warprun.simulation.codegen.targets import CPU, target_for
 from warprun.simulation.cpu_backend import CpuBackend
 from warprun.simulation.device import Device
 from warprun.simulation.faults import Arriving, Fault, first_fault
+from warprun.simulation.kernel_module import draw_scalars, errors_of_kernels, load, typed
 from warprun.simulation.simulator import Act, Episodes
 from warprun.simulation.trajectory import Trajectory
-from warprun.simulation.trial import ENVIRONMENTS, INTERPRETER, interpreted, out_of_bounds, trial_function, try_out
+from warprun.simulation.trial import ENVIRONMENTS, INTERPRETER, trial_function, try_out
 from warprun.spec import Spec
 from warprun.state import Counter, State
 
@@ -41,9 +37,11 @@ class KernelEngine:
     """The `Simulator` of an environment whose functions are compiled into kernels.
 
     `params` is a NamedTuple of numbers, `tables` one of numpy arrays and numbers (or None). `vary` maps parameters to (low, high): every
-    environment draws them again for each episode. `exploration` is that of the agent (`learning.interfaces.Agent`). `networks`: the acting
-    network of each group, for fused rollouts; None: `act` is called between kernels. `captured`: CUDA graphs repeat rollouts (CUDA only).
-    `replaces`: an environment with a fault in its reward, observation or mask is terminated with reward 0 and reset. `announce` gets a line
+    environment draws them again for each episode. Random draws depend on the number of an environment; `first_env` is that of the first.
+    `exploration` is that of the agent (`learning.interfaces.Agent`). `networks`: the acting network of each group, for fused rollouts;
+    None: `act` is called between kernels. `captured`: CUDA graphs repeat rollouts (CUDA only). `replaces`: an environment with a fault in
+    its reward, observation or mask is terminated with reward 0 and reset. `build` makes of each function what the kernels of device
+    `python` call. `rollout`: a trajectory of others, in which the engine only samples actions; None: one of its own. `announce` gets a line
     of text if kernels must be compiled.
     """
 
@@ -57,6 +55,7 @@ class KernelEngine:
         horizon: int,
         seed: int,
         params: Any,
+        first_env: int = 0,
         tables: Any = None,
         vary: Mapping[str, tuple[float, float]] | None = None,
         threads: int | None = None,
@@ -65,6 +64,8 @@ class KernelEngine:
         networks: Mapping[str, Network] | None = None,
         captured: bool = False,
         replaces: bool = False,
+        build: Callable[[object], object] = trial_function,
+        rollout: Trajectory | None = None,
         announce: Callable[[str], None] = lambda line: None,
     ) -> None:
         vary = vary or {}
@@ -87,45 +88,29 @@ class KernelEngine:
         self._arriving = Arriving()
         self._begins_now = True
         """Whether the current observations are in row 0 of the trajectory; if not, they are in its last row."""
-        self.trajectory: Trajectory = trajectory.allocate(self.spec, horizon, n_envs, device.torch)
+        self.trajectory: Trajectory = rollout or trajectory.allocate(self.spec, horizon, n_envs, device.torch)
         self.arrays = store.allocate(plan, device.torch, exploration or {})
         if vary:
             self.arrays.common["vary_bounds"].copy_(torch.tensor(list(vary.values()), dtype=torch.float32))
-        single_tables = None if tables is None else typed(type(tables)(*(_single_precision(v) for v in tables)))
-        program = write(plan, auto_reset)
-        self.functions = [f for f in map(inspect.unwrap, program.functions.values()) if isinstance(f, FunctionType)]
-        if kernels.COMPILES and device.kind in ("cpu", "cuda"):
-            check_language(tuple(self.functions))
-        module = self._load(program, name, single_tables)
-        if kernels.COMPILES and device.kind in ("cpu", "cuda") and not kernels.is_cached(module):
-            check_functions(environment, typed(params), None if tables is None else read_only(single_tables), vary)
-            plain: dict[str, Any] = {"device": INTERPRETER, "n_envs": ENVIRONMENTS, "horizon": 1, "seed": seed, "threads": 1}
-            try_out(KernelEngine(environment, name, **plain, params=params, tables=tables, vary=vary))
-            announce(f"compiling the kernels of {name} for {device.kind} (kept in {kernels.cache_root()})")
-        scalars = {"n_envs": n_envs, "seed_low": np.uint32(seed & 0xFFFFFFFF), "seed_high": np.uint32(seed >> 32 & 0xFFFFFFFF)}
-        self._kernels = self._bind(module, scalars | self._parameters(module, single_tables), threads or os.cpu_count() or 1)
+        built = load(
+            write(plan, auto_reset),
+            environment,
+            name,
+            device,
+            params=params,
+            tables=tables,
+            vary=vary,
+            trial=None if rollout else lambda: trial_run(environment, name, seed, params, tables, vary),
+            announce=announce,
+            interpreted_by=build,
+        )
+        self.functions = built.functions
+        scalars = {"n_envs": n_envs} | draw_scalars(seed, first_env)
+        self._kernels = self._bind(built.module, scalars | built.values, threads or os.cpu_count() or 1)
         self._fused = networks is not None
         if networks is not None:
             self._kernels.fuse(networks)
         self._roll_out = Captured(self._roll_out_once) if captured else self._roll_out_once
-
-    def _load(self, program: Program, name: str, tables: Any) -> ModuleType:
-        """Import the kernel module of `program`, with its functions compiled, interpreted or plain, depending on the device."""
-        kind = self.device.kind
-        globals_ = program.functions | compiler_options(kind)
-        globals_ |= {} if tables is None else {"Tables": type(tables)}  # unused there; kernels know its fields by their numbers
-        builds: dict[str, Callable[[object], object]] = {"cudasim": kernels.plain_function, "python": trial_function}
-        build = builds.get(kind, kernels.device_function)
-        source = interpreted(program.source) if kind == "python" else program.source
-        module = kernels.load_module(name, source, globals_, build)
-        return module
-
-    def _parameters(self, module: ModuleType, tables: Any) -> dict[str, Any]:
-        """Return parameters and tables in the types that kernels are compiled for."""
-        values = {"p": typed(self.params)} if self.params._fields else {}
-        if tables is not None:
-            values["tables"] = _tables_for(self.device, tables)
-        return {name: kernels.own_tuple(module, f"{name}_of_kernels", value) for name, value in values.items()}
 
     def _bind(self, module: ModuleType, scalars: dict[str, Any], threads: int) -> KernelBackend:
         """Return the backend that runs the kernels of `module` on the arrays of this engine."""
@@ -255,6 +240,9 @@ class KernelEngine:
                 state[f"{name}/mask"] = group.mask[0]
         return state
 
+    def close(self) -> None:
+        """Do nothing: an engine holds no processes."""
+
     def state_of(self, group_name: str) -> dict[str, torch.Tensor]:
         """Return the fields of a group's state, [N, A] each (array fields [N, A, length])."""
         return {name: slots.permute(0, 3, 2, 1).flatten(0, 1)[: self.n_envs].squeeze(-1) for name, slots in self._slots(group_name)}
@@ -267,6 +255,24 @@ class KernelEngine:
                 padded = torch.zeros((tiles * width, actors, length), dtype=slots.dtype, device=slots.device)
                 padded[: self.n_envs] = values[name].reshape(self.n_envs, actors, length)
                 slots.copy_(padded.reshape(tiles, width, actors, length).permute(0, 3, 2, 1))
+
+    def params_of(self, env: int) -> Any:
+        """Return the parameters of one environment, in the types that kernels use, with those that are drawn for its episode."""
+        params = typed(self.params)
+        if not self.plan.vary:
+            return params
+        drawn = self.arrays.common["varied"]
+        tile, lane = divmod(env, drawn.shape[2])
+        return params._replace(**dict(zip(self.plan.vary, drawn[tile, :, lane].cpu().numpy().copy(), strict=True)))
+
+    def fault_of(self, env: int) -> Fault | None:
+        """Return the first fault of one environment since the last reset (waits for the device)."""
+        if not self.arrays.common["any_fault"].item():
+            return None
+        noted = self.arrays.common["fault"]
+        tile, lane = divmod(env, noted.shape[2])
+        found = first_fault(self.environment, noted[tile : tile + 1, :, lane : lane + 1], self.steps)
+        return None if found is None else replace(found, environment=env)
 
     def _count_replaced(self) -> int:
         if not self.replaces:
@@ -294,14 +300,8 @@ class KernelEngine:
         self._guarded(lambda: self._kernels.run(kernel, row, now - self._began))
 
     def _guarded(self, launch: Callable[[], None]) -> None:
-        # numba-cuda raises KeyError for a numpy function that it does not know; on other devices a KeyError is a bug of warprun.
-        refusals = (NumbaError, KeyError) if self.device.kind == "cuda" else (NumbaError,)
-        try:
+        with errors_of_kernels(self.device, self.functions):
             launch()
-        except refusals as error:
-            raise kernels.explain(error, self.functions) from error
-        except IndexError as error:  # only uncompiled kernels check indices
-            raise out_of_bounds(error, self.functions) from error
 
 
 def fits_shared_memory(spec: Spec, network_rows: Mapping[str, int]) -> bool:
@@ -309,48 +309,10 @@ def fits_shared_memory(spec: Spec, network_rows: Mapping[str, int]) -> bool:
     return all(columns_for(rows, spec.group(name).size) > 0 for name, rows in network_rows.items())
 
 
-def compiler_options(device_kind: str) -> dict[str, Any]:
-    """Return the globals with which a kernel module sets its options of Numba."""
-    if device_kind in ("cpu", "python"):
-        return {"FLAGS": kernels.KERNELS}
-    # The simulator compiles nothing and knows no inlining.
-    return {"CACHE": device_kind == "cuda", "INLINED": {"device": True} | ({"forceinline": True} if device_kind == "cuda" else {})}
-
-
-def typed(params: Any) -> Any:
-    """Return a NamedTuple with its numbers as float32 and int32, the types that kernels are compiled for."""
-    return type(params)(
-        *(v if isinstance(v, np.ndarray) else np.float32(v) if isinstance(v, float | np.floating) else np.int32(v) for v in params)
-    )
-
-
-def _single_precision(value: Any) -> Any:
-    """Return a table in the types of kernels: float64 as float32, narrow or unsigned integers as signed ones that hold their values.
-
-    Numba computes with unsigned integers modulo 2^64, in which 1 - 2 is 1.8e19.
-    """
-    if not isinstance(value, np.ndarray):
-        return value
-    wanted = {"float64": np.float32, "int8": np.int32, "int16": np.int32, "uint8": np.int32, "uint16": np.int32, "uint32": np.int64}
-    return np.ascontiguousarray(value, wanted.get(value.dtype.name))
-
-
-def _tables_for(device: Device, tables: Any) -> Any:
-    """Return the tables that kernels get: read-only arrays if nothing is compiled; else `check_functions` has refused writes to tables."""
-    if device.kind == "cuda":
-        return type(tables)(*(torch.from_numpy(v).to(device.torch) if isinstance(v, np.ndarray) else v for v in tables))
-    return tables if device.kind == "cpu" and kernels.COMPILES else read_only(tables)
-
-
-def read_only(tables: Any) -> Any:
-    """Return the same tables, with arrays that cannot be written."""
-    return type(tables)(*(_unwritable(v) if isinstance(v, np.ndarray) else v for v in tables))
-
-
-def _unwritable(array: np.ndarray) -> np.ndarray:
-    guarded = array.view()
-    guarded.flags.writeable = False
-    return guarded
+def trial_run(environment: Environment, name: str, seed: int, params: Any, tables: Any, vary: Mapping[str, tuple[float, float]]) -> None:
+    """Run the kernels of an environment for a while as plain Python, with checks of every index. Raises UserError."""
+    plain: dict[str, Any] = {"device": INTERPRETER, "n_envs": ENVIRONMENTS, "horizon": 1, "seed": seed, "threads": 1}
+    try_out(KernelEngine(environment, name, **plain, params=params, tables=tables, vary=vary))
 
 
 def check_memory(plan: ArrayPlan, device: Device) -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from warprun.simulation.arrays import COMMON, PER_GROUP, ArrayPlan, Layout
+from warprun.simulation.arrays import COMMON, ONLY_EXTERNAL, PER_GROUP, ArrayPlan, Layout
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 
-ROLLOUT = {"terminated", "truncated", *(f.name for f in fields(GroupTrajectory))}
-"""Arrays that are part of a Trajectory."""
+ROLLOUT = {"terminated", "truncated", *(f.name for f in fields(GroupTrajectory))} | ONLY_EXTERNAL
+"""Arrays that are part of a `Trajectory` or of a `Step`."""
 FLAT = {array.name for array in (*COMMON, *PER_GROUP) if array.rows}
 """Arrays whose rows are flat in kernels."""
 

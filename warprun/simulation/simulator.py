@@ -57,7 +57,7 @@ class Simulator(Protocol):
         """Begin an episode in every environment, its observation in row 0, and forget faults."""
 
     def collect(self, act: Act, greedy: bool = False) -> Trajectory:
-        """Take `horizon` steps with sampled actions, or the most probable ones, and return `trajectory`.
+        """Take `horizon` steps with sampled actions, or the most probable ones, and return `trajectory`. Raises TrainingFailed.
 
         Row 0 is the last row of the collection before. `act` is called for each row, unless the simulator runs the networks itself.
         """
@@ -74,6 +74,9 @@ class Simulator(Protocol):
         Without `wait` as far as the host knows: on CUDA a fault becomes known with a later call. With `wait` the host waits for the device.
         """
 
+    def close(self) -> None:
+        """End processes and free what the simulator holds outside its tensors; the last call. A second call does nothing."""
+
 
 @runtime_checkable
 class SimulatorFactory(Protocol):
@@ -84,6 +87,9 @@ class SimulatorFactory(Protocol):
         """Groups, spaces, masks and the time limit."""
 
     def make_simulator(
-        self, *, n_envs: int, horizon: int, seed: int, device: Device, exploration: Mapping[str, torch.Tensor] | None
+        self, *, n_envs: int, first_env: int, horizon: int, seed: int, device: Device, exploration: Mapping[str, torch.Tensor] | None
     ) -> Simulator:
-        """Return a simulator of `n_envs` environments; `exploration` is that of the agent (`Agent.exploration`)."""
+        """Return a simulator of `n_envs` environments; `exploration` is that of the agent (`Agent.exploration`).
+
+        They are the environments `first_env` and following of the run, of which another process may hold the others.
+        """

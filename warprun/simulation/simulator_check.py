@@ -13,7 +13,7 @@ from warprun.simulation.arrays import Layout, rollout_arrays
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 from warprun.spec import Spec
 
-METHODS = ("prepare", "reset", "collect", "episodes", "state", "fault")
+METHODS = ("prepare", "reset", "collect", "episodes", "state", "fault", "close")
 VALUES = ("spec", "device", "n_envs", "trajectory", "steps")
 
 

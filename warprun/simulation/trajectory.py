@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import torch
 
@@ -41,6 +41,10 @@ class Trajectory:
     truncated: torch.Tensor
     """[T, N] bool: the episode hit the time limit (and did not terminate); bootstrap from `final_obs`."""
     groups: dict[str, GroupTrajectory]
+    source: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
+    """[] int64: which simulator made this rollout, if those of several take turns; else 0."""
+    continues: torch.Tensor = field(default_factory=lambda: torch.ones((), dtype=torch.bool))
+    """[] bool: the first step follows the last one of the rollout of the same source that the agent saw before."""
 
     @property
     def horizon(self) -> int:
@@ -67,4 +71,5 @@ def allocate(spec: Spec, horizon: int, n_envs: int, device: torch.device) -> Tra
     for name, layouts in groups.items():
         tensors = {f.name: zeros(layouts[f.name]) for f in fields(GroupTrajectory) if f.name in layouts}
         made[name] = GroupTrajectory(**{"mask": None, **tensors})  # type: ignore[arg-type]
-    return Trajectory(zeros(common["terminated"]), zeros(common["truncated"]), made)
+    source, continues = torch.zeros((), dtype=torch.int64, device=device), torch.ones((), dtype=torch.bool, device=device)
+    return Trajectory(zeros(common["terminated"]), zeros(common["truncated"]), made, source, continues)

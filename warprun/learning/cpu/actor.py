@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from warprun.kernels.mlp import LINEAR, RELU, TANH, Layer, Network
-from warprun.learning.networks import Mlp, linear
+from warprun.learning.networks import ActorCritic, linear
 from warprun.learning.normalization import ObservationNormalizer
 
 CODES: dict[type, int] = {nn.Tanh: TANH, nn.ReLU: RELU}
@@ -33,12 +33,12 @@ def layer_rows(parts: Iterable[nn.Module], parameters: torch.Tensor, row: int) -
     return table
 
 
-def policy_layers(network: Mlp, parameters: torch.Tensor) -> list[Layer]:
+def policy_layers(network: ActorCritic, parameters: torch.Tensor) -> list[Layer]:
     """Return the table of a policy and its value. Their outputs are the last rows of a block, the value at the end."""
-    policy = layer_rows(network.policy, parameters, linear(network.policy)[0].in_features)
+    policy = layer_rows(network.policy.children(), parameters, linear(network.policy)[0].in_features)
     if network.value is None:
         return policy
-    value = layer_rows(network.value, parameters, policy[-1].out_row)
+    value = layer_rows(network.value.children(), parameters, policy[-1].out_row)
     row = value[-1].out_row
     heads = [policy[-1]._replace(out_row=row), value[-1]._replace(out_row=row + network.outputs)]
     return [*policy[:-1], *value[:-1], *heads]

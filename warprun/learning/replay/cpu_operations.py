@@ -17,15 +17,22 @@ from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 float32, float64, uint32 = np.float32, np.float64, np.uint32
 
 
-def store_step(ring, tree, place, obs, final_obs, action, reward, terminated, truncated, t):
+def store_step(ring, tree, place, obs, final_obs, action, reward, terminated, truncated, source, continues, t):
     """Write step `t` of the rollout that `place.steps` already includes to its rows; new transitions get the largest priority."""
     horizon, n_envs, size = reward.shape
-    begin = (place.steps[()] - horizon + t) * place.actors % place.rows
+    step = place.steps[()] - horizon + t
+    begin = step * place.actors % place.rows
+    if place.newest.size > 0:
+        kept, before = place.following.size, place.newest[source[()]]
+        place.following[step % kept] = -1
+        if before >= 0 and step - before < kept and (t > 0 or continues[()]):
+            place.following[before % kept] = step % kept
+        place.newest[source[()]] = step
     for n in range(n_envs):
         slot = 0
         if truncated[t, n]:
-            for before in range(t):
-                slot += 1 if truncated[before, n] else 0
+            for earlier in range(t):
+                slot += 1 if truncated[earlier, n] else 0
         for a in range(size):
             row = begin + n * size + a
             for f in range(obs.shape[3]):
@@ -130,10 +137,18 @@ def gather_batch(ring, place, n_step, gamma, batch):
             last = at
             total += scale * ring.reward[at]
             scale *= float32(gamma)
-            if ring.ends[at] != GOES_ON or newest <= at < newest + place.actors:
+            if ring.ends[at] != GOES_ON:
                 break
-            at += place.actors
-            at = at - place.rows if at >= place.rows else at
+            if place.newest.size > 0:
+                step = place.following[at // place.actors]
+                if step < 0:
+                    break
+                at = step * place.actors + at % place.actors
+            elif newest <= at < newest + place.actors:
+                break
+            else:
+                at += place.actors
+                at = at - place.rows if at >= place.rows else at
         batch.reward[b] = total
         batch.discount[b] = float32(0.0) if ring.ends[last] == TERMINATED else scale
         for f in range(ring.obs.shape[1]):
@@ -191,7 +206,7 @@ class CpuOperations:
         self.ring_tensors = ring
         self.ring = Ring(*(part.numpy() for part in ring))
         self.tree = Tree(*(part.numpy() for part in tree))
-        self.place = Place(place.actors, place.rows, place.steps.numpy())
+        self.place = Place(place.actors, place.rows, place.steps.numpy(), place.following.numpy(), place.newest.numpy())
         self.batch = _batch(ring, torch.zeros(batch_size, dtype=torch.int64))
         self.batch_arrays = _arrays(self.batch)
         self.rollout: tuple[Trajectory | None, tuple[np.ndarray, ...]] = (None, ())
@@ -199,7 +214,8 @@ class CpuOperations:
     def store(self, trajectory: Trajectory, group: GroupTrajectory, t: int) -> None:
         """Write step `t` of the rollout."""
         if self.rollout[0] is not trajectory:
-            parts = (group.obs, group.final_obs, group.action, group.reward, trajectory.terminated, trajectory.truncated)
+            ends = (trajectory.terminated, trajectory.truncated)
+            parts = (group.obs, group.final_obs, group.action, group.reward, *ends, trajectory.source, trajectory.continues)
             self.rollout = (trajectory, tuple(part.numpy() for part in parts))
         module().store(self.ring, self.tree, self.place, self.rollout[1], t)
 

@@ -1,7 +1,8 @@
 """Experience replay on the device: a ring of the last transitions, one array for each of their fields, drawn uniformly or by priority.
 
 Rows of the ring are in the order of the steps of all actors: row = step * actors + actor, so the next step of the same actor is `actors`
-rows further. n-step returns are summed when a batch is drawn, so a transition can be stored immediately, and n can change.
+rows further. If rollouts of several simulators take turns, a table says where the next step is. n-step returns are summed when a batch is
+drawn, so a transition can be stored immediately, and n can change.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Replay:
         n_step: int,
         gamma: float,
         seed: int,
+        sources: int | None = None,
     ) -> None:
+        """`sources`: simulators whose rollouts take turns, see `Context`."""
         self.config = config
         self.n_step = n_step
         self.gamma = gamma
@@ -57,7 +60,10 @@ class Replay:
             ends=torch.zeros(rows, dtype=torch.uint8, device=device),
         )
         self.tree = make_tree(rows if config.prioritized else 0, device)
-        self.place = Place(self.actors, rows // self.actors * self.actors, self._steps.tensor)
+        steps = rows // self.actors
+        following = torch.full((0 if sources is None else steps,), -1, dtype=torch.int32, device=device)
+        newest = torch.full((sources or 0,), -1, dtype=torch.int64, device=device)
+        self.place = Place(self.actors, steps * self.actors, self._steps.tensor, following, newest)
         operations = CpuOperations if device.type == "cpu" else TorchOperations
         self.operations: Operations = operations(self.ring, self.tree, self.place, batch_size)
 
@@ -97,6 +103,8 @@ class Replay:
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""
         found = self.ring._asdict() | {"counts": self._counts}
+        if len(self.place.newest):
+            found |= {"following": self.place.following, "newest": self.place.newest}
         if self.config.prioritized:
             found |= {"priority": self.tree.priority, "sums": self.tree.sums, "largest": self.tree.largest}
         return found

@@ -54,6 +54,11 @@ class Place(NamedTuple, Generic[A]):
     """Rows in use when the ring is full: a multiple of `actors`."""
     steps: A
     """[] int64: steps of all environments so far; step s is in rows (s * actors) % rows and the following."""
+    following: A
+    """[rows / actors] int32: the step that follows step s of the same source is in rows following[s % length] * actors and the next ones;
+    -1 if it is not there. [0] with one source whose rollouts follow each other: it is the next step then."""
+    newest: A
+    """[sources] int64: the newest step of each source, -1 without one; [0] as above."""
 
 
 class Transitions(NamedTuple, Generic[A]):

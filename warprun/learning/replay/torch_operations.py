@@ -22,7 +22,10 @@ class TorchOperations:
     def store(self, trajectory: Trajectory, group: GroupTrajectory, t: int) -> None:
         """Write step `t` of the rollout."""
         ring, tree, place = self.ring, self.tree, self.place
-        first = (place.steps - trajectory.horizon + t) * place.actors % place.rows
+        step = place.steps - trajectory.horizon + t
+        first = step * place.actors % place.rows
+        if len(place.newest):
+            self._link(step, trajectory.source, trajectory.continues if t == 0 else torch.ones_like(trajectory.continues))
         rows = first + torch.arange(place.actors, device=ring.reward.device)
         truncated = trajectory.truncated[t]
         slot = trajectory.final_slot()[t].view(1, -1, 1, 1).expand(1, *group.obs.shape[1:])
@@ -36,6 +39,17 @@ class TorchOperations:
         if len(tree.priority):
             tree.priority[rows] = tree.largest
             self._sum_up(rows)
+
+    def _link(self, step: torch.Tensor, source: torch.Tensor, continues: torch.Tensor) -> None:
+        """Let `step` follow the newest step of its source, if that one is still there."""
+        following, newest = self.place.following, self.place.newest
+        kept, source = len(following), source.view(1)
+        before, at = newest[source], (step % kept).view(1)
+        following.index_fill_(0, at, -1)
+        is_there = (before >= 0) & (step - before < kept) & continues
+        place = torch.where(before >= 0, before % kept, at)
+        following.index_copy_(0, place, torch.where(is_there, at, following[place]).to(following.dtype))
+        newest.index_copy_(0, source, step.view(1))
 
     def draw(self, seed: int, number: torch.Tensor, beta: torch.Tensor, n_step: int, gamma: float) -> Transitions[torch.Tensor]:
         """Return batch `number`."""
@@ -51,19 +65,21 @@ class TorchOperations:
 
     def gather(self, row: torch.Tensor, n_step: int, gamma: float) -> Transitions[torch.Tensor]:
         """Return the transitions of up to n steps that begin in rows [B]."""
-        ring, place, at, goes_on = self.ring, self.place, row, torch.ones_like(row, dtype=torch.bool)
+        ring, place, at, last, goes_on = self.ring, self.place, row, row, torch.ones_like(row, dtype=torch.bool)
         first_of_newest = (place.steps - 1) * place.actors % place.rows
         total, discount = torch.zeros(len(row), device=row.device), torch.ones(len(row), device=row.device)
         for _ in range(n_step):
             total = torch.where(goes_on, total + discount * ring.reward[at], total)
             discount = torch.where(goes_on, discount * gamma, discount)
-            newest = (at >= first_of_newest) & (at < first_of_newest + place.actors)
+            last = torch.where(goes_on, at, last)
+            if len(place.newest):
+                step = place.following[at // place.actors].long()
+                newest, after = step < 0, step * place.actors + at % place.actors
+            else:
+                newest, after = (at >= first_of_newest) & (at < first_of_newest + place.actors), (at + place.actors) % place.rows
             goes_on = goes_on & (ring.ends[at] == GOES_ON) & ~newest
-            after = at + place.actors
-            at = torch.where(goes_on, torch.where(after >= place.rows, after - place.rows, after), at)
-        # If a return has all its n rewards, `at` is one step too far.
-        before = at - place.actors
-        at = torch.where(goes_on, torch.where(before < 0, before + place.rows, before), at)
+            at = torch.where(goes_on, after, at)
+        at = last
         discount = torch.where(ring.ends[at] == TERMINATED, 0.0, discount)
         return Transitions(ring.obs[row], ring.action[row], total, discount, ring.next_obs[at], torch.ones_like(total), row)
 

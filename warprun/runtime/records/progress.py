@@ -69,6 +69,15 @@ class Progress:
         return {part: self.values[tag] for part in ("rollout", "update", "eval", "log") if (tag := f"perf/{part}_share") in self.values}
 
     @property
+    def lag(self) -> str | None:
+        """How old rollouts are and how long learners and actors wait, in words; None without actors."""
+        of = {tag.removeprefix("actors/"): value for tag, value in self.values.items() if tag.startswith("actors/")}
+        if not of:
+            return None
+        waiting = f"the learner waits {of['learner_waiting_share']:.0%}, actors wait {of['actor_waiting_share']:.0%} of the time"
+        return f"lag {of['lag_mean']:.1f}, {waiting}"
+
+    @property
     def outcomes(self) -> list[Outcome]:
         """One outcome per group of actors."""
         groups = sorted({tag.split("/")[1] for tag in self.values if tag.startswith(("train/", "eval/")) and tag.count("/") == 2})

@@ -29,8 +29,16 @@ $vary
 $reset
 $counters
 $observe
-sound = True
 $check
+"""
+
+ADVANCE = """
+$begin
+$phases
+# Count the step; end episodes at the time limit.
+$clock
+$observe
+$next_episodes
 """
 
 PHASE = """
@@ -50,6 +58,16 @@ $reset
 $barrier
 """
 
+BEGIN_NEXT = """
+# At the end of an episode: keep its final observation, begin the next one in the same step.
+$keep
+$count
+$barrier
+$reset
+$barrier
+$observe
+"""
+
 
 class Bodies:
     """Writes the body of each kernel."""
@@ -64,6 +82,9 @@ class Bodies:
 
     def by_name(self) -> dict[str, str]:
         """Return the body of each kernel, with the definitions of its local names."""
+        if self.plan.external:
+            bodies = {"reset": self._reset(), "advance": self._advance()}
+            return {kernel: self._with_views(body) for kernel, body in bodies.items()}
         sample = self._exploring_actions() if self.plan.explores else self._actions(sample_choice, sample_gaussian)
         return {
             "reset": self._with_views(self._reset(), observation_row="0"),
@@ -72,42 +93,61 @@ class Bodies:
             "step": self._with_views(self._step(), observation_row="row + 1"),
         }
 
-    def _with_views(self, body: str, observation_row: str) -> str:
+    def _with_views(self, body: str, observation_row: str = "") -> str:
         """Return `body` after the definitions of its local names: the parts of arrays for this tile or row, and values for all groups."""
         used = set(re.findall(r"\w+", body))
-        views = {name: f"common.{name}" for name in ("p", "tables", "seed_low", "seed_high")}
+        views = {name: f"common.{name}" for name in ("p", "tables", "first_env", "seed_low", "seed_high")}
         for name, layout in self.plan.common().items():
-            part = self.target.part(1) if layout.array.rows else ""
-            views[name] = f"common.{name}" + ("[tile]" if layout.array.tiled else f"[row]{part}" if layout.array.rows else "")
+            part = self._row("row") + self.target.part(1) if layout.array.rows else ""
+            views[name] = f"common.{name}" + ("[tile]" if layout.array.tiled else part)
         for group in self.environment.groups:
             for name, (array, shape, _) in self.e.arrays[group.name].items():
                 if array.tiled:
                     views[f"{group.name}_{name}"] = f"{group.name}_arrays.{name}[tile]"
-                elif array.axes[0] in ("T", "T+1"):
+                elif array.axes[0] in ("T", "T+1") or (array.rows and self.plan.external):
                     row = observation_row if array.axes[0] == "T+1" else "row"
                     width = shape[2] * (shape[3] if len(shape) > 3 else 1)
-                    views[f"{group.name}_{name}"] = f"{group.name}_arrays.{name}[{row}]{self.target.part(width)}"
+                    views[f"{group.name}_{name}"] = f"{group.name}_arrays.{name}{self._row(row)}{self.target.part(width)}"
         return lines("# Views of the arrays that this kernel uses.", *(f"{n} = {v}" for n, v in views.items() if n in used), body)
+
+    def _row(self, row: str) -> str:
+        return "" if self.plan.external else f"[{row}]"
 
     # The step -------------------------------------------------------------------------------------------------------------
 
     def _step(self) -> str:
-        t = self.target
-        rewarded: set[str] = set()
-        phases = []
-        for number, phase in enumerate(self.environment.phases):
-            phases.append(self._phase(number, self.environment.group(phase.group), phase.function, first=phase.group not in rewarded))
-            rewarded.add(phase.group)
         return fill(
             STEP,
-            begin=lines(t.per_environment(f"terminated[{t.at}] = False"), t.barrier),
-            phases=lines(*phases),
+            begin=self._begin(),
+            phases=self._phases(),
             clock=self._clock(),
             replace=lines(self._observe(), self.faults.replace()) if self.plan.replaces else "",
             next_episodes=self._next_episodes() if self.auto_reset else "",
             observe=self._observe(),
             check=self.faults.look_for(("action", "reward", "final observation", "observation", "mask")),
         )
+
+    def _advance(self) -> str:
+        """Return the step for a caller of its own: no check for faults, and the final observation of every episode that ends.
+
+        On CPU the kernel around the body begins the next episodes (`advance.py`).
+        """
+        t = self.target
+        next_episodes = "" if t.begins_in_batches else t.if_ended("", self._begin_next())
+        parts = {"begin": self._begin(), "phases": self._phases(), "clock": self._clock(), "observe": self._observe()}
+        return fill(ADVANCE, **parts, next_episodes=next_episodes)
+
+    def _begin(self) -> str:
+        t = self.target
+        return lines(t.per_environment(f"terminated[{t.at}] = False"), t.barrier)
+
+    def _phases(self) -> str:
+        rewarded: set[str] = set()
+        phases = []
+        for number, phase in enumerate(self.environment.phases):
+            phases.append(self._phase(number, self.environment.group(phase.group), phase.function, first=phase.group not in rewarded))
+            rewarded.add(phase.group)
+        return lines(*phases)
 
     def _phase(self, number: int, group: Group, function: Function, first: bool) -> str:
         """Return the step of all actors of a group; later phases of the group add to its reward."""
@@ -135,18 +175,34 @@ class Bodies:
 
     def _clock(self) -> str:
         t, limit = self.target, self.environment.time_limit
-        returns = (
-            t.per_actor(group, f"{group.name}_episode_return[actor, lane] += {self.e.entry(group, 'reward')}")
-            for group in self.environment.groups
-        )
+        note = "" if self.plan.external else t.note_end()
+        counted = () if self.plan.external else self.environment.groups
+        returns = (t.per_actor(g, f"{g.name}_episode_return[actor, lane] += {self.e.entry(g, 'reward')}") for g in counted)
         count = t.per_environment(
             "elapsed = clock[lane] + 1",
             "clock[lane] = elapsed",
             f"truncated[{t.at}] = " + (f"elapsed >= {limit} and not terminated[{t.at}]" if limit else "False"),
-            block("if row == 0:", "cuts[lane] = 0") if limit else "",
-            t.note_end(),
+            block("if row == 0:", "cuts[lane] = 0") if limit and not self.plan.external else "",
+            note,
         )
-        return lines("any_over = False" if t.note_end() else "", *returns, count, t.barrier)
+        return lines("any_over = False" if note else "", *returns, count, t.barrier)
+
+    def _begin_next(self) -> str:
+        """Return the statements with which `advance` ends an episode, on one thread or block."""
+        t, groups, keep = self.target, self.environment.groups, []
+        for group in groups:
+            for kept, entries in (("obs", group.observation.size), *([("mask", group.masked_actions)] if group.mask else [])):
+                at = index(group, t.environment, "k", entries)
+                copy = f"{group.name}_final_{kept}[{at}] = {group.name}_{kept}[{at}]"
+                keep.append(t.actors_of(group, block(f"for k in range({entries}):", copy)))
+        return fill(
+            BEGIN_NEXT,
+            keep=lines(*keep),
+            count=t.once("clock[lane] = 0", self._vary()),
+            reset=lines(*(t.actors_of(group, self._reset_actor(group)) for group in groups)),
+            barrier=t.barrier,
+            observe=self._observe(),
+        )
 
     def _next_episodes(self) -> str:
         """Return the statements for the environments whose episode has ended."""
@@ -184,15 +240,16 @@ class Bodies:
     # Reset and observe ----------------------------------------------------------------------------------------------------
 
     def _reset(self) -> str:
-        t = self.target
-        returns = {g.name: f"{g.name}_ended_return[actor, lane] = 0.0" for g in self.environment.groups}
+        t, external = self.target, self.plan.external
+        counters = ("clock",) if external else ("clock", "cuts", "ended", "ended_steps")
+        returns = {g.name: "" if external else f"{g.name}_ended_return[actor, lane] = 0.0" for g in self.environment.groups}
         return fill(
             RESET,
             vary=lines(t.per_environment(self._vary()), t.barrier) if self.plan.vary else "",
             reset=lines(*(t.per_actor(group, self._reset_actor(group), returns[group.name]) for group in self.environment.groups)),
-            counters=lines(t.per_environment(*(f"{name}[lane] = 0" for name in ("clock", "cuts", "ended", "ended_steps"))), t.barrier),
+            counters=lines(t.per_environment(*(f"{name}[lane] = 0" for name in counters)), t.barrier),
             observe=self._observe(),
-            check=self.faults.look_for(("observation", "mask")),
+            check="" if external else lines("sound = True", self.faults.look_for(("observation", "mask"))),
         )
 
     def _reset_actor(self, group: Group) -> str:
@@ -201,7 +258,8 @@ class Bodies:
         if "noise" in self.e.arrays[group.name]:
             noise = block(f"for k in range({group.action.components}):", f"{group.name}_noise[k, actor, lane] = 0.0")
         fresh = f"{group.name}_fresh"
-        return lines(f"{group.name}_episode_return[actor, lane] = 0.0", noise, place, f"{fresh} = {call}", self.e.store(group, fresh))
+        begin = "" if self.plan.external else f"{group.name}_episode_return[actor, lane] = 0.0"
+        return lines(begin, noise, place, f"{fresh} = {call}", self.e.store(group, fresh))
 
     def _vary(self) -> str:
         if not self.plan.vary:

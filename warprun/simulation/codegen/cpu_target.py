@@ -57,7 +57,10 @@ class CpuTarget(Target):
     name = "cpu"
     imports = "from numba import njit"
     at = "lane"
-    environment = "first + lane"
+    begins_in_batches = True
+
+    def __init__(self, environment: str = "first + lane") -> None:
+        self.environment = environment
 
     def lanes(self, environment: Environment) -> int:
         # A tile should stay in the first-level cache; 64 lanes are four AVX-512 vectors of float32.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from warprun.environment import ARGUMENTS, MAX_PHASES, Box, Discrete, Field, Group, MultiDiscrete, arguments
 from warprun.kernels.sampling import to_bounds
+from warprun.math import clip
 from warprun.random import ACTION, EXPLORATION, RESET, STEP, VARIATION, Rng
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.target import index
@@ -137,9 +138,11 @@ class Expressions:
         return f"({', '.join(values)},)" if isinstance(space, Box | MultiDiscrete) else values[0]
 
     def _scaled(self, value: str, low: float, high: float) -> str:
-        """Map -1..1 to low..high; if a bound is infinite, clip at the other one, if that is finite."""
+        """Map -1..1 to low..high; if a bound is infinite, clip at the other one, if that is finite. A caller's are only clipped."""
         lowest, highest = f"np.float32({low!r})", f"np.float32({high!r})"
         bounded_below, bounded_above = low != -float("inf"), high != float("inf")
+        if bounded_below and bounded_above and self.plan.external:
+            return f"{self.names.use('clip', clip)}({value}, {lowest}, {highest})"
         if bounded_below and bounded_above:
             return f"{self.names.use('to_bounds', to_bounds)}({value}, {lowest}, {highest})"
         if bounded_below:
@@ -155,7 +158,7 @@ class Expressions:
             actors_before = sum(g.size for g in self.groups[: self.groups.index(group)])
             source += f" + {self.names.define(f'{group.name}_FIRST', str(actors_before))} + actor"
         rng = self.names.use("Rng", Rng)
-        return f"{rng}(seed_low, seed_high, np.uint32({self.target.environment}), now, np.uint32({source}))"
+        return f"{rng}(seed_low, seed_high, np.uint32(np.uint32({self.target.environment}) + first_env), now, np.uint32({source}))"
 
     # Reductions -----------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 The kernels are `reset`, `sample` and `greedy` (actions from policy outputs), `step`, and `rollout`: all steps of a rollout with the
 networks of the policies between them. On CPU there is also `retrace`: the steps of a rollout with given actions. The body of a kernel
 (`bodies.py`) is a function of its own, which rollouts share with the single kernels. The code around a body depends on the target
-(`targets.py`).
+(`targets.py`). For callers with actions of their own (`ArrayPlan.external`) there are only `reset` and `advance` (`advance.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from warprun.kernels.mlp import infer
 from warprun.kernels.mlp_cuda import compute_layer, load_columns, store_outputs
 from warprun.simulation.arrays import ArrayPlan
+from warprun.simulation.codegen.advance import advance_kernels
 from warprun.simulation.codegen.bodies import Bodies
 from warprun.simulation.codegen.expressions import Expressions, Function, Names
 from warprun.simulation.codegen.target import Target
@@ -66,10 +67,14 @@ def write(plan: ArrayPlan, auto_reset: bool = True) -> Program:
         names.use(f"{group.name}_State", group.state)
     if expressions.params:
         names.use("Params", plan.environment.params)
-    for function in INFERENCE[plan.target]:
-        names.use(function.__name__, function)
     bodies = Bodies(expressions, auto_reset).by_name()
-    kernels = [plan.target.kernel(kernel, body, expressions.groups) for kernel, body in bodies.items()]
+    if plan.external:
+        kernels = advance_kernels(expressions, bodies)
+    else:
+        for function in INFERENCE[plan.target]:
+            names.use(function.__name__, function)
+        kernels = [plan.target.kernel(kernel, body, expressions.groups) for kernel, body in bodies.items()]
+        kernels.append(plan.target.rollout(expressions.groups))
     source = fill(
         MODULE,
         target=plan.target.name,
@@ -77,7 +82,7 @@ def write(plan: ArrayPlan, auto_reset: bool = True) -> Program:
         lanes=str(plan.target.lanes(plan.environment)),
         constants=lines(*(f"{constant} = {value}" for constant, value in sorted(names.definitions.items()))),
         classes=_classes(expressions),
-        kernels="\n\n\n".join([*kernels, plan.target.rollout(expressions.groups)]),
+        kernels="\n\n\n".join(kernels),
     )
     return Program(source + "\n", names.functions)
 
@@ -85,6 +90,13 @@ def write(plan: ArrayPlan, auto_reset: bool = True) -> Program:
 def _classes(expressions: Expressions) -> str:
     """Return the definitions of the NamedTuples that kernels take."""
     plan = expressions.plan
-    common = ["n_envs", "seed_low", "seed_high", *(["p"] if expressions.params else []), *(["tables"] if plan.environment.tables else [])]
+    common = [
+        "n_envs",
+        "first_env",
+        "seed_low",
+        "seed_high",
+        *(["p"] if expressions.params else []),
+        *(["tables"] if plan.environment.tables else []),
+    ]
     fields = {"Common": [*common, *plan.common()]} | {f"{g.name}_Arrays": list(expressions.arrays[g.name]) for g in expressions.groups}
     return lines(*(f'{name} = namedtuple("{name}", {tuple(given)!r})' for name, given in fields.items()))

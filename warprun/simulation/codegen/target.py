@@ -19,10 +19,12 @@ class Target(ABC):
     imports: ClassVar[str]
     at: ClassVar[str]
     """Index of the environment in a row of a rollout array, as a kernel's body sees that row."""
-    environment: ClassVar[str]
+    environment: str
     """Number of the environment."""
     barrier: ClassVar[str] = ""
     """Statement that waits for all threads of the environment."""
+    begins_in_batches: ClassVar[bool] = False
+    """Whether `advance` begins the next episodes of many environments together, after the step of all."""
     agree: ClassVar[str] = ""
     """Statement after which `sound` is False in all threads of the environment if it was in one."""
 

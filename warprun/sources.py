@@ -1,7 +1,7 @@
-"""The modules of an environment: a file and the neighbours that it imports, or the modules of an importable package.
+"""The modules of a user, of an environment or a network: a file and the neighbours that it imports, or those of an importable package.
 
 Python keeps one module per name. But environments in two folders may both have a `helper.py`, and a file may change between two runs of
-one process. So an environment file is read together with every neighbour (a module in the same folder) that its import statements name,
+one process. So a file is read together with every neighbour (a module in the same folder) that its import statements name,
 those inside functions included. These modules are imported as `warprun_environment_HASH.NAME`, with a hash of their paths and contents.
 Inside them, `import helper` always imports the neighbour. No numba, no torch.
 """

@@ -1,0 +1,65 @@
+"""Runs of several ranks, started with mpiexec as a user does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from warprun.runtime import checkpoint
+
+pytest.importorskip("mpi4py")
+
+BESIDE = Path(sys.executable).with_name("mpiexec")
+MPIEXEC = str(BESIDE) if BESIDE.exists() else shutil.which("mpiexec")
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+QUIET = [
+    "tuned=none",
+    "device=cpu",
+    "concurrency.threads=1",
+    "log.live=false",
+    "log.tensorboard=false",
+    "eval.every=never",
+    "eval.episodes=2",
+]
+
+
+def start(ranks: int, *arguments: str, timeout_s: float = 100, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run `warprun ARGUMENTS` in `ranks` processes, or without mpiexec if that is 1."""
+    if MPIEXEC is None:
+        pytest.skip("there is no mpiexec")
+    command = [sys.executable, "-m", "warprun", *arguments]
+    if ranks > 1:
+        command = [MPIEXEC, "-n", str(ranks), *command]
+    environment = os.environ | ONE_THREAD
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment, **options)
+
+
+def train(ranks: int, folder: Path, *arguments: str) -> dict[str, Any]:
+    """Train in `folder` and return the last record."""
+    done = start(ranks, *QUIET, *arguments, f"run_dir={folder}")
+    assert done.returncode == 0, done.stderr + done.stdout
+    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the state of the agent in the last checkpoint."""
+    tensors = checkpoint.load(folder).tensors
+    return {name: tensor for name, tensor in tensors.items() if name.startswith("agent/")}
+
+
+def assert_same(ours: Path, theirs: Path) -> None:
+    """The agents of two runs have the same bits."""
+    a, b = weights(ours), weights(theirs)
+    # The tables of where the next step is are not needed by one simulator.
+    extra = {name for name in a.keys() ^ b.keys() if not name.endswith(("replay/following", "replay/newest"))}
+    assert not extra
+    for name in a.keys() & b.keys():
+        assert torch.equal(a[name], b[name]), name

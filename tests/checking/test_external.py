@@ -1,0 +1,74 @@
+"""The check of environments that are not made of kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from warprun.cli import main as cli
+
+pytest.importorskip("gymnasium")
+
+from tests.checking.misbehaving import FAULTS
+from warprun.checking.check import check
+from warprun.checking.single import single
+from warprun.config.compose import compose
+from warprun.errors import UserError
+
+HERE = Path(__file__).parent
+OFTEN = ("bounds", "unseeded", "unseeded_steps", "shape", "never_ends", "raises")
+SETTINGS = ["env=gymnasium", f"env.module={HERE / 'misbehaving.py'}", "n_envs=8"]
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warprun.checking.external.STEPS", 400)
+    monkeypatch.setattr("warprun.checking.speed.SECONDS", 0.02)
+
+
+@pytest.mark.parametrize("fault", [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in FAULTS])
+def test_a_mistake_in_a_class_is_found_and_named(fault: str) -> None:
+    overrides = [*SETTINGS, f"env.kwargs.fault={fault}"]
+    try:
+        told = [finding.message for finding in check(compose(overrides), overrides) if finding.verdict in ("warning", "failed")]
+    except UserError as error:
+        told = [str(error)]
+    assert any(all(word in line for word in FAULTS[fault]) for line in told), told
+
+
+def test_a_class_without_mistakes_passes() -> None:
+    found = check(compose(SETTINGS), SETTINGS)
+    assert not [finding for finding in found if finding.verdict in ("warning", "failed")]
+
+
+def test_the_environment_is_closed() -> None:
+    import gymnasium
+
+    class Ends(gymnasium.Wrapper):
+        is_closed = False
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    env = Ends(gymnasium.make("CartPole-v1"))
+    recipe = SimpleNamespace(recipe=SimpleNamespace(make=lambda: env), title="mine")
+    assert list(single(recipe)) == []  # type: ignore[arg-type]
+    assert env.is_closed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["CartPole-v1", "Acrobot-v1", "Pendulum-v1", "FrozenLake-v1", "Taxi-v4"])
+def test_environments_of_gymnasium_pass(name: str) -> None:
+    overrides = ["env=gymnasium", f"env.id={name}", "n_envs=8"]
+    found = check(compose(overrides), overrides)
+    assert not [finding for finding in found if finding.verdict == "failed"]
+
+
+def test_a_simulator_without_gymnasium_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "conf" / "env").mkdir(parents=True)
+    (tmp_path / "conf" / "env" / "pinball.yaml").write_text("name: pinball\nmodule: tests.environments.pinball\n")
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["check", "env=pinball", "out=found.json"]) == 0
+    assert '"check": "determinism"' in (tmp_path / "found.json").read_text()

@@ -1,0 +1,32 @@
+"""Which loops LLVM did not turn into vectors, read from its remarks."""
+
+from __future__ import annotations
+
+from warprun.checking.machine_code import instructions, loops_without_vectors
+
+SOURCE = """\
+def step_tile(tile):
+    for actor in range(1):
+        for lane in range(count):
+            # mine/tank.py:7 fill
+            s0 = fill_function(f[0, actor, lane])
+    for actor in range(1):
+        for lane in range(count):
+            # mine/tank.py:12 observe
+            obs[lane] = observe_function(f[0, actor, lane])
+"""
+
+
+def test_a_loop_is_told_unless_llvm_says_that_it_is_vectors() -> None:
+    said = (
+        "remark: <unknown>:3:0: vectorized loop (vectorization width: 16, interleaved count: 1)\n"
+        "remark: x.py:8:0: loop not vectorized: control flow cannot be substituted for a select\n"
+    )
+    found = loops_without_vectors(SOURCE, said)
+    assert list(found) == ["mine/tank.py:12 observe"]
+    assert "where()" in found["mine/tank.py:12 observe"]
+
+
+def test_names_in_ptx_are_no_instructions() -> None:
+    assert ".f64" not in instructions("mov.b32 %r1, my_name.f64_x; // .f64")
+    assert ".f64" in instructions("add.f64 %fd1, %fd2, %fd3;")

@@ -1,0 +1,30 @@
+"""The examples of docs/interop.md run."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from tests.test_docs import ROOT, blocks, files
+
+PAGE = ROOT / "docs" / "interop.md"
+EXAMPLES = [block for block in blocks(PAGE, "python") if not re.match(r"# \S+\.py\n", block)]
+NEEDS = ("stable_baselines3", "pettingzoo")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_example_runs(example, tmp_path, monkeypatch):
+    for library in NEEDS:
+        if library in example or (library == "pettingzoo" and "make_parallel" in example):
+            pytest.importorskip(library)
+    for name, text in files(PAGE).items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    exec(compile(example, str(PAGE), "exec"), {})
+
+
+def test_there_are_examples():
+    assert len(EXAMPLES) == 6

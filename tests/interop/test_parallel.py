@@ -1,0 +1,89 @@
+"""Several actors as a PettingZoo environment: its own test, and the numbers of the engine of training."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.error import ResetNeeded
+
+import warprun
+from tests.environments import market
+from tests.simulation.rollouts import make
+from warprun.errors import UserError
+
+pettingzoo_test = pytest.importorskip("pettingzoo.test")
+
+MARKET = "tests.environments.market"
+
+
+def test_pettingzoo_finds_nothing_wrong():
+    env = warprun.make_parallel(MARKET, time_limit=6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pettingzoo_test.parallel_api_test(env, num_cycles=40)
+
+
+def test_agents_get_what_the_actors_of_training_get():
+    env = warprun.make_parallel(MARKET, time_limit=6)
+    engine = make(replace(market.environment, time_limit=6), "market", n_envs=1, horizon=1, seed=5)
+    assert env.possible_agents == [*(f"producers_{n}" for n in range(market.PRODUCERS)), "regulator_0"]
+    obs, infos = env.reset(seed=5)
+    assert set(obs) == set(infos) == set(env.agents)
+    for _ in range(6):
+        assert _rows(engine, 0) == {agent: _plain(seen) for agent, seen in obs.items()}
+        actions = {agent: env.action_space(agent).sample(_mask_of(obs[agent])) for agent in env.agents}
+        for name, taken in engine.trajectory.groups.items():
+            given = [np.atleast_1d(actions[f"{name}_{n}"]) for n in range(taken.action.shape[2])]
+            taken.action[0, 0] = torch.from_numpy(np.array(given, np.int32))
+        engine.step(0)
+        obs, rewards, terminated, truncated, _ = env.step(actions)
+        for name, taken in engine.trajectory.groups.items():
+            for n, reward in enumerate(taken.reward[0, 0].tolist()):
+                assert rewards[f"{name}_{n}"] == reward
+        assert set(truncated.values()) == {bool(engine.trajectory.truncated[0, 0])}
+        assert set(terminated.values()) == {bool(engine.trajectory.terminated[0, 0])}
+        if any(truncated.values()) or any(terminated.values()):
+            break
+        engine.carry_over()
+    assert env.agents == []
+    assert env.step({}) == ({}, {}, {}, {}, {})
+    if any(truncated.values()):
+        for name, taken in engine.trajectory.groups.items():
+            for n, expected in enumerate(taken.final_obs[0, 0].numpy()):
+                np.testing.assert_array_equal(_plain(obs[f"{name}_{n}"]), expected.tolist())
+
+
+def test_every_agent_must_act():
+    env = warprun.make_parallel(MARKET)
+    env.reset(seed=0)
+    with pytest.raises(UserError, match="producers_0 has no action"):
+        env.step({})
+    both = {agent: env.action_space(agent).sample() for agent in env.agents}
+    with pytest.raises(UserError, match="no agent 'regulator_1'; did you mean 'regulator_0'"):
+        env.step({**both, "regulator_1": 0})
+    with pytest.raises(UserError, match="cannot be read"):
+        env.step({**both, "producers_0": np.zeros(7, np.int64)})
+
+
+def test_reset_comes_first():
+    env = warprun.make_parallel(MARKET)
+    with pytest.raises(ResetNeeded):
+        env.step({})
+
+
+def _rows(engine, row):
+    return {
+        f"{name}_{n}": seen.tolist() for name, taken in engine.trajectory.groups.items() for n, seen in enumerate(taken.obs[row, 0].numpy())
+    }
+
+
+def _plain(seen):
+    return (seen["observation"] if isinstance(seen, dict) else seen).tolist()
+
+
+def _mask_of(seen):
+    return seen["action_mask"] if isinstance(seen, dict) else None

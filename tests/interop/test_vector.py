@@ -1,0 +1,361 @@
+"""`make_vec` against the engine that training uses, against Gymnasium's CartPole, and against Gymnasium's own wrappers."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+
+import warprun
+from tests.environments import clockwork
+from tests.simulation.rollouts import make
+from warprun.config.registry import import_environment
+from warprun.errors import UserError
+from warprun.interop.single import WarprunEnv
+
+N = 130
+"""Two tiles and a part of one."""
+CLOCKWORK = "tests.environments.clockwork"
+VARY = {"weight": (-1.0, 3.0), "length": (5.0, 6.0)}
+
+
+def engine_of(module: str, n_envs: int = N, seed: int = 7, **options):
+    environment, _ = import_environment(module)
+    return make(environment, module.rpartition(".")[2], n_envs=n_envs, horizon=1, seed=seed, **options)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("module", "randomize"),
+    [("warprun.envs.cartpole", {}), (CLOCKWORK, VARY), ("warprun.envs.pendulum", {})],
+    ids=["cartpole", "clockwork", "pendulum"],
+)
+def test_episodes_are_those_of_training(module, randomize, threads):
+    """Bit for bit, with the same seed and actions; one thread or two."""
+    engine = engine_of(module, vary=randomize)
+    envs = warprun.make_vec(module, N, randomize=randomize, threads=threads)
+    envs.engine._kernels._alone = threads == 1
+    agent = engine.trajectory.groups["agent"]
+    obs, _ = envs.reset(seed=7)
+    np.testing.assert_array_equal(obs, agent.obs[0, :, 0].numpy())
+    draw, ends = np.random.default_rng(3), 0
+    for _ in range(60):
+        if module.endswith("pendulum"):
+            # Multiples of 1/8, some of them beyond the bounds, which both units hold exactly.
+            actions = draw.integers(-20, 21, (N, 1)).astype(np.float32) / 8
+            agent.action[0, :, 0] = torch.from_numpy(actions / 2)
+        else:
+            actions = (draw.random(N) < 0.3).astype(np.int64)
+            agent.action[0, :, 0, 0] = torch.from_numpy(actions)
+        engine.step(0)
+        obs, reward, terminated, truncated, infos = envs.step(actions)
+        np.testing.assert_array_equal(obs, agent.obs[1, :, 0].numpy())
+        np.testing.assert_array_equal(reward, agent.reward[0, :, 0].numpy())
+        np.testing.assert_array_equal(terminated, engine.trajectory.terminated[0].numpy())
+        np.testing.assert_array_equal(truncated, engine.trajectory.truncated[0].numpy())
+        if truncated.any():
+            np.testing.assert_array_equal(infos["final_obs"][truncated], agent.final_obs[0, :, 0].numpy()[truncated])
+        ends += int((terminated | truncated).sum())
+    assert ends > N or module.endswith("pendulum")
+
+
+def test_every_end_has_its_final_observation():
+    """Of terminated episodes, too: clockwork counts its steps in its observation."""
+    envs = warprun.make_vec(CLOCKWORK, N, statistics=True)
+    before, _ = envs.reset(seed=1)
+    before = before.copy()
+    draw = np.random.default_rng(0)
+    kinds = set()
+    for _ in range(30):
+        obs, _, terminated, truncated, infos = envs.step((draw.random(N) < 0.2).astype(np.int32))
+        over = terminated | truncated
+        assert ("final_obs" in infos) == over.any()
+        assert not (terminated & truncated).any()
+        if over.any():
+            np.testing.assert_array_equal(infos["_final_obs"], over)
+            final = infos["final_obs"][over]
+            np.testing.assert_array_equal(final[:, 0], before[over, 0])  # the ticket of the episode
+            np.testing.assert_array_equal(final[:, 1], before[over, 1] + 1)  # its steps
+            np.testing.assert_array_equal(infos["episode"]["l"][over], final[:, 1])
+            np.testing.assert_array_equal(infos["episode"]["r"], np.where(over, infos["episode"]["l"] * (infos["episode"]["l"] + 1) / 2, 0))
+            assert (obs[over, 1] == 0).all()
+            assert (final[:, 1][truncated[over]] == clockwork.environment.time_limit).all()
+        kinds |= {"truncated"} if truncated.any() else set()
+        kinds |= {"terminated"} if terminated.any() else set()
+        before = obs.copy()
+    assert kinds == {"terminated", "truncated"}
+
+
+def test_steps_are_those_of_gymnasium():
+    """CartPole from the same states with the same actions, until every episode has ended."""
+    envs = warprun.make_vec("cartpole", N)
+    obs, _ = envs.reset(seed=5)
+    theirs = gymnasium.make_vec("CartPole-v1", num_envs=N, vectorization_mode="vector_entry_point")
+    theirs.reset(seed=5)
+    theirs.state = obs.T.astype(np.float64)
+    going_on = np.ones(N, bool)
+    draw = np.random.default_rng(2)
+    for _ in range(200):
+        actions = draw.integers(0, 2, N)
+        obs, reward, terminated, _, infos = envs.step(actions)
+        expected = theirs.step(actions)
+        seen = np.where(terminated[:, None], infos.get("final_obs", obs), obs)
+        np.testing.assert_allclose(seen[going_on], expected[0][going_on], atol=2e-5, rtol=2e-5)
+        near = np.minimum(abs(abs(expected[0][:, 0]) - 2.4), abs(abs(expected[0][:, 2]) - np.radians(12))) < 1e-4
+        np.testing.assert_array_equal(terminated[going_on & ~near], expected[2][going_on & ~near])
+        np.testing.assert_array_equal(reward[going_on], expected[1][going_on])
+        going_on &= ~(terminated | expected[2])
+    assert not going_on.any()
+
+
+def test_seeds_decide_the_episodes():
+    envs = warprun.make_vec("cartpole", N)
+    first, _ = envs.reset(seed=3)
+    first = first.copy()
+    ran = [envs.step(np.ones(N, np.int64))[0].copy() for _ in range(20)]
+    again, _ = envs.reset(seed=3)
+    np.testing.assert_array_equal(again, first)
+    for expected in ran:
+        np.testing.assert_array_equal(envs.step(np.ones(N, np.int64))[0], expected)
+    other, _ = envs.reset()
+    following, _ = envs.reset()
+    assert (other != first).all() and (other != following).all()
+    assert (envs.reset(seed=4)[0] != first).all()
+    unseeded = warprun.make_vec("cartpole", N)
+    assert (unseeded.reset()[0] != first).all()
+
+
+def test_results_belong_to_the_caller():
+    """Also a view of a part of them: memory is used again only if nothing refers to it."""
+    envs = warprun.make_vec("cartpole", N)
+    envs.reset(seed=0)
+    kept, copies = [], []
+    for _ in range(40):
+        results = envs.step(np.ones(N, np.int64))
+        part = results[0][5:9]
+        kept.append((part, *results[1:4], results[4].get("final_obs")))
+        copies.append([None if array is None else array.copy() for array in kept[-1]])
+        del results, part
+    for arrays, expected in zip(kept, copies, strict=True):
+        for array, copied in zip(arrays, expected, strict=True):
+            np.testing.assert_array_equal(array, copied)
+
+
+def test_copy_false_gives_the_same_arrays():
+    envs = warprun.make_vec("cartpole", N, copy=False)
+    envs.reset(seed=0)
+    first = envs.step(np.ones(N, np.int64))
+    second = envs.step(np.ones(N, np.int64))
+    for one, other in zip(first[:4], second[:4], strict=True):
+        assert np.shares_memory(one, other)
+
+
+def test_torch_tensors_share_the_memory_of_the_kernels():
+    envs, numpy = (warprun.make_vec("cartpole", N, output=output) for output in ("torch", "numpy"))
+    assert torch.equal(envs.reset(seed=2)[0], torch.from_numpy(numpy.reset(seed=2)[0]))
+    kept = []
+    for _ in range(30):
+        actions = torch.randint(0, 2, (N,))
+        found, expected = envs.step(actions), numpy.step(actions.numpy())
+        for ours, theirs in zip(found[:4], expected[:4], strict=True):
+            assert torch.equal(ours, torch.from_numpy(theirs))
+        kept.append((found[0][:3], found[0][:3].clone()))
+    assert all(torch.equal(part, copied) for part, copied in kept)
+
+
+def test_actions_are_checked_before_anything_is_stepped():
+    envs = warprun.make_vec("cartpole", N)
+    obs, _ = envs.reset(seed=0)
+    wrong = np.zeros(N, np.int64)
+    for value in (2, -1, 2**32):
+        wrong[-1] = value
+        with pytest.raises(UserError, match=r"not in Discrete\(n=2\)"):
+            envs.step(wrong)
+    with pytest.raises(UserError, match=r"shape \[3\]"):
+        envs.step(np.zeros(3, np.int64))
+    with pytest.raises(UserError, match="whole numbers"):
+        envs.step(np.zeros(N))
+    np.testing.assert_array_equal(envs.step(np.zeros(N, np.uint8))[0], _stepped(envs, obs))
+
+
+def test_actions_of_any_layout_run_the_same_kernel():
+    envs = warprun.make_vec("cartpole", N)
+    envs.reset(seed=0)
+    kernel = envs.engine._kernels._takes[0]
+    envs.step(np.zeros(N, np.int64))
+    compiled = len(kernel.signatures)
+    read_only = np.zeros(N, np.int64)
+    read_only.flags.writeable = False
+    shifted = np.zeros(8 * N + 1, np.int8)[1:].view(np.int64)
+    for actions in (read_only, shifted, np.zeros(2 * N, np.int64)[::2], np.zeros(N, ">i8"), np.zeros(N, np.uint8), [0] * N):
+        envs.step(actions)
+    assert len(kernel.signatures) == compiled
+
+
+def test_what_is_no_array_of_numbers_is_refused():
+    envs = warprun.make_vec("pendulum", 2)
+    envs.reset(seed=0)
+    for actions in ([[0.0], [0.0, 1.0]], torch.zeros((2, 1), requires_grad=True)):
+        with pytest.raises(UserError, match="actions cannot be read"):
+            envs.step(actions)
+
+
+def _stepped(envs, obs):
+    envs.reset(seed=0)
+    return envs.step(np.zeros(N, np.int32))[0]
+
+
+def test_box_actions_are_in_the_units_of_the_environment():
+    envs = warprun.make_vec("pendulum", N)
+    theirs = gymnasium.make("Pendulum-v1").unwrapped
+    obs, _ = envs.reset(seed=1)
+    torque = np.linspace(-3.0, 3.0, N)
+    found = envs.step(torque[:, None])
+    for n in range(0, N, 13):
+        theirs.reset(seed=0)
+        theirs.state = np.array([np.arctan2(obs[n, 1], obs[n, 0]), obs[n, 2]], np.float64)
+        expected = theirs.step(np.array([torque[n]]))
+        np.testing.assert_allclose(found[0][n], expected[0], atol=1e-5)
+        assert found[1][n] == pytest.approx(expected[1], rel=1e-4, abs=1e-4)
+
+
+def test_spaces_and_metadata_are_those_of_gymnasium():
+    envs = warprun.make_vec("cartpole", 3)
+    theirs = gymnasium.make_vec("CartPole-v1", num_envs=3)
+    assert envs.single_observation_space == theirs.single_observation_space
+    assert envs.observation_space == theirs.observation_space
+    assert envs.action_space == theirs.action_space
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    obs, _ = envs.reset(seed=0)
+    assert obs in envs.observation_space
+
+
+def test_statistics_are_those_of_gymnasium():
+    plain = warprun.make_vec("cartpole", N, statistics=True)
+    wrapped = gymnasium.wrappers.vector.RecordEpisodeStatistics(warprun.make_vec("cartpole", N), stats_key="episode")
+    plain.reset(seed=0)
+    wrapped.reset(seed=0)
+    counted = 0
+    for _ in range(60):
+        actions = np.ones(N, np.int64)
+        ours, theirs = plain.step(actions)[4], wrapped.step(actions)[4]
+        assert ("episode" in ours) == ("episode" in theirs)
+        if "episode" in ours:
+            counted += int(ours["_episode"].sum())
+            np.testing.assert_array_equal(ours["_episode"], theirs["_episode"])
+            np.testing.assert_allclose(ours["episode"]["r"], theirs["episode"]["r"])
+            np.testing.assert_array_equal(ours["episode"]["l"], theirs["episode"]["l"])
+    assert counted > N
+
+
+def test_settings_reach_the_environment():
+    envs = warprun.make_vec("cartpole", 4, params={"start": 0.0}, time_limit=3)
+    assert (envs.reset(seed=0)[0] == 0).all()
+    ends = [envs.step(np.array([0, 1, 0, 1]))[3].all() for _ in range(6)]
+    assert ends == [False, False, True] * 2
+    with pytest.raises(UserError, match="no parameter 'strat'"):
+        warprun.make_vec("cartpole", params={"strat": 0.0})
+    for given, message in (
+        ({"env": "cartpoel"}, "did you mean 'cartpole'"),
+        ({"env": "cartpole", "num_envs": 0}, "num_envs"),
+        ({"env": "cartpole", "device": "gpu"}, "device='gpu'"),
+        ({"env": "cartpole", "output": "jax"}, "output='jax'"),
+        ({"env": "tests.environments.market"}, "make_parallel"),
+        ({"env": "cartpole", "randomize": {"length": 0.5}}, "two numbers"),
+        ({"env": "cartpole", "randomize": ["length"]}, "randomize=.* must be a dict"),
+        ({"env": "cartpole", "params": [("gravity", 3)]}, "params=.* must be a dict"),
+        ({"env": "cartpole", "params": {3: 3}}, "params=.* must be a dict"),
+        ({"env": "cartpole", "options": ["x"]}, "options=.* must be a dict"),
+        ({"env": "cartpole", "time_limit": 0}, "^time_limit must be"),
+        ({"env": "cartpole", "time_limit": 2.5}, "^time_limit must be"),
+        ({"env": "cartpole", "time_limit": "100"}, "^time_limit must be"),
+    ):
+        with pytest.raises(UserError, match=message):
+            warprun.make_vec(**given)
+
+
+def test_several_actors_are_refused_before_anything_is_compiled(monkeypatch):
+    monkeypatch.setattr("warprun.interop.vector.make_engine", None)
+    with pytest.raises(UserError, match="make_parallel"):
+        warprun.make_vec("tests.environments.market")
+
+
+def test_closed_environments_refuse_to_step():
+    envs = warprun.make_vec("cartpole", 2)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        envs.step(np.zeros(2, np.int64))
+    envs.reset(seed=0)
+    envs.close()
+    envs.close()
+    with pytest.raises(gymnasium.error.ClosedEnvironmentError):
+        envs.step(np.zeros(2, np.int64))
+
+
+def test_environments_refuse_to_be_copied():
+    """The kernels of a copy would write into the arrays of the original."""
+    for made in (warprun.make_vec("cartpole", 2), gymnasium.make("warprun.interop.registration:warprun/CartPole-v0").unwrapped):
+        for attempt in (copy.deepcopy, copy.copy, pickle.dumps):
+            with pytest.raises(UserError, match="cannot be copied"):
+                attempt(made.engine)
+        with pytest.raises(UserError, match="cannot be copied"):
+            copy.deepcopy(made)
+
+
+MASKED = """
+from typing import NamedTuple
+
+from warprun.environment import Box, Discrete, int32, single_agent
+
+
+class State(NamedTuple):
+    last: int32
+
+
+def reset():
+    return State(0)
+
+
+def step(s, action):
+    return State(action), 1.0, action == 2
+
+
+def observe(s):
+    return (s.last,)
+
+
+def mask(s, k):
+    return k != s.last
+
+
+environment = single_agent(
+    state=State, observation=Box(1), action=Discrete(3), reset=reset, step=step, observe=observe, mask=mask, time_limit=9
+)
+"""
+
+
+def test_masks_are_in_infos(tmp_path):
+    """The last action is forbidden, and action 2 ends the episode, after which 0 is."""
+    file = tmp_path / "masked.py"
+    file.write_text(MASKED)
+    envs = warprun.make_vec(str(file), 6)
+    _, infos = envs.reset(seed=0)
+    np.testing.assert_array_equal(infos["action_mask"], [[False, True, True]] * 6)
+    infos = envs.step(np.array([1, 2, 1, 2, 1, 2]))[4]
+    np.testing.assert_array_equal(infos["action_mask"], [[True, False, True], [False, True, True]] * 3)
+    assert infos["_action_mask"].all()
+    np.testing.assert_array_equal(infos["final_obs"][1::2], [[2.0]] * 3)
+    np.testing.assert_array_equal(infos["final_info"]["action_mask"][1::2], [[True, True, False]] * 3)
+    np.testing.assert_array_equal(infos["final_info"]["_action_mask"], [False, True] * 3)
+    assert "final_info" not in envs.step(np.zeros(6, np.int64))[4]
+    alone = WarprunEnv(str(file))
+    alone.reset(seed=0)
+    np.testing.assert_array_equal(alone.step(2)[4]["action_mask"], [True, True, False])
+    np.testing.assert_array_equal(alone.reset()[1]["action_mask"], [False, True, True])
+    several = warprun.make_parallel(str(file))
+    several.reset(seed=0)
+    np.testing.assert_array_equal(several.step({"agent_0": 2})[0]["agent_0"]["action_mask"], [1, 1, 0])

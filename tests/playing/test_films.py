@@ -1,0 +1,221 @@
+"""Pictures and films: what `draw` gets, what a film holds, and mistakes of a `draw`."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.environments import market
+from tests.playing.plays import MARKET, look_at, made, play_random
+from warprun.errors import UserError
+from warprun.playing.drawing import Drawing
+from warprun.playing.films import find_ffmpeg, gif, html, mp4
+from warprun.playing.play import Order, play
+from warprun.runtime.recording import Moment
+from warprun.simulation.kernel_engine import typed
+
+matplotlib = pytest.importorskip("matplotlib")
+
+
+def drawn(tmp_path: Path, draw: Any, *overrides: str, **order: Any) -> None:
+    """Play random actions and draw them with `draw` into a GIF."""
+    setup, _ = made(*overrides)
+    module = ModuleType("drawn")
+    module.__file__ = "drawn.py"
+    vars(module)["draw"] = draw
+    list(play(setup, module, None, Order(records=(tmp_path / "a.gif",), **order)))
+
+
+def test_a_gif_has_a_frame_for_every_nth_step_and_the_last(tmp_path: Path) -> None:
+    played = play_random("env=cartpole", episodes=2, every=5, fps=20.0, records=(tmp_path / "a.gif", tmp_path / "a.csv"))
+    with Image.open(tmp_path / "a.gif") as film:
+        frames = sum(episode.steps // 5 + 1 + (episode.steps % 5 > 0) for episode in played)
+        assert film.n_frames == frames  # type: ignore[attr-defined]
+        assert film.info["duration"] == 50
+        assert film.info["loop"] == 0
+        assert film.size == (480, 160)
+
+
+def moving(count: int) -> list[np.ndarray]:
+    """Return frames with a bright square that moves."""
+    frames = []
+    for n in range(count):
+        frame = np.full((41, 61, 3), 255, np.uint8)
+        frame[10:20, 3 * n : 3 * n + 10] = (200, 30, 60)
+        frames.append(frame)
+    return frames
+
+
+def test_a_gif_shows_the_frames_that_it_was_given(tmp_path: Path) -> None:
+    frames = moving(10)
+    frames[5:5] = [frames[4]] * 2  # frames that show nothing new still take their time
+    with gif(tmp_path / "a.gif", 25) as add:
+        for frame in frames:
+            add(frame)
+    with Image.open(tmp_path / "a.gif") as film:
+        assert film.n_frames == 12  # type: ignore[attr-defined]
+        for n, frame in enumerate(frames):
+            film.seek(n)
+            np.testing.assert_allclose(np.asarray(film.convert("RGB"), int), frame, atol=8)
+
+
+def test_a_page_is_self_contained(tmp_path: Path) -> None:
+    frames = moving(7)
+    with html(tmp_path / "a.html", 30) as add:
+        for frame in frames:
+            add(frame)
+    page = (tmp_path / "a.html").read_text()
+    assert not re.search(r"https?:|//\w|src=|href=|@import|url\(", page)
+    pictures = re.findall(r'^"([A-Za-z0-9+/=]+)",$', page, flags=re.MULTILINE)
+    assert len(pictures) == 7
+    for picture, frame in zip(pictures, frames, strict=True):
+        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(base64.b64decode(picture)))), frame)
+
+
+def test_a_video_has_all_frames(tmp_path: Path) -> None:
+    reader = pytest.importorskip("imageio_ffmpeg")
+    with mp4(tmp_path / "a.mp4", 10) as add:
+        for frame in moving(12):
+            add(frame)
+    assert reader.count_frames_and_secs(tmp_path / "a.mp4")[0] == 12
+    video = reader.read_frames(str(tmp_path / "a.mp4"))
+    about = next(video)
+    assert (about["source_size"], about["fps"]) == ((60, 40), 10.0)
+    first = np.frombuffer(next(video), np.uint8).reshape(40, 60, 3).astype(int)
+    assert np.abs(first[15, 5] - (200, 30, 60)).max() < 40
+    video.close()
+
+
+def test_a_film_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    for make, name in ((gif, "a.gif"), (html, "a.html"), (mp4, "a.mp4")):
+        with pytest.raises(ZeroDivisionError), make(tmp_path / name, 25) as add:  # type: ignore[operator]
+            add(moving(1)[0])
+            raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_ffmpeg_there_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("warprun.playing.films.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r'pip install "warprun\[mp4\]"'):
+        find_ffmpeg()
+    with pytest.raises(UserError, match="needs ffmpeg"):
+        play_random("env=cartpole", records=(tmp_path / "a.mp4",))
+
+
+def test_draw_gets_what_functions_of_the_environment_get(tmp_path: Path) -> None:
+    """Of one actor numbers and arrays [length], of several arrays by actor, array fields by element and then actor."""
+    seen: list[SimpleNamespace] = []
+
+    def draw(axes: Any, state: Any, p: Any, tables: Any, observation: Any, action: Any, step: Any, past: Any) -> None:
+        seen.append(SimpleNamespace(**{name: value for name, value in locals().items() if name not in ("axes", "seen")}))
+
+    drawn(tmp_path, draw, *MARKET)
+    for now in seen:
+        assert list(now.state) == list(now.past) == list(now.observation) == ["producers", "regulator"]
+        producers, regulator = now.state["producers"], now.state["regulator"]
+        assert isinstance(producers, market.Producer) and isinstance(regulator, market.Regulator)
+        assert (producers.price.shape, producers.history.shape, producers.visits.shape) == ((5,), (3, 5), (2, 5))
+        assert isinstance(regulator.tax, np.float32) and isinstance(regulator.quota, np.int32)
+        assert (now.observation["producers"].shape, now.observation["regulator"].shape) == ((5, 7), (13,))
+        past = now.past["producers"]
+        assert (past.price.shape, past.history.shape) == ((now.step + 1, 5), (now.step + 1, 3, 5))
+        np.testing.assert_array_equal(past.history[-1], producers.history)
+        assert now.past["regulator"].tax[-1] == regulator.tax
+        assert now.tables.demand.shape == (7, 5) and now.p.restock == 3
+    assert [now.step for now in seen] == list(range(len(seen)))
+    assert seen[0].action["producers"].shape == (5,) and seen[0].action["regulator"].shape == (2,)
+    assert seen[-1].action == {"producers": None, "regulator": None}
+    # The last of them has the states of all before.
+    prices = np.stack([now.state["producers"].price for now in seen])
+    np.testing.assert_array_equal(seen[-1].past["producers"].price, prices)
+    np.testing.assert_array_equal(
+        prices[:, 0] * 0 + [now.state["producers"].visits[0, 0] for now in seen], seen[-1].past["producers"].visits[:, 0, 0]
+    )
+
+
+def test_of_one_group_draw_gets_the_values_themselves(tmp_path: Path) -> None:
+    seen = []
+
+    def draw(axes: Any, state: Any, action: Any, past: Any) -> None:
+        seen.append((float(state.x), action, len(past.x)))
+
+    drawn(tmp_path, draw, "env=cartpole")
+    assert seen[0][1] in (0, 1) and seen[-1][1] is None
+    assert [length for _, _, length in seen] == list(range(1, len(seen) + 1))
+
+
+def wrong_argument(axes: Any, states: Any) -> None: ...
+
+
+def raises(axes: Any) -> None:
+    raise ValueError("no such color")
+
+
+def grows(axes: Any, step: Any) -> None:
+    axes.figure.set_size_inches(4, 3 + step)
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (None, "env=cartpole has no pictures: define draw(axes, state, p) beside `environment` in drawn.py, see docs/playing.md"),
+        ("picture", "drawn.py: draw must be a function, draw(axes, state, p)"),
+        (
+            wrong_argument,
+            "in wrong_argument: unknown argument 'states'; it can have axes, state, p, tables, observation, action, step, past",
+        ),
+        (raises, "in raises: ValueError: no such color"),
+        (grows, "draw of cartpole changes the size of the figure"),
+    ],
+    ids=["none", "no function", "argument", "raises", "grows"],
+)
+def test_a_wrong_draw_is_one_line_and_leaves_no_file(tmp_path: Path, draw: Any, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        drawn(tmp_path, draw, "env=cartpole")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+SHIPPED = [
+    "cartpole",
+    "pendulum",
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ("acrobot", "mountain_car", "mountain_car_continuous")),
+]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_environments_have_pictures(tmp_path: Path, name: str) -> None:
+    look_at(tmp_path / "a.gif", f"env={name}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [["env=catalysis"], ["env=catalysis_continuous", "env.scenario=muller_brown"]], ids=lambda o: o[0])
+def test_catalysis_has_pictures(tmp_path: Path, options: list[str]) -> None:
+    look_at(tmp_path / "a.gif", *options, "env.time_limit=120")
+
+
+def test_pictures_are_of_the_shown_state() -> None:
+    """The cart of a state further right is further right in the picture."""
+    setup, module = made("env=cartpole")
+    drawing = Drawing(module, setup.environment, None, "cartpole")
+    places = []
+    for x in (-1.5, 0.0, 1.5):
+        fields = {"x": x, "x_dot": 0.0, "theta": 0.0, "theta_dot": 0.0}
+        states = {"agent": {name: np.array([value], np.float32) for name, value in fields.items()}}
+        moment = Moment(0, states, {"agent": np.zeros((1, 4), np.float32)}, typed(module.Params()), None)
+        frame = drawing.frame(moment, "").astype(int)
+        orange = (frame[..., 0] > 180) & (frame[..., 2] < 60)
+        places.append(np.nonzero(orange)[1].mean())
+    assert places[1] == pytest.approx(240, abs=3)
+    assert places[1] - places[0] == pytest.approx(places[2] - places[1], abs=2)
+    assert places[2] - places[1] == pytest.approx(1.5 / 6 * 480, rel=0.15)

@@ -1,0 +1,59 @@
+"""Short runs of every agent, each trained once for all tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+
+import warprun
+
+ROOT = Path(__file__).parents[2]
+SHORT = [
+    "tuned=none",
+    "stop_when_solved=false",
+    "n_envs=8",
+    "concurrency.threads=1",
+    "device=cpu",
+    "log.live=false",
+    "log.tensorboard=false",
+    "eval.episodes=4",
+    "eval.final_episodes=4",
+    "engine.fused=false",
+    "env.time_limit=20",
+]
+OFF_POLICY = ["agent.learning_starts=64", "agent.batch_size=16", "agent.utd_ratio=0.2", "agent.normalize_obs=true", "total_steps=800"]
+RUNS = {
+    "ppo cartpole": ["env=cartpole", "agent=ppo", "total_steps=1024"],
+    "a2c cartpole": ["env=cartpole", "agent=a2c", "total_steps=1024", "agent.network.shared=false", "agent.normalize_obs=false"],
+    "ppo pendulum": ["env=pendulum", "agent=ppo", "total_steps=1024", "agent.network.activation=relu"],
+    "dqn cartpole": ["env=cartpole", "agent=dqn", *OFF_POLICY],
+    "dueling dqn cartpole": ["env=cartpole", "agent=dqn", "agent.dueling=true", *OFF_POLICY],
+    "ddpg pendulum": ["env=pendulum", "agent=ddpg", *OFF_POLICY],
+    "td3 pendulum": ["env=pendulum", "agent=td3", *OFF_POLICY],
+    "ppo market": ["env=market", "agent=ppo", "total_steps=1024", "agent.groups.regulator.network.hidden=[8]"],
+    "a2c crane": ["env=crane", "agent=a2c", "total_steps=1024", "eval.max_steps=20"],
+}
+"""Discrete, masks and MultiDiscrete in two groups, Box with finite and infinite bounds."""
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function from the name of a run to its folder."""
+    home = tmp_path_factory.mktemp("policies")
+    for name in ("market", "crane"):
+        (home / "conf" / "env").mkdir(parents=True, exist_ok=True)
+        (home / f"{name}.py").write_text((ROOT / "tests" / "environments" / f"{name}.py").read_text())
+        (home / "conf" / "env" / f"{name}.yaml").write_text(f"name: {name}\nmodule: ./{name}.py\n")
+
+    def run(name: str) -> Path:
+        folder = home / name.replace(" ", "_")
+        if not folder.exists():
+            with chdir(home):
+                warprun.train([*SHORT, *RUNS[name], f"run_dir={os.fspath(folder.name)}"])
+        return folder
+
+    return run

@@ -1,0 +1,169 @@
+"""Runs of environments with the interface of Gymnasium: every agent, evaluation, the copy in the run folder, resume, bench."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import warprun
+from tests.simulation.external import clock
+from tests.simulation.external.simulators import act, environment, simulator
+from warprun.cli import main as cli
+from warprun.errors import UserError
+from warprun.runtime import checkpoint
+
+QUIET = ["device=cpu", "log.live=false", "log.tensorboard=false", "concurrency.workers=2"]
+SMALL = ["n_envs=4", "eval.episodes=3", "eval.final_episodes=5", "eval.every=50%", *QUIET]
+SOURCE = Path(clock.__file__).read_text()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with an environment file and its config: `walk` and, with get_state, `saved`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf" / "env").mkdir(parents=True)
+    for name, kind in (("walk", "Walk"), ("saved", "Saved")):
+        (tmp_path / f"{name}.py").write_text(f"{SOURCE}\n\nenvironment = {kind}\n")
+        (tmp_path / "conf" / "env" / f"{name}.yaml").write_text(f"name: {name}\nmodule: ./{name}.py\ntime_limit: 15\n")
+    return tmp_path
+
+
+AGENTS = {
+    "a2c": "discrete",
+    "ppo": "binary",
+    "dqn": "discrete",
+    "ddpg": "box",
+    "td3": "box",
+}
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_every_agent_trains_and_is_evaluated(agent: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    short = ["total_steps=320", *(["agent.learning_starts=32"] if agent in ("dqn", "ddpg", "td3") else ["agent.horizon=16"])]
+    assert cli.run(["env=walk", f"agent={agent}", f"env.kwargs.actions={AGENTS[agent]}", "run_dir=run", *short, *SMALL]) == 0
+    (folder / "walk.py").write_text("raise RuntimeError('the run has a copy')\n")
+    assert cli.run(["eval", "run", "episodes=6"]) == 0
+    said = capfd.readouterr()
+    assert "walk.py has changed since the run; the run's own copy is used" in said.out
+    assert not said.err
+    assert json.loads((folder / "run" / "status.json").read_text())["state"] == "finished"
+
+
+@pytest.mark.parametrize("name", ["walk", "saved"])
+def test_a_resumed_run_goes_on(name: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    given = [
+        f"env={name}",
+        "agent=ppo",
+        "agent.horizon=16",
+        "agent.minibatches=2",
+        "eval.every=never",
+        "checkpoint.keep=9",
+        *SMALL[:3],
+        *QUIET,
+    ]
+    assert cli.run([*given, "total_steps=640", "run_dir=whole"]) == 0
+    assert cli.run([*given, "total_steps=320", "run_dir=parts"]) == 0
+    assert cli.run(["resume=parts", "total_steps=640"]) == 0
+    begins_anew = "cannot be continued in the middle of an episode: all environments begin new ones" in capfd.readouterr().out
+    assert begins_anew == (name == "walk")
+    whole, parts = (checkpoint.load(Path(run)).tensors for run in ("whole", "parts"))
+    same = all(torch.equal(whole[each], parts[each]) for each in whole if each.startswith(("agent/", "simulator/")))
+    assert same == (name == "saved")
+
+
+def test_a_restored_simulator_begins_other_episodes() -> None:
+    of = environment(id="CartPole-v1")
+    with simulator(of) as first, simulator(of) as second:
+        first.prepare()
+        began = first.trajectory.groups["agent"].obs[0].clone()
+        first.collect(act)
+        saved = {name: tensor.clone() for name, tensor in first.state().items()}
+        second.prepare()
+        for name, tensor in second.state().items():
+            tensor.copy_(saved[name])
+        taken = second.collect(act)
+        assert second.steps == 2 * taken.horizon
+        assert not torch.equal(taken.groups["agent"].obs[0], began)
+
+
+def test_masks_forbid_actions(folder: Path) -> None:
+    of = environment(module=str(folder / "walk.py"), kwargs={"masked": True}, time_limit=9)
+    assert of.spec.groups[0].masked
+    with simulator(of, 5, 50) as made:
+        made.prepare()
+        for _ in range(3):
+            group = made.collect(act).groups["agent"]
+            assert group.mask is not None
+            allowed = group.mask[:-1].gather(-1, group.action.long())
+            assert bool(allowed.all()) and not bool(group.mask.all())
+            place = group.obs[..., 0]
+            assert torch.equal(group.mask, torch.stack((place < 0.5, place > -0.5), -1))
+    assert not environment(module=str(folder / "walk.py"), kwargs={"masked": True}, mask=False).spec.groups[0].masked
+
+
+def test_evaluations_play_each_environment_from_a_reset(folder: Path) -> None:
+    """FrozenLake without slipping, always left: an episode lasts until the time limit, so 7 episodes in 4 environments take two rounds."""
+    result = warprun.train(
+        ["env=gymnasium", "env.id=FrozenLake-v1", "env.kwargs.is_slippery=false", "env.time_limit=11", "agent=a2c", "total_steps=64"]
+        + ["n_envs=4", "agent.horizon=16", "eval.episodes=7", "eval.final_episodes=9", "eval.every=never", *QUIET]
+    )
+    assert result.metrics["eval/episodes"] == 9
+    assert 1.0 <= result.metrics["eval/episode_length"] <= 11.0
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["env=gymnasium"], "env.id is missing"),
+        (["env=gymnasium", "env.id=CartPole-v7"], "did you mean 'CartPole-v1'?"),
+        (["env=gymnasium", "env.id=CartPole"], "did you mean 'CartPole-v1'?"),
+        (["env=gymnasium", "env.id=CartPole-v1", "env.register=[no_such_module]"], "env.register=no_such_module cannot be imported"),
+        (["env=gymnasium", "env.id=Ant-v5"], "needs a package that is not installed: MuJoCo"),
+        (["env=gymnasium", "env.id=CarRacing-v3"], "are images"),
+        (["env=gymnasium", "env.id=CartPole-v1", "env.kwargs.colour=1"], "unexpected keyword argument 'colour'"),
+        (["env=gymnasium", "env.id=CartPole-v1", "env.kwargs.max_episode_steps=3"], "write env.time_limit=STEPS"),
+        (["env=gymnasium", "env.id=CartPole-v1", "env.timeout_s=0"], "env.timeout_s=0.0 must be a number above 0"),
+        (["env=gymnasium", "env.id=CartPole-v1", "concurrency.workers=-1"], "concurrency.workers=-1 must be from 0"),
+        (["env=gymnasium", "env.id=Taxi-v4", "agent=dqn"], "env.mask=false ignores it"),
+        (["env=cartpole", "env.id=CartPole-v1"], "env.id is for environments with the interface of Gymnasium"),
+        (["env=cartpole", "concurrency.workers=2"], "workers step environments with the interface of Gymnasium"),
+        (["env=walk", "env.colour=1"], "env.kwargs.colour= gives an argument"),
+        (["env=walk", "env.id=CartPole-v1"], "env.id is for env=gymnasium"),
+        (["env=walk", "env.params.x=1"], "has no parameters"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(given: list[str], told: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    if "Ant-v5" in given[-1]:
+        try:
+            __import__("mujoco")
+        except ImportError:
+            pass
+        else:
+            pytest.skip("MuJoCo is installed")
+    assert cli.run(given) == 2
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warprun:")]
+    assert told in line
+
+
+def test_gymnasium_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    with pytest.raises(UserError, match=r'pip install "warprun\[gymnasium\]"') as refused:
+        environment(id="CartPole-v1")
+    assert "\n" not in str(refused.value)
+
+
+def test_an_object_is_no_class(folder: Path) -> None:
+    for index, made in enumerate(("Walk()", "lambda: Walk()")):
+        (folder / f"object{index}.py").write_text(f"{SOURCE}\n\nenvironment = {made}\n")
+        with pytest.raises(UserError, match=r"is an object of the class Walk; write environment = Walk, the class"):
+            environment(module=f"object{index}.py")
+
+
+def test_bench_and_a_sweep(folder: Path) -> None:
+    assert cli.run(["bench", "sizes=2,4", "env=walk", "agent=a2c", "agent.horizon=4", *QUIET]) == 0
+    assert cli.run(["-m", "env=walk", "seed=0,1", "agent=a2c", "total_steps=128", "agent.horizon=8", *SMALL]) == 0
+    assert len(list(folder.glob("outputs/*/status.json"))) == 2

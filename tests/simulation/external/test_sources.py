@@ -1,0 +1,133 @@
+"""Environments of one process, and of one worker, that do something unusual."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.simulation.external import odd
+from warprun.simulation.external.layout import layout
+from warprun.simulation.external.probe import examine
+from warprun.simulation.external.recipe import ExternalEnvironment, Recipe
+from warprun.simulation.external.shared import SharedArrays
+from warprun.simulation.external.sources import EnvironmentFailed, Outcome, Singles
+from warprun.simulation.external.worker import RESET, STEP, Job
+from warprun.simulation.external.workers import Workers
+
+
+def recipe(kind: str, **arguments: Any) -> Recipe:
+    return Recipe(f"{odd.__name__}:make", {"kind": kind, **arguments}, False)
+
+
+def examined(kind: str, timeout_s: float = 20.0) -> ExternalEnvironment:
+    return examine(kind, recipe(kind), None, timeout_s=timeout_s, masks=True)
+
+
+def one(kind: str, **arguments: Any) -> tuple[Singles, Outcome]:
+    """Return one environment of this process, and where it writes."""
+    out = Outcome(np.zeros((1, 1), np.float32), None, np.zeros(1, np.float32), np.zeros(1, np.bool_), np.zeros(1, np.bool_))
+    return Singles(recipe(kind, **arguments), 0, 1, np.zeros(2, np.int64)), out
+
+
+@contextmanager
+def worker(kind: str, timeout_s: float = 20.0) -> Iterator[tuple[Workers, dict[str, np.ndarray]]]:
+    """Yield a worker with one environment that has been reset, and the arrays."""
+    of = examined(kind, timeout_s)
+    arrays = layout(of, 1, 1, 1)
+    shared = SharedArrays(arrays)
+    job = Job(recipe=asdict(of.recipe), worker=0, begin=0, end=1, time_limit=None, choices=[2], replaces=False)
+    made = Workers(arrays, shared, [job], timeout_s)
+    try:
+        made.run(RESET)
+        yield made, shared.arrays
+    finally:
+        made.close()
+        shared.close()
+
+
+def test_the_limit_of_time_holds_for_one_call() -> None:
+    with worker("Slow", timeout_s=1.2) as (made, arrays):
+        made.run(STEP)
+        assert arrays["ended"][0] == 1
+
+
+def test_a_process_that_ends_is_noticed_though_a_child_of_it_lives() -> None:
+    with worker("LeavesChild", timeout_s=60.0) as (made, _):
+        began = time.monotonic()
+        with pytest.raises(EnvironmentFailed, match="its process ended with exit code 3"):
+            made.run(STEP)
+        assert time.monotonic() - began < 30.0
+
+
+def test_programs_of_an_environment_do_not_ignore_signals() -> None:
+    with worker("StartsProgram") as (made, arrays):
+        made.run(STEP)
+        assert arrays["reward"].ravel().tolist() == [1.0]
+
+
+def test_paths_of_modules_can_be_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("a path that is no text")])
+    with worker("Plain") as (made, arrays):
+        made.run(STEP)
+        assert arrays["ended"][0] == 1
+
+
+@pytest.mark.parametrize("reward", [None, "1.5", 1.0j, [1.0]], ids=str)
+def test_a_reward_is_a_real_number(reward: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(odd.Plain, "reward", reward)
+    made, out = one("Plain")
+    with pytest.raises(EnvironmentFailed, match="one number as the reward; it returned"):
+        made.step(np.zeros((1, 1), np.int32), out)
+
+
+@pytest.mark.parametrize("reward", [2, True, np.float64(1.5), np.array(3), np.uint8(4)], ids=str)
+def test_every_kind_of_real_number_is_a_reward(reward: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(odd.Plain, "reward", reward)
+    made, out = one("Plain")
+    made.step(np.zeros((1, 1), np.int32), out)
+    assert out.reward[0] == float(reward)
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        (np.zeros(3), r"an array of the shape \(2,\)"),
+        (0, r"an array of the shape \(2,\)"),
+        (np.array([0.5, 1.0]), "numbers that fit in int64"),
+        (np.array([1, 2**63], np.uint64), "numbers that fit in int64"),
+    ],
+)
+def test_a_state_keeps_its_shape_and_type(state: Any, told: str) -> None:
+    made, _ = one("Saves", states=[np.array([1, 2], np.int32), state])
+    states = np.zeros((1, 2), np.int64)
+    made.save(states)
+    assert states.tolist() == [[1, 2]]
+    with pytest.raises(EnvironmentFailed, match=told):
+        made.save(states)
+
+
+def test_a_wrapper_can_save_the_state() -> None:
+    assert examined("wrapped").state == ("<f8", (1,))
+    made, _ = one("wrapped")
+    states = np.zeros((1, 1))
+    made.save(states)
+    assert states.tolist() == [[7.0]]
+
+
+def test_prints_of_the_environment_that_is_examined_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    examined("Loud")
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "the licence is valid\n")
+
+
+def test_close_hides_no_error() -> None:
+    with pytest.raises(RuntimeError, match="no such machine"):
+        examined("CannotClose")

@@ -1,0 +1,143 @@
+"""Observations and actions of Gymnasium's spaces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from warprun.errors import ContractError
+from warprun.kernels.sampling import to_bounds as kernels_to_bounds
+from warprun.simulation.external.spaces import actions, observations, to_bounds
+from warprun.spec import Box, Discrete, MultiDiscrete
+
+OBSERVED = [
+    spaces.Box(-1.0, 1.0, (3,)),
+    spaces.Box(-1.0, 1.0, (2, 3), np.float64),
+    spaces.Box(0, 255, (4,), np.uint8),
+    spaces.Box(-1.0, 1.0, ()),
+    spaces.Discrete(4),
+    spaces.Discrete(3, start=-1),
+    spaces.MultiDiscrete([3, 2]),
+    spaces.MultiBinary(3),
+    spaces.MultiBinary((2, 2)),
+    spaces.Tuple((spaces.Discrete(3), spaces.Box(-1.0, 1.0, (2,)))),
+    spaces.Dict({"b": spaces.Box(-1.0, 1.0, (2,)), "a": spaces.Dict({"c": spaces.Discrete(2), "d": spaces.MultiBinary(2)})}),
+]
+
+
+@pytest.mark.parametrize("space", OBSERVED, ids=str)
+def test_observations_are_flattened_as_gymnasium_does(space: Any) -> None:
+    space.seed(3)
+    conversion = observations(space)
+    assert conversion.size == spaces.flatdim(space)
+    for _ in range(20):
+        drawn = space.sample()
+        expected = np.asarray(spaces.flatten(space, drawn), np.float32)
+        found = conversion.flatten(drawn)
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("space", OBSERVED, ids=str)
+def test_batches_of_observations_are_the_single_ones(space: Any) -> None:
+    from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+
+    space.seed(4)
+    drawn = [space.sample() for _ in range(5)]
+    batched = batch_space(space, 5)
+    together = concatenate(space, drawn, create_empty_array(space, 5))
+    conversion = observations(space)
+    np.testing.assert_array_equal(conversion.flatten_batch(together, batched), [conversion.flatten(one) for one in drawn])
+
+
+IMAGE = spaces.Box(0, 255, (8, 8, 3), np.uint8)
+REFUSED = {
+    "images": IMAGE,
+    "are images": spaces.Dict({"camera": IMAGE, "speed": spaces.Box(0.0, 1.0, (1,))}),
+    "Text(1, 8": spaces.Text(8),
+    "Sequence(": spaces.Sequence(spaces.Discrete(2)),
+    "Graph(": spaces.Graph(spaces.Discrete(2), None),
+}
+
+
+@pytest.mark.parametrize("told", REFUSED)
+def test_other_observations_are_refused_by_name(told: str) -> None:
+    with pytest.raises(ContractError) as refused:
+        observations(REFUSED[told])
+    assert told in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (np.zeros(4), r"shape \(4,\), and the observation space \(3,\)"),
+        (np.zeros((3, 1)), r"shape \(3, 1\)"),
+        ("cold", "could not convert"),
+    ],
+)
+def test_an_observation_in_another_shape_is_refused(given: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        observations(spaces.Box(-1.0, 1.0, (3,))).flatten(given)
+
+
+@pytest.mark.parametrize(
+    ("space", "given"),
+    [
+        (spaces.Discrete(3, start=1), 0),
+        (spaces.Discrete(3), 3),
+        (spaces.Discrete(3), -1),
+        (spaces.MultiDiscrete([3, 2]), np.array([0, 2])),
+        (spaces.Tuple((spaces.Discrete(3), spaces.Box(-1.0, 1.0, (2,)))), (-2, np.zeros(2))),
+        (spaces.Dict({"a": spaces.Discrete(2)}), {"a": 2}),
+    ],
+    ids=str,
+)
+def test_a_choice_outside_its_space_is_refused(space: Any, given: Any) -> None:
+    with pytest.raises(ValueError, match="is not in the space"):
+        observations(space).flatten(given)
+
+
+def test_real_actions_are_within_bounds_that_float32_does_not_have() -> None:
+    space = spaces.Box(np.array([-0.3, 0.1]), np.array([0.1, 0.7]), dtype=np.float64)
+    for row in actions(space).convert(np.array([[-1.0, -1.0], [1.0, 1.0]], np.float32)):
+        assert space.contains(row)
+
+
+CHOSEN = [
+    (spaces.Discrete(4), Discrete(4), [[2], [0]], [2, 0]),
+    (spaces.Discrete(3, start=-1), Discrete(3), [[0], [2]], [-1, 1]),
+    (spaces.MultiDiscrete([3, 2]), MultiDiscrete((3, 2)), [[2, 1]], [[2, 1]]),
+    (spaces.MultiDiscrete([3, 2], start=[1, -5]), MultiDiscrete((3, 2)), [[2, 1]], [[3, -4]]),
+    (spaces.MultiDiscrete([[3, 2], [4, 5]]), MultiDiscrete((3, 2, 4, 5)), [[2, 1, 3, 4]], [[[2, 1], [3, 4]]]),
+    (spaces.MultiBinary(3), MultiDiscrete((2, 2, 2)), [[0, 1, 1]], [[0, 1, 1]]),
+    (spaces.Box(-2.0, 4.0, (2,)), Box(2, (-2.0, -2.0), (4.0, 4.0)), [[-1.0, 1.0], [0.0, 7.0]], [[-2.0, 4.0], [1.0, 4.0]]),
+    (spaces.Box(-np.inf, np.inf, (1, 2)), Box(2, (-np.inf,) * 2, (np.inf,) * 2), [[-3.0, 9.0]], [[[-3.0, 9.0]]]),
+    (spaces.Box(0.0, np.inf, (1,)), Box(1, (0.0,), (np.inf,)), [[-3.0], [9.0]], [[0.0], [9.0]]),
+]
+
+
+@pytest.mark.parametrize(("space", "mine", "rows", "expected"), CHOSEN, ids=[str(case[0]) for case in CHOSEN])
+def test_actions(space: Any, mine: Any, rows: Any, expected: Any) -> None:
+    conversion = actions(space)
+    assert conversion.space == mine
+    found = conversion.convert(np.array(rows, np.float32 if isinstance(mine, Box) else np.int32))
+    np.testing.assert_array_equal(found, expected)
+    for each in found:
+        assert space.contains(int(each) if conversion.integers else each)
+
+
+def test_real_actions_are_those_of_the_kernels() -> None:
+    random = np.random.default_rng(1)
+    low, high = np.sort(random.normal(0.0, 100.0, (2, 200)), axis=0)
+    rows = random.normal(0.0, 1.0, (1, 200)).astype(np.float32)
+    expected = [kernels_to_bounds(*map(np.float32, each)) for each in zip(rows[0], low, high, strict=True)]
+    np.testing.assert_array_equal(to_bounds(rows, low, high)[0], np.array(expected, np.float32))
+
+
+@pytest.mark.parametrize("space", [spaces.Dict({"a": spaces.Discrete(2)}), spaces.Box(0, 9, (2,), np.int64), spaces.Text(3)], ids=str)
+def test_other_actions_are_refused_by_name(space: Any) -> None:
+    with pytest.raises(ContractError, match=r"the action space .* is not supported"):
+        actions(space)

@@ -1,0 +1,120 @@
+"""What environments do wrong ends a run in one line, with its process and all workers."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import warprun
+from tests.simulation.external import misbehaving
+from warprun.cli import main as cli
+
+ROOT = Path(__file__).parents[3]
+NO_EVALUATION = ["eval.every=never", "eval.episodes=1", "eval.final_episodes=1"]
+SMALL = ["n_envs=4", "concurrency.workers=2", "agent=a2c", "agent.horizon=16", "device=cpu", "log.live=false", "log.tensorboard=false"]
+REPEATS = [pytest.param(n, marks=() if n == 0 else pytest.mark.reliability) for n in range(25)]
+
+
+def settings(fault: str, *more: str) -> list[str]:
+    module = [f"env.module={misbehaving.__file__}", "env.name=misbehaving", f"env.timeout_s={0.5 if 'hang' in fault else 20}"]
+    return ["env=gymnasium", *module, f"env.kwargs.fault={fault}", "total_steps=1000", *SMALL, *NO_EVALUATION, *more]
+
+
+def processes_of(parent: int) -> list[int]:
+    """Return the worker processes whose parent is, or was, `parent`: by the number of the run in their sessions."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                text = (entry / "cmdline").read_bytes()
+                status = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if b"external.worker" in text and (int(status[1]) == parent) and status[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
+@pytest.mark.parametrize("repeat", REPEATS)
+@pytest.mark.parametrize("fault", misbehaving.FAULTS)
+def test_a_fault_ends_the_run_in_one_line(fault: str, repeat: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    gc.collect()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(warprun.TrainingFailed) as failure:
+        warprun.train(settings(fault))
+    line = str(failure.value)
+    assert misbehaving.FAULTS[fault] in line and "\n" not in line
+    assert re.search(r"environment [13] .*at step 5", line)
+    assert processes_of(os.getpid()) == []
+    del failure  # its traceback holds the memory of the run
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    (status,) = tmp_path.glob("outputs/*/status.json")
+    assert '"failed"' in status.read_text()
+
+
+@pytest.mark.parametrize(("fault", "told"), [("construction", "its construction: "), ("reset", "a reset: ")])
+def test_what_fails_before_the_first_step_leaves_nothing(
+    fault: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(settings(fault)) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert told in line and "misbehaving.py:" in line and "RuntimeError" in line
+    assert list(tmp_path.iterdir()) == []
+    assert processes_of(os.getpid()) == []
+
+
+@pytest.mark.parametrize("on_nan", ["stop", "reset"])
+def test_an_environment_with_nan_is_reset_if_the_user_wants(on_nan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = settings("nan_obs", f"env.on_nan={on_nan}", "total_steps=640")
+    if on_nan == "stop":
+        with pytest.raises(warprun.TrainingFailed, match="observation of nan at step 5"):
+            warprun.train(given)
+    else:
+        assert warprun.train(given).metrics["env/resets_on_nan"] == 2.0  # one in each worker
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
+@pytest.mark.parametrize("repeat", REPEATS)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("fault", ["sound", "hang_in_c"])
+def test_no_worker_outlives_the_run(fault: str, number: int, repeat: int, tmp_path: Path) -> None:
+    """Also where the environment hangs with the lock of the interpreter, and the run has no time to end its workers."""
+    command = [sys.executable, "-m", "warprun", *settings(fault, "env.kwargs.when=500", "env.timeout_s=100", "total_steps=1e9")]
+    run = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    _until(lambda: len(processes_of(run.pid)) == 2 and "running" in _status(tmp_path))
+    workers = processes_of(run.pid)
+    time.sleep(1.0)
+    run.send_signal(number)
+    if fault == "hang_in_c" and number != signal.SIGKILL:
+        time.sleep(0.5)
+        run.send_signal(number)  # the first one waits for a boundary, which never comes
+    run.communicate(timeout=30)
+    assert run.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    _until(lambda: not any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers))
+
+
+def _status(folder: Path) -> str:
+    return "".join(path.read_text() for path in folder.glob("outputs/*/status.json"))
+
+
+def _until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

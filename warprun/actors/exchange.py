@@ -1,0 +1,43 @@
+"""What a protocol is: how a rollout gets from an actor to its learner, and weights back. One small file for each protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from warprun.actors.buffers import RolloutBuffer, WeightsBuffer
+
+
+class ActorExchange(Protocol):
+    """The side of an actor."""
+
+    def latest(self) -> bool:
+        """Bring the newest weights into the buffer, waiting for them if the protocol does; return whether there is a rollout to make."""
+
+    def send(self, rollout: RolloutBuffer) -> None:
+        """Give a rollout to the learner; the buffer can be used again afterwards."""
+
+    def free(self) -> None:
+        """Give back what ranks share, after all have ended; every rank calls this."""
+
+
+class LearnerExchange(Protocol):
+    """The side of a learner."""
+
+    def begin(self, rollouts: int) -> None:
+        """Begin: all actors of the run make `rollouts` rollouts from now on, unless `close` is called before."""
+
+    def publish(self, weights: WeightsBuffer) -> None:
+        """Make weights available to actors; the buffer can be used again afterwards."""
+
+    def receive(self, into: Sequence[RolloutBuffer]) -> int:
+        """Bring the next rollout into each buffer, and return how many there were: fewer than asked for only at the end of the run."""
+
+    def made(self) -> int | None:
+        """Return how many rollouts the actors have made since `begin`; None: those that were received."""
+
+    def close(self) -> None:
+        """End the run for the actors of this learner."""
+
+    def free(self) -> None:
+        """Give back what ranks share, after all have ended; every rank calls this."""

@@ -1,0 +1,45 @@
+"""Messages between learners and actors, as `sync` and `async` send them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from warprun.actors.buffers import OVER, RolloutBuffer, WeightsBuffer
+from warprun.actors.world import World
+
+ROLLOUT, WEIGHTS = 1, 2
+"""Tags."""
+END = np.array([OVER], np.int64)
+"""What an actor gets in the place of weights at the end: only their version."""
+
+
+class MessageActor:
+    """An `ActorExchange`: weights, rollout, weights, rollout."""
+
+    def __init__(self, world: World, weights: WeightsBuffer) -> None:
+        self._world, self._weights = world, weights
+        self._learner = world.layout.learner_of(world.layout.actor(world.rank))
+
+    def latest(self) -> bool:
+        """Wait for weights or the end."""
+        self._world.wait_for([self._world.comm.Irecv(self._weights.memory, self._learner, WEIGHTS)])
+        return self._weights.version != OVER
+
+    def send(self, rollout: RolloutBuffer) -> None:
+        """Send a rollout."""
+        self._world.wait_for([self._world.comm.Isend(rollout.memory, self._learner, ROLLOUT)])
+
+    def free(self) -> None:
+        """Do nothing."""
+
+
+def send_weights(world: World, weights: WeightsBuffer, ranks: Iterable[int]) -> None:
+    """Send weights to actors."""
+    world.wait_for([world.comm.Isend(weights.memory, rank, WEIGHTS) for rank in ranks])
+
+
+def send_end(world: World, ranks: Iterable[int]) -> None:
+    """Tell actors that there is no rollout to make any more."""
+    world.wait_for([world.comm.Isend(END, rank, WEIGHTS) for rank in ranks])

@@ -1,0 +1,43 @@
+"""The protocols by the names of `concurrency`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from warprun.actors.asynchronous import AsyncLearner
+from warprun.actors.buffers import RolloutBuffer, WeightsBuffer
+from warprun.actors.exchange import ActorExchange, LearnerExchange
+from warprun.actors.messages import MessageActor
+from warprun.actors.rma import FromAny, FromOwn, FromRings, RmaActor, RmaLearner, Shared, Takes, push, replace
+from warprun.actors.sync import SyncLearner
+from warprun.actors.world import World
+from warprun.config.schema import ConcurrencyConfig, RmaConfig
+
+WINDOWS: dict[str, Callable[[Shared, int], Takes]] = {
+    "queue": lambda shared, seed: FromRings(shared),
+    "range": lambda shared, seed: FromOwn(shared),
+    "random": FromAny,
+}
+"""`concurrency.window` -> how a learner takes rollouts, with a seed of its own."""
+
+
+def actor_exchange(world: World, concurrency: ConcurrencyConfig, weights: WeightsBuffer, rollout: RolloutBuffer) -> ActorExchange:
+    """Return the side of an actor. All ranks call this or `learner_exchange` together, with buffers of the same sizes."""
+    if isinstance(concurrency, RmaConfig):
+        return RmaActor(_shared(world, concurrency, weights, rollout), weights, push if concurrency.window == "queue" else replace)
+    return MessageActor(world, weights)
+
+
+def learner_exchange(
+    world: World, concurrency: ConcurrencyConfig, weights: WeightsBuffer, rollout: RolloutBuffer, seed: int
+) -> LearnerExchange:
+    """Return the side of a learner; `seed` is that of what it draws."""
+    if isinstance(concurrency, RmaConfig):
+        shared, window = _shared(world, concurrency, weights, rollout), concurrency.window
+        return RmaLearner(shared, WINDOWS[window](shared, seed), consumes=window == "queue")
+    return SyncLearner(world) if concurrency.name == "sync" else AsyncLearner(world)
+
+
+def _shared(world: World, concurrency: RmaConfig, weights: WeightsBuffer, rollout: RolloutBuffer) -> Shared:
+    places = concurrency.queue if concurrency.window == "queue" else 0
+    return Shared(world, weights.memory.nbytes, rollout.memory.nbytes, places)

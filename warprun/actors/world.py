@@ -1,0 +1,105 @@
+"""The ranks of a run: who they are, what they agree on at the start, and how they wait for each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from mpi4py import MPI
+
+from warprun.actors import agreement
+from warprun.actors.layout import Layout
+from warprun.actors.watch import Watch
+from warprun.errors import RankFailed, one_line
+
+SHORTEST_S, LONGEST_S = 2e-5, 1e-3
+"""Sleeps between two looks at whether something has arrived."""
+LOOK_S = 0.05
+"""Seconds between two looks at whether another rank was lost."""
+
+
+@dataclass
+class World:
+    """The ranks of a run."""
+
+    comm: MPI.Intracomm
+    layout: Layout
+    watch: Watch
+    peers: MPI.Intracomm
+    """The ranks of the same role."""
+    waited_s: float = field(default=0.0, init=False)
+    """Seconds that this rank has waited for others."""
+
+    @property
+    def rank(self) -> int:
+        """Number of this process."""
+        return int(self.comm.rank)
+
+    @property
+    def is_learner(self) -> bool:
+        """Whether this rank learns."""
+        return self.rank < self.layout.learners
+
+    def wait(self, is_done: Callable[[], bool]) -> None:
+        """Wait until `is_done`. Raises RankFailed as soon as another rank has failed."""
+        began = looked = time.monotonic()
+        pause = SHORTEST_S
+        while not is_done():
+            # MPI's own waiting would take all of a core, which on a laptop another rank needs.
+            time.sleep(pause)
+            pause = min(1.5 * pause, LONGEST_S)
+            now = time.monotonic()
+            if now - looked > LOOK_S:
+                self.watch.check()
+                looked = now
+        self.waited_s += time.monotonic() - began
+
+    def wait_for(self, requests: list[MPI.Request]) -> None:
+        """Wait until all requests are done."""
+        try:
+            self.wait(lambda: bool(MPI.Request.Testall(requests)))
+        except RankFailed:
+            for request in requests:
+                if request != MPI.REQUEST_NULL:  # the end of MPI would wait for it
+                    request.Cancel()
+                    request.Free()
+            raise
+
+    def share(self, text: str) -> str:
+        """Return the text of rank 0."""
+        return agreement.share(self.comm, text)
+
+    def compare(self, own: bytes, problem: str) -> None:
+        """Raise if `own` is not the same in all ranks."""
+        same = agreement.share(self.comm, own.hex()) == own.hex()
+        agreement.agree(self.comm, "" if same else problem, self.layout.name, None)
+
+    def barrier_of_learners(self) -> None:
+        """Wait until all learners are here."""
+        self.wait(self.peers.Ibarrier().Test)
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        request = self.comm.Ibarrier()
+        self.wait(request.Test)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Do something in all ranks or in none: if it fails in one, it fails in all, and rank 0 raises the error of the first.
+
+        Every rank enters the same contexts in the same order.
+        """
+        try:
+            yield
+        except Exception as error:
+            agreement.agree(self.comm, one_line(error), self.layout.name, error)
+            raise
+        agreement.agree(self.comm, "", self.layout.name, None)
+
+
+def meet(comm: MPI.Intracomm, layout: Layout, timeout_s: float) -> World:
+    """Return the world of a run; every rank calls this."""
+    watch = Watch(layout.name, comm.rank, layout.size, timeout_s, lambda text: agreement.share(comm, text))
+    return World(comm, layout, watch, MPI.Intracomm(comm.Split(comm.rank < layout.learners)))

@@ -1,0 +1,61 @@
+"""Checks that need a process of their own, started early and read late."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+LIMIT = 300.0
+"""Seconds after which a process is ended."""
+
+
+class Helper:
+    """A module of this package that runs in a process and writes a JSON file."""
+
+    def __init__(self, module: str, found: Path, *arguments: str | Path) -> None:
+        self.found = found
+        self._messages = found.with_suffix(".log")
+        command = [sys.executable, "-m", f"warprun.checking.{module}", *map(str, arguments)]
+        with self._messages.open("wb") as messages:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=messages, stderr=messages, env=dict(os.environ))
+
+    def __enter__(self) -> Helper:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
+
+    def result(self) -> tuple[dict[str, Any], str]:
+        """Wait for the process; return what it found, and why it failed, if so."""
+        try:
+            code = self._process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            self.end()
+            return {}, f"took more than {LIMIT:g} seconds"
+        if code == 0 and self.found.is_file():
+            return json.loads(self.found.read_text()), ""
+        lines = self._messages.read_text(errors="replace").strip().splitlines()
+        return {}, lines[-1] if lines else f"ended with code {code}"
+
+    def end(self) -> None:
+        """End the process if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+def machine_code(folder: Path, overrides: Sequence[str]) -> Helper:
+    """Start `machine_code.py`."""
+    found = folder / "machine_code.json"
+    return Helper("machine_code", found, found, *overrides)
+
+
+def simulated(folder: Path, steps: Path, overrides: Sequence[str]) -> Helper:
+    """Start `simulated.py` for recorded steps."""
+    found = folder / "simulated.json"
+    return Helper("simulated", found, steps, found, *overrides)

@@ -1,0 +1,106 @@
+"""Rollouts with given actions, of kernels and of any other simulator."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from warprun.checking.explorer import Actions, Explorer, Masks
+from warprun.simulation.faults import Fault
+from warprun.simulation.kernel_engine import KernelEngine
+from warprun.simulation.simulator import Simulator
+from warprun.simulation.trajectory import Trajectory
+from warprun.spec import Box, GroupSpec
+
+CERTAIN = 50.0
+"""Logit of the chosen action; that of the others is 0."""
+
+
+class Rolls(Protocol):
+    """A simulator that an `Explorer` acts in."""
+
+    trajectory: Trajectory
+
+    def begin(self) -> None:
+        """Reset every environment; row 0 then holds the first observations."""
+
+    def roll(self) -> Trajectory:
+        """Take `horizon` steps."""
+
+    def fault(self) -> Fault | None:
+        """Return the first number that was not finite."""
+
+
+class KernelRolls:
+    """Rollouts of kernels: actions are written, and the kernel `step` takes them."""
+
+    def __init__(self, engine: KernelEngine, explorer: Explorer) -> None:
+        self.engine, self.explorer = engine, explorer
+        self.trajectory = engine.trajectory
+        self._rolled = False
+
+    def begin(self) -> None:
+        self.engine.reset()
+        self._rolled = False
+
+    def roll(self) -> Trajectory:
+        if self._rolled:
+            self.engine.carry_over()
+        self._rolled = True
+        for row in range(self.trajectory.horizon):
+            put(self.trajectory, row, self.explorer.choose(masks_of(self.trajectory, row)))
+            self.engine.step(row)
+        return self.trajectory
+
+    def fault(self) -> Fault | None:
+        return self.engine.fault(wait=True)
+
+
+class SimulatorRolls:
+    """Rollouts of any simulator: policy outputs leave only one action."""
+
+    def __init__(self, simulator: Simulator, explorer: Explorer) -> None:
+        self.simulator, self.explorer = simulator, explorer
+        self.trajectory = simulator.trajectory
+
+    def begin(self) -> None:
+        self.simulator.reset()
+
+    def roll(self) -> Trajectory:
+        return self.simulator.collect(self._act)
+
+    def fault(self) -> Fault | None:
+        return self.simulator.fault(wait=True)
+
+    def _act(self, trajectory: Trajectory, row: int) -> None:
+        for name, actions in self.explorer.choose(masks_of(trajectory, row)).items():
+            outputs = policy_output_of(self.simulator.spec.group(name), actions)
+            trajectory.groups[name].policy_output.copy_(torch.from_numpy(outputs))
+            trajectory.groups[name].value[row].zero_()
+
+
+def policy_output_of(group: GroupSpec, actions: np.ndarray) -> np.ndarray:
+    """Return policy outputs [N, A, P] with which only `actions` are sampled."""
+    space = group.action
+    if isinstance(space, Box):
+        return np.concatenate([actions, np.full_like(actions, -20.0)], axis=-1)
+    outputs = np.zeros((*actions.shape[:2], space.outputs), np.float32)
+    sizes = (space.outputs,) if actions.shape[-1] == 1 else space.nvec  # type: ignore[union-attr]
+    first = 0
+    for n, size in enumerate(sizes):
+        np.put_along_axis(outputs, first + actions[..., n : n + 1].astype(np.int64), CERTAIN, axis=-1)
+        first += size
+    return outputs
+
+
+def masks_of(trajectory: Trajectory, row: int) -> Masks:
+    """Return the masks of a row."""
+    return {name: None if group.mask is None else group.mask[row].numpy() for name, group in trajectory.groups.items()}
+
+
+def put(trajectory: Trajectory, row: int, actions: Actions) -> None:
+    """Write the actions of a row."""
+    for name, chosen in actions.items():
+        trajectory.groups[name].action[row].copy_(torch.from_numpy(chosen))

@@ -1,0 +1,92 @@
+"""Settings of the verbs that are no runs: `warprun eval RUN episodes=10`. Neither numba nor torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Any, Protocol
+
+from warprun.config.run_folder import LINES
+from warprun.errors import UserError, nearest
+
+
+class Acting(Protocol):
+    """The settings that all verbs of a trained agent have."""
+
+    episodes: int
+    device: str
+    seed: int
+    checkpoint: str
+
+
+def read_settings(verb: str, settings: Any, arguments: Sequence[str]) -> list[str]:
+    """Set the fields of the dataclass `settings` that `arguments` give, each in the type of its default; return the other arguments.
+
+    Raises UserError.
+    """
+    known = [field.name for field in fields(settings)]
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if equals and key not in known:
+            raise UserError(f"{verb} has no setting {key!r}{nearest(key, known)} (there are: {', '.join(known)})")
+        if equals:
+            setattr(settings, key, _convert(key, value, getattr(settings, key)))
+            if key in ("episodes", "every") and getattr(settings, key) < 1:
+                raise UserError(f"{argument} must be at least 1")
+    return [argument for argument in arguments if "=" not in argument]
+
+
+def one_run(verb: str, names: Sequence[str]) -> str:
+    """Return the run that is named, "" if none is. Raises UserError for several."""
+    if len(names) > 1:
+        raise UserError(f"{verb} takes one run, not {len(names)}: {' '.join(names)}")
+    return names[0] if names else ""
+
+
+def check_settings(settings: Acting) -> None:
+    """Raise UserError for values that cannot work."""
+    from warprun.kernels.driver import DEVICES, check_cuda
+
+    if not 0 <= settings.seed < 2**64:
+        raise UserError(f"seed={settings.seed} must be from 0 to 2^64 - 1")
+    check_choice("checkpoint", settings.checkpoint, LINES)
+    check_choice("device", settings.device, DEVICES)
+    if settings.device == "cuda":
+        check_cuda()
+
+
+def check_choice(key: str, value: str, known: Iterable[str]) -> None:
+    """Raise UserError for a value that is not one of `known`."""
+    names = list(known)
+    if value not in names:
+        raise UserError(f"{key}={value} is not one of {', '.join(names)}{nearest(value, names)}")
+
+
+def whole_number(key: str, value: str) -> int:
+    """Return a whole number, which may be written as 1e4. Raises UserError."""
+    try:
+        number = float(value)
+        whole = int(value) if value.isdigit() else int(number)
+    except (ValueError, OverflowError):
+        whole, number = 0, 0.5
+    if float(whole) != number:
+        raise UserError(f"{key} must be a whole number, not {value!r}")
+    return whole
+
+
+def _convert(key: str, value: str, default: object) -> bool | int | float | str:
+    """Return `value` in the type of `default`. Raises UserError."""
+    if isinstance(default, bool):
+        if value.lower() not in ("true", "false"):
+            raise UserError(f"{key} must be true or false, not {value!r}")
+        return value.lower() == "true"
+    if isinstance(default, int):
+        return whole_number(key, value)
+    return _number(key, value) if isinstance(default, float) else value
+
+
+def _number(key: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise UserError(f"{key} must be a number, not {value!r}") from None

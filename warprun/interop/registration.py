@@ -1,0 +1,31 @@
+"""Registers the environments of one actor that warprun ships with Gymnasium, as `warprun/NAME-v0`. Light: no numba, no torch.
+
+`import warprun.interop.registration` registers them, and so does `gymnasium.make("warprun.interop.registration:warprun/CartPole-v0")`.
+"""
+
+from __future__ import annotations
+
+from warprun.interop.extras import needs
+
+with needs("gymnasium", "gymnasium"):
+    from gymnasium import register, registry
+
+IDS = {
+    "warprun/Acrobot-v0": "acrobot",
+    "warprun/CartPole-v0": "cartpole",
+    "warprun/Catalysis-v0": "catalysis",
+    "warprun/CatalysisContinuous-v0": "catalysis_continuous",
+    "warprun/MountainCar-v0": "mountain_car",
+    "warprun/MountainCarContinuous-v0": "mountain_car_continuous",
+    "warprun/Pendulum-v0": "pendulum",
+}
+"""Id of Gymnasium -> name of the environment."""
+
+for _id, _env in IDS.items():
+    if _id not in registry:
+        register(
+            _id,
+            entry_point="warprun.interop.single:WarprunEnv",
+            vector_entry_point="warprun.interop.vector:make_vec",
+            kwargs={"env": _env},
+        )

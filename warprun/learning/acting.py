@@ -1,0 +1,35 @@
+"""What acts for a group once it is trained, made from the settings alone. Nothing here needs kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from warprun.learning.networks import StochasticPolicy, buffers, flatten_parameters
+from warprun.learning.settings import OnPolicyConfig
+from warprun.spec import GroupSpec
+from warprun.state import State
+
+
+@dataclass(frozen=True)
+class Acting:
+    """The network of one group, untrained."""
+
+    module: nn.Module
+    """From normalised observations [B, F] to the policy output [B, P], or to a tuple that begins with it."""
+    gives: Literal["distribution", "values", "actions"]
+    """What the policy output is: logits, or means and log standard deviations; values of actions; or actions within -1..1."""
+    layers: list[nn.Module]
+    """The same as linear layers and activations, of which the last gives at least the first outputs; empty for a network of the user."""
+    tensors: State
+    """The live tensors, by their names in a checkpoint after those of agent and group."""
+
+
+def distribution(config: OnPolicyConfig, group: GroupSpec) -> Acting:
+    """Return the policy of an agent whose policies are distributions; `config` includes the settings of the group."""
+    module = StochasticPolicy(group, config.network)
+    network = module.network
+    layers = [] if config.network.module is not None else list(network.policy.children())
+    return Acting(module, "distribution", layers, {"parameters": flatten_parameters(module)} | buffers(network))

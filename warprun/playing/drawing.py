@@ -1,0 +1,157 @@
+"""Pictures of an environment: the function `draw` beside it, called with matplotlib for single moments of an episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from warprun.config.registry import Defined, errors_of_user
+from warprun.environment import Environment, Group, arguments, refusal
+from warprun.errors import UserError
+from warprun.runtime.recording import Moment
+from warprun.spec import Discrete, GroupSpec
+
+ARGUMENTS = ("axes", "state", "p", "tables", "observation", "action", "step", "past")
+"""What `draw` may ask for by name; docs/playing.md says what each is."""
+OF_KERNELS = ("state", "p", "tables", "past")
+"""Those that only an environment made of kernel functions has."""
+SIZE, DPI = (6.0, 4.5), 80
+"""Inches of a figure, which `draw` may change, and pixels per inch."""
+
+
+class Drawing:
+    """Draws frames of the episodes of one environment."""
+
+    def __init__(self, module: ModuleType, environment: Defined, tables: Any, name: str) -> None:
+        """`name` is that of the environment. Raises UserError if it cannot be drawn."""
+        self._draw = draw_function(module, environment, name)
+        if find_spec("matplotlib") is None:
+            raise UserError('pictures need matplotlib; run: pip install "warprun[plot]"')
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        self._environment, self._tables, self._name = environment, tables, name
+        self._asked = arguments(self._draw)
+        self._canvas = FigureCanvasAgg(Figure(figsize=SIZE, dpi=DPI, layout="constrained"))
+        self._past = Past(environment.groups) if isinstance(environment, Environment) and "past" in self._asked else None
+        self._shape: tuple[int, ...] | None = None
+
+    def follow(self, moment: Moment) -> None:
+        """Note a moment of the episode; every moment must pass here before it, or a later one, is drawn."""
+        if self._past:
+            self._past.add(moment)
+
+    def frame(self, moment: Moment, caption: str) -> np.ndarray:
+        """Return a picture [height, width, 3] uint8 of a moment, with a line of text below. Raises UserError."""
+        figure = self._canvas.figure
+        figure.clear()
+        figure.supxlabel(caption, x=0.01, ha="left", fontsize=9, color="0.35")
+        axes = figure.add_subplot()
+        with errors_of_user(f"draw of {self._name} fails"):
+            self._draw(**{name: self._argument(name, axes, moment) for name in self._asked})
+            self._canvas.draw()
+        frame: np.ndarray = np.asarray(self._canvas.buffer_rgba())[..., :3].copy()
+        if self._shape not in (None, frame.shape):
+            raise UserError(f"draw of {self._name} changes the size of the figure; set the same size in every call")
+        self._shape = frame.shape
+        return frame
+
+    def close(self) -> None:
+        """Do nothing: a drawing holds memory only."""
+
+    def _argument(self, name: str, axes: Any, moment: Moment) -> Any:
+        environment, groups = self._environment, self._environment.spec.groups
+        if name == "axes":
+            return axes
+        if name == "p":
+            return moment.params
+        if name == "tables":
+            return self._tables
+        if name == "step":
+            return moment.step
+        if name == "observation":
+            return _single({g.name: _one(g.size, moment.observations[g.name]) for g in groups})
+        if name == "action":
+            taken = moment.taken
+            return _single({g.name: None if taken is None else _action(g, taken.actions[g.name]) for g in groups})
+        if name == "past":
+            assert self._past
+            return _single(self._past.states())
+        assert isinstance(environment, Environment)
+        return _single({group.name: state_of(group, moment.states[group.name]) for group in environment.groups})
+
+
+def draw_function(module: ModuleType, environment: Defined, name: str) -> Callable[..., None]:
+    """Return the function `draw` of an environment's module. Raises UserError if there is none, or it asks for what there is not."""
+    found = vars(module).get("draw")
+    if found is None:
+        raise UserError(
+            f"env={name} has no pictures: define draw(axes, state, p) beside `environment` in {module.__file__}, see docs/playing.md;"
+            " .csv and .npz need none"
+        )
+    if not isinstance(found, FunctionType):
+        raise UserError(f"{module.__file__}: draw must be a function, draw(axes, state, p)")
+    of_kernels = isinstance(environment, Environment)
+    known = [argument for argument in ARGUMENTS if of_kernels or argument not in OF_KERNELS]
+    for argument in arguments(found):
+        if argument not in known:
+            raise UserError(str(refusal(found, f"unknown argument {argument!r}; it can have {', '.join(known)}")))
+    return found
+
+
+def state_of(group: Group, fields: Mapping[str, np.ndarray]) -> Any:
+    """Return the state of a group as other groups see it: numbers for one actor, else arrays by actor (array fields [length, A])."""
+    return group.state._make(_by_actor(group, fields[field.name], 0) for field in group.fields)
+
+
+def _by_actor(group: Group, values: np.ndarray, axis: int) -> Any:
+    """Return a field whose actors are on an axis without this axis if there is one actor, else with the axis at the end."""
+    return values.take(0, axis) if group.size == 1 else np.moveaxis(values, axis, -1)
+
+
+def _one(actors: int, values: np.ndarray) -> Any:
+    return values[0] if actors == 1 else values
+
+
+def _action(group: GroupSpec, values: np.ndarray) -> Any:
+    """Return the action of a group: a number for `Discrete`, else an array of its components; of several actors an array by actor."""
+    by_actor = values[:, 0] if isinstance(group.action, Discrete) else values
+    return _one(group.size, by_actor)
+
+
+def _single(by_group: Mapping[str, Any]) -> Any:
+    """Return the value of the only group, or those of all by name."""
+    return next(iter(by_group.values())) if len(by_group) == 1 else by_group
+
+
+class Past:
+    """The states of an episode so far, in arrays that double their length as it goes on."""
+
+    def __init__(self, groups: tuple[Group, ...]) -> None:
+        self._groups = groups
+        self._arrays: dict[str, dict[str, np.ndarray]] = {}
+        self._count = 0
+
+    def add(self, moment: Moment) -> None:
+        self._count = moment.step + 1
+        for group, fields in moment.states.items():
+            own = self._arrays.setdefault(group, {})
+            for name, values in fields.items():
+                array = own.get(name)
+                if array is None or len(array) < self._count:
+                    grown = np.empty((max(64, 2 * moment.step), *values.shape), values.dtype)
+                    grown[: moment.step] = 0 if array is None else array[: moment.step]
+                    own[name] = array = grown
+                array[moment.step] = values
+
+    def states(self) -> dict[str, Any]:
+        """Return group -> its states; time is the first axis of every field."""
+        return {group.name: self._of(group) for group in self._groups}
+
+    def _of(self, group: Group) -> Any:
+        fields = self._arrays[group.name]
+        return group.state._make(_by_actor(group, fields[field.name][: self._count], 1) for field in group.fields)

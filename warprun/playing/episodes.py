@@ -1,0 +1,71 @@
+"""Episodes of any environment, step by step, for all that `warprun play` records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from warprun.environment import Environment
+from warprun.runtime.build import Setup, make_external, prepare, uncaptured
+from warprun.runtime.recording import PLACE, Moment, Player, Policy, on_host, what_happened
+from warprun.runtime.sentinel import refuse
+
+
+class Episodes(Protocol):
+    """Plays episodes of one policy."""
+
+    def moments(self, episode: int) -> Iterator[Moment]:
+        """Play episode number `episode` and yield it step by step. Raises TrainingFailed for a number that is not finite."""
+
+    def close(self) -> None:
+        """Free what the environments hold."""
+
+
+def episodes_of(setup: Setup, policy: Policy, seed: int, episodes: int, greedy: bool) -> Episodes:
+    """Return what plays `episodes` of a policy; `greedy`: with the most probable actions, else with sampled ones. Raises UserError."""
+    if isinstance(setup.environment, Environment):
+        return Player(setup, policy, seed, episodes, greedy)
+    return SimulatorEpisodes(setup, policy, seed, greedy)
+
+
+class SimulatorEpisodes:
+    """Plays episodes of a simulator that is not made of kernels, one after the other in one environment."""
+
+    def __init__(self, setup: Setup, policy: Policy, seed: int, greedy: bool) -> None:
+        self._policy, self._greedy = policy, greedy
+        concurrency = replace(setup.config.concurrency, workers=0)  # one environment needs no process of its own
+        setup = replace(setup, config=replace(setup.config, concurrency=concurrency))
+        self._simulator = make_external(uncaptured(setup), 1, 1, seed, policy.exploration)
+        prepare(setup, self._simulator)
+        self._limit = self._simulator.spec.time_limit or setup.config.eval.max_steps
+        self._begun = True
+        """Whether the next episode has begun: the simulator resets when it is prepared, and when an episode ends."""
+
+    def close(self) -> None:
+        self._simulator.close()
+
+    def moments(self, episode: int) -> Iterator[Moment]:
+        """Play the next episode and yield it step by step. An episode without an end is cut after `eval.max_steps` steps.
+
+        A simulator keeps the last observation of truncated episodes only; that of a terminated one is NaN.
+        """
+        simulator, taken = self._simulator, self._simulator.trajectory
+        groups = simulator.spec.groups
+        if not self._begun:
+            simulator.reset()
+        refuse(simulator.fault(wait=True), PLACE)
+        for step in range(self._limit):
+            simulator.collect(self._policy.act, self._greedy)
+            refuse(simulator.fault(wait=True), PLACE)
+            done = what_happened(taken, groups, 0, 0)
+            yield Moment(step, {}, {name: on_host(group.obs[0, 0]) for name, group in taken.groups.items()}, None, done)
+            if done.terminated or done.truncated:
+                break
+        self._begun = done.terminated or done.truncated
+        last = {name: on_host(group.final_obs[0, 0] if done.truncated else group.obs[1, 0]) for name, group in taken.groups.items()}
+        if done.terminated:
+            last = {name: np.full_like(values, np.nan) for name, values in last.items()}
+        yield Moment(step + 1, {}, last, None, None)

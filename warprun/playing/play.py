@@ -1,0 +1,133 @@
+"""Plays episodes and records them: what `warprun play` does after its arguments are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from warprun.environment import Environment
+from warprun.playing import paths
+from warprun.playing.drawing import Drawing
+from warprun.playing.episodes import episodes_of
+from warprun.playing.films import find_ffmpeg, gif, html, mp4
+from warprun.playing.random_policy import RandomPolicy
+from warprun.playing.rendered import Rendering
+from warprun.playing.tables import csv_table, npz_arrays
+from warprun.runtime.build import Setup
+from warprun.runtime.recording import Moment, Policy
+from warprun.seeds import derived_seed
+from warprun.simulation.external.recipe import ExternalEnvironment
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to play and to record."""
+
+    episodes: int = 1
+    seed: int = 0
+    greedy: bool = True
+    """Take the most probable actions; false: sample them."""
+    records: tuple[Path, ...] = ()
+    every: int = 1
+    """Steps from one frame of a film to the next."""
+    fps: float = 25.0
+    """Frames per second."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """One episode."""
+
+    returns: dict[str, float]
+    """Per group, the mean over actors of the sum of rewards."""
+    steps: int
+    end: str
+    """terminated, truncated, or cut after `eval.max_steps` steps."""
+
+
+def play(setup: Setup, module: ModuleType, policy: Policy | None, order: Order) -> Iterator[Played]:
+    """Play episodes, record them, and yield what came of each; `policy` None: uniform random actions.
+
+    The files of `order` are complete when the iterator ends; if it fails, they keep their old content. Raises UserError, and TrainingFailed
+    for a number that is not finite.
+    """
+    films = [path for path in order.records if path.suffix in paths.FILMS]
+    if any(path.suffix == ".mp4" for path in films):
+        find_ffmpeg()
+    drawing = _pictures(setup, module, order.every) if films else None
+    if isinstance(drawing, Rendering):
+        setup = replace(setup, environment=drawing.environment)
+    greedy = order.greedy or policy is None
+    acting = policy or RandomPolicy(setup.environment.spec, derived_seed(order.seed, "random policy"))
+    # The seed of `warprun eval`, so that its episodes can be looked at.
+    episodes = episodes_of(setup, acting, derived_seed(order.seed, "eval"), order.episodes, greedy)
+    with ExitStack() as stack:
+        stack.enter_context(closing(episodes))
+        if drawing:
+            stack.enter_context(closing(drawing))
+        adds = [stack.enter_context(_TABLES[path.suffix](path, _varied(setup))) for path in order.records if path.suffix in paths.TABLES]
+        frames = [stack.enter_context(_FILMS[path.suffix](path, order.fps)) for path in films]
+        for episode in range(order.episodes):
+            tally = Tally([group.name for group in setup.environment.spec.groups])
+            for moment in episodes.moments(episode):
+                for add in adds:
+                    add(episode, moment)
+                if drawing:
+                    drawing.follow(moment)
+                    if moment.step % order.every == 0 or moment.taken is None:
+                        _show(drawing.frame(moment, tally.caption(episode, order.episodes, moment.step)), frames)
+                tally.count(moment)
+            yield tally.played()
+
+
+_TABLES = dict(zip(paths.TABLES, (csv_table, npz_arrays), strict=True))
+_FILMS = dict(zip(paths.FILMS, (gif, mp4, html), strict=True))
+"""Suffix -> what writes such a file."""
+
+
+class Tally:
+    """Counts an episode."""
+
+    def __init__(self, groups: Sequence[str]) -> None:
+        self._returns = dict.fromkeys(groups, 0.0)
+        self._steps = 0
+        self._end = "cut"
+
+    def count(self, moment: Moment) -> None:
+        if moment.taken is None:
+            return
+        for group, rewards in moment.taken.rewards.items():
+            self._returns[group] += float(np.mean(rewards, dtype=np.float64))
+        self._steps += 1
+        self._end = "terminated" if moment.taken.terminated else "truncated" if moment.taken.truncated else self._end
+
+    def caption(self, episode: int, episodes: int, step: int) -> str:
+        """Return a line about the episode until this step."""
+        which = f"episode {episode}   " if episodes > 1 else ""
+        several = len(self._returns) > 1
+        returns = [f"{f'{group} ' if several else ''}return {value:.4g}" for group, value in self._returns.items()]
+        return f"{which}step {step}   {'   '.join(returns)}"
+
+    def played(self) -> Played:
+        return Played(self._returns, self._steps, self._end)
+
+
+def _pictures(setup: Setup, module: ModuleType, every: int) -> Drawing | Rendering:
+    """Return what makes frames: the function `draw` of the module, or the environment itself. Raises UserError if there is neither."""
+    if isinstance(setup.environment, ExternalEnvironment) and "draw" not in vars(module):
+        return Rendering(setup.environment, every)
+    return Drawing(module, setup.environment, setup.tables, setup.config.env.name)
+
+
+def _varied(setup: Setup) -> tuple[str, ...]:
+    return tuple(setup.config.env.randomize) if isinstance(setup.environment, Environment) else ()
+
+
+def _show(frame: np.ndarray, films: Sequence[Callable[[np.ndarray], None]]) -> None:
+    for add in films:
+        add(frame)

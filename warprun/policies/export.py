@@ -1,0 +1,148 @@
+"""Writes a policy to a file that other programs run: ONNX, torch.export, or arrays for numpy."""
+
+from __future__ import annotations
+
+import copy
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from warprun.errors import UserError, nearest, printable
+from warprun.files import write_atomic
+from warprun.policies.arrays import arrays
+from warprun.policies.group_policy import GroupPolicy, choices
+from warprun.policies.policy import Policy
+
+TRACED_ROWS = 3
+"""Rows of the observations that a network is traced with; 0 and 1 are special cases of torch.export."""
+
+
+def export(policy: Policy, path: Path, overwrite: bool = False) -> list[str]:
+    """Write `policy` to a file whose format follows from its name; return the names of its inputs and outputs, or of its arrays.
+
+    The file is replaced only with `overwrite`, and only when the new one is complete. Raises UserError.
+    """
+    check_file(path, overwrite)
+    content, names = FORMATS[path.suffix.lower()](policy)
+    try:
+        write_atomic(path, content)
+    except OSError as error:
+        raise UserError(f"cannot write {printable(path)}: {error.strerror}") from None
+    return names
+
+
+def check_file(path: Path, overwrite: bool) -> None:
+    """Raise UserError if `export` would refuse to write this file."""
+    kind = path.suffix.lower()
+    if kind not in FORMATS:
+        raise UserError(f"{printable(path)}: the name must end with {', '.join(FORMATS)}{nearest(kind, FORMATS)}")
+    if path.exists() and not overwrite:
+        raise UserError(f"{printable(path)} exists; overwrite=true replaces it")
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"{printable(path)} is a folder" if path.is_dir() else f"there is no folder {printable(path.parent)}")
+
+
+class Named(nn.Module):
+    """The policies of all groups. Inputs are `obs` and `mask`, outputs `action` and `policy_output`; of several groups `GROUP_obs`, ..."""
+
+    def __init__(self, modules: Mapping[str, GroupPolicy]) -> None:
+        super().__init__()
+        self.prefixes = [f"{name}_" if len(modules) > 1 else "" for name in modules]
+        self.of_groups = nn.ModuleList([copy.deepcopy(module).cpu() for module in modules.values()])
+        for parameter in self.parameters():
+            parameter.data = parameter.data.clone()  # instead of a view of one tensor for all, which a file would hold many times
+
+    def forward(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the best actions and the policy outputs."""
+        outputs: dict[str, torch.Tensor] = {}
+        for prefix, module in zip(self.prefixes, self.of_groups, strict=True):
+            action, output = module(inputs[f"{prefix}obs"], inputs.get(f"{prefix}mask"))
+            outputs |= {f"{prefix}action": action, f"{prefix}policy_output": output}
+        return outputs
+
+    def example(self) -> dict[str, torch.Tensor]:
+        """Return inputs of the right shapes and types."""
+        found = {}
+        for prefix, module in zip(self.prefixes, self.of_groups, strict=True):
+            assert isinstance(module, GroupPolicy)
+            found[f"{prefix}obs"] = torch.zeros(TRACED_ROWS, module.group.observation.size)
+            if module.group.masked:
+                found[f"{prefix}mask"] = torch.ones(TRACED_ROWS, sum(choices(module.group)), dtype=torch.bool)
+        return found
+
+    def names(self) -> list[str]:
+        """Return the names of the inputs, then those of the outputs."""
+        inputs = self.example()
+        return [*inputs, *self(inputs)]
+
+    def dynamic(self) -> dict[str, dict[int, object]]:
+        """Return which dimensions may have any size: the rows of each group, whose number the groups need not share."""
+        rows = {prefix: torch.export.Dim(f"{prefix}rows") for prefix in self.prefixes}
+        return {name: {0: rows[name.removesuffix("obs").removesuffix("mask")]} for name in self.example()}
+
+
+def _torch(policy: Policy) -> tuple[bytes, list[str]]:
+    module, content = Named(policy.modules).eval(), io.BytesIO()
+    with _tracing():
+        program = torch.export.export(module, (module.example(),), dynamic_shapes=(module.dynamic(),))
+    torch.export.save(program, content)
+    return content.getvalue(), module.names()
+
+
+def _onnx(policy: Policy) -> tuple[bytes, list[str]]:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"the ONNX format needs the package {error.name}: pip install 'warprun[onnx]'") from None
+    module = Named(policy.modules).eval()
+    inputs = list(module.example())
+    outputs = module.names()[len(inputs) :]
+    with _tracing():
+        written = torch.onnx.export(
+            module,
+            kwargs={"inputs": module.example()},
+            dynamic_shapes={"inputs": module.dynamic()},
+            input_names=inputs,
+            output_names=outputs,
+            dynamo=True,
+            verbose=False,
+        )
+    assert written is not None
+    return written.model_proto.SerializeToString(), [*inputs, *outputs]
+
+
+def _npz(policy: Policy) -> tuple[bytes, list[str]]:
+    content, found = io.BytesIO(), arrays(policy)
+    np.savez(content, allow_pickle=False, **found)
+    return content.getvalue(), list(found)
+
+
+@contextmanager
+def _tracing() -> Iterator[None]:
+    """Leave out the remarks of the exporters, which are for their developers. Raises UserError if a network cannot be traced."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as error:  # torch raises many kinds for what a network of the user does
+        while error.__cause__ is not None:
+            error = error.__cause__  # type: ignore[assignment]
+        reason = next(iter(str(error).strip().splitlines()), "")
+        raise UserError(f"torch.export cannot trace the network: {type(error).__name__}: {printable(reason)}") from error
+    finally:
+        logger.setLevel(level)
+
+
+FORMATS: dict[str, Callable[[Policy], tuple[bytes, list[str]]]] = {".onnx": _onnx, ".pt2": _torch, ".npz": _npz}
+"""End of a file name -> the function that returns the content of the file and its names."""

@@ -1,0 +1,82 @@
+"""A trained policy for programs: observations in, actions of the environment out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from warprun.errors import UserError, did_you_mean, shown
+from warprun.policies.group_policy import GroupPolicy
+from warprun.policies.inputs import read
+from warprun.spec import Spec
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The policies of all groups of a run, as `warprun.load` returns them."""
+
+    spec: Spec
+    """Groups, their spaces and masks."""
+    modules: Mapping[str, GroupPolicy]
+    """The torch module of every group."""
+    device: torch.device
+    path: Path
+    """The checkpoint."""
+    env_steps: int
+    """Environment steps of the training up to the checkpoint."""
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups."""
+        return tuple(self.modules)
+
+    def act(self, obs: Any, mask: Any = None, greedy: bool = True, rng: torch.Generator | int | None = None) -> Any:
+        """Return actions for observations of the environment, numpy arrays for numpy arrays, tensors for tensors.
+
+        `obs` is [..., F] with any leading dimensions, none for a single observation, and `mask` [..., M] bool, True for an allowed action.
+        Actions are integers [...] for Discrete and [..., C] for MultiDiscrete, and float32 [..., C] within the bounds for Box. With several
+        groups `obs` and `mask` are dicts by the name of the group, and so is the result; only the groups in `obs` act.
+
+        `greedy`: the most probable actions; else they are drawn, with `rng`, a seed or a generator (None: torch's own). DQN, DDPG and TD3
+        have no distribution to draw from. Raises UserError for what does not fit.
+        """
+        if isinstance(obs, Mapping):
+            return self._act_groups(obs, {} if mask is None else mask, greedy, self._generator(rng))
+        if len(self.modules) > 1:
+            raise UserError(f"the policy has the groups {', '.join(self.groups)}: give obs as a dict with their names")
+        return self._act(self.groups[0], obs, mask, greedy, self._generator(rng))
+
+    def _act_groups(self, obs: Mapping[str, Any], mask: Any, greedy: bool, rng: torch.Generator | None) -> dict[str, Any]:
+        if not isinstance(mask, Mapping):
+            raise UserError(f"mask must be a dict by the name of the group, as obs is, not {shown(mask)}")
+        for name in (*obs, *mask):
+            if name not in self.modules:
+                raise UserError(f"the policy has no group {shown(name)}; {did_you_mean(name, self.groups)}")
+        return {name: self._act(name, own, mask.get(name), greedy, rng) for name, own in obs.items()}
+
+    @torch.no_grad()
+    def _act(self, name: str, obs: Any, mask: Any, greedy: bool, rng: torch.Generator | None) -> Any:
+        module = self.modules[name]
+        if not greedy and module.gives != "distribution":
+            given = "values of actions" if module.gives == "values" else "an action"
+            raise UserError(f"the network of group {name!r} gives {given}, not a distribution to draw from: use greedy=True")
+        rows = read(module.group, obs, mask, self.device)
+        output = module.policy_output(rows.obs)
+        action = module.best(output, rows.mask) if greedy else module.sampled(output, rows.mask, rng)
+        action = action.reshape((*rows.leading, *action.shape[1:]))
+        # [()] makes an integer of an array without dimensions.
+        return action.to(obs.device) if isinstance(obs, torch.Tensor) else action.cpu().numpy()[()]
+
+    def _generator(self, rng: torch.Generator | int | None) -> torch.Generator | None:
+        if isinstance(rng, torch.Generator | None):
+            return rng
+        if not isinstance(rng, int | np.integer):
+            raise UserError(f"rng must be a seed, a torch.Generator or None, not {shown(rng)}")
+        if not -(2**63) <= rng < 2**63:
+            raise UserError(f"rng must be a seed of 64 bits, not {shown(rng)}")
+        return torch.Generator(self.device).manual_seed(int(rng))

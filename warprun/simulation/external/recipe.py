@@ -1,0 +1,86 @@
+"""How any process makes the environments of a run. Light to import: no numba, no torch, no Gymnasium."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from warprun.errors import ContractError, UserError, printable
+from warprun.spec import Spec
+
+PACKAGE = str(Path(__file__).parents[2]) + os.sep
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a process makes environments; all values are those of JSON, so that a worker process can get them."""
+
+    maker: str
+    """MODULE:FUNCTION. Called with `arguments`, and with `num_envs` if `vector`, the function returns an environment."""
+    arguments: Mapping[str, Any]
+    vector: bool
+    """Whether the maker returns one `gymnasium.vector.VectorEnv` of `num_envs` environments, or a single environment."""
+
+    def make(self, **num_envs: int) -> Any:
+        """Return a new environment; whatever its code raises passes."""
+        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # it would stand between the lines of a run
+        module, _, function = self.maker.partition(":")
+        return vars(import_module(module))[function](**self.arguments, **num_envs)
+
+
+@dataclass(frozen=True)
+class ExternalEnvironment:
+    """An environment with the interface of Gymnasium, which Python steps, and what is known of it before a run begins."""
+
+    title: str
+    """Its name in messages: the id or the class."""
+    recipe: Recipe
+    spec: Spec
+    timeout_s: float
+    """Longest time of a reset or step."""
+    state: tuple[str, tuple[int, ...]] | None
+    """dtype and shape of what `get_state` returns; None without `get_state` and `set_state`."""
+
+    @property
+    def group(self) -> str:
+        """Name of the only group."""
+        return self.spec.groups[0].name
+
+
+@runtime_checkable
+class SavesState(Protocol):
+    """An environment that a resumed run continues exactly."""
+
+    def get_state(self) -> np.ndarray:
+        """Return all that the rest of the episode and later episodes depend on: an array of numbers, always of the same shape."""
+
+    def set_state(self, state: np.ndarray) -> None:
+        """Continue from a result of `get_state`."""
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """An environment that frees something at its end."""
+
+    def close(self) -> None: ...
+
+
+def told(error: BaseException) -> str:
+    """Return an exception of an environment as one line: file and line, type and message."""
+    if isinstance(error, UserError | ContractError):
+        return str(error)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((PACKAGE, "<"))]
+    try:
+        words = str(error)
+    except Exception:  # __str__ of an error is code of the user
+        words = "(its text cannot be read)"
+    if frames:
+        words = f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}: {type(error).__name__}: {words}"
+    return printable(words, 500)

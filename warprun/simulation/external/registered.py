@@ -1,0 +1,76 @@
+"""Environments that Gymnasium knows by an id. No numba, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from warprun.errors import UserError, nearest, printable
+
+INSTALL = 'pip install "warprun[gymnasium]"'
+
+
+@dataclass(frozen=True)
+class Registered:
+    """The `environment` of a module that stands for all environments of Gymnasium: `env.id` selects one."""
+
+
+def import_gymnasium() -> Any:
+    """Return the package Gymnasium. Raises UserError if it is not installed."""
+    try:
+        return import_module("gymnasium")
+    except ImportError as error:
+        raise UserError(f"this environment needs Gymnasium, which cannot be imported ({printable(error)}): {INSTALL}") from None
+
+
+def check_id(wanted: str | None, register: Sequence[str]) -> None:
+    """Import the modules `register`, which register environments. Raises UserError unless Gymnasium then knows the id."""
+    gymnasium = import_gymnasium()
+    if not wanted:
+        raise UserError("env.id is missing: write env.id=NAME of an environment of Gymnasium, such as env.id=LunarLander-v3")
+    for module in register:
+        try:
+            import_module(module)
+        except Exception as error:
+            raise UserError(f"env.register={module} cannot be imported: {type(error).__name__}: {printable(error)}") from None
+    if wanted not in gymnasium.registry:
+        name = wanted.rpartition("-v")[0] or wanted
+        same = [known for known in gymnasium.registry if known.rpartition("-v")[0] == name]  # in order of their versions
+        hint = nearest(wanted, same[-1:]) or nearest(wanted, gymnasium.registry)
+        hint = hint or "; env.register=[MODULE] imports a module that registers its environments"
+        raise UserError(f"env.id={printable(wanted)}: Gymnasium knows no such environment{hint}")
+
+
+def time_limit(wanted: str) -> int | None:
+    """Return the time limit that an id is registered with."""
+    limit: int | None = import_gymnasium().registry[wanted].max_episode_steps
+    return limit
+
+
+def make(id: str, register: Sequence[str], kwargs: Mapping[str, Any]) -> Any:
+    """Return one environment, without time limit: `Slice` counts the steps. Raises UserError if a package is missing."""
+    gymnasium = import_gymnasium()
+    for module in register:
+        import_module(module)
+    try:
+        return gymnasium.make(id, max_episode_steps=-1, disable_env_checker=True, **kwargs)
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+        raise UserError(f"env.id={id} needs a package that is not installed: {printable(error)}") from None
+
+
+def make_vector(id: str, register: Sequence[str], kwargs: Mapping[str, Any], limit: int | None, num_envs: int) -> Any:
+    """Return a `gymnasium.vector.VectorEnv`. Raises UserError if a package is missing."""
+    gymnasium = import_gymnasium()
+    for module in register:
+        import_module(module)
+    given = dict(kwargs)
+    if given.get("vectorization_mode", "") in ("sync", "async") or gymnasium.registry[id].vector_entry_point is None:
+        given["vector_kwargs"] = {"autoreset_mode": "SameStep"} | dict(given.get("vector_kwargs", {}))
+    if limit is not None:
+        given["max_episode_steps"] = limit
+    try:
+        return gymnasium.make_vec(id, num_envs=num_envs, **given)
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+        raise UserError(f"env.id={id} needs a package that is not installed: {printable(error)}") from None

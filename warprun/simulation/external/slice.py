@@ -1,0 +1,124 @@
+"""The part of a simulator that one process steps: environments, and the arrays of a rollout that they fill. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from warprun.simulation.external.sources import Outcome, Source
+
+REWARD, FINAL, OBSERVATION, MASK = 2, 3, 4, 5
+"""Codes of faults: the place in `faults.FIELDS`, plus 1."""
+OF_ACTORS = ("obs", "mask", "action", "reward", "final_obs")
+"""Arrays whose second axis counts environments, and whose third one counts their actors: there is one."""
+ROWS = (*OF_ACTORS, "terminated", "truncated")
+"""Arrays whose second axis counts environments; of others it is the first one."""
+
+
+class Slice:
+    """The environments `begin` to `end` of a run. Resets an environment in the step that ends its episode."""
+
+    def __init__(
+        self,
+        source: Source,
+        arrays: Mapping[str, np.ndarray],
+        begin: int,
+        end: int,
+        *,
+        time_limit: int | None,
+        choices: tuple[int, ...],
+        replaces: bool,
+    ) -> None:
+        """`choices`: number of choices of each component of a masked action. `replaces`: reset environments that are not finite."""
+        self.source = source
+        self._time_limit, self._replaces = time_limit, replaces
+        self._first_choices = np.cumsum((0, *choices))[:-1]
+        row = {name: arrays[name][:, begin:end] for name in ROWS if name in arrays}
+        self._row = {name: array[:, :, 0] if name in OF_ACTORS else array for name, array in row.items()}
+        self._of = {name: array[begin:end] for name, array in arrays.items() if name not in ROWS and name != "at"}
+
+    def reset(self) -> None:
+        """Begin an episode in every environment with its seed; the observations go to row 0."""
+        for name in ("clock", "cuts", "episode_return", "fault"):
+            self._of[name][:] = 0
+        out = self._outcome(0, 0)
+        self.source.reset(self._of["seed"], out)
+        self._check(out, 0)
+
+    def step(self, row: int, step: int) -> None:
+        """Take step number `step` with the actions of row `row`; the observations go to row + 1."""
+        of, out = self._of, self._outcome(row, row + 1)
+        if row == 0:
+            of["cuts"][:] = 0
+        self.source.step(self._row["action"][row], out)
+        of["clock"] += 1
+        if self._time_limit is not None:
+            out.truncated[:] |= of["clock"] >= self._time_limit
+        out.truncated[:] &= ~out.terminated
+        counts = self._judge(out, step)
+        of["episode_return"] += out.reward
+        over = np.flatnonzero(out.terminated | out.truncated)
+        if len(over):
+            for n in over[out.truncated[over]]:
+                self._row["final_obs"][of["cuts"][n], n] = out.obs[n]
+                of["cuts"][n] += 1
+            counted = over[counts[over]]
+            of["ended"][counted] += 1
+            of["ended_steps"][counted] += of["clock"][counted]
+            of["ended_return"][counted] += of["episode_return"][counted]
+            of["clock"][over] = 0
+            of["episode_return"][over] = 0.0
+            self.source.renew(over.tolist(), out)
+        self._check(out, step)
+
+    def save(self) -> None:
+        """Write the states of the environments to the array `state`."""
+        self.source.save(self._of["state"])
+
+    def load(self) -> None:
+        """Continue from the array `state`."""
+        self.source.load(self._of["state"])
+
+    def _outcome(self, row: int, after: int) -> Outcome:
+        rows = self._row
+        mask = rows["mask"][after] if "mask" in rows else None
+        return Outcome(rows["obs"][after], mask, rows["reward"][row], rows["terminated"][row], rows["truncated"][row])
+
+    def _judge(self, out: Outcome, step: int) -> np.ndarray:
+        """Note rewards and last observations that are not finite, or end these episodes. Return [n]: whether an episode counts."""
+        # The observation after a terminal state is of no use.
+        unsound = ~np.isfinite(out.obs).all(-1) & ~out.terminated
+        bad = unsound | ~np.isfinite(out.reward)
+        if not bad.any():
+            return ~bad
+        if self._replaces:
+            out.terminated[bad], out.truncated[bad], out.reward[bad] = True, False, 0.0
+            self._of["replaced"][bad] += 1
+            return ~bad
+        for n in np.flatnonzero(bad).tolist():
+            if not np.isfinite(out.reward[n]):
+                self._note(n, REWARD, step, out.reward[n : n + 1])
+            elif out.truncated[n]:
+                self._note(n, FINAL, step, out.obs[n])
+        return np.ones_like(bad)
+
+    def _check(self, out: Outcome, step: int) -> None:
+        """Note observations that are not finite, and masks that forbid every action."""
+        if not np.isfinite(out.obs).all():
+            for n in np.flatnonzero(~np.isfinite(out.obs).all(-1)).tolist():
+                self._note(n, OBSERVATION, step, out.obs[n])
+        if out.mask is not None:
+            allowed = np.logical_or.reduceat(out.mask, self._first_choices, axis=1)
+            for n in np.flatnonzero(~allowed.all(-1)).tolist():
+                self._record(n, MASK, step, int(np.argmin(allowed[n])), 0)
+
+    def _note(self, n: int, code: int, step: int, numbers: np.ndarray) -> None:
+        component = int(np.argmin(np.isfinite(numbers)))
+        value = numbers[component]
+        self._record(n, code, step, component, 0 if np.isnan(value) else 1 if value > 0 else 2)
+
+    def _record(self, n: int, code: int, step: int, component: int, value: int) -> None:
+        """Record a fault unless the environment already has one."""
+        if not self._of["fault"][n, 0]:
+            self._of["fault"][n] = (code, step, component, value)

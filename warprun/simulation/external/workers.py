@@ -1,0 +1,230 @@
+"""What steps the environments of a simulator: worker processes over shared memory, or this process. No torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+
+from warprun.simulation.external.shared import Layout, SharedArrays
+from warprun.simulation.external.sources import EnvironmentFailed
+from warprun.simulation.external.worker import COMMAND, DONE, LOAD, RESET, SAVE, STEP, Job, make_slice
+
+CONSTRUCTION_S = 600.0
+"""Longest time in which a worker starts and makes one environment."""
+LOOK_S = 0.5
+"""Time after which a worker that is silent is looked at: a process that it has forked can keep its pipe open after its end."""
+GRACE_S = 2.0
+"""Time for environments to close before their process is ended."""
+PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
+    " from warprun.simulation.external.worker import main; main(*map(int, sys.argv[2:]))"
+)
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Variables that keep the libraries of several workers from using all cores each; values of the user stay."""
+
+
+class Steppers(Protocol):
+    """What resets and steps the environments of a simulator; methods raise EnvironmentFailed."""
+
+    def run(self, command: bytes, row: int = 0, step: int = 0) -> None:
+        """Let all environments execute RESET, STEP, SAVE or LOAD."""
+
+    def close(self) -> None:
+        """End all processes."""
+
+
+class ThisProcess:
+    """Steps the environments in this process: no limit of time, and an environment that crashes ends the run."""
+
+    def __init__(self, shared: SharedArrays, job: Job) -> None:
+        self._part = make_slice(shared.arrays, job)
+
+    def run(self, command: bytes, row: int = 0, step: int = 0) -> None:
+        part = self._part
+        if command == STEP:
+            part.step(row, step)
+        else:
+            {RESET: part.reset, SAVE: part.save, LOAD: part.load}[command]()
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self._part.source.close()
+
+
+@dataclass
+class _Worker:
+    """A process and the ends of its pipes."""
+
+    process: subprocess.Popen[bytes]
+    commands: int
+    answers: int
+    life: int
+    """The process ends when this is closed."""
+
+    def dismiss(self) -> None:
+        """Let the process close its environments and end."""
+        if self.commands >= 0:
+            os.close(self.commands)
+            self.commands = -1
+
+    def close(self) -> None:
+        """End the process at once, with those that it has started."""
+        self.dismiss()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        os.close(self.answers)
+        os.close(self.life)
+
+
+class Workers:
+    """Worker processes, each with the environments of its job. They start when they are made; `close` ends them."""
+
+    def __init__(self, layout: Layout, shared: SharedArrays, jobs: Sequence[Job], timeout_s: float) -> None:
+        """Raises EnvironmentFailed if an environment cannot be made."""
+        self._at, self._timeout_s = shared.arrays["at"], timeout_s
+        self._workers: list[_Worker] = []
+        self._poll = select.poll()
+        self._of: dict[int, int] = {}
+        """Pipe of answers -> number of the worker."""
+        try:
+            for n, job in enumerate(jobs):
+                worker = _start(layout, shared.file, job)
+                self._workers.append(worker)
+                self._of[worker.answers] = n
+                self._poll.register(worker.answers, select.POLLIN)
+            self._wait("its construction", CONSTRUCTION_S)
+        except BaseException:
+            self._end()
+            raise
+
+    def run(self, command: bytes, row: int = 0, step: int = 0) -> None:
+        message = COMMAND.pack(command, row, step)
+        for worker in self._workers:
+            with suppress(BrokenPipeError):  # it has died, which its other pipe tells
+                os.write(worker.commands, message)
+        self._wait({RESET: "a reset", STEP: "a step", SAVE: "get_state", LOAD: "set_state"}[command], self._timeout_s)
+
+    def close(self) -> None:
+        """Let the environments close, and end the processes."""
+        for worker in self._workers:
+            worker.dismiss()
+        deadline = time.monotonic() + GRACE_S
+        for worker in self._workers:
+            with suppress(subprocess.TimeoutExpired):
+                worker.process.wait(max(0.0, deadline - time.monotonic()))
+        self._end()
+
+    def _end(self) -> None:
+        """End the processes at once."""
+        for worker in self._workers:
+            worker.close()
+        self._workers = []
+
+    def _wait(self, action: str, limit_s: float) -> None:
+        """Wait until every worker is done. Raises EnvironmentFailed, after all processes have ended.
+
+        The limit holds for one call of an environment: it begins again for a worker that has come to another call since.
+        """
+        waiting = set(self._of)
+        while waiting:
+            before = self._at[:, 1].copy()
+            ready = self._poll_until(waiting, action, time.monotonic() + limit_s)
+            if not ready:
+                stuck = [self._of[answers] for answers in waiting if before[self._of[answers]] == self._at[self._of[answers], 1]]
+                if stuck:
+                    self._fail(stuck[0], action, f"it takes longer than {limit_s:g} s")
+            for answers in ready:
+                self._read(answers, action)
+                waiting.discard(answers)
+
+    def _poll_until(self, waiting: set[int], action: str, deadline: float) -> list[int]:
+        """Return the pipes that have an answer; empty at the deadline. Raises EnvironmentFailed if a process has ended without one."""
+        ended: list[int] = []
+        while (left := deadline - time.monotonic()) > 0 or ended:
+            for_s = 0.0 if ended else min(left, LOOK_S)
+            ready = [file for file, event in self._poll.poll(1000 * for_s) if file in waiting or event & select.POLLHUP]
+            if ready:
+                return ready
+            if ended:  # and what it had written before would be there
+                self._fail_ended(ended[0], action)
+            ended = [self._of[file] for file in waiting if self._workers[self._of[file]].process.poll() is not None]
+        return []
+
+    def _read(self, answers: int, action: str) -> None:
+        worker = self._of[answers]
+        answer = os.read(answers, 1)
+        if answer == DONE:
+            return
+        if answer:
+            (length,) = struct.unpack("<I", os.read(answers, 4))
+            text = b""
+            while len(text) < length and (part := os.read(answers, length - len(text))):
+                text += part
+            told = json.loads(text)
+            self._end_with(EnvironmentFailed(told["environment"], told["action"], told["reason"]))
+        self._fail_ended(worker, action)
+
+    def _fail_ended(self, worker: int, action: str) -> None:
+        self._fail(worker, action, f"its process {_ending(self._workers[worker].process)}")
+
+    def _fail(self, worker: int, action: str, reason: str) -> None:
+        self._end_with(EnvironmentFailed(int(self._at[worker, 0]), action, reason))
+
+    def _end_with(self, error: EnvironmentFailed) -> None:
+        self._end()
+        raise error
+
+
+def _start(layout: Layout, memory: int, job: Job) -> _Worker:
+    text = json.dumps([layout, job]).encode()
+    commands, to_worker = os.pipe()
+    answers, from_worker = os.pipe()
+    life, held = os.pipe()
+    files = (commands, from_worker, life, memory)
+    program = [sys.executable, "-c", PROGRAM, json.dumps([os.fspath(place) for place in sys.path]), *map(str, files), str(len(text))]
+    try:
+        process = subprocess.Popen(
+            program,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.__stderr__.fileno() if sys.__stderr__ else subprocess.DEVNULL,  # a print must not stand in the output of a command
+            pass_fds=files,
+            start_new_session=True,
+            env={**dict.fromkeys(THREADS, "1"), **os.environ},
+        )
+    except BaseException:
+        for file in (to_worker, answers, held):
+            os.close(file)
+        raise
+    finally:
+        for file in (commands, from_worker, life):
+            os.close(file)
+    with suppress(BrokenPipeError):  # it has died, which its other pipe tells
+        while text:
+            text = text[os.write(to_worker, text) :]
+    return _Worker(process, to_worker, answers, held)
+
+
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    """Return how a process ended, in words."""
+    code = process.wait()
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def shares(n_envs: int, workers: int) -> list[tuple[int, int]]:
+    """Return (begin, end) of the environments of each worker; sizes differ by at most one."""
+    edges = np.linspace(0, n_envs, min(workers, n_envs) + 1).astype(int).tolist()
+    return list(pairwise(edges))

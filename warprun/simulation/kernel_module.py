@@ -1,0 +1,143 @@
+"""The kernel module of an environment: checked, compiled or interpreted, with parameters and tables in the types of kernels."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numba.core.errors import NumbaError
+
+from warprun.environment import Environment
+from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
+from warprun.kernels.check import check_functions
+from warprun.kernels.language import check_language
+from warprun.simulation.codegen.program import Program
+from warprun.simulation.device import Device
+from warprun.simulation.trial import interpreted, out_of_bounds, trial_function
+
+
+@dataclass(frozen=True)
+class KernelModule:
+    """The kernels of an environment for a device."""
+
+    module: ModuleType
+    functions: list[FunctionType]
+    """Functions of the environment that kernels call."""
+    values: dict[str, Any]
+    """Parameters `p` and `tables`, as fields of `Common`."""
+
+
+def load(
+    program: Program,
+    environment: Environment,
+    name: str,
+    device: Device,
+    *,
+    params: Any,
+    tables: Any,
+    vary: Mapping[str, tuple[float, float]],
+    trial: Callable[[], None] | None,
+    announce: Callable[[str], None],
+    interpreted_by: Callable[[object], object] = trial_function,
+) -> KernelModule:
+    """Import the kernel module of `program`; its functions are compiled, interpreted or plain, depending on the device.
+
+    Before an environment is compiled for the first time its functions are checked, `trial` runs, and `announce` gets a line of text.
+    `trial` None: nothing of this, since the environment is one of warprun's own. `interpreted_by` makes of each function what the kernels
+    of device `python` call. Raises UserError.
+    """
+    single_tables = None if tables is None else typed(type(tables)(*(single_precision(v) for v in tables)))
+    functions = [f for f in map(inspect.unwrap, program.functions.values()) if isinstance(f, FunctionType)]
+    compiled = kernels.COMPILES and device.kind in ("cpu", "cuda")
+    if compiled:
+        check_language(tuple(functions))
+    module = _import(program, name, device, single_tables, interpreted_by)
+    if compiled and trial is not None and not kernels.is_cached(module):
+        check_functions(environment, typed(params), None if tables is None else read_only(single_tables), vary)
+        trial()
+        announce(f"compiling the kernels of {name} for {device.kind} (kept in {kernels.cache_root()})")
+    values = {"p": typed(params)} if params._fields else {}
+    if tables is not None:
+        values["tables"] = _tables_for(device, single_tables)
+    return KernelModule(module, functions, {key: kernels.own_tuple(module, f"{key}_of_kernels", value) for key, value in values.items()})
+
+
+@contextmanager
+def errors_of_kernels(device: Device, functions: Sequence[FunctionType]) -> Iterator[None]:
+    """Convert errors of compiling and of interpreted kernels to a UserError that names the function of the environment."""
+    # numba-cuda raises KeyError for a numpy function that it does not know; on other devices a KeyError is a bug of warprun.
+    refusals = (NumbaError, KeyError) if device.kind == "cuda" else (NumbaError,)
+    try:
+        yield
+    except refusals as error:
+        raise kernels.explain(error, functions) from error
+    except IndexError as error:  # only uncompiled kernels check indices
+        raise out_of_bounds(error, list(functions)) from error
+
+
+def draw_scalars(seed: int, first_env: int = 0) -> dict[str, np.uint32]:
+    """Return the fields of `Common` that random draws depend on: the number of the first environment and the two words of the seed."""
+    return {
+        "first_env": np.uint32(first_env),
+        "seed_low": np.uint32(seed & 0xFFFFFFFF),
+        "seed_high": np.uint32(seed >> 32 & 0xFFFFFFFF),
+    }
+
+
+def _import(program: Program, name: str, device: Device, tables: Any, interpreted_by: Callable[[object], object]) -> ModuleType:
+    globals_ = program.functions | compiler_options(device.kind)
+    globals_ |= {} if tables is None else {"Tables": type(tables)}  # unused there; kernels know its fields by their numbers
+    builds: dict[str, Callable[[object], object]] = {"cudasim": kernels.plain_function, "python": interpreted_by}
+    build = builds.get(device.kind, kernels.device_function)
+    source = interpreted(program.source) if device.kind == "python" else program.source
+    return kernels.load_module(name, source, globals_, build)
+
+
+def compiler_options(device_kind: str) -> dict[str, Any]:
+    """Return the globals with which a kernel module sets its options of Numba."""
+    if device_kind in ("cpu", "python"):
+        return {"FLAGS": kernels.KERNELS}
+    # The simulator compiles nothing and knows no inlining.
+    return {"CACHE": device_kind == "cuda", "INLINED": {"device": True} | ({"forceinline": True} if device_kind == "cuda" else {})}
+
+
+def typed(params: Any) -> Any:
+    """Return a NamedTuple with its numbers as float32 and int32, the types that kernels are compiled for."""
+    return type(params)(
+        *(v if isinstance(v, np.ndarray) else np.float32(v) if isinstance(v, float | np.floating) else np.int32(v) for v in params)
+    )
+
+
+def single_precision(value: Any) -> Any:
+    """Return a table in the types of kernels: float64 as float32, narrow or unsigned integers as signed ones that hold their values.
+
+    Numba computes with unsigned integers modulo 2^64, in which 1 - 2 is 1.8e19.
+    """
+    if not isinstance(value, np.ndarray):
+        return value
+    wanted = {"float64": np.float32, "int8": np.int32, "int16": np.int32, "uint8": np.int32, "uint16": np.int32, "uint32": np.int64}
+    return np.ascontiguousarray(value, wanted.get(value.dtype.name))
+
+
+def _tables_for(device: Device, tables: Any) -> Any:
+    """Return the tables that kernels get: read-only arrays if nothing is compiled; else `check_functions` has refused writes to tables."""
+    if device.kind == "cuda":
+        return type(tables)(*(torch.from_numpy(v).to(device.torch) if isinstance(v, np.ndarray) else v for v in tables))
+    return tables if device.kind == "cpu" and kernels.COMPILES else read_only(tables)
+
+
+def read_only(tables: Any) -> Any:
+    """Return the same tables, with arrays that cannot be written."""
+    return type(tables)(*(_unwritable(v) if isinstance(v, np.ndarray) else v for v in tables))
+
+
+def _unwritable(array: np.ndarray) -> np.ndarray:
+    guarded = array.view()
+    guarded.flags.writeable = False
+    return guarded
