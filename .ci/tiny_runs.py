@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Literal
 
 from warprun.algorithms import config_class
@@ -22,7 +23,8 @@ from warprun.errors import UserError
 SMALL = ["tuned=none", "n_envs=8", "total_steps=512", "env.time_limit=60"]
 SHORT = ["eval.every=50%", "eval.episodes=4", "eval.final_episodes=4", "device=cpu", "concurrency.threads=1", "log.live=false"]
 OFF_POLICY = ["agent.learning_starts=64", "agent.utd_ratio=0.05"]
-
+IDS = {"gymnasium": "CartPole-v1"}
+"""Environment that stands for many -> the one of them that is tried."""
 
 Outcome = Literal["done", "failed", "not tried"]
 
@@ -30,7 +32,8 @@ Outcome = Literal["done", "failed", "not tried"]
 def able(agent: str, env: str) -> bool:
     """Return whether an agent can act in an environment."""
     try:
-        check_requirements(agent, load_environment(environment_config(env))[0].spec)
+        config = environment_config(env)
+        check_requirements(agent, load_environment(replace(config, id=IDS.get(env, config.id)))[0].spec)
     except UserError:
         return False
     return True
@@ -49,7 +52,8 @@ def pairs() -> list[tuple[str, str]]:
 def tiny_run(pair: tuple[str, str]) -> Outcome:
     """Train a pair in a process of its own."""
     env, agent = pair
-    overrides = [f"env={env}", f"agent={agent}", *SMALL, *SHORT, *(OFF_POLICY if config_class(agent).explores else [])]
+    chosen = [f"env={env}", f"agent={agent}", *([f"env.id={IDS[env]}"] if env in IDS else [])]
+    overrides = [*chosen, *SMALL, *SHORT, *(OFF_POLICY if config_class(agent).explores else [])]
     began = time.monotonic()
     done = subprocess.run([sys.argv[1], *overrides], capture_output=True, text=True)
     said = " ".join(done.stderr.split())
