@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from warprun.concurrency.communicator import Communicator
 from warprun.concurrency.single import SingleProcess
-from warprun.simulation.trajectory import Trajectory
+
+if TYPE_CHECKING:  # a policy that has left warprun has no simulator
+    from warprun.simulation.trajectory import Trajectory
 
 CLIP = 10.0
 """Normalised observations stay within -CLIP..CLIP."""
