@@ -47,7 +47,9 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list:
     """Run in an empty folder, where training only notes the config that it was given."""
     configs: list = []
     result = types.SimpleNamespace(eval_return=1.0, folder=tmp_path)
-    monkeypatch.setitem(sys.modules, "warprun.runtime.run", types.SimpleNamespace(train=lambda config: configs.append(config) or result))
+    monkeypatch.setitem(
+        sys.modules, "warprun.runtime.run", types.SimpleNamespace(train=lambda config, world=None: configs.append(config) or result)
+    )
     monkeypatch.chdir(tmp_path)
     return configs
 
@@ -161,7 +163,7 @@ def test_traceback_only_when_asked_for(started, capsys, monkeypatch):
 
 
 def test_what_nobody_foresaw_is_one_line_and_code_1(started, capsys, monkeypatch):
-    def train(config):
+    def train(config, world=None):
         raise ZeroDivisionError("one\ntwo")
 
     monkeypatch.setattr(sys.modules["warprun.runtime.run"], "train", train)
@@ -173,7 +175,7 @@ def test_what_nobody_foresaw_is_one_line_and_code_1(started, capsys, monkeypatch
 
 
 def test_interrupt_is_code_130(started, capsys, monkeypatch):
-    def train(config):
+    def train(config, world=None):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys.modules["warprun.runtime.run"], "train", train)

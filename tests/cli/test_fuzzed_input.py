@@ -26,7 +26,7 @@ LIMIT_S = 2.0
 def guarded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Work in a folder with one file, where nothing is trained, measured or fetched."""
     result = types.SimpleNamespace(folder=tmp_path, eval_return=1.0, eval_stderr=None, train_return=None, env_steps=1, wall_s=1.0)
-    monkeypatch.setitem(sys.modules, "warprun.runtime.run", types.SimpleNamespace(train=lambda config: result))
+    monkeypatch.setitem(sys.modules, "warprun.runtime.run", types.SimpleNamespace(train=lambda config, world=None: result))
     monkeypatch.setattr("warprun.runtime.bench.bench", lambda *given: [])
     monkeypatch.setattr("warprun.runtime.bench.report", lambda *given: None)
     monkeypatch.setattr("warprun.config.overrides.MAX_RUNS", 20)  # a large sweep is no mistake, and takes its time

@@ -17,7 +17,7 @@ class Trainer:
         self.configs: list = []
         self.failing: dict[int, BaseException] = {}
 
-    def train(self, config):
+    def train(self, config, world=None):
         self.configs.append(config)
         if config.seed in self.failing:
             raise self.failing[config.seed]

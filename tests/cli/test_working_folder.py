@@ -20,7 +20,9 @@ ENV = "module: warprun.envs.cartpole\n"
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list:
     configs: list = []
     result = types.SimpleNamespace(folder=tmp_path)
-    monkeypatch.setitem(sys.modules, "warprun.runtime.run", types.SimpleNamespace(train=lambda config: configs.append(config) or result))
+    monkeypatch.setitem(
+        sys.modules, "warprun.runtime.run", types.SimpleNamespace(train=lambda config, world=None: configs.append(config) or result)
+    )
     monkeypatch.chdir(tmp_path)
     return configs
 

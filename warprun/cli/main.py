@@ -189,9 +189,13 @@ def _run(asked: Continued | Config) -> Result | None:
 
             run_rank(config, world)
             return None
-        from warprun.runtime.run import resume, train
+        if isinstance(asked, Continued):
+            from warprun.runtime.run import resume
 
-        return resume(*asked, world) if isinstance(asked, Continued) else train(config, world)
+            return resume(*asked, world)
+        from warprun.runtime.run import train
+
+        return train(config, world)
     except BaseException as error:
         if world:
             world.watch.fail(one_line(error))
