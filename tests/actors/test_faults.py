@@ -102,7 +102,7 @@ MORE = [(number, rank) for number in (signal.SIGKILL, signal.SIGSTOP) for rank i
 @pytest.mark.parametrize(
     ("number", "rank", "mode"),
     [
-        (signal.SIGSTOP, 0, "async"),
+        pytest.param(signal.SIGSTOP, 0, "async", marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, 1, "async", marks=pytest.mark.slow),
         pytest.param(signal.SIGSTOP, 2, "async", marks=pytest.mark.slow),
         *(pytest.param(*case, mode, marks=pytest.mark.reliability) for case in MORE * 4 for mode in ("sync", "rma")),

@@ -21,7 +21,7 @@ FAULTS = {
     "raise_exit": "SystemExit: 4",
     "four_values": "(observation, reward, terminated, truncated, info)",
     "shape": "the observation has the shape (3,), and the observation space (2,)",
-    "text": "could not convert string to float",
+    "text": "it must return one number as the reward",
     "reward": "one number as the reward",
     "truth": "booleans",
     "nan_obs": "of misbehaving gave an observation of nan",
