@@ -10,21 +10,9 @@ from pathlib import Path
 import pytest
 
 import warprun
+from tests.policies.runs import SHORT
 
 ROOT = Path(__file__).parents[2]
-SHORT = [
-    "tuned=none",
-    "stop_when_solved=false",
-    "n_envs=8",
-    "concurrency.threads=1",
-    "device=cpu",
-    "log.live=false",
-    "log.tensorboard=false",
-    "eval.episodes=4",
-    "eval.final_episodes=4",
-    "engine.fused=false",
-    "env.time_limit=20",
-]
 OFF_POLICY = ["agent.learning_starts=64", "agent.batch_size=16", "agent.utd_ratio=0.2", "agent.normalize_obs=true", "total_steps=800"]
 RUNS = {
     "ppo cartpole": ["env=cartpole", "agent=ppo", "total_steps=1024"],
@@ -53,7 +41,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         folder = home / name.replace(" ", "_")
         if not folder.exists():
             with chdir(home):
-                warprun.train([*SHORT, *RUNS[name], f"run_dir={os.fspath(folder.name)}"])
+                warprun.train([*SHORT, "engine.fused=false", *RUNS[name], f"run_dir={os.fspath(folder.name)}"])
         return folder
 
     return run

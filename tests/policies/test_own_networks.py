@@ -18,6 +18,7 @@ import torch
 import warprun
 from tests.agents import build
 from tests.learning.helpers import environment, rollout
+from tests.policies.runs import SHORT
 from tests.test_docs import ROOT, files
 from warprun import own_module
 from warprun.cli import main as cli
@@ -49,17 +50,6 @@ class Normed(nn.Module):
         return self.layers(rows)
 '''
 )
-SHORT = [
-    "tuned=none",
-    "stop_when_solved=false",
-    "n_envs=8",
-    "concurrency.threads=1",
-    "device=cpu",
-    "log.live=false",
-    "log.tensorboard=false",
-    "eval.episodes=4",
-]
-SHORT += ["eval.final_episodes=4", "env.time_limit=20"]
 ON_POLICY = ["agent.horizon=8", "total_steps=256"]
 OFF_POLICY = ["agent.learning_starts=32", "agent.batch_size=16", "agent.utd_ratio=0.2", "total_steps=160"]
 AGENTS = {
