@@ -19,7 +19,7 @@ TABLES: dict[str, tuple[type, str]] = {
     "run": (config.Config, ""),
     "env": (config.EnvConfig, "env."),
     "concurrency": (config.ConcurrencyConfig, "concurrency."),
-    **{mode: (config.CONCURRENCY[mode], "concurrency.") for mode in ("single", "sync", "async", "rma")},
+    **{mode: (config.CONCURRENCY[mode], "concurrency.") for mode in ("single", "ddp", "sync", "async", "rma")},
     "eval": (config.EvalConfig, "eval."),
     "checkpoint": (config.CheckpointConfig, "checkpoint."),
     "log": (config.LogConfig, "log."),

@@ -1,27 +1,131 @@
-"""Whether mpiexec or srun has started this process as one of several. Light: nothing but the environment."""
+"""Whether mpiexec, srun or torchrun has started this process as one of several. Light: nothing but the environment."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
 import signal
+import socket
+import sys
 from contextlib import suppress
+from pathlib import Path
 
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 """Variables in which mpiexec of MPICH, that of Open MPI, and srun say how many processes they have started."""
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 """Variables in which they say which of them this one is."""
+OF_TORCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Those that torchrun sets, and `cli.launch`; they hold if all are set."""
+PARENT = "WARPRUN_PARENT"
+"""Number of the process that started this one as a rank and ends with it."""
+SOCKET = "WARPRUN_SOCKET"
+"""Number of an open socket at which rank 0 listens, if `cli.launch` has made one."""
 FIRST_ENDS_S, OTHERS_END_S = 4, 15
 """Seconds that the end of MPI may take after a failure: of rank 0, or of another rank if rank 0 is lost; and of the others."""
 
 
+def has_torch_variables() -> bool:
+    """Return whether the variables of torchrun are set."""
+    return all(os.environ.get(name) for name in OF_TORCH)
+
+
+def starter() -> str:
+    """Return what started this process as one of several, or perhaps as the only one: torchrun, mpiexec or srun; empty: nothing."""
+    if has_torch_variables():
+        return "torchrun"
+    by_mpi = next((os.environ[name] for name in SIZES[:2] if os.environ.get(name, "").isdigit()), "")
+    by_srun = os.environ.get(SIZES[2], "")
+    if by_mpi and by_mpi != by_srun:  # srun may set the variables of MPI, too
+        return "mpiexec"
+    return "srun" if by_srun.isdigit() else ""
+
+
 def started() -> int:
-    """Return how many processes mpiexec or srun has started for this command; 1 if neither did."""
-    return next((int(os.environ[name]) for name in SIZES if os.environ.get(name, "").isdigit()), 1)
+    """Return how many processes mpiexec, srun or torchrun has started for this command; 1 if none did."""
+    names = ("WORLD_SIZE",) if has_torch_variables() else SIZES
+    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), 1)
+
+
+def rank() -> int:
+    """Return which of the started processes this one is."""
+    names = ("RANK",) if has_torch_variables() else RANKS
+    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), 0)
 
 
 def is_first() -> bool:
     """Return whether this process speaks for the command."""
-    return started() == 1 or next((os.environ[name] == "0" for name in RANKS if name in os.environ), True)
+    return started() == 1 or rank() == 0
+
+
+def on_this_machine() -> tuple[int, int]:
+    """Return which of the started processes of this machine this one is, and their number, as far as it is known: else 0 and 1."""
+    for place, count in (("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")):
+        if os.environ.get(place, "").isdigit():
+            size = os.environ.get(count, "")
+            return int(os.environ[place]), int(size) if size.isdigit() else 1
+    return 0, 1
+
+
+def meeting_place() -> tuple[str, int]:
+    """Return host and port where rank 0 waits for the others: those of torchrun, or of srun its first node and a port of the step."""
+    if has_torch_variables():
+        return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    nodes = os.environ.get("SLURM_STEP_NODELIST", os.environ.get("SLURM_JOB_NODELIST", "localhost"))
+    number = 131 * int(os.environ.get("SLURM_JOB_ID", "0")) + int(os.environ.get("SLURM_STEP_ID", "0"))
+    port = os.environ.get("MASTER_PORT", "")
+    # Below the ports that systems give to outgoing connections.
+    return os.environ.get("MASTER_ADDR") or first_node(nodes), int(port) if port.isdigit() else 10_000 + number % 20_000
+
+
+def first_node(nodes: str) -> str:
+    """Return the first of a list of nodes as SLURM writes it: `gpu[03-05,7]-a,cpu1` is `gpu03-a`."""
+    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", re.split(r",(?![^\[]*\])", nodes)[0])
+
+
+def take_share() -> None:
+    """Use this process's share of the cores and of the GPUs of its machine, where what started it has not dealt them out."""
+    place, count = on_this_machine()
+    if starter() == "torchrun" and count > 1 and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        own = cores[place * len(cores) // count : (place + 1) * len(cores) // count] or [cores[place % len(cores)]]
+        os.sched_setaffinity(0, own)
+    gpus = visible_gpus()
+    if count <= len(gpus) and len(gpus) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[place]
+
+
+def visible_gpus() -> list[str]:
+    """Return the names of the GPUs that this process may use. CUDA itself cannot be asked: it would keep to its answer."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [name for name in given.split(",") if name]
+    return [str(number) for number in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
+
+
+def end_with_parent() -> None:
+    """End this process if the one that has started it as a rank ends without having ended it."""
+    parent = os.environ.get(PARENT, "")
+    if parent.isdigit() and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != int(parent):
+            os._exit(1)
+
+
+def place() -> str:
+    """Return a name of the machine, or of the container, in which numbers of processes are those of this process, too."""
+    with suppress(OSError):
+        return f"{socket.gethostname()}/{os.readlink('/proc/self/ns/pid')}"
+    return f"{socket.gethostname()}/{os.getpid()}"
+
+
+def has_ended(process: int) -> bool:
+    """Return whether a process of this machine has ended."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in "ZX"
 
 
 def silence() -> None:
@@ -47,8 +151,8 @@ _voice = 2
 def code_of_rank(code: int) -> int:
     """Return the exit code of this process, one of several of which one has failed, and let it end without a word and in time.
 
-    The end of MPI waits for ranks that may be lost. mpiexec ends all ranks as soon as one ends with a code other than 0: only rank 0 does,
-    after it has said what is wrong, unless it is itself lost.
+    The end of MPI waits for ranks that may be lost. mpiexec and srun end all ranks as soon as one ends with a code other than 0: only rank
+    0 does, after it has said what is wrong, unless it is itself lost.
     """
     speaks = is_first() or first_is_lost
     silence()

@@ -37,9 +37,13 @@ class StopRequests:
         self._defers = False
         self._undisturbed = threading.Lock()
         self._last_words: list[Callable[[str], None]] = []
+        self._passes_on: Callable[[int], None] | None = None
 
     def received(self, number: int) -> None:
         """Handle a signal, in the thread that reads them."""
+        if self._passes_on:
+            self._passes_on(number)
+            return
         now = time.monotonic()
         if number == self.number and now - self._when_s < REPEAT_S:
             return
@@ -56,6 +60,15 @@ class StopRequests:
             yield
         finally:
             self._defers = False
+
+    @contextmanager
+    def passed_on(self, to: Callable[[int], None]) -> Iterator[None]:
+        """Call `to` with the number of every signal, in this context: the processes that this one waits for handle it."""
+        self._passes_on = to
+        try:
+            yield
+        finally:
+            self._passes_on = None
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:

@@ -5,7 +5,6 @@ import re
 import resource
 import subprocess
 import sys
-import time
 import types
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from warprun.errors import UserError
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
-import time
 from warprun.cli.main import run
 code = run(sys.argv[1:])
 print("loaded:", *sorted({"torch", "numba", "hydra"} & set(sys.modules)))
@@ -290,7 +288,7 @@ def test_tab_completion(tmp_path, line, offered):
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
     """A PATH on which warprun and srun only say what they were asked."""
-    for name, script in {"warprun": 'echo "$@"', "srun": 'echo -n "srun "; "$@"'}.items():
+    for name, script in {"warprun": 'echo "$@"', "srun": 'echo "srun $@"'}.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -302,14 +300,38 @@ def cluster(tmp_path, monkeypatch):
 def batch(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a batch script as SLURM would, or by hand."""
     return subprocess.run(
-        ["bash", str(ROOT / "scripts" / script), *arguments], env={**os.environ, **environment}, capture_output=True, text=True
+        ["bash", str(ROOT / "warprun" / "slurm" / script), *arguments], env={**os.environ, **environment}, capture_output=True, text=True
     )
+
+
+def test_scripts_are_copied_and_no_changed_one_is_replaced(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["scripts", "slurm"]) == 0
+    told = capsys.readouterr().out.split()
+    assert "slurm/train.sbatch" in told and sorted(told) == sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.sbatch"))
+    assert (tmp_path / "slurm" / "train.sbatch").read_bytes() == (ROOT / "warprun" / "slurm" / "train.sbatch").read_bytes()
+    assert cli.run(["scripts", "slurm"]) == 0
+    (tmp_path / "slurm" / "train.sbatch").write_text("mine")
+    assert cli.run(["scripts", "slurm"]) == 2
+    assert "overwrite=true replaces it" in capsys.readouterr().err
+    assert (tmp_path / "slurm" / "train.sbatch").read_text() == "mine"
+    assert cli.run(["scripts"]) == 2
 
 
 def test_train_script(cluster):
     assert batch("train.sbatch", "env=pendulum", "seed=3").stdout == "train env=pendulum seed=3\n"
-    job = {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "8", "SLURM_JOB_END_TIME": str(int(time.time()) + 3630)}
-    assert batch("train.sbatch", "seed=3", **job).stdout == "srun train concurrency.threads=8 max_minutes=57 seed=3\n"
+    job = {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "8"}
+    own = "srun --kill-on-bad-exit=1 warprun train concurrency.threads=8 resume=auto run_dir=outputs/slurm-7 seed=3\n"
+    assert batch("train.sbatch", "seed=3", **job).stdout == own
+    assert batch("train.sbatch", "run_dir=a", **job).stdout.count("run_dir=") == 1
+    contained = batch("train.sbatch", WARPRUN_CONTAINER="w.sif", APPTAINER_OPTIONS="--nv", **job).stdout
+    assert contained.startswith("srun --kill-on-bad-exit=1 apptainer exec --nv w.sif warprun train")
+
+
+def test_ddp_script(cluster):
+    assert batch("ddp.sbatch", "seed=3").stdout == "train concurrency=ddp seed=3\n"
+    job = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT / "warprun")}
+    assert "warprun train concurrency.threads=1 resume=auto run_dir=outputs/slurm-7 concurrency=ddp" in batch("ddp.sbatch", **job).stdout
 
 
 def test_actors_script(cluster, tmp_path):
@@ -317,7 +339,6 @@ def test_actors_script(cluster, tmp_path):
     (tmp_path / "mpiexec").chmod(0o755)
     assert batch("actors.sbatch", "concurrency=rma").stdout == "mpiexec -n 4 train concurrency=rma\n"
     job = {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "2", "SLURM_HET_SIZE": "2", "SRUN_MPI": "pmix"}
-    (tmp_path / "srun").write_text('#!/bin/bash\necho "srun $@"\n')
     wanted = "srun --kill-on-bad-exit=1 --mpi=pmix --het-group=0-1 warprun train concurrency.threads=2 concurrency=rma\n"
     assert batch("actors.sbatch", "concurrency=rma", **job).stdout == wanted
 
@@ -327,8 +348,9 @@ def test_sweep_script(cluster, tmp_path):
     (tmp_path / "runs.txt").write_text("agent=a2c agent.gamma=0.9\nagent=ppo\n")
     assert batch("sweep.sbatch", "runs.txt", "n_envs=9").stdout == "train n_envs=9 agent=a2c agent.gamma=0.9\n"
     assert batch("sweep.sbatch", "runs.txt", SLURM_ARRAY_TASK_ID="2").stdout == "train agent=ppo\n"
-    job = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT), "SLURM_ARRAY_TASK_ID": "2", "SLURM_CPUS_PER_TASK": "2"}
-    assert batch("sweep.sbatch", "runs.txt", **job).stdout == "srun train concurrency.threads=2 agent=ppo\n"
+    job = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT / "warprun"), "SLURM_ARRAY_TASK_ID": "2", "SLURM_CPUS_PER_TASK": "2"}
+    own = "warprun train concurrency.threads=2 resume=auto run_dir=outputs/slurm-7_2 agent=ppo\n"
+    assert batch("sweep.sbatch", "runs.txt", **job).stdout == f"srun --kill-on-bad-exit=1 {own}"
     for index in ("0", "3"):
         missing = batch("sweep.sbatch", "runs.txt", SLURM_ARRAY_TASK_ID=index)
         assert (missing.returncode, missing.stdout) == (2, "")

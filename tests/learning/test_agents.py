@@ -296,8 +296,13 @@ def test_processes_average_the_gradient() -> None:
     env = environment(one=SPACES["one"])
 
     class Zero(SingleProcess):
-        def mean_(self, tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.zero_()
+        """Sums of which the rows remain, so that all means are 0."""
+
+        size = 2
+
+        def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+            tensor[:-1] = 0.0
+            return tensor
 
     agent = make("a2c", env, communicator=Zero())
     before = agent.learners[0].policy.parameters.clone()

@@ -41,14 +41,17 @@ class Threads:
 
     def __init__(self, rank: int, meeting: Meeting) -> None:
         self.rank = rank
-        self.size = self.contributors = len(meeting.brought)
+        self.size = len(meeting.brought)
         self.meeting = meeting
 
-    def mean_(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.copy_(torch.stack(self.meeting.exchange(self.rank, tensor)).mean(0))
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.copy_(torch.stack(self.meeting.exchange(self.rank, tensor)).sum(0))
 
-    def contribute(self, flag: bool) -> int:
-        return sum(map(bool, self.meeting.exchange(self.rank, torch.tensor(flag))))
+    def contribute(self, envs: int) -> None:
+        raise NotImplementedError
+
+    def envs(self, own: int) -> int:
+        return sum(map(int, self.meeting.exchange(self.rank, torch.tensor(own))))
 
     def any(self, flag: bool) -> bool:
         return any(self.meeting.exchange(self.rank, torch.tensor(flag)))
@@ -79,14 +82,16 @@ def part(trajectory: Trajectory, envs: slice) -> Trajectory:
     [("a2c", {}), ("a2c", {"advantage": "nstep"}), ("ppo", {"minibatches": 1, "epochs": 2, "target_kl": 1e9, "clip_value": 0.3})],
     ids=["a2c", "a2c-nstep", "ppo"],
 )
-def test_two_processes_with_half_of_the_environments_take_the_steps_of_one_with_all(
-    name: str, settings: dict[str, Any], fused: bool
+@pytest.mark.parametrize("first", [6, 5], ids=["halves", "unequal"])
+def test_two_processes_with_a_part_of_the_environments_take_the_steps_of_one_with_all(
+    name: str, settings: dict[str, Any], fused: bool, first: int
 ) -> None:
     env = environment(**SPACES)
     settings = {**settings, "normalize_obs": True, "normalize_reward": True, "fused": fused}
     one = make(name, env, n_envs=N_ENVS, **settings)
-    two = [make(name, env, n_envs=N_ENVS // 2, communicator=each, **settings) for each in communicators()]
-    halves = slice(0, N_ENVS // 2), slice(N_ENVS // 2, N_ENVS)
+    halves = slice(0, first), slice(first, N_ENVS)
+    envs = first, N_ENVS - first
+    two = [make(name, env, n_envs=n, communicator=each, **settings) for n, each in zip(envs, communicators(), strict=True)]
     with ThreadPoolExecutor(2) as pool:
         for update in range(3):
             # The environments differ, so that a process on its own would have other statistics.
@@ -108,9 +113,9 @@ def test_two_processes_with_half_of_the_environments_take_the_steps_of_one_with_
 
 
 def test_statistics_take_in_the_rows_of_all_processes() -> None:
-    rows = torch.randn(2, 50, 3, generator=torch.Generator().manual_seed(0)) + torch.tensor([[[0.0]], [[5.0]]])
+    rows = (torch.randn(100, 3, generator=torch.Generator().manual_seed(0)) + torch.linspace(0.0, 5.0, 100)[:, None]).split([60, 40])
     whole = RunningStatistics(3, torch.device("cpu"))
-    whole.update(rows.flatten(0, 1))
+    whole.update(torch.cat(rows))
     statistics = [RunningStatistics(3, torch.device("cpu"), each) for each in communicators()]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda own, its: own.update(its), statistics, rows))
@@ -121,9 +126,10 @@ def test_statistics_take_in_the_rows_of_all_processes() -> None:
 
 
 def test_advantages_have_the_moments_of_all_processes() -> None:
-    rows = torch.randn(3, 40, generator=torch.Generator().manual_seed(0)) + torch.tensor([[0.0], [5.0], [-3.0]])
+    rows = torch.randn(120, generator=torch.Generator().manual_seed(0))
+    parts = (rows + 3.0).split([50, 40, 30])
     with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(lambda each, own: variance_over_processes(each, *mean_and_variance(own), 40), communicators(3), rows))
+        found = list(pool.map(lambda each, own: variance_over_processes(each, *mean_and_variance(own), len(own)), communicators(3), parts))
     for mean, variance in found:
-        close(mean, rows.mean(), 1e-6)
+        close(mean, torch.cat(parts).mean(), 1e-6)
         close(variance, rows.var(), 1e-6)

@@ -131,7 +131,7 @@ class ReceivedRollouts:
             received = self._exchange.receive(self._buffers)
             found, taken = self._usable(received), taken + received
         self._count_rollouts(taken - 1)
-        self._communicator.contribute(found > 0)
+        self._communicator.contribute(found * self._buffers[0].trajectory.n_envs)
         self._tally.learner_waited_s += self._world.waited_s - waited_s
         for number, rollout in enumerate(self._buffers[:found]):
             self._count(rollout)
@@ -151,10 +151,8 @@ class ReceivedRollouts:
             rollouts, env_steps = self._before
             self._rollouts.value, self._env_steps.value = rollouts + made, env_steps + made * self._rollout_steps
             return
-        # The mean over learners that all contribute, times their number: the sum.
-        self._communicator.contribute(True)
-        mean = self._communicator.mean_(torch.tensor(float(received), dtype=torch.float64, device=self.device.torch))
-        rollouts = round(float(mean) * self._communicator.size)
+        self._communicator.contribute(self.n_envs)  # every learner has a count
+        rollouts = int(self._communicator.sum_(torch.tensor(float(received), dtype=torch.float64)))
         self._rollouts.value += rollouts
         self._env_steps.value += rollouts * self._rollout_steps
 

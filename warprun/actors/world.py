@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from warprun.actors import agreement
 from warprun.actors.layout import Layout
-from warprun.actors.watch import Watch
+from warprun.concurrency.watch import Watch, serve
 from warprun.errors import RankFailed, one_line
 
 SHORTEST_S, LONGEST_S = 2e-5, 1e-3
@@ -101,5 +101,6 @@ class World:
 
 def meet(comm: MPI.Intracomm, layout: Layout, timeout_s: float) -> World:
     """Return the world of a run; every rank calls this."""
-    watch = Watch(layout.name, comm.rank, layout.size, timeout_s, lambda text: agreement.share(comm, text))
+    connect = serve(comm.rank, lambda text: agreement.share(comm, text))
+    watch = Watch(layout.name, comm.rank, layout.size, timeout_s, connect)
     return World(comm, layout, watch, MPI.Intracomm(comm.Split(comm.rank < layout.learners)))

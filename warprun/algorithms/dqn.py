@@ -9,7 +9,7 @@ from torch import nn
 
 from warprun.algorithms.acting import q_network
 from warprun.algorithms.settings import DQNConfig
-from warprun.concurrency.communicator import Communicator
+from warprun.concurrency.communicator import Communicator, mean_
 from warprun.kernels.mlp import Network
 from warprun.learning.cpu.actor import fused_layers, layer_rows
 from warprun.learning.cpu.updates import GradientKernels, KernelOptimizer
@@ -43,18 +43,20 @@ class TorchStep:
 
     def __call__(self, batch: Transitions[torch.Tensor], due: Due) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch; return the temporal-difference errors [B] and metrics."""
-        config, values, mean = self.config, self.values, self.communicator.mean_
+        config, values, rows = self.config, self.values, len(batch.reward)
         with torch.no_grad():
             next_online = values.network(batch.next_obs) if config.double else None
             target = dqn_target(values.target(batch.next_obs), next_online, batch.reward, batch.discount)
         with training(values.network):
             value = values.network(batch.obs).gather(-1, batch.action.long()).squeeze(-1)
         loss = dqn_loss(value, target, batch.weight)
-        norm = values.step(loss, config.max_grad_norm, self.communicator)
+        norm = values.step(loss, config.max_grad_norm, self.communicator, rows)
         if due.target:
             values.update_target(config.tau)
         value = value.detach()
-        return value - target, {"value": mean(loss.detach()), "q": mean(value.mean()), "grad_norm": norm}
+        means = torch.stack((loss.detach(), value.mean()))
+        mean_(self.communicator, rows, means)
+        return value - target, {"value": means[0], "q": means[1], "grad_norm": norm}
 
 
 class KernelStep:
@@ -67,7 +69,7 @@ class KernelStep:
         self.kernels = GradientKernels(config.batch_size, outputs[-1] + 1, len(values.parameters), context.threads, context.communicator)
         online = self.kernels.net(values.parameters, table, outputs)
         self.nets = (online._replace(parameters=values.target_parameters.numpy()), online)
-        self.optimizer = KernelOptimizer(values, online, config.max_grad_norm, context.communicator)
+        self.optimizer = KernelOptimizer(values, online, config.max_grad_norm, context.communicator, config.batch_size)
 
     def __call__(self, batch: Transitions[torch.Tensor], due: Due) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch; return the temporal-difference errors [B] and metrics."""

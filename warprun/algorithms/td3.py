@@ -12,13 +12,13 @@ from torch import nn
 
 from warprun.algorithms import acting
 from warprun.algorithms.settings import TD3Config
-from warprun.concurrency.communicator import Communicator
+from warprun.concurrency.communicator import Communicator, mean_
 from warprun.kernels.mlp import Layer, Network
 from warprun.learning.cpu.actor import fused_layers, layer_rows
 from warprun.learning.cpu.losses import Smoothing
 from warprun.learning.cpu.updates import GradientKernels, KernelOptimizer
 from warprun.learning.critics import Actor, Critics, Trained, seeded
-from warprun.learning.interfaces import Context, Metrics
+from warprun.learning.interfaces import Context, Metrics, own_seed
 from warprun.learning.networks import training
 from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay.draws import seed_words
@@ -68,20 +68,23 @@ class TorchStep:
 
         An error is the largest absolute one of all critics (Fujimoto et al. 2020, LAP).
         """
-        config, actor, critics, mean = self.config, self.networks.actor, self.networks.critics, self.communicator.mean_
+        config, actor, critics, rows = self.config, self.networks.actor, self.networks.critics, len(batch.reward)
         target = self.target(batch)
         with training(critics.network):
             values = critics.network(batch.obs, batch.action)
         loss = critic_loss(values, target, batch.weight)
-        norm = critics.step(loss, config.max_grad_norm, self.communicator)
+        norm = critics.step(loss, config.max_grad_norm, self.communicator, rows)
         error = (values.detach() - target).abs().amax(0)
-        metrics = {"critic": mean(loss.detach()), "q": mean(values.detach().mean()), "grad_norm": norm}
+        means = torch.stack((loss.detach(), values.detach().mean()))
+        mean_(self.communicator, rows, means)
+        metrics = {"critic": means[0], "q": means[1], "grad_norm": norm}
         if due.actor:
             with training(actor.network):
                 action = actor.network(batch.obs)
             actor_loss = -critics.network.first(batch.obs, action).mean()
-            actor.step(actor_loss, config.max_grad_norm, self.communicator)
-            metrics["actor"] = mean(actor_loss.detach())
+            actor.step(actor_loss, config.max_grad_norm, self.communicator, rows)
+            metrics["actor"] = actor_loss.detach()
+            mean_(self.communicator, rows, metrics["actor"])
         if due.target:
             critics.update_target(config.tau)
             actor.update_target(config.tau)
@@ -120,8 +123,8 @@ class KernelStep:
         self.first_critic = self.critics._replace(layers=self.critics.layers[: len(tables[0])], outputs=self.critics.outputs[:1])
         self.target_actor = self.actor._replace(parameters=actor.target_parameters.numpy())
         self.target_critics = self.critics._replace(parameters=critics.target_parameters.numpy())
-        self.actor_optimizer = KernelOptimizer(actor, self.actor, config.max_grad_norm, context.communicator)
-        self.critics_optimizer = KernelOptimizer(critics, self.critics, config.max_grad_norm, context.communicator)
+        self.actor_optimizer = KernelOptimizer(actor, self.actor, config.max_grad_norm, context.communicator, config.batch_size)
+        self.critics_optimizer = KernelOptimizer(critics, self.critics, config.max_grad_norm, context.communicator, config.batch_size)
 
     def __call__(self, batch: Transitions[torch.Tensor], due: Due) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch; return the temporal-difference errors [B] and metrics.
@@ -150,7 +153,7 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
         critics = seeded(derived_seed(seed, "critics"), lambda: Critics(features, components, config.network, n_critics))
         self.actor = Trained(actor, config.optimizer, config.actor_learning_rate, device)
         self.critics = Trained(critics, config.optimizer, config.learning_rate, device)
-        networks = Networks(self.actor, self.critics, derived_seed(seed, "smoothing"), self.number.tensor)
+        networks = Networks(self.actor, self.critics, own_seed(context, seed, "smoothing"), self.number.tensor)
         if context.plan.gradients == "kernels":
             self.gradient_step = KernelStep(config, networks, context)
         else:

@@ -20,7 +20,7 @@ from warprun.cli.streams import close_streams, open_streams
 from warprun.config.registry import check_working_folder, options
 from warprun.config.run_folder import LINES
 from warprun.errors import MOST_PRINTED, OtherRankError, RunHasEndedError, TrainingFailed, UserError, nearest, one_line, printable, shown
-from warprun.processes import code_of_rank, is_first, silence, started
+from warprun.processes import code_of_rank, end_with_parent, is_first, silence, started, starter, take_share
 from warprun.user_code import place_of
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ warprun: reinforcement learning at very high data throughput, for environments t
   warprun bench [KEY=VALUE ...] [sizes=10,100,1000] [threads=1,2] [out=outputs/bench]
                                                        throughput by number of environments: table, JSON, picture
   warprun data ENV                                     fetch and check the data that an environment needs
+  warprun scripts FOLDER [overwrite=false]             copy the SLURM scripts of warprun to a folder
 
 Groups (including your own files ./conf/GROUP/NAME.yaml)
 {groups}
@@ -106,6 +107,9 @@ def main() -> None:
     """Run the command line and exit with its code."""
     open_streams()
     signals.watch()
+    end_with_parent()
+    if starter() == "torchrun" or "concurrency=ddp" in sys.argv:
+        take_share()  # before anything looks for a GPU
     if not is_first():
         silence()
     code = run(sys.argv[1:])
@@ -151,7 +155,7 @@ def train(overrides: Sequence[str] = ()) -> Result:
     """Train one run from overrides such as "env=cartpole" and "n_envs=1e4", and return its result.
 
     Raises UserError for a mistake in the overrides, the config or the environment, TrainingFailed for a run that is lost, and
-    KeyboardInterrupt for one that was stopped. Of several processes (concurrency=async, sync) rank 0 returns a result; the others exit.
+    KeyboardInterrupt for one that was stopped. Of several processes rank 0 returns a result; the others exit.
     """
     result = _run(_asked(overrides))
     if result is None:
@@ -170,7 +174,12 @@ def _asked(overrides: Sequence[str]) -> Continued | Config:
         asked = continued(overrides)
         return asked if isinstance(asked, Continued) else compose(asked)
 
-    asked = in_all_ranks(compose_run)
+    def mode(asked: Continued | Config | None) -> str:
+        if asked is None:  # all that is known is what was typed
+            return "ddp" if "concurrency=ddp" in overrides else ""
+        return (asked.config if isinstance(asked, Continued) else asked).concurrency.name
+
+    asked = in_all_ranks(compose_run, mode)
     prepare(asked.config.device if isinstance(asked, Continued) else asked.device)
     return asked
 
@@ -185,6 +194,13 @@ def _run(asked: Continued | Config) -> Result | None:
     try:
         # Imported after the checks, because they import torch and numba.
         if world and world.rank:
+            from warprun.concurrency.team import Team
+
+            if isinstance(world, Team):
+                from warprun.runtime.joint import follow
+
+                follow(config, world)
+                return None
             from warprun.runtime.roles import run_rank
 
             run_rank(config, world)
@@ -225,6 +241,7 @@ def _dispatch(arguments: list[str]) -> int:
         "check": _check,
         "bench": _bench,
         "data": _data,
+        "scripts": _scripts,
     }
     if verb not in verbs:
         raise UserError(f"unknown verb {shown(verb)}{nearest(verb, verbs)} (there are: {', '.join(verbs)}; a setting is written key=value)")
@@ -438,6 +455,13 @@ def _data(arguments: list[str]) -> int:
     if not hasattr(module, "fetch_data"):
         raise UserError(f"environment {arguments[0]!r} needs no data")
     print(f"data of {arguments[0]}: {module.fetch_data()}")
+    return DONE
+
+
+def _scripts(arguments: list[str]) -> int:
+    from warprun.cli.scripts import copy_scripts
+
+    copy_scripts(arguments)
     return DONE
 
 

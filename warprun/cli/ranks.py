@@ -1,99 +1,115 @@
-"""Commands that run in several processes: which rank this one is, and how they are started. No torch; MPI only where it is needed."""
+"""Commands that run in several processes: which rank this one is, and how they are started. No torch and no MPI where one is enough."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
-from warprun.config.schema import Config, SyncConfig
+from warprun.config.schema import Config, DdpConfig, SyncConfig
 from warprun.errors import UserError, one_line
-from warprun.processes import started
+from warprun.processes import rank, started, starter
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     from warprun.actors.world import World
+    from warprun.concurrency.team import Team
 
 T = TypeVar("T")
+DDP = "concurrency=ddp"
 
 
-def communicator() -> MPI.Intracomm:
-    """Return the communicator of all processes. Raises UserError."""
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of mixed MPIs, which are refused below
-            from mpi4py import MPI
-    except ImportError as error:
-        raise UserError(f"learners and actors need mpi4py ({one_line(error)}): pip install 'warprun[mpi]'") from None
-    except RuntimeError as error:
-        reason = one_line(error).removeprefix("RuntimeError: ").partition("\n")[0]
-        raise UserError(f"mpi4py finds no MPI library ({reason:.120}): pip install 'warprun[mpi]', or load that of the cluster") from None
-    comm = MPI.COMM_WORLD
-    if comm.size == 1:
-        library = MPI.Get_library_version().split("\n")[0].strip()
-        raise UserError(
-            f"two MPIs are mixed: {started()} processes were started, and mpi4py, which uses {library}, sees only itself in"
-            " each; start them with the mpiexec of that MPI"
-        )
-    return comm
+@cache
+def team() -> Team:
+    """Return the ranks of a data-parallel run; all processes that were started are among them."""
+    from warprun.concurrency.team import Team
+
+    return Team(rank(), started())
 
 
-def in_all_ranks(compose: Callable[[], T]) -> T:
-    """Return what `compose` returns in every process that was started. Raises UserError in all of them if it fails in one."""
+def in_all_ranks(compose: Callable[[], T], mode: Callable[[T | None], str]) -> T:
+    """Return what `compose` returns in every process that was started. Raises UserError in all of them if it fails in one.
+
+    `mode` returns the name of `concurrency` from what was composed, or None if that has failed.
+    """
     if started() == 1:
         return compose()
-    comm = communicator()
-    from warprun.actors.agreement import agree, unlink_shared_memory
-
-    unlink_shared_memory(comm)
+    made, failed = None, None
     try:
         made = compose()
     except Exception as error:
-        agree(comm, one_line(error), lambda rank: f"rank {rank}", error)
-        raise
-    agree(comm, "", lambda rank: f"rank {rank}", None)
+        failed = error
+    own = one_line(failed) if failed else ""
+    if mode(made) == "ddp" or starter() == "torchrun":
+        if starter() == "mpiexec":
+            raise UserError(f"{DDP} needs no mpiexec: add concurrency.processes={started()} instead, or start it with srun or torchrun")
+        team().agree(own, failed)
+    else:
+        from warprun.cli.mpi import agree
+
+        agree(own, failed)
+    if failed or made is None:
+        raise failed or AssertionError
     return made
 
 
-def world_of(config: Config) -> World | None:
+def world_of(config: Config) -> World | Team | None:
     """Return the ranks of a run; None if it is one process. Every process calls this, after `in_all_ranks`. Raises UserError."""
-    concurrency, size = config.concurrency, communicator().size if started() > 1 else 1
-    if not isinstance(concurrency, SyncConfig):
-        if size > 1:
-            raise UserError(f"{size} processes were started, and concurrency={concurrency.name} is one: write concurrency=async, or sync")
-        return None
-    if size == 1 and concurrency.processes is not None:
-        raise UserError("concurrency.processes: only the command `warprun train` starts processes, and no sweep; leave it out with mpiexec")
-    if size == 1:
-        raise UserError(
-            f"concurrency={concurrency.name} needs several processes: add concurrency.processes=4, or start them with"
-            " `mpiexec -n 4 warprun ...`"
-        )
-    if concurrency.processes not in (None, size):
-        raise UserError(f"concurrency.processes={concurrency.processes}, and {size} processes were started: leave it out")
-    from warprun.actors.layout import layout
-    from warprun.actors.world import meet
+    concurrency = config.concurrency
+    if isinstance(concurrency, SyncConfig):
+        if starter() == "torchrun":
+            raise UserError(f"concurrency={concurrency.name} is not started with torchrun: start it with mpiexec or srun")
+        from warprun.cli.mpi import world_of as world_of_mpi
 
-    return meet(communicator(), layout(config, size), concurrency.timeout_s)
+        return world_of_mpi(config, concurrency)
+    if isinstance(concurrency, DdpConfig):
+        return _team_of(config, concurrency)
+    if started() > 1:
+        raise UserError(
+            f"{started()} processes were started, and concurrency={concurrency.name} is one: write concurrency=ddp, or async or sync"
+        )
+    return None
+
+
+def _team_of(config: Config, concurrency: DdpConfig) -> Team | None:
+    size = started()
+    if concurrency.processes not in (None, size):
+        if not starter() or size == 1:
+            raise UserError("concurrency.processes: only the command `warprun train` starts processes, and no sweep; leave it out")
+        raise UserError(
+            f"concurrency.processes={concurrency.processes}, and {starter()} has started {size}: leave it out, or continue a run"
+            " with concurrency.processes=null"
+        )
+    if size == 1 and not starter() and concurrency.processes is None:
+        raise UserError(f"{DDP} needs several processes: add concurrency.processes=2, or start them with srun or torchrun")
+    if size > config.n_envs:
+        raise UserError(f"{DDP}: n_envs={config.n_envs} gives some of {size} processes no environment")
+    if size == 1:
+        return None
+    from warprun.runtime.joint import check_devices, check_shares
+
+    check_shares(config, size)
+    joined = team()
+    joined.begin(concurrency.timeout_s)
+    check_devices(joined, config.device)
+    return joined
 
 
 def starts_processes(config: Config) -> bool:
     """Return whether this command has to start the processes of the run."""
-    return isinstance(config.concurrency, SyncConfig) and config.concurrency.processes is not None and started() == 1
+    concurrency = config.concurrency
+    if isinstance(concurrency, DdpConfig):
+        return (concurrency.processes or 1) > 1 and started() == 1 and starter() != "torchrun"
+    return isinstance(concurrency, SyncConfig) and concurrency.processes is not None and started() == 1
 
 
 def start(config: Config, arguments: Sequence[str]) -> int:
-    """Start the processes of a run with mpiexec on this machine, wait for them, and return the exit code. Raises UserError."""
-    from warprun.actors.layout import layout
+    """Start the processes of a run on this machine, wait for them, and return the exit code. Raises UserError."""
+    concurrency = config.concurrency
+    if isinstance(concurrency, DdpConfig):
+        from warprun.cli.launch import start as start_ranks
 
-    layout(config, config.concurrency.processes)
-    beside = Path(sys.executable).parent / "mpiexec"
-    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if mpiexec is None:
-        raise UserError("concurrency.processes: there is no mpiexec: pip install 'warprun[mpi]', or load the MPI of the cluster")
-    command = [mpiexec, "-n", str(config.concurrency.processes), sys.executable, "-m", "warprun", *arguments]
-    return subprocess.call(command)
+        return start_ranks(config, concurrency, arguments)
+    from warprun.cli.mpi import start as start_mpi
+
+    assert isinstance(concurrency, SyncConfig)
+    return start_mpi(config, concurrency, arguments)

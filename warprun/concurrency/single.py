@@ -12,15 +12,17 @@ class SingleProcess:
 
     rank = 0
     size = 1
-    contributors = 1
 
-    def mean_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return `tensor`: one process is its own mean."""
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return `tensor`: one process is its own sum."""
         return tensor
 
-    def contribute(self, flag: bool) -> int:
-        """Return 1 if `flag`."""
-        return int(flag)
+    def contribute(self, envs: int) -> None:
+        """Do nothing: one process always learns from all it has."""
+
+    def envs(self, own: int) -> int:
+        """Return `own`."""
+        return own
 
     def any(self, flag: bool) -> bool:
         """Return `flag`."""

@@ -144,7 +144,25 @@ class RmaConfig(AsyncConfig):
     """window=queue: rollouts of an actor that wait to be taken; while there are as many, the actor waits."""
 
 
-CONCURRENCY: dict[str, type[ConcurrencyConfig]] = {"single": SingleConfig, "sync": SyncConfig, "async": AsyncConfig, "rma": RmaConfig}
+@dataclass
+class DdpConfig(ConcurrencyConfig):
+    name: str = "ddp"
+    """Data-parallel learners, see docs/parallel.md: every process steps its share of the environments, and gradients are averaged."""
+    processes: int | None = None
+    """Start as many processes on this machine; null: those that srun or torchrun has started."""
+    workers: int | None = 0
+    """Processes with which each rank steps environments with the interface of Gymnasium; 0: the rank itself steps them."""
+    timeout_s: float = 60.0
+    """A process that gives no sign of life, or keeps the others waiting, for so many seconds is lost, and ends the run."""
+
+
+CONCURRENCY: dict[str, type[ConcurrencyConfig]] = {
+    "single": SingleConfig,
+    "ddp": DdpConfig,
+    "sync": SyncConfig,
+    "async": AsyncConfig,
+    "rma": RmaConfig,
+}
 """The modes: the files of conf/concurrency."""
 
 
@@ -391,8 +409,12 @@ def _check_values(config: Config) -> None:
     _require(workers is None or 0 <= workers <= most_workers, f"concurrency.workers={workers} must be from 0 to {most_workers:,}")
     timeout_s = config.env.timeout_s
     _require(math.isfinite(timeout_s) and timeout_s > 0, f"env.timeout_s={timeout_s} must be a number above 0")
+    if isinstance(config.concurrency, SyncConfig | DdpConfig):
+        _check_processes(config.concurrency)
     if isinstance(config.concurrency, SyncConfig):
         _check_actors(config.concurrency)
+    if isinstance(config.concurrency, DdpConfig):
+        _check_shares(config.concurrency, config.n_envs)
     minutes = config.max_minutes
     _require(minutes is None or (math.isfinite(minutes) and minutes > 0), f"max_minutes={minutes} must be a number above 0")
     solved_at = config.env.solved_at
@@ -402,13 +424,23 @@ def _check_values(config: Config) -> None:
         _require(usable, f"{key}={shown(name or '')} must be usable as a folder name: {NAME_RULE}")
 
 
+def _check_processes(concurrency: SyncConfig | DdpConfig) -> None:
+    """Raise UserError for settings of several processes that cannot work."""
+    count, seconds = concurrency.processes, concurrency.timeout_s
+    _require(count is None or 1 <= count <= MOST_RANKS, f"concurrency.processes={count} must be from 1 to {MOST_RANKS}")
+    _require(math.isfinite(seconds) and seconds >= 2, f"concurrency.timeout_s={seconds} must be a number of seconds, 2 or more")
+
+
+def _check_shares(concurrency: DdpConfig, n_envs: int) -> None:
+    """Raise UserError if there are more processes than environments."""
+    count = concurrency.processes
+    _require(count is None or count <= n_envs, f"concurrency.processes={count}: n_envs={n_envs} gives some of them no environment")
+
+
 def _check_actors(concurrency: SyncConfig) -> None:
     """Raise UserError for settings of learners and actors that cannot work."""
-    counts = {"processes": concurrency.processes, "learners": concurrency.learners}
-    for key, count in counts.items():
-        _require(count is None or 1 <= count <= MOST_RANKS, f"concurrency.{key}={count} must be from 1 to {MOST_RANKS}")
-    seconds = concurrency.timeout_s
-    _require(math.isfinite(seconds) and seconds >= 2, f"concurrency.timeout_s={seconds} must be a number of seconds, 2 or more")
+    count = concurrency.learners
+    _require(1 <= count <= MOST_RANKS, f"concurrency.learners={count} must be from 1 to {MOST_RANKS}")
     if isinstance(concurrency, RmaConfig):
         window = concurrency.window
         _require(window in WINDOWS, f"concurrency.window={window} is not one of {', '.join(WINDOWS)}{nearest(window, WINDOWS)}")

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import nn
 
-from warprun.concurrency.communicator import Communicator
+from warprun.concurrency.communicator import Communicator, mean_
 from warprun.learning.device_scalar import DeviceScalar
 from warprun.learning.networks import ACTIVATIONS, buffers, flatten_parameters, layers, make_network
 from warprun.learning.optimizers import OPTIMIZERS, clip_norm
@@ -112,12 +112,16 @@ class Trained(Generic[N_co]):
         """Set the learning rate to `scale` times the initial one."""
         self.learning_rate.set(self.initial_learning_rate * scale)
 
-    def step(self, loss: torch.Tensor, max_norm: float | None, communicator: Communicator) -> torch.Tensor:
-        """Take a gradient step on `loss` [], by the mean gradient of all processes; return its norm before clipping, []."""
+    def step(self, loss: torch.Tensor, max_norm: float | None, communicator: Communicator, rows: int) -> torch.Tensor:
+        """Take a gradient step on `loss` [], a mean over `rows` rows, by the mean gradient over the rows of all processes.
+
+        Return its norm before clipping, [].
+        """
         # Networks of the user may have layers that they do not use.
         gradients = torch.autograd.grad(loss, self.leaves, allow_unused=True, materialize_grads=True)
         gradient = torch.cat([g.reshape(-1) for g in gradients])
-        norm = clip_norm(communicator.mean_(gradient), max_norm)
+        mean_(communicator, rows, gradient)
+        norm = clip_norm(gradient, max_norm)
         self.optimizer.step(self.parameters, gradient, self.learning_rate.tensor)
         return norm
 

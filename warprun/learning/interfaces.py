@@ -11,6 +11,7 @@ import torch
 from warprun.concurrency.communicator import Communicator
 from warprun.kernels.mlp import Network
 from warprun.plan import Plan
+from warprun.seeds import derived_seed
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import Spec
 from warprun.state import State, Stateful
@@ -35,6 +36,12 @@ class Context:
     sources: int | None = None
     """Simulators whose rollouts take turns, perhaps with gaps (`Trajectory.source` and `continues`); None: one, and every rollout continues
     the one before."""
+
+
+def own_seed(context: Context, seed: int, purpose: str) -> int:
+    """Return a seed for `purpose` that no other process of the run has: each draws from replay memory of its own."""
+    rank = context.communicator.rank
+    return derived_seed(seed, purpose, rank) if rank else derived_seed(seed, purpose)
 
 
 class Agent(Stateful, Protocol):

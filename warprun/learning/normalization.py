@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
-from warprun.concurrency.communicator import Communicator
+from warprun.concurrency.communicator import Communicator, mean_
 from warprun.concurrency.single import SingleProcess
 
 if TYPE_CHECKING:  # a policy that has left warprun has no simulator
@@ -15,6 +16,8 @@ if TYPE_CHECKING:  # a policy that has left warprun has no simulator
 CLIP = 10.0
 """Normalised observations stay within -CLIP..CLIP."""
 SINGLE = SingleProcess()
+Part = tuple[torch.Tensor, torch.Tensor, int]
+"""Mean and population variance, [F] float64 each, and the number of rows."""
 RESOLUTION = 2.0**-24
 """Relative rounding error of float32: a standard deviation of less than this part of the mean is rounding."""
 
@@ -33,12 +36,17 @@ class RunningStatistics:
 
     def update(self, rows: torch.Tensor) -> None:
         """Take in `rows` [B, F], B at least 1."""
-        self.merge(*moments(rows), len(rows))
+        self.merge([(*moments(rows), len(rows))])
 
-    def merge(self, mean: torch.Tensor, variance: torch.Tensor, count: int) -> None:
-        """Take in `count` rows of each process, of which only the mean and the population variance, [F], are known; Chan et al. 1979."""
-        mean, variance = moments_over_processes(self.communicator, mean, variance)
-        count *= self.communicator.contributors
+    def merge(self, parts: Sequence[Part]) -> None:
+        """Take in the rows of `parts` and those of the other processes, which may have other parts."""
+        if self.communicator.size > 1:
+            parts = [moments_over_processes(self.communicator, *together(parts))]
+        for part in parts:
+            self._merge(*part)
+
+    def _merge(self, mean: torch.Tensor, variance: torch.Tensor, count: int | torch.Tensor) -> None:
+        """Take in `count` rows, of which only the mean and the population variance, [F], are known; Chan et al. 1979."""
         total = self.count + count
         delta = mean - self.mean
         # A count of 0 takes the 1 that stands for "no variance known yet" out of the sum.
@@ -67,11 +75,28 @@ def moments(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return rough + offset, variance
 
 
-def moments_over_processes(communicator: Communicator, mean: torch.Tensor, variance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the mean and the population variance of the rows of all processes, from those of this one; all have equally many rows."""
-    overall = communicator.mean_(mean.clone())
-    # The law of total variance. In one process the second term is exactly 0.
-    return overall, communicator.mean_(variance + (mean - overall).square())
+def together(parts: Sequence[Part]) -> Part:
+    """Return the mean, the population variance and the number of the rows of all parts."""
+    total = sum(count for *_, count in parts)
+    mean = torch.stack([mean * (count / total) for mean, _, count in parts]).sum(0)
+    # The law of total variance.
+    variance = torch.stack([(variance + (own - mean).square()) * (count / total) for own, variance, count in parts]).sum(0)
+    return mean, variance, total
+
+
+def moments_over_processes(
+    communicator: Communicator, mean: torch.Tensor, variance: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor, int | torch.Tensor]:
+    """Return the mean, the population variance and the number of the rows of all processes, from those of `count` rows of this one."""
+    if communicator.size == 1:
+        return mean, variance, count
+    sums = communicator.sum_(torch.cat((mean.reshape(-1), mean.new_ones(1))).mul_(count))
+    total = sums[-1]
+    overall = (sums[:-1] / total).view_as(mean)
+    # The law of total variance; about the overall mean, because the squares of large means would drown it.
+    spread = variance + (mean - overall).square()
+    mean_(communicator, count, spread)
+    return overall, spread, total
 
 
 def normalized(obs: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from warprun.learning.capture import captured
 from warprun.learning.cpu.acting import FusedActing
 from warprun.learning.critics import Trained
 from warprun.learning.device_scalar import DeviceScalar
-from warprun.learning.interfaces import Context, Metrics
+from warprun.learning.interfaces import Context, Metrics, own_seed
 from warprun.learning.metrics import by_group
 from warprun.learning.normalization import ObservationNormalizer
 from warprun.learning.replay.replay import Replay
@@ -74,7 +74,7 @@ class OffPolicyLearner(ABC, Generic[C]):
             batch_size=config.batch_size,
             n_step=config.n_step,
             gamma=config.gamma,
-            seed=derived_seed(seed, "replay"),
+            seed=own_seed(context, seed, "replay"),
             sources=context.sources,
         )
         self.exploration = torch.tensor([1.0, 0.0, 1.0], device=device)
@@ -244,7 +244,7 @@ class OffPolicyAgent(ABC, Generic[C]):
 
         Return the metrics of the last gradient step, none if no step was due.
         """
-        self._env_steps.value += trajectory.horizon * trajectory.n_envs * self._communicator.contributors
+        self._env_steps.value += trajectory.horizon * self._communicator.envs(trajectory.n_envs)
         metrics: dict[str, torch.Tensor | float] = {}
         for learner in self.learners:
             learner.add(trajectory)

@@ -12,6 +12,7 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 
+from warprun.concurrency.communicator import mean_
 from warprun.kernels.mlp import Network
 from warprun.learning import distributions
 from warprun.learning.capture import captured
@@ -196,7 +197,8 @@ class Learner(Generic[C]):
                 return loss(log_prob, entropy, value, rows)
 
             gradient, means = self.policy.gradient(terms, len(advantage))
-        return self.communicator.mean_(gradient), self.communicator.mean_(means)
+        mean_(self.communicator, len(advantage), gradient, means)
+        return gradient, means
 
     def _fused_gradient(
         self, fused: FusedGradient, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None

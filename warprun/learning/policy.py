@@ -79,14 +79,15 @@ class Policy:
             return
         statistics = self.normalizer.statistics
         parts = self.slices.cut(len(obs))
-        for part, (mean, variance) in zip(parts, self.slices.map(lambda part: moments(obs[part]), len(obs)), strict=True):
-            statistics.merge(mean, variance, part.stop - part.start)
+        found = self.slices.map(lambda part: moments(obs[part]), len(obs))
+        statistics.merge([(*own, part.stop - part.start) for part, own in zip(parts, found, strict=True)])
         self.normalizer.refresh()
 
     def normalize_by(self, obs: torch.Tensor) -> None:
         """Normalise by the mean and variance of `obs` [B, F] from now on; the running statistics do not include them."""
         if self.normalizer:
-            self.normalizer.use(*moments_over_processes(self.normalizer.statistics.communicator, *moments(obs)))
+            mean, variance, _ = moments_over_processes(self.normalizer.statistics.communicator, *moments(obs), len(obs))
+            self.normalizer.use(mean, variance)
 
     def kernel_network(self) -> Network:
         """Return the network as kernels take it, sharing its parameters; only if `NetworkConfig.runs_in_kernels`."""

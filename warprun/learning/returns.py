@@ -14,7 +14,6 @@ from typing import ClassVar, NamedTuple, Protocol
 import torch
 
 from warprun.concurrency.communicator import Communicator
-from warprun.learning.normalization import moments_over_processes
 from warprun.learning.settings import OnPolicyConfig
 
 ROUNDING = 2.0**-20
@@ -52,7 +51,7 @@ class Spread(NamedTuple):
         )
 
     def over_processes(self, communicator: Communicator, count: int) -> Spread:
-        """Return the spread of the rows of all processes, each of which has `count`."""
+        """Return the spread of the rows of all processes, of which this one has `count`."""
         advantage = variance_over_processes(communicator, self.mean, self.variance, count)
         return Spread(*advantage, *variance_over_processes(communicator, self.returns_mean, self.returns_variance, count))
 
@@ -247,9 +246,13 @@ def variance_over_processes(
     """Return the mean and the unbiased variance of the rows of all processes, from those of `count` rows of this one."""
     if communicator.size == 1:
         return mean, variance
-    total = count * communicator.contributors
-    mean, population = moments_over_processes(communicator, mean.double(), variance.double() * ((count - 1) / count))
-    return mean.float(), (population * (total / (total - 1))).float()
+    own = mean.double()
+    # Sums instead of two exchanges: in float64 they lose nothing that float32 rows have.
+    square = own.square() + variance.double() * ((count - 1) / count)
+    total_sum, total_square, total = communicator.sum_(torch.stack((own, square, torch.ones_like(own))).mul_(count)).unbind()
+    overall = total_sum / total
+    population = (total_square / total - overall.square()).clamp(min=0.0)
+    return overall.float(), (population * (total / (total - 1))).float()
 
 
 def _discounted_sum(delta: torch.Tensor, decay: torch.Tensor) -> torch.Tensor:

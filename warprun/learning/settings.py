@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from omegaconf import OmegaConf
@@ -436,6 +436,28 @@ def group_config(config: C, group_name: str) -> C:
         raise UserError(f"{key}.{error.full_key}: {str(error.msg or error).splitlines()[0]}") from error
     assert isinstance(merged, type(config))
     return merged
+
+
+def share_of(total: int, rank: int, size: int) -> int:
+    """Return the share that process `rank` of `size` has of `total`: the first ones have one more if it does not come out even."""
+    return total // size + (rank < total % size)
+
+
+def shared(config: C, rank: int, size: int) -> C:
+    """Return the settings of process `rank` of `size` that learn together, with its parts of a batch and of replay memory."""
+    if not isinstance(config, OffPolicyConfig) or size == 1:
+        return config
+
+    def of(batch_size: int, capacity: int) -> tuple[int, int]:
+        return share_of(batch_size, rank, size), share_of(capacity, rank, size)
+
+    groups = {}
+    for name, changes in config.groups.items():
+        own = group_config(config, name)
+        batch_size, capacity = of(own.batch_size, own.replay.capacity)
+        groups[name] = {**changes, "batch_size": batch_size, "replay": {**changes.get("replay", {}), "capacity": capacity}}
+    batch_size, capacity = of(config.batch_size, config.replay.capacity)
+    return replace(config, batch_size=batch_size, replay=replace(config.replay, capacity=capacity), groups=groups)
 
 
 def check_settings(config: AgentConfig) -> None:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
 from warprun import signals
@@ -20,16 +15,14 @@ from warprun.actors.world import World
 from warprun.concurrency.communicator import Communicator
 from warprun.concurrency.distributed import Distributed
 from warprun.concurrency.single import SingleProcess
-from warprun.config.run_folder import LOGS
 from warprun.config.schema import AsyncConfig, Config
 from warprun.learning.interfaces import Agent
 from warprun.runtime.build import Setup, make_agent, make_simulator, prepare, set_up
+from warprun.runtime.orders import Order, take
+from warprun.runtime.ranks import begin
 from warprun.runtime.sentinel import refuse
 from warprun.seeds import derived_seed
 from warprun.simulation.device import choose
-
-LONGEST_S = 1e6
-"""Longest time that a learner waits for the others, whose actors may be slow; the watch finds those that are lost."""
 
 
 def rollout_envs(config: Config, world: World) -> int:
@@ -61,7 +54,7 @@ def connect(setup: Setup, world: World, agent: Agent, received: ReceivedRollouts
     """Connect a learner with the other ranks, and give it what rank 0 knows. Raises UserError if ranks have different environments."""
     compare(world, setup)
     if isinstance(setup.communicator, Distributed):
-        setup.communicator.meet(dist.PrefixStore("learners", world.watch.store()), LONGEST_S)
+        setup.communicator.meet(dist.PrefixStore("learners", world.watch.store()))
         setup.communicator.broadcast_([*agent.state().values(), *received.state().values()])
     concurrency, seed = setup.config.concurrency, derived_seed(setup.config.seed, "learner", world.rank)
     max_lag = concurrency.max_lag if isinstance(concurrency, AsyncConfig) else None
@@ -77,7 +70,7 @@ def compare(world: World, setup: Setup) -> None:
 def act(config: Config, world: World) -> None:
     """Live as an actor: get weights, roll out, send, until the learner says that the run is over."""
     actor = world.layout.actor(world.rank)
-    rollouts = _start(world)
+    rollouts = int(begin(world, world.layout.name))
     with world.together():
         setup = set_up(config)
         n_envs = rollout_envs(config, world)
@@ -112,28 +105,20 @@ def communicator_of(config: Config, world: World) -> Communicator:
     """Return the communicator of the learners; it works from `connect` on."""
     if world.layout.learners == 1:
         return SingleProcess()
-    return Distributed(world.rank, world.layout.learners, choose(config.device).torch)
-
-
-def ordered(communicator: Communicator) -> tuple[bool, float]:
-    """Return what rank 0 orders: whether there is another iteration, and the progress of the run."""
-    numbers = torch.zeros(2, dtype=torch.float64)
-    communicator.broadcast_([numbers])
-    goes_on, progress = numbers.tolist()
-    return bool(goes_on), progress
+    return Distributed(world.rank, world.layout.learners, choose(config.device).torch, world.watch)
 
 
 def learn(config: Config, world: World) -> None:
     """Live as a learner other than rank 0: take part in every iteration, until rank 0 says that the run is over."""
     began_s = time.monotonic()
-    _start(world)
+    begin(world, world.layout.name)
     with world.together():
         setup = set_up(config, communicator_of(config, world))
         agent, received = make_learner(setup, world, lambda: time.monotonic() - began_s)
     connect(setup, world, agent, received)
     while True:
-        goes_on, progress = ordered(setup.communicator)
-        if not goes_on:
+        order, progress = take(setup.communicator)
+        if order == Order.END:
             break
         agent.update(received.collect(agent.act), progress)
     received.close()
@@ -144,23 +129,3 @@ def run_rank(config: Config, world: World) -> None:
     with signals.requests.deferred():
         (learn if world.is_learner else act)(config, world)
     world.watch.end()
-
-
-def _start(world: World) -> int:
-    """Wait until rank 0 is set up: it compiles kernels that the others load, and makes the folder. Return the rollouts made before."""
-    with world.together():
-        pass
-    folder, _, rollouts = world.share("").rpartition(":")
-    _redirect(Path(folder) / LOGS / f"rank_{world.rank}.log")
-    print(f"{world.layout.name(world.rank)}, process {os.getpid()} on {socket.gethostname()}", flush=True)
-    return int(rollouts)
-
-
-def _redirect(path: Path) -> None:
-    """Send everything that this process prints to a file."""
-    path.parent.mkdir(exist_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-    sys.stdout.flush()
-    for stream in (1, 2):
-        os.dup2(handle, stream)
-    os.close(handle)

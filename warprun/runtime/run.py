@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from warprun import own_module, signals
+from warprun.concurrency.team import Team
 from warprun.config import kept, trust
 from warprun.config.cadence import Moment, Recurring, parse
 from warprun.config.compose import note_on_tuned
@@ -26,11 +27,14 @@ from warprun.runtime import checkpoint, position, rundir
 from warprun.runtime.build import Setup, make_agent, make_simulator, prepare, set_up
 from warprun.runtime.clock import PhaseClock
 from warprun.runtime.evaluate import Evaluator, StoppedError
+from warprun.runtime.joint import JointSimulator, connect, describe, leave, make_parts, restore_rank, set_up_rank
 from warprun.runtime.limits import Limits
+from warprun.runtime.orders import Order, give
 from warprun.runtime.position import Position
 from warprun.runtime.records.records import Records
 from warprun.runtime.saver import SHARE, Saver
 from warprun.runtime.sentinel import Sentinel
+from warprun.runtime.shared_state import own_state
 from warprun.runtime.summary import summarize
 from warprun.seeds import derived_seed
 from warprun.simulation.external.recipe import ExternalEnvironment
@@ -71,8 +75,8 @@ class Result:
         return self.status == "solved"
 
 
-def train(config: Config, world: World | None = None) -> Result:
-    """Train one run; `world`: with the ranks of learners and actors, of which this is rank 0.
+def train(config: Config, world: World | Team | None = None) -> Result:
+    """Train one run; `world`: with the other ranks of the run, of which this is rank 0.
 
     If a mistake of the user is found before training begins, UserError is raised and nothing is left behind: a folder that existed is
     empty again, one that was made for the run is removed. An interrupted run saves a checkpoint and raises KeyboardInterrupt.
@@ -106,7 +110,7 @@ def _make_folder(config: Config) -> tuple[rundir.Held, list[Path]]:
     return held, [held.folder, *made]
 
 
-def resume(config: Config, folder: Path, stored: Config, changed: Sequence[str], world: World | None = None) -> Result:
+def resume(config: Config, folder: Path, stored: Config, changed: Sequence[str], world: World | Team | None = None) -> Result:
     """Continue the run in `folder` from its newest checkpoint, or from its beginning if it has none; otherwise as `train`.
 
     `config` is what the run is built from, `stored` what its config.yaml says from now on, and `changed` the settings that differ from
@@ -175,11 +179,13 @@ LONG_ITERATION_S = 10.0
 class _Run:
     """A run from its first to its last iteration. Call `start` or `restore`, then `drive`."""
 
-    def __init__(self, config: Config, held: rundir.Held, world: World | None) -> None:
+    def __init__(self, config: Config, held: rundir.Held, world: World | Team | None) -> None:
         self.config = config
         self.world = world
         self.received: ReceivedRollouts | None = None
         """The simulator, if it is that of a learner, whose rollouts actors make."""
+        self.joint: JointSimulator | None = None
+        """The simulator, if it speaks for the environments of several ranks that learn."""
         self.held = held
         self.folder = held.folder
         self.saved = checkpoint.load(self.folder) if checkpoint.exists(self.folder) else None
@@ -237,6 +243,8 @@ class _Run:
     def _set_up(self) -> Setup:
         if not self.world:
             return set_up(self.config)
+        if isinstance(self.world, Team):
+            return set_up_rank(self.config, self.world)
         from warprun.runtime.roles import communicator_of
 
         return set_up(self.config, communicator_of(self.config, self.world))
@@ -244,6 +252,11 @@ class _Run:
     def _make_parts(self) -> tuple[Agent, Simulator]:
         """Return the agent, and what it gets rollouts from: its own simulator, or actors."""
         config = self.config
+        if isinstance(self.world, Team):
+            agent, own = make_parts(self.setup, config.n_envs, self.records.message)
+            self.open.append(own)
+            self.joint = JointSimulator(own, agent, self.setup.communicator)
+            return agent, self.joint
         if self.world:
             from warprun.runtime.roles import make_learner
 
@@ -257,15 +270,20 @@ class _Run:
 
     def wait_for_ranks(self) -> None:
         """Wait until the other ranks are set up. Raises RankFailed."""
-        if not self.world or not self.received:
+        if not self.world:
             return
-        from warprun.runtime.roles import connect
-
-        self.world.share(f"{self.folder.absolute()}:{self.received.rollouts}")
+        more = self.received.rollouts if self.received else self.saved.path.absolute() if self.saved else ""
+        self.world.share(f"{self.folder.absolute()}\n{more}")
         with self.world.together():
             pass
-        connect(self.setup, self.world, self.agent, self.received)
-        self.records.message(self.received.describe())
+        if isinstance(self.world, Team):
+            connect(self.setup, self.world, self.agent)
+            self.records.message(describe(self.config, self.world))
+        elif self.received:
+            from warprun.runtime.roles import connect as connect_learner
+
+            connect_learner(self.setup, self.world, self.agent, self.received)
+            self.records.message(self.received.describe())
         self.world.watch.last_words = lambda why: self._write_status("failed", why)
 
     def _refuse_ended(self) -> None:
@@ -297,7 +315,8 @@ class _Run:
         """Continue where the checkpoint left off; see `resume`. Raises UserError, and then nothing has changed."""
         if self.saved is not None:
             try:
-                restore(self._state(), self.saved.tensors)
+                ranks = restore_rank(self.setup, self.agent, self.simulator, self.saved)
+                restore(self._state_of_evaluators(), {n: tensor for n, tensor in self.saved.tensors.items() if "evaluator/" in n})
             except UserError as error:
                 why = f"; changed: {', '.join(changed)}" if changed else ""
                 raise UserError(f"{self.saved.path} does not fit this run: {error}{why}") from None
@@ -307,6 +326,10 @@ class _Run:
                     " its state() must contain `steps`"
                 )
             checkpoint.discard_after(self.folder, self.env_steps, checkpoint.BEST)
+            if ranks != self.setup.communicator.size and not self.received:
+                now = self.setup.communicator.size
+                told = f"{ranks} processes saved the checkpoint, now there {'is' if now == 1 else 'are'} {now}"
+                self.records.message(f"{told}: all environments begin new episodes")
         self.history = self.records.cut_back()
         self._seal(stored)
         rundir.write_config(self.folder, to_dict(stored))
@@ -403,17 +426,17 @@ class _Run:
 
     def _close(self) -> None:
         """End the run in all ranks."""
-        if self.received and self.world:
-            self._order(goes_on=False)
+        if not self.world:
+            return
+        give(self.setup.communicator, Order.END)
+        if self.received:
             self.received.close()
-            self.world.watch.end()
-
-    def _order(self, goes_on: bool) -> None:
-        """Tell the other learners whether there is another iteration, and the progress that its schedules have."""
-        self.setup.communicator.broadcast_([torch.tensor([float(goes_on), self.boundary.progress], dtype=torch.float64)])
+        else:
+            leave(self.setup.communicator)
+        self.world.watch.end()
 
     def _iterate(self) -> None:
-        self._order(goes_on=True)
+        give(self.setup.communicator, Order.ITERATE, self.boundary.progress)
         with self.clock.phase("rollout"):
             trajectory = self.simulator.collect(self.agent.act)
         self.sentinel.after_rollout()
@@ -505,9 +528,8 @@ class _Run:
 
     def _state(self, evaluators: State | None = None) -> State:
         """Return all tensors that the rest of the run depends on; `evaluators` replaces the state of the evaluators."""
-        tensors = {f"agent/{name}": tensor for name, tensor in self.agent.state().items()}
-        tensors |= {f"simulator/{name}": tensor for name, tensor in self.simulator.state().items()}
-        return tensors | (self._state_of_evaluators() if evaluators is None else evaluators)
+        tensors = own_state(self.agent, self.simulator) | (self._state_of_evaluators() if evaluators is None else evaluators)
+        return tensors | (self.joint.states_of_others() if self.joint else {})
 
     def _position(self) -> Position:
         place, pending = self.records.place, self._is_pending()
@@ -606,8 +628,8 @@ class _Run:
         }
 
 
-def in_all(world: World | None) -> AbstractContextManager[None]:
-    """Do something in all ranks or in none, see `World.together`."""
+def in_all(world: World | Team | None) -> AbstractContextManager[None]:
+    """Do something in all ranks or in none, see `Ranks.together`."""
     return world.together() if world else nullcontext()
 
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from warprun.concurrency.communicator import Communicator
+from warprun.concurrency.communicator import Communicator, mean_
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
 from warprun.kernels.mlp import Layer, backward
 from warprun.kernels.simd import COLUMNS
@@ -183,14 +183,15 @@ class GradientKernels:
     def means(self) -> tuple[float, float]:
         """Return the means of the value and of the loss over the last batches of all processes."""
         means = self.memory.terms.sum(0) / len(self.memory.error)
-        self.communicator.mean_(torch.from_numpy(means))
+        mean_(self.communicator, len(self.memory.error), torch.from_numpy(means))
         return float(means[VALUE]), float(means[LOSS])
 
 
 class KernelOptimizer:
     """Applies the gradient of a network in kernels, for Adam: the same as `Trained.step` and `Trained.update_target` in torch."""
 
-    def __init__(self, trained: Trained[nn.Module], net: Net, max_norm: float | None, communicator: Communicator) -> None:
+    def __init__(self, trained: Trained[nn.Module], net: Net, max_norm: float | None, communicator: Communicator, rows: int) -> None:
+        """`rows` are those of a batch."""
         optimizer, config = trained.optimizer, trained.optimizer.config
         assert isinstance(optimizer, optimizers.Adam)
         self.adam = Adam(
@@ -209,10 +210,10 @@ class KernelOptimizer:
         self.total = net.gradient[0]
         self.gradient = torch.from_numpy(self.total)
         self.max_norm = np.inf if max_norm is None else max_norm
-        self.communicator = communicator
+        self.communicator, self.rows = communicator, rows
 
     def step(self, tau: float) -> float:
         """Take a gradient step by the mean gradient of all processes and move the target by `tau`; return the norm before clipping."""
         module().add(self.shares)
-        self.communicator.mean_(self.gradient)
+        mean_(self.communicator, self.rows, self.gradient)
         return module().adam(self.total, self.adam, self.max_norm, tau)

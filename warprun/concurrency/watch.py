@@ -15,29 +15,45 @@ import torch.distributed as dist
 from warprun import processes
 from warprun.errors import RankFailed
 
+Connect = Callable[[float], dist.Store]
 FAULT = "fault"
 """Key in the store: why the run has failed, in one line."""
 GRACE_S = 3.0
 """Seconds that a rank has to end by itself after another one was lost."""
 
 
+def serve(rank: int, share: Callable[[str], str]) -> Connect:
+    """Make a store at rank 0, and return how every rank connects to it; `share` passes the text of rank 0 to all."""
+    server = dist.TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False) if rank == 0 else None
+    host, _, port = share(f"{server.host}:{server.port}" if server else "").rpartition(":")
+
+    def connect(timeout_s: float, held: dist.Store | None = server) -> dist.Store:
+        return dist.TCPStore(host, int(port), timeout=timedelta(seconds=timeout_s), wait_for_workers=False)
+
+    return connect
+
+
 class Watch:
     """Gives signs of life of this rank in a thread, and looks for those of the others.
 
-    Rank 0 looks at all of them, the others at rank 0, which holds the store. A rank that gives none for `timeout_s` is lost. If a rank is
-    lost or has failed, `check` raises in all others; one that does not call it, because it waits for what will not come, ends.
+    Rank 0 looks at all of them, the others at rank 0, which holds the store. A rank that gives none for `timeout_s` is lost, one on the
+    machine of rank 0 as soon as its process has ended. If ranks join in sums (`progress`), one that is behind the others for `timeout_s` is
+    stuck. If a rank is lost, stuck or has failed, `check` raises in all others; one that does not call it, because it waits for what will
+    not come, ends.
     """
 
-    def __init__(self, name: Callable[[int], str], rank: int, size: int, timeout_s: float, share: Callable[[str], str]) -> None:
-        """`name` returns a rank with its role; `share` passes the text of rank 0 to all."""
+    progress: Callable[[], int] | None = None
+    """Returns how many sums this rank has come to; None: ranks do not join in sums."""
+
+    def __init__(self, name: Callable[[int], str], rank: int, size: int, timeout_s: float, connect: Connect) -> None:
+        """`name` returns a rank with its role; `connect(timeout_s)` returns a new connection to the store."""
         self._name, self._rank, self._size, self._timeout_s = name, rank, size, timeout_s
         self._period_s = min(1.0, timeout_s / 5)
-        own = dist.TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False) if rank == 0 else None
-        host, _, port = share(f"{own.host}:{own.port}" if own else "").rpartition(":")
-        self.address = (host, int(port))
-        """Host and port of the store."""
-        self._server = own
-        self._store = dist.TCPStore(host, int(port), timeout=timedelta(seconds=timeout_s), wait_for_workers=False)
+        self._connect = connect
+        self._store = connect(timeout_s)
+        self._place = f"{processes.place()} {os.getpid()}"
+        self._behind: dict[int, tuple[int, float]] = {}
+        """Rank -> the sums that it has come to, and when others had come to more."""
         self._fault = ""
         self._has_told = False
         """Whether this rank has failed itself, and says why where that belongs."""
@@ -52,13 +68,19 @@ class Watch:
 
     def store(self) -> dist.Store:
         """Return a connection to the store, for processes to meet."""
-        host, port = self.address
-        return dist.TCPStore(host, port, timeout=timedelta(seconds=self._timeout_s), wait_for_workers=False)
+        return self._connect(self._timeout_s)
 
     def check(self) -> None:
         """Raise RankFailed if a rank was lost or has failed."""
         if self._fault:
             raise RankFailed(self._fault)
+
+    def explain(self) -> None:
+        """Wait until it is known which rank was lost or has failed, and raise RankFailed; return if that is none after all."""
+        deadline = time.monotonic() + self._timeout_s + GRACE_S
+        while time.monotonic() < deadline and not self._ended.is_set():
+            self.check()
+            time.sleep(0.05)
 
     def fail(self, why: str) -> None:
         """Tell all ranks that this one has failed."""
@@ -77,17 +99,20 @@ class Watch:
             thread.join(self._period_s)
 
     def _beat(self) -> None:
-        seen: dict[int, tuple[bytes, float]] = {}
+        seen: dict[int, tuple[str, float]] = {}
         watched = [rank for rank in range(self._size) if rank != self._rank] if self._rank == 0 else [0]
         number = 0
         while not self._ended.wait(self._period_s):
             number += 1
             try:
-                self._store.set(f"beat/{self._rank}", str(number))
+                self._store.set(f"beat/{self._rank}", f"{number} {self.progress() if self.progress else -1} {self._place}")
                 if not self._fault and self._store.check([FAULT]):
                     self._fault = self._store.get(FAULT).decode()
                 for rank in watched if not self._fault else ():
                     self._look(rank, seen)
+                if self.progress and self._rank == 0 and not self._fault:
+                    joined = {rank: int(beat.split()[1]) for rank, (beat, _) in seen.items() if beat} | {0: self.progress()}
+                    self._compare({rank: count for rank, count in joined.items() if count >= 0})
                 self._answered_s = time.monotonic()
             except RuntimeError:
                 self._lose_first("does not answer any more")
@@ -114,15 +139,38 @@ class Watch:
             self._has_told = True
             processes.last_word(f"warprun: error: {self._fault}")
 
-    def _look(self, rank: int, seen: dict[int, tuple[bytes, float]]) -> None:
+    def _look(self, rank: int, seen: dict[int, tuple[str, float]]) -> None:
         now, key = time.monotonic(), f"beat/{rank}"
-        beat = self._store.get(key) if self._store.check([key]) else b""
-        former, since = seen.get(rank, (None, now))
-        if beat != former:
+        beat = self._store.get(key).decode() if self._store.check([key]) else ""
+        former, since = seen.get(rank, ("", now))
+        if beat != former or rank not in seen:
             seen[rank] = (beat, now)
+        elif beat and now - since > 2 * self._period_s and self._has_ended(beat):
+            self._lose(f"{self._name(rank)} is lost: its process {beat.split()[3]} has ended")
         elif now - since > self._timeout_s - 2 * self._period_s:
-            self._fault = f"{self._name(rank)} is lost: it gave no sign of life for {self._timeout_s:g} s"
-            self._store.set(FAULT, self._fault)
+            self._lose(f"{self._name(rank)} is lost: it gave no sign of life for {self._timeout_s:g} s")
+
+    def _has_ended(self, beat: str) -> bool:
+        """Return whether the process of a sign of life was one of this machine and has ended."""
+        _, _, host, process = beat.split()
+        return host == processes.place() and processes.has_ended(int(process))
+
+    def _compare(self, joined: dict[int, int]) -> None:
+        """Find a rank that is behind the others in the sums that all come to."""
+        now, most = time.monotonic(), max(joined.values())
+        for rank, count in joined.items():
+            former, since = self._behind.get(rank, (count, now))
+            if count == most or count != former:
+                self._behind[rank] = (count, now)
+            elif now - since > self._timeout_s - 2 * self._period_s:
+                self._lose(f"{self._name(rank)} is stuck: the others have waited for it for {self._timeout_s:g} s")
+                return
+            else:
+                self._behind[rank] = (count, since)
+
+    def _lose(self, why: str) -> None:
+        self._fault = why
+        self._store.set(FAULT, why)
 
     def _end_soon(self) -> None:
         """End this process if its main thread does not."""

@@ -1,0 +1,81 @@
+"""Learners and actors over MPI: how their processes are started, and where they meet. MPI is imported only where it is needed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from warprun.config.schema import Config, SyncConfig
+from warprun.errors import UserError, one_line
+from warprun.processes import started
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from warprun.actors.world import World
+
+
+def communicator() -> MPI.Intracomm:
+    """Return the communicator of all processes. Raises UserError."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of mixed MPIs, which are refused below
+            from mpi4py import MPI
+    except ImportError as error:
+        raise UserError(f"learners and actors need mpi4py ({one_line(error)}): pip install 'warprun[mpi]'") from None
+    except RuntimeError as error:
+        reason = one_line(error).removeprefix("RuntimeError: ").partition("\n")[0]
+        raise UserError(f"mpi4py finds no MPI library ({reason:.120}): pip install 'warprun[mpi]', or load that of the cluster") from None
+    comm = MPI.COMM_WORLD
+    if comm.size == 1:
+        library = MPI.Get_library_version().split("\n")[0].strip()
+        raise UserError(
+            f"two MPIs are mixed: {started()} processes were started, and mpi4py, which uses {library}, sees only itself in"
+            " each; start them with the mpiexec of that MPI"
+        )
+    return comm
+
+
+def agree(own: str, error: Exception | None) -> None:
+    """Agree over all ranks whether one has failed, see `actors.agreement.agree`."""
+    comm = communicator()
+    from warprun.actors import agreement
+
+    agreement.unlink_shared_memory(comm)
+    agreement.agree(comm, own, lambda rank: f"rank {rank}", error)
+
+
+def world_of(config: Config, concurrency: SyncConfig) -> World:
+    """Return the ranks of a run of learners and actors. Every process calls this, after `agree`. Raises UserError."""
+    size = communicator().size if started() > 1 else 1
+    if size == 1 and concurrency.processes is not None:
+        raise UserError("concurrency.processes: only the command `warprun train` starts processes, and no sweep; leave it out with mpiexec")
+    if size == 1:
+        raise UserError(
+            f"concurrency={concurrency.name} needs several processes: add concurrency.processes=4, or start them with"
+            " `mpiexec -n 4 warprun ...`"
+        )
+    if concurrency.processes not in (None, size):
+        raise UserError(f"concurrency.processes={concurrency.processes}, and {size} processes were started: leave it out")
+    from warprun.actors.layout import layout
+    from warprun.actors.world import meet
+
+    return meet(communicator(), layout(config, size), concurrency.timeout_s)
+
+
+def start(config: Config, concurrency: SyncConfig, arguments: Sequence[str]) -> int:
+    """Start the processes of a run with mpiexec on this machine, wait for them, and return the exit code. Raises UserError."""
+    from warprun.actors.layout import layout
+
+    assert concurrency.processes
+    layout(config, concurrency.processes)
+    beside = Path(sys.executable).parent / "mpiexec"
+    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if mpiexec is None:
+        raise UserError("concurrency.processes: there is no mpiexec: pip install 'warprun[mpi]', or load the MPI of the cluster")
+    command = [mpiexec, "-n", str(concurrency.processes), sys.executable, "-m", "warprun", *arguments]
+    return subprocess.call(command)
