@@ -1,4 +1,4 @@
-"""Write the tables of keys in docs/configuration.md from the dataclasses of the schema; --check only compares them.
+"""Write the tables of keys in docs/configuration.md and docs/sweeps.md from the dataclasses of the settings; --check only compares them.
 
 python scripts/config_reference.py [--check]
 """
@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 
 from warprun.algorithms import config_class
+from warprun.config import launch
 from warprun.config import schema as config
 from warprun.learning import settings as agents
 
-DOC = Path(__file__).parents[1] / "docs" / "configuration.md"
-TABLES: dict[str, tuple[type, str]] = {
+DOCS = Path(__file__).parents[1] / "docs"
+RUN_TABLES: dict[str, tuple[type, str]] = {
     "run": (config.Config, ""),
     "env": (config.EnvConfig, "env."),
     "concurrency": (config.ConcurrencyConfig, "concurrency."),
@@ -36,6 +37,12 @@ TABLES: dict[str, tuple[type, str]] = {
     "network": (agents.NetworkConfig, "agent.network."),
     "optimizer": (agents.OptimizerConfig, "agent.optimizer."),
 }
+SWEEP_TABLES: dict[str, tuple[type, str]] = {
+    "local": (launch.LocalConfig, "launcher."),
+    "slurm": (launch.SlurmConfig, "launcher."),
+    "tune": (launch.TuneSettings, "tune."),
+}
+PAGES = {DOCS / "configuration.md": RUN_TABLES, DOCS / "sweeps.md": SWEEP_TABLES}
 
 
 def table(schema: type, prefix: str) -> str:
@@ -76,26 +83,26 @@ def default(field: dataclasses.Field) -> str:
     return f"`{str(value).replace(' ', '')}`"
 
 
-def rewritten(text: str) -> str:
-    """Return the page with every table between `<!-- table NAME -->` and `<!-- end -->` regenerated."""
-    for name, (schema, prefix) in TABLES.items():
+def rewritten(page: Path) -> str:
+    """Return a page with every table between `<!-- table NAME -->` and `<!-- end -->` regenerated."""
+    text = page.read_text()
+    for name, (schema, prefix) in PAGES[page].items():
         between = re.compile(f"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         made = table(schema, prefix)
         text, n = between.subn(lambda match, made=made: f"{match[1]}{made}\n{match[2]}", text)
-        assert n == 1, f"{DOC} has {n} tables called {name}"
+        assert n == 1, f"{page} has {n} tables called {name}"
     return text
 
 
 def main() -> int:
     """Write the tables, or check them; return the exit code."""
-    text = DOC.read_text()
-    made = rewritten(text)
-    if "--check" in sys.argv[1:]:
-        if made != text:
-            print(f"{DOC} is out of date; run python scripts/config_reference.py", file=sys.stderr)
-        return int(made != text)
-    DOC.write_text(made)
-    return 0
+    outdated = [page for page in PAGES if rewritten(page) != page.read_text()]
+    for page in outdated:
+        if "--check" in sys.argv[1:]:
+            print(f"{page} is out of date; run python scripts/config_reference.py", file=sys.stderr)
+        else:
+            page.write_text(rewritten(page))
+    return int(bool(outdated) and "--check" in sys.argv[1:])
 
 
 if __name__ == "__main__":

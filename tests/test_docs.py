@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from importlib import util
@@ -11,7 +12,10 @@ import pytest
 
 import warprun
 from warprun.config.compose import change, compose
+from warprun.config.launch import compose_launch, is_of_sweep
+from warprun.config.overrides import runs
 from warprun.config.schema import to_dict
+from warprun.sweeps.space import read_space
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -71,14 +75,23 @@ def test_commands_are_accepted(workplace, page):
     workplace(page)
     for command in commands(page):
         words = command[command.index("warprun ") :].split()[1:]
-        if words[0] in ("eval", "export", "play", "check", "envs", "data", "bench") or words[0].startswith("--"):
+        if words[0] in ("eval", "export", "play", "check", "envs", "data", "bench", "scripts", "status") or words[0].startswith("--"):
             continue
+        if words[0] == "tune":
+            words = [word if not word.startswith(("trials=", "pruner=")) else f"tune.{word}" for word in shlex.split(command)[2:]]
+            compose_launch([word for word in words if is_of_sweep(word)])
+            for corner in read_space([word for word in words if not is_of_sweep(word)]).corners():
+                compose(corner)
+            continue
+        words = shlex.split(" ".join(words)) if "-m" in words else words
+        compose_launch([word for word in words if is_of_sweep(word)])
+        words = [word for word in words if not is_of_sweep(word)]
         settings = [word for word in words if "=" in word and not word.startswith(("-", "resume=", "trust=", "out="))]
         if words[0].startswith("resume="):
             change(to_dict(compose(["env=cartpole"])), settings)
             continue
-        # Of a multirun, every value must be accepted; the first of each will do.
-        compose([re.sub(r"=([^,\[]+),.*", r"=\1", word) for word in settings])
+        # Of a sweep, every value must be accepted; the first job will do.
+        compose(runs(settings)[0])
 
 
 def test_there_are_examples_and_commands():
@@ -110,7 +123,8 @@ def test_ways_to_debug_of_the_tutorial(workplace, tmp_path, setting, monkeypatch
 
 def test_tables_of_keys_are_those_of_the_schema(capsys):
     script = load("config_reference")
-    assert script.rewritten(script.DOC.read_text()) == script.DOC.read_text(), "run python scripts/config_reference.py"
+    for page in script.PAGES:
+        assert script.rewritten(page) == page.read_text(), "run python scripts/config_reference.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

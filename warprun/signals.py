@@ -133,6 +133,8 @@ def explain(number: int) -> str:
 def requeue(number: int) -> None:
     """Ask SLURM to run this job again if the signal was SIGUSR1, which SLURM sends before a time limit (`sbatch --signal=USR1@60`)."""
     job = os.environ.get("SLURM_JOB_ID")
+    if "SLURM_ARRAY_JOB_ID" in os.environ:  # the number of one task is also that of the whole array
+        job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ.get('SLURM_ARRAY_TASK_ID', '')}"
     if number != signal.SIGUSR1 or not job:
         return
     try:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import types
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,9 @@ def guarded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setitem(sys.modules, "warprun.runtime.run", types.SimpleNamespace(train=lambda config, world=None: result))
     monkeypatch.setattr("warprun.runtime.bench.bench", lambda *given: [])
     monkeypatch.setattr("warprun.runtime.bench.report", lambda *given: None)
-    monkeypatch.setattr("warprun.config.overrides.MAX_RUNS", 20)  # a large sweep is no mistake, and takes its time
+    monkeypatch.setattr("warprun.cli.sweep.MAX_RUNS", 20)  # a large sweep is no mistake, and takes its time
+    monkeypatch.setattr("warprun.cli.sweep.held", lambda plan: nullcontext())
+    monkeypatch.setattr("warprun.cli.sweep.run_here", lambda *given: 0)
     (tmp_path / "file").touch()
     monkeypatch.chdir(tmp_path)
     return tmp_path

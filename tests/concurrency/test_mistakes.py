@@ -27,17 +27,14 @@ TORCH = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_POR
         (["concurrency.learners=2"], {}, "unknown key 'concurrency.learners'"),
         ([], {}, "concurrency=ddp needs several processes: add concurrency.processes=2"),
         ([], {"PMI_SIZE": "2", "PMI_RANK": "0"}, "concurrency=ddp needs no mpiexec: add concurrency.processes=2 instead"),
-        (["-m", "concurrency.processes=2", "seed=1"], {}, "only the command `warprun train` starts processes"),
     ],
 )
 def test_a_mistake_is_one_line(arguments: list[str], environment: dict[str, str], said: str, tmp_path: Path) -> None:
     done = warprun(*SMALL, *arguments, cwd=tmp_path, environment=environment)
     assert said in done.stderr
-    assert done.returncode in (1, 2)
-    if "-m" not in arguments:
-        assert done.returncode == 2
-        assert len(done.stderr.splitlines()) == 1, done.stderr
-        assert not list(tmp_path.iterdir())
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

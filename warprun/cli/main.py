@@ -4,38 +4,38 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
-import traceback
 from collections.abc import Sequence
-from contextlib import redirect_stderr, suppress
+from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warprun import signals
+from warprun.cli.outcome import DONE, FAILED, Outcome, attempt
 from warprun.cli.settings import check_settings, one_run, read_settings, whole_number
 from warprun.cli.streams import close_streams, open_streams
 from warprun.config.registry import check_working_folder, options
 from warprun.config.run_folder import LINES
-from warprun.errors import MOST_PRINTED, OtherRankError, RunHasEndedError, TrainingFailed, UserError, nearest, one_line, printable, shown
+from warprun.errors import MOST_PRINTED, RunHasEndedError, UserError, nearest, one_line, printable, shown
 from warprun.processes import code_of_rank, end_with_parent, is_first, silence, started, starter, take_share
-from warprun.user_code import place_of
 
 if TYPE_CHECKING:
     from warprun.cli.resume import Continued
     from warprun.config.schema import Config
     from warprun.runtime.run import Result
 
-DONE, FAILED, USER_ERROR, NO_READER = 0, 1, 2, 141
-"""Exit codes; NO_READER is 128 plus the number of SIGPIPE. Other signals have codes like it, see `warprun.signals`."""
-
 HELP = """\
 warprun: reinforcement learning at very high data throughput, for environments that are scientific simulations
 
   warprun [train] [GROUP=NAME ...] [KEY=VALUE ...]     train an agent; makes a run folder under outputs/
-  warprun -m KEY=VALUE,VALUE ...                       train every combination; a table at the end
+  warprun -m KEY=VALUE,VALUE ... [sweep_dir=FOLDER] [launcher=local|slurm] [launcher.workers=2]
+                                                       train every combination: on this machine, or as a SLURM job array; the same
+                                                       command over the same folder continues what is not finished
+  warprun status [SWEEP|latest] [every_s=2]            the jobs of a sweep
+  warprun tune 'KEY=interval(LOW,HIGH)' ... [trials=50] [pruner=median|asha|none] [sweep_dir=FOLDER] [launcher.workers=2]
+                                                       search good settings with Optuna
   warprun resume=RUN|latest [KEY=VALUE ...] [trust=true]
                                                        continue a run from its newest checkpoint
   warprun eval [RUN|latest] [episodes=1000] [greedy=true] [checkpoint=last|best] [device=auto] [seed=0] [output_root=outputs]
@@ -119,36 +119,14 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
-    show_traceback = "1" in (os.environ.get("HYDRA_FULL_ERROR"), os.environ.get("WARPRUN_TRACEBACK"))
-    try:
+
+    def command() -> int:
         check_working_folder()
         return _dispatch(list(arguments))
-    except UserError as error:
-        return _fail(str(error), USER_ERROR, show_traceback)
-    except OtherRankError:
-        return USER_ERROR  # rank 0 says what is wrong
-    except BrokenPipeError:
-        return NO_READER  # `warprun envs | head`: what it wanted to read, it has read
-    except TrainingFailed as error:
-        return _fail(str(error), FAILED, show_traceback)
-    except KeyboardInterrupt:
-        # If the signal arrives while Numba executes generated code, CPython marks it as unhandled and later exits with its own code.
-        # An `exec` that runs to its end removes the mark.
-        exec("")
-        number = signals.requests.number or signal.SIGINT
-        return _fail(signals.explain(number), 128 + number, show_traceback)
-    except SystemExit as error:
-        # Raised by the code of an environment in the middle of a run. Hydra's own have no place.
-        place = place_of(error)
-        if not place:
-            raise
-        return _fail(f"{place}SystemExit: {error.code}; an environment cannot end the program", FAILED, show_traceback)
-    except Exception as error:
-        place = place_of(error)
-        if isinstance(error, OSError) and not place:
-            return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}", FAILED, show_traceback)
-        hint = "" if show_traceback else " (WARPRUN_TRACEBACK=1 shows the traceback)"
-        return _fail(f"{place}{type(error).__name__}: {error}{hint}", FAILED, show_traceback)
+
+    outcome = attempt(command)
+    outcome.tell()
+    return outcome.code
 
 
 def train(overrides: Sequence[str] = ()) -> Result:
@@ -242,6 +220,9 @@ def _dispatch(arguments: list[str]) -> int:
         "bench": _bench,
         "data": _data,
         "scripts": _scripts,
+        "job": _job,
+        "status": _status,
+        "tune": _tune,
     }
     if verb not in verbs:
         raise UserError(f"unknown verb {shown(verb)}{nearest(verb, verbs)} (there are: {', '.join(verbs)}; a setting is written key=value)")
@@ -251,23 +232,28 @@ def _dispatch(arguments: list[str]) -> int:
 def _train(arguments: list[str]) -> int:
     overrides, flags = _split(arguments)
     if any(flag in MULTIRUN_FLAGS for flag in flags) and not any(flag in HYDRA_FLAGS for flag in flags):
-        from warprun.cli.sweep import multirun
+        from warprun.cli.sweep import sweep
 
         if started() > 1:
-            raise UserError(f"-m: a sweep is one process, and {started()} were started; start them for one run after the other")
-        if any(override.startswith("resume=") for override in overrides):
-            raise UserError("resume= continues one run; leave -m out")
-        return FAILED if multirun(overrides).failed else DONE
-    if flags:
-        return _show(overrides, flags)
+            raise UserError(f"-m: a sweep is one process, and {started()} were started; start it once")
+        return sweep(overrides)
+    return _show(overrides, flags) if flags else train_one(overrides)
+
+
+def train_one(overrides: list[str]) -> int:
+    """Train the run that `overrides` describe, in the processes that it needs, and return the exit code. Raises what `train` does."""
     from warprun.cli.ranks import start, starts_processes
     from warprun.cli.resume import Continued
+    from warprun.config.launch import is_of_sweep
 
+    for override in overrides:
+        if is_of_sweep(override):
+            raise UserError(f"{shown(override)} is a setting of a sweep: add -m")
     try:
         asked = _asked(overrides)
         config = asked.config if isinstance(asked, Continued) else asked
         if starts_processes(config):
-            return start(config, arguments)
+            return start(config, overrides)
         result = _run(asked)
     except RunHasEndedError as error:
         if "resume=auto" not in overrides:
@@ -305,7 +291,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _show(overrides: list[str], flags: list[str]) -> int:
-    from warprun.cli.sweep import hydra_main
+    from warprun.cli.show import hydra_main
     from warprun.config.overrides import read
 
     if not any(flag in COMPLETION_FLAGS for flag in flags):
@@ -397,7 +383,9 @@ def _envs(arguments: list[str]) -> int:
     from warprun.cli.listing import print_environments
 
     faults = print_environments()
-    return _fail(f"this installation of warprun is damaged: {'; '.join(faults)}", FAILED, False) if faults else DONE
+    if faults:
+        Outcome(FAILED, f"this installation of warprun is damaged: {'; '.join(faults)}").tell()
+    return FAILED if faults else DONE
 
 
 def _bench(arguments: list[str]) -> int:
@@ -458,6 +446,24 @@ def _data(arguments: list[str]) -> int:
     return DONE
 
 
+def _job(arguments: list[str]) -> int:
+    from warprun.cli.job import job
+
+    return job(arguments)
+
+
+def _status(arguments: list[str]) -> int:
+    from warprun.cli.status import status
+
+    return status(arguments)
+
+
+def _tune(arguments: list[str]) -> int:
+    from warprun.cli.tune import tune
+
+    return tune(arguments)
+
+
 def _scripts(arguments: list[str]) -> int:
     from warprun.cli.scripts import copy_scripts
 
@@ -470,12 +476,3 @@ def _version() -> str:
         return version("warprun")
     except PackageNotFoundError:
         return "(a checkout that is not installed)"
-
-
-def _fail(message: str, code: int, show_traceback: bool) -> int:
-    if show_traceback:
-        traceback.print_exc()
-    # Standard error may be a full disk or a closed pipe; the exit code tells the rest.
-    with suppress(OSError):
-        print(f"warprun: error: {printable(message, MOST_PRINTED)}", file=sys.stderr, flush=True)
-    return code

@@ -53,7 +53,7 @@ def world_of(config: Config, concurrency: SyncConfig) -> World:
     """Return the ranks of a run of learners and actors. Every process calls this, after `agree`. Raises UserError."""
     size = communicator().size if started() > 1 else 1
     if size == 1 and concurrency.processes is not None:
-        raise UserError("concurrency.processes: only the command `warprun train` starts processes, and no sweep; leave it out with mpiexec")
+        raise UserError("concurrency.processes: only the command line starts processes; leave it out with mpiexec")
     if size == 1:
         raise UserError(
             f"concurrency={concurrency.name} needs several processes: add concurrency.processes=4, or start them with"

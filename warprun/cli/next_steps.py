@@ -30,12 +30,17 @@ def next_steps(runs: Sequence[Path], best: Path) -> list[str]:
     place = runs[0] if len(runs) == 1 else Path(os.path.commonpath([run.absolute() for run in runs]))
     commands = []
     if (best / "checkpoints" / "manifest.json").is_file():
-        commands.append(f"{_program('warprun', 'warprun')} eval {_typed(best)}")
+        commands.append(f"{program()} eval {typed(best)}")
     if any(any(run.glob("events.out.tfevents.*")) for run in runs):
-        commands.append(f"{_program('tensorboard', 'tensorboard.main')} --logdir {_typed(place)}")
+        commands.append(f"{_program('tensorboard', 'tensorboard.main')} --logdir {typed(place)}")
     if PLOT_SCRIPT.is_file() and find_spec("matplotlib"):
-        commands.append(f"{_python()} {_typed(PLOT_SCRIPT)} {_typed(place)} -o runs.png")
+        commands.append(f"{_python()} {typed(PLOT_SCRIPT)} {typed(place)} -o runs.png")
     return commands
+
+
+def program() -> str:
+    """Return the call of warprun."""
+    return _program("warprun", "warprun")
 
 
 def _program(name: str, module: str) -> str:
@@ -43,16 +48,16 @@ def _program(name: str, module: str) -> str:
     found, own = shutil.which(name), Path(sysconfig.get_path("scripts"), name)
     if not own.exists():
         return f"{_python()} -m {module}"
-    return name if found and own.samefile(found) else _typed(own)
+    return name if found and own.samefile(found) else typed(own)
 
 
 def _python() -> str:
     # Paths are compared, not files: the `python` of a virtual environment is a link to a Python without its packages.
     found = shutil.which("python")
-    return "python" if found and os.path.abspath(found) == sys.executable else _typed(Path(sys.executable))
+    return "python" if found and os.path.abspath(found) == sys.executable else typed(Path(sys.executable))
 
 
-def _typed(path: Path) -> str:
+def typed(path: Path) -> str:
     """Return a path as a user would type it in the working folder."""
     # `absolute`, unlike `resolve`, does not follow links.
     here = path.absolute()

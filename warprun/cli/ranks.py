@@ -74,7 +74,7 @@ def _team_of(config: Config, concurrency: DdpConfig) -> Team | None:
     size = started()
     if concurrency.processes not in (None, size):
         if not starter() or size == 1:
-            raise UserError("concurrency.processes: only the command `warprun train` starts processes, and no sweep; leave it out")
+            raise UserError("concurrency.processes: only the command line starts processes; leave it out")
         raise UserError(
             f"concurrency.processes={concurrency.processes}, and {starter()} has started {size}: leave it out, or continue a run"
             " with concurrency.processes=null"

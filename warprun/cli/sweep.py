@@ -1,173 +1,180 @@
-"""Many runs from one command, and the table of their results."""
+"""`warprun -m`: many runs from one command, and the table of their results. No torch."""
 
 from __future__ import annotations
 
-import math
 import os
+import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-import hydra
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
-from rich.table import Table
-from rich.text import Text
-
-from warprun.cli.next_steps import print_next_steps
-from warprun.config.compose import PRIMARY, VERSION_BASE, compose, explain, register
-from warprun.config.overrides import runs
-from warprun.config.registry import CONF
+from warprun.cli.job import in_quotes, train_job
+from warprun.cli.next_steps import program, typed
+from warprun.cli.outcome import DONE, FAILED
+from warprun.config.compose import compose
+from warprun.config.launch import LaunchConfig, LocalConfig, SlurmConfig, compose_launch, is_of_sweep
+from warprun.config.overrides import MAX_RUNS, MAX_RUNS_EVER, runs
 from warprun.config.schema import Config
-from warprun.errors import UserError, one_line, printable
-from warprun.kernels.driver import prepare
+from warprun.errors import UserError, printable
 from warprun.runtime.records.console import table_console
-
-INTERRUPTED = "interrupted"
-
-if TYPE_CHECKING:
-    from warprun.runtime.run import Result
-
-
-@dataclass
-class Row:
-    """One run of a sweep: its overrides, and its result or error."""
-
-    overrides: str
-    result: Result | None = None
-    error: str | None = None
+from warprun.sweeps import local, plan, slurm
+from warprun.sweeps.plan import Job, Plan
+from warprun.sweeps.pool import Pool
+from warprun.sweeps.table import Board
 
 
-@dataclass
-class Sweep:
-    """The runs of one command."""
-
-    rows: list[Row] = field(default_factory=list)
-
-    @property
-    def failed(self) -> int:
-        """The number of runs that failed."""
-        return sum(row.error is not None for row in self.rows)
-
-    def train(self, overrides: str, config: Config) -> None:
-        """Train one run. A failure does not stop the other runs."""
-        row = Row(overrides)
-        self.rows.append(row)
-        try:
-            row.result = _train(config)
-        except KeyboardInterrupt:
-            row.error = INTERRUPTED
-            raise
-        except Exception as error:
-            row.error = one_line(error)
-            print(f"warprun: error: {printable(f'{row.overrides}: {row.error}')}", file=sys.stderr)
+def sweep(overrides: Sequence[str]) -> int:
+    """Check every run that `overrides` describe, then train those that are not done; return the exit code. Raises UserError."""
+    launch = compose_launch([override for override in overrides if is_of_sweep(override)])
+    given = [override for override in overrides if not is_of_sweep(override)]
+    refuse(given)
+    jobs = runs(given, MAX_RUNS_EVER if launch.sweep.yes else MAX_RUNS)
+    configs = checked_runs(jobs)
+    found = plan.planned(sweep_folder(launch, configs[0]), jobs)
+    if isinstance(launch.launcher, SlurmConfig):
+        slurm.check_program()
+    begun = found.folder.exists()
+    with held(found):
+        board = Board.of(found)
+        if isinstance(launch.launcher, LocalConfig):
+            _settle(board)
+        todo = [job for job, state in zip(found.jobs, board.states, strict=True) if not state.is_done and state.state != "running"]
+        print(f"{printable(found.folder, 1000)}: {board.title()}", flush=True)
+        if isinstance(launch.launcher, SlurmConfig):
+            return _submit(found, todo, launch.launcher, begun)
+        devices = {config.device for config in configs} if given else _devices(found)
+        return run_here(found, board, todo, launch.launcher, devices)
 
 
-def multirun(overrides: Sequence[str]) -> Sweep:
-    """Check every run that `overrides` describe, then train them all."""
-    checked = _checked(overrides)
-    sweep = Sweep()
+SETTLE_S = 15.0
+"""Seconds in which the jobs of a launcher that was killed save their checkpoints and end."""
+
+
+def _settle(board: Board) -> None:
+    """Wait for jobs that run without a launcher here: theirs may just have been killed."""
+    end = time.monotonic() + SETTLE_S
+    while "running" in board.counts and time.monotonic() < end:
+        time.sleep(0.1)
+        board.refresh()
+
+
+def _devices(found: Plan) -> set[str]:
+    """Return the devices that the jobs of a plan name; those of others may be any."""
+    return {_last(job, "device").partition("=")[2] or "auto" for job in found.jobs}
+
+
+def _last(job: Job, key: str) -> str:
+    return next((override for override in reversed(job.overrides) if override.startswith(f"{key}=")), "")
+
+
+def run_here(found: Plan, board: Board, todo: Sequence[Job], launcher: LocalConfig, devices: set[str]) -> int:
+    """Train jobs on this machine; print their table and what to do next; return the exit code."""
     try:
-        for name, config in checked:
-            sweep.train(name, config)
-    finally:
-        # Also after Ctrl-C, for the runs that have finished. As for the records of a run, a closed pipe or a full disk is not a failure.
-        with suppress(OSError):
-            print_table(sweep.rows)
-        done = [row.result for row in sweep.rows if row.result is not None]
-        if done:
-            best = max(done, key=_comparable)
-            print_next_steps([result.folder for result in done], best.folder)
-    return sweep
+        if todo:
+            pool = Pool(found.folder, launcher.workers, devices, train_job)
+            print(pool.describe(), flush=True)
+            local.run(board, todo, pool)
+    except KeyboardInterrupt:
+        close(board)
+        print(f"continue: {program()} -m sweep_dir={typed(found.folder)}", flush=True)
+        raise
+    close(board)
+    elsewhere = board.counts.get("running", 0)
+    if elsewhere:
+        print(f"{elsewhere} of {len(board.states)} jobs run in other processes: {program()} status {typed(found.folder)}", flush=True)
+    failed = board.counts.get("failed", 0)
+    if failed:
+        print(f"{failed} of {len(board.states)} jobs failed; log.txt and traceback.txt in their folders say why", file=sys.stderr)
+    return FAILED if failed else DONE
 
 
-def _checked(overrides: Sequence[str]) -> list[tuple[str, Config]]:
-    """Return the overrides and the config of every run. Raises UserError for the first run that cannot work."""
-    checked: list[tuple[str, Config]] = []
-    folders: set[str] = set()
-    for run in runs(overrides):
-        name = " ".join(run)
-        try:
-            config = compose(run)
-        except UserError as error:
-            raise UserError(f"{name}: {error}" if name else str(error)) from error
-        if config.run_dir is not None:
-            folder = os.path.realpath(config.run_dir)
-            if folder in folders:
-                raise UserError(f"run_dir={config.run_dir}: two runs cannot share a folder; output_root and name can be the same for all")
-            folders.add(folder)
-        checked.append((name, config))
-    return checked
+def close(board: Board) -> None:
+    """Print the table of all jobs and the next commands. As for the records of a run, a closed pipe or a full disk is not a failure."""
+    board.refresh()
+    with suppress(OSError):
+        console = table_console(200)
+        console.print(board.table())
+        best = max((job for job in board.plan.jobs if board.states[job.number].is_done), key=lambda job: _return(board, job), default=None)
+        if best is not None:
+            steps = [f"report {typed(board.plan.folder)}", f"eval {typed(best.run)}"]
+            print("\n  ".join(["next:", *(f"{program()} {step}" for step in steps)]), flush=True)
 
 
-def hydra_main(overrides: Sequence[str], flags: Sequence[str]) -> None:
-    """Let Hydra print what `flags`, its own options, ask for. Its errors are raised as UserError."""
-    before = sys.argv
-    with _hydra_raises():
-        # Hydra's parser requires all overrides next to each other, and --info would take one as its value.
-        sys.argv = [before[0], *overrides, *flags]
-        try:
-            register(overrides)
-            hydra.main(config_path=f"pkg://{CONF}", config_name=PRIMARY, **VERSION_BASE)(lambda _: None)()
-        except (HydraException, OmegaConfBaseException, ValueError) as error:
-            raise UserError(explain(error)) from error
-        finally:
-            sys.argv = before
+def _return(board: Board, job: Job) -> float:
+    returned = board.states[job.number].returned
+    return float("-inf") if returned is None or returned != returned else returned
 
 
-def objective(result: Result) -> float:
-    """Return the number by which a sweep compares runs: the return of the last evaluation, else that of training, else NaN."""
-    for value in (result.eval_return, result.train_return):
-        if value is not None:
-            return value
-    return math.nan
+def _submit(found: Plan, todo: Sequence[Job], launcher: SlurmConfig, begun: bool) -> int:
+    if not todo:
+        print("nothing is left to do")
+        return DONE
+    try:
+        number = slurm.submit(found, todo, launcher)
+    except UserError:
+        if not begun:
+            slurm.remove(found)
+        raise
+    print(f"submitted job array {number}: {len(todo)} tasks\n  {program()} status {typed(found.folder)}\n  scancel {number}", flush=True)
+    return DONE
 
 
-def _comparable(result: Result) -> float:
-    value = objective(result)
-    return -math.inf if math.isnan(value) else value
+def refuse(given: Sequence[str]) -> None:
+    """Raise UserError for settings of single runs, which a sweep gives each job itself."""
+    for override in given:
+        key = override.partition("=")[0]
+        if key == "resume":
+            raise UserError("resume= continues one run; `warprun -m sweep_dir=FOLDER` continues a sweep")
+        if key == "run_dir":
+            raise UserError("run_dir is the folder of one run: the runs of a sweep lie in sweep_dir=FOLDER")
 
 
-def print_table(rows: Sequence[Row]) -> None:
-    """Print a table with a row per run."""
-    console = table_console(200)
-    table = Table(title="1 run" if len(rows) == 1 else f"{len(rows)} runs", title_justify="left")
-    for name in ("overrides", "return", "env steps/s", "wall s", "folder"):
-        table.add_column(name, justify="left" if name in ("overrides", "folder") else "right", overflow="fold")
-    for row in rows:
-        result = row.result
-        if result is None:
-            state = Text("interrupted") if row.error == INTERRUPTED else Text("failed", style="red")
-            table.add_row(row.overrides, state, "", "", "" if row.error == INTERRUPTED else row.error or "")
-        else:
-            speed = result.env_steps / result.wall_s if result.wall_s else math.nan
-            table.add_row(row.overrides, _return(result), f"{speed:,.0f}", f"{result.wall_s:.1f}", os.path.relpath(result.folder))
-    console.print(table)
+def checked_runs(jobs: Sequence[Sequence[str]]) -> list[Config]:
+    """Return the configs of all jobs that differ in more than their seeds. Raises UserError for the first that cannot work.
+
+    Nothing but the seed depends on the seed, and most sweeps have many: composing 32 configs takes longer than some runs.
+    """
+    configs: dict[tuple[str, ...], Config] = {}
+    for job in jobs:
+        others = tuple(override for override in job if not _SEED.fullmatch(override))
+        if "${" in " ".join(job):
+            others = tuple(job)
+        if others not in configs:
+            configs[others] = _checked(job)
+    return list(configs.values())
 
 
-def _return(result: Result) -> str:
-    """Return the compared value as text, with its standard error if it has one."""
-    return f"{objective(result):.1f}" + ("" if result.eval_stderr is None else f" ± {result.eval_stderr:.1f}")
+_SEED = re.compile(r"seed=\d{1,19}")
+"""A seed that needs no check."""
 
 
-def _train(config: Config) -> Result:
-    prepare(config.device)
-    from warprun.runtime.run import train
+def _checked(job: Sequence[str]) -> Config:
+    name = " ".join(job)
+    try:
+        config = compose(job)
+        mode = config.concurrency
+        if getattr(mode, "processes", 1) is None:  # modes of one process have no such setting
+            raise UserError(f"concurrency={mode.name} in a sweep needs concurrency.processes=N, because each job starts its own")
+    except UserError as error:
+        raise UserError(f"{name}: {error}" if name else str(error)) from error
+    return config
 
-    return train(config)
+
+def sweep_folder(launch: LaunchConfig, first: Config) -> Path:
+    """Return the folder that the user named, or a new one. Raises UserError."""
+    name = first.name or f"{first.env.label}_{first.agent.name}"
+    folder = Path(launch.sweep_dir).absolute() if launch.sweep_dir else plan.new_folder(Path(first.output_root).absolute(), name)
+    in_quotes(str(folder))
+    return Path(os.path.relpath(folder)) if folder.is_relative_to(Path.cwd()) else folder
 
 
 @contextmanager
-def _hydra_raises() -> Iterator[None]:
-    # With this variable Hydra raises its errors. Without it, Hydra prints them and exits.
-    before = os.environ.get("HYDRA_FULL_ERROR")
-    os.environ["HYDRA_FULL_ERROR"] = "1"
+def held(found: Plan) -> Iterator[None]:
+    """Hold the folder of a plan, so that no other command starts jobs in it."""
+    lock = plan.claimed(found)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["HYDRA_FULL_ERROR"]
-        else:
-            os.environ["HYDRA_FULL_ERROR"] = before
+        lock.release()

@@ -60,25 +60,26 @@ def register(overrides: Sequence[str]) -> None:
     asked = {name for override in overrides if override.startswith("agent=") for name in override[6:].split(",")}
     if any(override.startswith("experiment=") for override in overrides):
         asked |= set(agent_names())
-    _store("config_schema", Config)
+    store("config_schema", Config)
     for mode, settings in CONCURRENCY.items():
-        _store(f"{mode}_schema", settings)
+        store(f"{mode}_schema", settings)
     Plugins.instance().register(WarprunSearchPath)
     Plugins.instance().register(WorkingFolder)
     for name in AGENTS:
-        _store(f"{name}_schema", config_class(name))
+        store(f"{name}_schema", config_class(name))
     installed = (asked & set(agent_names())) - set(AGENTS)
     for override in overrides:
         if installed and override.startswith("device="):  # its module imports Numba, which reads then whether to simulate CUDA
             prepare(override.removeprefix("device="))
     for name in installed:
-        _store(f"{name}_schema", config_class(name))
+        store(f"{name}_schema", config_class(name))
 
 
 _stored: set[str] = set()
 
 
-def _store(name: str, schema: type) -> None:
+def store(name: str, schema: type) -> None:
+    """Give Hydra a schema that config files can name. A second call changes nothing."""
     # Hydra 1.4 warns about a schema that is stored twice.
     if name not in _stored:
         ConfigStore.instance().store(name=name, node=schema)

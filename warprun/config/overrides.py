@@ -28,9 +28,18 @@ MAX_CHARACTERS = 5_000
 MAX_DIGITS = 40
 """Of one number."""
 MAX_RUNS = 10_000
-"""Of one sweep."""
+"""Of one sweep, unless its user says `sweep.yes=true`."""
+MAX_RUNS_EVER = 1_000_000
+"""Of one sweep, whatever its user says."""
 
-GROUPS = {"env": "environment", "agent": "agent", "concurrency": "concurrency", "experiment": "experiment", "tuned": "tuned settings"}
+GROUPS = {
+    "env": "environment",
+    "agent": "agent",
+    "concurrency": "concurrency",
+    "experiment": "experiment",
+    "tuned": "tuned settings",
+    "launcher": "launcher",
+}
 """Config group -> what it is called in messages."""
 ONLY_REFERENCES = "${...} can name another key, such as ${n_envs}; functions such as ${oc.env:...} are not called"
 FREE = ("env.params", "env.randomize", "env.options", "env.kwargs", "agent.groups", "agent.network.kwargs")
@@ -47,20 +56,47 @@ def read(overrides: Sequence[str]) -> list[str]:
     return read_overrides
 
 
-def runs(overrides: Sequence[str]) -> list[list[str]]:
-    """Return the overrides of every run of a sweep: all combinations of the values. Raises UserError, also if there are too many."""
+def runs(overrides: Sequence[str], most: int = MAX_RUNS) -> list[list[str]]:
+    """Return the overrides of every run of a sweep: all combinations of the values. Raises UserError, also for more than `most`."""
     values: dict[str, Callable[[], Sequence[str]]] = {}
     counts: dict[str, int] = {}
     for given, parsed in _parsed(overrides):
         key = parsed.key_or_group
+        if isinstance(parsed.value(), IntervalSweep):
+            raise UserError(
+                f"{shown(given)}: an interval has no single values; write a list of values or range(start,stop,step), or search it with"
+                " `warprun tune`"
+            )
         counts[key] = _count(parsed, given)
         values[key] = partial(_values, parsed)
     count = math.prod(counts.values())
-    if count > MAX_RUNS:
+    if count > most:
         many = max(counts, key=lambda key: counts[key])
-        size = f"{_number(count)} runs is too large (at most {MAX_RUNS:,})"
-        raise UserError(f"a sweep of {size}; {many} has {_number(counts[many])} values")
+        size = f"{_number(count)} runs is too large (at most {most:,})"
+        allowed = "; sweep.yes=true allows it" if most < count <= MAX_RUNS_EVER else ""
+        raise UserError(f"a sweep of {size}; {many} has {_number(counts[many])} values{allowed}")
     return [list(run) for run in itertools.product(*(found() for found in values.values()))]
+
+
+def searched(overrides: Sequence[str]) -> tuple[list[str], dict[str, tuple[str, Sweep | list[str]]]]:
+    """Return the overrides that are the same for all runs of a search, and for every other key the text given and what it ranges over.
+
+    That is an IntervalSweep or RangeSweep of Hydra, or the list of overrides `key=value` of a choice or a glob. Raises UserError.
+    """
+    fixed: list[str] = []
+    space: dict[str, tuple[str, Sweep | list[str]]] = {}
+    for given, parsed in _parsed(overrides):
+        value = parsed.value()
+        if not isinstance(value, Sweep | Glob):
+            fixed.append(given)
+        elif isinstance(value, IntervalSweep | RangeSweep):
+            if isinstance(value, RangeSweep):
+                _count(parsed, given)
+            space[parsed.key_or_group] = (given, value)
+        else:
+            _count(parsed, given)
+            space[parsed.key_or_group] = (given, _values(parsed))
+    return fixed, space
 
 
 def _parsed(overrides: Sequence[str]) -> Iterator[tuple[str, Override]]:
@@ -165,8 +201,6 @@ def _check_parsed(override: Override, given: str) -> None:
             raise UserError(f"{shown(given)} has a number of more than {MAX_DIGITS} digits")
         if isinstance(leaf, Sweep | Glob) and leaf is not value:
             raise UserError(f"{shown(given)}: a sweep cannot stand inside a list, a dict or another sweep")
-    if isinstance(value, IntervalSweep):
-        raise UserError(f"{shown(given)}: an interval has no single values; write a list of values or range(start,stop,step)")
     if isinstance(value, Glob) and key not in GROUPS:
         raise UserError(f"{shown(given)}: glob() is for the names of a group: {', '.join(GROUPS)}")
     if key in GROUPS and not isinstance(value, Glob):

@@ -61,6 +61,12 @@ def cuda_memory() -> int | None:
     return None if driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) else size.value
 
 
+def gpu_count() -> int:
+    """Return the number of GPUs that the driver finds."""
+    driver, count = _driver(), ctypes.c_int()
+    return 0 if driver is None or driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) else count.value
+
+
 def _library() -> str:
     return "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 

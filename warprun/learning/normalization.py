@@ -41,7 +41,8 @@ class RunningStatistics:
     def merge(self, parts: Sequence[Part]) -> None:
         """Take in the rows of `parts` and those of the other processes, which may have other parts."""
         if self.communicator.size > 1:
-            parts = [moments_over_processes(self.communicator, *together(parts))]
+            self._merge(*moments_over_processes(self.communicator, *together(parts)))
+            return
         for part in parts:
             self._merge(*part)
 

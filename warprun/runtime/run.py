@@ -613,6 +613,7 @@ class _Run:
     def _replace_status(self, state: str, reason: str | None) -> None:
         status = {"state": state} | self.status | {"env_steps": self.env_steps, "wall_s": round(self.records.wall_s, 3)}
         status |= {name: self.metrics.get(f"{name}/{self.returns}") for name in ("train", "eval")}
+        status["eval_stderr"] = self.metrics.get(f"eval/{self.returns}_stderr")
         if reason:
             status["reason"] = reason
         try:

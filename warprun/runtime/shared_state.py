@@ -32,7 +32,7 @@ def digest(tensors: Iterable[torch.Tensor]) -> int:
     """Return a hash of 64 bits of the contents of tensors."""
     found = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
-        found.update(_bytes(tensor).numpy())
+        found.update(_bytes(tensor).numpy().data)
     return int.from_bytes(found.digest(), "little")
 
 

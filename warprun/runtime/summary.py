@@ -47,9 +47,12 @@ def summarize(
 
 
 def _measured(metrics: Mapping[str, float], tag: str) -> str:
-    """Return a mean with its standard error, both rounded to the second significant digit of the error."""
-    mean, error = metrics[tag], metrics.get(f"{tag}_stderr", math.nan)
-    if not math.isfinite(error):
+    return measured(metrics[tag], metrics.get(f"{tag}_stderr"))
+
+
+def measured(mean: float, error: float | None) -> str:
+    """Return a mean with its standard error, if it has one, both rounded to the second significant digit of the error."""
+    if error is None or not math.isfinite(error):
         return f"{mean:.4g}"
     digits = 1 if error == 0.0 else max(0, 1 - math.floor(math.log10(error)))
     return f"{mean:.{digits}f} ± {error:.{digits}f}"

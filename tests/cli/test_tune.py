@@ -1,0 +1,161 @@
+"""`warprun tune`: what is searched, continued and refused. The jobs train nothing; their return is their seed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from tests.sweeps import fake_jobs
+from warprun.cli import main as cli
+from warprun.cli import tune
+from warprun.config.compose import compose
+from warprun.errors import UserError
+from warprun.runtime import rundir
+from warprun.sweeps import plan, space, study
+from warprun.sweeps.table import Board
+
+SEARCH = ["seed=range(5,25)", "agent.learning_rate=tag(log,interval(1e-5,1e-2))", "env=cartpole", "tuned=none"]
+
+
+@pytest.fixture
+def fake(monkeypatch, tmp_path):
+    monkeypatch.setattr(tune, "train_job", fake_jobs.train)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_best_trial_is_named_and_its_settings_are_an_experiment(fake, capsys):
+    assert cli.run(["tune", *SEARCH, "trials=6", "launcher.workers=2", "sweep_dir=s"]) == 0
+    told = capsys.readouterr().out
+    jobs = plan.read(fake / "s").jobs
+    seeds = [int(job.overrides[2].removeprefix("seed=")) for job in jobs]
+    assert len(seeds) == 6 and max(seeds) > min(seeds)
+    best = jobs[seeds.index(max(seeds))]
+    assert f"best: trial {best.number}, return {max(seeds)}.00 ± 0.25" in told
+    (fake / "conf" / "experiment").mkdir(parents=True)
+    (fake / "conf" / "experiment" / "mine.yaml").write_text((fake / "s" / "best.yaml").read_text())
+    config = compose(["experiment=mine"])
+    assert f"agent.learning_rate={config.agent.learning_rate}" in best.overrides and config.origin.tuned is None and config.seed == 0
+
+
+def test_a_study_continues_and_takes_no_other_space(fake, capsys):
+    assert cli.run(["tune", *SEARCH, "trials=3", "sweep_dir=s"]) == 0
+    before = [job.overrides for job in plan.read(fake / "s").jobs]
+    assert cli.run(["tune", *SEARCH, "trials=5", "sweep_dir=s", "tune.pruner=asha"]) == 0
+    after = [job.overrides for job in plan.read(fake / "s").jobs]
+    assert after[:3] == before and len(after) == len({tuple(job) for job in after}) == 5
+    capsys.readouterr()
+    files = {path: path.read_bytes() for path in fake.rglob("*") if path.is_file()}
+    for other in (["seed=range(5,26)", *SEARCH[1:]], SEARCH[1:], [*SEARCH, "n_envs=9"]):
+        assert cli.run(["tune", *other, "trials=9", "sweep_dir=s"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "holds a study of another search space: " in line
+    assert cli.run(["-m", "seed=5", "sweep_dir=s"]) == 2
+    assert "holds a study" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in fake.rglob("*") if path.is_file()} == files
+
+
+def test_a_failed_trial_does_not_stop_the_others(fake, capsys):
+    assert cli.run(["tune", "seed=1,2,5", "env=cartpole", "trials=6", "sweep_dir=s", "tune.seed=1"]) == 0
+    told = capsys.readouterr()
+    assert "failed" in told.out and "best: trial" in told.out and "return 5.00" in told.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("env=cartpole", "tune needs something to search"),
+        ("agent.gamma=interval(0.9,2.0)", "agent.gamma=2.0"),
+        ("agent.gamma=interval(0.9,0.1)", "the lower first"),
+        ("agent.learning_rate=tag(log,interval(0.0,1.0))", "begins above 0"),
+        ("agent.learning_rate=tag(big,interval(0.1,1.0))", "unknown tag 'big'"),
+        ("agent.gama=interval(0.1,0.2)", "did you mean 'agent.gamma'?"),
+        ("seed=1,2 launcher=slurm", "tune starts its trials on this machine"),
+        ("seed=1,2 trials=0", "tune.trials=0 must be from 1"),
+        ("seed=1,2 pruner=medain", "tune.pruner=medain is not one of median, asha, none; did you mean 'median'?"),
+        ("seed=1,2 run_dir=x", "the runs of a sweep lie in sweep_dir"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_made(fake, capsys, arguments, message):
+    assert cli.run(["tune", *arguments.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert not list(fake.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("override", "distribution"),
+    [
+        ("a.b=interval(0.1,2)", FloatDistribution(0.1, 2.0)),
+        ("a.b=tag(log,interval(1e-5,1e-2))", FloatDistribution(1e-5, 1e-2, log=True)),
+        ("a.b=int(interval(1,1e3))", IntDistribution(1, 1000)),
+        ("a.b=interval(1,2)", FloatDistribution(1.0, 2.0)),
+        ("a.b=tag(log,int(interval(8,512)))", IntDistribution(8, 512, log=True)),
+        ("a.b=range(1,10,2)", IntDistribution(1, 9, step=2)),
+        ("a.b=range(10,0,-5)", IntDistribution(5, 10, step=5)),
+        ("a.b=range(0,1,0.25)", FloatDistribution(0.0, 0.75, step=0.25)),
+        ("a.b=choice(16,32)", CategoricalDistribution(["16", "32"])),
+        ("a.b=[16],[32,32]", CategoricalDistribution(["[16]", "[32,32]"])),
+        ("agent=glob(d*)", CategoricalDistribution(["ddpg", "dqn"])),
+    ],
+)
+def test_sweeps_of_hydra_are_distributions(override, distribution):
+    found = space.read_space([override])
+    assert list(found.distributions.values()) == [distribution]
+    assert found.text == dict([override.split("=", 1)])
+
+
+def test_an_empty_range_is_refused():
+    with pytest.raises(UserError, match="has no values"):
+        space.read_space(["seed=range(1,1)"])
+
+
+def records(job: plan.Job, returns: list[float]) -> None:
+    job.run.mkdir(exist_ok=True)
+    rows = [{"env_steps": 100 * n + job.number, "wall_s": 1.0, "eval/return": value} for n, value in enumerate(returns, 1)]
+    (job.run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def finish(job: plan.Job, value: float, state: str = "finished") -> None:
+    job.folder.mkdir(parents=True, exist_ok=True)
+    rundir.write_status(job.run, {"state": state, "eval": value})
+    rundir.write_status(job.folder, {"state": state})
+
+
+def test_a_trial_below_the_median_is_pruned_and_an_interrupted_one_continues(tmp_path: Path):
+    from warprun.config.launch import TuneSettings
+
+    searched = space.read_space(SEARCH)
+    made = plan.studied(tmp_path / "s", searched.text)
+    plan.claimed(made).release()
+    one = study.Study(made, searched, TuneSettings(trials=8), None)
+    for n in range(study.LEAST_TRIALS):
+        job = one.next()
+        records(job, [10.0 + n, 20.0 + n])
+        assert not one.watch(job)
+        finish(job, 20.0 + n)
+        one.ended(job)
+    bad, good = one.next(), one.next()
+    records(bad, [1.0])
+    assert not one.watch(bad)  # one evaluation says too little
+    records(bad, [1.0, 2.0])
+    assert one.watch(bad) and not one.watch(bad)
+    finish(bad, 2.0, "interrupted")
+    one.ended(bad)
+    assert "pruned after 2 evaluations" in Board.of(made).states[bad.number].error
+    records(good, [30.0, 40.0])
+    assert not one.watch(good)
+    finish(good, 40.0, "interrupted")
+    one.ended(good)
+    again = study.Study(plan.read(tmp_path / "s"), searched, TuneSettings(trials=8), None)
+    assert again.next() == good
+    records(good, [30.0, 40.0, 50.0])
+    assert not again.watch(good)
+    finish(good, 50.0)
+    again.ended(good)
+    assert again.best == good
+    new = again.next()
+    assert new.number == 7 and again.next() is None

@@ -1,0 +1,97 @@
+"""The plan of a sweep, and what is read of its jobs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from warprun.errors import UserError
+from warprun.runtime import rundir
+from warprun.sweeps import plan, states
+from warprun.sweeps.table import Board
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path):
+    made = plan.planned(tmp_path / "s", [["seed=1", "agent.network.hidden=[64,64]"], ["seed=2", "agent.network.hidden=[64,64]"]])
+    plan.claimed(made).release()
+    found = plan.read(tmp_path / "s")
+    assert found == made
+    assert [job.run.name for job in found.jobs] == ["0000_seed=1", "0001_seed=2"]
+    assert found.names() == ["seed=1", "seed=2"]
+    assert str(found.jobs[1].folder).endswith("jobs/0001")
+
+
+def test_names_of_run_folders_have_no_other_characters():
+    label = plan._label(["agent.network.hidden=[64,64]", "name='a/b c'", "x=" + "y" * 99])
+    assert label.startswith("_hidden=-64,64-,name=-a-b-c-,x=y") and len(label) == plan.LABEL + 1
+
+
+def test_the_order_of_overrides_does_not_matter(tmp_path):
+    plan.claimed(plan.planned(tmp_path, [["seed=1", "n_envs=9"]])).release()
+    assert len(plan.planned(tmp_path, [["n_envs=9", "seed=1"]]).jobs) == 1
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "jobs": [{}]}'])
+def test_a_damaged_plan_is_refused(tmp_path, content):
+    (tmp_path / "plan.json").write_text(content)
+    with pytest.raises(UserError, match="damaged"):
+        plan.read(tmp_path)
+
+
+def test_run_folders_of_a_plan_lie_in_its_folder(tmp_path):
+    job = {"overrides": [], "run": "../../elsewhere"}
+    (tmp_path / "plan.json").write_text(json.dumps({"format": 1, "search": None, "working_folder": ".", "jobs": [job]}))
+    assert plan.read(tmp_path).jobs[0].run == tmp_path / "elsewhere"
+
+
+def test_a_sweep_that_cannot_begin_leaves_nothing(tmp_path, monkeypatch):
+    made = plan.planned(tmp_path / "a" / "s", [["seed=1"]])
+    monkeypatch.setattr(plan, "write_atomic", lambda path, data: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(UserError, match="No space left"):
+        plan.claimed(made)
+    assert not list(tmp_path.iterdir())
+
+
+def test_states_and_time_left(tmp_path):
+    made = plan.planned(tmp_path, [[f"seed={seed}"] for seed in range(4)])
+    plan.claimed(made).release()
+    for job in made.jobs[:3]:
+        job.folder.mkdir(parents=True)
+        job.run.mkdir()
+    done, going, killed, _ = made.jobs
+    rundir.write_status(done.folder, {"state": "solved"})
+    rundir.write_status(done.run, {"state": "solved", "env_steps": 100, "wall_s": 8.0, "eval": 475.12345, "eval_stderr": 0.0123})
+    held = rundir.Held(going.folder)
+    rundir.write_status(going.folder, {"state": "running"})
+    rows = [
+        {"env_steps": 50, "wall_s": 2.0, "train/progress": 0.25, "train/return": 7.0},
+        {"env_steps": 60, "wall_s": 3.0, "eval/return": 9.0},
+    ]
+    (going.run / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + '\n{"env_st')
+    rundir.write_status(killed.folder, {"state": "running"})
+    (killed.folder / "lock").touch()
+    board = Board.of(made)
+    assert [state.state for state in board.states] == ["solved", "running", "killed", "waiting"]
+    assert board.states[1].env_steps == 60 and board.states[1].returned == 9.0
+    assert states.evaluations(going, None) == [(60, 9.0)]
+    assert "475.123 ± 0.012" in board.line(done)
+    (going.run / "metrics.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    board.refresh()
+    assert board.states[1].left_s == pytest.approx(6.0)
+    # 6 s of the running job and 8 s, the mean of what is known, of the waiting one.
+    assert board.title(workers=1) == "1 of 4 jobs finished, 1 running, 1 killed, 1 waiting, about 14 s left"
+    held.release()
+
+
+def test_a_large_table_shows_running_and_failed_jobs_first(tmp_path):
+    from rich.console import Console
+
+    made = plan.planned(tmp_path, [[f"seed={seed}"] for seed in range(50)])
+    plan.claimed(made).release()
+    made.jobs[40].folder.mkdir(parents=True)
+    rundir.write_status(made.jobs[40].folder, {"state": "failed", "error": "why it failed"})
+    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(Board.of(made).table(5))
+    text = console.export_text()
+    assert "why it failed" in text and "and 46 more jobs" in text

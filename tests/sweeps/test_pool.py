@@ -1,0 +1,77 @@
+"""How workers share cores and GPUs, and what a job looks like that was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.sweeps import fake_jobs
+from warprun.sweeps import plan, pool, states
+from warprun.sweeps.pool import Pool
+
+
+@pytest.mark.parametrize(("cores", "count", "sizes"), [(8, 2, [4, 4]), (8, 3, [2, 3, 3]), (2, 3, [1, 1, 1]), (5, 1, [5])])
+def test_cores_are_shared(monkeypatch, cores, count, sizes):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    shares = pool.share_cores(count)
+    assert sorted(map(len, shares)) == sorted(sizes)
+    used = [core for share in shares for core in share]
+    assert count > cores or sorted(used) == list(range(cores))
+
+
+def test_gpus_are_those_that_the_variable_allows(monkeypatch):
+    monkeypatch.setattr(pool, "why_no_cuda", lambda: None)
+    monkeypatch.setattr(pool, "gpu_count", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert pool.usable_gpus() == ["0", "1", "2"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    assert pool.usable_gpus() == ["GPU-a", "GPU-b"]
+    monkeypatch.setattr(pool, "why_no_cuda", lambda: "none")
+    assert pool.usable_gpus() == []
+
+
+@pytest.fixture
+def made(tmp_path):
+    found = plan.planned(tmp_path / "s", [[f"seed={seed}"] for seed in (5, 6, fake_jobs.WAITS, 7)])
+    plan.claimed(found).release()
+    return found
+
+
+def until(pool: Pool, count: int) -> list[plan.Job]:
+    ended: list[plan.Job] = []
+    limit = time.monotonic() + 60
+    while len(ended) < count and time.monotonic() < limit:
+        ended += pool.ended()
+        time.sleep(0.01)
+    return ended
+
+
+def test_gpus_are_dealt_out_in_turn_and_cores_divided(made, monkeypatch):
+    monkeypatch.setattr(pool, "usable_gpus", lambda: ["0", "1"])
+    one = Pool(made.folder, 3, {"auto"}, fake_jobs.train)
+    assert "GPUs 0, 1 in turn" in one.describe()
+    for job in (made.jobs[0], made.jobs[1], made.jobs[3]):
+        one.start(job)
+    assert one.is_full
+    until(one, 3)
+    said = [(made.jobs[n].folder / "attempt1").read_text().rsplit(" ", 1) for n in (0, 1, 3)]
+    assert [gpu for _, gpu in said] == ["0", "1", "0"]
+    assert [cores for cores, _ in said] == [str(share) for share in pool.share_cores(3)]
+    assert Pool(made.folder, None, {"auto"}, fake_jobs.train).size == 2
+    assert Pool(made.folder, None, {"cpu"}, fake_jobs.train).size == 1
+
+
+def test_a_job_that_waits_for_ever_is_stopped(made):
+    one = Pool(made.folder, 2, {"cpu"}, fake_jobs.train)
+    waits = made.jobs[2]
+    one.start(waits)
+    one.start(made.jobs[0])
+    assert until(one, 1) == [made.jobs[0]]
+    while not (waits.folder / "attempt1").exists():
+        time.sleep(0.01)
+    one.stop(signal.SIGTERM)
+    assert until(one, 1) == [waits]
+    assert states.read(waits).state == "failed" and states.read(made.jobs[0]).state == "finished"

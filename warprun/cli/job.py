@@ -1,0 +1,117 @@
+"""`warprun job`: one job of a sweep. The launchers call it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+from warprun import signals
+from warprun.cli.outcome import Outcome, attempt
+from warprun.cli.settings import read_settings, whole_number
+from warprun.config.compose import compose
+from warprun.config.registry import check_working_folder
+from warprun.errors import UserError, printable, shown
+from warprun.files import write_atomic
+from warprun.runtime import rundir
+from warprun.sweeps import plan, states
+from warprun.sweeps.plan import Job, Plan
+
+
+@dataclass
+class _JobSettings:
+    """The settings of `warprun job`."""
+
+    threads: int = 0
+    """CPU threads, if the job itself does not say; 0: all cores that it may use."""
+
+
+def job(arguments: Sequence[str]) -> int:
+    """Train one job of a sweep and return the exit code of its run. Raises UserError."""
+    settings = _JobSettings()
+    names = read_settings("job", settings, arguments)
+    if len(names) != 2:
+        raise UserError("job takes a sweep folder and the number of a job, such as `warprun job outputs/sweeps/SWEEP 3`")
+    return train_job(names[0], whole_number("the job", names[1]), settings.threads)
+
+
+def train_job(folder: str, number: int, threads: int = 0) -> int:
+    """Begin, continue or repeat a job, unless it is done; return the exit code. Its folder says how it ends. Raises UserError."""
+    found = plan.read(Path(folder).absolute())
+    if not 0 <= number < len(found.jobs):
+        raise UserError(f"{printable(folder)} has no job {number}: they are numbered from 0 to {len(found.jobs) - 1}")
+    one = found.jobs[number]
+    former = states.read(one)
+    if former.is_done:
+        print(f"job {number} has ended: {former.state}")
+        return 0
+    try:
+        one.folder.mkdir(parents=True, exist_ok=True)
+        held = rundir.Held(one.folder)
+    except OSError as error:
+        raise UserError(f"cannot write to {one.folder}: {error.strerror}") from None
+    status: dict[str, object] = {"started": rundir.now(), "attempts": former.attempts + 1, "overrides": list(one.overrides)}
+    try:
+        rundir.write_status(one.folder, {"state": "running", **status})
+        with signals.requests.last_words(lambda name: _write_end(one, status, Outcome(128, f"ended by {name}"))), _into_log(one):
+            outcome = attempt(lambda: _train(found, one, threads))
+            outcome.tell()
+        _write_end(one, status, outcome)
+    finally:
+        held.release()
+    return outcome.code
+
+
+def _train(found: Plan, one: Job, threads: int) -> int:
+    from warprun.cli.main import train_one
+
+    os.chdir(found.working_folder)
+    check_working_folder()
+    # What a failed run has saved leads to the same failure, and has the environment as it was. A run that was stopped or killed continues.
+    if rundir.read_status(one.run).get("state") == "failed":
+        shutil.rmtree(one.run)
+    overrides = [*one.overrides, f"run_dir={in_quotes(str(one.run))}", "resume=auto"]
+    if threads and compose(list(one.overrides)).concurrency.threads is None:
+        overrides.append(f"concurrency.threads={threads}")
+    return train_one(overrides)
+
+
+def _write_end(one: Job, status: dict[str, object], outcome: Outcome) -> None:
+    """Write how a job has ended; its run says whether it is finished or solved."""
+    state = "interrupted" if outcome.code >= 128 else "failed" if outcome.code else str(rundir.read_status(one.run).get("state"))
+    end = {**status, "state": state, "ended": rundir.now(), "exit_code": outcome.code}
+    try:
+        if outcome.traceback and state == "failed":
+            write_atomic(one.traceback, outcome.traceback.encode())
+        rundir.write_status(one.folder, end | ({"error": outcome.message} if outcome.message else {}))
+    except (OSError, ValueError) as error:
+        print(f"cannot write the end of job {one.number}: {error}", file=sys.stderr)
+
+
+@contextmanager
+def _into_log(one: Job) -> Iterator[None]:
+    """Let what this process and its children print go to the end of the job's log."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    before = [os.dup(1), os.dup(2)]
+    try:
+        with one.log.open("a", buffering=1, errors="backslashreplace") as log, redirect_stdout(log), redirect_stderr(log):
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+            print(f"{rundir.now()} {' '.join(one.overrides)}")
+            yield
+    finally:
+        for number, former in enumerate(before, 1):
+            os.dup2(former, number)
+            os.close(former)
+
+
+def in_quotes(text: str) -> str:
+    """Return a path as a value of an override. Raises UserError for one that Hydra cannot read."""
+    if "'" in text or "\\" in text or "$" in text or not text.isprintable():
+        raise UserError(f"sweep_dir: a path cannot have quotes, backslashes or $: {shown(text)}")
+    return f"'{text}'"

@@ -1,0 +1,61 @@
+"""`warprun status`: the jobs of a sweep as a table. No torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.live import Live
+
+from warprun import signals
+from warprun.cli.outcome import DONE, FAILED
+from warprun.cli.settings import one_run, read_settings
+from warprun.errors import UserError
+from warprun.runtime import rundir
+from warprun.runtime.records.console import table_console
+from warprun.sweeps import plan, slurm
+from warprun.sweeps.local import rows_of
+from warprun.sweeps.table import Board
+
+
+@dataclass
+class _StatusSettings:
+    """The settings of `warprun status`."""
+
+    every_s: float = 2.0
+    output_root: str = "outputs"
+
+
+def status(arguments: Sequence[str]) -> int:
+    """Print the table of a sweep, in a terminal until all jobs have ended; return FAILED if a job failed. Raises UserError."""
+    settings = _StatusSettings()
+    named = one_run("status", read_settings("status", settings, arguments))
+    if not settings.every_s >= 0.1:
+        raise UserError(f"every_s={settings.every_s} must be at least 0.1")
+    folder = plan.latest(Path(settings.output_root)) if named in ("", "latest") else Path(named)
+    board = Board.of(plan.read(folder))
+    console = table_console(200)
+    if console.is_terminal and _goes_on(board):
+        with Live(console=console, auto_refresh=False, transient=True) as live, signals.flagged(), signals.requests.deferred():
+            while _goes_on(board) and signals.requests.number is None:
+                live.update(board.table(rows_of(console)), refresh=True)
+                _sleep(settings.every_s)
+                board = Board.of(plan.read(folder)) if board.plan.search is not None else board  # a study grows
+                board.refresh()
+    console.print(board.table())
+    return FAILED if board.counts.get("failed", 0) else DONE
+
+
+def _goes_on(board: Board) -> bool:
+    """Return whether a job runs, or waits for somebody who starts it."""
+    started = rundir.is_running(board.plan.folder) or (board.plan.folder / slurm.FOLDER / slurm.SUBMITTED).exists()
+    return "running" in board.counts or (started and "waiting" in board.counts)
+
+
+def _sleep(seconds: float) -> None:
+    """Wait, but no longer than until a signal."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and signals.requests.number is None:
+        time.sleep(min(0.1, seconds))

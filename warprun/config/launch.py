@@ -1,0 +1,163 @@
+"""The settings of a sweep, which are not those of its runs: where it lies and what starts its jobs. No torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from warprun.config.compose import VERSION_BASE, explain, register, store
+from warprun.config.overrides import read
+from warprun.config.registry import CONF
+from warprun.errors import UserError, nearest, shown
+
+PRIMARY = "sweep"
+"""The primary config of these settings, conf/sweep.yaml."""
+MOST_WORKERS = 1024
+PRUNERS = ("median", "asha", "none")
+TIME = re.compile(r"(\d+-)?\d{1,2}(:\d{2}){0,2}|\d+(:\d{2})?")
+"""The times that sbatch reads: MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS:MINUTES:SECONDS."""
+
+
+@dataclass
+class LauncherConfig:
+    """What all launchers have."""
+
+    name: str = MISSING
+    """Name of the launcher."""
+
+
+@dataclass
+class LocalConfig(LauncherConfig):
+    name: str = "local"
+    """Processes on this machine, until all jobs have ended."""
+    workers: int | None = None
+    """Jobs at a time, which share the cores and take the GPUs in turn; null: one for each GPU, and one without GPUs."""
+
+
+@dataclass
+class SlurmConfig(LauncherConfig):
+    name: str = "slurm"
+    """One SLURM job array, with a task for each job; the command returns at once."""
+    partition: str | None = None
+    """Partition; null: that of the cluster."""
+    account: str | None = None
+    """Account that is charged; null: that of the user."""
+    time: str = "04:00:00"
+    """Time limit of a task, as sbatch reads it. A job that takes longer is queued again and continues from its checkpoint."""
+    cpus: int = 8
+    """Cores of a task."""
+    gres: str | None = None
+    """Other resources of a task, such as gpu:1."""
+    mem: str | None = None
+    """Memory of a task, such as 16G; null: that of the cluster."""
+    array_limit: int | None = None
+    """Most tasks at a time; null: no limit."""
+    signal_s: int = 120
+    """Seconds before the time limit at which a job is told to save a checkpoint and to queue again."""
+    options: list[str] = field(default_factory=list)
+    """Further options of sbatch, such as ['--qos=long','--constraint=a100']."""
+    setup: list[str] = field(default_factory=list)
+    """Lines of shell before a job, such as ['module load cuda','source /path/to/venv/bin/activate']."""
+
+
+@dataclass
+class SweepSettings:
+    yes: bool = False
+    """Allow more than 10,000 jobs."""
+
+
+@dataclass
+class TuneSettings:
+    trials: int = 50
+    """Trials of the study, those of earlier commands over the same folder included."""
+    pruner: str = "median"
+    """When a trial ends early, by its evaluations: median (below the median of the others at the same step), asha (successive halving) or
+    none."""
+    startup: int = 10
+    """Trials with random settings, before the sampler learns from their results."""
+    seed: int = 0
+    """Seed of the sampler."""
+
+
+@dataclass
+class LaunchConfig:
+    launcher: Any = MISSING
+    """What starts the jobs: a file of conf/launcher."""
+    sweep_dir: str | None = None
+    """Folder of the sweep; one that exists is continued; null: a new one in OUTPUT_ROOT/sweeps."""
+    sweep: SweepSettings = field(default_factory=SweepSettings)
+    """The sweep."""
+    tune: TuneSettings = field(default_factory=TuneSettings)
+    """The study of `warprun tune`."""
+
+
+LAUNCHERS: dict[str, type[LauncherConfig]] = {"local": LocalConfig, "slurm": SlurmConfig}
+KEYS = ("launcher", "sweep_dir", "sweep", "tune")
+"""First parts of the keys of these settings."""
+
+
+def is_of_sweep(override: str) -> bool:
+    """Return whether an override sets a sweep, and not its runs."""
+    return override.partition("=")[0].lstrip("+").partition(".")[0] in KEYS
+
+
+def compose_launch(overrides: Sequence[str]) -> LaunchConfig:
+    """Compose the settings of a sweep from those `overrides` that `is_of_sweep`, and check them. Raises UserError."""
+    register([])
+    store("sweep_schema", LaunchConfig)
+    for name, schema in LAUNCHERS.items():
+        store(f"{name}_schema", schema)
+    try:
+        with hydra.initialize_config_module(CONF, **VERSION_BASE):
+            composed = OmegaConf.to_object(hydra.compose(PRIMARY, read(overrides)))
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(explain(error)) from error
+    assert isinstance(composed, LaunchConfig)
+    _check(composed)
+    return composed
+
+
+def _check(config: LaunchConfig) -> None:
+    launcher, tune = config.launcher, config.tune
+    _require(type(launcher) in LAUNCHERS.values(), "launcher: its file must begin with a schema, such as /slurm_schema@_here_")
+    _require(config.sweep_dir is None or bool(config.sweep_dir.strip()), "sweep_dir must be the path of a folder")
+    if isinstance(launcher, LocalConfig):
+        _check_count("launcher.workers", launcher.workers, MOST_WORKERS)
+    if isinstance(launcher, SlurmConfig):
+        _check_slurm(launcher)
+    _check_count("tune.trials", tune.trials, 1_000_000)
+    _check_count("tune.startup", tune.startup, 1_000_000)
+    _require(0 <= tune.seed < 2**32, f"tune.seed={tune.seed} must be from 0 to 2^32 - 1")
+    _require(tune.pruner in PRUNERS, f"tune.pruner={tune.pruner} is not one of {', '.join(PRUNERS)}{nearest(tune.pruner, PRUNERS)}")
+
+
+def _check_slurm(launcher: SlurmConfig) -> None:
+    for key, count, most in (
+        ("cpus", launcher.cpus, 4096),
+        ("array_limit", launcher.array_limit, 10**6),
+        ("signal_s", launcher.signal_s, 65535),
+    ):
+        _check_count(f"launcher.{key}", count, most)
+    _require(TIME.fullmatch(launcher.time) is not None, f"launcher.time={shown(launcher.time)}: write HOURS:MINUTES:SECONDS, in quotes")
+    for key in ("partition", "account", "gres", "mem"):
+        value = getattr(launcher, key)
+        _require(value is None or re.fullmatch(r"[\w.:,=+-]+", value) is not None, f"launcher.{key}={shown(value)} is no name")
+    for option in launcher.options:
+        _require(option.startswith("-") and option.isprintable(), f"launcher.options: {shown(option)} is no option of sbatch")
+    _require(all(line.isprintable() for line in launcher.setup), "launcher.setup: write one line of shell in each item")
+
+
+def _check_count(key: str, count: int | None, most: int) -> None:
+    _require(count is None or 1 <= count <= most, f"{key}={count} must be from 1 to {most:,}")
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise UserError(message)

@@ -1,0 +1,95 @@
+"""The launcher `local`: the jobs of a sweep in processes on this machine. No torch."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from rich.live import Live
+
+from warprun import signals
+from warprun.errors import printable
+from warprun.runtime.records.console import PlainConsole, table_console
+from warprun.sweeps.plan import Job
+from warprun.sweeps.pool import Pool
+from warprun.sweeps.table import Board
+
+LOOK_S = 0.05
+"""Seconds between two looks at the processes."""
+DRAW_S = 1.0
+"""Seconds between two looks at the records of running jobs."""
+
+
+class View:
+    """What a user sees of running jobs: a table that changes in a terminal, else a line for every job that ends."""
+
+    def __init__(self, board: Board, workers: int) -> None:
+        self._board = board
+        self._workers = workers
+        self._console = table_console(200)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True) if self._console.is_terminal else None
+        self._next_s = 0.0
+
+    @contextmanager
+    def open(self) -> Iterator[View]:
+        """Show the view in this context."""
+        try:
+            if self._live:
+                self._live.start()
+            yield self
+        finally:
+            if self._live:
+                self._live.stop()
+
+    def message(self, text: str) -> None:
+        """Print a line; the reader may have gone."""
+        with suppress(OSError):
+            self._console.print(printable(text, 1000), soft_wrap=True)
+
+    def draw(self, running: Sequence[Job]) -> None:
+        """Draw the table again if it is due."""
+        if self._live and time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + DRAW_S
+            self._board.refresh(running)
+            with suppress(OSError):
+                self._live.update(self._board.table(rows_of(self._console)), refresh=True)
+
+    def ended(self, job: Job) -> None:
+        """Say how a job has ended; a failed one on standard error."""
+        self._board.refresh([job])
+        state = self._board.states[job.number]
+        if state.state == "failed":
+            line = printable(f"{self._board.names[job.number]}: {state.error}", 1000)
+            with suppress(OSError):
+                print(f"warprun: error: {line}", file=sys.stderr, flush=True)
+        if not self._live:
+            self.message(self._board.line(job))
+
+
+def rows_of(console: PlainConsole) -> int:
+    """Return how many jobs a table in this terminal can have."""
+    return max(3, console.height - 8)
+
+
+def run(board: Board, jobs: Sequence[Job], pool: Pool) -> None:
+    """Train jobs until all have ended. After a signal all running ones save a checkpoint; then KeyboardInterrupt is raised."""
+    waiting, stopped = deque(jobs), False
+    with View(board, pool.size).open() as view, signals.flagged(), signals.requests.deferred():
+        while waiting or pool.running:
+            for job in pool.ended():
+                view.ended(job)
+            number = signals.requests.number
+            if number is not None and not stopped:
+                stopped = True
+                waiting.clear()
+                view.message(f"{signals.explain(number)}: {len(pool.running)} jobs save checkpoints and end")
+                pool.stop(number)
+            while waiting and not pool.is_full:
+                pool.start(waiting.popleft())
+            view.draw(pool.running)
+            time.sleep(LOOK_S)
+        if stopped:
+            raise KeyboardInterrupt

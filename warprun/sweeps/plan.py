@@ -1,0 +1,222 @@
+"""The plan of a sweep: its jobs, their settings and folders. No torch.
+
+A sweep folder has
+
+plan.json             the jobs: overrides and run folder of each
+lock                  held by the command that starts jobs
+NUMBER_SETTINGS/      the run folder of a job
+jobs/NUMBER/          the rest of a job: status.json, log.txt, traceback.txt of its last failure, and the lock of its process
+slurm/                the script of a job array, and what its tasks print before a job begins
+study.db              the study of `warprun tune`, see `warprun.sweeps.study`
+best.yaml             the settings of its best trial
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from warprun.errors import UserError, printable, shown
+from warprun.files import read_json, write_atomic
+from warprun.runtime.rundir import Held
+
+PLAN = "plan.json"
+FORMAT = 1
+MOST_BYTES = 1 << 30
+LABEL = 60
+"""Characters of the settings in the name of a run folder."""
+
+
+class Job(NamedTuple):
+    """One run of a sweep."""
+
+    number: int
+    overrides: tuple[str, ...]
+    run: Path
+    """Its run folder."""
+
+    @property
+    def folder(self) -> Path:
+        """Its status, log and lock."""
+        return self.run.parent / "jobs" / f"{self.number:04}"
+
+    @property
+    def log(self) -> Path:
+        """What it prints."""
+        return self.folder / "log.txt"
+
+    @property
+    def traceback(self) -> Path:
+        """Where its last failure happened."""
+        return self.folder / "traceback.txt"
+
+
+@dataclass
+class Plan:
+    """The jobs of a sweep folder."""
+
+    folder: Path
+    working_folder: Path
+    """Where the command was called: relative paths in overrides begin there."""
+    jobs: list[Job]
+    search: dict[str, str] | None = None
+    """Of a study, whose jobs `warprun tune` adds one by one: every setting, or what it ranges over; None: a sweep."""
+
+    def add(self, jobs: Sequence[Sequence[str]]) -> list[Job]:
+        """Append jobs with these overrides; return them."""
+        first = len(self.jobs)
+        differing = _differing([*(job.overrides for job in self.jobs), *jobs])
+        for number, overrides in enumerate(jobs, first):
+            own = [override for override in overrides if override.partition("=")[0] in differing]
+            label = _label(own) if self.search is None else ""
+            self.jobs.append(Job(number, tuple(overrides), self.folder / f"{number:04}{label}"))
+        return self.jobs[first:]
+
+    def write(self) -> None:
+        """Write plan.json. Raises OSError."""
+        jobs = [{"number": job.number, "overrides": list(job.overrides), "run": job.run.name} for job in self.jobs]
+        content = {"format": FORMAT, "search": self.search, "working_folder": str(self.working_folder), "jobs": jobs}
+        write_atomic(self.folder / PLAN, json.dumps(content, indent=1).encode() + b"\n")
+
+    def names(self) -> list[str]:
+        """Return for each job the settings in which it differs from others."""
+        jobs = [job.overrides for job in self.jobs]
+        differing = _differing(jobs) if self.search is None else {key for job in jobs for key in self._searched(job)}
+        return [" ".join(o for o in job.overrides if o.partition("=")[0] in differing) or "(all defaults)" for job in self.jobs]
+
+    def _searched(self, overrides: Sequence[str]) -> list[str]:
+        parts = [override.partition("=") for override in overrides]
+        return [key for key, _, value in parts if (self.search or {}).get(key) != value]
+
+
+def read(folder: Path) -> Plan:
+    """Read the plan of a sweep folder. Raises UserError."""
+    try:
+        found = read_json(folder / PLAN, MOST_BYTES)
+    except FileNotFoundError:
+        raise UserError(f"{printable(folder)} is not a sweep folder: it has no {PLAN}") from None
+    try:
+        assert isinstance(found, dict) and found["format"] == FORMAT
+        jobs = [Job(n, tuple(map(str, job["overrides"])), folder / Path(job["run"]).name) for n, job in enumerate(found["jobs"])]
+        return Plan(folder, Path(found["working_folder"]), jobs, found["search"])
+    except (AssertionError, KeyError, TypeError, ValueError):
+        raise UserError(f"{printable(folder / PLAN)} is damaged, or of another version of warprun") from None
+
+
+def is_sweep(folder: Path) -> bool:
+    """Return whether a folder is that of a sweep."""
+    return (folder / PLAN).is_file()
+
+
+def new_folder(root: Path, name: str) -> Path:
+    """Return the path of a new sweep folder below `root`/sweeps; it is not made."""
+    return root / "sweeps" / f"{name}_{datetime.now():%Y%m%d-%H%M%S}_{secrets.token_hex(3)}"
+
+
+def latest(root: Path) -> Path:
+    """Return the newest sweep folder below `root`/sweeps. Raises UserError."""
+    found = [plan.parent for plan in (root / "sweeps").glob(f"*/{PLAN}")]
+    if not found:
+        raise UserError(f"no sweep in {root / 'sweeps'}")
+    return max(found, key=lambda folder: (folder / PLAN).stat().st_mtime)
+
+
+def planned(folder: Path, jobs: Sequence[Sequence[str]]) -> Plan:
+    """Return the plan of a folder with `jobs`: a new one, or that of the folder, to which new jobs are added. Nothing is written.
+
+    Raises UserError if the folder holds something else, or jobs that are not among `jobs`.
+    """
+    plan = _read_or_new(folder, None)
+    if plan.search is not None:
+        raise UserError(f"sweep_dir={folder} holds a study, which `warprun tune` continues; choose another folder")
+    if not plan.jobs or jobs != [[]]:
+        _extend(plan, jobs)
+    return plan
+
+
+def studied(folder: Path, search: dict[str, str]) -> Plan:
+    """Return the plan of a study over `search`: a new one, or that of the folder. Nothing is written.
+
+    Raises UserError if the folder holds something else, or the study of another search space.
+    """
+    plan = _read_or_new(folder, search)
+    if plan.search is None:
+        raise UserError(f"sweep_dir={folder} holds a sweep, which `warprun -m` continues; choose another folder")
+    if plan.search != search:
+        keys = {**plan.search, **search}
+        key = next(key for key in keys if plan.search.get(key) != search.get(key))
+        theirs, ours = (shown(given[key]) if key in given else "not given" for given in (plan.search, search))
+        raise UserError(f"sweep_dir={folder} holds a study of another search space: {key} was {theirs}, and is now {ours}")
+    return plan
+
+
+def _read_or_new(folder: Path, search: dict[str, str] | None) -> Plan:
+    if not is_sweep(folder):
+        if folder.exists() and not (folder.is_dir() and {path.name for path in folder.iterdir()} <= {"lock", f"{PLAN}.tmp"}):
+            raise UserError(f"sweep_dir={folder} exists, is not empty, and holds no sweep; choose another folder")
+        return Plan(folder, Path.cwd(), [], search)
+    return read(folder)
+
+
+def _extend(plan: Plan, jobs: Sequence[Sequence[str]]) -> None:
+    """Add the jobs that a plan does not have. Raises UserError if it has others."""
+    asked = {tuple(sorted(job)): job for job in jobs}
+    known = {tuple(sorted(job.overrides)): job for job in plan.jobs}
+    others = [job for key, job in known.items() if key not in asked]
+    if others:
+        theirs = shown(" ".join(others[0].overrides))
+        raise UserError(
+            f"sweep_dir={plan.folder} holds {len(others):,} jobs that this command does not have, such as {theirs}; choose another"
+            f" folder, or continue it with `warprun -m sweep_dir={shlex.quote(str(plan.folder))}`"
+        )
+    plan.add([job for key, job in asked.items() if key not in known])
+
+
+def claimed(plan: Plan) -> Held:
+    """Make and lock the folder of a plan and write plan.json. Raises UserError, and then leaves nothing new."""
+    made = [place for place in (plan.folder, *plan.folder.parents) if not place.exists()]
+    held = None
+    try:
+        plan.folder.mkdir(parents=True, exist_ok=True)
+        held = Held(plan.folder)
+        plan.write()
+        return held
+    except OSError as error:
+        if held:
+            held.release()
+        discard(plan, made)
+        raise UserError(f"cannot make the sweep folder {plan.folder}: {error.strerror}") from None
+
+
+def discard(plan: Plan, made: Sequence[Path]) -> None:
+    """Remove the folders `made` for a sweep that does not begin, innermost first, if it has no job."""
+    if plan.folder in made:
+        for name in (PLAN, "lock"):
+            (plan.folder / name).unlink(missing_ok=True)
+    for place in made:
+        if place.is_dir() and not os.listdir(place):
+            place.rmdir()
+
+
+def _differing(jobs: Sequence[Sequence[str]]) -> set[str]:
+    """Return the keys that not all jobs set to the same value."""
+    counts: dict[str, int] = {}
+    for job in jobs:
+        for override in job:
+            counts[override] = counts.get(override, 0) + 1
+    return {override.partition("=")[0] for override, count in counts.items() if count < len(jobs)}
+
+
+def _label(overrides: Sequence[str]) -> str:
+    """Return the settings of a job as the end of a folder name."""
+    words = [override.partition("=")[0].rpartition(".")[2] + "=" + override.partition("=")[2] for override in overrides]
+    text = re.sub(r"[^\w.=,+-]+", "-", ",".join(words))[:LABEL]
+    return f"_{text}" if text else ""

@@ -1,0 +1,182 @@
+"""A study of Optuna over the settings of a run: every trial is a job of the sweep folder. No torch."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import optuna
+from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
+from optuna.samplers import TPESampler
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, Trial, TrialState
+from sqlalchemy.engine import URL
+
+from warprun import signals
+from warprun.config.launch import TuneSettings
+from warprun.files import write_atomic
+from warprun.runtime import rundir
+from warprun.runtime.summary import measured
+from warprun.sweeps import states
+from warprun.sweeps.local import DRAW_S, LOOK_S, View
+from warprun.sweeps.plan import Job, Plan
+from warprun.sweeps.pool import Pool
+from warprun.sweeps.space import Space, as_file
+from warprun.sweeps.table import Board
+
+STORE, BEST = "study.db", "best.yaml"
+NAME = "warprun"
+LEAST_TRIALS, LEAST_EVALUATIONS = 5, 2
+"""Finished trials, and evaluations of a trial, before the median ends one."""
+
+
+class Study:
+    """The trials of a study. The number of a trial is that of its job; a trial that was interrupted is continued."""
+
+    def __init__(self, plan: Plan, space: Space, settings: TuneSettings, group: str | None) -> None:
+        """Open the study in the folder of a plan, or begin it; `group`: `eval.group` of its runs."""
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._plan = plan
+        self._space = space
+        self._group = group
+        self._most = settings.trials
+        address = URL.create("sqlite", database=str(plan.folder.absolute() / STORE)).render_as_string()
+        self._study = optuna.create_study(
+            storage=RDBStorage(address), study_name=NAME, load_if_exists=True, direction="maximize", pruner=_pruner(settings.pruner)
+        )
+        begun = len(self._study.get_trials(deepcopy=False))
+        # A sampler that continues must not draw what it drew before.
+        sampler = TPESampler(n_startup_trials=settings.startup, multivariate=True, constant_liar=True, seed=(settings.seed + begun) % 2**32)
+        self._study.sampler = sampler
+        self._open = {found.number: Trial(self._study, found._trial_id) for found in self._trials(TrialState.RUNNING)}
+        self._pruned: dict[int, int] = {}
+        for number in sorted(self._open):
+            self._plan_job(number)
+        self._unstarted = sorted(self._open)
+
+    def next(self) -> Job | None:
+        """Return the job that starts next: one of an interrupted trial, or of a new one; None if there are enough."""
+        if self._unstarted:
+            return self._plan.jobs[self._unstarted.pop(0)]
+        if len(self._plan.jobs) >= self._most:
+            return None
+        trial = self._study.ask(self._space.distributions)
+        self._open[trial.number] = trial
+        return self._plan_job(trial.number)
+
+    def _plan_job(self, number: int) -> Job:
+        if number == len(self._plan.jobs):
+            self._plan.add([self._space.overrides(self._open[number].params)])
+            self._plan.write()
+        return self._plan.jobs[number]
+
+    def watch(self, job: Job) -> bool:
+        """Tell the study the evaluations of a running job; return whether the job should end now."""
+        trial = self._open[job.number]
+        if job.number in self._pruned:
+            return False
+        found = states.evaluations(job, self._group)
+        for step, (_, value) in enumerate(found, 1):
+            if step > self._told(job) and math.isfinite(value):
+                trial.report(value, step)
+        if not found or not trial.should_prune():
+            return False
+        self._pruned[job.number] = len(found)
+        return True
+
+    def _told(self, job: Job) -> int:
+        values = self._study._storage.get_trial(self._open[job.number]._trial_id).intermediate_values
+        return max(values, default=0)
+
+    def ended(self, job: Job) -> None:
+        """Tell the study how a job has ended. An interrupted one stays open."""
+        state, number = states.read(job), job.number
+        if number in self._pruned and not state.is_done:
+            self._study.tell(number, state=TrialState.PRUNED)
+            status = rundir.read_status(job.folder) | {"state": "interrupted", "error": f"pruned after {self._pruned[number]} evaluations"}
+            with suppress(OSError):
+                rundir.write_status(job.folder, status)
+        elif state.is_done and state.returned is not None and math.isfinite(state.returned):
+            self._study.tell(number, state.returned)
+        elif state.state != "interrupted":
+            self._study.tell(number, state=TrialState.FAIL)
+        else:
+            return
+        del self._open[number]
+
+    @property
+    def best(self) -> Job | None:
+        """The job of the finished trial with the highest return."""
+        done = self._trials(TrialState.COMPLETE)
+        return self._plan.jobs[max(done, key=lambda trial: (trial.value or 0.0, -trial.number)).number] if done else None
+
+    def write_best(self, job: Job) -> Path:
+        """Write the settings of the best job as a file for conf/experiment, and return its path. Raises OSError."""
+        state = states.read(job)
+        count = len(self._trials(TrialState.COMPLETE))
+        value = "" if state.returned is None else f"eval/return {measured(state.returned, state.stderr)}"
+        comment = (
+            f"Trial {job.number}, the best of {count} finished ones: {value}. A best of many is biased upwards: repeat it with other seeds."
+        )
+        path = self._plan.folder / BEST
+        write_atomic(path, as_file(job.overrides, comment).encode())
+        return path
+
+    def _trials(self, *wanted: TrialState) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False, states=wanted)
+
+
+def run(study: Study, board: Board, pool: Pool) -> None:
+    """Train trials until there are enough. After a signal all running ones save a checkpoint; then KeyboardInterrupt is raised."""
+    stopped, next_s = False, 0.0
+    with View(board, pool.size).open() as view, signals.flagged(), signals.requests.deferred():
+        while True:
+            for job in pool.ended():
+                study.ended(job)
+                view.ended(job)
+            number = signals.requests.number
+            if number is not None and not stopped:
+                stopped = True
+                view.message(f"{signals.explain(number)}: {len(pool.running)} trials save checkpoints and end")
+                pool.stop(number)
+            if not stopped:
+                _start(study, board, pool)
+            if not stopped and time.monotonic() >= next_s:
+                pool.stop(signal.SIGINT, [job for job in pool.running if study.watch(job)])
+                next_s = time.monotonic() + DRAW_S
+            if not pool.running:
+                break
+            view.draw(pool.running)
+            time.sleep(LOOK_S)
+        if stopped:
+            raise KeyboardInterrupt
+
+
+def _start(study: Study, board: Board, pool: Pool) -> None:
+    """Start trials in all free slots."""
+    while not pool.is_full and (job := study.next()):
+        pool.start(job)
+        board.grow()
+
+
+def _pruner(name: str) -> BasePruner:
+    pruners: dict[str, BasePruner] = {
+        "median": MedianPruner(n_startup_trials=LEAST_TRIALS, n_warmup_steps=LEAST_EVALUATIONS),
+        "asha": SuccessiveHalvingPruner(),
+        "none": NopPruner(),
+    }
+    return pruners[name]
+
+
+def closing(study: Study, folder: Path) -> Sequence[str]:
+    """Return the lines that say what was best and how to use it."""
+    best = study.best
+    if best is None:
+        return ["no trial has finished"]
+    state = states.read(best)
+    value = "" if state.returned is None else measured(state.returned, state.stderr)
+    return [f"best: trial {best.number}, return {value}: {' '.join(best.overrides)}", f"its settings: {study.write_best(best)}"]
