@@ -20,6 +20,8 @@ from warprun.sweeps.space import read_space
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SMALL = ["total_steps=32", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=2", "env.time_limit=8", "log.live=false"]
+NO_TRAINING = ("eval", "export", "play", "check", "envs", "data", "bench", "scripts", "status", "report")
+"""Verbs whose settings are not those of a run."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -75,7 +77,9 @@ def test_commands_are_accepted(workplace, page):
     workplace(page)
     for command in commands(page):
         words = command[command.index("warprun ") :].split()[1:]
-        if words[0] in ("eval", "export", "play", "check", "envs", "data", "bench", "scripts", "status") or words[0].startswith("--"):
+        if words[0] in ("eval", "export", "play", "check", "envs", "data", "bench", "scripts", "status", "report") or words[0].startswith(
+            "--"
+        ):
             continue
         if words[0] == "tune":
             words = [word if not word.startswith(("trials=", "pruner=")) else f"tune.{word}" for word in shlex.split(command)[2:]]

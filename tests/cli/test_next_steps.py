@@ -28,6 +28,7 @@ def made(folder: Path) -> Path:
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "checkpoints" / "manifest.json").touch()
     (folder / "events.out.tfevents.1").touch()
+    (folder / "metrics.jsonl").touch()
     return folder
 
 
@@ -44,21 +45,11 @@ def by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(scripts / "python"))
 
 
-@pytest.fixture
-def plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the plot script and what it needs."""
-    script = tmp_path / "scripts" / "plot_runs.py"
-    script.parent.mkdir()
-    script.touch()
-    monkeypatch.setattr(next_steps, "PLOT_SCRIPT", script)
-    monkeypatch.setattr(next_steps, "find_spec", lambda name: object())
-
-
-def test_all_of_them(run: Path, by_name: None, plots: None) -> None:
+def test_all_of_them(run: Path, by_name: None) -> None:
     assert commands([run], run) == [
         "warprun eval 'outputs/a run'",
         "tensorboard --logdir 'outputs/a run'",
-        "python scripts/plot_runs.py 'outputs/a run' -o runs.png",
+        "warprun report 'outputs/a run'",
     ]
 
 
@@ -77,25 +68,20 @@ def test_programs_without_a_script_are_called_through_the_interpreter(run: Path,
     ]
 
 
-def test_what_cannot_work_is_left_out(run: Path, by_name: None, plots: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(next_steps, "find_spec", lambda name: None)
+def test_what_cannot_work_is_left_out(run: Path, by_name: None) -> None:
     (run / "events.out.tfevents.1").unlink()
-    assert commands([run], run) == ["warprun eval 'outputs/a run'"]
+    assert commands([run], run) == ["warprun eval 'outputs/a run'", "warprun report 'outputs/a run'"]
     (run / "checkpoints" / "manifest.json").unlink()
+    (run / "metrics.jsonl").unlink()
     assert commands([run], run) == []
 
 
-def test_a_wheel_has_no_plot_script(run: Path, by_name: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(next_steps, "PLOT_SCRIPT", Path("scripts/plot_runs.py"))
-    assert not any("plot" in command for command in commands([run], run))
-
-
-def test_many_runs_have_one_block_for_the_best_and_the_folder_of_all(run: Path, by_name: None, plots: None) -> None:
+def test_many_runs_have_one_block_for_the_best_and_the_folder_of_all(run: Path, by_name: None) -> None:
     other = made(Path("outputs/b"))
     assert commands([run, other], other) == [
         "warprun eval outputs/b",
         "tensorboard --logdir outputs",
-        "python scripts/plot_runs.py outputs -o runs.png",
+        "warprun report outputs",
     ]
 
 
@@ -112,6 +98,7 @@ def test_a_run_ends_with_commands_that_work(
     done = subprocess.run(shlex.split(steps[0]), capture_output=True, text=True)
     assert done.returncode == 0 and "checkpoint: last" in done.stdout
     assert subprocess.run([*shlex.split(steps[1])[:-2], "--version"], capture_output=True).returncode == 0
+    assert subprocess.run(shlex.split(steps[2]), capture_output=True).returncode == 0 and Path("report/report.html").is_file()
 
 
 def test_many_runs_end_with_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Captured) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 from warprun.errors import UserError
 from warprun.learning.setting_checks import at_least, not_negative, one_of, positive, within
@@ -61,6 +61,14 @@ class PPOConfig(OnPolicyConfig):
     def steps_per_pass(self) -> int:
         """Return into how many gradient steps a pass is cut."""
         return self.minibatches
+
+    def resized(self, times: float) -> Self:
+        """Return the settings for `times` as many environments: with so many minibatches that their rows stay as they are."""
+        groups = {
+            name: own | ({"minibatches": max(1, round(own["minibatches"] * times))} if "minibatches" in own else {})
+            for name, own in self.groups.items()
+        }
+        return replace(self, minibatches=max(1, round(self.minibatches * times)), groups=groups)
 
     def no_kernel_gradients(self) -> str:
         """Return an empty string: CPU kernels can compute the gradients."""

@@ -54,6 +54,8 @@ warprun: reinforcement learning at very high data throughput, for environments t
                                                        find mistakes in an environment before training
   warprun bench [KEY=VALUE ...] [sizes=10,100,1000] [threads=1,2] [out=outputs/bench]
                                                        throughput by number of environments: table, JSON, picture
+  warprun report PATH ... [by=agent,n_envs] [threshold=475] [returns=auto|eval|train] [unfinished=false] [log_x=false] [out=report]
+                                                       compare runs: tables and figures with intervals over seeds, as one page
   warprun data ENV                                     fetch and check the data that an environment needs
   warprun scripts FOLDER [overwrite=false]             copy the SLURM scripts of warprun to a folder
 
@@ -61,7 +63,7 @@ Groups (including your own files ./conf/GROUP/NAME.yaml)
 {groups}
 
 Keys
-  n_envs=1024            number of environments that run in parallel; 1e4 is 10000
+  n_envs=1024            number of environments that run in parallel; 1e4 is 10000, auto measures which number learns fastest
   total_steps=1e7        environment steps, summed over the environments
   max_minutes=null       end after this many minutes, compilation included
   stop_when_solved=true  end as soon as an evaluation reaches env.solved_at and fresh episodes confirm it
@@ -218,6 +220,7 @@ def _dispatch(arguments: list[str]) -> int:
         "envs": _envs,
         "check": _check,
         "bench": _bench,
+        "report": _report,
         "data": _data,
         "scripts": _scripts,
         "job": _job,
@@ -421,6 +424,13 @@ def _bench(arguments: list[str]) -> int:
     counts = [count or threads(config) for count in lists["threads"]]
     found = bench(config, lists["sizes"], counts)
     report(found, Path(out), f"{config.env.name}, {config.agent.name}, {choose(config.device).kind}")
+    return DONE
+
+
+def _report(arguments: list[str]) -> int:
+    from warprun.cli.report import report_runs
+
+    report_runs(arguments)
     return DONE
 
 

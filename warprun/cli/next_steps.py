@@ -9,11 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
-
-PLOT_SCRIPT = Path(__file__).parents[2] / "scripts" / "plot_runs.py"
-"""Exists only in a checkout."""
 
 
 def print_next_steps(runs: Sequence[Path], best: Path) -> None:
@@ -33,8 +29,8 @@ def next_steps(runs: Sequence[Path], best: Path) -> list[str]:
         commands.append(f"{program()} eval {typed(best)}")
     if any(any(run.glob("events.out.tfevents.*")) for run in runs):
         commands.append(f"{_program('tensorboard', 'tensorboard.main')} --logdir {typed(place)}")
-    if PLOT_SCRIPT.is_file() and find_spec("matplotlib"):
-        commands.append(f"{_python()} {typed(PLOT_SCRIPT)} {typed(place)} -o runs.png")
+    if any((run / "metrics.jsonl").is_file() for run in runs):
+        commands.append(f"{program()} report {typed(place)}")
     return commands
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from warprun.config import kept
+from warprun.config.auto import as_measured
 from warprun.config.compose import change, compose, differences
 from warprun.config.opening import open_config
 from warprun.config.overrides import read
@@ -58,7 +59,8 @@ def _continued_if_begun(overrides: list[str], trusted: bool) -> Continued | list
     if not (folder / CONFIG).exists():
         return overrides
     saved, stored = rundir.read_config(folder), replace(compose(rest), run_dir=run_dir)
-    then, now = from_dict(saved), stored
+    then = from_dict(saved)
+    stored = now = as_measured(stored, then)
     for key, former, given in (
         ("env", then.env.name, now.env.name),
         ("env.module", then.env.module, now.env.module),

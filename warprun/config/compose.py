@@ -18,8 +18,9 @@ from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from warprun.algorithms import AGENTS, agent_names, config_class
-from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, read, references_only, rewrite
+from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, read, references_only, rewrite
 from warprun.config.registry import CONF, conf_folder, conf_packages, options
+from warprun.config.saved import leaves
 from warprun.config.schema import CONCURRENCY, Config, EnvConfig, OriginConfig, check, from_dict
 from warprun.config.working_folder import WorkingFolder
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown, similar
@@ -119,7 +120,8 @@ def build(composed: DictConfig, choices: Mapping[str, str | None], overrides: Se
     assert isinstance(config, Config)
     tuned = choices.get("tuned")
     written = [_resolved(override, composed) if "${" in override else override for override in overrides]
-    config.origin = OriginConfig(tuned if tuned in options("tuned") else None, written)
+    measure = OriginConfig.MEASURE if is_auto(overrides) else None
+    config.origin = OriginConfig(tuned if tuned in options("tuned") else None, written, measure)
     return config
 
 
@@ -142,7 +144,7 @@ def change(saved: dict[str, object], overrides: Sequence[str]) -> Config:
 
 def differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
     """Return `key=value (was value)` for every setting in which two saved configs differ, apart from where and how they were made."""
-    then, now = (dict(_leaves({key: value for key, value in saved.items() if key not in PLACE})) for saved in (before, after))
+    then, now = (dict(leaves({key: value for key, value in saved.items() if key not in PLACE})) for saved in (before, after))
     changed = [key for key in {**then, **now} if then.get(key, UNSET) != now.get(key, UNSET)]
     return [printable(f"{key}={now.get(key, UNSET)} (was {then.get(key, UNSET)})", MOST_PRINTED) for key in changed]
 
@@ -296,14 +298,6 @@ def _nearest_key(key: str, refused_by: Node | None) -> str:
         if close[0] in candidates:
             return f"; did you mean {candidates[close[0]]!r}?"
     return f"; {parent} has {', '.join(beside)}" if parent else ""
-
-
-def _leaves(container: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in container.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _keys(container: object, prefix: str) -> Iterator[str]:

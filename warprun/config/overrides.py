@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -31,6 +31,8 @@ MAX_RUNS = 10_000
 """Of one sweep, unless its user says `sweep.yes=true`."""
 MAX_RUNS_EVER = 1_000_000
 """Of one sweep, whatever its user says."""
+AUTO = "n_envs=auto"
+"""The override with which a run begins by measuring, see `runtime.auto`."""
 
 GROUPS = {
     "env": "environment",
@@ -47,9 +49,9 @@ FREE = ("env.params", "env.randomize", "env.options", "env.kwargs", "agent.group
 
 
 def read(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides of one run in the form that Hydra accepts. Raises UserError."""
+    """Return the overrides of one run in the form that Hydra accepts, without AUTO, which is no number. Raises UserError."""
     read_overrides = []
-    for given, parsed in _parsed(overrides):
+    for given, parsed in _parsed(override for override in overrides if override.strip() != AUTO):
         if parsed.is_sweep_override():
             raise UserError(f"{shown(given)} has many values: add -m to run every value, or write a list as [a,b]")
         read_overrides.append(str(parsed.input_line))
@@ -99,8 +101,14 @@ def searched(overrides: Sequence[str]) -> tuple[list[str], dict[str, tuple[str, 
     return fixed, space
 
 
-def _parsed(overrides: Sequence[str]) -> Iterator[tuple[str, Override]]:
+def is_auto(overrides: Sequence[str]) -> bool:
+    """Return whether the number of environments is to be chosen by measurement: the last override of `n_envs` is AUTO."""
+    return [override.strip() for override in overrides if override.partition("=")[0] == "n_envs"][-1:] == [AUTO]
+
+
+def _parsed(overrides: Iterable[str]) -> Iterator[tuple[str, Override]]:
     """Yield each override as it was given, and parsed in the form that Hydra accepts."""
+    overrides = list(overrides)
     length = sum(map(len, overrides))
     if length > MAX_CHARACTERS:
         where = "write them into a file conf/experiment/NAME.yaml"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import yaml
@@ -16,6 +17,8 @@ MAX_BYTES = 1 << 20
 MAX_NODES = 20_000
 """Most values, lists and sections. A config of warprun has about 200."""
 MAX_DEPTH = 20
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""That of libyaml, if PyYAML was built with it, is ten times as fast."""
 MAX_CHARACTERS = 10_000
 """Longest value. YAML has numbers whose conversion takes the square of their length."""
 
@@ -46,10 +49,19 @@ def read_config(path: Path) -> dict[str, object]:
     return {str(key): value for key, value in config.items()}
 
 
+def leaves(container: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the dotted key and the value of every setting of a config; an empty section is a value."""
+    for key, value in container.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def _check_events(text: str) -> None:
     """Raise ValueError for YAML that is too large, too deep or has more than plain values, before it is built."""
     depth = nodes = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    for event in yaml.parse(text, Loader=LOADER):
         line = event.start_mark.line + 1
         if isinstance(event, yaml.NodeEvent):
             nodes += 1

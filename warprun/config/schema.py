@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -41,6 +42,8 @@ ON_NAN = ("stop", "reset")
 NAME = re.compile(r"\w[\w .,=+-]{0,99}")
 """Names become parts of the names of folders."""
 NAME_RULE = "first a letter or digit, then at most 99 letters, digits, spaces and characters of .,=+-_"
+SERVICES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
+"""Names in `log.services`, which are those of the modules -> the packages to install."""
 WINDOWS = ("queue", "range", "random")
 MOST_PLACES = 1024
 """Rollouts in the queue of an actor."""
@@ -213,6 +216,10 @@ class LogConfig:
     """Write TensorBoard events beside metrics.jsonl."""
     live: bool | None = None
     """Show the live view; null: if the output is a terminal."""
+    services: list[str] = field(default_factory=list)
+    """Services that get the records too: [wandb], [mlflow] or both; see docs/services.md."""
+    project: str = "warprun"
+    """The project of Weights & Biases, or the experiment of MLflow."""
 
 
 @dataclass
@@ -223,6 +230,10 @@ class OriginConfig:
     """The file of conf/tuned that applies."""
     overrides: list[str] = field(default_factory=list)
     """The overrides that the user gave."""
+    n_envs: str | None = None
+    """How n_envs was chosen; MEASURE: it still has to be, beginning from the number in the config; null: the config says it."""
+
+    MEASURE: ClassVar[str] = "to be measured"
 
 
 @dataclass
@@ -234,7 +245,7 @@ class Config:
     concurrency: Any = MISSING
     """The processes and devices that train together: a file of conf/concurrency."""
     n_envs: int = 1024
-    """Number of environments that run in parallel."""
+    """Number of environments that run in parallel; on the command line also auto: the run measures which number learns fastest."""
     seed: int = 0
     """Seed of all random numbers; the same seed gives the same result."""
     device: str = "auto"
@@ -269,6 +280,8 @@ def check(config: Config) -> None:
     for key, folder in {"run_dir": config.run_dir, "output_root": config.output_root}.items():
         if folder is not None:
             _check_folder(key, folder)
+    for name in config.log.services:
+        _require(find_spec(name) is not None, f"log.services=[{name}] needs a library that is not installed: pip install {SERVICES[name]}")
     if config.device == "cuda":
         check_cuda()
     check_memory(config, environment)
@@ -281,6 +294,8 @@ def check_settings(config: Config) -> Defined:
     known = CONCURRENCY.get(mode) is type(config.concurrency)
     _require(known, f"concurrency.name={mode} does not match the chosen mode; write concurrency={mode}")
     _require(type(agent) is config_class(agent.name), f"agent.name={agent.name} does not match the chosen agent; write agent={agent.name}")
+    measured = config.origin.n_envs == OriginConfig.MEASURE
+    _require(mode == "single" or not measured, f"n_envs=auto measures one process, and concurrency={mode} has several; write a number")
     agent_settings.check_settings(agent)
     environment, _ = load_environment(config.env)
     if isinstance(environment, Environment):
@@ -404,6 +419,9 @@ def _check_values(config: Config) -> None:
         _require(count is None or count <= most, f"{key}={count} must be at most {most:,}")
     for key, text in {"eval": config.eval.every, "checkpoint": config.checkpoint.every, "log": config.log.every}.items():
         parse(f"{key}.every", text)
+    for name in config.log.services:
+        _require(name in SERVICES, f"log.services={name} is not one of {', '.join(SERVICES)}{nearest(name, SERVICES)}")
+    _require(bool(config.log.project.strip()), "log.project: write a name")
     workers = config.concurrency.workers
     most_workers = MOST["concurrency.workers"]
     _require(workers is None or 0 <= workers <= most_workers, f"concurrency.workers={workers} must be from 0 to {most_workers:,}")

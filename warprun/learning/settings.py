@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -173,6 +173,10 @@ class OnPolicyConfig:
     def steps_per_pass(self) -> int:
         """Return into how many gradient steps a pass is cut."""
         return 1
+
+    def resized(self, times: float) -> Self:
+        """Return the settings for `times` as many environments, with as many rows in each gradient step; as they are by default."""
+        return self
 
     def no_kernel_gradients(self) -> str:
         """Return why CPU kernels cannot compute the gradients; empty if the agent gives the derivatives of its loss."""
@@ -342,6 +346,10 @@ class OffPolicyConfig:
             if n_envs * group.size > capacity:
                 raise UserError(f"agent.replay.capacity={capacity}: a single step of n_envs={n_envs} has {n_envs * group.size} transitions")
 
+    def resized(self, times: float) -> Self:
+        """Return the settings for `times` as many environments, of which gradient steps do not depend: `batch_size` sets their rows."""
+        return self
+
     def no_kernel_gradients(self) -> str:
         """Return why CPU kernels cannot compute the gradients; empty if they can."""
         return "" if self.optimizer.name == "adam" else f"agent.optimizer.name={self.optimizer.name}"
@@ -411,6 +419,9 @@ class AgentConfig(Protocol):
 
     def check_run(self, spec: Spec, n_envs: int, total_steps: int) -> None:
         """Raise UserError if a run of `total_steps` environment steps of `n_envs` environments cannot work with these settings."""
+
+    def resized(self, times: float) -> Self:
+        """Return the settings that belong to `times` as many environments: those of its gradient steps, see `n_envs=auto`."""
 
     def fusion(self, spec: Spec) -> Fusion:
         """Return what kernels can compute of an agent with these settings."""

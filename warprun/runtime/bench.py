@@ -67,6 +67,15 @@ def bench(config: Config, sizes: Sequence[int], thread_counts: Sequence[int]) ->
             cell.simulator.close()
 
 
+def training_rate(config: Config, seconds: float) -> float:
+    """Return the environment steps per second of training, of a new agent for `seconds` or one iteration if that takes longer."""
+    cell = _Cell(config)
+    try:
+        return cell.training_rate(seconds)
+    finally:
+        cell.simulator.close()
+
+
 def report(found: Sequence[Measurement], folder: Path, title: str) -> None:
     """Print a table, and write bench.json and, with matplotlib installed, bench.png to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -114,8 +123,8 @@ class _Cell:
 
     def measure(self) -> None:
         if isinstance(self.simulator, KernelEngine):
-            self.simulations.append(self._rate(self.simulator.retrace))
-        self.rollouts.append(self._rate(lambda: self.simulator.collect(self.agent.act)))
+            self.simulations.append(self._rate(self.simulator.retrace, SECONDS))
+        self.rollouts.append(self._rate(lambda: self.simulator.collect(self.agent.act), SECONDS))
         clock = PhaseClock(self.setup.device.torch)
 
         def train() -> None:
@@ -124,7 +133,7 @@ class _Cell:
             with clock.phase("update"):
                 self.agent.update(trajectory, 0.0)
 
-        self.trainings.append(self._rate(train))
+        self.trainings.append(self._rate(train, SECONDS))
         spent = clock.read()
         self.shares.append(spent["update"].total_ms / (spent["update"].total_ms + spent["rollout"].total_ms))
 
@@ -148,9 +157,13 @@ class _Cell:
             limit,
         )
 
-    def _rate(self, run: Callable[[], object]) -> float:
+    def training_rate(self, seconds: float) -> float:
+        """Return the environment steps per second of training."""
+        return self._rate(lambda: self.agent.update(self.simulator.collect(self.agent.act), 0.0), seconds)
+
+    def _rate(self, run: Callable[[], object], seconds: float) -> float:
         steps, elapsed, began = 0, 0.0, time.perf_counter()
-        while elapsed < SECONDS:
+        while elapsed < seconds:
             run()
             steps += self.config.n_envs * self.config.agent.horizon
             if self.setup.device.kind == "cuda":

@@ -16,6 +16,7 @@ import torch
 from warprun import own_module, signals
 from warprun.concurrency.team import Team
 from warprun.config import kept, trust
+from warprun.config.auto import is_open
 from warprun.config.cadence import Moment, Recurring, parse
 from warprun.config.compose import note_on_tuned
 from warprun.config.networks import modules
@@ -24,6 +25,7 @@ from warprun.config.schema import Config, to_dict
 from warprun.errors import RunHasEndedError, TrainingFailed, UserError, one_line
 from warprun.learning.interfaces import Agent
 from warprun.runtime import checkpoint, position, rundir
+from warprun.runtime.auto import choose
 from warprun.runtime.build import Setup, make_agent, make_simulator, prepare, set_up
 from warprun.runtime.clock import PhaseClock
 from warprun.runtime.evaluate import Evaluator, StoppedError
@@ -79,8 +81,11 @@ def train(config: Config, world: World | Team | None = None) -> Result:
     """Train one run; `world`: with the other ranks of the run, of which this is rank 0.
 
     If a mistake of the user is found before training begins, UserError is raised and nothing is left behind: a folder that existed is
-    empty again, one that was made for the run is removed. An interrupted run saves a checkpoint and raises KeyboardInterrupt.
+    empty again, one that was made for the run is removed. With `n_envs=auto` the number of environments is measured first. An
+    interrupted run saves a checkpoint and raises KeyboardInterrupt.
     """
+    if is_open(config):
+        config = choose(config, print)
     with signals.flagged():
         with ExitStack() as setting_up:
             with signals.requests.undisturbed():
@@ -200,8 +205,7 @@ class _Run:
         try:
             self.setup = self._set_up()
             self.records.start({"device": f"{self.setup.device.name} ({self.setup.device.why})"})
-            note = note_on_tuned(config)
-            if note:
+            for note in filter(None, (note_on_tuned(config), config.origin.n_envs)):
                 self.records.message(note)
             self.records.message(f"rollout and update: {self.setup.plan}")
             self.agent, self.simulator = self._make_parts()

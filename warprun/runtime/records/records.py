@@ -12,6 +12,7 @@ from typing import NamedTuple
 from warprun.errors import UserError, printable
 from warprun.runtime.records.appender import cut
 from warprun.runtime.records.jsonl import MAX_BYTES, JsonLines, read_rows
+from warprun.runtime.records.services import services
 from warprun.runtime.records.sink import Row, Sink
 from warprun.runtime.records.tensorboard import PREFIX, TensorBoard
 from warprun.runtime.records.terminal import Terminal
@@ -32,7 +33,7 @@ START = Place()
 
 
 class Records:
-    """Pass the records of a run to metrics.jsonl, TensorBoard and the terminal.
+    """Pass the records of a run to metrics.jsonl, TensorBoard, the terminal, and the services of `log.services`.
 
     `config` is the run's config as `schema.to_dict` returns it. With `live` None, the live view is shown if standard output is a terminal.
     No method raises if a sink cannot be written to, such as on a full disk: one line on standard error says so once, and every later row is
@@ -49,6 +50,7 @@ class Records:
         log = config.get("log")
         if not isinstance(log, Mapping) or log.get("tensorboard", True):
             self._sinks.insert(1, TensorBoard(folder, config, place.env_steps if place.files else None))
+        self._sinks += services(folder, config)
         self._failed: set[str] = set()
 
     def cut_back(self) -> list[dict[str, float]]:

@@ -1,0 +1,152 @@
+"""Which runs are read and left out, how they are sorted into settings, and the numbers of the table."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.report.made import made
+from warprun.errors import UserError
+from warprun.report import table
+from warprun.report.compare import Comparison, compare
+from warprun.report.curves import on_grid
+from warprun.report.runs import Curve, collect
+from warprun.report.statistics import Interval
+
+
+def compared(root: Path, by: list[str] | None = None, threshold: float | None = None) -> Comparison:
+    return compare(collect([root], False)[0], by, threshold, None)
+
+
+def test_seeds_are_averaged_and_what_differs_is_compared(tmp_path: Path) -> None:
+    for n_envs in (100, 8):
+        for seed in range(3):
+            made(tmp_path / f"{n_envs}_{seed}", [10.0 * seed, 20.0], settings={"n_envs": n_envs, "seed": seed})
+    found = compared(tmp_path)
+    assert found.by == ("n_envs",) and [setting.values for setting in found.settings] == [(8,), (100,)]
+    assert [len(setting.runs) for setting in found.settings] == [3, 3]
+    assert found.label((100,)) == "n_envs=100"
+
+
+def test_settings_of_another_agent_follow_from_it(tmp_path: Path) -> None:
+    made(tmp_path / "a", [1.0], settings={"agent.name": "ppo"})
+    made(tmp_path / "b", [1.0], settings={"agent": {"name": "a2c", "learning_rate": 0.5}})
+    assert compared(tmp_path).by == ("agent",)
+    made(tmp_path / "c", [1.0], settings={"agent": {"name": "a2c", "learning_rate": 0.25}})
+    assert compared(tmp_path).by == ("agent", "agent.learning_rate")
+    chosen = compared(tmp_path, ["agent"])
+    assert chosen.averaged == ("agent.learning_rate",) and [len(setting.runs) for setting in chosen.settings] == [2, 1]
+
+
+def test_environments_are_kept_apart_even_if_they_are_not_compared(tmp_path: Path) -> None:
+    made(tmp_path / "a", [1.0])
+    made(tmp_path / "b", [1.0], settings={"env": {"name": "gymnasium", "id": "Ant-v5"}})
+    found = compared(tmp_path, ["env"])
+    assert found.envs == ["Ant-v5", "cartpole"] and found.by == ("agent",)
+
+
+def test_an_unknown_setting_is_one_line(tmp_path: Path) -> None:
+    made(tmp_path / "a", [1.0])
+    with pytest.raises(UserError, match=r"^by=n_env: no run has the setting 'n_env'; did you mean 'n_envs'\?$"):
+        compared(tmp_path, ["n_env"])
+
+
+def test_time_counts_from_the_start_of_training(tmp_path: Path) -> None:
+    made(tmp_path / "cold", [1.0, 2.0], began_s=30.0)
+    made(tmp_path / "warm", [1.0, 2.0])
+    for run in collect([tmp_path], False)[0]:
+        assert run.evaluations.wall_s == pytest.approx([1.0, 2.0]) and run.throughput == 1000.0
+
+
+def test_steps_and_time_to_a_threshold(tmp_path: Path) -> None:
+    made(tmp_path / "a", [10.0, 475.0, 480.0], settings={"seed": 1})
+    made(tmp_path / "b", [10.0, 20.0, 500.0], settings={"seed": 2})
+    made(tmp_path / "c", [10.0, 20.0, 30.0], settings={"seed": 3})
+    (line,) = table.lines(compared(tmp_path))
+    assert line.reached is not None and line.reached.threshold == 475.0
+    assert (line.reached.runs, line.reached.env_steps.value, line.reached.seconds.value) == (2, 3000.0, 3.0)
+    (line,) = table.lines(compared(tmp_path, threshold=490.0))
+    assert line.reached is not None and line.reached.runs == 1 and math.isinf(line.reached.seconds.value)
+
+
+def test_the_numbers_of_a_line(tmp_path: Path) -> None:
+    for seed, last in enumerate([1.0, 2.0, 3.0, 10.0]):
+        made(tmp_path / str(seed), [50.0, last], settings={"seed": seed})
+    (line,) = table.lines(compared(tmp_path))
+    assert {name: each.value for name, each in line.final.items()} == {"median": 2.5, "mean": 4.0, "IQM": 2.5}
+    assert line.best.value == 50.0 and line.throughput.value == 1000.0
+
+
+def test_runs_are_found_in_folders_of_folders_once(tmp_path: Path) -> None:
+    run = made(tmp_path / "sweep" / "jobs" / "1", [1.0])
+    (run / "checkpoints" / "config.yaml").parent.mkdir()
+    (run / "checkpoints" / "config.yaml").touch()  # not a run: it lies in one
+    runs, left_out = collect([tmp_path, tmp_path / "sweep", run], False)
+    assert [each.folder for each in runs] == [run] and left_out == []
+
+
+def test_runs_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    made(tmp_path / "good", [1.0])
+    (tmp_path / "setting_up").mkdir()
+    (tmp_path / "setting_up" / "lock").touch()
+    made(tmp_path / "failed", [1.0], state="failed")
+    made(tmp_path / "empty", [])
+    made(tmp_path / "silent", [1.0])
+    (tmp_path / "silent" / "metrics.jsonl").unlink()
+    made(tmp_path / "torn", [1.0])
+    (tmp_path / "torn" / "config.yaml").write_text("env: [")
+    made(tmp_path / "no_status", [1.0])
+    (tmp_path / "no_status" / "status.json").write_text("{")
+    runs, left_out = collect([tmp_path], False)
+    assert [run.folder.name for run in runs] == ["good"]
+    reasons = {each.folder.name: each.why for each in left_out}
+    assert reasons.keys() == {"setting_up", "failed", "empty", "silent", "torn", "no_status"}
+    assert reasons["setting_up"] == "its set-up did not end: it has no config.yaml"
+    assert reasons["failed"] == "failed; unfinished=true includes it if it has records"
+    assert reasons["empty"] == "finished, without a record of a return"
+    assert reasons["torn"].startswith("cannot read") and "\n" not in reasons["torn"]
+    assert reasons["no_status"].startswith("without a status.json that can be read")
+    assert {run.folder.name for run in collect([tmp_path], True)[0]} == {"good", "failed", "no_status"}
+
+
+def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    run = made(tmp_path / "a", [1.0, 2.0])
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write('{"env_steps": 3000, "wall_')
+    assert collect([tmp_path], False)[0][0].evaluations.value.tolist() == [1.0, 2.0]
+
+
+def test_groups_are_compared_by_the_one_that_decides(tmp_path: Path) -> None:
+    for name, group, expected in (("a", None, 1.0), ("b", "planner", 7.0)):
+        run = made(tmp_path / name, [1.0], settings={"eval.group": group})
+        text = (run / "metrics.jsonl").read_text()
+        text = text.replace('"eval/return": 1.0', '"eval/governors/return": 1.0, "eval/planner/return": 7.0')
+        (run / "metrics.jsonl").write_text(text.replace('"train/return"', '"train/governors/return"'))
+        assert collect([run], False)[0][0].evaluations.value.tolist() == [expected]
+
+
+def test_curves_meet_on_a_grid() -> None:
+    one = Curve(np.array([0.0, 10.0]), np.array([0.0, 1.0]), np.array([0.0, 100.0]))
+    ended = Curve(np.array([2.0, 4.0]), np.array([0.5, 0.6]), np.array([20.0, 40.0]))
+    grid, values = on_grid([one, ended], "env_steps", points=5)
+    assert grid.tolist() == [2.0, 4.0, 6.0, 8.0, 10.0]
+    assert values.tolist() == [[20.0, 40.0, 60.0, 80.0, 100.0], [20.0, 40.0, 40.0, 40.0, 40.0]]
+    assert on_grid([one], "env_steps", log=True)[0][0] == 0.0  # which has no logarithm
+
+
+@pytest.mark.parametrize(
+    ("values", "decimals"),
+    [
+        ([Interval(499.993, 499.98, 500.0)], 3),
+        ([Interval(499.993, math.nan, math.nan), Interval(499.991, math.nan, math.nan)], 3),
+        ([Interval(12.3, 10.0, 14.0)], 1),
+        ([Interval(1234.0, 1000.0, 1500.0), Interval(2234.0, 1000.0, 2500.0)], 0),
+        ([Interval(500.0, 500.0, 500.0)], 0),
+        ([Interval(math.inf, math.nan, math.nan)], 0),
+    ],
+)
+def test_digits_show_differences(values: list[Interval], decimals: int) -> None:
+    assert table.digits(values) == decimals

@@ -1,0 +1,145 @@
+"""`warprun report`: its files, its lines, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from matplotlib import image
+
+from tests.report.made import made
+from warprun.cli import main as cli
+
+Captured = pytest.CaptureFixture[str]
+FIGURES = ("learning", "scores", "throughput", "profiles", "improvement")
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a report of 4 settings of 8 seeds; beside it is another report of the same runs, `again`."""
+    folder = tmp_path_factory.mktemp("report")
+    generator = np.random.default_rng(0)
+    for agent in ("a2c", "ppo"):
+        for n_envs in (100, 1000):
+            for seed in range(8):
+                ends = 300.0 + 100 * (agent == "ppo") + 90 * (n_envs == 1000) + generator.normal(0.0, 20.0)
+                curve = np.minimum(500.0, np.linspace(20.0, ends, 30) + generator.normal(0.0, 5.0, 30))
+                settings = {"agent.name": agent, "n_envs": n_envs, "seed": seed}
+                made(folder / "sweep" / f"{agent}_{n_envs}_{seed}", curve.tolist(), settings=settings)
+    for name in ("figures/mine", "again"):
+        assert cli.run(["report", str(folder / "sweep"), "threshold=400", f"out={folder / name}"]) == 0
+    return folder / "figures" / "mine"
+
+
+@pytest.fixture
+def without_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a new folder, without matplotlib."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("warprun.report.report.find_spec", lambda name: None)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_show_something(out: Path, name: str) -> None:
+    picture = image.imread(out / f"{name}.png")
+    assert picture.shape[1] > 600 and picture[..., :3].std() > 0.02  # not an empty page
+    ElementTree.parse(out / f"{name}.svg")
+
+
+def test_the_tables_of_a_report(out: Path) -> None:
+    settings = list(csv.DictReader((out / "settings.csv").open()))
+    assert [(row["agent"], row["n_envs"], row["runs"]) for row in settings] == [
+        (agent, n_envs, "8") for agent in ("a2c", "ppo") for n_envs in ("100", "1000")
+    ]
+    runs = list(csv.DictReader((out / "runs.csv").open()))
+    assert len(runs) == 32
+    finals = [float(row["final"]) for row in runs if row["agent"] == "ppo" and row["n_envs"] == "1000"]
+    (line,) = [row for row in settings if row["agent"] == "ppo" and row["n_envs"] == "1000"]
+    assert float(line["final_median"]) == pytest.approx(np.median(finals))
+    assert float(line["final_iqm_low"]) < float(line["final_iqm"]) < float(line["final_iqm_high"])
+    curves = list(csv.DictReader((out / "curves.csv").open()))
+    assert {row["axis"] for row in curves} == {"env_steps", "wall_s"} and len(curves) == 2 * 4 * 200
+    assert "| cartpole | ppo | 1,000 | 8 |" in (out / "report.md").read_text()
+
+
+def test_the_page_loads_nothing(out: Path) -> None:
+    text = (out / "report.html").read_text()
+    sources = re.findall(r'(?:src|href|url)\s*[=(]\s*"?([^"\s>)]+)', text)
+    assert len(sources) == len(FIGURES) and all(source.startswith("data:image/svg+xml;base64,") for source in sources)
+    assert "<script" not in text and "@import" not in text
+
+
+def test_the_same_runs_give_the_same_files(out: Path) -> None:
+    for path in sorted(out.iterdir()):
+        assert path.read_bytes() == (out.parents[1] / "again" / path.name).read_bytes(), path.name
+
+
+def test_names_of_others_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for n, module in enumerate(("<script>alert(1)</script>", "a|b$x_{$")):
+        made(Path("runs", str(n)), [1.0, 2.0], settings={"agent.module": module})
+    assert cli.run(["report", "runs"]) == 0
+    assert "<script>" not in Path("report/report.html").read_text()
+    assert "a\\|b$x_{$" in Path("report/report.md").read_text()
+
+
+def test_single_runs_and_unfinished_ones(without_figures: None, capsys: Captured) -> None:
+    made(Path("runs/a"), [1.0, 2.0])
+    made(Path("runs/b"), [1.0], state="interrupted")
+    assert cli.run(["report", "runs", "threshold=600"]) == 0
+    told = capsys.readouterr().out
+    assert "threshold=600: no run reaches it; the best return is 2\n" in told
+    assert "left out: runs/b: interrupted; unfinished=true includes it if it has records\n" in told
+    assert "runs/b" in Path("report/report.html").read_text()
+    assert cli.run(["report", "runs", "unfinished=true", "returns=train", "log_x=true"]) == 0
+    assert "1 runs have not reached their end: runs/b (interrupted)" in capsys.readouterr().out
+
+
+def test_figures_of_an_earlier_report_do_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("report").mkdir()
+    Path("report/improvement.png").touch()
+    made(Path("run"), [1.0])
+    assert cli.run(["report", "run"]) == 0
+    assert not Path("report/improvement.png").exists() and not Path("report/throughput.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "report needs run folders or folders of runs, such as `warprun report outputs`"),
+        (["nowhere"], "nowhere does not exist"),
+        (["empty"], "no run to report in empty; a run is a folder with a config.yaml"),
+        (["half"], "no run to report in half: half/a: its set-up did not end: it has no config.yaml"),
+        (["runs", "by=agnt"], "by=agnt: no run has the setting 'agnt'; did you mean 'agent'?"),
+        (["runs", "by="], "by= needs names of settings, such as by=agent,n_envs"),
+        (["runs", "threshold=nan"], "threshold=nan must be a finite number"),
+        (["runs", "threshold=high"], "threshold must be a number, not 'high'"),
+        (["runs", "returns=evl"], "returns=evl is not one of auto, eval, train; did you mean 'eval'?"),
+        (["runs", "treshold=3"], "report has no setting 'treshold'; did you mean 'threshold'?"),
+        (["runs", "out=runs/a/config.yaml"], "out=runs/a/config.yaml: File exists"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("half/a").mkdir(parents=True)
+    Path("half/a/lock").touch()
+    made(Path("runs/a"), [1.0])
+    assert cli.run(["report", *arguments]) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith(f"warprun: error: {message}") and told.err.count("\n") == 1
+    assert not Path("report").exists()
+
+
+def test_a_report_needs_no_torch(tmp_path: Path) -> None:
+    heavy = "{'torch', 'numba', 'hydra', 'matplotlib'}"
+    code = f"import sys, warprun.report.report, warprun.cli.report; print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,156 @@
+"""Sort runs into settings to compare: which settings differ, what each combination is called. Seeds are averaged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from warprun.errors import UserError, did_you_mean, shown
+from warprun.report.runs import Curve, Run
+from warprun.report.statistics import Array
+
+CHOICES = {"env": "env.name", "agent": "agent.name", "concurrency": "concurrency.name"}
+"""Short name of a config group -> the key with the name that was chosen."""
+NOT_COMPARED = re.compile(r"seed|name|run_dir|output_root|(origin|log|eval|checkpoint|records)\..*|env\.(name|id|module|solved_at)")
+"""Settings of where and how a run is recorded, and of which environment; environments have panels and rows of their own."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The runs of one environment with the same values of the compared settings."""
+
+    env: str
+    values: tuple[object, ...]
+    """Of the compared settings, in their order."""
+    runs: tuple[Run, ...]
+    returns: str
+    """Which return counts: eval or train."""
+
+    def curves(self) -> list[Curve]:
+        """Return the curve of the counted return of every run that has one."""
+        curves = [run.evaluations if self.returns == "eval" else run.training for run in self.runs]
+        return [curve for curve in curves if curve.value.size]
+
+    def final(self) -> Array:
+        """Return the last return of every run, [runs]."""
+        return np.array([curve.value[-1] for curve in self.curves()])
+
+    def best(self) -> Array:
+        """Return the highest return of every run, [runs]."""
+        return np.array([curve.value.max() for curve in self.curves()])
+
+    def reached(self, threshold: float) -> tuple[Array, Array]:
+        """Return the env_steps and the seconds after which every run reaches `threshold`, [runs]; infinity if it does not."""
+        steps, wall = np.array([curve.first_at(threshold) for curve in self.curves()]).reshape(-1, 2).T
+        return steps, wall
+
+    def throughput(self) -> Array:
+        """Return the environment steps per second of the runs that have such records, [runs]."""
+        speeds = np.array([run.throughput for run in self.runs])
+        return speeds[np.isfinite(speeds)]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Settings that are compared."""
+
+    by: tuple[str, ...]
+    """The compared settings, as users write them."""
+    settings: tuple[Setting, ...]
+    averaged: tuple[str, ...]
+    """Settings that differ between runs and are averaged like seeds."""
+    threshold: float | None
+    """The return to reach that the user gave."""
+
+    @property
+    def envs(self) -> list[str]:
+        """The environments, in order."""
+        return list(dict.fromkeys(setting.env for setting in self.settings))
+
+    @property
+    def kinds(self) -> list[tuple[object, ...]]:
+        """The combinations of values, each once, over all environments."""
+        return list(dict.fromkeys(setting.values for setting in sorted(self.settings, key=lambda setting: _order(setting.values))))
+
+    def of_env(self, env: str) -> list[Setting]:
+        """Return the settings of one environment."""
+        return [setting for setting in self.settings if setting.env == env]
+
+    def threshold_of(self, setting: Setting) -> float | None:
+        """Return the return to reach: what the user gave, else the `env.solved_at` of the setting's runs."""
+        if self.threshold is not None:
+            return self.threshold
+        found = {run.settings.get("env.solved_at") for run in setting.runs}
+        only = found.pop() if len(found) == 1 else None
+        return float(only) if isinstance(only, int | float) else None
+
+    def label(self, values: tuple[object, ...]) -> str:
+        """Return what figures call a combination of values."""
+        parts = [text(value) if key in CHOICES else f"{short(key)}={text(value)}" for key, value in zip(self.by, values, strict=True)]
+        return ", ".join(parts)
+
+
+def compare(runs: Sequence[Run], by: Sequence[str] | None, threshold: float | None, returns: str | None) -> Comparison:
+    """Sort runs into settings. `by`: the settings to compare, None for those that differ; `returns`: eval, train or None for what there is.
+
+    Raises UserError for a setting that no run has.
+    """
+    differing = differing_settings(runs)
+    chosen = tuple(key for key in (differing if by is None else by) if key != "env") or ("agent",)
+    known = list(dict.fromkeys(key for run in runs for key in run.settings))
+    for key in chosen:
+        if CHOICES.get(key, key) not in known:
+            raise UserError(f"by={key}: no run has the setting {shown(key)}; {did_you_mean(key, [*CHOICES, *known])}")
+    if returns is None:
+        returns = "eval" if all(run.evaluations.value.size for run in runs) else "train"
+    grouped: dict[tuple[str, tuple[object, ...]], list[Run]] = {}
+    for run in sorted(runs, key=lambda run: str(run.folder)):
+        values = tuple(_plain(run.settings.get(CHOICES.get(key, key))) for key in chosen)
+        grouped.setdefault((run.env, values), []).append(run)
+    keys = sorted(grouped, key=lambda key: (key[0], _order(key[1])))
+    settings = tuple(Setting(env, values, tuple(grouped[env, values]), returns) for env, values in keys)
+    usable = tuple(setting for setting in settings if setting.curves())
+    return Comparison(chosen, usable, tuple(key for key in differing if key not in chosen), threshold)
+
+
+def differing_settings(runs: Sequence[Run]) -> list[str]:
+    """Return the settings that differ between runs, without those that follow from another choice, such as those of another agent."""
+    differing = [name for name, key in CHOICES.items() if name != "env" and len({str(run.settings.get(key)) for run in runs}) > 1]
+    alike: dict[tuple[str, ...], list[Mapping[str, object]]] = {}
+    for run in runs:
+        alike.setdefault((run.env, *(str(run.settings.get(key)) for key in CHOICES.values())), []).append(run.settings)
+    for settings in alike.values():
+        for key in dict.fromkeys(key for each in settings for key in each):
+            values = {repr(_plain(each[key])) for each in settings if key in each}
+            if len(values) > 1 and not NOT_COMPARED.fullmatch(key) and key not in CHOICES.values():
+                differing.append(key)
+    return list(dict.fromkeys(differing))
+
+
+def short(key: str) -> str:
+    """Return the last part of a dotted key."""
+    return key.rpartition(".")[2]
+
+
+def text(value: object) -> str:
+    """Return a value of a setting for readers."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _plain(value: object) -> object:
+    """Return a value that can be a key: lists and sections as text, a float that is whole as int."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value if isinstance(value, bool | int | float | str | None) else re.sub(r"['\s]", "", str(value))
+
+
+def _order(values: tuple[object, ...]) -> list[tuple[int, float, str]]:
+    """Return a key that sorts numbers by size, and before texts."""
+    return [(0, float(value), "") if isinstance(value, int | float) else (1, 0.0, str(value)) for value in values]

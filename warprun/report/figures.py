@@ -1,0 +1,267 @@
+"""The figures of a report. Each function returns a figure of matplotlib; needs the extra `plot`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from warprun.report.compare import Comparison, Setting
+from warprun.report.curves import AXES, Banded
+from warprun.report.statistics import Interval, interval, iqm, median, performance_profile, probability_of_improvement
+from warprun.report.style import WIDTH, Style, legend_columns
+from warprun.report.table import Line, unit_of_time
+
+THRESHOLDS = 101
+"""Returns at which a performance profile is computed."""
+MOST_PAIRS = 15
+"""Pairs of settings that are compared each with each; of more settings, each is compared with the best."""
+CAPTIONS = {
+    "learning": "Return during training. Lines: interquartile mean over seeds; bands: 95 % bootstrap intervals. A run that has ended keeps"
+    " its last value. Wall time is that of training, without compilation. Dashed: the threshold.",
+    "throughput": "Environment steps per second, median over seeds, with 95 % bootstrap intervals. Dotted: throughput in proportion to the"
+    " number of environments.",
+    "scores": "Final return and time to the threshold, with 95 % bootstrap intervals over seeds. A setting half of whose runs or more do"
+    " not reach the threshold has no time.",
+    "profiles": "Performance profiles: the share of runs whose final return is above a value, with 95 % bootstrap intervals.",
+    "improvement": "The probability that a run of the first setting has a higher final return than a run of the second, with 95 %"
+    " bootstrap intervals. At 0.5 neither is better.",
+}
+"""Name of a figure -> what it shows."""
+
+
+class Canvas:
+    """A figure with a row of panels for each environment."""
+
+    def __init__(self, pyplot: Any, comparison: Comparison, columns: int, height: float, width: float = WIDTH, **keywords: Any) -> None:
+        envs = comparison.envs
+        self.figure, self.panels = pyplot.subplots(
+            len(envs), columns, figsize=(width, height * len(envs)), squeeze=False, layout="constrained", **keywords
+        )
+        self._pyplot = pyplot
+        for row, env in zip(self.panels, envs, strict=True):
+            row[0].set_title(env, loc="left", fontweight="bold")
+
+    def legend(self, styles: dict[str, Style], marked: bool = False) -> None:
+        """Put one legend below all panels."""
+        handles = [
+            self._pyplot.Line2D(
+                [], [], color=style.color, linestyle=style.dash, marker=style.marker if marked else "", markersize=4, label=label
+            )
+            for label, style in styles.items()
+        ]
+        self.figure.legend(handles=handles, loc="outside lower center", ncols=legend_columns(list(styles), self.figure.get_figwidth()))
+
+
+def learning(
+    pyplot: Any, comparison: Comparison, bands: dict[str, list[Banded]], styles: dict[tuple[object, ...], Style], log: bool
+) -> Any:
+    """Return against environment steps and wall time, with bands over seeds."""
+    canvas = Canvas(pyplot, comparison, 2, 2.5, sharey="row")
+    returns = comparison.settings[0].returns
+    for env, row in zip(comparison.envs, canvas.panels, strict=True):
+        for panel, axis in zip(row, AXES, strict=True):
+            shown = [each for each in bands[axis] if each.setting.env == env]
+            unit, scale = ("", 1.0) if axis == "env_steps" else unit_of_time([float(each.grid[-1]) for each in shown])
+            for each in shown:
+                style = styles[each.setting.values]
+                panel.fill_between(each.grid / scale, each.band.low, each.band.high, color=style.color, alpha=0.2, linewidth=0)
+                panel.plot(each.grid / scale, each.band.value, color=style.color, linestyle=style.dash)
+            _mark_threshold(panel, comparison, env)
+            if log:
+                panel.set_xscale("log")
+                _name_decades_only(panel)
+            else:
+                panel.set_xlim(left=0)
+            panel.xaxis.set_major_formatter(_engineering() if axis == "env_steps" else "{x:g}")
+            panel.set_xlabel("environment steps" if axis == "env_steps" else f"training time ({unit})")
+        row[0].set_ylabel(f"{'evaluation' if returns == 'eval' else 'training'} return")
+    canvas.legend({comparison.label(values): style for values, style in styles.items()})
+    return canvas.figure
+
+
+def _mark_threshold(panel: Any, comparison: Comparison, env: str) -> None:
+    for threshold in {comparison.threshold_of(setting) for setting in comparison.of_env(env)} - {None}:
+        panel.axhline(threshold, color="0.45", linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
+
+
+def throughput(pyplot: Any, comparison: Comparison, styles: dict[tuple[object, ...], Style]) -> Any | None:
+    """Throughput against the number of environments, log-log; None if fewer than two numbers are compared."""
+    by = tuple(key for key in comparison.by if key != "n_envs")
+    found: dict[str, dict[str, list[tuple[int, Interval, Style]]]] = {}
+    for setting in comparison.settings:
+        for n_envs, alike in _by_size(setting).items():
+            values = tuple(value for key, value in zip(comparison.by, setting.values, strict=True) if key != "n_envs")
+            label = replace(comparison, by=by).label(values)
+            if alike.throughput().size:
+                point = (n_envs, interval(alike.throughput(), median), styles[setting.values])
+                found.setdefault(setting.env, {}).setdefault(label, []).append(point)
+    if not any(len(points) > 1 for series in found.values() for points in series.values()):
+        return None
+    labels = list(dict.fromkeys(label for series in found.values() for label in series))
+    kept: dict[str, Style] = {}
+    for series in found.values():
+        for label, points in series.items():
+            kept.setdefault(label, points[0][2])
+    if len({(style.color, str(style.dash)) for style in kept.values()}) < len(kept):
+        kept = {label: list(styles.values())[n % len(styles)] for n, label in enumerate(labels)}
+    canvas = Canvas(pyplot, comparison, 1, 2.9, width=4.2)
+    for env, (panel,) in zip(comparison.envs, canvas.panels, strict=True):
+        _draw_throughput(panel, found.get(env, {}), kept)
+    if len(kept) > 1:
+        canvas.legend(kept, marked=True)
+    return canvas.figure
+
+
+def _by_size(setting: Setting) -> dict[int, Setting]:
+    """Return the runs of a setting by their number of environments."""
+    sizes: dict[int, list[Any]] = {}
+    for run in setting.runs:
+        n_envs = run.settings.get("n_envs")
+        if isinstance(n_envs, int):
+            sizes.setdefault(n_envs, []).append(run)
+    return {n_envs: Setting(setting.env, setting.values, tuple(runs), setting.returns) for n_envs, runs in sorted(sizes.items())}
+
+
+def _draw_throughput(panel: Any, series: dict[str, list[tuple[int, Interval, Style]]], kept: dict[str, Style]) -> None:
+    for label, points in series.items():
+        points.sort(key=lambda point: point[0])
+        sizes = np.array([point[0] for point in points])
+        value, low, high = np.array([point[1] for point in points]).T
+        errors = np.nan_to_num(np.array([value - low, high - value]))
+        style = kept[label]
+        panel.errorbar(
+            sizes, value, errors, color=style.color, linestyle=style.dash, marker=style.marker, markersize=4, capsize=2, elinewidth=0.9
+        )
+    every = [(size, each.value) for points in series.values() for size, each, _ in points]
+    if every:
+        size, value = min(every)
+        ends = np.array([size, max(size for size, _ in every)], dtype=np.float64)
+        panel.plot(ends, value * ends / size, color="0.45", linewidth=0.8, linestyle=(0, (1, 1.5)), zorder=0)
+        top = max(value for _, value in every)
+        panel.set_ylim(top=max(2.0 * top, panel.get_ylim()[0] * 10), bottom=0.5 * min(value for _, value in every))
+    panel.set(xscale="log", yscale="log", xlabel="environments", ylabel="environment steps per second")
+    panel.margins(x=0.08)
+    panel.yaxis.set_major_formatter(_engineering())
+    panel.xaxis.set_major_formatter("{x:,.0f}")
+    _name_decades_only(panel)
+
+
+def scores(pyplot: Any, comparison: Comparison, found: Sequence[Line], styles: dict[tuple[object, ...], Style]) -> Any:
+    """Final returns and times to the threshold of all settings, as points with intervals."""
+    reached = any(line.reached and math.isfinite(line.reached.seconds.value) for line in found)
+    height = 0.75 + 0.24 * max(len(comparison.of_env(env)) for env in comparison.envs)
+    canvas = Canvas(pyplot, comparison, 4 if reached else 2, height, sharey="row")
+    for env, row in zip(comparison.envs, canvas.panels, strict=True):
+        shown = [line for line in found if line.setting.env == env]
+        unit, scale = unit_of_time([line.reached.seconds.value for line in shown if line.reached])
+        columns: list[tuple[str, list[Interval]]] = [
+            ("final return\n(IQM)", [line.final["IQM"] for line in shown]),
+            ("final return\n(median)", [line.final["median"] for line in shown]),
+        ]
+        if reached:
+            columns += [
+                ("env steps to\nthreshold", [line.reached.env_steps if line.reached else _UNKNOWN for line in shown]),
+                (f"time to\nthreshold ({unit})", [_scaled(line.reached.seconds, scale) if line.reached else _UNKNOWN for line in shown]),
+            ]
+        for panel, (name, intervals) in zip(row, columns, strict=True):
+            _draw_points(panel, intervals, [styles[line.setting.values] for line in shown])
+            panel.set_xlabel(name)
+            if "steps" in name:
+                panel.xaxis.set_major_formatter(_engineering())
+        row[0].set_yticks(range(len(shown)), [comparison.label(line.setting.values) for line in shown])
+        row[0].set_ylim(len(shown) - 0.5, -0.5)
+    return canvas.figure
+
+
+_UNKNOWN = Interval(math.nan, math.nan, math.nan)
+
+
+def _scaled(each: Interval, scale: float) -> Interval:
+    return Interval(*(value / scale for value in each))
+
+
+def _draw_points(panel: Any, intervals: Sequence[Interval], styles: Sequence[Style]) -> None:
+    """Draw one interval in each row."""
+    panel.grid(axis="y", visible=False)
+    panel.margins(x=0.12)
+    panel.locator_params(axis="x", nbins=4)
+    panel.tick_params(axis="y", length=0)
+    ends = [end for each in intervals for end in each if math.isfinite(end)]
+    right = max(ends, default=1.0) if not ends or max(ends) > min(ends) else max(ends) + 1.0
+    for place, (each, style) in enumerate(zip(intervals, styles, strict=True)):
+        if not math.isfinite(each.value):
+            continue
+        if not math.isnan(each.low):
+            high = each.high if math.isfinite(each.high) else right
+            panel.plot([each.low, high], [place, place], color=style.color, linewidth=4, alpha=0.35, solid_capstyle="butt")
+        panel.plot(each.value, place, marker=style.marker, markersize=5, color=style.color, linestyle="")
+
+
+def profiles(pyplot: Any, comparison: Comparison, styles: dict[tuple[object, ...], Style]) -> Any:
+    """Performance profiles of the final returns."""
+    canvas = Canvas(pyplot, comparison, 1, 2.6, width=4.2)
+    for env, (panel,) in zip(comparison.envs, canvas.panels, strict=True):
+        settings = comparison.of_env(env)
+        every = np.concatenate([setting.final() for setting in settings])
+        margin = 0.03 * (every.max() - every.min()) or 1.0
+        thresholds = np.linspace(every.min() - margin, every.max() + margin, THRESHOLDS)
+        for setting in settings:
+            style, profile = styles[setting.values], performance_profile(setting.final(), thresholds)
+            panel.fill_between(thresholds, profile.low, profile.high, color=style.color, alpha=0.15, linewidth=0, step="mid")
+            panel.step(thresholds, profile.value, where="mid", color=style.color, linestyle=style.dash)
+        panel.set(xlabel=f"final {settings[0].returns} return τ", ylabel="share of runs above τ", ylim=(-0.03, 1.03))
+    canvas.legend({comparison.label(values): style for values, style in styles.items()})
+    return canvas.figure
+
+
+def improvements(comparison: Comparison) -> list[tuple[tuple[object, ...], tuple[object, ...], Interval]]:
+    """Return pairs of combinations and the probability that the first is better; over the environments that both have."""
+    finals = {(setting.env, setting.values): setting.final() for setting in comparison.settings}
+    kinds = comparison.kinds
+    pairs = [(one, other) for n, other in enumerate(kinds) for one in kinds[n + 1 :]]
+    if len(pairs) > MOST_PAIRS:
+        best = max(kinds, key=lambda kind: np.mean([_rank(comparison, env, kind) for env in comparison.envs]))
+        pairs = [(best, other) for other in kinds if other != best]
+    found = []
+    for one, other in pairs:
+        envs = [env for env in comparison.envs if (env, one) in finals and (env, other) in finals]
+        if envs:
+            found.append((one, other, probability_of_improvement([finals[e, one] for e in envs], [finals[e, other] for e in envs])))
+    return found
+
+
+def _rank(comparison: Comparison, env: str, kind: tuple[object, ...]) -> float:
+    """Return the share of the settings of an environment whose IQM is not above that of `kind`; 0 if it has no runs there."""
+    means = {setting.values: float(iqm(setting.final())) for setting in comparison.of_env(env)}
+    return sum(value <= means[kind] for value in means.values()) / len(means) if kind in means else 0.0
+
+
+def improvement(pyplot: Any, comparison: Comparison, styles: dict[tuple[object, ...], Style]) -> Any | None:
+    """Probabilities of improvement; None for a single setting."""
+    found = improvements(comparison)
+    if not found:
+        return None
+    figure, panel = pyplot.subplots(figsize=(WIDTH, 0.7 + 0.24 * len(found)), layout="constrained")
+    _draw_points(panel, [each for *_, each in found], [styles[one] for one, *_ in found])
+    panel.axvline(0.5, color="0.45", linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
+    panel.set_yticks(range(len(found)), [f"{comparison.label(one)}  >  {comparison.label(other)}" for one, other, _ in found])
+    panel.set(ylim=(len(found) - 0.5, -0.5), xlim=(-0.02, 1.02), xlabel="probability of improvement")
+    return figure
+
+
+def _name_decades_only(panel: Any) -> None:
+    """Leave out the texts between the powers of ten of logarithmic axes."""
+    from matplotlib.ticker import NullFormatter
+
+    panel.xaxis.set_minor_formatter(NullFormatter())
+    panel.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _engineering() -> Any:
+    from matplotlib.ticker import EngFormatter
+
+    return EngFormatter(sep=" ")

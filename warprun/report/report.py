@@ -1,0 +1,144 @@
+"""`warprun report`: read runs, compare them, and write tables, figures and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from warprun.errors import UserError, printable
+from warprun.files import write_atomic
+from warprun.report import figures, table
+from warprun.report.compare import Comparison, compare
+from warprun.report.curves import AXES, Banded, banded, csv_rows
+from warprun.report.page import page
+from warprun.report.runs import ENDED, LeftOut, Run, collect
+from warprun.report.style import MOST_LINES, WITHOUT_DATE, drawing, styles
+from warprun.report.table import Line, lines
+from warprun.runtime.records.console import table_console
+
+DPI = 200
+MOST_NAMED = 5
+"""Folders that the terminal names of those that are left out; the page names all."""
+HEADER = ("grid", "iqm", "low", "high")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user wants to see."""
+
+    places: tuple[Path, ...]
+    by: tuple[str, ...] | None = None
+    """None: the settings that differ."""
+    threshold: float | None = None
+    """None: env.solved_at."""
+    returns: str | None = None
+    """None: evaluations if all runs have some, else training."""
+    unfinished: bool = False
+    log_x: bool = False
+    out: Path = Path("report")
+
+
+def report(asked: Asked) -> None:
+    """Print the table and write all files. Raises UserError if there is no run to report, and OSError."""
+    runs, left_out = collect(asked.places, asked.unfinished)
+    where = ", ".join(printable(place) for place in asked.places)
+    if not runs:
+        why = f": {printable(left_out[0].folder)}: {left_out[0].why}" if left_out else "; a run is a folder with a config.yaml"
+        raise UserError(f"no run to report in {where}{why}")
+    comparison = compare(runs, asked.by, asked.threshold, asked.returns)
+    if not comparison.settings:
+        raise UserError(f"no run in {where} has a record of the {asked.returns} return")
+    try:
+        asked.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"out={asked.out}: {error.strerror}") from None
+    found = lines(comparison)
+    console = table_console(240)
+    console.print(table.terminal(comparison, found))
+    notes = _notes(runs, comparison, found)
+    for note in [*notes, *_short(left_out)]:
+        console.print(note, soft_wrap=True)
+    for path in _write(asked, comparison, found, [*notes, *map(_line_of, left_out)]):
+        console.print(str(path), soft_wrap=True)
+
+
+def _notes(runs: Sequence[Run], comparison: Comparison, found: Sequence[Line]) -> list[str]:
+    """Return what a reader has to know of the table."""
+    notes = []
+    if comparison.averaged:
+        notes.append(f"averaged like seeds, although they differ: {', '.join(comparison.averaged)}")
+    for threshold in dict.fromkeys(line.reached.threshold for line in found if line.reached):
+        alike = [line for line in found if line.reached and line.reached.threshold == threshold]
+        if not any(line.reached and line.reached.runs for line in alike):
+            best = max(float(line.setting.best().max()) for line in alike)
+            notes.append(f"threshold={threshold:g}: no run reaches it; the best return is {best:g}")
+    few = [line for line in found if len(line.setting.curves()) < 4]
+    if few:
+        notes.append(f"{len(few)} of {len(found)} settings have fewer than 4 runs: their intervals say little, and their IQM is the mean")
+    open_runs = [run for run in runs if run.state not in ENDED]
+    if open_runs:
+        named = ", ".join(f"{printable(run.folder)} ({run.state})" for run in open_runs[:MOST_NAMED])
+        notes.append(f"{len(open_runs)} runs have not reached their end: {named}{', ...' if len(open_runs) > MOST_NAMED else ''}")
+    if len(comparison.kinds) > MOST_LINES:
+        notes.append(f"{len(comparison.kinds)} settings are more than figures can tell apart ({MOST_LINES}); by= selects fewer")
+    return notes
+
+
+def _short(left_out: Sequence[LeftOut]) -> list[str]:
+    rest = len(left_out) - MOST_NAMED
+    return [*map(_line_of, left_out[:MOST_NAMED]), *([f"left out: {rest} more runs, named in report.html"] if rest > 0 else [])]
+
+
+def _line_of(left_out: LeftOut) -> str:
+    return printable(f"left out: {left_out.folder}: {left_out.why}")
+
+
+def _write(asked: Asked, comparison: Comparison, found: Sequence[Line], notes: list[str]) -> list[Path]:
+    """Write all files; return the paths of the main ones."""
+    out = asked.out
+    bands = {axis: banded(comparison, axis, asked.log_x) for axis in AXES}
+    table.write_settings(out / "settings.csv", comparison, found)
+    table.write_runs(out / "runs.csv", comparison)
+    rows = [row for axis in AXES for row in csv_rows(bands[axis], axis)]
+    table.write_csv(out / "curves.csv", ["env", *comparison.by, "axis", *HEADER], rows)
+    drawn: list[tuple[Path, str]] = []
+    if find_spec("matplotlib"):
+        drawn = _draw(asked, comparison, found, bands)
+    else:
+        notes.append("no figures: pip install matplotlib")
+        print(notes[-1])
+    title = f"{', '.join(comparison.envs)}: {sum(len(setting.runs) for setting in comparison.settings)} runs"
+    body = [f"# {title}", table.markdown(comparison, found), *notes, *(f"![{p.stem}]({p.stem}.png)\n\n{caption}" for p, caption in drawn)]
+    write_atomic(out / "report.md", ("\n\n".join(body) + "\n").encode())
+    names = table.headings(comparison, found)
+    html = page(title, names, 1 + len(comparison.by), table.rows(comparison, found), drawn, notes)
+    write_atomic(out / "report.html", html.encode())
+    return [out / "report.html", out / "report.md"]
+
+
+def _draw(asked: Asked, comparison: Comparison, found: Sequence[Line], bands: dict[str, list[Banded]]) -> list[tuple[Path, str]]:
+    """Write every figure as PNG and SVG; return the SVG files with their captions. Figures of an earlier report are replaced."""
+    look = styles(comparison)
+    drawn = []
+    with drawing() as pyplot:
+        made = {
+            "learning": figures.learning(pyplot, comparison, bands, look, asked.log_x),
+            "scores": figures.scores(pyplot, comparison, found, look),
+            "throughput": figures.throughput(pyplot, comparison, look),
+            "profiles": figures.profiles(pyplot, comparison, look),
+            "improvement": figures.improvement(pyplot, comparison, look),
+        }
+        for name, figure in made.items():
+            path = asked.out / f"{name}.svg"
+            if figure is None:
+                path.unlink(missing_ok=True)
+                path.with_suffix(".png").unlink(missing_ok=True)
+                continue
+            figure.savefig(path, metadata=WITHOUT_DATE)
+            figure.set_layout_engine("none")  # it keeps its layout, whose computation takes half of the time
+            figure.savefig(path.with_suffix(".png"), dpi=DPI)
+            pyplot.close(figure)
+            drawn.append((path, figures.CAPTIONS[name]))
+    return drawn

@@ -1,0 +1,145 @@
+"""Find the runs below some folders and read what they recorded. A run that cannot be used is named, with the reason. No torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from warprun.config.run_folder import CONFIG, LOCK, VERSIONS
+from warprun.config.saved import leaves
+from warprun.errors import UserError, one_line, printable
+from warprun.report.statistics import Array
+from warprun.runtime import rundir
+from warprun.runtime.records.jsonl import JsonLines, read_rows
+
+MAX_DEPTH = 6
+"""Folders inside each other that are searched for runs."""
+ENDED = ("finished", "solved")
+"""States of runs that reached their end."""
+
+
+class Curve(NamedTuple):
+    """A return over the course of a run, each [points]; without NaN."""
+
+    env_steps: Array
+    wall_s: Array
+    """Seconds of training: without compilation and without loading what is compiled."""
+    value: Array
+
+    def first_at(self, threshold: float) -> tuple[float, float]:
+        """Return the env_steps and the seconds of the first value that reaches `threshold`; infinity if none does."""
+        reached = np.flatnonzero(self.value >= threshold)
+        return (float(self.env_steps[reached[0]]), float(self.wall_s[reached[0]])) if reached.size else (np.inf, np.inf)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run recorded."""
+
+    folder: Path
+    settings: Mapping[str, object]
+    """Its config, by dotted key."""
+    state: str
+    evaluations: Curve
+    training: Curve
+    throughput: float
+    """Environment steps per second: the median over the records after the first, which contains compilation. NaN without such."""
+
+    @property
+    def env(self) -> str:
+        """The name of the environment; of one of Gymnasium its id."""
+        return str(self.settings.get("env.id") or self.settings.get("env.name"))
+
+
+class LeftOut(NamedTuple):
+    """A folder that the report does not use."""
+
+    folder: Path
+    why: str
+
+
+def collect(places: Sequence[Path], unfinished: bool) -> tuple[list[Run], list[LeftOut]]:
+    """Return the runs in and below `places`, and the folders of runs that are left out.
+
+    With `unfinished`, runs that were interrupted, failed or still train are used if they have records. Raises UserError for a place that
+    does not exist.
+    """
+    found: dict[Path, None] = {}
+    for place in places:
+        if not place.exists():
+            raise UserError(f"{printable(place)} does not exist")
+        found |= dict.fromkeys(run_folders(place))
+    runs: list[Run] = []
+    left_out: list[LeftOut] = []
+    for folder in found:
+        try:
+            runs.append(_read(folder, unfinished))
+        except UserError as error:
+            left_out.append(LeftOut(folder, str(error)))
+        except OSError as error:
+            left_out.append(LeftOut(folder, one_line(error)))
+    return runs, left_out
+
+
+def run_folders(place: Path) -> Iterator[Path]:
+    """Yield the run folders in and below a folder, also those of runs that did not get beyond their set-up."""
+    for folder, inner, files in os.walk(place):
+        here = Path(folder)
+        if {CONFIG, LOCK, VERSIONS} & set(files):
+            inner.clear()
+            yield here
+        elif len(here.relative_to(place).parts) >= MAX_DEPTH:
+            inner.clear()
+        inner.sort()
+
+
+def _read(folder: Path, unfinished: bool) -> Run:
+    """Return a run. Raises UserError with the reason if it cannot be used, and OSError."""
+    state = str(rundir.read_status(folder).get("state", "without a status.json that can be read"))
+    if not (folder / CONFIG).is_file():
+        raise UserError("its set-up did not end: it has no config.yaml")
+    settings = dict(leaves(rundir.read_config(folder)))
+    if state not in ENDED and not unfinished:
+        raise UserError(f"{state}; unfinished=true includes it if it has records")
+    if not (folder / JsonLines.name).is_file():
+        raise UserError(f"{state}, without {JsonLines.name}")
+    rows = [row for row in read_rows(folder / JsonLines.name) if {"env_steps", "wall_s"} <= row.keys()]
+    name = _name_of_return(settings, rows)
+    if name is None:
+        raise UserError(f"{state}, without a record of a return")
+    speeds = [row["perf/env_steps_per_s"] for row in rows[1:] if np.isfinite(row.get("perf/env_steps_per_s", np.nan))]
+    throughput = float(np.median(speeds)) if speeds else np.nan
+    began_s = _began_s(rows[0], throughput)
+    rows = [row | {"wall_s": max(0.0, row["wall_s"] - began_s)} for row in rows]
+    # Records of older runs repeat the last evaluation; only that of a new evaluation has its duration.
+    evaluations = _curve([row for row in rows if "perf/eval_ms" in row], f"eval/{name}")
+    return Run(folder, settings, state, evaluations, _curve(rows, f"train/{name}"), throughput)
+
+
+def _began_s(first: Mapping[str, float], throughput: float) -> float:
+    """Return when training began: the time of the first record, less that of its steps with the throughput of the run.
+
+    The first iteration compiles kernels or loads them, which takes from one second to half a minute for the same run.
+    """
+    return first["wall_s"] - (first["env_steps"] / throughput if np.isfinite(throughput) and throughput > 0 else 0.0)
+
+
+def _name_of_return(settings: Mapping[str, object], rows: Sequence[Mapping[str, float]]) -> str | None:
+    """Return the name, below `train/` and `eval/`, of the return that decides whether the run is solved; None if there is no record."""
+    tags = dict.fromkeys(tag.partition("/")[2] for row in rows for tag in row if tag.startswith(("train/", "eval/")))
+    if "return" in tags:
+        return "return"
+    group = settings.get("eval.group")
+    named = [tag for tag in tags if tag.endswith("/return") and group in (None, tag.partition("/")[0])]
+    return named[0] if named else None  # the groups are recorded in the order of the environment
+
+
+def _curve(rows: Sequence[Mapping[str, float]], tag: str) -> Curve:
+    points = [(row["env_steps"], row["wall_s"], row[tag]) for row in rows if np.isfinite(row.get(tag, np.nan))]
+    steps, wall, value = np.array(points, dtype=np.float64).reshape(-1, 3).T
+    return Curve(steps, wall, value)

@@ -1,0 +1,234 @@
+"""The table of a comparison: statistics over seeds, with as many digits as show differences; as text, Markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.box import SIMPLE
+from rich.table import Table
+
+from warprun.errors import printable
+from warprun.files import write_atomic
+from warprun.report.compare import Comparison, Setting, text
+from warprun.report.statistics import Array, Interval, Statistic, interval, iqm, mean, median
+from warprun.runtime.records.numbers import si
+
+MOST_DECIMALS = 4
+STATISTICS: dict[str, Statistic] = {"median": median, "mean": mean, "IQM": iqm}
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How the runs of a setting reach a return."""
+
+    threshold: float
+    runs: int
+    """How many reach it."""
+    env_steps: Interval
+    """Median over all runs; infinity if half of them or more do not reach it."""
+    seconds: Interval
+
+
+@dataclass(frozen=True)
+class Line:
+    """The statistics of one setting."""
+
+    setting: Setting
+    final: dict[str, Interval]
+    """By name of STATISTICS."""
+    best: Interval
+    """Median of the best returns."""
+    throughput: Interval
+    """Median of environment steps per second; NaN without records of it."""
+    reached: Reached | None
+    """None without a threshold."""
+
+
+def lines(comparison: Comparison) -> list[Line]:
+    """Return the statistics of every setting."""
+    return [_line(setting, comparison.threshold_of(setting)) for setting in comparison.settings]
+
+
+def _line(setting: Setting, threshold: float | None) -> Line:
+    final, speeds = setting.final(), setting.throughput()
+    return Line(
+        setting,
+        {name: interval(final, statistic) for name, statistic in STATISTICS.items()},
+        interval(setting.best(), median),
+        interval(speeds, median) if speeds.size else Interval(math.nan, math.nan, math.nan),
+        None if threshold is None else _reached(setting, threshold),
+    )
+
+
+def _reached(setting: Setting, threshold: float) -> Reached:
+    steps, wall = setting.reached(threshold)
+    return Reached(threshold, int(np.isfinite(steps).sum()), interval(steps, _upper_median), interval(wall, _upper_median))
+
+
+def _upper_median(scores: Array) -> Array:
+    """Return the middle value over the last axis, of an even number the upper one: a mean with infinity would be no time."""
+    return np.asarray(np.sort(scores, axis=-1)[..., scores.shape[-1] // 2])
+
+
+def unit_of_time(seconds: Sequence[float]) -> tuple[str, float]:
+    """Return the unit in which times up to the largest finite one are read best, and its seconds."""
+    longest = max((value for value in seconds if math.isfinite(value)), default=0.0)
+    return ("s", 1.0) if longest < 180 else ("min", 60.0) if longest < 3 * 3600 else ("h", 3600.0)
+
+
+def headings(comparison: Comparison, found: Sequence[Line]) -> list[str]:
+    """Return the headings of the table."""
+    unit, _ = _time_unit(found)
+    name = f"final {comparison.settings[0].returns} return"
+    columns = ["env", *comparison.by, "runs", *(f"{name}, {statistic}" for statistic in STATISTICS), "best return, median"]
+    thresholds = {line.reached.threshold for line in found if line.reached}
+    if thresholds:
+        it = f"{thresholds.pop():g}" if len(thresholds) == 1 else "threshold"
+        columns += ["threshold"] if it == "threshold" else []
+        columns += [f"runs that reach {it}", f"env_steps to {it}, median", f"{unit} to {it}, median"]
+    return [*columns, "env_steps/s, median"]
+
+
+def rows(comparison: Comparison, found: Sequence[Line]) -> list[list[str]]:
+    """Return the cells of the table as text: `value [low, high]`."""
+    decimals = max(digits([line.final[name] for line in found]) for name in STATISTICS)
+    columns = [_returns([line.final[name] for line in found], decimals) for name in STATISTICS]
+    columns.append(_returns([line.best for line in found], digits([line.best for line in found])))
+    if any(line.reached for line in found):
+        columns += _columns_of_reached(found)
+    columns.append([_count(line.throughput) for line in found])
+    table = []
+    for line, *cells in zip(found, *columns, strict=True):
+        setting = line.setting
+        table.append([printable(setting.env), *(printable(text(value)) for value in setting.values), str(len(setting.runs)), *cells])
+    return table
+
+
+def terminal(comparison: Comparison, found: Sequence[Line]) -> Table:
+    """Return the table for a terminal, with intervals below the values."""
+    table = Table(title=f"{sum(len(line.setting.runs) for line in found)} runs", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    for number, heading in enumerate(headings(comparison, found)):
+        table.add_column(heading.replace(", ", "\n"), justify="left" if number <= len(comparison.by) else "right", overflow="fold")
+    for row in rows(comparison, found):
+        table.add_row(*(cell.replace(" [", "\n[") for cell in row))
+    return table
+
+
+def markdown(comparison: Comparison, found: Sequence[Line]) -> str:
+    """Return the table as Markdown."""
+    names = headings(comparison, found)
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows(comparison, found)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (names, ["---"] * len(names), *cells)) + "\n"
+
+
+def write_settings(path: Path, comparison: Comparison, found: Sequence[Line]) -> None:
+    """Write the statistics of every setting as CSV, in full precision; times in seconds."""
+    names = ["env", *comparison.by, "runs"]
+    for name in (*(f"final_{statistic.lower()}" for statistic in STATISTICS), "best_median", "env_steps_per_s_median"):
+        names += [name, f"{name}_low", f"{name}_high"]
+    names += ["threshold", "reached", *(f"{kind}_to_threshold{end}" for kind in ("env_steps", "s") for end in ("", "_low", "_high"))]
+    table = []
+    for line in found:
+        row: list[object] = [line.setting.env, *line.setting.values, len(line.setting.runs)]
+        for each in (*line.final.values(), line.best, line.throughput):
+            row += each
+        if line.reached:
+            row += [line.reached.threshold, line.reached.runs, *line.reached.env_steps, *line.reached.seconds]
+        table.append(row)
+    write_csv(path, names, table)
+
+
+def write_runs(path: Path, comparison: Comparison) -> None:
+    """Write one row for each run as CSV."""
+    names = [
+        "folder",
+        "env",
+        *comparison.by,
+        "seed",
+        "state",
+        "final",
+        "best",
+        "env_steps_per_s",
+        "threshold",
+        "env_steps_to_it",
+        "s_to_it",
+    ]
+    table: list[list[object]] = []
+    for setting in comparison.settings:
+        threshold = comparison.threshold_of(setting)
+        for run in setting.runs:
+            curve = run.evaluations if setting.returns == "eval" else run.training
+            if not curve.value.size:
+                continue
+            reached = ("", "", "") if threshold is None else (threshold, *curve.first_at(threshold))
+            returns = (curve.value[-1], curve.value.max())
+            seed = run.settings.get("seed")
+            table.append([run.folder, setting.env, *setting.values, seed, run.state, *returns, run.throughput, *reached])
+    write_csv(path, names, table)
+
+
+def write_csv(path: Path, names: Sequence[str], table: Sequence[Sequence[object]]) -> None:
+    """Write a CSV file; what is not known (NaN) is empty. Raises OSError."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(names)
+    for row in table:
+        writer.writerow(["" if isinstance(cell, float) and math.isnan(cell) else _plain(cell) for cell in row])
+    write_atomic(path, buffer.getvalue().encode())
+
+
+def digits(found: Sequence[Interval]) -> int:
+    """Return the decimals with which a column is shown: two digits of the smallest spread, and as many as tell its values apart."""
+    spreads = [high - low for _, low, high in found if math.isfinite(high - low) and high > low]
+    decimals = max(0, 1 - math.floor(math.log10(min(spreads)))) if spreads else 0
+    values = {value for value, _, _ in found if math.isfinite(value)}
+    while decimals < MOST_DECIMALS and len({f"{value:.{decimals}f}" for value in values}) < len(values):
+        decimals += 1
+    return min(decimals, MOST_DECIMALS)
+
+
+def _returns(found: Sequence[Interval], decimals: int) -> list[str]:
+    return [_text(each, f",.{max(1, decimals)}f") for each in found]
+
+
+def _columns_of_reached(found: Sequence[Line]) -> list[list[str]]:
+    reached, (_, seconds) = [line.reached for line in found], _time_unit(found)
+    times = [Interval(*(value / seconds for value in each.seconds)) for each in reached if each]
+    decimals = max(1, digits(times))
+    several = len({each.threshold for each in reached if each}) > 1
+    return [
+        *([["" if each is None else f"{each.threshold:g}" for each in reached]] if several else []),
+        ["" if each is None else f"{each.runs}/{len(line.setting.curves())}" for line, each in zip(found, reached, strict=True)],
+        ["" if each is None else _count(each.env_steps) for each in reached],
+        ["" if each is None else _text(Interval(*(v / seconds for v in each.seconds)), f",.{decimals}f") for each in reached],
+    ]
+
+
+def _time_unit(found: Sequence[Line]) -> tuple[str, float]:
+    return unit_of_time([value for line in found if line.reached for value in line.reached.seconds])
+
+
+def _text(each: Interval, form: str) -> str:
+    """Return `value [low, high]`; a value that is not reached is –."""
+    value = f"{each.value:{form}}" if math.isfinite(each.value) else "–"
+    if math.isnan(each.low) or not math.isfinite(each.value):
+        return value
+    ends = (f"{end:{form}}" if math.isfinite(end) else "∞" for end in (each.low, each.high))
+    return f"{value} [{', '.join(ends)}]"
+
+
+def _count(each: Interval) -> str:
+    value = si(each.value) if math.isfinite(each.value) else "–"
+    if math.isnan(each.low) or not math.isfinite(each.value):
+        return value
+    return f"{value} [{', '.join(si(end) if math.isfinite(end) else '∞' for end in (each.low, each.high))}]"
+
+
+def _plain(cell: object) -> object:
+    return float(cell) if isinstance(cell, float) else cell
