@@ -20,7 +20,7 @@ RUN_TABLES: dict[str, tuple[type, str]] = {
     "run": (config.Config, ""),
     "env": (config.EnvConfig, "env."),
     "concurrency": (config.ConcurrencyConfig, "concurrency."),
-    **{mode: (config.CONCURRENCY[mode], "concurrency.") for mode in ("single", "ddp", "sync", "async", "rma")},
+    **{mode: (config.CONCURRENCY[mode], "concurrency.") for mode in ("single", "ddp", "sync", "seed", "async", "rma")},
     "eval": (config.EvalConfig, "eval."),
     "checkpoint": (config.CheckpointConfig, "checkpoint."),
     "log": (config.LogConfig, "log."),

@@ -50,8 +50,12 @@ def main(mode: str, window: str, learners: int, rollouts: int, delay_us: float, 
     world.watch.end()
 
 
+def act_nowhere(trajectory, row) -> None:
+    raise AssertionError("these protocols only exchange rollouts")
+
+
 def act(world, settings, weights, buffer, delay) -> None:
-    exchange = actor_exchange(world, settings, weights, buffer)
+    exchange = actor_exchange(world, settings, weights, buffer, act_nowhere)
     actor, sequence, taken = world.layout.actor(world.rank), 0, allocate(SPEC, HORIZON, N_ENVS, torch.device("cpu"))
     while exchange.latest():
         weights.unpack()
@@ -70,7 +74,7 @@ def act(world, settings, weights, buffer, delay) -> None:
 def learn(world: World, settings, weights, buffer, rollouts, delay, out: Path) -> None:
     state = {"w": torch.zeros(1000), "n": torch.zeros((), dtype=torch.int64)}
     weights = WeightsBuffer(state)
-    exchange = learner_exchange(world, settings, weights, buffer, seed=world.rank)
+    exchange = learner_exchange(world, settings, weights, buffer, torch.device("cpu"), seed=world.rank)
     exchange.begin(rollouts)
     received = []
     reads = settings.name == "rma" and settings.window != "queue"
@@ -79,7 +83,7 @@ def learn(world: World, settings, weights, buffer, rollouts, delay, out: Path) -
             tensor.fill_(len(received))
         weights.pack(len(received))
         exchange.publish(weights)
-        if not exchange.receive([buffer]):
+        if not exchange.receive([buffer], act_nowhere):
             break
         group = buffer.trajectory.groups["one"]
         expected = 1000.0 * buffer.count("actor") + buffer.count("sequence")

@@ -81,7 +81,7 @@ def assert_all_gone(ranks: Ranks, before: set[str]) -> None:
     assert done.returncode == 0, done.stderr  # the last checkpoint is intact
 
 
-@pytest.mark.parametrize("mode", ["async", pytest.param("rma", marks=pytest.mark.slow), pytest.param("sync", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["async", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("rma", "sync", "seed"))])
 def test_an_exception_of_an_actor_ends_the_run_and_names_it(mode: str, tmp_path: Path) -> None:
     before = shared_memory()
     run = Ranks(tmp_path / "run", 3, "env.module=tests.actors.boom", f"concurrency={mode}", BOOM_RANK="2")
@@ -105,7 +105,8 @@ MORE = [(number, rank) for number in (signal.SIGKILL, signal.SIGSTOP) for rank i
         pytest.param(signal.SIGSTOP, 0, "async", marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, 1, "async", marks=pytest.mark.slow),
         pytest.param(signal.SIGSTOP, 2, "async", marks=pytest.mark.slow),
-        *(pytest.param(*case, mode, marks=pytest.mark.reliability) for case in MORE * 4 for mode in ("sync", "rma")),
+        pytest.param(signal.SIGSTOP, 1, "seed", marks=pytest.mark.slow),
+        *(pytest.param(*case, mode, marks=pytest.mark.reliability) for case in MORE * 3 for mode in ("sync", "seed", "rma")),
     ],
 )
 def test_a_rank_that_is_killed_or_stopped_ends_the_run(number: signal.Signals, rank: int, mode: str, tmp_path: Path) -> None:

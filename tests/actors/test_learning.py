@@ -14,7 +14,7 @@ SETTINGS = ["env=cartpole", "agent=a2c", "agent.advantage=vtrace", "n_envs=96", 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["async", "rma", "rma concurrency.window=range", "rma concurrency.window=random"])
+@pytest.mark.parametrize("mode", ["async", "seed", "rma", "rma concurrency.window=range", "rma concurrency.window=random"])
 @pytest.mark.parametrize("seed", range(5))
 def test_cartpole_is_solved(mode: str, seed: int, tmp_path: Path) -> None:
     began = time.monotonic()

@@ -29,6 +29,7 @@ SMALL = ["env=cartpole", "agent=a2c", "device=cpu", "total_steps=1000"]
         (1, ["concurrency=async", "concurrency.timeout_s=0.1"], "concurrency.timeout_s=0.1 must be"),
         (1, ["concurrency=async", "concurrency.max_lag=-1"], "concurrency.max_lag=-1 must be 0 or more"),
         (1, ["concurrency=sync", "concurrency.max_lag=1"], "unknown key 'concurrency.max_lag'"),
+        (1, ["concurrency=seed", "concurrency.batch_us=-1"], "concurrency.batch_us=-1.0 must be from 0 to 1,000,000"),
         (1, ["concurrency=asinc"], "unknown concurrency 'asinc'; did you mean 'async'?"),
         (3, [], "3 processes were started, and concurrency=single is one"),
         (3, ["concurrency=async", "concurrency.processes=4"], "concurrency.processes=4, and 3 processes were started"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mpi4py import MPI
 
 from warprun.actors.buffers import RolloutBuffer, WeightsBuffer
 from warprun.actors.messages import ROLLOUT, send_end, send_weights
 from warprun.actors.world import World
+from warprun.simulation.simulator import Act
 
 
 class AsyncLearner:
@@ -39,7 +40,7 @@ class AsyncLearner:
         self._acting.update(going_on)
         self._waiting = []
 
-    def receive(self, into: Sequence[RolloutBuffer]) -> int:
+    def receive(self, into: Sequence[RolloutBuffer], act: Act) -> int:
         """Receive rollouts in the order of their arrival."""
         found = min(len(into), len(self._acting))
         for rollout in into[:found]:
@@ -48,6 +49,10 @@ class AsyncLearner:
 
     def made(self) -> None:
         """Return None: all rollouts are received."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return none."""
+        return {}
 
     def close(self) -> None:
         """Receive the rollouts that are still made, and end the run for all actors."""

@@ -19,6 +19,8 @@ ALIGNED = 64
 """Bytes that tensors within a buffer are aligned to."""
 LOCAL = ("policy_output",)
 """Arrays of a trajectory that do not travel: what the policy computes for one step."""
+SEEN = (".obs", ".mask")
+"""Ends of the names of arrays that the policy sees."""
 OVER = -1
 """Version of weights that says: the run is over."""
 COUNTS = ("actor", "sequence", "version", "episodes", "replaced")
@@ -41,6 +43,14 @@ class Origin(NamedTuple):
     """Seconds that it has spent otherwise."""
 
 
+class Part(NamedTuple):
+    """A part of a buffer."""
+
+    begin: int
+    size: int
+    """Bytes."""
+
+
 class RolloutBuffer:
     """A rollout of `n_envs` environments in one buffer: a header, and a trajectory whose tensors are views of the buffer."""
 
@@ -51,13 +61,18 @@ class RolloutBuffer:
         """[bytes] uint8, what MPI sends."""
         whole = torch.from_numpy(self.memory)
         views = {name: _view(whole, begin, layout.shape, layout.dtype) for name, (begin, layout) in places.items()}
+        sizes = [n_envs * group.size * group.action.outputs for group in spec.groups]
+        self.outputs = np.zeros(sum(sizes), np.float32)
+        """What the policy gives for one step, of all groups: their `policy_output`, flat."""
         groups = {}
-        for group in spec.groups:
+        for group, outputs in zip(spec.groups, torch.from_numpy(self.outputs).split(sizes), strict=True):
             own = {field.name: views.get(f"{group.name}.{field.name}") for field in fields(GroupTrajectory)}
-            own["policy_output"] = torch.zeros((n_envs, group.size, group.action.outputs))
+            own["policy_output"] = outputs.view(n_envs, group.size, group.action.outputs)
             groups[group.name] = GroupTrajectory(**own)  # type: ignore[arg-type]
         self.trajectory = Trajectory(views["terminated"], views["truncated"], groups)
+        self.spec = spec
         self.names = tuple(group.name for group in spec.groups)
+        self._places = places
         self._counts = self.memory[: 8 * len(COUNTS)].view(np.int64)
         self._measures = self.memory[8 * len(COUNTS) :][: 8 * (len(MEASURES) + len(self.names))].view(np.float64)
 
@@ -68,6 +83,28 @@ class RolloutBuffer:
         steps = ended.mean_length * ended.count if ended.count else 0.0
         returns = [ended.mean_return[name] * ended.count if ended.count else 0.0 for name in self.names]
         self._measures[:] = (steps, origin.waited_s, origin.acted_s, *returns)
+
+    def fill_row(self, trajectory: Trajectory, row: int) -> None:
+        """Copy what the policy sees at row `row` of a trajectory of this size."""
+        for name, group in trajectory.groups.items():
+            own = self.trajectory.groups[name]
+            own.obs[row].copy_(group.obs[row])
+            if own.mask is not None and group.mask is not None:
+                own.mask[row].copy_(group.mask[row])
+
+    def seen(self, row: int) -> list[Part]:
+        """Return where the buffer has what the policy sees at row `row`."""
+        found = []
+        for name, (begin, layout) in self._places.items():
+            if name.endswith(SEEN):
+                size = layout.bytes // layout.shape[0]
+                found.append(Part(begin + row * size, size))
+        return found
+
+    def results(self) -> list[Part]:
+        """Return where it has all that the policy neither sees at the rows before the last one nor gives."""
+        found = [Part(0, self._counts.nbytes + self._measures.nbytes), *self.seen(self.trajectory.horizon)]
+        return found + [Part(begin, layout.bytes) for name, (begin, layout) in self._places.items() if not name.endswith((*SEEN, ".value"))]
 
     def count(self, name: str) -> int:
         """Return one of COUNTS."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warprun.config.schema import Config, load_environment
+from warprun.config.schema import AsyncConfig, Config, load_environment
 from warprun.errors import UserError
 
 
@@ -57,16 +57,16 @@ def layout(config: Config, size: int) -> Layout:
     if n_envs % actors:
         fitting = max(1, round(n_envs / actors)) * actors
         raise UserError(f"n_envs={n_envs} cannot be shared out evenly to {actors} actors; n_envs={fitting} can")
-    if concurrency.name == "sync" and actors % learners:
-        fitting = actors // learners * learners + learners
+    if not isinstance(concurrency, AsyncConfig) and actors % learners:
+        fewer, more = actors - actors % learners, actors // learners * learners + learners
         raise UserError(
-            f"concurrency=sync: {actors} actors cannot be shared out evenly to {learners} learners; {actors - actors % learners} or"
-            f" {fitting} actors can: start {actors - actors % learners + learners} or {fitting + learners} processes"
+            f"concurrency={concurrency.name}: {actors} actors cannot be shared out evenly to {learners} learners; {fewer} or {more} actors"
+            f" can: start {fewer + learners} or {more + learners} processes"
         )
     config.agent.check_run(load_environment(config.env)[0].spec, envs_per_update(config, actors), config.total_steps)
     return Layout(learners, actors)
 
 
 def envs_per_update(config: Config, actors: int) -> int:
-    """Return the environments whose rollouts a learner takes in an update: those of all its actors (sync), else of one."""
-    return config.n_envs // (config.concurrency.learners if config.concurrency.name == "sync" else actors)
+    """Return the environments whose rollouts a learner takes in an update: those of all its actors (sync, seed), else of one."""
+    return config.n_envs // (actors if isinstance(config.concurrency, AsyncConfig) else config.concurrency.learners)

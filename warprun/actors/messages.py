@@ -8,6 +8,7 @@ import numpy as np
 
 from warprun.actors.buffers import OVER, RolloutBuffer, WeightsBuffer
 from warprun.actors.world import World
+from warprun.simulation.simulator import Act
 
 ROLLOUT, WEIGHTS = 1, 2
 """Tags."""
@@ -18,8 +19,8 @@ END = np.array([OVER], np.int64)
 class MessageActor:
     """An `ActorExchange`: weights, rollout, weights, rollout."""
 
-    def __init__(self, world: World, weights: WeightsBuffer) -> None:
-        self._world, self._weights = world, weights
+    def __init__(self, world: World, weights: WeightsBuffer, act: Act) -> None:
+        self._world, self._weights, self.act = world, weights, act
         self._learner = world.layout.learner_of(world.layout.actor(world.rank))
 
     def latest(self) -> bool:

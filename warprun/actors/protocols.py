@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from warprun.actors.asynchronous import AsyncLearner
 from warprun.actors.buffers import RolloutBuffer, WeightsBuffer
 from warprun.actors.exchange import ActorExchange, LearnerExchange
 from warprun.actors.messages import MessageActor
 from warprun.actors.rma import FromAny, FromOwn, FromRings, RmaActor, RmaLearner, Shared, Takes, push, replace
+from warprun.actors.seed import SeedActor, SeedLearner
 from warprun.actors.sync import SyncLearner
 from warprun.actors.world import World
-from warprun.config.schema import ConcurrencyConfig, RmaConfig
+from warprun.config.schema import ConcurrencyConfig, RmaConfig, SeedConfig
+from warprun.simulation.simulator import Act
 
 WINDOWS: dict[str, Callable[[Shared, int], Takes]] = {
     "queue": lambda shared, seed: FromRings(shared),
@@ -21,17 +25,26 @@ WINDOWS: dict[str, Callable[[Shared, int], Takes]] = {
 """`concurrency.window` -> how a learner takes rollouts, with a seed of its own."""
 
 
-def actor_exchange(world: World, concurrency: ConcurrencyConfig, weights: WeightsBuffer, rollout: RolloutBuffer) -> ActorExchange:
-    """Return the side of an actor. All ranks call this or `learner_exchange` together, with buffers of the same sizes."""
+def actor_exchange(
+    world: World, concurrency: ConcurrencyConfig, weights: WeightsBuffer, rollout: RolloutBuffer, act: Act | None
+) -> ActorExchange:
+    """Return the side of an actor, whose policy is `act`; None: it has none, because the learner acts.
+
+    All ranks call this or `learner_exchange` together, with buffers of the same sizes.
+    """
+    if act is None:
+        return SeedActor(world, weights, rollout)
     if isinstance(concurrency, RmaConfig):
-        return RmaActor(_shared(world, concurrency, weights, rollout), weights, push if concurrency.window == "queue" else replace)
-    return MessageActor(world, weights)
+        return RmaActor(_shared(world, concurrency, weights, rollout), weights, act, push if concurrency.window == "queue" else replace)
+    return MessageActor(world, weights, act)
 
 
 def learner_exchange(
-    world: World, concurrency: ConcurrencyConfig, weights: WeightsBuffer, rollout: RolloutBuffer, seed: int
+    world: World, concurrency: ConcurrencyConfig, weights: WeightsBuffer, rollout: RolloutBuffer, device: torch.device, seed: int
 ) -> LearnerExchange:
-    """Return the side of a learner; `seed` is that of what it draws."""
+    """Return the side of a learner, whose policy is on `device`; `seed` is that of what it draws."""
+    if isinstance(concurrency, SeedConfig):
+        return SeedLearner(world, rollout, device, 1e-6 * concurrency.batch_us)
     if isinstance(concurrency, RmaConfig):
         shared, window = _shared(world, concurrency, weights, rollout), concurrency.window
         return RmaLearner(shared, WINDOWS[window](shared, seed), consumes=window == "queue")

@@ -128,7 +128,7 @@ class ReceivedRollouts:
         received = taken = 1
         while received and not found:
             self._exchange.publish(self._weights)
-            received = self._exchange.receive(self._buffers)
+            received = self._exchange.receive(self._buffers, act)
             found, taken = self._usable(received), taken + received
         self._count_rollouts(taken - 1)
         self._communicator.contribute(found * self._buffers[0].trajectory.n_envs)
@@ -200,6 +200,7 @@ class ReceivedRollouts:
             "actors/bytes_per_s": tally.bytes / elapsed,
             "actors/learner_waiting_share": tally.learner_waited_s / elapsed,
             "actors/actor_waiting_share": tally.actors_waited_s / acting,
+            **self._exchange.metrics(),
         }
 
     def _note_source(self, rollout: RolloutBuffer) -> None:

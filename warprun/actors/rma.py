@@ -5,7 +5,7 @@ Neither side waits for the other's code: an actor only for room in its ring, a l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from warprun.actors.buffers import RolloutBuffer, WeightsBuffer
 from warprun.actors.window import WORD, Board, Ring, Window, bit_words, bits
 from warprun.actors.world import World
+from warprun.simulation.simulator import Act
 
 TICKETS, LIMIT, MADE, OVER, ENDED = (WORD * n for n in range(5))
 """Words of rank 0: rollouts that actors have begun; how many they shall make; how many they have made; 1 if the run is over; a bit for
@@ -77,8 +78,8 @@ def replace(shared: Shared, number: int, rollout: RolloutBuffer) -> None:
 class RmaActor:
     """An `ActorExchange`."""
 
-    def __init__(self, shared: Shared, weights: WeightsBuffer, show: Shows) -> None:
-        self._shared, self._weights, self._show = shared, weights, show
+    def __init__(self, shared: Shared, weights: WeightsBuffer, act: Act, show: Shows) -> None:
+        self._shared, self._weights, self.act, self._show = shared, weights, act, show
         self._actor = shared.layout.actor(shared.world.rank)
         self._learner = shared.layout.learner_of(self._actor)
         self._made = 0
@@ -132,7 +133,7 @@ class RmaLearner:
             self._version = weights.version
             self._shared.weights.show(weights.version + 1, weights.memory)
 
-    def receive(self, into: Sequence[RolloutBuffer]) -> int:
+    def receive(self, into: Sequence[RolloutBuffer], act: Act) -> int:
         """Take rollouts, waiting for them; fewer than asked for if no actor makes any more and all have been taken."""
         for found, rollout in enumerate(into):
             taken: list[bool | None] = [False]
@@ -149,6 +150,10 @@ class RmaLearner:
     def made(self) -> int | None:
         """Return how many rollouts the actors have made, if they are not all received."""
         return None if self._consumes else self._shared.window.read(ROOT, MADE)
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return none."""
+        return {}
 
     def close(self) -> None:
         """Say that the run is over."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from warprun.actors.buffers import RolloutBuffer, WeightsBuffer
 from warprun.actors.messages import ROLLOUT, send_end, send_weights
 from warprun.actors.world import World
+from warprun.simulation.simulator import Act
 
 
 class SyncLearner:
@@ -23,7 +24,7 @@ class SyncLearner:
         """Send weights to all actors."""
         send_weights(self._world, weights, self._ranks)
 
-    def receive(self, into: Sequence[RolloutBuffer]) -> int:
+    def receive(self, into: Sequence[RolloutBuffer], act: Act) -> int:
         """Receive the rollout of every actor, in their order."""
         pairs = zip(into, self._ranks, strict=True)
         self._world.wait_for([self._world.comm.Irecv(rollout.memory, rank, ROLLOUT) for rollout, rank in pairs])
@@ -31,6 +32,10 @@ class SyncLearner:
 
     def made(self) -> None:
         """Return None: all rollouts are received."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return none."""
+        return {}
 
     def close(self) -> None:
         """End the run for all actors, which wait for weights."""

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from warprun.actors import agreement
 from warprun.actors.layout import Layout
 from warprun.concurrency.watch import Watch, serve
-from warprun.errors import RankFailed, one_line
+from warprun.errors import one_line
 
 SHORTEST_S, LONGEST_S = 2e-5, 1e-3
 """Sleeps between two looks at whether something has arrived."""
@@ -58,14 +58,24 @@ class World:
 
     def wait_for(self, requests: list[MPI.Request]) -> None:
         """Wait until all requests are done."""
-        try:
+        with taken_back(requests):
             self.wait(lambda: bool(MPI.Request.Testall(requests)))
-        except RankFailed:
-            for request in requests:
-                if request != MPI.REQUEST_NULL:  # the end of MPI would wait for it
-                    request.Cancel()
-                    request.Free()
-            raise
+
+    def wait_for_some(self, requests: list[MPI.Request], patience_s: float) -> list[int]:
+        """Wait until a request is done, and then at most `patience_s` for all others; return the numbers of those that are done.
+
+        The caller takes back what is left (`taken_back`).
+        """
+        done: list[int] = []
+
+        def look() -> bool:
+            done.extend(MPI.Request.Testsome(requests) or ())
+            return bool(done)
+
+        self.wait(look)
+        deadline_s = time.monotonic() + patience_s
+        self.wait(lambda: look() and (all(r == MPI.REQUEST_NULL for r in requests) or time.monotonic() >= deadline_s))
+        return done
 
     def share(self, text: str) -> str:
         """Return the text of rank 0."""
@@ -104,3 +114,16 @@ def meet(comm: MPI.Intracomm, layout: Layout, timeout_s: float) -> World:
     connect = serve(comm.rank, lambda text: agreement.share(comm, text))
     watch = Watch(layout.name, comm.rank, layout.size, timeout_s, connect)
     return World(comm, layout, watch, MPI.Intracomm(comm.Split(comm.rank < layout.learners)))
+
+
+@contextmanager
+def taken_back(requests: list[MPI.Request]) -> Iterator[None]:
+    """Take back requests that are not done after an error, such as that another rank has failed: the end of MPI would wait for them."""
+    try:
+        yield
+    except BaseException:
+        for request in requests:
+            if request != MPI.REQUEST_NULL:
+                request.Cancel()
+                request.Free()
+        raise

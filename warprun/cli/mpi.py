@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from warprun.cli.leftovers import removed
 from warprun.config.schema import Config, SyncConfig
 from warprun.errors import UserError, one_line
 from warprun.processes import started
@@ -78,4 +79,5 @@ def start(config: Config, concurrency: SyncConfig, arguments: Sequence[str]) -> 
     if mpiexec is None:
         raise UserError("concurrency.processes: there is no mpiexec: pip install 'warprun[mpi]', or load the MPI of the cluster")
     command = [mpiexec, "-n", str(concurrency.processes), sys.executable, "-m", "warprun", *arguments]
-    return subprocess.call(command)
+    with removed():
+        return subprocess.call(command)

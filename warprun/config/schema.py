@@ -47,6 +47,8 @@ SERVICES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
 WINDOWS = ("queue", "range", "random")
 MOST_PLACES = 1024
 """Rollouts in the queue of an actor."""
+MOST_PATIENCE_US = 1_000_000
+"""Microseconds that a learner waits for further observations."""
 MOST_RANKS = 65536
 """Processes of a run."""
 MOST = {"total_steps": 2**63 - 1, "concurrency.threads": 4096, "concurrency.workers": 1024}
@@ -129,6 +131,14 @@ class SyncConfig(ConcurrencyConfig):
 
 
 @dataclass
+class SeedConfig(SyncConfig):
+    name: str = "seed"
+    """As `sync`, but learners act: actors send observations and get what the policy gives for them."""
+    batch_us: float = 200.0
+    """Microseconds that a learner waits for the observations of further actors after the first one, to act for all in one batch."""
+
+
+@dataclass
 class AsyncConfig(SyncConfig):
     name: str = "async"
     """As `sync`, but a learner takes rollouts in the order of their arrival."""
@@ -163,6 +173,7 @@ CONCURRENCY: dict[str, type[ConcurrencyConfig]] = {
     "single": SingleConfig,
     "ddp": DdpConfig,
     "sync": SyncConfig,
+    "seed": SeedConfig,
     "async": AsyncConfig,
     "rma": RmaConfig,
 }
@@ -463,6 +474,9 @@ def _check_actors(concurrency: SyncConfig) -> None:
         window = concurrency.window
         _require(window in WINDOWS, f"concurrency.window={window} is not one of {', '.join(WINDOWS)}{nearest(window, WINDOWS)}")
         _require(1 <= concurrency.queue <= MOST_PLACES, f"concurrency.queue={concurrency.queue} must be from 1 to {MOST_PLACES}")
+    if isinstance(concurrency, SeedConfig):
+        patience = concurrency.batch_us
+        _require(0 <= patience <= MOST_PATIENCE_US, f"concurrency.batch_us={patience} must be from 0 to {MOST_PATIENCE_US:,}")
     lag = concurrency.max_lag if isinstance(concurrency, AsyncConfig) else None
     _require(lag is None or 0 <= lag < 2**31, f"concurrency.max_lag={lag} must be 0 or more")
 

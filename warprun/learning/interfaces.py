@@ -38,6 +38,17 @@ class Context:
     the one before."""
 
 
+class Draws(Protocol):
+    """What a simulator needs to draw actions."""
+
+    @property
+    def exploration(self) -> Mapping[str, torch.Tensor] | None:
+        """That of `Agent`."""
+
+    def networks(self) -> Mapping[str, Network]:
+        """Return each group's acting network on the memory of its parameters, for a fused rollout. Only if the plan is fused."""
+
+
 def own_seed(context: Context, seed: int, purpose: str) -> int:
     """Return a seed for `purpose` that no other process of the run has: each draws from replay memory of its own."""
     rank = context.communicator.rank

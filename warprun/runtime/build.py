@@ -14,11 +14,11 @@ from warprun.concurrency.single import SingleProcess
 from warprun.config.kept import Tables
 from warprun.config.memory import usable_cores, workers
 from warprun.config.registry import Defined
-from warprun.config.schema import Config, load_environment, make_tables, parameters
+from warprun.config.schema import Config, SeedConfig, load_environment, make_tables, parameters
 from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.mlp import Network
-from warprun.learning.interfaces import Agent, Context
+from warprun.learning.interfaces import Agent, Context, Draws
 from warprun.plan import Fusion, Plan
 from warprun.simulation.device import Device, choose
 from warprun.simulation.external.recipe import ExternalEnvironment
@@ -65,6 +65,8 @@ def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
     why_stepwise = why_torch = no_kernel_networks(config, fusion)
     if not of_kernels:
         why_stepwise = "the environment is not made of kernels"
+    elif isinstance(config.concurrency, SeedConfig):
+        why_stepwise = why_stepwise or "concurrency=seed: the learner acts"
     elif device.kind in ("cuda", "cudasim") and fusion.network_rows and not fits_shared_memory(environment.spec, fusion.network_rows):
         why_stepwise = why_stepwise or "a network has more rows than the shared memory of a GPU's blocks holds"
     if why_stepwise and device.torch.type != "cpu":
@@ -105,7 +107,7 @@ def make_simulator(
     n_envs: int,
     horizon: int,
     seed: int,
-    agent: Agent,
+    agent: Draws,
     announce: Callable[[str], None] = lambda line: None,
     first_env: int = 0,
 ) -> Simulator:

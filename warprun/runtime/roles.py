@@ -11,11 +11,12 @@ from warprun import signals
 from warprun.actors.buffers import Origin, RolloutBuffer, WeightsBuffer, fingerprint
 from warprun.actors.protocols import actor_exchange, learner_exchange
 from warprun.actors.received import ReceivedRollouts
+from warprun.actors.seed import Exploration
 from warprun.actors.world import World
 from warprun.concurrency.communicator import Communicator
 from warprun.concurrency.distributed import Distributed
 from warprun.concurrency.single import SingleProcess
-from warprun.config.schema import AsyncConfig, Config
+from warprun.config.schema import AsyncConfig, Config, SeedConfig
 from warprun.learning.interfaces import Agent
 from warprun.runtime.build import Setup, make_agent, make_simulator, prepare, set_up
 from warprun.runtime.orders import Order, take
@@ -33,11 +34,11 @@ def rollout_envs(config: Config, world: World) -> int:
 def make_learner(setup: Setup, world: World, clock: Callable[[], float]) -> tuple[Agent, ReceivedRollouts]:
     """Return the agent of a learner and its simulator, which is what actors send; `clock` returns the seconds of the run."""
     config, n_envs = setup.config, rollout_envs(setup.config, world)
-    together = len(world.layout.actors_of(world.rank)) if config.concurrency.name == "sync" else 1
+    together = 1 if isinstance(config.concurrency, AsyncConfig) else len(world.layout.actors_of(world.rank))
     agent = make_agent(setup, n_envs * together, world.layout.actors if together == 1 else 1)
     simulator = ReceivedRollouts(
         world,
-        WeightsBuffer(agent.policy_state()),
+        WeightsBuffer(Exploration(agent.exploration).policy_state() if _learner_acts(config) else agent.policy_state()),
         spec=setup.environment.spec,
         horizon=config.agent.horizon,
         n_envs=n_envs,
@@ -58,7 +59,8 @@ def connect(setup: Setup, world: World, agent: Agent, received: ReceivedRollouts
         setup.communicator.broadcast_([*agent.state().values(), *received.state().values()])
     concurrency, seed = setup.config.concurrency, derived_seed(setup.config.seed, "learner", world.rank)
     max_lag = concurrency.max_lag if isinstance(concurrency, AsyncConfig) else None
-    received.connect(lambda weights, rollout: learner_exchange(world, concurrency, weights, rollout, seed), max_lag)
+    device = setup.device.torch
+    received.connect(lambda weights, rollout: learner_exchange(world, concurrency, weights, rollout, device, seed), max_lag)
 
 
 def compare(world: World, setup: Setup) -> None:
@@ -74,21 +76,22 @@ def act(config: Config, world: World) -> None:
     with world.together():
         setup = set_up(config)
         n_envs = rollout_envs(config, world)
-        agent = make_agent(setup, n_envs)
+        agent = None if _learner_acts(config) else make_agent(setup, n_envs)
+        acting = agent or Exploration.of(setup.environment.spec, config.agent.explores, setup.device.torch)
         # A run that continues begins new episodes: they must not repeat the draws of those before.
         seed = derived_seed(config.seed, "continued", rollouts) if rollouts else config.seed
         first = actor * n_envs
-        simulator = make_simulator(setup, n_envs, config.agent.horizon, seed, agent, print, first)
+        simulator = make_simulator(setup, n_envs, config.agent.horizon, seed, acting, print, first)
         prepare(setup, simulator)
-        weights = WeightsBuffer(agent.policy_state())
+        weights = WeightsBuffer(acting.policy_state())
         rollout = RolloutBuffer(setup.environment.spec, config.agent.horizon, n_envs)
     compare(world, setup)
-    exchange = actor_exchange(world, config.concurrency, weights, rollout)
+    exchange = actor_exchange(world, config.concurrency, weights, rollout, agent.act if agent else None)
     sequence, waited_s, began_s = 0, world.waited_s, time.monotonic()
     while exchange.latest():
         weights.unpack()
         refuse(simulator.fault())
-        trajectory = simulator.collect(agent.act)
+        trajectory = simulator.collect(exchange.act)
         refuse(simulator.fault(wait=True))
         now_s, now_waited_s = time.monotonic(), world.waited_s
         waited_now_s = now_waited_s - waited_s
@@ -129,3 +132,7 @@ def run_rank(config: Config, world: World) -> None:
     with signals.requests.deferred():
         (learn if world.is_learner else act)(config, world)
     world.watch.end()
+
+
+def _learner_acts(config: Config) -> bool:
+    return isinstance(config.concurrency, SeedConfig)
