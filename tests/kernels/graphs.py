@@ -122,7 +122,8 @@ def train(case: str, captured: bool) -> dict[str, np.ndarray]:
     networks = agent.networks() if fused else None
     engine = rollouts.make(environment, world, device=SIMULATOR, networks=networks, captured=captured, **options)
     if captured:
-        engine._kernels._module = Launches(engine._kernels._module)
+        launcher = engine._kernels._launch
+        launcher._module = Launches(launcher._module)
     for n in range(ITERATIONS):
         metrics = agent.update(engine.collect(agent.act), n / ITERATIONS)
     found = agent.state() | engine.arrays.by_name() | {f"metrics/{key}": value for key, value in metrics.items()}

@@ -17,7 +17,6 @@ from warprun.environment import Environment
 from warprun.errors import TrainingFailed, UserError
 from warprun.runtime.build import Setup
 from warprun.simulation.external.recipe import ExternalEnvironment
-from warprun.simulation.external.simulator import ExternalSimulator
 from warprun.simulation.simulator import Simulator
 from warprun.simulation.simulator_check import check_simulator
 
@@ -54,6 +53,8 @@ def _made(setup: Setup, horizon: int, seed: int) -> Simulator:
     assert not isinstance(environment, Environment)
     if isinstance(environment, ExternalEnvironment):
         sizes = {"n_envs": ENVIRONMENTS, "horizon": horizon, "seed": seed}
+        from warprun.simulation.external.simulator import ExternalSimulator  # imports gymnasium, which is an extra
+
         return ExternalSimulator(environment, **sizes, device=device, exploration=None, workers=0, replaces=False)
     make = environment.make_simulator
     with errors_of_user(f"make_simulator of {setup.config.env.module} fails"):

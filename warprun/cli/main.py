@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warprun import signals
+from warprun.cli.gpu_failure import gpu_failure
 from warprun.cli.outcome import DONE, FAILED, Outcome, attempt
 from warprun.cli.settings import check_settings, one_run, read_settings, whole_number
 from warprun.cli.streams import close_streams, open_streams
@@ -193,9 +194,12 @@ def _run(asked: Continued | Config) -> Result | None:
 
         return train(config, world)
     except BaseException as error:
+        failure = gpu_failure(error, config.env.name) or error
         if world:
-            world.watch.fail(one_line(error))
-        raise
+            world.watch.fail(one_line(failure))
+        if failure is error:
+            raise
+        raise failure from error
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -87,6 +87,7 @@ def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
         trajectory, evaluation = trajectory + inference, evaluation + 2 * inference
     counted = steps * max(evaluation_envs(config, environment, count) for count in episodes)
     phases = [*of_agent.phases, [counted, 8 * counted, 8 * counted, 8 * counted, counted]]
+    captured = on_gpu and of_kernels and config.engine.cuda_graph
     return Estimate(
         {
             "process": CUDA_CONTEXT if on_gpu else PROCESS,
@@ -95,6 +96,8 @@ def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
             "replay": of_agent.replay,
             "evaluation": evaluation,
             "working memory": working_memory(phases, on_gpu),
+            # The graph of each group's update keeps its own memory, beside that of the updates before it was captured.
+            "CUDA graphs": len(spec.groups) * working_memory(of_agent.phases, on_gpu) if captured else 0,
             # Those of training, evaluations and final evaluations; they take no memory of a GPU.
             "worker processes": 0 if on_gpu else 3 * workers(config, environment) * WORKER,
         }
@@ -156,8 +159,14 @@ def check_evaluation_memory(config: Config, environment: Defined, episodes: int)
 
 def _memory_of_device(config: Config) -> tuple[bool, int | None]:
     """Return whether a run computes on the GPU, and the bytes of memory that are there; None if they are not known."""
-    on_gpu = config.device == "cuda" or (config.device == "auto" and why_no_cuda() is None)
+    on_gpu = config.device == "cuda" or (config.device == "auto" and why_no_cuda() is None and _cuda_works())
     return on_gpu, cuda_memory() if on_gpu else available_memory()
+
+
+def _cuda_works() -> bool:
+    from warprun.simulation.device import cuda_problem  # imports torch; only where there is a GPU
+
+    return cuda_problem() is None
 
 
 def _lowered(config: Config, key: str) -> Config | None:

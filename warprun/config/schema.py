@@ -430,8 +430,8 @@ def _check_values(config: Config) -> None:
         _require(count is None or count <= most, f"{key}={count} must be at most {most:,}")
     for key, text in {"eval": config.eval.every, "checkpoint": config.checkpoint.every, "log": config.log.every}.items():
         parse(f"{key}.every", text)
-    for name in config.log.services:
-        _require(name in SERVICES, f"log.services={name} is not one of {', '.join(SERVICES)}{nearest(name, SERVICES)}")
+    for service in config.log.services:
+        _require(service in SERVICES, f"log.services={service} is not one of {', '.join(SERVICES)}{nearest(service, SERVICES)}")
     _require(bool(config.log.project.strip()), "log.project: write a name")
     workers = config.concurrency.workers
     most_workers = MOST["concurrency.workers"]

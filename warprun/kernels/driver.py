@@ -13,6 +13,19 @@ from pathlib import Path
 from warprun.errors import UserError
 
 DEVICES = ("auto", "cpu", "cuda", "cudasim")
+GPU_ERRORS = {
+    "CudaDriverError",
+    "CUDAError",
+    "NvvmError",
+    "LinkerError",
+    "nvJitLinkError",
+    "nvvmError",
+    "AcceleratorError",
+    "OutOfMemoryError",
+}
+"""Classes of Numba, cuda.core, cuda.bindings and torch, by name: nothing of these may be imported here."""
+MOST_OF_ERROR = 300
+"""Characters of an error of a library."""
 _NO_DEVICE = 100
 
 
@@ -44,8 +57,8 @@ def why_no_cuda() -> str | None:
     if code:
         return f"the NVIDIA driver does not start: {_error_name(driver, code)}; `nvidia-smi` says more"
     if importlib.util.find_spec("numba_cuda") is None:
-        extra = "cuda13" if _driver_version(driver) >= 13 else "cuda12"
-        return f'numba-cuda is not installed; run: pip install "warprun[{extra}]"'
+        extra = "cuda13" if cuda_version()[0] >= 13 else "cuda12"
+        return f'numba-cuda is not installed; run: pip install -c constraints.txt -e ".[{extra}]" in a fresh environment'
     build = _torch_version()
     if build.endswith("+cpu"):
         return f"torch {build} is built without CUDA; install a CUDA build of torch (https://pytorch.org/get-started)"
@@ -67,6 +80,23 @@ def gpu_count() -> int:
     return 0 if driver is None or driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) else count.value
 
 
+def gpu_name() -> str | None:
+    """Return the name of the first GPU, by the driver, which takes no memory of it; None if there is no GPU."""
+    driver = _driver()
+    device, name = ctypes.c_int(), ctypes.create_string_buffer(100)
+    if driver is None or driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
+        return None
+    return None if driver.cuDeviceGetName(name, len(name), device) else name.value.decode()
+
+
+def gpu_error(error: BaseException) -> str | None:
+    """Return what CUDA says, on one line, if an error comes from CUDA or from a library that calls it; else None."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if not names & GPU_ERRORS and "CUDA error" not in str(error):
+        return None
+    return " ".join(f"{type(error).__name__}: {error}".split())[:MOST_OF_ERROR]
+
+
 def _library() -> str:
     return "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
@@ -78,10 +108,12 @@ def _driver() -> ctypes.CDLL | None:
         return None
 
 
-def _driver_version(driver: ctypes.CDLL) -> int:
-    number = ctypes.c_int()
-    driver.cuDriverGetVersion(ctypes.byref(number))
-    return number.value // 1000
+def cuda_version() -> tuple[int, int]:
+    """Return the newest version of CUDA that the driver knows, (0, 0) if there is no driver."""
+    driver, number = _driver(), ctypes.c_int()
+    if driver is not None:
+        driver.cuDriverGetVersion(ctypes.byref(number))
+    return number.value // 1000, number.value % 1000 // 10
 
 
 def _error_name(driver: ctypes.CDLL, code: int) -> str:

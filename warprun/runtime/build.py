@@ -22,7 +22,6 @@ from warprun.learning.interfaces import Agent, Context, Draws
 from warprun.plan import Fusion, Plan
 from warprun.simulation.device import Device, choose
 from warprun.simulation.external.recipe import ExternalEnvironment
-from warprun.simulation.external.simulator import ExternalSimulator
 from warprun.simulation.kernel_engine import KernelEngine, fits_shared_memory
 from warprun.simulation.simulator import Simulator
 from warprun.simulation.simulator_check import check_simulator
@@ -128,6 +127,8 @@ def make_external(
     config, environment = setup.config, setup.environment
     assert not isinstance(environment, Environment)
     if isinstance(environment, ExternalEnvironment):
+        from warprun.simulation.external.simulator import ExternalSimulator  # imports gymnasium, which is an extra
+
         return ExternalSimulator(
             environment,
             n_envs=n_envs,

@@ -36,6 +36,7 @@ from warprun.config import saved
 from warprun.config.run_folder import CONFIG, LOCK, STATUS, VERSIONS, is_free
 from warprun.errors import UserError, one_line, printable
 from warprun.files import read_json, write_atomic
+from warprun.kernels.driver import gpu_name
 
 STATES = ("running", "finished", "solved", "failed", "interrupted")
 """What status.json says of a run."""
@@ -229,8 +230,6 @@ def write_versions(folder: Path, found: Mapping[str, object]) -> None:
 
 def versions() -> dict[str, object]:
     """Return the versions of software, the hardware and the command line."""
-    import torch  # Here, so that reading a run folder does not import it.
-
     found: dict[str, object] = {package: _version(package) for package in ("warprun", "torch", "numba", "numpy", "gymnasium")}
     found |= {
         "python": platform.python_version(),
@@ -239,7 +238,7 @@ def versions() -> dict[str, object]:
         "cpu": _cpu(),
         # The cores that this process may use: in a SLURM job fewer than the machine has.
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpu": gpu_name(),
         "command": shlex.join(sys.argv),
     }
     return found

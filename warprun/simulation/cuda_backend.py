@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numba import cuda
 
 from warprun.kernels.mlp import Network
 from warprun.kernels.mlp_cuda import BlockInference, block_network, columns_for
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.backend import Kernel
+from warprun.simulation.cuda_launch import Launcher, grid_for, on_device
 from warprun.simulation.memory import KernelValues
 
-SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
-THREADS_PER_BLOCK = 128
-"""For one thread per environment: four warps, enough to hide latency with several blocks on a multiprocessor."""
 ENVIRONMENTS_PER_BLOCK = 32
 """Of a fused rollout with one thread per environment: small blocks, so that 10,000 environments reach every multiprocessor."""
 THREADS_PER_ROLLOUT = (64, 128)
-"""Least and most threads of a block in a fused rollout: 64 threads compute 64 outputs of 32 columns at once (`mlp_cuda`)."""
+"""Least and most threads of a block in a fused rollout: 64 threads compute 64 outputs of 32 columns at once (`mlp_cuda`). A block of 128
+threads can be launched with any number of registers."""
 
 
 class FusedLaunch(NamedTuple):
@@ -40,15 +37,14 @@ class CudaBackend:
     """A `KernelBackend` whose kernels are launched on torch's current stream."""
 
     def __init__(self, module: ModuleType, plan: ArrayPlan, values: KernelValues) -> None:
-        self._module = module
+        self._launch = Launcher(module, plan)
         self._plan = plan
         self._values = values
         self._arguments = tuple(getattr(module, name)(**{n: on_device(v) for n, v in named.items()}) for name, named in values.items())
         self._fused: FusedLaunch | None = None
-        self._grid = grid_for(plan)
 
     def run(self, kernel: Kernel, row: int, offset: int) -> None:
-        getattr(self._module, kernel)[(*self._grid, current_stream())](row, np.uint32(offset & 0xFFFFFFFF), *self._arguments)
+        self._launch.each(kernel, (row, np.uint32(offset & 0xFFFFFFFF), *self._arguments))
 
     def fuse(self, networks: Mapping[str, Network]) -> None:
         self._fused = self._fused_launch(networks)
@@ -57,8 +53,8 @@ class CudaBackend:
         assert self._fused is not None
         for parameters, index, weights in self._fused.packed:
             torch.index_select(parameters, 0, index, out=weights)
-        launch = self._module.rollout[(*self._fused.grid, current_stream(), self._fused.shared_bytes)]
-        launch(steps, greedy, np.uint32(0), *self._arguments, *self._fused.inferences)
+        arguments = (steps, greedy, np.uint32(0), *self._arguments, *self._fused.inferences)
+        self._launch.on("rollout", self._fused.grid, arguments, self._fused.shared_bytes)
 
     def retrace(self, steps: int) -> None:
         for row in range(steps):
@@ -83,27 +79,6 @@ class CudaBackend:
         if one_actor:
             grid = (-(-self._plan.n_envs // min(columns.values())), least)
         else:
-            grid = (self._plan.n_envs, min(most, max(least, self._grid[1])))
+            grid = (self._plan.n_envs, min(most, max(least, grid_for(self._plan)[1])))
         shared_bytes = max(4 * networks[name].rows * count for name, count in columns.items())
         return FusedLaunch(tuple(packed), grid, shared_bytes, tuple(inferences))
-
-
-def grid_for(plan: ArrayPlan) -> tuple[int, int]:
-    """Return blocks and threads per block of a launch for all environments."""
-    actors = max(group.size for group in plan.environment.groups)
-    if actors == 1:
-        return -(-plan.n_envs // THREADS_PER_BLOCK), THREADS_PER_BLOCK
-    return plan.n_envs, min(1024, -(-actors // 32) * 32)
-
-
-def current_stream() -> object:
-    """Return torch's current stream as Numba takes it."""
-    # Not cached: torch has another current stream while a CUDA graph is captured.
-    return 0 if SIMULATED else cuda.external_stream(torch.cuda.current_stream().cuda_stream)
-
-
-def on_device(value: object) -> object:
-    """Return a value as kernels take it: tensors as arrays on the same memory, in NamedTuples, too."""
-    if isinstance(value, torch.Tensor):
-        return value.numpy() if SIMULATED else cuda.as_cuda_array(value, sync=False)
-    return value._make(map(on_device, value)) if isinstance(value, tuple) and hasattr(value, "_make") else value

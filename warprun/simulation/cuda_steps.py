@@ -12,7 +12,7 @@ from warprun.environment import Box
 from warprun.simulation import memory as store
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.expressions import choices_of
-from warprun.simulation.cuda_backend import current_stream, grid_for, on_device
+from warprun.simulation.cuda_launch import Launcher, on_device
 from warprun.simulation.steps import Array, KernelArguments, Step
 
 
@@ -20,8 +20,7 @@ class CudaSteps:
     """A `StepBackend` whose kernels are launched on torch's current stream."""
 
     def __init__(self, module: ModuleType, plan: ArrayPlan, arrays: store.Arrays, scalars: Mapping[str, object]) -> None:
-        self._module = module
-        self._grid = grid_for(plan)
+        self._launcher = Launcher(module, plan)
         device = arrays.common["began"].device
         self._counts = [
             None if isinstance(group.action, Box) else torch.tensor([count for _, count in choices_of(group.action)], device=device)
@@ -59,4 +58,4 @@ class CudaSteps:
         return True
 
     def _launch(self, kernel: str, now: int, bound: Sequence[object]) -> None:
-        getattr(self._module, kernel)[(*self._grid, current_stream())](0, np.uint32(now & 0xFFFFFFFF), *bound)
+        self._launcher.each(kernel, (0, np.uint32(now & 0xFFFFFFFF), *bound))

@@ -1,0 +1,92 @@
+"""Launch the kernels of a module on a CUDA GPU or in the simulator: how many blocks and threads, on which stream, and what failed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from numba import cuda
+
+from warprun.errors import UserError
+from warprun.kernels.driver import gpu_error
+from warprun.simulation.arrays import ArrayPlan
+
+SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+THREADS_PER_BLOCK = 128
+"""For one thread per environment: four warps, enough to hide latency with several blocks on a multiprocessor."""
+WARP = 32
+MOST_THREADS = 1024
+"""Threads of a block on every GPU, if a kernel has few registers."""
+
+if not SIMULATED:
+    from numba.cuda.core import config
+
+    # Numba warns of every launch of fewer than 128 blocks, and an environment may need no more.
+    config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
+
+
+class Launcher:
+    """Launches the kernels of a module on torch's current stream. Raises UserError if the GPU refuses one."""
+
+    def __init__(self, module: ModuleType, plan: ArrayPlan) -> None:
+        self._module = module
+        self._plan = plan
+        self._grids: dict[str, tuple[int, int]] = {}
+
+    def each(self, name: str, arguments: Sequence[object]) -> None:
+        """Launch a kernel over all environments, in blocks as large as its registers allow."""
+        self.on(name, self._grids.get(name), arguments)
+
+    def on(self, name: str, grid: tuple[int, int] | None, arguments: Sequence[object], shared_bytes: int = 0) -> None:
+        """Launch a kernel on a grid: blocks, and threads of a block; None: that of `each`, which is kept."""
+        kernel = getattr(self._module, name)
+        try:
+            if grid is None:
+                grid = self._grids[name] = grid_for(self._plan, most_threads(kernel, arguments))
+            kernel[(*grid, current_stream(), shared_bytes)](*arguments)
+        except Exception as error:  # CUDA's Python libraries raise classes of their own
+            reason = gpu_error(error)
+            if reason is None:
+                raise
+            raise UserError(f"the GPU refuses the kernel {name} of {self._environment()}: {reason}; device=cpu works everywhere") from error
+
+    def _environment(self) -> str:
+        """Return the name of the environment, after which the file of its kernels is called."""
+        return Path(self._module.__file__ or "").stem.removesuffix("_kernels")
+
+
+def most_threads(kernel: Any, arguments: Sequence[object]) -> int:
+    """Return how many threads a block of a kernel can have, a multiple of WARP: the driver knows by the registers that it was compiled to.
+
+    Compiles the kernel for these arguments if it is not.
+    """
+    if SIMULATED:
+        return MOST_THREADS
+    compiled = kernel.compile(tuple(kernel.typeof_pyval(argument) for argument in arguments))
+    return int(compiled.max_threads_per_block) // WARP * WARP
+
+
+def grid_for(plan: ArrayPlan, most: int = MOST_THREADS) -> tuple[int, int]:
+    """Return blocks and threads per block of a launch for all environments, with no more than `most` threads."""
+    actors = max(group.size for group in plan.environment.groups)
+    if actors == 1:
+        threads = min(most, THREADS_PER_BLOCK)
+        return -(-plan.n_envs // threads), threads
+    return plan.n_envs, min(most, -(-actors // WARP) * WARP)
+
+
+def current_stream() -> object:
+    """Return torch's current stream as Numba takes it."""
+    # Not cached: torch has another current stream while a CUDA graph is captured.
+    return 0 if SIMULATED else cuda.external_stream(torch.cuda.current_stream().cuda_stream)
+
+
+def on_device(value: object) -> object:
+    """Return a value as kernels take it: tensors as arrays on the same memory, in NamedTuples, too."""
+    if isinstance(value, torch.Tensor):
+        return value.numpy() if SIMULATED else cuda.as_cuda_array(value, sync=False)
+    return value._make(map(on_device, value)) if isinstance(value, tuple) and hasattr(value, "_make") else value
