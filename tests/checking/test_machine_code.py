@@ -20,8 +20,9 @@ def step_tile(tile):
 def test_a_loop_is_told_unless_llvm_says_that_it_is_vectors() -> None:
     said = (
         "remark: <unknown>:3:0: vectorized loop (vectorization width: 16, interleaved count: 1)\n"
-        "remark: x.py:8:0: loop not vectorized: control flow cannot be substituted for a select\n"
+        "remark: x_kernels.py:8:0: loop not vectorized: control flow cannot be substituted for a select\n"
     )
+    said += "remark: tank.py:8:0: vectorized loop (vectorization width: 16, interleaved count: 1)\n"  # a loop of the user
     found = loops_without_vectors(SOURCE, said)
     assert list(found) == ["mine/tank.py:12 observe"]
     assert "where()" in found["mine/tank.py:12 observe"]

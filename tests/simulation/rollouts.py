@@ -80,6 +80,11 @@ CASES = {
     ),
 }
 
+CASES |= {
+    f"loops {kind}": Case("tests.environments.loops", options=(("kind", kind),))
+    for kind in ("integrate", "spread", "descend", "solve", "wander")
+}
+
 TANH = NetworkConfig(hidden=[12, 8])
 RELU = NetworkConfig(hidden=[17, 5, 9], activation="relu", shared=False)
 

@@ -43,7 +43,7 @@ CAPABILITY = (8, 0)
 UNWANTED = {"float64": r"\.f64\b", "local memory": r"\.local\b", "a call": r"\bcall\b"}
 """What makes a kernel slow on a GPU -> how PTX shows it."""
 SLOW_KERNELS = ("reset", "step")
-REMARK = re.compile(r"^remark: .*?:(\d+):\d+: (.*)$", re.MULTILINE)
+REMARK = re.compile(r"^remark: (.*?):(\d+):\d+: (.*)$", re.MULTILINE)
 REASONS = {
     "call instruction": "it calls something that is not inlined",
     "control flow": "a branch reads or writes memory, or loops; compute both sides and choose with where()",
@@ -53,7 +53,9 @@ REASONS = {
     "not beneficial": "vectors would not be faster, by LLVM's estimate",
 }
 """What LLVM says of a loop -> the likely cause."""
-INNER_LOOP = "it contains a loop that LLVM does not unroll"
+INNER_LOOP = "it contains a loop that cannot move outside of the environments"
+KERNEL_FILES = "_kernels.py"
+"""How the names of kernel modules end."""
 
 
 def main(found: Path, overrides: Sequence[str]) -> None:
@@ -98,7 +100,7 @@ def _module(setup: Setup, environment: Environment, kind: str, options: dict[str
 def _for_cpu(setup: Setup, environment: Environment) -> tuple[dict[str, str], bool, dict[str, list[int]]]:
     """Return the loops that are no vectors, whether float64 is left in the code, and the lines that compute float64 before optimisation."""
     flags = kernels.KERNELS | {"debug": True, "_dbg_optnone": False, "_dbg_extend_lifetimes": False}
-    module, program, given = _module(setup, environment, "cpu", {"FLAGS": flags})
+    module, program, given = _module(setup, environment, "cpu", {"FLAGS": flags, "INLINED": flags | kernels.FOR_KERNELS})
     with warnings.catch_warnings(), remarks() as said:
         warnings.simplefilter("ignore")
         codes = []
@@ -131,8 +133,9 @@ def remarks() -> Iterator[list[str]]:
 def loops_without_vectors(source: str, said: str) -> dict[str, str]:
     """Return "FILE:LINE NAME" of functions whose loop over environments LLVM did not turn into vectors, with the likely cause."""
     by_line: dict[int, list[str]] = {}
-    for line, text in REMARK.findall(said):
-        by_line.setdefault(int(line), []).append(text)
+    for file, line, text in REMARK.findall(said):
+        if not Path(file).suffix or file.endswith(KERNEL_FILES):  # not of loops within functions of the user
+            by_line.setdefault(int(line), []).append(text)
     found = {}
     lines = source.splitlines()
     for first, text in enumerate(lines, 1):

@@ -428,6 +428,8 @@ def _bench(arguments: list[str]) -> int:
     counts = [count or threads(config) for count in lists["threads"]]
     found = bench(config, lists["sizes"], counts)
     report(found, Path(out), f"{config.env.name}, {config.agent.name}, {choose(config.device).kind}")
+    if choose(config.device).kind == "cpu" and found[0].simulation_steps_per_s is not None:
+        _tell_scalar_loops(rest, found[0].simulation_steps_per_s / found[0].threads)
     return DONE
 
 
@@ -436,6 +438,20 @@ def _report(arguments: list[str]) -> int:
 
     report_runs(arguments)
     return DONE
+
+
+def _tell_scalar_loops(overrides: list[str], steps_per_s: float) -> None:
+    """Print which functions of the environment are computed for one environment at a time, and what a step takes."""
+    import tempfile
+
+    from warprun.checking.processes import machine_code
+    from warprun.kernels.simd import WIDTH
+
+    with tempfile.TemporaryDirectory() as folder, machine_code(Path(folder), overrides) as looking:
+        found, _ = looking.result()
+    for function, cause in found.get("loops", {}).items():
+        cost = f"a step takes {1e9 / steps_per_s:.3g} ns of a thread; vectors of {WIDTH} environments could take less"
+        print(f"{function} is computed for one environment at a time: {cause} ({cost})")
 
 
 def _check(arguments: list[str]) -> int:

@@ -20,7 +20,7 @@ from numba.core.compiler import Compiler
 
 from warprun.environment import ISOLATED, KernelFunction
 from warprun.errors import UserError
-from warprun.kernels import integers
+from warprun.kernels import integers, lanes
 from warprun.kernels.fingerprint import (
     MISSING,
     Dispatcher,
@@ -54,8 +54,6 @@ FLAGS: dict[str, object] = {"error_model": "numpy", "fastmath": {"contract", "ar
 COMPILES = not numba.config.DISABLE_JIT
 """False under NUMBA_DISABLE_JIT=1, where every function runs as plain Python."""
 
-# LLVM does not vectorise a loop with a call in it, and does not inline a function as long as a sine unless forced to.
-INLINED: dict[str, object] = FLAGS | {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False}
 # Numba's own inlining is slow, but LLVM then optimises the function once, in its caller, and not also as a function of its own.
 MERGED: dict[str, object] = FLAGS | {"inline": "always"}
 
@@ -79,6 +77,25 @@ class SeparateArrays(Compiler):
         flags.noalias = True
         super().__init__(typingctx, targetctx, library, args, return_type, flags, local_types)
 
+    def compile_extra(self, func: types.FunctionType) -> object:
+        """Compile a kernel, with its loops over lanes cut where they contain loops."""
+        lanes.for_kernel(self.state, func)
+        return super().compile_extra(func)
+
+
+class Inlined(Compiler):
+    """Numba's compiler for functions that kernels inline."""
+
+    def compile_extra(self, func: types.FunctionType) -> object:
+        """Compile a function, without vectors of its own."""
+        lanes.for_inlined(self.state, func)
+        return super().compile_extra(func)
+
+
+FOR_KERNELS: dict[str, object] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""Options of a function that only kernels call: its wrappers for other callers would be copies of its code."""
+# LLVM does not vectorise a loop with a call in it, and does not inline a function as long as a sine unless forced to.
+INLINED: dict[str, object] = FLAGS | FOR_KERNELS | {"forceinline": True, "_nrt": False, "pipeline_class": Inlined}
 
 # The arrays of an engine outlive every kernel call, so views of them need no reference counts, which would cost more than the views.
 KERNELS: dict[str, object] = FLAGS | {"pipeline_class": SeparateArrays, "_nrt": False}

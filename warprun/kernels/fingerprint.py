@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeGuard
 
 import numba
 import numpy as np
+from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 
 from warprun.environment import ISOLATED, KernelFunction
-from warprun.kernels import flags, simd
+from warprun.kernels import flags, lane_code, lane_cut, lane_regions, lanes, simd
 
 if TYPE_CHECKING:
     from numba.core.caching import Cache
@@ -154,6 +155,8 @@ class Fingerprints:
         if issubclass(kind, Compiler) and kind is not Compiler:
             methods = {label: each for label, each in vars(kind).items() if isinstance(each, FunctionType)}
             return "compiler", name, self._options(methods)
+        if issubclass(kind, JITCodeLibrary) and kind.__module__ == lanes.__name__:
+            return "library", name
         found = self._library(kind)
         if found is None:
             raise Unhashable(f"the class {kind.__name__}, which has no hash")
@@ -224,11 +227,15 @@ def fingerprint(value: object) -> str:
     return _digest((_versions(), _settings(), Fingerprints().of(value))).hex()
 
 
+_OWN = (simd, flags, lanes, lane_code, lane_cut, lane_regions)
+"""Modules that write LLVM's code; their text is in every hash."""
+
+
 @cache
 def _versions() -> Content:
     packages = ("numba", "llvmlite", "numpy", "numba-cuda")
     python = (platform.python_implementation(), tuple(sys.version_info[:3]))
-    return python, tuple(_version(name) for name in packages), tuple(Path(file).read_bytes() for file in (simd.__file__, flags.__file__))
+    return python, tuple(_version(name) for name in packages), tuple(Path(str(each.__file__)).read_bytes() for each in _OWN)
 
 
 def _version(package: str) -> str:

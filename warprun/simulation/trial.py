@@ -37,7 +37,8 @@ SECONDS = 2.0
 
 def interpreted(source: str) -> str:
     """Return the source of a kernel module with `uncompiled` in place of `njit`."""
-    return source.replace("from numba import njit", f"from {__name__} import uncompiled as njit")
+    compiled = source.replace("from numba import njit", f"from {__name__} import uncompiled as njit")
+    return compiled.replace("lanes import lane_loop", "lanes import unmarked as lane_loop")
 
 
 def uncompiled(**options: object) -> Callable[[T], T]:

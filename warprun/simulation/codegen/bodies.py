@@ -164,6 +164,7 @@ class Bodies:
             copy=lines(t.per_actor(group, e.copy_state(group)), t.barrier) if copies else "",
             act=t.per_actor(
                 group,
+                self.target.lane_loop,
                 place,
                 f"{state}, {reward}, {over} = {call}",
                 e.store(group, state),

@@ -7,7 +7,7 @@ from warprun.simulation.codegen.target import Target, arrays, inferences
 from warprun.simulation.codegen.templates import block, fill, lines
 
 CPU_KERNEL = """
-@njit(**FLAGS)
+@njit(**INLINED)
 def ${kernel}_tile(tile, row, now, common, $arrays$logits):
     first = tile * LANES
     count = min(LANES, common.n_envs - first)
@@ -55,7 +55,8 @@ class CpuTarget(Target):
     """A CPU thread owns tiles of environments; LLVM vectorises the loops over the lanes of a tile."""
 
     name = "cpu"
-    imports = "from numba import njit"
+    imports = "from numba import njit\n\nfrom warprun.kernels.lanes import lane_loop"
+    lane_loop = "lane_loop()"
     at = "lane"
     begins_in_batches = True
 

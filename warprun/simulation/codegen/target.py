@@ -25,6 +25,8 @@ class Target(ABC):
     """Statement that waits for all threads of the environment."""
     begins_in_batches: ClassVar[bool] = False
     """Whether `advance` begins the next episodes of many environments together, after the step of all."""
+    lane_loop: ClassVar[str] = ""
+    """Statement at the beginning of a loop over lanes that becomes vectors, loops of the user within it included."""
     agree: ClassVar[str] = ""
     """Statement after which `sound` is False in all threads of the environment if it was in one."""
 

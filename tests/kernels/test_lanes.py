@@ -1,0 +1,160 @@
+"""Loops over lanes that contain loops: cut, they give the same bits as uncut, and are vectors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import njit
+
+from warprun.kernels import lanes
+from warprun.kernels.compile import KERNELS
+
+KERNEL = """
+def kernel(count, steps, x, y, k, rows, table):
+    for lane in range(count):
+        MARK
+        x[lane], y[lane], k[lane] = body(lane, steps, x[lane], y[lane], k[lane], rows, table)
+"""
+ONE, HALF, TENTH = np.float32(1.0), np.float32(0.5), np.float32(0.1)
+
+
+def uniform_loop(lane, steps, x, y, k, rows, table):
+    for n in range(steps):
+        slope = (y - x * table[n % 8]) * TENTH
+        x, y = x + slope, y - HALF * slope * x
+    return x, y, k
+
+
+def swapped(lane, steps, x, y, k, rows, table):
+    """Values that change places with every iteration."""
+    for _ in range(steps):
+        x, y = y, x * HALF + y
+    return x, y, k
+
+
+def nested(lane, steps, x, y, k, rows, table):
+    for n in range(steps):
+        for m in range(1, 7):
+            rows[m, lane] += TENTH * (rows[m - 1, lane] - x)
+            if m > n:
+                x += TENTH * rows[m, lane]
+        y += rows[n % 8, lane]
+    return x, y, k
+
+
+def divergent_end(lane, steps, x, y, k, rows, table):
+    change = ONE
+    while abs(change) > np.float32(1e-3) and k < 40:
+        change = (x * x - y) / (x + x + TENTH)
+        x -= change
+        k += 1
+    return x, y, k
+
+
+def divergent_nest(lane, steps, x, y, k, rows, table):
+    for n in range(k):
+        m = n
+        while m > 0 and rows[m % 8, lane] > TENTH:
+            rows[m % 8, lane] *= HALF
+            x += TENTH
+            m -= 2
+        if x > np.float32(1.5):
+            break
+        y += x
+    return x, y, k
+
+
+def branches(lane, steps, x, y, k, rows, table):
+    """Loops on one side of a branch, on both, and a branch that is the same for all lanes."""
+    if x > y:
+        for n in range(steps):
+            x -= TENTH * rows[n % 8, lane]
+        k += 1
+    if steps > 3:
+        for n in range(3, steps):
+            y += table[n % 8]
+    elif y > HALF:
+        for _ in range(k):
+            y -= TENTH
+    if k % 2 == 0:
+        for n in range(4):
+            if rows[n, lane] < HALF:
+                continue
+            x += rows[n, lane]
+    else:
+        for n in range(k):
+            x -= table[n % 8]
+    return x, y, k
+
+
+def after(lane, steps, x, y, k, rows, table):
+    """A number that is the same for all lanes in a loop, but not after it."""
+    found = 0
+    for n in range(100):
+        x = x * np.float32(0.9)
+        found = n
+        if x < TENTH:
+            break
+    return x, y + np.float32(found), found
+
+
+def looked_up(lane, steps, x, y, k, rows, table):
+    for _ in range(steps):
+        x += table[k % 8] - TENTH
+        k = (k * 3 + 1) % 8
+        rows[k, lane] = x
+    return x, y, k
+
+
+VECTORS = (uniform_loop, swapped, nested, divergent_end, branches, after, looked_up)
+BODIES = (*VECTORS, divergent_nest)
+
+
+def kernel(body: Callable[..., Any], mark: str) -> Any:
+    """Return the compiled kernel around `body`."""
+    names = {"body": njit(inline="always")(body), "lane_loop": lanes.lane_loop}
+    exec(KERNEL.replace("MARK", mark), names)
+    return njit(**KERNELS)(names["kernel"])
+
+
+def state() -> list[np.ndarray]:
+    rng = np.random.default_rng(4)
+    x, y = rng.random((2, 64), np.float32)
+    rows, table = rng.random((8, 64), np.float32), rng.random(8, np.float32)
+    return [x, y, rng.integers(0, 9, 64), rows, table]
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_cut_loops_give_the_same_bits(body):
+    cut, whole = kernel(body, "lane_loop()"), kernel(body, "pass")
+    for count in (64, 37, 1, 0):
+        for steps in (0, 1, 6):
+            found, expected = state(), state()
+            cut(count, steps, *found)
+            whole(count, steps, *expected)
+            for a, b in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(a, b)
+    assert not np.array_equal(state()[0], found[0]) or count == 0
+
+
+@pytest.mark.parametrize("body", VECTORS)
+def test_cut_loops_are_vectors(body):
+    cut = kernel(body, "lane_loop()")
+    cut(64, 6, *state())
+    (code,) = cut.inspect_llvm().values()
+    assert vector_operations(code) > 0
+
+
+def vector_operations(code: str) -> int:
+    """Return the number of operations on vectors of float32 in LLVM's code."""
+    return len(re.findall(r"= f(?:add|sub|mul)[ \w]* <\d+ x float>", code))
+
+
+def test_the_mark_is_gone():
+    cut = kernel(uniform_loop, "lane_loop()")
+    cut(64, 2, *state())
+    assert all("sideeffect" not in code for code in cut.inspect_llvm().values())

@@ -1,0 +1,414 @@
+"""Writes the regions of a loop over lanes as loops over lanes of their own, within the loops that were inside of it.
+
+A value that a region gives to another one goes through the stack: an array with an element for each lane, or one number if it is the same
+for all lanes. LLVM keeps the latter in registers. Addresses are computed again, so that LLVM sees neighbouring lanes read neighbours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from warprun.kernels.lane_code import NAME, Block
+from warprun.kernels.lane_regions import END, Regions, Stays
+
+LANES = 64
+"""Most lanes of a tile."""
+MARK = "@llvm.sideeffect("
+"""Call that marks the body of a loop over lanes."""
+_AGAIN = {"getelementptr", "add", "sub", "mul", "shl", "or", "sext", "zext", "trunc"}
+"""Instructions of addresses."""
+_DROPPED = (MARK, "@llvm.experimental.noalias.scope.decl(", "@llvm.lifetime.")
+_MEMORY = {"load", "store", "call"}
+
+
+def suffixed(name: str, suffix: str) -> str:
+    """Return a name with a suffix, within its quotes if it has any."""
+    return f'{name[:-1]}{suffix}"' if name.endswith('"') else name + suffix
+
+
+class Metadata:
+    """Nodes of metadata at the end of a module."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.lines: list[str] = []
+
+    def add(self, text: str) -> str:
+        """Add a node and return its number; SELF stands for it."""
+        number = f"!{self.first + len(self.lines)}"
+        self.lines.append(f"{number} = {text.replace('SELF', number)}")
+        return number
+
+    def loop(self, access: str, place: str) -> str:
+        """Return the node of a loop over lanes: no two lanes depend on each other by the accesses to memory of the group `access`.
+
+        `place` is the node of its line in the source, for LLVM's remarks; empty if there is none.
+        """
+        parallel = self.add(f'!{{!"llvm.loop.parallel_accesses", {access}}}')
+        return self.add(f"distinct !{{{', '.join(filter(None, ('SELF', place, parallel)))}}}")
+
+
+class Counter:
+    """How a loop over lanes counts: the lane, the one after it, and the condition of its last branch."""
+
+    def __init__(self, blocks: dict[str, Block], header: str, latch: str) -> None:
+        phis = blocks[header].phis
+        end = blocks[latch].end
+        if len(phis) != 1 or phis[0].type != "i64":
+            raise Stays("a value is carried from one lane to the next")
+        self.lane, self.latch = phis[0].name, latch
+        begin, following = (next(v for v, of in phis[0].incoming if (of == latch) == back) for back in (False, True))
+        made = {each.name: each for block in blocks.values() for each in block.instructions if each.name}
+        condition = re.match(r"br i1 (%\S+), label (%\S+), label (%\S+?)(?:,|$)", end.text)
+        if begin != "0" or following not in made or not condition or not re.search(r" i64 \S+, 1\b", made[following].text):
+            raise Stays("it does not count lanes one by one")
+        compared = made.get(condition[1])
+        if compared is None or compared.opcode != "icmp" or set(compared.operands) & (made.keys() - {self.lane, following}):
+            raise Stays("it does not count lanes one by one")
+        self.following, self.condition = made[following], compared
+        self.stays = [condition[2], condition[3]].index(header) == 0
+        self.out = condition[3] if self.stays else condition[2]
+        place = re.search(r"!dbg (!\d+)", end.text)
+        self.place = place[1] if place else ""
+        """Metadata of the line in the source of the kernel."""
+
+
+class Writer:
+    """Writes the blocks in place of one loop over lanes."""
+
+    def __init__(self, regions: Regions, counter: Counter, prefix: str, metadata: Metadata) -> None:
+        self.r, self.counter, self.prefix = regions, counter, prefix
+        self.metadata, self.access = metadata, metadata.add("distinct !{}")
+        self.numbers = {cut: n for n, cut in enumerate(regions.members)}
+        self.allocas: dict[str, str] = {}
+        self.last = f"%{prefix}.last"
+        self.lines: list[str] = []
+        self.shared = {name for cut in regions.members for name in self._foreign(cut)}
+
+    def write(self) -> list[str]:
+        """Return the blocks."""
+        for cut in self.r.members:
+            if cut in self.r.masked and cut in self.r.loops:
+                self._any(cut)
+            self._region(cut)
+        self._label(self.last)
+        self._line(f"br label {self.counter.out}")
+        return self.lines
+
+    # Text -----------------------------------------------------------------------------------------------------------------
+
+    def _label(self, label: str) -> None:
+        self.lines.append(f"{label[1:]}:")
+
+    def _line(self, text: str) -> None:
+        self.lines.append(f"  {text}")
+
+    def _slot(self, name: str) -> str:
+        """Return the place on the stack of a value."""
+        slot = suffixed(name, f".{self.prefix}.slot")
+        kind = self._kept(name)
+        self.allocas[slot] = kind if self.r.is_uniform(name) else f"[{LANES} x {kind}]"
+        return slot
+
+    def _type(self, name: str) -> str:
+        return self.r.defined[name][1].type
+
+    def _kept(self, name: str) -> str:
+        return "i8" if self._type(name) == "i1" else self._type(name)
+
+    def _access(self) -> str:
+        return f", !llvm.access.group {self.access}"
+
+    def _load(self, name: str, at: str, lane: str) -> None:
+        """Write the load of a value of another region to the name `at`."""
+        place, access = self._slot(name), ""
+        if not self.r.is_uniform(name):
+            where = suffixed(at, ".at")
+            self._line(f"{where} = getelementptr inbounds {self._kept(name)}, ptr {place}, i64 {lane}")
+            place, access = where, self._access()
+        if self._type(name) == "i1":
+            byte = suffixed(at, ".byte")
+            self._line(f"{byte} = load i8, ptr {place}{access}")
+            self._line(f"{at} = trunc i8 {byte} to i1")
+        else:
+            self._line(f"{at} = load {self._type(name)}, ptr {place}{access}")
+
+    def _store(self, name: str, value: str, unique: str, lane: str) -> None:
+        """Write the store of `value` as that of `name`; `unique` is a new name."""
+        place, access = self._slot(name), ""
+        if not self.r.is_uniform(name):
+            self._line(f"{unique}.at = getelementptr inbounds {self._kept(name)}, ptr {place}, i64 {lane}")
+            place, access = f"{unique}.at", self._access()
+        if self._type(name) == "i1":
+            self._line(f"{unique}.byte = zext i1 {value} to i8")
+            value = f"{unique}.byte"
+        self._line(f"store {self._kept(name)} {value}, ptr {place}{access}")
+
+    # Values ---------------------------------------------------------------------------------------------------------------
+
+    def _needs(self, cut: str) -> Iterator[str]:
+        """Yield the names that a region reads."""
+        for label in self.r.members[cut]:
+            block = self.r.blocks[label]
+            for each in block.instructions:
+                if each.opcode == "phi":
+                    if label == cut:
+                        continue
+                    yield from (value for value, _ in each.incoming)
+                elif not any(dropped in each.text for dropped in _DROPPED):
+                    yield from each.operands
+            for following in self.r.inside[label]:
+                if following != END and self.r.is_cut(following):
+                    for phi in self.r.blocks[following].phis:
+                        yield from (value for value, source in phi.incoming if source == label)
+
+    def _recomputed(self, name: str) -> bool:
+        """Return whether a value is an address, or part of one, that each region computes by itself."""
+        made = self.r.defined[name][1]
+        if name == self.r.lane:
+            return True
+        if self.r.is_uniform(name) or made.opcode not in _AGAIN:
+            return False
+        return all(self.r.is_uniform(each) or self._recomputed(each) for each in made.operands)
+
+    def _foreign(self, cut: str) -> list[str]:
+        """Return the values of other regions that a region reads, each after those that it is computed from."""
+        found: list[str] = []
+
+        def add(name: str) -> None:
+            if name not in self.r.defined or name in found or name == self.r.lane or self.r.region[self.r.defined[name][0]] == cut:
+                return
+            if self._recomputed(name):
+                for each in self.r.defined[name][1].operands:
+                    add(each)
+            found.append(name)
+
+        for name in self._needs(cut):
+            add(name)
+        return found
+
+    # A region -------------------------------------------------------------------------------------------------------------
+
+    def _region(self, cut: str) -> None:
+        r, p = self.r, f"%{self.prefix}.{self.numbers[cut]}"
+        foreign = self._foreign(cut)
+        names = {name: suffixed(name, f".{p[1:]}") for name in foreign} | {r.lane: f"{p}.lane"}
+        self._label(cut)
+        self._uniform_part(cut, [name for name in foreign if r.is_uniform(name)], names)
+        self._line(f"br label {p}.lanes")
+        self._label(f"{p}.lanes")
+        self._line(f"{p}.lane = phi i64 [ 0, {cut} ], [ {p}.lane.next, {p}.next ]")
+        for name in foreign:
+            if not r.is_uniform(name):
+                if self._recomputed(name):
+                    self._line(_renamed(r.defined[name][1].text, names))
+                else:
+                    self._load(name, names[name], f"{p}.lane")
+        for phi in r.blocks[cut].phis:
+            if not r.is_uniform(phi.name):
+                self._load(phi.name, phi.name, f"{p}.lane")
+        chosen = self._chosen(cut)
+        for n, name in enumerate(chosen):
+            self._load(name, f"{p}.old{n}", f"{p}.lane")
+        self.ways: dict[str, tuple[dict[str, str], int]] = {}
+        self._enter(cut, p)
+        for label in r.members[cut]:
+            self._block(cut, label, names, p)
+        self._label(f"{p}.next")
+        self._leave(cut, chosen, p)
+        self._count(p, f"{p}.lanes", f"{p}.done")
+        self._label(f"{p}.done")
+        self._choose(cut, names, p)
+
+    def _uniform_part(self, cut: str, foreign: Iterable[str], names: dict[str, str]) -> None:
+        """Write what is the same for all lanes, once."""
+        for name in foreign:
+            self._load(name, names[name], "0")
+        for label in self.r.members[cut]:
+            for each in self.r.blocks[label].instructions:
+                if not each.name or not self.r.is_uniform(each.name):
+                    continue
+                if each.opcode == "phi":
+                    self._load(each.name, each.name, "0")
+                    continue
+                self._line(_renamed(each.text, names))
+                if each.name in self.shared:
+                    self._store(each.name, each.name, suffixed(each.name, f".{self.prefix}.kept"), "0")
+
+    def _enter(self, cut: str, p: str) -> None:
+        """Write the branch into the region, past it for lanes that are elsewhere."""
+        if cut not in self.r.masked:
+            self._line(f"br label {suffixed(cut, '.body')}")
+            return
+        self._line(f"{p}.at = getelementptr inbounds i32, ptr {self._places()}, i64 {p}.lane")
+        self._line(f"{p}.place = load i32, ptr {p}.at{self._access()}")
+        self._line(f"{p}.here = icmp eq i32 {p}.place, {self.numbers[cut]}")
+        self._line(f"br i1 {p}.here, label {suffixed(cut, '.body')}, label {p}.next")
+
+    def _chosen(self, cut: str) -> list[str]:
+        """Return the phis of the next regions whose value depends on the way by which a lane leaves a region."""
+        r, found = self.r, []
+        for label in r.members[cut]:
+            following = [each for each in r.inside[label] if each != END and r.is_cut(each)]
+            if not self._all_edges(cut, label):
+                found += [phi.name for each in following for phi in r.blocks[each].phis if not r.is_uniform(phi.name)]
+        return list(dict.fromkeys(found))
+
+    def _leave(self, cut: str, chosen: list[str], p: str) -> None:
+        """Write what a lane leaves behind, whichever way it goes: without a branch, so that LLVM needs no masks."""
+        ways = self.ways | ({f"{p}.lanes": ({}, 0)} if cut in self.r.masked else {})
+        phis = []
+        for n, name in enumerate(chosen):
+            given = ", ".join(f"[ {values.get(name, f'{p}.old{n}')}, {way} ]" for way, (values, _) in ways.items())
+            self._line(f"{p}.new{n} = phi {self._type(name)} {given}")
+            phis.append((name, f"{p}.new{n}"))
+        if self._notes(cut) and ways:
+            given = ", ".join(f"[ {place if way in self.ways else f'{p}.place'}, {way} ]" for way, (_, place) in ways.items())
+            self._line(f"{p}.then = phi i32 {given}")
+            self._line(f"{p}.then.at = getelementptr inbounds i32, ptr {self._places()}, i64 {p}.lane")
+            self._line(f"store i32 {p}.then, ptr {p}.then.at{self._access()}")
+        for name, value in phis:
+            self._store(name, value, value, f"{p}.lane")
+
+    def _block(self, cut: str, label: str, names: dict[str, str], p: str) -> None:
+        r = self.r
+        block, inside = r.blocks[label], r.inside[label]
+        own = names | {each: suffixed(each, ".body") for each in r.members[cut]}
+        edges = {each: f"{p}.edge{self.numbers.get(each, '')}.{r.members[cut].index(label)}" for each in inside if r.is_cut(each)}
+        self._label(suffixed(label, ".body"))
+        for each in block.instructions[:-1]:
+            if any(dropped in each.text for dropped in _DROPPED) or (each.name and r.is_uniform(each.name)):
+                continue
+            if each.opcode == "phi" and label == cut:
+                continue
+            self._line(_renamed(each.text, own) + (self._access() if each.opcode in _MEMORY else ""))
+        for each in block.instructions[:-1]:
+            stored = each.name in self.shared and not r.is_uniform(each.name) and not self._recomputed(each.name)
+            if stored and not (each.opcode == "phi" and label == cut):
+                self._store(each.name, each.name, suffixed(each.name, f".{self.prefix}.kept"), f"{p}.lane")
+        together = self._all_edges(cut, label)
+        self._line(f"br label {next(iter(edges.values()))}" if together else _renamed(block.end.text, own | edges))
+        ends = [*list(edges.values())[1:], f"{p}.next"] if together else [f"{p}.next"] * len(edges)
+        for (target, edge), end in zip(edges.items(), ends, strict=True):
+            self._edge(cut, label, target, edge, names, p)
+            self._line(f"br label {end}")
+
+    def _all_edges(self, cut: str, label: str) -> bool:
+        """Return whether lanes can prepare every way out of a block: a branch that is the same for all is taken after the lanes.
+
+        Not if one way begins the next iteration of a loop and another one stays in it, where its values are still needed.
+        """
+        r = self.r
+        inside = r.inside[label]
+        if inside == [END]:
+            return True
+        if self._notes(cut) or not all(r.is_cut(each) for each in inside):
+            return False
+        return not any(each in r.loops and other != each and other in r.loops[each] for each in inside for other in inside)
+
+    def _edge(self, cut: str, label: str, target: str, edge: str, names: dict[str, str], p: str) -> None:
+        """Write what a lane does that leaves a region: keep the values that the next one begins with, or note them for `_leave`."""
+        r = self.r
+        self._label(edge)
+        values: dict[str, str] = {}
+        for phi in () if target == END else r.blocks[target].phis:
+            if not r.is_uniform(phi.name):
+                value = next(value for value, source in phi.incoming if source == label)
+                values[phi.name] = names.get(value, value)
+        if self._all_edges(cut, label):
+            for n, (name, value) in enumerate(values.items()):
+                self._store(name, value, f"{edge}.{n}", f"{p}.lane")
+            values = {}
+        if not self._all_edges(cut, label) or self._last_edge(label, target):
+            self.ways[edge] = values, self.numbers[target] if target in r.masked else -1
+
+    def _last_edge(self, label: str, target: str) -> bool:
+        """Return whether an edge is the one from which lanes go on, of those that all of them prepare."""
+        return self.r.inside[label][-1] == target
+
+    def _notes(self, cut: str) -> bool:
+        """Return whether lanes note where they go from a region."""
+        return cut in self.r.masked or bool(self.r.masked & set(self.r.targets(cut)))
+
+    # Control --------------------------------------------------------------------------------------------------------------
+
+    def _choose(self, cut: str, names: dict[str, str], p: str) -> None:
+        """Write which region runs after one."""
+        r = self.r
+        following = r.then.get((r.home[cut], cut))
+        if following is not None:
+            for target in r.targets(cut):
+                self._begin(cut, target, names, p)
+            self._line(f"br label {self._entry(following)}")
+            return
+        joins, inside = r.joins(cut), r.graph(cut)
+
+        def way(node: str) -> str:
+            while not node.startswith(">") and (len(inside[node]) == 1 or not joins[node].startswith("%any")):
+                node = inside[node][0] if len(inside[node]) == 1 else joins[node]
+            return f"{p}.to{self.numbers.get(node[1:], '')}" if node.startswith(">") else suffixed(node, ".choose")
+
+        self._line(f"br label {way(cut)}")
+        for label in r.choices(cut):
+            self._label(suffixed(label, ".choose"))
+            ways = {each: way(f">{each}" if r.is_cut(each) else each) for each in r.inside[label]}
+            self._line(_renamed(r.blocks[label].end.text, names | ways))
+        for target in r.targets(cut):
+            self._label(f"{p}.to{self.numbers.get(target, '')}")
+            self._begin(cut, target, names, p)
+            self._line(f"br label {self._entry(target)}")
+
+    def _begin(self, cut: str, target: str, names: dict[str, str], p: str) -> None:
+        """Write the uniform values that a region begins with if another one comes before it."""
+        for n, phi in enumerate(() if target == END else self.r.blocks[target].phis):
+            if self.r.is_uniform(phi.name):
+                value = next(value for value, source in phi.incoming if self.r.region[source] == cut)
+                self._store(phi.name, names.get(value, value), f"{p}.begin{self.numbers[target]}.{n}", "0")
+
+    def _entry(self, target: str) -> str:
+        """Return the label with which a region, or the loop that it begins, starts."""
+        if target == END:
+            return self.last
+        return suffixed(target, ".any") if target in self.r.loops and target in self.r.masked else target
+
+    def _any(self, header: str) -> None:
+        """Write the head of a masked loop: run it while a lane is at its beginning."""
+        p, start = f"%{self.prefix}.any{self.numbers[header]}", suffixed(header, ".any")
+        self._label(start)
+        self._line(f"br label {p}.lanes")
+        self._label(f"{p}.lanes")
+        self._line(f"{p}.lane = phi i64 [ 0, {start} ], [ {p}.lane.next, {p}.lanes ]")
+        self._line(f"{p}.found = phi i32 [ 0, {start} ], [ {p}.either, {p}.lanes ]")
+        self._line(f"{p}.at = getelementptr inbounds i32, ptr {self._places()}, i64 {p}.lane")
+        self._line(f"{p}.place = load i32, ptr {p}.at{self._access()}")
+        self._line(f"{p}.here = icmp eq i32 {p}.place, {self.numbers[header]}")
+        self._line(f"{p}.one = zext i1 {p}.here to i32")
+        self._line(f"{p}.either = or i32 {p}.found, {p}.one")
+        self._count(p, f"{p}.lanes", f"{p}.done")
+        self._label(f"{p}.done")
+        self._line(f"{p}.some = icmp ne i32 {p}.either, 0")
+        self._line(f"br i1 {p}.some, label {header}, label {self._entry(self.r.then[self.r.parent[header], header])}")
+
+    def _places(self) -> str:
+        """Return the array of the region that each lane runs next."""
+        self.allocas[f"%{self.prefix}.places"] = f"[{LANES} x i32]"
+        return f"%{self.prefix}.places"
+
+    def _count(self, p: str, again: str, out: str) -> None:
+        """Write the end of a loop over lanes."""
+        c = self.counter
+        names = {c.lane: f"{p}.lane", c.following.name: f"{p}.lane.next", c.condition.name: f"{p}.more"}
+        self._line(f"{p}.lane.next = add nuw nsw i64 {p}.lane, 1")
+        self._line(_renamed(c.condition.text, names))
+        first, second = (again, out) if c.stays else (out, again)
+        self._line(f"br i1 {p}.more, label {first}, label {second}, !llvm.loop {self.metadata.loop(self.access, c.place)}")
+
+
+def incoming_from(text: str, labels: Mapping[str, str]) -> str:
+    """Return the text of a phi with other labels of the blocks before it."""
+    return re.sub(r", (%(?:\"[^\"]*\"|[-\w.$]+)) \]", lambda found: f", {labels.get(found[1], found[1])} ]", text)
+
+
+def _renamed(text: str, names: dict[str, str]) -> str:
+    return NAME.sub(lambda found: names.get(found[0], found[0]), text)

@@ -1,0 +1,181 @@
+"""Loops over lanes with loops in them become vectors: in LLVM's code, each is cut at its inner loops before LLVM vectorises.
+
+LLVM vectorises innermost loops only. If a function of the user loops, the loop over lanes around it is not innermost, and its lanes are
+computed one after the other. Here the loop over lanes moves inwards: `lane_regions.py` divides its body, `lane_cut.py` writes the pieces.
+They compute the same operations in the same order for each lane. Kernels mark the loops with a call of `lane_loop`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import config, types
+from numba.core.codegen import JITCodeLibrary
+from numba.extending import intrinsic
+
+from warprun.kernels.lane_code import Block, blocks_of, loops
+from warprun.kernels.lane_cut import MARK, Counter, Metadata, Writer, incoming_from
+from warprun.kernels.lane_regions import Regions, Stays
+
+if TYPE_CHECKING:
+    from llvmlite.ir import Value
+    from numba.core.base import BaseContext as TargetContext
+    from numba.core.compiler import StateDict
+    from numba.core.typing.context import BaseContext as TypingContext
+    from numba.core.typing.templates import Signature
+
+_NUMBER = re.compile(r"%(\d+)\b")
+_NUMBERED_LABEL = re.compile(r"^(\d+):")
+
+
+class InlinedLibrary(JITCodeLibrary):
+    """Code of a function that kernels inline: LLVM simplifies it, but its loops stay as they are until the kernel vectorises."""
+
+    def _optimize_final_module(self) -> None:
+        _simplify(self)
+
+
+class KernelLibrary(JITCodeLibrary):
+    """Code of a kernel: its loops over lanes are cut before it is vectorised."""
+
+    _final_module: llvm.ModuleRef
+
+    def _optimize_final_module(self) -> None:
+        if MARK in str(self._final_module):
+            _simplify(self)
+            _unroll(self)
+            name = self._final_module.name
+            self._final_module = llvm.parse_assembly(with_cut_loops(self._final_module))
+            self._final_module.name = name
+            self._final_module.verify()
+        super()._optimize_final_module()
+
+
+def for_inlined(state: StateDict, function: Callable[..., object]) -> None:
+    """Let Numba compile a function that kernels inline with its `InlinedLibrary`."""
+    state.library = InlinedLibrary(state.targetctx.codegen(), function.__qualname__)
+    state.library.enable_object_caching()
+
+
+def for_kernel(state: StateDict, function: Callable[..., object]) -> None:
+    """Let Numba compile a kernel with its `KernelLibrary`."""
+    state.library = KernelLibrary(state.targetctx.codegen(), function.__qualname__)
+    state.library.enable_object_caching()
+
+
+def _simplify(library: JITCodeLibrary) -> None:
+    """Inline and simplify, without vectors."""
+    manager, builder = _passes(library, unrolls=False)
+    manager.run(library._final_module, builder)
+
+
+def _unroll(library: JITCodeLibrary) -> None:
+    """Unroll short loops of constant length, and bring the others into the form that `lane_regions.py` reads."""
+    # The pipeline for modules would also unroll loops of unknown length, by a factor.
+    _, builder = _passes(library, unrolls=True)
+    manager = builder.getFunctionPassManager()
+    manager.add_loop_simplify_pass()
+    manager.add_lcssa_pass()
+    for function in library._final_module.functions:
+        if not function.is_declaration:
+            manager.run(function, builder)
+
+
+def _passes(library: JITCodeLibrary, unrolls: bool) -> tuple[llvm.ModulePassManager, llvm.PassBuilder]:
+    options = llvm.create_pipeline_tuning_options()
+    options.speed_level = 3
+    options.loop_vectorization = options.slp_vectorization = False
+    options.loop_unrolling = unrolls
+    builder = llvm.create_pass_builder(library._codegen._tm, options)
+    return builder.getModulePassManager(), builder
+
+
+def with_cut_loops(module: llvm.ModuleRef) -> str:
+    """Return the text of a module in which the marked loops are cut; a loop that cannot be cut stays as it is, without its mark."""
+    lines = str(module).splitlines()
+    numbers = [int(found[1]) for found in (re.match(r"!(\d+) = ", line) for line in lines) if found]
+    metadata = Metadata(max(numbers, default=-1) + 1)
+    functions = {each.name: each for each in module.functions}
+    made: list[str] = []
+    n = 0
+    while n < len(lines):
+        name = re.search(r'@(?:"([^"]*)"|([-\w.$]+))\(', lines[n]) if lines[n].startswith("define") else None
+        end = lines.index("}", n) if name else n
+        code = lines[n : end + 1]
+        if name and any(MARK in line for line in code):
+            # A parser wants values without a name in the order of their numbers.
+            code = [_NUMBER.sub(r"%u\1", _NUMBERED_LABEL.sub(r"u\1:", line)) for line in code]
+            blocks = blocks_of(code[1:-1], functions[name[1] or name[2]])
+            code = [code[0], *_cut_function(blocks, metadata), "}"]
+        made += code
+        n = end + 1
+    return "\n".join([*made, *metadata.lines]) + "\n"
+
+
+def _cut_function(blocks: dict[str, Block], metadata: Metadata) -> list[str]:
+    """Return the code of a function with its marked loops cut."""
+    start = next(iter(blocks))
+    found = loops({label: block.next for label, block in blocks.items()}, start)
+    marked = [label for label, block in blocks.items() if any(MARK in each.text for each in block.instructions)]
+    around = {min((h for h in found if label in found[h]), key=lambda h: len(found[h]), default="") for label in marked}
+    writers: dict[str, Writer] = {}
+    for n, header in enumerate(sorted(around - {""})):
+        try:
+            writers[header] = _writer(blocks, found[header], header, f"lanes{n}", metadata)
+        except Stays:
+            continue
+    written = {header: writer.write() for header, writer in writers.items()}
+    gone = {label for header in writers for label in found[header]}
+    last = {writer.counter.latch: writer.last for writer in writers.values()}
+    made: list[str] = []
+    for label, block in blocks.items():
+        made += written.get(label, [])
+        if label in gone:
+            continue
+        made.append(f"{label[1:]}:")
+        if label == start:
+            kept = (each for writer in writers.values() for each in writer.allocas.items())
+            made += [f"  {name} = alloca {kind}, align 64" for name, kind in kept]
+        for each in block.instructions:
+            if MARK not in each.text:
+                made.append(f"  {incoming_from(each.text, last) if each.opcode == 'phi' else each.text}")
+    return made
+
+
+def _writer(blocks: dict[str, Block], labels: set[str], header: str, prefix: str, metadata: Metadata) -> Writer:
+    """Return the writer of one loop. Raises Stays."""
+    members = {label: block for label, block in blocks.items() if label in labels}
+    latches = [label for label in members if header in blocks[label].next]
+    if len(latches) != 1 or any(set(block.next) - labels for label, block in members.items() if label != latches[0]):
+        raise Stays("it can end in the middle")
+    counter = Counter(members, header, latches[0])
+    defined = {each.name for block in members.values() for each in block.instructions if each.name}
+    outside = (each for label, block in blocks.items() if label not in labels for each in block.instructions)
+    if any(name in defined for each in outside for name in each.operands):
+        raise Stays("a value is carried from one lane to the next")
+    regions = Regions(members, header, latches[0], counter.lane)
+    if not regions.loops:
+        raise Stays("it contains no loop")
+    return Writer(regions, counter, prefix, metadata)
+
+
+def unmarked() -> None:
+    """Mark nothing: what interpreted kernels call in place of `lane_loop`."""
+
+
+@intrinsic
+def _marked(typing: TypingContext) -> tuple[Signature, Callable[..., Value]]:
+    def write(context: TargetContext, builder: ir.IRBuilder, signature: Signature, values: list[Value]) -> Value:
+        mark = builder.module.declare_intrinsic("llvm.sideeffect", (), ir.FunctionType(ir.VoidType(), []))
+        builder.call(mark, [])
+        return context.get_dummy_value()
+
+    return types.none(), write
+
+
+lane_loop: Callable[[], None] = unmarked if config.DISABLE_JIT else _marked
+"""Mark the loop around it as one over lanes, no two of which touch the same memory if one of them writes."""
