@@ -165,6 +165,7 @@ MARKS = {
     "docs/agents.md": ("equilibrium",),
     "docs/benchmarks/off_policy.md": ("results few", "results many"),
     "docs/benchmarks/catalysis.md": ("tuned", "continuous", "published"),
+    "docs/reproductions.md": ("exarl claims", "exarl model"),
 }
 """Page -> the tables that scripts write into it."""
 

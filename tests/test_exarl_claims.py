@@ -1,0 +1,99 @@
+"""The model behind scripts/exarl_claims.py gives what follows from its times, and its answers are those of the numbers."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("simpy")
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+@pytest.fixture
+def exarl(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    from exarl import answers, claims, learned, learning, model, scaling, small
+
+    yield {module.__name__.partition(".")[2]: module for module in (answers, claims, learned, learning, model, scaling, small)}
+    for name in [name for name in sys.modules if name.split(".")[0] == "exarl"]:
+        del sys.modules[name]
+
+
+def test_rates_are_those_that_follow_from_the_times(exarl):
+    """One learner is as fast as its updates or, with too few actors, as these; one actor of `async` does one after the other."""
+    model = exarl["model"]
+    given = model.Times(train=0.1, act=0.03, push=0.001, pop=0.002, show=0.004, read=0.001, message=0.005, pause=0.0)
+    one_after_the_other = given.train + given.act + 2 * given.message
+    assert model.simulate("async", 1, 1, given, 100).rate == pytest.approx(1 / one_after_the_other)
+    for actors in (1, 4):
+        full = given.train + given.pop + given.show
+        assert model.simulate("queue", 1, actors, given, 100).rate == pytest.approx(1 / full)
+    slow = replace(given, act=0.5)
+    assert model.simulate("queue", 1, 2, slow, 100).rate == pytest.approx(2 / (slow.act + slow.push + slow.read), rel=0.02)
+    averaged = replace(given, average=0.01)
+    assert model.simulate("queue", 4, 8, averaged, 400).rate == pytest.approx(4 / (full + 0.02), rel=0.01)
+
+
+def test_lag_and_repetitions_are_those_of_the_protocols(exarl):
+    model = exarl["model"]
+    given = model.Times(train=0.1, act=0.01, pause=0.0)
+    assert model.simulate("async", 1, 1, given, 50).lag == 0
+    assert model.simulate("async", 1, 6, given, 200).lag == pytest.approx(5)
+    for protocol in ("async", "queue", "exarl_async"):
+        found = model.simulate(protocol, 2, 6, given, 200)
+        assert found.unique == pytest.approx(found.rate)
+    slow = replace(given, act=1.0)
+    assert model.simulate("range", 1, 2, slow, 400).unique == pytest.approx(2 / slow.act, rel=0.1)
+
+
+def test_random_reads_repeat_as_the_closed_form_says(exarl):
+    """Actors are fast, so a rollout is read again only by another learner in the same update."""
+    model, small = exarl["model"], exarl["small"]
+    given = model.Times(train=0.1, act=0.005, pause=0.0)
+    for learners in (4, 8):
+        found = model.simulate("random", learners, 16, given, 200 * learners)
+        assert 1 - found.unique / found.rate == pytest.approx(small.redundant_share(learners), abs=0.03)
+
+
+def test_collisions_are_those_of_the_closed_form(exarl):
+    """P(no two of L draw the same of A) = A! / ((A - L)! A^L); by hand for two learners: 1 / A."""
+    small = exarl["small"]
+    assert small.collision_chance(2) == pytest.approx(1 / 16)
+    assert small.redundant_share(2) == pytest.approx(1 / 32)
+    assert small.collision_chance(17) == 1.0
+
+
+def test_a_hub_with_the_message_time_gains_what_was_published(exarl):
+    answers, model = exarl["answers"], exarl["model"]
+    given = replace(answers.PUBLISHED, message=answers.hub_message())
+    gain = model.simulate("exarl_async", 8, 8, given, 400).rate / model.simulate("exarl_async", 1, 8, given, 100).rate
+    assert gain == pytest.approx(1.434, abs=0.01)
+
+
+def test_verdicts_follow_from_the_numbers(exarl):
+    answers, learned = exarl["answers"], exarl["learned"]
+    curves = {name: {str(seed): {"curve": [[1, mean + seed]]} for seed in range(3)} for name, mean in (("7 L=1", 90), ("7 L=8", 50))}
+    curves |= dict.fromkeys(("7 L=2", "7 L=4"), curves["7 L=1"])
+    assert learned.convergence({"learning": curves}).verdict == answers.REPRODUCED
+    assert learned.convergence({"learning": curves | {"7 L=8": curves["7 L=1"]}}).verdict.startswith(answers.REFUTED)
+
+
+def test_the_last_hundred_of_a_thousand_episodes_count(exarl):
+    """400 records of 3 episodes: the 1,000th is in record 333; the last 100 begin with one episode of record 300."""
+    learning = exarl["learning"]
+    records = [{"env_steps": n, "train/episodes": 3, "train/return": float(n), "actors/lag_mean": 7.0, "wall_s": 1.0} for n in range(400)]
+    found = learning.curve(learning.KINDS["12 plain"], records)
+    assert found["episodes"] == 1000
+    assert found["last"] == pytest.approx((3 * sum(range(300, 333)) + 333) / 100)
+    assert learning.curve(learning.KINDS["9 range"], records)["curve"][5] == [5, 5.0]
+
+
+def test_the_page_has_the_claims_that_are_measured(exarl):
+    claims = exarl["claims"].CLAIMS
+    assert list(claims) == list(range(1, 13))
+    assert not any(claim.is_measured({}) for claim in claims.values())
+    kept = {"small": {"collisions": {}}, "learning": {"9 range": {"0": {}, "1": {}}, "9 random": {"0": {}}}}
+    assert [number for number, claim in claims.items() if claim.is_measured(kept)] == [4, 10]
