@@ -60,7 +60,9 @@ def workplace(tmp_path, monkeypatch):
     return make
 
 
-EXAMPLES = [(page, name) for page in PAGES for name in files(page) if name.startswith("conf/env/")]
+PARALLEL = "conf/env/tanks.yaml"
+"""An MPI program, which tests/test_external.py trains with several processes."""
+EXAMPLES = [(page, name) for page in PAGES for name in files(page) if name.startswith("conf/env/") and name != PARALLEL]
 
 
 @pytest.mark.parametrize(("page", "name"), EXAMPLES, ids=[f"{page.stem}-{Path(name).stem}" for page, name in EXAMPLES])
@@ -92,7 +94,8 @@ def test_commands_are_accepted(workplace, page):
         words = [word for word in words if not is_of_sweep(word)]
         settings = [word for word in words if "=" in word and not word.startswith(("-", "resume=", "trust=", "out="))]
         if words[0].startswith("resume="):
-            change(to_dict(compose(["env=cartpole"])), settings)
+            mode = ["concurrency=ddp"] if any(setting.startswith("concurrency.processes=") for setting in settings) else []
+            change(to_dict(compose(["env=cartpole", *mode])), settings)
             continue
         # Of a sweep, every value must be accepted; the first job will do.
         compose(runs(settings)[0])

@@ -53,3 +53,15 @@ def test_ppo_learns_to_keep_the_level(folder: Path) -> None:
     result = warprun.train([*given, "log.live=false"])
     assert result.eval_return is not None and result.eval_return > -30.0
     assert result.metrics["eval/terminated"] < 0.05
+
+
+def test_the_mpi_program_of_the_page_trains_and_is_evaluated(folder: Path) -> None:
+    pytest.importorskip("mpi4py")
+    from tests.actors.ranks import start
+
+    given = ["env=tanks", *SMALL, "concurrency=async", "concurrency.ranks_per_env=2", "run_dir=run", "tuned=none"]
+    done = start(5, *given, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    done = start(2, "eval", "run", "episodes=2", "device=cpu", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "return" in done.stdout

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from warprun.errors import ContractError, UserError
+from warprun.errors import ContractError, OtherRankError, UserError
 from warprun.sources import ISOLATED
 
 
@@ -22,7 +22,7 @@ def errors_of_user(what_fails: str, what: str = "an environment") -> Iterator[No
     """
     try:
         yield
-    except UserError:
+    except (UserError, OtherRankError):
         raise
     except ContractError as error:
         place = "" if error.names_place else place_of(error) or f"{what_fails}: "

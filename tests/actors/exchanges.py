@@ -17,10 +17,10 @@ import torch
 from mpi4py import MPI
 
 from warprun.actors.buffers import Origin, RolloutBuffer, WeightsBuffer
-from warprun.actors.layout import Layout
 from warprun.actors.protocols import actor_exchange, learner_exchange
 from warprun.actors.world import World, meet
 from warprun.config.schema import CONCURRENCY
+from warprun.ranks import Layout
 from warprun.simulation.simulator import Episodes
 from warprun.simulation.trajectory import allocate
 from warprun.spec import Box, Discrete, GroupSpec, Spec

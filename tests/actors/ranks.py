@@ -31,7 +31,7 @@ QUIET = [
 ]
 
 
-def start(ranks: int, *arguments: str, timeout_s: float = 100, **options: Any) -> subprocess.CompletedProcess[str]:
+def start(ranks: int, *arguments: str, timeout_s: float = 300, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run `warprun ARGUMENTS` in `ranks` processes, or without mpiexec if that is 1."""
     if MPIEXEC is None:
         pytest.skip("there is no mpiexec")

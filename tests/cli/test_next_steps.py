@@ -106,6 +106,5 @@ def test_many_runs_end_with_one_block(tmp_path: Path, monkeypatch: pytest.Monkey
     assert cli.run(["-m", "seed=1,2", *RUN, "log.live=false", "log.tensorboard=false"]) == 0
     text = capfd.readouterr().out
     assert text.count("next:\n") == 1
-    assert text.index("2 runs") < text.index("next:\n")
     steps = text.partition("next:\n")[2]
-    assert "eval outputs/cartpole_ppo_" in steps and "--logdir" not in steps
+    assert "report outputs/sweeps/cartpole_" in steps and "eval outputs/sweeps/cartpole_" in steps and "--logdir" not in steps

@@ -31,7 +31,7 @@ def test_large_offsets_do_not_lose_the_variance() -> None:
 def test_observations_follow_the_statistics_only_after_refresh() -> None:
     normalizer, obs = ObservationNormalizer(3, CPU), torch.randn(1000, 3) * 5 + 2
     assert torch.equal(normalizer(obs), obs.clamp(-CLIP, CLIP))
-    normalizer.statistics.merge(*moments(obs), len(obs))
+    normalizer.statistics.merge([(*moments(obs), len(obs))])
     assert torch.equal(normalizer(obs), obs.clamp(-CLIP, CLIP))
     normalizer.refresh()
     close(normalizer(obs).mean(0), torch.zeros(3), 1e-5)

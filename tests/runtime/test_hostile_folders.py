@@ -21,7 +21,8 @@ import pytest
 
 import warprun
 from tests.runtime.hostile import CASES, ODD_FILES, PLANTED, Case
-from warprun.cli.main import USER_ERROR, run
+from warprun.cli.main import run
+from warprun.cli.outcome import USER_ERROR
 from warprun.config.opening import open_config
 from warprun.config.registry import environment_modules
 from warprun.config.schema import from_dict

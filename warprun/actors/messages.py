@@ -10,7 +10,7 @@ from warprun.actors.buffers import OVER, RolloutBuffer, WeightsBuffer
 from warprun.actors.world import World
 from warprun.simulation.simulator import Act
 
-ROLLOUT, WEIGHTS = 1, 2
+ROLLOUT, WEIGHTS, LEFT = 1, 2, 3
 """Tags."""
 END = np.array([OVER], np.int64)
 """What an actor gets in the place of weights at the end: only their version."""
@@ -34,6 +34,12 @@ class MessageActor:
 
     def free(self) -> None:
         """Do nothing."""
+
+
+def send_left(world: World, why: str) -> None:
+    """Tell the learner that this actor makes no rollout any more, in the place of a rollout."""
+    learner = world.layout.learner_of(world.layout.actor(world.rank))
+    world.wait_for([world.comm.Isend(bytearray(why.encode()), learner, LEFT)])
 
 
 def send_weights(world: World, weights: WeightsBuffer, ranks: Iterable[int]) -> None:

@@ -14,7 +14,7 @@ from warprun.actors.rma import FromAny, FromOwn, FromRings, RmaActor, RmaLearner
 from warprun.actors.seed import SeedActor, SeedLearner
 from warprun.actors.sync import SyncLearner
 from warprun.actors.world import World
-from warprun.config.schema import ConcurrencyConfig, RmaConfig, SeedConfig
+from warprun.config.schema import AsyncConfig, ConcurrencyConfig, RmaConfig, SeedConfig
 from warprun.simulation.simulator import Act
 
 WINDOWS: dict[str, Callable[[Shared, int], Takes]] = {
@@ -48,7 +48,7 @@ def learner_exchange(
     if isinstance(concurrency, RmaConfig):
         shared, window = _shared(world, concurrency, weights, rollout), concurrency.window
         return RmaLearner(shared, WINDOWS[window](shared, seed), consumes=window == "queue")
-    return SyncLearner(world) if concurrency.name == "sync" else AsyncLearner(world)
+    return AsyncLearner(world, concurrency.tolerate_actors) if isinstance(concurrency, AsyncConfig) else SyncLearner(world)
 
 
 def _shared(world: World, concurrency: RmaConfig, weights: WeightsBuffer, rollout: RolloutBuffer) -> Shared:

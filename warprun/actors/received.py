@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -183,6 +183,11 @@ class ReceivedRollouts:
         self._world.barrier()
         self._exchange.free()
 
+    @property
+    def lost(self) -> Sequence[str]:
+        """Actors that this learner goes on without, each with the reason."""
+        return self._world.lost
+
     def metrics(self) -> Mapping[str, float]:
         """Return what section "Records" of docs/actors.md lists, since the last call."""
         tally, now = self._tally, self._clock()
@@ -200,6 +205,7 @@ class ReceivedRollouts:
             "actors/bytes_per_s": tally.bytes / elapsed,
             "actors/learner_waiting_share": tally.learner_waited_s / elapsed,
             "actors/actor_waiting_share": tally.actors_waited_s / acting,
+            **({"actors/lost": len(self.lost)} if self.lost else {}),
             **self._exchange.metrics(),
         }
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from mpi4py import MPI
 
-from warprun.actors import agreement
-from warprun.actors.layout import Layout
+from warprun import agreement
 from warprun.concurrency.watch import Watch, serve
 from warprun.errors import one_line
+from warprun.ranks import Layout
 
 SHORTEST_S, LONGEST_S = 2e-5, 1e-3
 """Sleeps between two looks at whether something has arrived."""
@@ -24,23 +24,38 @@ LOOK_S = 0.05
 class World:
     """The ranks of a run."""
 
+    everyone: MPI.Intracomm
+    """All processes."""
     comm: MPI.Intracomm
+    """Those that exchange rollouts: learners and actors, in the order of `Layout.rank`. In the others: these."""
     layout: Layout
     watch: Watch
     peers: MPI.Intracomm
-    """The ranks of the same role."""
+    """The learners; in an actor the actors."""
+    lost: list[str] = field(default_factory=list, init=False)
+    """Actors that this learner goes on without, each with the reason."""
     waited_s: float = field(default=0.0, init=False)
     """Seconds that this rank has waited for others."""
 
     @property
+    def process(self) -> int:
+        """Number of this process among all."""
+        return int(self.everyone.rank)
+
+    @property
     def rank(self) -> int:
-        """Number of this process."""
+        """Number of this process among those that exchange rollouts, see `Layout.rank`."""
         return int(self.comm.rank)
 
     @property
     def is_learner(self) -> bool:
-        """Whether this rank learns."""
-        return self.rank < self.layout.learners
+        """Whether this process learns."""
+        return self.process < self.layout.learners
+
+    @property
+    def serves(self) -> bool:
+        """Whether this process only serves the environments of an actor."""
+        return self.layout.serves(self.process)
 
     def wait(self, is_done: Callable[[], bool]) -> None:
         """Wait until `is_done`. Raises RankFailed as soon as another rank has failed."""
@@ -79,41 +94,43 @@ class World:
 
     def share(self, text: str) -> str:
         """Return the text of rank 0."""
-        return agreement.share(self.comm, text)
+        return agreement.share(self.everyone, text)
 
-    def compare(self, own: bytes, problem: str) -> None:
-        """Raise if `own` is not the same in all ranks."""
-        same = agreement.share(self.comm, own.hex()) == own.hex()
-        agreement.agree(self.comm, "" if same else problem, self.layout.name, None)
+    def compare(self, own: bytes | None, problem: str) -> None:
+        """Raise if `own` is not the same in all processes that have one."""
+        first = agreement.share(self.everyone, own.hex() if own else "")
+        same = own is None or first == own.hex()
+        agreement.agree(self.everyone, "" if same else problem, self.layout.name, None)
 
     def barrier_of_learners(self) -> None:
         """Wait until all learners are here."""
         self.wait(self.peers.Ibarrier().Test)
 
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait until all that exchange rollouts are here."""
         request = self.comm.Ibarrier()
         self.wait(request.Test)
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Do something in all ranks or in none: if it fails in one, it fails in all, and rank 0 raises the error of the first.
+        """Do something in all processes or in none: if it fails in one, it fails in all, and rank 0 raises the error of the first.
 
-        Every rank enters the same contexts in the same order.
+        Every process enters the same contexts in the same order.
         """
         try:
             yield
         except Exception as error:
-            agreement.agree(self.comm, one_line(error), self.layout.name, error)
+            agreement.agree(self.everyone, one_line(error), self.layout.name, error)
             raise
-        agreement.agree(self.comm, "", self.layout.name, None)
+        agreement.agree(self.everyone, "", self.layout.name, None)
 
 
-def meet(comm: MPI.Intracomm, layout: Layout, timeout_s: float) -> World:
-    """Return the world of a run; every rank calls this."""
-    connect = serve(comm.rank, lambda text: agreement.share(comm, text))
-    watch = Watch(layout.name, comm.rank, layout.size, timeout_s, connect)
-    return World(comm, layout, watch, MPI.Intracomm(comm.Split(comm.rank < layout.learners)))
+def meet(everyone: MPI.Intracomm, layout: Layout, timeout_s: float) -> World:
+    """Return the world of a run; every process calls this."""
+    connect = serve(everyone.rank, lambda text: agreement.share(everyone, text))
+    watch = Watch(layout.name, everyone.rank, layout.size, timeout_s, connect)
+    comm = MPI.Intracomm(everyone.Split(layout.serves(everyone.rank)))
+    return World(everyone, comm, layout, watch, MPI.Intracomm(comm.Split(everyone.rank < layout.learners)))
 
 
 @contextmanager

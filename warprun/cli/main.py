@@ -23,7 +23,9 @@ from warprun.errors import MOST_PRINTED, RunHasEndedError, UserError, nearest, o
 from warprun.processes import code_of_rank, end_with_parent, is_first, silence, started, starter, take_share
 
 if TYPE_CHECKING:
+    from warprun.actors.world import World
     from warprun.cli.resume import Continued
+    from warprun.concurrency.team import Team
     from warprun.config.schema import Config
     from warprun.runtime.run import Result
 
@@ -101,6 +103,8 @@ Examples
 HYDRA_FLAGS = ("--cfg", "-c", "--info", "-i", "--resolve", "--package", "-p", "--shell-completion", "-sc", "--hydra-help")
 """Options with which Hydra prints something instead of starting a run."""
 MULTIRUN_FLAGS = ("-m", "--multirun")
+SERVED = ("eval", "play", "check")
+"""Verbs that rank 0 executes, if several processes were started; the others serve its environments, if these are parallel programs."""
 COMPLETION_FLAGS = ("--shell-completion", "-sc")
 FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--info", "-i")
 FLAGS_WITH_OPTIONAL_VALUE = ("--info", "-i")
@@ -174,17 +178,7 @@ def _run(asked: Continued | Config) -> Result | None:
     world = world_of(config)
     try:
         # Imported after the checks, because they import torch and numba.
-        if world and world.rank:
-            from warprun.concurrency.team import Team
-
-            if isinstance(world, Team):
-                from warprun.runtime.joint import follow
-
-                follow(config, world)
-                return None
-            from warprun.runtime.roles import run_rank
-
-            run_rank(config, world)
+        if world and _follows(config, world):
             return None
         if isinstance(asked, Continued):
             from warprun.runtime.run import resume
@@ -200,6 +194,25 @@ def _run(asked: Continued | Config) -> Result | None:
         if failure is error:
             raise
         raise failure from error
+
+
+def _follows(config: Config, world: World | Team) -> bool:
+    """Live as a rank other than 0 if this process is one, and return whether it is."""
+    from warprun.concurrency.team import Team
+
+    if isinstance(world, Team):
+        if world.rank:
+            from warprun.runtime.joint import follow
+
+            follow(config, world)
+        return world.rank > 0
+    from warprun.runtime.roles import check_gpus, run_rank
+
+    if world.layout.learners > 1:
+        check_gpus(config, world)
+    if world.process:
+        run_rank(config, world)
+    return world.process > 0
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -233,6 +246,10 @@ def _dispatch(arguments: list[str]) -> int:
     }
     if verb not in verbs:
         raise UserError(f"unknown verb {shown(verb)}{nearest(verb, verbs)} (there are: {', '.join(verbs)}; a setting is written key=value)")
+    if verb in SERVED and started() > 1:
+        from warprun.cli.ranks import with_all_ranks
+
+        return with_all_ranks(lambda: verbs[verb](rest))
     return verbs[verb](rest)
 
 
@@ -249,9 +266,10 @@ def _train(arguments: list[str]) -> int:
 
 def train_one(overrides: list[str]) -> int:
     """Train the run that `overrides` describe, in the processes that it needs, and return the exit code. Raises what `train` does."""
-    from warprun.cli.ranks import start, starts_processes
+    from warprun.cli.ranks import start
     from warprun.cli.resume import Continued
     from warprun.config.launch import is_of_sweep
+    from warprun.config.schema import starts_processes
 
     for override in overrides:
         if is_of_sweep(override):

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warprun.cli.leftovers import removed
 from warprun.config.schema import Config, SyncConfig
 from warprun.errors import UserError, one_line
-from warprun.processes import started
+from warprun.processes import last_word, started
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
     from warprun.actors.world import World
+
+RANK_0_SPEAKS_S = 3.0
+"""Time that rank 0 has to say what is wrong, before another rank does."""
 
 
 def communicator() -> MPI.Intracomm:
@@ -41,13 +47,43 @@ def communicator() -> MPI.Intracomm:
     return comm
 
 
-def agree(own: str, error: Exception | None) -> None:
-    """Agree over all ranks whether one has failed, see `actors.agreement.agree`."""
+@cache
+def meet() -> None:
+    """Meet all processes, once."""
     comm = communicator()
-    from warprun.actors import agreement
+    from warprun.agreement import unlink_shared_memory
 
-    agreement.unlink_shared_memory(comm)
+    unlink_shared_memory(comm)
+
+
+def agree(own: str, error: Exception | None) -> None:
+    """Agree over all processes whether one has failed, see `agreement.agree`, and meet them if none has."""
+    comm = communicator()
+    from warprun import agreement
+
     agreement.agree(comm, own, lambda rank: f"rank {rank}", error)
+    meet()
+
+
+def with_all_ranks(command: Callable[[], int]) -> int:
+    """Execute a command in rank 0, whose environments the other ranks serve; return the exit code."""
+    meet()
+    from warprun.agreement import wait
+    from warprun.simulation.external.group import attend
+
+    place = attend()
+    if place.led:
+        try:
+            return command()
+        finally:
+            place.release()
+    try:
+        place.serve(patience=wait)
+    except Exception as error:
+        time.sleep(RANK_0_SPEAKS_S)  # it ends all ranks if it has failed in the same way
+        last_word(f"warprun: error: {place.name}: {one_line(error)}")
+        os._exit(1)
+    return 0
 
 
 def world_of(config: Config, concurrency: SyncConfig) -> World:
@@ -73,7 +109,8 @@ def start(config: Config, concurrency: SyncConfig, arguments: Sequence[str]) -> 
     from warprun.actors.layout import layout
 
     assert concurrency.processes
-    layout(config, concurrency.processes)
+    if concurrency.ranks_per_env == 1:  # else the processes find out
+        layout(config, concurrency.processes)
     beside = Path(sys.executable).parent / "mpiexec"
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
     if mpiexec is None:

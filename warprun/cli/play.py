@@ -78,7 +78,7 @@ def _untrained(overrides: Sequence[str], settings: PlaySettings, records: tuple[
     from warprun.kernels.driver import prepare
 
     config = compose([*overrides, "tuned=none", f"device={settings.device}"])
-    environment, module = load_environment(config.env)
+    environment, module = load_environment(config.env, config.concurrency.parallel)
     check_evaluation_memory(config, environment, settings.episodes)
     prepare(config.device)
     from warprun.playing.play import play

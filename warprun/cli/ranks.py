@@ -34,6 +34,10 @@ def in_all_ranks(compose: Callable[[], T], mode: Callable[[T | None], str]) -> T
     if started() == 1:
         return compose()
     made, failed = None, None
+    if starter() == "mpiexec" and mode(None) != "ddp":
+        from warprun.cli.mpi import meet
+
+        meet()
     try:
         made = compose()
     except Exception as error:
@@ -50,6 +54,15 @@ def in_all_ranks(compose: Callable[[], T], mode: Callable[[T | None], str]) -> T
     if failed or made is None:
         raise failed or AssertionError
     return made
+
+
+def with_all_ranks(command: Callable[[], int]) -> int:
+    """Execute a command in rank 0, whose environments the other ranks serve; return the exit code."""
+    if starter() == "torchrun":
+        raise UserError("this command is one process; only environments that are MPI programs have several, started with mpiexec or srun")
+    from warprun.cli.mpi import with_all_ranks
+
+    return with_all_ranks(command)
 
 
 def world_of(config: Config) -> World | Team | None:
@@ -92,14 +105,6 @@ def _team_of(config: Config, concurrency: DdpConfig) -> Team | None:
     joined.begin(concurrency.timeout_s)
     check_devices(joined, config.device)
     return joined
-
-
-def starts_processes(config: Config) -> bool:
-    """Return whether this command has to start the processes of the run."""
-    concurrency = config.concurrency
-    if isinstance(concurrency, DdpConfig):
-        return (concurrency.processes or 1) > 1 and started() == 1 and starter() != "torchrun"
-    return isinstance(concurrency, SyncConfig) and concurrency.processes is not None and started() == 1
 
 
 def start(config: Config, arguments: Sequence[str]) -> int:

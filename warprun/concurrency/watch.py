@@ -20,6 +20,8 @@ FAULT = "fault"
 """Key in the store: why the run has failed, in one line."""
 GRACE_S = 3.0
 """Seconds that a rank has to end by itself after another one was lost."""
+OTHERS_WAIT_S = 2.0
+"""Seconds that ranks wait longer than rank 0."""
 
 
 def serve(rank: int, share: Callable[[str], str]) -> Connect:
@@ -174,7 +176,9 @@ class Watch:
 
     def _end_soon(self) -> None:
         """End this process if its main thread does not."""
-        if self._ended.wait(GRACE_S + 0.3 * self._rank):
+        # Rank 0 speaks for all, and mpiexec ends them then; the others only if it does not.
+        patience_s = OTHERS_WAIT_S if self._rank and not processes.first_is_lost else 0.0
+        if self._ended.wait(GRACE_S + patience_s + 0.3 * self._rank):
             return
         with suppress(Exception):
             self.last_words(self._fault)

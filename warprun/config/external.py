@@ -6,19 +6,35 @@ No numba, no torch.
 from __future__ import annotations
 
 import base64
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from types import FunctionType
+from typing import Any, NamedTuple, cast
 
 from warprun import sources
-from warprun.errors import ContractError, UserError
+from warprun.errors import ContractError, OtherRankError, UserError
+from warprun.processes import started
 from warprun.simulation.external.recipe import ExternalEnvironment, Recipe, told
 from warprun.simulation.external.registered import Registered, check_id, import_gymnasium, time_limit
 from warprun.sources import Source, Sources
 
 BY_ID = "warprun.envs.gymnasium"
 """Module that stands for all environments of Gymnasium."""
+COMM = "comm"
+"""First argument of an environment that is a parallel program."""
+
+
+class Parallel(NamedTuple):
+    """The processes of a run, as far as environments that are parallel programs depend on them."""
+
+    learners: int
+    ranks_per_env: int
+
+
+ALONE = Parallel(1, 1)
+"""One process steps an environment."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +47,12 @@ class External:
     vector: bool = False
     timeout_s: float = 60.0
     mask: bool = True
+    parallel: Parallel = ALONE
+    """Not a setting of `env`: who steps environments that are parallel programs."""
 
     def given(self) -> list[str]:
-        """Return the settings that differ from their defaults."""
-        return [name for name, value in vars(self).items() if value != vars(External())[name]]
+        """Return the settings `env.NAME` that differ from their defaults."""
+        return [name for name, value in vars(self).items() if name != "parallel" and value != vars(External())[name]]
 
 
 def steps(made: object) -> bool:
@@ -44,7 +62,18 @@ def steps(made: object) -> bool:
 
 def is_external(made: object, chosen: External) -> bool:
     """Return whether the `environment` of a module, `made`, has the interface of Gymnasium."""
-    return steps(made) or isinstance(made, Registered) or (chosen.vector and callable(made))
+    return steps(made) or isinstance(made, Registered) or (chosen.vector and callable(made)) or communicator(made) is not None
+
+
+def communicator(made: object) -> inspect.Parameter | None:
+    """Return the argument of a class or function for the communicator of a parallel program: the first, if it is called `comm`."""
+    if not isinstance(made, type | FunctionType):
+        return None
+    try:
+        first = next(iter(inspect.signature(made).parameters.values()), None)
+    except (TypeError, ValueError):  # a class in C without a signature
+        return None
+    return first if first is not None and first.name == COMM else None
 
 
 def external_environment(
@@ -53,6 +82,9 @@ def external_environment(
     """Return the environment; `found`: the files of its module, None if it is imported by its dotted name. Raises UserError."""
     import_gymnasium()
     if isinstance(made, Registered):
+        if chosen.parallel.ranks_per_env > 1:
+            ranks = chosen.parallel.ranks_per_env
+            raise UserError(f"concurrency.ranks_per_env={ranks}: environments of Gymnasium are no parallel programs")
         title, recipe = _by_id(chosen, limit)
         limit = limit if limit is not None or chosen.vector else time_limit(title)
         return _examined(f"env.id={title}", title, recipe, limit, chosen)
@@ -61,28 +93,52 @@ def external_environment(
             raise UserError(f"env.{key} is for env=gymnasium; {name} is made by {module}")
     if chosen.vector and limit is not None:
         raise UserError(f"env.time_limit={limit}: a vectorized environment has a time limit of its own; {name} may take it in env.kwargs")
-    recipe = Recipe(f"{__name__}:make_own", {"module": module, "files": plain(found), "kwargs": dict(chosen.kwargs)}, chosen.vector)
+    _check_parallel(made, chosen, name)
+    arguments: dict[str, object] = {"module": module, "files": plain(found), "kwargs": dict(chosen.kwargs)}
+    takes = communicator(made)
+    alone = takes is not None and takes.default is not takes.empty and started() == 1
+    recipe = Recipe(f"{__name__}:make_own", arguments, chosen.vector, 1 if alone else chosen.parallel.ranks_per_env)
     return _examined(f"environment {module}", name, recipe, limit, chosen)
+
+
+def _check_parallel(made: object, chosen: External, name: str) -> None:
+    """Raise UserError if an environment needs a communicator and gets none, or gets one and does not take it."""
+    takes, ranks = communicator(made), chosen.parallel.ranks_per_env
+    if COMM in chosen.kwargs:
+        raise UserError(f"env.kwargs.{COMM}: {name} gets a communicator with concurrency.ranks_per_env=2 or more")
+    if takes and takes.default is takes.empty and ranks == 1:
+        raise UserError(
+            f"{name} is a parallel program (its first argument is `{COMM}`): it needs concurrency=sync, async or rma, and"
+            " concurrency.ranks_per_env=2 or more"
+        )
+    if ranks > 1 and not takes:
+        raise UserError(f"concurrency.ranks_per_env={ranks}: {name} is no parallel program; the first argument of one is `{COMM}`")
+    if ranks > 1 and chosen.vector:
+        raise UserError(f"env.vector=true: {name} is a parallel program, which steps one environment")
 
 
 def _examined(what: str, title: str, recipe: Recipe, limit: int | None, chosen: External) -> ExternalEnvironment:
     from warprun.simulation.external.probe import examine
 
     try:
+        if recipe.ranks > 1:
+            from warprun.simulation.external.together import examine_together
+
+            return examine_together(title, recipe, limit, chosen.parallel.learners, timeout_s=chosen.timeout_s, masks=chosen.mask)
         return examine(title, recipe, limit, timeout_s=chosen.timeout_s, masks=chosen.mask)
     except ContractError as error:
         raise UserError(f"{what}: {error}") from error
-    except UserError:
+    except (UserError, OtherRankError):
         raise
     except Exception as error:  # the code of an environment can raise anything
         raise UserError(f"{what} cannot be made and reset: {told(error)}") from error
 
 
-def make_own(module: str, files: list[Any] | None, kwargs: Mapping[str, object], **num_envs: int) -> Any:
-    """Return a new environment of a module: what its `environment` returns for `kwargs`."""
+def make_own(module: str, files: list[Any] | None, kwargs: Mapping[str, object], **more: Any) -> Any:
+    """Return a new environment of a module: what its `environment` returns for `kwargs`, and for `num_envs` or `comm`."""
     loaded = sources.import_package(module) if files is None else from_plain(files).load()
     make = cast(Callable[..., object], vars(loaded)["environment"])
-    return make(**num_envs, **kwargs)
+    return make(**more, **kwargs)
 
 
 def _by_id(chosen: External, limit: int | None) -> tuple[str, Recipe]:

@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from warprun.algorithms import agent_names, config_class
 from warprun.config import kept
 from warprun.config.cadence import parse
-from warprun.config.external import External
+from warprun.config.external import ALONE, External, Parallel
 from warprun.config.memory import check_memory
 from warprun.config.registry import Defined, import_environment
 from warprun.config.run_folder import CONFIG, is_free
@@ -29,6 +29,7 @@ from warprun.errors import UserError, nearest, printable, shown
 from warprun.kernels.driver import DEVICES, SIMULATOR_LIMIT, check_cuda
 from warprun.learning import settings as agent_settings
 from warprun.learning.settings import Requirements
+from warprun.processes import started, starter
 from warprun.renamed import with_new_keys
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.spec import GroupSpec, Spec
@@ -91,9 +92,9 @@ class EnvConfig:
         """Name in the default name of a run: the id, without characters that a folder cannot have."""
         return self.name if self.id is None else re.sub(r"[^\w.-]", "-", self.id)
 
-    def external(self) -> External:
+    def external(self, parallel: Parallel) -> External:
         """Return the settings of environments with the interface of Gymnasium."""
-        return External(self.id, self.kwargs, tuple(self.register), self.vector, self.timeout_s, self.mask)
+        return External(self.id, self.kwargs, tuple(self.register), self.vector, self.timeout_s, self.mask, parallel)
 
 
 @dataclass
@@ -106,6 +107,11 @@ class ConcurrencyConfig:
     """CPU threads of each process; null: all cores that it may use."""
     workers: int | None = None
     """Processes that step environments with the interface of Gymnasium; null: as many as cores; 0: the process itself steps them."""
+
+    @property
+    def parallel(self) -> Parallel:
+        """Who steps environments that are parallel programs."""
+        return ALONE
 
 
 @dataclass
@@ -122,12 +128,19 @@ class SyncConfig(ConcurrencyConfig):
     """Start as many processes on this machine, with mpiexec; null: the processes that mpiexec or srun has started."""
     learners: int = 1
     """Processes that learn; the others act."""
+    ranks_per_env: int = 1
+    """Processes that step an environment together, for environments that are MPI programs: the first of them is the actor."""
     threads: int | None = 1
     """CPU threads of each process; null: all cores that it may use."""
     workers: int | None = 0
     """Processes with which each actor steps environments with the interface of Gymnasium; 0: the actor itself steps them."""
     timeout_s: float = 60.0
     """A process that gives no sign of life for so many seconds is lost, and ends the run."""
+
+    @property
+    def parallel(self) -> Parallel:
+        """Who steps environments that are parallel programs."""
+        return Parallel(self.learners, self.ranks_per_env)
 
 
 @dataclass
@@ -144,6 +157,8 @@ class AsyncConfig(SyncConfig):
     """As `sync`, but a learner takes rollouts in the order of their arrival."""
     max_lag: int | None = None
     """Drop rollouts of an actor whose weights were older by more than so many updates, and count them; null: learn from all."""
+    tolerate_actors: int = 0
+    """With `async`: up to so many actors whose environment, one with the interface of Gymnasium, fails or hangs are left out."""
 
 
 @dataclass
@@ -287,6 +302,8 @@ class Config:
 
 def check(config: Config) -> None:
     """Raise UserError, in one line, for the first thing in `config` that cannot work."""
+    if config.concurrency.parallel.ranks_per_env > 1 and starts_processes(config):
+        return  # the processes check it: this one has no communicator
     environment = check_settings(config)
     for key, folder in {"run_dir": config.run_dir, "output_root": config.output_root}.items():
         if folder is not None:
@@ -308,11 +325,20 @@ def check_settings(config: Config) -> Defined:
     measured = config.origin.n_envs == OriginConfig.MEASURE
     _require(mode == "single" or not measured, f"n_envs=auto measures one process, and concurrency={mode} has several; write a number")
     agent_settings.check_settings(agent)
-    environment, _ = load_environment(config.env)
+    environment, _ = load_environment(config.env, config.concurrency.parallel)
     if isinstance(environment, Environment):
         check_parameters(config.env, environment)
     else:
         _check_no_kernels(config, isinstance(environment, ExternalEnvironment))
+    ranks, lost = config.concurrency.parallel.ranks_per_env, getattr(config.concurrency, "tolerate_actors", 0)
+    _require(
+        not lost or isinstance(environment, ExternalEnvironment),
+        f"concurrency.tolerate_actors={lost}: only actors of an environment with the interface of Gymnasium are left out",
+    )
+    _require(
+        ranks == 1 or isinstance(environment, ExternalEnvironment),
+        f"concurrency.ranks_per_env={ranks}: {config.env.name} is no parallel program; the first argument of one is `comm`",
+    )
     workers = config.concurrency.workers
     _require(
         not workers or isinstance(environment, ExternalEnvironment),
@@ -330,6 +356,14 @@ def check_settings(config: Config) -> Defined:
         f"n_envs={config.n_envs}: the CUDA simulator is slow and takes at most {SIMULATOR_LIMIT} environments",
     )
     return environment
+
+
+def starts_processes(config: Config) -> bool:
+    """Return whether this command has to start the processes of the run."""
+    concurrency = config.concurrency
+    if isinstance(concurrency, DdpConfig):
+        return (concurrency.processes or 1) > 1 and started() == 1 and starter() != "torchrun"
+    return isinstance(concurrency, SyncConfig) and concurrency.processes is not None and started() == 1
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -359,11 +393,14 @@ def from_dict(saved: Mapping[str, object]) -> Config:
     return config
 
 
-def load_environment(env: EnvConfig) -> tuple[Defined, ModuleType]:
-    """Return the environment, with the options and the time limit of the config, and the module that defines it."""
+def load_environment(env: EnvConfig, parallel: Parallel = ALONE) -> tuple[Defined, ModuleType]:
+    """Return the environment, with the options and the time limit of the config, and the module that defines it.
+
+    `parallel`: that of the settings `concurrency`. If several ranks step an environment, every rank of a run calls this.
+    """
     own = kept.find(env.module)
     load = own.environment if own else partial(import_environment, env.module)
-    return load(env.options, env.time_limit, env.external())
+    return load(env.options, env.time_limit, env.external(parallel))
 
 
 def make_tables(environment: Environment, env: EnvConfig) -> Any:
@@ -468,8 +505,10 @@ def _check_shares(concurrency: DdpConfig, n_envs: int) -> None:
 
 def _check_actors(concurrency: SyncConfig) -> None:
     """Raise UserError for settings of learners and actors that cannot work."""
-    count = concurrency.learners
-    _require(1 <= count <= MOST_RANKS, f"concurrency.learners={count} must be from 1 to {MOST_RANKS}")
+    for key, count in {"learners": concurrency.learners, "ranks_per_env": concurrency.ranks_per_env}.items():
+        _require(1 <= count <= MOST_RANKS, f"concurrency.{key}={count} must be from 1 to {MOST_RANKS}")
+    workers, ranks = concurrency.workers, concurrency.ranks_per_env
+    _require(not workers or ranks == 1, f"concurrency.workers={workers}: the ranks of a group step its environments; write workers=0")
     if isinstance(concurrency, RmaConfig):
         window = concurrency.window
         _require(window in WINDOWS, f"concurrency.window={window} is not one of {', '.join(WINDOWS)}{nearest(window, WINDOWS)}")
@@ -477,6 +516,11 @@ def _check_actors(concurrency: SyncConfig) -> None:
     if isinstance(concurrency, SeedConfig):
         patience = concurrency.batch_us
         _require(0 <= patience <= MOST_PATIENCE_US, f"concurrency.batch_us={patience} must be from 0 to {MOST_PATIENCE_US:,}")
+    if isinstance(concurrency, AsyncConfig):
+        lost = concurrency.tolerate_actors
+        _require(0 <= lost <= MOST_RANKS, f"concurrency.tolerate_actors={lost} must be from 0 to {MOST_RANKS}")
+        alone = concurrency.name == "async" and concurrency.learners == 1 and ranks == 1
+        _require(not lost or alone, f"concurrency.tolerate_actors={lost} needs concurrency=async, learners=1 and ranks_per_env=1")
     lag = concurrency.max_lag if isinstance(concurrency, AsyncConfig) else None
     _require(lag is None or 0 <= lag < 2**31, f"concurrency.max_lag={lag} must be 0 or more")
 

@@ -46,7 +46,7 @@ class Setup:
 def set_up(config: Config, communicator: Communicator = SINGLE) -> Setup:
     """Choose the device, load the environment and its tables, and plan how the run executes. Raises UserError."""
     device = choose(config.device)
-    environment, _ = load_environment(config.env)
+    environment, _ = load_environment(config.env, config.concurrency.parallel)
     tables = make_tables(environment, config.env) if isinstance(environment, Environment) else None
     return Setup(config, device, environment, tables, make_plan(config, environment, device), communicator)
 

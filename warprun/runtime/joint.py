@@ -172,7 +172,7 @@ def restore_rank(setup: Setup, agent: Agent, simulator: Simulator, saved: checkp
 def follow(config: Config, team: Team) -> None:
     """Live as a rank other than 0: do what rank 0 orders, until it says that the run is over. Signals are left to rank 0."""
     with signals.requests.deferred():
-        path = begin(team, Team.name)
+        path = begin(team, team.rank, Team.name)
         with team.together():
             setup = set_up_rank(config, team)
             agent, simulator = make_parts(setup, config.n_envs, print)

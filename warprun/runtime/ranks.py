@@ -18,10 +18,6 @@ class Ranks(Protocol):
     """The ranks of a run, and how they agree: `actors.world.World` or `concurrency.team.Team`."""
 
     @property
-    def rank(self) -> int:
-        """Number of this process."""
-
-    @property
     def watch(self) -> Watch:
         """Finds ranks that are lost."""
 
@@ -32,13 +28,16 @@ class Ranks(Protocol):
         """Do something in all ranks or in none."""
 
 
-def begin(ranks: Ranks, name: Callable[[int], str]) -> str:
-    """Wait until rank 0 is set up: it compiles kernels that the others load, and makes the folder. Return what else it shares."""
+def begin(ranks: Ranks, process: int, name: Callable[[int], str]) -> str:
+    """Wait, as process number `process`, until rank 0 is set up: it compiles kernels that the others load, and makes the folder.
+
+    Return what else it shares.
+    """
     with ranks.together():
         pass
     folder, _, more = ranks.share("").partition("\n")
-    _redirect(Path(folder) / LOGS / f"rank_{ranks.rank}.log")
-    print(f"{name(ranks.rank)}, process {os.getpid()} on {socket.gethostname()}", flush=True)
+    _redirect(Path(folder) / LOGS / f"rank_{process}.log")
+    print(f"{name(process)}, process {os.getpid()} on {socket.gethostname()}", flush=True)
     return more
 
 

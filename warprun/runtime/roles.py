@@ -1,14 +1,18 @@
-"""What the ranks of a run of learners and actors do: the simulator of a learner, and the life of an actor."""
+"""What the processes of a run of learners and actors do: the simulator of a learner, and the lives of the others."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 
+import torch
 import torch.distributed as dist
 
 from warprun import signals
 from warprun.actors.buffers import Origin, RolloutBuffer, WeightsBuffer, fingerprint
+from warprun.actors.exchange import ActorExchange
+from warprun.actors.messages import send_left
 from warprun.actors.protocols import actor_exchange, learner_exchange
 from warprun.actors.received import ReceivedRollouts
 from warprun.actors.seed import Exploration
@@ -17,6 +21,7 @@ from warprun.concurrency.communicator import Communicator
 from warprun.concurrency.distributed import Distributed
 from warprun.concurrency.single import SingleProcess
 from warprun.config.schema import AsyncConfig, Config, SeedConfig
+from warprun.errors import TrainingFailed, UserError, one_line
 from warprun.learning.interfaces import Agent
 from warprun.runtime.build import Setup, make_agent, make_simulator, prepare, set_up
 from warprun.runtime.orders import Order, take
@@ -24,6 +29,8 @@ from warprun.runtime.ranks import begin
 from warprun.runtime.sentinel import refuse
 from warprun.seeds import derived_seed
 from warprun.simulation.device import choose
+from warprun.simulation.external import leading
+from warprun.simulation.simulator import Simulator
 
 
 def rollout_envs(config: Config, world: World) -> int:
@@ -63,6 +70,26 @@ def connect(setup: Setup, world: World, agent: Agent, received: ReceivedRollouts
     received.connect(lambda weights, rollout: learner_exchange(world, concurrency, weights, rollout, device, seed), max_lag)
 
 
+def check_gpus(config: Config, world: World) -> None:
+    """Raise UserError if two learners have the same GPU; every process calls this."""
+    with world.together():
+        device = choose(config.device) if world.is_learner else None
+        own = str(torch.cuda.get_device_properties(device.torch).uuid) if device and device.kind == "cuda" else ""
+    with world.together():
+        refuse_shared_gpu(world.everyone.allgather(own), world.layout.name)
+
+
+def refuse_shared_gpu(gpus: Sequence[str], name: Callable[[int], str]) -> None:
+    """Raise UserError if two processes have the same GPU; `gpus`: the identity of that of each process, empty: none."""
+    first: dict[str, int] = {}
+    for process, gpu in enumerate(gpus):
+        if gpu and first.setdefault(gpu, process) != process:
+            raise UserError(
+                f"{name(process)} has the GPU of {name(first[gpu])}, and every learner needs one of its own: let the scheduler bind them"
+                " (srun --gpus-per-task=1), or set CUDA_VISIBLE_DEVICES, concurrency.learners or device=cpu"
+            )
+
+
 def compare(world: World, setup: Setup) -> None:
     """Raise RankFailed if the rollouts of two ranks have different layouts: they have different environments."""
     own = fingerprint(setup.environment.spec, setup.config.agent.horizon, rollout_envs(setup.config, world))
@@ -72,8 +99,8 @@ def compare(world: World, setup: Setup) -> None:
 def act(config: Config, world: World) -> None:
     """Live as an actor: get weights, roll out, send, until the learner says that the run is over."""
     actor = world.layout.actor(world.rank)
-    rollouts = int(begin(world, world.layout.name))
-    with world.together():
+    rollouts = int(begin(world, world.process, world.layout.name))
+    with world.together(), leading.leading():
         setup = set_up(config)
         n_envs = rollout_envs(config, world)
         agent = None if _learner_acts(config) else make_agent(setup, n_envs)
@@ -87,11 +114,34 @@ def act(config: Config, world: World) -> None:
         rollout = RolloutBuffer(setup.environment.spec, config.agent.horizon, n_envs)
     compare(world, setup)
     exchange = actor_exchange(world, config.concurrency, weights, rollout, agent.act if agent else None)
+    with leading.leading(), closing(simulator):
+        leaves = isinstance(config.concurrency, AsyncConfig) and config.concurrency.tolerate_actors > 0
+        made = _roll_out(world, exchange, simulator, weights, rollout, leaves)
+    print(f"actor {actor} made {made} rollouts")
+    world.barrier()
+    exchange.free()
+
+
+def _roll_out(
+    world: World, exchange: ActorExchange, simulator: Simulator, weights: WeightsBuffer, rollout: RolloutBuffer, leaves: bool
+) -> int:
+    """Get weights, roll out, send, until there is no rollout to make; return how many there were.
+
+    `leaves`: if an environment fails, this actor leaves the run, which goes on without it.
+    """
+    actor = world.layout.actor(world.rank)
     sequence, waited_s, began_s = 0, world.waited_s, time.monotonic()
     while exchange.latest():
         weights.unpack()
         refuse(simulator.fault())
-        trajectory = simulator.collect(exchange.act)
+        try:
+            trajectory = simulator.collect(exchange.act)
+        except TrainingFailed as error:
+            if not leaves:
+                raise
+            print(f"warprun: error: {error}")
+            send_left(world, one_line(error))
+            break
         refuse(simulator.fault(wait=True))
         now_s, now_waited_s = time.monotonic(), world.waited_s
         waited_now_s = now_waited_s - waited_s
@@ -99,9 +149,18 @@ def act(config: Config, world: World) -> None:
         rollout.fill(trajectory, simulator.episodes(), origin)
         exchange.send(rollout)
         sequence, waited_s, began_s = sequence + 1, now_waited_s, now_s
-    print(f"actor {actor} made {sequence} rollouts")
-    world.barrier()
-    exchange.free()
+    return sequence
+
+
+def serve(world: World) -> None:
+    """Live as a process that serves an actor: make the calls of its environments that the actor makes, and for the first actor rank 0."""
+    place = leading.here
+    assert place is not None
+    begin(world, world.process, world.layout.name)
+    with world.together():
+        place.serve([world.layout.leader(world.layout.actor_of(world.process))], world.wait)
+    world.compare(None, "")
+    place.serve(patience=world.wait)
 
 
 def communicator_of(config: Config, world: World) -> Communicator:
@@ -114,7 +173,7 @@ def communicator_of(config: Config, world: World) -> Communicator:
 def learn(config: Config, world: World) -> None:
     """Live as a learner other than rank 0: take part in every iteration, until rank 0 says that the run is over."""
     began_s = time.monotonic()
-    begin(world, world.layout.name)
+    begin(world, world.process, world.layout.name)
     with world.together():
         setup = set_up(config, communicator_of(config, world))
         agent, received = make_learner(setup, world, lambda: time.monotonic() - began_s)
@@ -130,7 +189,10 @@ def learn(config: Config, world: World) -> None:
 def run_rank(config: Config, world: World) -> None:
     """Run any rank but 0 to its end. Signals are left to rank 0."""
     with signals.requests.deferred():
-        (learn if world.is_learner else act)(config, world)
+        if world.serves:
+            serve(world)
+        else:
+            (learn if world.is_learner else act)(config, world)
     world.watch.end()
 
 

@@ -39,6 +39,7 @@ from warprun.runtime.sentinel import Sentinel
 from warprun.runtime.shared_state import own_state
 from warprun.runtime.summary import summarize
 from warprun.seeds import derived_seed
+from warprun.simulation.external.leading import Calls
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.simulation.simulator import Simulator
 from warprun.spec_data import to_data
@@ -200,7 +201,7 @@ class _Run:
         """The last completed boundary."""
         self._refuse_ended()
         self.records = Records(self.folder, to_dict(config), config.log.live, self.position.place)
-        self.open: list[Simulator | Evaluator] = []
+        self.open: list[Simulator | Evaluator | Calls] = [Calls()]
         """What has to be closed."""
         try:
             self.setup = self._set_up()
@@ -443,6 +444,8 @@ class _Run:
         give(self.setup.communicator, Order.ITERATE, self.boundary.progress)
         with self.clock.phase("rollout"):
             trajectory = self.simulator.collect(self.agent.act)
+        for lost in self.received.lost if self.received else ():
+            self._tell_once(lost, f"the run goes on without {lost}")
         self.sentinel.after_rollout()
         with self.clock.phase("update"):
             losses = self.agent.update(trajectory, progress=self.boundary.progress)

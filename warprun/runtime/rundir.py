@@ -36,7 +36,6 @@ from warprun.config import saved
 from warprun.config.run_folder import CONFIG, LOCK, STATUS, VERSIONS, is_free
 from warprun.errors import UserError, one_line, printable
 from warprun.files import read_json, write_atomic
-from warprun.kernels.driver import gpu_name
 
 STATES = ("running", "finished", "solved", "failed", "interrupted")
 """What status.json says of a run."""
@@ -230,6 +229,8 @@ def write_versions(folder: Path, found: Mapping[str, object]) -> None:
 
 def versions() -> dict[str, object]:
     """Return the versions of software, the hardware and the command line."""
+    from warprun.kernels.driver import gpu_name  # policies that have left read run folders without kernels
+
     found: dict[str, object] = {package: _version(package) for package in ("warprun", "torch", "numba", "numpy", "gymnasium")}
     found |= {
         "python": platform.python_version(),

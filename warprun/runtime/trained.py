@@ -35,7 +35,7 @@ def open_run(folder: Path, device: str, trusted: bool, episodes: int | None) -> 
     """
     config = open_config(folder, replace(from_dict(rundir.read_config(folder)), device=device), trusted)
     # Directly after the check of the folder: an evaluation takes minutes, in which the folder could change.
-    _, module = load_environment(config.env)
+    _, module = load_environment(config.env, config.concurrency.parallel)
     environment = check_settings(config)
     check_evaluation_memory(config, environment, episodes or config.eval.episodes_at_end)
     own = kept.find(config.env.module)

@@ -38,6 +38,20 @@ def test_shares_add_up_to_one():
     assert progress.shares == {"rollout": 0.3, "update": 0.6, "log": 0.1}
 
 
+def test_learners_and_actors_have_a_line_each():
+    progress = Progress({"total_steps": None})
+    assert progress.roles == []
+    of = {"rollouts": 1234, "rollouts_dropped": 0, "unique_rollouts_per_s": 20, "lag_mean": 1.25, "lag_max": 3}
+    of |= {"learner_waiting_share": 0.1, "actor_waiting_share": 0.4}
+    progress.update(Row(100, 1.0, {f"actors/{name}": value for name, value in of.items()}))
+    assert progress.roles == [
+        ("learner", "waits 10% of the time, lag 1.2, at most 3"),
+        ("actors", "wait 40% of the time, 1.23 k rollouts, 20 new ones/s"),
+    ]
+    progress.update(Row(200, 2.0, {"actors/rollouts_dropped": 5, "actors/lost": 1}))
+    assert progress.roles[1][1] == "wait 40% of the time, 1.23 k rollouts, 5 dropped, 20 new ones/s, 1 lost"
+
+
 def test_every_group_has_an_outcome():
     progress = Progress({})
     progress.update(Row(1, 1.0, {"train/planner/return": 1.0, "train/governor/return": 2.0, "train/episode_length": 9.0}))

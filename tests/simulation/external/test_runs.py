@@ -166,4 +166,4 @@ def test_an_object_is_no_class(folder: Path) -> None:
 def test_bench_and_a_sweep(folder: Path) -> None:
     assert cli.run(["bench", "sizes=2,4", "env=walk", "agent=a2c", "agent.horizon=4", *QUIET]) == 0
     assert cli.run(["-m", "env=walk", "seed=0,1", "agent=a2c", "total_steps=128", "agent.horizon=8", *SMALL]) == 0
-    assert len(list(folder.glob("outputs/*/status.json"))) == 2
+    assert len(list(folder.glob("outputs/sweeps/*/0*/status.json"))) == 2

@@ -68,8 +68,8 @@ def view(progress: Progress, name: str, device: str, folder: str) -> RenderableT
     grid.add_row("time", duration(progress.wall_s) + left)
     if progress.shares:
         grid.add_row("spent in", ", ".join(f"{part} {100 * share:.0f} %" for part, share in progress.shares.items()))
-    if progress.lag is not None:
-        grid.add_row("actors", Text(progress.lag))
+    for role, text in progress.roles:
+        grid.add_row(role, Text(text))
     grid.add_row("device", Text(device))
     grid.add_row("folder", Text(folder, overflow="fold"))
     parts: list[RenderableType] = [grid, Text(), _outcomes(progress)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from warprun.runtime.records.numbers import si
 from warprun.runtime.records.sink import Row
 
 
@@ -69,13 +70,16 @@ class Progress:
         return {part: self.values[tag] for part in ("rollout", "update", "eval", "log") if (tag := f"perf/{part}_share") in self.values}
 
     @property
-    def lag(self) -> str | None:
-        """How old rollouts are and how long learners and actors wait, in words; None without actors."""
+    def roles(self) -> list[tuple[str, str]]:
+        """What learners and actors do, in words: role and text; empty without actors."""
         of = {tag.removeprefix("actors/"): value for tag, value in self.values.items() if tag.startswith("actors/")}
         if not of:
-            return None
-        waiting = f"the learner waits {of['learner_waiting_share']:.0%}, actors wait {of['actor_waiting_share']:.0%} of the time"
-        return f"lag {of['lag_mean']:.1f}, {waiting}"
+            return []
+        learner = f"waits {of['learner_waiting_share']:.0%} of the time, lag {of['lag_mean']:.1f}, at most {of['lag_max']:.0f}"
+        left_out = f", {of['lost']:.0f} lost" if of.get("lost") else ""
+        dropped = f", {si(of['rollouts_dropped'])} dropped" if of.get("rollouts_dropped") else ""
+        made = f"{si(of['rollouts'])} rollouts{dropped}, {si(of['unique_rollouts_per_s'])} new ones/s"
+        return [("learner", learner), ("actors", f"wait {of['actor_waiting_share']:.0%} of the time, {made}{left_out}")]
 
     @property
     def outcomes(self) -> list[Outcome]:

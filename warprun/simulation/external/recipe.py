@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from warprun.errors import ContractError, UserError, printable
+from warprun.simulation.external import leading
 from warprun.spec import Spec
 
 PACKAGE = str(Path(__file__).parents[2]) + os.sep
@@ -27,12 +28,24 @@ class Recipe:
     arguments: Mapping[str, Any]
     vector: bool
     """Whether the maker returns one `gymnasium.vector.VectorEnv` of `num_envs` environments, or a single environment."""
+    ranks: int = 1
+    """Processes that step an environment together; if several, the maker gets their communicator as `comm`."""
 
     def make(self, **num_envs: int) -> Any:
-        """Return a new environment; whatever its code raises passes."""
+        """Return a new environment, if several ranks step it with the group that this process leads; whatever its code raises passes."""
+        if self.ranks == 1:
+            return self._made(num_envs)
+        assert leading.here is not None, "no rank serves this process"
+        return leading.here.lead(self)
+
+    def make_with(self, comm: Any) -> Any:
+        """Return the part of this process in an environment that all ranks of `comm`, an `MPI.Intracomm`, make at the same time."""
+        return self._made({"comm": comm})
+
+    def _made(self, more: Mapping[str, Any]) -> Any:
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # it would stand between the lines of a run
         module, _, function = self.maker.partition(":")
-        return vars(import_module(module))[function](**self.arguments, **num_envs)
+        return vars(import_module(module))[function](**self.arguments, **more)
 
 
 @dataclass(frozen=True)

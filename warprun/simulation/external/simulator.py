@@ -198,7 +198,7 @@ class ExternalSimulator:
 
     def _failed(self, error: EnvironmentFailed) -> TrainingFailed:
         when = f"at step {self.steps + 1:,}" if error.action == "a step" else f"in {error.action}"
-        return TrainingFailed(f"{self.environment.title}: environment {error.environment} failed {when}: {error.reason}")
+        return TrainingFailed(f"{self.environment.title}: environment {self._first_env + error.environment} failed {when}: {error.reason}")
 
     def _continue(self) -> None:
         """Bring the last observations to row 0; after a restored state continue its episodes, or begin new ones."""

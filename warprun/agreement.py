@@ -9,17 +9,26 @@ from contextlib import suppress
 
 from mpi4py import MPI
 
+from warprun import processes
 from warprun.errors import OtherRankError, UserError
 
 PAUSE_S = 1e-3
 """Sleep between two looks at whether all ranks are there: waiting within MPI would take all of a core."""
+PATIENCE_S = 10.0
+"""Time that a rank which has failed waits for the others to hear it: they may wait for this one in code of the user."""
+FAILED = 2
+"""Exit code of a process that cannot tell the others that it has failed."""
+
+
+def wait(is_done: Callable[[], bool]) -> None:
+    """Wait until `is_done`."""
+    while not is_done():
+        time.sleep(PAUSE_S)
 
 
 def meet(comm: MPI.Intracomm) -> None:
     """Wait until all ranks are here."""
-    request = comm.Ibarrier()
-    while not request.Test():
-        time.sleep(PAUSE_S)
+    wait(comm.Ibarrier().Test)
 
 
 def share(comm: MPI.Intracomm, text: str) -> str:
@@ -32,9 +41,12 @@ def agree(comm: MPI.Intracomm, own: str, name: Callable[[int], str], error: Exce
     """Return if `own`, the error of a rank in one line, is empty in all ranks.
 
     Else raise: in rank 0 a UserError that names the first rank that failed, unless it is rank 0 itself, whose `error` the caller raises;
-    in the others OtherRankError.
+    in the others OtherRankError. If the others do not come, this rank says what is wrong, and ends them all.
     """
-    meet(comm)
+    if own:
+        _meet_or_end(comm, f"{name(comm.rank)}: {own}" if comm.rank else own)
+    else:
+        meet(comm)
     errors = comm.allgather(own)
     if not any(errors):
         return
@@ -43,6 +55,15 @@ def agree(comm: MPI.Intracomm, own: str, name: Callable[[int], str], error: Exce
     if not own:
         first = next(rank for rank, text in enumerate(errors) if text)
         raise UserError(f"{name(first)}: {errors[first]}")
+
+
+def _meet_or_end(comm: MPI.Intracomm, why: str) -> None:
+    request, deadline = comm.Ibarrier(), time.monotonic() + PATIENCE_S
+    while not request.Test():
+        time.sleep(PAUSE_S)
+        if time.monotonic() > deadline:
+            processes.last_word(f"warprun: error: {why}")
+            os._exit(FAILED)  # mpiexec then ends the others
 
 
 def unlink_shared_memory(comm: MPI.Intracomm) -> None:
