@@ -48,7 +48,7 @@ def test_every_data_file_is_listed(setup: configparser.ConfigParser) -> None:
     listed = set()
     for package, patterns in setup["options.package_data"].items():
         folder = next(ROOT / top for top, name in FOLDERS.items() if name == package)
-        matching = [set(folder.glob(pattern)) for pattern in patterns.split()]
+        matching = [set(folder.glob(pattern)) for pattern in patterns.strip().splitlines()]  # as setuptools does
         assert all(matching), f"{package}: a pattern of {patterns!r} matches no file"
         listed |= set().union(*matching)
     others = {
