@@ -41,6 +41,12 @@ class OtherRankError(Exception):
     """Another rank failed while the run was set up, and rank 0 says how: this one has nothing to say."""
 
 
+def require(holds: bool, message: str) -> None:
+    """Raise UserError with a message if a condition does not hold."""
+    if not holds:
+        raise UserError(message)
+
+
 def one_line(error: BaseException) -> str:
     """Return an error as one line: the message of a `UserError` or `TrainingFailed`, else type and message."""
     words = " ".join(str(error).split())

@@ -87,12 +87,16 @@ def take_share() -> None:
     """Use this process's share of the cores and of the GPUs of its machine, where what started it has not dealt them out."""
     place, count = on_this_machine()
     if starter() == "torchrun" and count > 1 and hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        own = cores[place * len(cores) // count : (place + 1) * len(cores) // count] or [cores[place % len(cores)]]
-        os.sched_setaffinity(0, own)
+        os.sched_setaffinity(0, share_of_cores(place, count))
     gpus = visible_gpus()
     if count <= len(gpus) and len(gpus) > 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus[place]
+
+
+def share_of_cores(place: int, count: int) -> list[int]:
+    """Return the cores for number `place` of `count` processes that share those of this one: neighbours, or one core that several use."""
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[place * len(cores) // count : (place + 1) * len(cores) // count] or [cores[place % len(cores)]]
 
 
 def visible_gpus() -> list[str]:

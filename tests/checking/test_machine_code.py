@@ -31,3 +31,11 @@ def test_a_loop_is_told_unless_llvm_says_that_it_is_vectors() -> None:
 def test_names_in_ptx_are_no_instructions() -> None:
     assert ".f64" not in instructions("mov.b32 %r1, my_name.f64_x; // .f64")
     assert ".f64" in instructions("add.f64 %fd1, %fd2, %fd3;")
+
+
+def test_the_code_of_an_environment_is_looked_into(tmp_path: Path) -> None:
+    """CartPole is vectors on CPU; loops that lanes leave at different times are cut from code with debug information, too."""
+    with machine_code(tmp_path, ["env=cartpole"]) as looking:
+        found, problem = looking.result()
+    assert problem is None or problem == "", problem
+    assert found["loops"] == {} and not found["doubles in CPU code"]

@@ -36,7 +36,7 @@ from warprun.simulation import trajectory
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.program import Program, write
 from warprun.simulation.codegen.targets import target_for
-from warprun.simulation.kernel_module import compiler_options, single_precision, typed
+from warprun.simulation.kernel_module import compiler_options, draw_scalars, single_precision, typed
 
 CAPABILITY = (8, 0)
 """Of the GPU that PTX is compiled for."""
@@ -82,7 +82,7 @@ def _module(setup: Setup, environment: Environment, kind: str, options: dict[str
     module = kernels.load_module(setup.config.env.name, program.source, program.functions | options)
     from warprun.config.schema import parameters
 
-    scalars: dict[str, Any] = {"n_envs": 2, "seed_low": np.uint32(0), "seed_high": np.uint32(0)}
+    scalars: dict[str, Any] = {"n_envs": 2} | draw_scalars(0)
     if environment.params._fields:  # type: ignore[attr-defined]
         scalars["p"] = typed(parameters(environment, setup.config.env))
     if setup.tables is not None:

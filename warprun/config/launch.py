@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from warprun.config.compose import VERSION_BASE, explain, register, store
 from warprun.config.overrides import read
 from warprun.config.registry import CONF
-from warprun.errors import UserError, nearest, shown
+from warprun.errors import UserError, nearest, require, shown
 
 PRIMARY = "sweep"
 """The primary config of these settings, conf/sweep.yaml."""
@@ -126,16 +126,16 @@ def compose_launch(overrides: Sequence[str]) -> LaunchConfig:
 
 def _check(config: LaunchConfig) -> None:
     launcher, tune = config.launcher, config.tune
-    _require(type(launcher) in LAUNCHERS.values(), "launcher: its file must begin with a schema, such as /slurm_schema@_here_")
-    _require(config.sweep_dir is None or bool(config.sweep_dir.strip()), "sweep_dir must be the path of a folder")
+    require(type(launcher) in LAUNCHERS.values(), "launcher: its file must begin with a schema, such as /slurm_schema@_here_")
+    require(config.sweep_dir is None or bool(config.sweep_dir.strip()), "sweep_dir must be the path of a folder")
     if isinstance(launcher, LocalConfig):
         _check_count("launcher.workers", launcher.workers, MOST_WORKERS)
     if isinstance(launcher, SlurmConfig):
         _check_slurm(launcher)
     _check_count("tune.trials", tune.trials, 1_000_000)
     _check_count("tune.startup", tune.startup, 1_000_000)
-    _require(0 <= tune.seed < 2**32, f"tune.seed={tune.seed} must be from 0 to 2^32 - 1")
-    _require(tune.pruner in PRUNERS, f"tune.pruner={tune.pruner} is not one of {', '.join(PRUNERS)}{nearest(tune.pruner, PRUNERS)}")
+    require(0 <= tune.seed < 2**32, f"tune.seed={tune.seed} must be from 0 to 2^32 - 1")
+    require(tune.pruner in PRUNERS, f"tune.pruner={tune.pruner} is not one of {', '.join(PRUNERS)}{nearest(tune.pruner, PRUNERS)}")
 
 
 def _check_slurm(launcher: SlurmConfig) -> None:
@@ -145,19 +145,14 @@ def _check_slurm(launcher: SlurmConfig) -> None:
         ("signal_s", launcher.signal_s, 65535),
     ):
         _check_count(f"launcher.{key}", count, most)
-    _require(TIME.fullmatch(launcher.time) is not None, f"launcher.time={shown(launcher.time)}: write HOURS:MINUTES:SECONDS, in quotes")
+    require(TIME.fullmatch(launcher.time) is not None, f"launcher.time={shown(launcher.time)}: write HOURS:MINUTES:SECONDS, in quotes")
     for key in ("partition", "account", "gres", "mem"):
         value = getattr(launcher, key)
-        _require(value is None or re.fullmatch(r"[\w.:,=+-]+", value) is not None, f"launcher.{key}={shown(value)} is no name")
+        require(value is None or re.fullmatch(r"[\w.:,=+-]+", value) is not None, f"launcher.{key}={shown(value)} is no name")
     for option in launcher.options:
-        _require(option.startswith("-") and option.isprintable(), f"launcher.options: {shown(option)} is no option of sbatch")
-    _require(all(line.isprintable() for line in launcher.setup), "launcher.setup: write one line of shell in each item")
+        require(option.startswith("-") and option.isprintable(), f"launcher.options: {shown(option)} is no option of sbatch")
+    require(all(line.isprintable() for line in launcher.setup), "launcher.setup: write one line of shell in each item")
 
 
 def _check_count(key: str, count: int | None, most: int) -> None:
-    _require(count is None or 1 <= count <= most, f"{key}={count} must be from 1 to {most:,}")
-
-
-def _require(holds: bool, message: str) -> None:
-    if not holds:
-        raise UserError(message)
+    require(count is None or 1 <= count <= most, f"{key}={count} must be from 1 to {most:,}")

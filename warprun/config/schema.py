@@ -25,7 +25,7 @@ from warprun.config.memory import check_memory
 from warprun.config.registry import Defined, import_environment
 from warprun.config.run_folder import CONFIG, is_free
 from warprun.environment import Box, Environment
-from warprun.errors import UserError, nearest, printable, shown
+from warprun.errors import UserError, nearest, printable, require, shown
 from warprun.kernels.driver import DEVICES, SIMULATOR_LIMIT, check_cuda
 from warprun.learning import settings as agent_settings
 from warprun.learning.settings import Requirements
@@ -309,7 +309,7 @@ def check(config: Config) -> None:
         if folder is not None:
             _check_folder(key, folder)
     for name in config.log.services:
-        _require(find_spec(name) is not None, f"log.services=[{name}] needs a library that is not installed: pip install {SERVICES[name]}")
+        require(find_spec(name) is not None, f"log.services=[{name}] needs a library that is not installed: pip install {SERVICES[name]}")
     if config.device == "cuda":
         check_cuda()
     check_memory(config, environment)
@@ -320,10 +320,10 @@ def check_settings(config: Config) -> Defined:
     _check_values(config)
     agent, mode = config.agent, config.concurrency.name
     known = CONCURRENCY.get(mode) is type(config.concurrency)
-    _require(known, f"concurrency.name={mode} does not match the chosen mode; write concurrency={mode}")
-    _require(type(agent) is config_class(agent.name), f"agent.name={agent.name} does not match the chosen agent; write agent={agent.name}")
+    require(known, f"concurrency.name={mode} does not match the chosen mode; write concurrency={mode}")
+    require(type(agent) is config_class(agent.name), f"agent.name={agent.name} does not match the chosen agent; write agent={agent.name}")
     measured = config.origin.n_envs == OriginConfig.MEASURE
-    _require(mode == "single" or not measured, f"n_envs=auto measures one process, and concurrency={mode} has several; write a number")
+    require(mode == "single" or not measured, f"n_envs=auto measures one process, and concurrency={mode} has several; write a number")
     agent_settings.check_settings(agent)
     environment, _ = load_environment(config.env, config.concurrency.parallel)
     if isinstance(environment, Environment):
@@ -331,16 +331,16 @@ def check_settings(config: Config) -> Defined:
     else:
         _check_no_kernels(config, isinstance(environment, ExternalEnvironment))
     ranks, lost = config.concurrency.parallel.ranks_per_env, getattr(config.concurrency, "tolerate_actors", 0)
-    _require(
+    require(
         not lost or isinstance(environment, ExternalEnvironment),
         f"concurrency.tolerate_actors={lost}: only actors of an environment with the interface of Gymnasium are left out",
     )
-    _require(
+    require(
         ranks == 1 or isinstance(environment, ExternalEnvironment),
         f"concurrency.ranks_per_env={ranks}: {config.env.name} is no parallel program; the first argument of one is `comm`",
     )
     workers = config.concurrency.workers
-    _require(
+    require(
         not workers or isinstance(environment, ExternalEnvironment),
         f"concurrency.workers={workers}: workers step environments with the interface of Gymnasium, and {config.env.name} is none",
     )
@@ -350,8 +350,8 @@ def check_settings(config: Config) -> Defined:
     agent.check_run(spec, config.n_envs, config.total_steps)
     check_requirements(agent.name, spec, "; env.mask=false ignores it" if isinstance(environment, ExternalEnvironment) else "")
     decides = config.eval.group
-    _require(decides is None or decides in names, f"eval.group={decides} is not a group of {config.env.name}; groups: {', '.join(names)}")
-    _require(
+    require(decides is None or decides in names, f"eval.group={decides} is not a group of {config.env.name}; groups: {', '.join(names)}")
+    require(
         config.device != "cudasim" or config.n_envs <= SIMULATOR_LIMIT,
         f"n_envs={config.n_envs}: the CUDA simulator is slow and takes at most {SIMULATOR_LIMIT} environments",
     )
@@ -423,12 +423,12 @@ def parameters(environment: Environment, env: EnvConfig) -> Any:
 
 def _check_leaf(key: str, value: object, depth: int = 0) -> None:
     """Check what holds for every value: whole numbers of 64 bits, text that can be printed and stored, no deep nesting."""
-    _require(depth <= MAX_DEPTH, f"{key} is nested too deeply (at most {MAX_DEPTH} levels)")
+    require(depth <= MAX_DEPTH, f"{key} is nested too deeply (at most {MAX_DEPTH} levels)")
     if isinstance(value, str):
-        _require(value.isprintable(), f"{key}={shown(value)} has a control character or one that is no text")
-        _require("${" not in value, f"{key}={shown(value)}: a value cannot contain ${{")
+        require(value.isprintable(), f"{key}={shown(value)} has a control character or one that is no text")
+        require("${" not in value, f"{key}={shown(value)}: a value cannot contain ${{")
     elif isinstance(value, int):
-        _require(abs(value) < 2**64, f"{key}={value:.4g} is too large")
+        require(abs(value) < 2**64, f"{key}={value:.4g} is too large")
     elif isinstance(value, Mapping):
         for name, item in value.items():
             _check_leaf(key, name, depth)
@@ -441,16 +441,16 @@ def _check_leaf(key: str, value: object, depth: int = 0) -> None:
             name, item = f"{key}.{setting.name}" if key else setting.name, getattr(value, setting.name)
             # A reference to another key can put anything in place of a dict or list.
             wanted = type(setting.default_factory()) if setting.default_factory is not NO_DEFAULT else object
-            _require(wanted not in (dict, list) or isinstance(item, wanted), f"{name}={item} must be a {wanted.__name__}")
+            require(wanted not in (dict, list) or isinstance(item, wanted), f"{name}={item} must be a {wanted.__name__}")
             _check_leaf(name, item, depth + 1)
 
 
 def _check_values(config: Config) -> None:
     _check_leaf("", replace(config, origin=OriginConfig()))
-    _require(config.device in DEVICES, f"device={config.device} is not one of {', '.join(DEVICES)}{nearest(config.device, DEVICES)}")
+    require(config.device in DEVICES, f"device={config.device} is not one of {', '.join(DEVICES)}{nearest(config.device, DEVICES)}")
     on_nan = config.env.on_nan
-    _require(on_nan in ON_NAN, f"env.on_nan={on_nan} is not one of {', '.join(ON_NAN)}{nearest(on_nan, ON_NAN)}")
-    _require(0 <= config.seed < 2**64, f"seed={config.seed} must be from 0 to 2^64 - 1")
+    require(on_nan in ON_NAN, f"env.on_nan={on_nan} is not one of {', '.join(ON_NAN)}{nearest(on_nan, ON_NAN)}")
+    require(0 <= config.seed < 2**64, f"seed={config.seed} must be from 0 to 2^64 - 1")
     counts = {
         "n_envs": config.n_envs,
         "total_steps": config.total_steps,
@@ -463,18 +463,18 @@ def _check_values(config: Config) -> None:
     }
     for key, count in counts.items():
         most = MOST.get(key, 2**31 - 1)
-        _require(count is None or count >= 1, f"{key}={count} must be at least 1")
-        _require(count is None or count <= most, f"{key}={count} must be at most {most:,}")
+        require(count is None or count >= 1, f"{key}={count} must be at least 1")
+        require(count is None or count <= most, f"{key}={count} must be at most {most:,}")
     for key, text in {"eval": config.eval.every, "checkpoint": config.checkpoint.every, "log": config.log.every}.items():
         parse(f"{key}.every", text)
     for service in config.log.services:
-        _require(service in SERVICES, f"log.services={service} is not one of {', '.join(SERVICES)}{nearest(service, SERVICES)}")
-    _require(bool(config.log.project.strip()), "log.project: write a name")
+        require(service in SERVICES, f"log.services={service} is not one of {', '.join(SERVICES)}{nearest(service, SERVICES)}")
+    require(bool(config.log.project.strip()), "log.project: write a name")
     workers = config.concurrency.workers
     most_workers = MOST["concurrency.workers"]
-    _require(workers is None or 0 <= workers <= most_workers, f"concurrency.workers={workers} must be from 0 to {most_workers:,}")
+    require(workers is None or 0 <= workers <= most_workers, f"concurrency.workers={workers} must be from 0 to {most_workers:,}")
     timeout_s = config.env.timeout_s
-    _require(math.isfinite(timeout_s) and timeout_s > 0, f"env.timeout_s={timeout_s} must be a number above 0")
+    require(math.isfinite(timeout_s) and timeout_s > 0, f"env.timeout_s={timeout_s} must be a number above 0")
     if isinstance(config.concurrency, SyncConfig | DdpConfig):
         _check_processes(config.concurrency)
     if isinstance(config.concurrency, SyncConfig):
@@ -482,57 +482,57 @@ def _check_values(config: Config) -> None:
     if isinstance(config.concurrency, DdpConfig):
         _check_shares(config.concurrency, config.n_envs)
     minutes = config.max_minutes
-    _require(minutes is None or (math.isfinite(minutes) and minutes > 0), f"max_minutes={minutes} must be a number above 0")
+    require(minutes is None or (math.isfinite(minutes) and minutes > 0), f"max_minutes={minutes} must be a number above 0")
     solved_at = config.env.solved_at
-    _require(solved_at is None or math.isfinite(solved_at), f"env.solved_at={solved_at} must be a finite number")
+    require(solved_at is None or math.isfinite(solved_at), f"env.solved_at={solved_at} must be a finite number")
     for key, name in {"name": config.name, "env.name": config.env.name}.items():
         usable = name is None or (NAME.fullmatch(name) is not None and len(os.fsencode(name)) <= MAX_NAME)
-        _require(usable, f"{key}={shown(name or '')} must be usable as a folder name: {NAME_RULE}")
+        require(usable, f"{key}={shown(name or '')} must be usable as a folder name: {NAME_RULE}")
 
 
 def _check_processes(concurrency: SyncConfig | DdpConfig) -> None:
     """Raise UserError for settings of several processes that cannot work."""
     count, seconds = concurrency.processes, concurrency.timeout_s
-    _require(count is None or 1 <= count <= MOST_RANKS, f"concurrency.processes={count} must be from 1 to {MOST_RANKS}")
-    _require(math.isfinite(seconds) and seconds >= 2, f"concurrency.timeout_s={seconds} must be a number of seconds, 2 or more")
+    require(count is None or 1 <= count <= MOST_RANKS, f"concurrency.processes={count} must be from 1 to {MOST_RANKS}")
+    require(math.isfinite(seconds) and seconds >= 2, f"concurrency.timeout_s={seconds} must be a number of seconds, 2 or more")
 
 
 def _check_shares(concurrency: DdpConfig, n_envs: int) -> None:
     """Raise UserError if there are more processes than environments."""
     count = concurrency.processes
-    _require(count is None or count <= n_envs, f"concurrency.processes={count}: n_envs={n_envs} gives some of them no environment")
+    require(count is None or count <= n_envs, f"concurrency.processes={count}: n_envs={n_envs} gives some of them no environment")
 
 
 def _check_actors(concurrency: SyncConfig) -> None:
     """Raise UserError for settings of learners and actors that cannot work."""
     for key, count in {"learners": concurrency.learners, "ranks_per_env": concurrency.ranks_per_env}.items():
-        _require(1 <= count <= MOST_RANKS, f"concurrency.{key}={count} must be from 1 to {MOST_RANKS}")
+        require(1 <= count <= MOST_RANKS, f"concurrency.{key}={count} must be from 1 to {MOST_RANKS}")
     workers, ranks = concurrency.workers, concurrency.ranks_per_env
-    _require(not workers or ranks == 1, f"concurrency.workers={workers}: the ranks of a group step its environments; write workers=0")
+    require(not workers or ranks == 1, f"concurrency.workers={workers}: the ranks of a group step its environments; write workers=0")
     if isinstance(concurrency, RmaConfig):
         window = concurrency.window
-        _require(window in WINDOWS, f"concurrency.window={window} is not one of {', '.join(WINDOWS)}{nearest(window, WINDOWS)}")
-        _require(1 <= concurrency.queue <= MOST_PLACES, f"concurrency.queue={concurrency.queue} must be from 1 to {MOST_PLACES}")
+        require(window in WINDOWS, f"concurrency.window={window} is not one of {', '.join(WINDOWS)}{nearest(window, WINDOWS)}")
+        require(1 <= concurrency.queue <= MOST_PLACES, f"concurrency.queue={concurrency.queue} must be from 1 to {MOST_PLACES}")
     if isinstance(concurrency, SeedConfig):
         patience = concurrency.batch_us
-        _require(0 <= patience <= MOST_PATIENCE_US, f"concurrency.batch_us={patience} must be from 0 to {MOST_PATIENCE_US:,}")
+        require(0 <= patience <= MOST_PATIENCE_US, f"concurrency.batch_us={patience} must be from 0 to {MOST_PATIENCE_US:,}")
     if isinstance(concurrency, AsyncConfig):
         lost = concurrency.tolerate_actors
-        _require(0 <= lost <= MOST_RANKS, f"concurrency.tolerate_actors={lost} must be from 0 to {MOST_RANKS}")
+        require(0 <= lost <= MOST_RANKS, f"concurrency.tolerate_actors={lost} must be from 0 to {MOST_RANKS}")
         alone = concurrency.name == "async" and concurrency.learners == 1 and ranks == 1
-        _require(not lost or alone, f"concurrency.tolerate_actors={lost} needs concurrency=async, learners=1 and ranks_per_env=1")
+        require(not lost or alone, f"concurrency.tolerate_actors={lost} needs concurrency=async, learners=1 and ranks_per_env=1")
     lag = concurrency.max_lag if isinstance(concurrency, AsyncConfig) else None
-    _require(lag is None or 0 <= lag < 2**31, f"concurrency.max_lag={lag} must be 0 or more")
+    require(lag is None or 0 <= lag < 2**31, f"concurrency.max_lag={lag} must be 0 or more")
 
 
 def _check_no_kernels(config: Config, external: bool) -> None:
     """Raise UserError for settings that only an environment made of kernel functions has."""
     env = config.env
     for key, given in {"env.params": env.params, "env.randomize": env.randomize}.items():
-        _require(not given, f"{key}.{min(given, default='')}: {env.name} has no parameters; it is not made of kernel functions")
+        require(not given, f"{key}.{min(given, default='')}: {env.name} has no parameters; it is not made of kernel functions")
     why_not = "" if external and not env.vector else "is not made of kernel functions" if not external else "resets no single environments"
-    _require(env.on_nan == "stop" or not why_not, f"env.on_nan={env.on_nan}: {env.name} {why_not}; write env.on_nan=stop")
-    _require(config.device != "cudasim", f"device=cudasim: {env.name} is not made of kernel functions")
+    require(env.on_nan == "stop" or not why_not, f"env.on_nan={env.on_nan}: {env.name} {why_not}; write env.on_nan=stop")
+    require(config.device != "cudasim", f"device=cudasim: {env.name} is not made of kernel functions")
 
 
 def check_parameters(env: EnvConfig, environment: Environment) -> None:
@@ -541,16 +541,16 @@ def check_parameters(env: EnvConfig, environment: Environment) -> None:
     listed = f"; it has {', '.join(defaults)}" if defaults else "; it has no parameters"
     for key, given in {"params": env.params, "randomize": env.randomize}.items():
         for name in given:
-            _require(name in defaults, f"env.{key}.{name}: {env.name} has no parameter {name!r}{nearest(name, defaults) or listed}")
+            require(name in defaults, f"env.{key}.{name}: {env.name} has no parameter {name!r}{nearest(name, defaults) or listed}")
     for name, value in env.params.items():
-        _require(
+        require(
             _fits(value, defaults[name]),
             f"env.params.{name}={value} must be {_KINDS[type(defaults[name])]}, as its default {defaults[name]}",
         )
     for name, bounds in env.randomize.items():
         pair = isinstance(bounds, list) and len(bounds) == 2 and all(_fits(bound, 0.0) for bound in bounds)
-        _require(pair and bounds[0] <= bounds[1], f"env.randomize.{name}={bounds} must be two numbers, [low,high], the lower first")
-        _require(name not in env.params, f"env.randomize.{name} and env.params.{name} exclude each other")
+        require(pair and bounds[0] <= bounds[1], f"env.randomize.{name}={bounds} must be two numbers, [low,high], the lower first")
+        require(name not in env.params, f"env.randomize.{name} and env.params.{name} exclude each other")
 
 
 def _fits(value: Any, default: Any) -> bool:
@@ -590,22 +590,17 @@ def _why_not(needs: Requirements, group: GroupSpec) -> str:
 def _check_folder(key: str, folder: str) -> None:
     """Raise UserError if a folder cannot be made or used at a place."""
     what = f"{key}={shown(folder)}"
-    _require(folder.strip() != "", f"{what} must be the path of a folder; . is the working folder")
-    _require(not folder.startswith("~") and "$" not in folder, f"{what}: the shell has not replaced ~ or $; write the whole path")
+    require(folder.strip() != "", f"{what} must be the path of a folder; . is the working folder")
+    require(not folder.startswith("~") and "$" not in folder, f"{what}: the shell has not replaced ~ or $; write the whole path")
     path = Path(folder)
     try:
         there = next(place for place in (path, *path.absolute().parents) if place.exists())
-        _require(there.is_dir(), f"{what}: {there} is not a folder")
-        _require(os.access(there, os.W_OK | os.X_OK), f"{what}: no permission to write into {there}")
+        require(there.is_dir(), f"{what}: {there} is not a folder")
+        require(os.access(there, os.W_OK | os.X_OK), f"{what}: no permission to write into {there}")
         begun = f"; resume={folder} continues its run" if (path / CONFIG).is_file() else ""
-        _require(key != "run_dir" or is_free(path), f"{what} exists and is not empty{begun}")
+        require(key != "run_dir" or is_free(path), f"{what} exists and is not empty{begun}")
     except OSError as error:
         raise UserError(f"{what}: {error.strerror}") from None
 
 
 _KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a finite number"}
-
-
-def _require(holds: bool, message: str) -> None:
-    if not holds:
-        raise UserError(message)

@@ -80,9 +80,11 @@ def blocks_of(lines: Sequence[str], function: llvm.ValueRef) -> dict[str, Block]
         label, text = _LABEL.match(line), line.strip()
         if label:
             block = blocks[f"%{label[1]}"] = Block(f"%{label[1]}")
+        elif not text or text.startswith(("#dbg", ";")):
+            continue
         elif line.startswith("    ") or text == "]":
             block.instructions[-1].text += " " + text
-        elif text and not text.startswith(("#dbg", ";")):
+        else:
             name, equals, rest = text.partition(" = ")
             named = bool(equals) and NAME.fullmatch(name) is not None
             words = (rest if named else text).removeprefix("tail ").split()

@@ -15,6 +15,7 @@ from multiprocessing.context import ForkServerProcess
 
 from warprun import signals
 from warprun.kernels.driver import gpu_count, why_no_cuda
+from warprun.processes import share_of_cores
 from warprun.runtime import rundir
 from warprun.sweeps.plan import Job
 
@@ -120,10 +121,7 @@ def share_cores(count: int) -> list[list[int]]:
     """
     if not hasattr(os, "sched_getaffinity"):
         return [[] for _ in range(count)]
-    cores = sorted(os.sched_getaffinity(0))
-    if count > len(cores):
-        return [[cores[n % len(cores)]] for n in range(count)]
-    return [cores[n * len(cores) // count : (n + 1) * len(cores) // count] for n in range(count)]
+    return [share_of_cores(n, count) for n in range(count)]
 
 
 def _work(train: Train, folder: str, number: int, cores: list[int], gpu: str | None, orders: Connection) -> None:
