@@ -466,7 +466,9 @@ def _tell_scalar_loops(overrides: list[str], steps_per_s: float) -> None:
     from warprun.kernels.simd import WIDTH
 
     with tempfile.TemporaryDirectory() as folder, machine_code(Path(folder), overrides) as looking:
-        found, _ = looking.result()
+        found, problem = looking.result()
+    if problem:
+        print(f"which functions are vectors is not known: {problem}")
     for function, cause in found.get("loops", {}).items():
         cost = f"a step takes {1e9 / steps_per_s:.3g} ns of a thread; vectors of {WIDTH} environments could take less"
         print(f"{function} is computed for one environment at a time: {cause} ({cost})")
