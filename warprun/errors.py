@@ -60,6 +60,11 @@ def shown(value: object) -> str:
     return " ".join(reprlib.repr(value).split())
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number and what it counts: `1 run`, `2 runs`."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
 def printable(text: object, most: int = 200) -> str:
     """Return text from outside on one line, its middle cut beyond `most` characters, without control characters, which a terminal obeys."""
     line = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in " ".join(str(text).split()))

@@ -160,6 +160,8 @@ def code_of_rank(code: int) -> int:
     """
     speaks = is_first() or first_is_lost
     silence()
+    for number in (signal.SIGINT, signal.SIGTERM):  # mpiexec sends them as soon as rank 0 has ended; the code would be theirs
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(FIRST_ENDS_S if speaks else OTHERS_END_S)
     return code if speaks else 0

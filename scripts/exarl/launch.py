@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from warprun.cli.mpi import mpiexec
+
 HERE = Path(__file__).parent
 QUIET = [
     "tuned=none",
@@ -33,15 +35,6 @@ class Run(NamedTuple):
 
     processes: int
     overrides: tuple[str, ...]
-
-
-def mpiexec() -> str:
-    """Return the mpiexec of this Python environment, or the first on the PATH. Raises SystemExit if there is none."""
-    beside = Path(sys.executable).with_name("mpiexec")
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if found is None:
-        raise SystemExit("there is no mpiexec: pip install 'warprun[mpi]'")
-    return found
 
 
 def ranks(number: int, program: list[str], folder: Path, **environment: str) -> str:

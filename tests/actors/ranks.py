@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,28 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from warprun.runtime import checkpoint
+from tests.runs import QUIET, last_record, weights
+from warprun.cli.mpi import mpiexec
 
 pytest.importorskip("mpi4py")
 
-BESIDE = Path(sys.executable).with_name("mpiexec")
-MPIEXEC = str(BESIDE) if BESIDE.exists() else shutil.which("mpiexec")
+MPIEXEC = mpiexec()
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-QUIET = [
-    "tuned=none",
-    "device=cpu",
-    "concurrency.threads=1",
-    "log.live=false",
-    "log.tensorboard=false",
-    "eval.every=never",
-    "eval.episodes=2",
-]
 
 
 def start(ranks: int, *arguments: str, timeout_s: float = 300, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run `warprun ARGUMENTS` in `ranks` processes, or without mpiexec if that is 1."""
-    if MPIEXEC is None:
-        pytest.skip("there is no mpiexec")
     command = [sys.executable, "-m", "warprun", *arguments]
     if ranks > 1:
         command = [MPIEXEC, "-n", str(ranks), *command]
@@ -46,13 +33,7 @@ def train(ranks: int, folder: Path, *arguments: str) -> dict[str, Any]:
     """Train in `folder` and return the last record."""
     done = start(ranks, *QUIET, *arguments, f"run_dir={folder}")
     assert done.returncode == 0, done.stderr + done.stdout
-    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Return the state of the agent in the last checkpoint."""
-    tensors = checkpoint.load(folder).tensors
-    return {name: tensor for name, tensor in tensors.items() if name.startswith("agent/")}
+    return last_record(folder)
 
 
 def assert_same(ours: Path, theirs: Path) -> None:

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.actors.ranks import MPIEXEC, ONE_THREAD, QUIET
+from tests.actors.ranks import MPIEXEC, ONE_THREAD
+from tests.runs import QUIET
 
 pytest.importorskip("mpi4py")
 ROOT = Path(__file__).parents[2]
@@ -30,8 +31,6 @@ class Ranks:
     """A long run of several ranks, started with mpiexec."""
 
     def __init__(self, folder: Path, size: int, *arguments: str, **environment: str) -> None:
-        if MPIEXEC is None:
-            pytest.skip("there is no mpiexec")
         self.folder, self.size = folder, size
         command = [MPIEXEC, "-n", str(size), sys.executable, "-m", "warprun", *LONG, *arguments, f"run_dir={folder}"]
         pipe = subprocess.PIPE

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.actors.ranks import QUIET, start
+from tests.actors.ranks import start
+from tests.runs import QUIET
 
 pytest.importorskip("gymnasium")
 PARALLEL = ["env.module=tests.actors.parallel", "env.name=parallel", "env.time_limit=8", "env.solved_at=null"]

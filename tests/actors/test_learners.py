@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.actors.ranks import start, train, weights
+from tests.actors.ranks import start, train
+from tests.runs import weights
 
 SETTINGS = ["env=cartpole", "agent=a2c", "agent.horizon=8", "n_envs=12", "seed=5"]
 

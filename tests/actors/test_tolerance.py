@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.actors.ranks import QUIET, start
+from tests.actors.ranks import start
+from tests.runs import QUIET
 
 pytest.importorskip("gymnasium")
 SETTINGS = [

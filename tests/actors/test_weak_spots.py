@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.actors.ranks import train, weights
+from tests.actors.ranks import train
 from tests.actors.test_exchanges import exchange
 from tests.learning.test_off_policy import explore
+from tests.runs import weights
 from tests.simulation.rollouts import CPU, make
 from warprun.config.registry import import_environment
 from warprun.environment import Box

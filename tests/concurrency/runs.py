@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,22 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from warprun.runtime import checkpoint
+from tests.runs import QUIET, last_record
 
 ROOT = Path(__file__).parents[2]
-QUIET = [
-    "tuned=none",
-    "device=cpu",
-    "concurrency.threads=1",
-    "log.live=false",
-    "log.tensorboard=false",
-    "eval.every=never",
-    "eval.episodes=1",
-    "eval.final_episodes=2",
-    "stop_when_solved=false",
-]
+ENDLESS = [*QUIET, "eval.final_episodes=2", "stop_when_solved=false"]
 CARTPOLE = ["env=cartpole", "agent=a2c", "n_envs=13", "agent.horizon=8"]
 
 
@@ -40,15 +27,9 @@ def warprun(*arguments: str, timeout_s: float = 120, **options: Any) -> subproce
 def train(processes: int, folder: Path, *arguments: str) -> dict[str, Any]:
     """Train in `folder` and return the last record."""
     several = ["concurrency=ddp", f"concurrency.processes={processes}"] if processes > 1 else []
-    done = warprun(*QUIET, *arguments, *several, f"run_dir={folder}", cwd=ROOT)
+    done = warprun(*ENDLESS, *arguments, *several, f"run_dir={folder}", cwd=ROOT)
     assert done.returncode == 0, done.stderr + done.stdout
-    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Return the state of the agent in the last checkpoint."""
-    tensors = checkpoint.load(folder).tensors
-    return {name: tensor for name, tensor in tensors.items() if name.startswith("agent/")}
+    return last_record(folder)
 
 
 def pids(folder: Path) -> dict[int, int]:

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.concurrency.runs import CARTPOLE, QUIET, ROOT, pids, wait_until_gone, warprun
+from tests.concurrency.runs import CARTPOLE, ENDLESS, ROOT, pids, wait_until_gone, warprun
 from warprun.runtime import checkpoint
 
 TIMEOUT_S = 4
 LONG = [
-    *QUIET,
+    *ENDLESS,
     *CARTPOLE[1:],
     "env.module=tests.concurrency.failing",
     "env.name=failing",

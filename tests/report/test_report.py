@@ -97,7 +97,7 @@ def test_single_runs_and_unfinished_ones(without_figures: None, capsys: Captured
     assert "left out: runs/b: interrupted; unfinished=true includes it if it has records\n" in told
     assert "runs/b" in Path("report/report.html").read_text()
     assert cli.run(["report", "runs", "unfinished=true", "returns=train", "log_x=true"]) == 0
-    assert "1 runs have not reached their end: runs/b (interrupted)" in capsys.readouterr().out
+    assert "1 run without an end: runs/b (interrupted)" in capsys.readouterr().out
 
 
 def test_figures_of_an_earlier_report_do_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

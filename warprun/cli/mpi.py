@@ -104,6 +104,15 @@ def world_of(config: Config, concurrency: SyncConfig) -> World:
     return meet(communicator(), layout(config, size), concurrency.timeout_s)
 
 
+def mpiexec() -> str:
+    """Return the mpiexec of this Python environment, or the first on the PATH. Raises UserError if there is none."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        raise UserError("there is no mpiexec, which starts several processes: pip install 'warprun[mpi]', or load the MPI of the cluster")
+    return found
+
+
 def start(config: Config, concurrency: SyncConfig, arguments: Sequence[str]) -> int:
     """Start the processes of a run with mpiexec on this machine, wait for them, and return the exit code. Raises UserError."""
     from warprun.actors.layout import layout
@@ -111,10 +120,6 @@ def start(config: Config, concurrency: SyncConfig, arguments: Sequence[str]) -> 
     assert concurrency.processes
     if concurrency.ranks_per_env == 1:  # else the processes find out
         layout(config, concurrency.processes)
-    beside = Path(sys.executable).parent / "mpiexec"
-    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if mpiexec is None:
-        raise UserError("concurrency.processes: there is no mpiexec: pip install 'warprun[mpi]', or load the MPI of the cluster")
-    command = [mpiexec, "-n", str(concurrency.processes), sys.executable, "-m", "warprun", *arguments]
+    command = [mpiexec(), "-n", str(concurrency.processes), sys.executable, "-m", "warprun", *arguments]
     with removed():
         return subprocess.call(command)

@@ -47,15 +47,15 @@ def tune(arguments: Sequence[str]) -> int:
             board.refresh()
             with suppress(OSError):
                 table_console(200).print(board.table())
-                best = study.best
-                print("\n".join([*studies.closing(study, found.folder), *_next(best)]), flush=True)
+                following = _next(study.best, studies.BEST)
+                print("\n".join([*studies.closing(study, found.folder), *following]), flush=True)
     return DONE if study.best else FAILED
 
 
-def _next(best: plan.Job | None) -> list[str]:
+def _next(best: plan.Job | None, settings: str) -> list[str]:
     if best is None:
         return []
-    file = typed(best.run.parent / "best.yaml")
+    file = typed(best.run.parent / settings)
     return [
         "next:",
         f"  {program()} eval {typed(best.run)}",

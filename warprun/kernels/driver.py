@@ -74,12 +74,6 @@ def cuda_memory() -> int | None:
     return None if driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) else size.value
 
 
-def gpu_count() -> int:
-    """Return the number of GPUs that the driver finds."""
-    driver, count = _driver(), ctypes.c_int()
-    return 0 if driver is None or driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) else count.value
-
-
 def gpu_name() -> str | None:
     """Return the name of the first GPU, by the driver, which takes no memory of it; None if there is no GPU."""
     driver = _driver()

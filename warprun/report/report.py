@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from warprun.errors import UserError, printable
+from warprun.errors import UserError, counted, printable
 from warprun.files import write_atomic
 from warprun.report import figures, table
 from warprun.report.compare import Comparison, compare
@@ -76,11 +76,11 @@ def _notes(runs: Sequence[Run], comparison: Comparison, found: Sequence[Line]) -
             notes.append(f"threshold={threshold:g}: no run reaches it; the best return is {best:g}")
     few = [line for line in found if len(line.setting.curves()) < 4]
     if few:
-        notes.append(f"{len(few)} of {len(found)} settings have fewer than 4 runs: their intervals say little, and their IQM is the mean")
+        notes.append(f"fewer than 4 runs in {len(few)} of {counted(len(found), 'setting')}: intervals say little, and the IQM is the mean")
     open_runs = [run for run in runs if run.state not in ENDED]
     if open_runs:
         named = ", ".join(f"{printable(run.folder)} ({run.state})" for run in open_runs[:MOST_NAMED])
-        notes.append(f"{len(open_runs)} runs have not reached their end: {named}{', ...' if len(open_runs) > MOST_NAMED else ''}")
+        notes.append(f"{counted(len(open_runs), 'run')} without an end: {named}{', ...' if len(open_runs) > MOST_NAMED else ''}")
     if len(comparison.kinds) > MOST_LINES:
         notes.append(f"{len(comparison.kinds)} settings are more than figures can tell apart ({MOST_LINES}); by= selects fewer")
     return notes
@@ -109,7 +109,7 @@ def _write(asked: Asked, comparison: Comparison, found: Sequence[Line], notes: l
     else:
         notes.append("no figures: pip install matplotlib")
         print(notes[-1])
-    title = f"{', '.join(comparison.envs)}: {sum(len(setting.runs) for setting in comparison.settings)} runs"
+    title = f"{', '.join(comparison.envs)}: {counted(sum(len(setting.runs) for setting in comparison.settings), 'run')}"
     body = [f"# {title}", table.markdown(comparison, found), *notes, *(f"![{p.stem}]({p.stem}.png)\n\n{caption}" for p, caption in drawn)]
     write_atomic(out / "report.md", ("\n\n".join(body) + "\n").encode())
     names = table.headings(comparison, found)

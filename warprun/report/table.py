@@ -13,7 +13,7 @@ import numpy as np
 from rich.box import SIMPLE
 from rich.table import Table
 
-from warprun.errors import printable
+from warprun.errors import counted, printable
 from warprun.files import write_atomic
 from warprun.report.compare import Comparison, Setting, text
 from warprun.report.statistics import Array, Interval, Statistic, interval, iqm, mean, median
@@ -112,7 +112,9 @@ def rows(comparison: Comparison, found: Sequence[Line]) -> list[list[str]]:
 
 def terminal(comparison: Comparison, found: Sequence[Line]) -> Table:
     """Return the table for a terminal, with intervals below the values."""
-    table = Table(title=f"{sum(len(line.setting.runs) for line in found)} runs", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    table = Table(
+        title=counted(sum(len(line.setting.runs) for line in found), "run"), title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0)
+    )
     for number, heading in enumerate(headings(comparison, found)):
         table.add_column(heading.replace(", ", "\n"), justify="left" if number <= len(comparison.by) else "right", overflow="fold")
     for row in rows(comparison, found):

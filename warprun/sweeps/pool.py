@@ -14,8 +14,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
 from warprun import signals
-from warprun.kernels.driver import gpu_count, why_no_cuda
-from warprun.processes import share_of_cores
+from warprun.errors import counted
+from warprun.kernels.driver import why_no_cuda
+from warprun.processes import share_of_cores, visible_gpus
 from warprun.runtime import rundir
 from warprun.sweeps.plan import Job
 
@@ -74,7 +75,7 @@ class Pool:
         cores = sorted({len(slot.cores) for slot in self._slots if slot.cores})
         shares = "-".join(str(count) for count in dict.fromkeys((cores[0], cores[-1]))) if cores else "all"
         each = "" if self.size == 1 else " each"
-        return f"{_counted(self.size, 'worker')} with {shares} cores{each}" + (f", GPUs {', '.join(gpus)} in turn" if gpus else "")
+        return f"{counted(self.size, 'worker')} with {shares} cores{each}" + (f", GPUs {', '.join(gpus)} in turn" if gpus else "")
 
     def start(self, job: Job) -> None:
         """Train a job in a free slot."""
@@ -107,11 +108,8 @@ class Pool:
 
 
 def usable_gpus() -> list[str]:
-    """Return the names of the GPUs that CUDA_VISIBLE_DEVICES allows; none if CUDA does not work here."""
-    if why_no_cuda() is not None:
-        return []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return visible.split(",") if visible else [str(n) for n in range(gpu_count())]
+    """Return the names of the GPUs that this process may use; none if CUDA does not work here."""
+    return visible_gpus() if why_no_cuda() is None else []
 
 
 def share_cores(count: int) -> list[list[int]]:
@@ -154,7 +152,3 @@ def _write_end(job: Job, code: int) -> None:
     with suppress(OSError):
         job.folder.mkdir(parents=True, exist_ok=True)
         rundir.write_status(job.folder, {**status, "state": "failed", "error": why, "exit_code": code})
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
