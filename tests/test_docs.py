@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import warprun
+from tests.selection import few
 from warprun.config.compose import change, compose
 from warprun.config.launch import compose_launch, is_of_sweep
 from warprun.config.overrides import runs
@@ -62,10 +63,17 @@ def workplace(tmp_path, monkeypatch):
 
 PARALLEL = "conf/env/tanks.yaml"
 """An MPI program, which tests/test_external.py trains with several processes."""
-EXAMPLES = [(page, name) for page in PAGES for name in files(page) if name.startswith("conf/env/") and name != PARALLEL]
+QUICK = ("README-myenv", "environments-fishery", "external-lake", "external-tank")
+EXAMPLES = [
+    pytest.param(page, name, id=named, marks=[] if named in QUICK else pytest.mark.slow)
+    for page in PAGES
+    for name in files(page)
+    if name.startswith("conf/env/") and name != PARALLEL
+    for named in [f"{page.stem}-{Path(name).stem}"]
+]
 
 
-@pytest.mark.parametrize(("page", "name"), EXAMPLES, ids=[f"{page.stem}-{Path(name).stem}" for page, name in EXAMPLES])
+@pytest.mark.parametrize(("page", "name"), EXAMPLES)
 def test_example_environments_train(workplace, page, name):
     workplace(page)
     small = [setting for setting in SMALL if page.stem != "extending" or not setting.startswith("env.time_limit")]
@@ -113,7 +121,7 @@ def test_functions_of_the_tutorial_run_in_plain_python(workplace):
     assert done.stdout.count("State(") == 3
 
 
-@pytest.mark.parametrize("setting", ["NUMBA_DISABLE_JIT=1", "device=cudasim"])
+@pytest.mark.parametrize("setting", few(["NUMBA_DISABLE_JIT=1", "device=cudasim"], "NUMBA_DISABLE_JIT=1"))
 def test_ways_to_debug_of_the_tutorial(workplace, tmp_path, setting, monkeypatch):
     page = ROOT / "docs" / "environments.md"
     workplace(page)

@@ -109,6 +109,7 @@ def test_a_mistake_is_one_line(ranks: int, arguments: list[str], said: str, tmp_
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_an_evaluation_with_another_number_of_ranks_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert run(3, folder, "concurrency=async", "concurrency.ranks_per_env=2", "n_envs=1", "total_steps=32").returncode == 0

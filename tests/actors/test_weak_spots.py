@@ -21,6 +21,7 @@ from tests.actors.ranks import train
 from tests.actors.test_exchanges import exchange
 from tests.learning.test_off_policy import explore
 from tests.runs import weights
+from tests.selection import few
 from tests.simulation.rollouts import CPU, make
 from warprun.config.registry import import_environment
 from warprun.environment import Box
@@ -32,20 +33,21 @@ THETA, X = 0.20943951023931953, 2.4
 """Limits of CartPole."""
 
 
-@pytest.mark.parametrize("rollouts", [2, 4])
+@pytest.mark.parametrize("rollouts", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_an_end_mark_is_never_lost(rollouts: int, tmp_path: Path) -> None:
     """Three learners and five actors for a few rollouts: most actors end before they have made one, and learners help each other."""
     received = exchange("rma", "queue", 3, 5, rollouts, 2000, tmp_path)
     assert sum(len(own) for own in received) == rollouts
 
 
+@pytest.mark.slow
 def test_left_over_rollouts_arrive_once(tmp_path: Path) -> None:
     received = exchange("rma", "queue", 3, 4, 31, 500, tmp_path)
     made = sorted((actor, sequence) for own in received for actor, sequence, *_ in own)
     assert len(made) == len(set(made)) == 31
 
 
-@pytest.mark.parametrize("mode", ["seed", pytest.param("rma", marks=pytest.mark.slow), pytest.param("async", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", few(["seed", "rma", "async"], "rma"))
 def test_transitions_follow_the_equations_of_motion(mode: str, tmp_path: Path) -> None:
     """What a learner has in replay memory, against CartPole in float64: the next state is not the state, and ends are where they belong."""
     settings = ["env=cartpole", "agent=dqn", "env.time_limit=15", "n_envs=12", "agent.horizon=8", "agent.learning_starts=96"]

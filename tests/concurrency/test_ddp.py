@@ -14,6 +14,7 @@ import torch
 
 from tests.concurrency.runs import CARTPOLE, ROOT, train, warprun
 from tests.runs import weights
+from tests.selection import few
 from warprun.runtime import checkpoint
 
 OFF_POLICY = ["env=pendulum", "n_envs=5", "agent.learning_starts=50", "agent.replay.capacity=500", "agent.batch_size=9"]
@@ -24,7 +25,6 @@ AGENTS = {
     "ddpg": [*OFF_POLICY, "agent=ddpg", "engine.fused=false"],
     "dqn": [*OFF_POLICY, "env=cartpole", "agent=dqn", "agent.replay.prioritized=true"],
 }
-SLOW = pytest.mark.slow
 
 
 def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
             torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("agent", ["a2c", "dqn", *(pytest.param(name, marks=SLOW) for name in ("ppo", "td3", "ddpg"))])
+@pytest.mark.parametrize("agent", few(AGENTS, "a2c"))
 def test_a_run_that_continues_equals_one_that_was_left_alone(agent: str, tmp_path: Path) -> None:
     steps = 13 * 8 * 6 if "n_envs=13" in AGENTS[agent] else 300
     # The first part has another length, so nothing may depend on the share of the run that is done.
@@ -54,6 +54,7 @@ def test_a_run_that_continues_equals_one_that_was_left_alone(agent: str, tmp_pat
     assert int(alone["ranks"]) == 2
 
 
+@pytest.mark.slow
 def test_a_run_continues_with_other_numbers_of_processes(tmp_path: Path) -> None:
     train(2, tmp_path / "run", *CARTPOLE, "total_steps=416")
     for processes, before in ((3, 2), (1, 3)):
@@ -86,7 +87,7 @@ PENDULUM = [
 ]
 
 
-@SLOW
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "least"),
     [

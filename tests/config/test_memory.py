@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.selection import few
 from warprun.config.compose import compose
 from warprun.config.memory import check_evaluation_memory, estimate
 from warprun.config.schema import load_environment
@@ -38,7 +39,7 @@ def within_a_fifth(name: str) -> None:
     assert 0.8 <= found.ratio <= 1.2, found
 
 
-@pytest.mark.parametrize("name", TABLE.QUICK)
+@pytest.mark.parametrize("name", few(TABLE.QUICK, "small"))
 def test_estimate_of_a_few_configs(name: str) -> None:
     within_a_fifth(name)
 

@@ -142,7 +142,7 @@ def welfare(chosen: Environment, levels: list[int], subsidy: int, n: int = 1) ->
         ("open", [1] * 405, 0, "183.8"),
         ("closed, full subsidy", [10] * 405, 20, "317.8"),
         ("closed for 180 days", [10] * 180 + [1] * 225, 0, "334.2"),
-        ("real policies", [0] * 405, 0, "349.1"),
+        pytest.param("real policies", [0] * 405, 0, "349.1", marks=pytest.mark.slow),
     ],
 )
 def test_published_welfare(policy, levels, subsidy, published):
@@ -242,6 +242,7 @@ def test_a_random_episode_equals_the_reference(data):
                 np.testing.assert_allclose(day[f"reward_{name}"].reshape(expected.shape), expected, rtol=0, atol=5e-4)
 
 
+@pytest.mark.slow
 def test_options_and_parameters_of_the_specification(data):
     """Deliveries every fifth day from another date, another start, a priority and a factor of sensitivity."""
     chosen = environment(start="2020-05-01", vaccine_start="2020-05-08", vaccine_interval=5, time_limit=20)
@@ -260,6 +261,7 @@ def test_options_and_parameters_of_the_specification(data):
     np.testing.assert_allclose(days[1]["infected"][0], expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("replay", "group"), [("subsidy", "planner"), ("stringency", "governors")])
 def test_history_decides_for_one_group_and_the_other_acts(data, replay, group):
     """What history decides is what happened, day for day; the other group's actions count as ever."""
@@ -283,6 +285,7 @@ def test_history_decides_for_one_group_and_the_other_acts(data, replay, group):
     assert len([name for name in played[0] if name.startswith("mask_")]) == 1
 
 
+@pytest.mark.slow
 def test_the_data_themselves_are_replayed(data):
     days = 404
     engine = make(environment(replay="data", time_limit=days), 1)
@@ -302,6 +305,7 @@ def test_the_data_themselves_are_replayed(data):
             assert np.array_equal(day["level"][0], data.level[row - 1])
 
 
+@pytest.mark.slow
 def test_the_next_vaccination_rate_can_be_seen(data):
     days = 20
     chosen = environment(vaccine_start="2020-04-01", vaccine_interval=4, observe_vaccination_rate=True, time_limit=days)
@@ -314,6 +318,7 @@ def test_the_next_vaccination_rate_can_be_seen(data):
         assert (day["obs_governors"][0, :, 13:64] == np.eye(51)).all()
 
 
+@pytest.mark.slow
 def test_the_last_day_is_an_end(data):
     engine = make(environment(time_limit=20), 1)
     play(engine, np.zeros((19, 1, 51), int), np.zeros((19, 1), int))

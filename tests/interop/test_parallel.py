@@ -27,6 +27,7 @@ def test_pettingzoo_finds_nothing_wrong():
         pettingzoo_test.parallel_api_test(env, num_cycles=40)
 
 
+@pytest.mark.slow
 def test_agents_get_what_the_actors_of_training_get():
     env = warprun.make_parallel(MARKET, time_limit=6)
     engine = make(replace(market.environment, time_limit=6), "market", n_envs=1, horizon=1, seed=5)

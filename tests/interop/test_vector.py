@@ -32,7 +32,7 @@ def engine_of(module: str, n_envs: int = N, seed: int = 7, **options):
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("module", "randomize"),
-    [("warprun.envs.cartpole", {}), (CLOCKWORK, VARY), ("warprun.envs.pendulum", {})],
+    [("warprun.envs.cartpole", {}), (CLOCKWORK, VARY), pytest.param("warprun.envs.pendulum", {}, marks=pytest.mark.slow)],
     ids=["cartpole", "clockwork", "pendulum"],
 )
 def test_episodes_are_those_of_training(module, randomize, threads):

@@ -22,7 +22,7 @@ from warprun.runtime.trained import load_checkpoint, open_run, trained_agent
 PINBALL = ["env=cartpole", "env.name=pinball", "env.module=tests.environments.pinball"]
 
 
-@pytest.mark.parametrize(("fused", "greedy"), [("false", True), ("false", False), ("true", True)])
+@pytest.mark.parametrize(("fused", "greedy"), [("false", True), ("false", False), pytest.param("true", True, marks=pytest.mark.slow)])
 def test_episodes_are_those_of_an_evaluation(tmp_path: Path, fused: str, greedy: bool) -> None:
     """Exactly if the networks run in torch in both, else up to the rounding of sums."""
     folder = tmp_path / "run"

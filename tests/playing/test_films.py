@@ -111,6 +111,7 @@ def test_without_ffmpeg_there_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_p
         play_random("env=cartpole", records=(tmp_path / "a.mp4",))
 
 
+@pytest.mark.slow
 def test_draw_gets_what_functions_of_the_environment_get(tmp_path: Path) -> None:
     """Of one actor numbers and arrays [length], of several arrays by actor, array fields by element and then actor."""
     seen: list[SimpleNamespace] = []

@@ -19,6 +19,7 @@ import warprun
 from tests.agents import build
 from tests.learning.helpers import environment, rollout
 from tests.policies.runs import SHORT
+from tests.selection import few
 from tests.test_docs import ROOT, files
 from warprun import own_module
 from warprun.cli import main as cli
@@ -72,7 +73,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("agent", ["ppo", "dqn", "td3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("a2c", "ddpg"))])
+@pytest.mark.parametrize("agent", few(["a2c", "ppo", "dqn", "td3", "ddpg"], "ppo", "td3"))
 def test_every_agent_trains_it_and_the_run_folder_has_all_of_it(
     home: Path, agent: str, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,6 +143,7 @@ def test_a_folder_that_cannot_be_made(tmp_path, capsys, place):
     assert len(errors) == 1 and str(wanted) in errors[0]
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     process = subprocess.run(

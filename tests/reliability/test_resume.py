@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.reliability.runs import TINY, begin, command, outcome, wait
+from tests.selection import few
 from warprun.cli.main import run
 
 DONE = "finished"
 
 
-@pytest.fixture(scope="module", params=TINY)
+@pytest.fixture(scope="module", params=few(TINY, "a2c", "dqn"))
 def whole(request, tmp_path_factory):
     """An agent, the outcome of its uninterrupted run, and the seconds that it took."""
     folder = tmp_path_factory.mktemp("whole") / request.param

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.reliability.runs import begin, command, outcome, wait, with_default_signals
+from tests.selection import few
 from warprun.cli.main import run
 
 CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 138}
@@ -86,7 +87,7 @@ def attack(whole: tuple[dict[str, object], float], folder: Path, name: str, roun
     return times
 
 
-@pytest.mark.parametrize("name", CODES)
+@pytest.mark.parametrize("name", few(CODES, "SIGINT", "SIGUSR1"))
 def test_a_signal_saves_and_ends(whole, tmp_path, name):
     assert max(attack(whole, tmp_path, name, 2)) < WITHIN_S
 
@@ -151,6 +152,7 @@ def test_signals_while_it_imports_and_compiles(tmp_path, name):
     assert max(times) < WITHIN_S
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_a_step_that_never_returns(tmp_path):
     (tmp_path / "spin.py").write_text(SPIN)
     process = started(

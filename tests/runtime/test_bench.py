@@ -30,6 +30,7 @@ def test_bench_writes_what_it_measures(tmp_path: Path, monkeypatch: pytest.Monke
     assert "n_envs" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_agents_that_learn_from_replay_are_measured_without_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warprun.runtime.bench.SECONDS", 0.02)
     assert (

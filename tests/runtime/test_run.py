@@ -211,6 +211,7 @@ def test_iterations_that_take_long_are_announced_once(judged, tmp_path, capsys, 
     assert capsys.readouterr().out.count("an iteration takes") == 1
 
 
+@pytest.mark.slow
 def test_the_group_that_decides(tmp_path):
     """Returns of two groups have no mean: one of them decides what is best."""
     market = [

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.selection import few
 from warprun.cli import main as cli
 from warprun.config.compose import compose
 from warprun.errors import TrainingFailed, UserError, one_line
@@ -85,7 +86,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("case", RUNS)
+@pytest.mark.parametrize("case", few(RUNS, "ppo reward", "a2c stepwise", "ppo final", "dqn", "in the evaluation"))
 def test_a_planted_fault_ends_the_run(home, capsys, case):
     settings, planted, line = RUNS[case]
     # A checkpoint in every iteration.

@@ -205,9 +205,9 @@ def _nothing(trajectory: Any, row: int) -> None:
     raise AssertionError("a fused rollout asks nobody")
 
 
-def start(device: str, file: Path, *options: str, **variables: str) -> subprocess.Popen[str]:
-    """Begin to roll out every case in a process of its own."""
-    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.simulation.rollouts", device, str(file), *options]
+def start(device: str, file: Path, kind: str, cases: list[str], **variables: str) -> subprocess.Popen[str]:
+    """Begin to roll out cases in a process of its own; `kind`: stepwise, or fused for those of FUSED_CASES."""
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.simulation.rollouts", device, str(file), kind, *cases]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
 
@@ -224,9 +224,9 @@ def load(process: subprocess.Popen[str], file: Path) -> dict[str, Arrays]:
 
 
 if __name__ == "__main__":
-    chosen, fused = choose(sys.argv[1]), sys.argv[3:] == ["fused"]
+    chosen, fused = choose(sys.argv[1]), sys.argv[3] == "fused"
     arrays = {}
-    for case in FUSED_CASES if fused else CASES:
+    for case in sys.argv[4:]:
         with suppress(pytest.skip.Exception):  # the test that asks for it says why
             found = roll_out_networks(case, chosen, fused=True) if fused else roll_out(case, chosen)
             arrays |= {f"{case}/{key}": value for key, value in found.items()}

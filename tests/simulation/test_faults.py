@@ -13,6 +13,7 @@ import torch
 
 from tests.environments import clockwork, flawed
 from tests.environments.flawed import MASK, OBS_INF, REWARD_NAN
+from tests.selection import few
 from tests.simulation.planted import HORIZON, PLANTED, SIMULATED, find
 from tests.simulation.rollouts import CPU, ROOT, RandomPolicies, make
 from warprun.simulation.faults import Fault
@@ -31,12 +32,13 @@ def simulated(tmp_path_factory):
     return {key: None if found is None else Fault(**found) for key, found in json.loads(file.read_text()).items()}
 
 
-@pytest.mark.parametrize("fused", [False, True], ids=["stepwise", "fused"])
+@pytest.mark.parametrize("fused", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["stepwise", "fused"])
 @pytest.mark.parametrize("case", PLANTED)
 def test_a_planted_fault_is_found_where_it_is(case, fused):
     assert same(find(case, CPU, fused), PLANTED[case][1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "fused"), SIMULATED)
 def test_cuda_kernels_find_the_same(simulated, case, fused):
     assert same(simulated[f"{case}/{fused}"], PLANTED[case][1])
@@ -108,7 +110,7 @@ def test_a_reset_is_looked_at():
 
 
 @pytest.mark.parametrize("flaw", [REWARD_NAN, OBS_INF, MASK], ids=["reward", "observation", "mask"])
-@pytest.mark.parametrize("actions", ["discrete", "groups"])
+@pytest.mark.parametrize("actions", few(["discrete", "groups"], "discrete"))
 def test_environments_that_went_wrong_begin_anew_and_are_counted(actions, flaw):
     """Number, rewards, ends, draws and statistics, against a count in plain Python."""
     if actions == "discrete" and flaw == MASK:

@@ -45,6 +45,7 @@ def learn(request):
     return trained
 
 
+@pytest.mark.slow
 def test_1_a_value(learn):
     assert learn("1 a value")(0)[0] == pytest.approx(1.0, abs=0.02)
 
@@ -55,12 +56,14 @@ def test_2_a_value_that_depends_on_the_observation(learn):
     assert ask(-1)[0] == pytest.approx(-1.0, abs=0.02)
 
 
+@pytest.mark.slow
 def test_3_a_value_to_come(learn):
     ask = learn("3 a value to come")
     assert ask(1)[0] == pytest.approx(1.0, abs=0.02)
     assert ask(0)[0] == pytest.approx(GAMMA, abs=0.02)
 
 
+@pytest.mark.slow
 def test_4_an_action(learn):
     value, logits = learn("4 an action")(0)
     assert logits.softmax(0)[1] > 0.98
@@ -84,6 +87,7 @@ def test_6_value_through_a_truncation(learn, fused):
     assert value > (1 - gamma**8) / (1 - gamma) + 0.5
 
 
+@pytest.mark.slow
 def test_4_a_real_action(learn):
     mean, _ = learn("4 a real action")(0)[1]
     assert mean == pytest.approx(0.5, abs=0.05)

@@ -5,19 +5,26 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.selection import few, selected
 from tests.simulation.rollouts import CASES, CPU, load, roll_out, start
+
+TESTED = few(CASES, "cartpole", "crane", "mountain_car_continuous", "loops integrate")
 
 
 @pytest.fixture(scope="module")
-def others(tmp_path_factory):
-    """Return the rollouts of the other targets, by target and case; both processes run at once."""
+def others(request, tmp_path_factory):
+    """Return the rollouts of the other targets, by target and case that is tested; both processes run at once."""
     folder = tmp_path_factory.mktemp("rollouts")
     variables = {"plain": {"NUMBA_DISABLE_JIT": "1"}, "cudasim": {"NUMBA_ENABLE_CUDASIM": "1"}}
-    processes = {name: start("cpu" if name == "plain" else name, folder / f"{name}.npz", **given) for name, given in variables.items()}
+    cases = selected(request, "test_trajectories_are_the_same", "case")
+    processes = {
+        name: start("cpu" if name == "plain" else name, folder / f"{name}.npz", "stepwise", cases, **given)
+        for name, given in variables.items()
+    }
     return {name: load(process, folder / f"{name}.npz") for name, process in processes.items()}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", TESTED)
 @pytest.mark.parametrize("target", ["plain", "cudasim"])
 def test_trajectories_are_the_same(others, target, case):
     expected, found = roll_out(case, CPU), others[target][case]
@@ -30,7 +37,7 @@ def test_trajectories_are_the_same(others, target, case):
             np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", TESTED)
 def test_rollouts_hold_something(case):
     """Episodes end, actions and rewards differ: equal zeros would prove nothing."""
     arrays = roll_out(case, CPU)

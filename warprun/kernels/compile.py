@@ -144,7 +144,7 @@ def _inlined(function: KernelFunction, options: Options) -> KernelFunction:
 
 
 def _checked(function: KernelFunction, options: Options) -> KernelFunction:
-    return njit(**CHECKED, no_cpython_wrapper=True)(function)
+    return njit(**CHECKED, no_cpython_wrapper=True, pipeline_class=Inlined)(function)
 
 
 def _unchanged(function: KernelFunction, options: Options) -> KernelFunction:

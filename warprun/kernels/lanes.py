@@ -33,10 +33,33 @@ _NUMBERED_LABEL = re.compile(r"^(\d+):")
 
 
 class InlinedLibrary(JITCodeLibrary):
-    """Code of a function that kernels inline: LLVM simplifies it, but its loops stay as they are until the kernel vectorises."""
+    """Code of a function that kernels inline: LLVM simplifies it, but its loops stay as they are until the kernel vectorises.
+
+    There is no machine code of it, which would take as long as all that Numba does before: only kernels call it, and have their own.
+    """
+
+    @property
+    def codegen(self) -> _WithoutEnvironments:
+        """What Numba asks to fill the environments of functions."""
+        return _WithoutEnvironments()
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """Return 0, which says that there is no such machine code."""
+        return 0
 
     def _optimize_final_module(self) -> None:
         _simplify(self)
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
+class _WithoutEnvironments:
+    """In place of Numba's code generator, of functions without machine code: compiled code that is inlined needs no environment."""
+
+    def set_env(self, name: str, environment: object) -> None:
+        """Do nothing."""
 
 
 class KernelLibrary(JITCodeLibrary):

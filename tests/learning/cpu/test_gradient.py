@@ -13,6 +13,7 @@ import torch
 from tests.agents import build
 from tests.environments import market
 from tests.learning.helpers import environment
+from tests.selection import few
 from warprun.algorithms.a2c import a2c_loss
 from warprun.algorithms.ppo import ppo_loss
 from warprun.algorithms.settings import A2CConfig
@@ -68,7 +69,7 @@ def agent(env: Environment, n_envs: int, network: NetworkConfig, threads: int = 
     return made
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("name", few(ENVIRONMENTS, "cartpole", "mountain_car_continuous"))
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("n_envs", [1, 100])
 @pytest.mark.parametrize("greedy", [False, True])
@@ -91,7 +92,7 @@ def test_a_fused_rollout_is_the_stepwise_one(name: str, network: str, n_envs: in
                 torch.testing.assert_close(getattr(one, tensor), getattr(other, tensor), rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("name", few(ENVIRONMENTS, "cartpole", "mountain_car_continuous"))
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_policy_judges_its_own_actions_as_it_drew_them(name: str, fused: bool) -> None:
     """What V-trace learns from: ratios of 1, and the values of the rollout. Those of a policy that has learned since are different."""
@@ -109,6 +110,7 @@ def test_a_policy_judges_its_own_actions_as_it_drew_them(name: str, fused: bool)
         assert not torch.allclose(group.value, values, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_threads_do_not_change_a_bit() -> None:
     rollouts = []
     for threads in (1, 2):
