@@ -88,7 +88,7 @@ def test_a_rank_that_fails_before_the_run_is_named(where: str, rank: int, tmp_pa
         (
             1,
             ["concurrency=single"],
-            "parallel is a parallel program (its first argument is `comm`): it needs concurrency=sync, async or rma",
+            "parallel is a parallel program (its first argument is `comm`): it needs concurrency=sync, async, rma or seed",
         ),
         (3, ["concurrency=async"], "and concurrency.ranks_per_env=2 or more"),
         (1, ["concurrency=async", "concurrency.ranks_per_env=2"], "a parallel program of 2 ranks: start them with `mpiexec -n 2 warprun"),

@@ -108,7 +108,7 @@ def _check_parallel(made: object, chosen: External, name: str) -> None:
         raise UserError(f"env.kwargs.{COMM}: {name} gets a communicator with concurrency.ranks_per_env=2 or more")
     if takes and takes.default is takes.empty and ranks == 1:
         raise UserError(
-            f"{name} is a parallel program (its first argument is `{COMM}`): it needs concurrency=sync, async or rma, and"
+            f"{name} is a parallel program (its first argument is `{COMM}`): it needs concurrency=sync, async, rma or seed, and"
             " concurrency.ranks_per_env=2 or more"
         )
     if ranks > 1 and not takes:
