@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from warprun import signals
 from warprun.cli.gpu_failure import gpu_failure
 from warprun.cli.outcome import DONE, FAILED, Outcome, attempt
-from warprun.cli.settings import check_settings, one_run, read_settings, whole_number
+from warprun.cli.settings import check_settings, one_run, read_settings
 from warprun.cli.streams import close_streams, open_streams
 from warprun.config.registry import check_working_folder, options
 from warprun.config.run_folder import LINES
@@ -414,40 +414,9 @@ def _envs(arguments: list[str]) -> int:
 
 
 def _bench(arguments: list[str]) -> int:
-    lists = {"sizes": [10, 100, 1_000, 10_000, 100_000], "threads": [0]}
-    out = "outputs/bench"
-    rest = []
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if key in ("sizes", "threads") and equals:
-            lists[key] = [whole_number(key, part) for part in value.strip("[]").split(",")]
-            if min(lists[key]) < 1:
-                raise UserError(f"{argument}: numbers must be at least 1")
-        elif key == "out" and equals:
-            out = value
-        else:
-            rest.append(argument)
-    from warprun.config.compose import compose
-    from warprun.config.schema import check
-    from warprun.kernels.driver import prepare
+    from warprun.cli.bench import measure
 
-    config = compose([*rest, f"n_envs={lists['sizes'][0]}"])
-    for n_envs in lists["sizes"]:
-        check(replace(config, n_envs=n_envs))
-    try:
-        Path(out).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"out={out}: {error.strerror}") from None
-    prepare(config.device)
-    from warprun.runtime.bench import bench, report
-    from warprun.runtime.build import threads
-    from warprun.simulation.device import choose
-
-    counts = [count or threads(config) for count in lists["threads"]]
-    found = bench(config, lists["sizes"], counts)
-    report(found, Path(out), f"{config.env.name}, {config.agent.name}, {choose(config.device).kind}")
-    if choose(config.device).kind == "cpu" and found[0].simulation_steps_per_s is not None:
-        _tell_scalar_loops(rest, found[0].simulation_steps_per_s / found[0].threads)
+    measure(arguments)
     return DONE
 
 
@@ -456,22 +425,6 @@ def _report(arguments: list[str]) -> int:
 
     report_runs(arguments)
     return DONE
-
-
-def _tell_scalar_loops(overrides: list[str], steps_per_s: float) -> None:
-    """Print which functions of the environment are computed for one environment at a time, and what a step takes."""
-    import tempfile
-
-    from warprun.checking.processes import machine_code
-    from warprun.kernels.simd import WIDTH
-
-    with tempfile.TemporaryDirectory() as folder, machine_code(Path(folder), overrides) as looking:
-        found, problem = looking.result()
-    if problem:
-        print(f"which functions are vectors is not known: {problem}")
-    for function, cause in found.get("loops", {}).items():
-        cost = f"a step takes {1e9 / steps_per_s:.3g} ns of a thread; vectors of {WIDTH} environments could take less"
-        print(f"{function} is computed for one environment at a time: {cause} ({cost})")
 
 
 def _check(arguments: list[str]) -> int:
