@@ -94,6 +94,7 @@ def test_lag_is_seen_and_bounded(tmp_path: Path) -> None:
     assert 0 < max(lags) <= actors * (QUEUE + 2)
 
 
+@pytest.mark.slow
 def test_rollouts_that_are_too_old_are_dropped_and_counted(tmp_path: Path) -> None:
     settings = ["env=cartpole", "agent=a2c", "agent.horizon=8", "n_envs=12", "total_steps=3840", "log.every=never"]
     record = train(4, tmp_path / "run", *settings, "concurrency=rma", "concurrency.max_lag=0")

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.concurrency.runs import CARTPOLE, ENDLESS, ROOT, pids, wait_until_gone, warprun
+from tests.selection import few
 from warprun.runtime import checkpoint
 
 TIMEOUT_S = 4
@@ -71,7 +72,7 @@ def attack(folder: Path, how: str, rank: int) -> None:
     assert_ended_well(folder, done.returncode, done.stderr, said, rank)
 
 
-@pytest.mark.parametrize("how", ["raise", "exit", "hang"])
+@pytest.mark.parametrize("how", few(["raise", "exit", "hang"], "hang"))
 def test_a_rank_that_fails_ends_the_run(how: str, tmp_path: Path) -> None:
     attack(tmp_path / "run", how, 1)
 
@@ -109,7 +110,7 @@ class Run:
     ("how", "number"),
     [
         ("kill", 0),
-        ("stop", 0),
+        pytest.param("stop", 0, marks=pytest.mark.slow),
         *(pytest.param(how, number, marks=pytest.mark.reliability) for how in ("kill", "stop", "raise", "exit") for number in range(25)),
     ],
 )
