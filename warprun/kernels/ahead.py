@@ -76,9 +76,7 @@ def begin() -> None:
         return
     if not wanted:
         return
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     atexit.register(_end, process)
     assert process.stdin
     with suppress(BrokenPipeError), process.stdin as stream:

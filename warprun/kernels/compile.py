@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import re
@@ -18,6 +19,7 @@ import numpy as np
 from numba import njit
 from numba.core.compiler import Compiler
 from numba.core.errors import NumbaError
+from numba.core.event import Listener, register
 from numba.core.types import Literal, unliteral
 
 from warprun.environment import ISOLATED, KernelFunction
@@ -49,6 +51,26 @@ Finish: TypeAlias = Callable[[KernelFunction, Options], KernelFunction]
 
 # No reassociation, and NaN and infinity keep their meaning; fused multiply-add and reciprocals are allowed.
 FLAGS: dict[str, object] = {"error_model": "numpy", "fastmath": {"contract", "arcp", "nsz", "afn"}}
+
+
+class _RareCollection(Listener):
+    """Lets Python look for reference cycles less often while Numba compiles: it makes millions of objects, most of which stay."""
+
+    OBJECTS = 200_000
+
+    def __init__(self) -> None:
+        self._outside: list[tuple[int, int, int]] = []
+
+    def on_start(self, event: object) -> None:
+        first, *others = gc.get_threshold()
+        self._outside.append((first, *others))
+        gc.set_threshold(first and max(self.OBJECTS, first), *others)  # 0: never
+
+    def on_end(self, event: object) -> None:
+        gc.set_threshold(*self._outside.pop())
+
+
+register("numba:compile", _RareCollection())
 
 COMPILES = not numba.config.DISABLE_JIT
 """False under NUMBA_DISABLE_JIT=1, where every function runs as plain Python."""

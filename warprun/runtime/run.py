@@ -26,7 +26,6 @@ from warprun.errors import RunHasEndedError, TrainingFailed, UserError, one_line
 from warprun.kernels import ahead
 from warprun.learning.interfaces import Agent
 from warprun.runtime import checkpoint, position, rundir
-from warprun.runtime.auto import choose
 from warprun.runtime.build import Setup, make_agent, make_simulator, prepare, set_up, threads
 from warprun.runtime.clock import PhaseClock
 from warprun.runtime.evaluate import Evaluator, StoppedError
@@ -87,6 +86,8 @@ def train(config: Config, world: World | Team | None = None) -> Result:
     interrupted run saves a checkpoint and raises KeyboardInterrupt.
     """
     if is_open(config):
+        from warprun.runtime.auto import choose  # imports the benchmark
+
         config = choose(config, print)
     with signals.flagged():
         with ExitStack() as setting_up:
