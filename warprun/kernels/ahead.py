@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
@@ -82,7 +83,7 @@ def begin() -> None:
     with suppress(BrokenPipeError), process.stdin as stream:
         stream.write(orders)
     for path in wanted:
-        kernel_files.awaited[path] = lambda path=path: _wait(process, path)
+        kernel_files.awaited[path] = partial(_wait, process, path)
 
 
 def _wait(process: subprocess.Popen[bytes], path: Path) -> None:

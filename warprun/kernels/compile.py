@@ -20,7 +20,8 @@ from numba import njit
 from numba.core.compiler import Compiler
 from numba.core.errors import NumbaError
 from numba.core.event import Listener, register
-from numba.core.types import Literal, unliteral
+from numba.core.types import Literal
+from numba.core.types.misc import unliteral
 
 from warprun.environment import ISOLATED, KernelFunction
 from warprun.errors import UserError
@@ -59,7 +60,7 @@ class _RareCollection(Listener):
     OBJECTS = 200_000
 
     def __init__(self) -> None:
-        self._outside: list[tuple[int, int, int]] = []
+        self._outside: list[tuple[int, ...]] = []
 
     def on_start(self, event: object) -> None:
         first, *others = gc.get_threshold()

@@ -24,6 +24,7 @@ from warprun.kernels.lane_regions import Regions, Stays
 if TYPE_CHECKING:
     from llvmlite.ir import Value
     from numba.core.base import BaseContext as TargetContext
+    from numba.core.codegen import CodeLibrary
     from numba.core.compiler import StateDict
     from numba.core.typing.context import BaseContext as TypingContext
     from numba.core.typing.templates import Signature
@@ -67,6 +68,9 @@ class LinkedLibrary(JITCodeLibrary):
 
 class KernelLibrary(JITCodeLibrary):
     """Code of a kernel: its loops over lanes are cut before it is vectorised. Its tiles join it after that."""
+
+    _linking_libraries: list[CodeLibrary]
+    """The libraries whose functions it calls."""
 
     def finalize(self) -> None:
         self._tiles = [each for each in self._linking_libraries if isinstance(each, LinkedLibrary) and each.is_tile]
