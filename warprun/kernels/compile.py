@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import re
@@ -17,10 +18,15 @@ import numba
 import numpy as np
 from numba import njit
 from numba.core.compiler import Compiler
+from numba.core.errors import NumbaError
+from numba.core.event import Listener, register
+from numba.core.types import Literal
+from numba.core.types.misc import unliteral
 
 from warprun.environment import ISOLATED, KernelFunction
 from warprun.errors import UserError
 from warprun.kernels import integers, lanes
+from warprun.kernels.ahead import Recipe
 from warprun.kernels.fingerprint import (
     MISSING,
     Dispatcher,
@@ -36,10 +42,6 @@ from warprun.kernels.fingerprint import (
 from warprun.kernels.kernel_files import KernelFiles, NoFiles, notice, scratch, without_comments, write_source
 
 if TYPE_CHECKING:
-    from numba.core.base import BaseContext as TargetContext
-    from numba.core.codegen import CodeLibrary
-    from numba.core.compiler import Flags
-    from numba.core.typing.context import BaseContext as TypingContext
     from numba.types import Type
 
 Value = TypeVar("Value")
@@ -51,6 +53,26 @@ Finish: TypeAlias = Callable[[KernelFunction, Options], KernelFunction]
 # No reassociation, and NaN and infinity keep their meaning; fused multiply-add and reciprocals are allowed.
 FLAGS: dict[str, object] = {"error_model": "numpy", "fastmath": {"contract", "arcp", "nsz", "afn"}}
 
+
+class _RareCollection(Listener):
+    """Lets Python look for reference cycles less often while Numba compiles: it makes millions of objects, most of which stay."""
+
+    OBJECTS = 200_000
+
+    def __init__(self) -> None:
+        self._outside: list[tuple[int, ...]] = []
+
+    def on_start(self, event: object) -> None:
+        first, *others = gc.get_threshold()
+        self._outside.append((first, *others))
+        gc.set_threshold(first and max(self.OBJECTS, first), *others)  # 0: never
+
+    def on_end(self, event: object) -> None:
+        gc.set_threshold(*self._outside.pop())
+
+
+register("numba:compile", _RareCollection())
+
 COMPILES = not numba.config.DISABLE_JIT
 """False under NUMBA_DISABLE_JIT=1, where every function runs as plain Python."""
 
@@ -58,24 +80,11 @@ COMPILES = not numba.config.DISABLE_JIT
 MERGED: dict[str, object] = FLAGS | {"inline": "always"}
 
 
-class SeparateArrays(Compiler):
-    """Numba's compiler, which also tells LLVM that the arrays among a function's arguments do not overlap (`noalias`).
+class Kernels(Compiler):
+    """Numba's compiler for kernels: LLVM knows that the arrays among their arguments do not overlap (`noalias`).
 
     Otherwise LLVM does not vectorise loops over many arrays. The arrays of an engine are separate allocations.
     """
-
-    def __init__(
-        self,
-        typingctx: TypingContext,
-        targetctx: TargetContext,
-        library: CodeLibrary,
-        args: tuple[Type, ...],
-        return_type: Type | None,
-        flags: Flags,
-        local_types: Mapping[str, Type],
-    ) -> None:
-        flags.noalias = True
-        super().__init__(typingctx, targetctx, library, args, return_type, flags, local_types)
 
     def compile_extra(self, func: types.FunctionType) -> object:
         """Compile a kernel, with its loops over lanes cut where they contain loops."""
@@ -83,11 +92,20 @@ class SeparateArrays(Compiler):
         return super().compile_extra(func)
 
 
+class Tiles(Compiler):
+    """Numba's compiler for what kernels call for each tile, with the same promise."""
+
+    def compile_extra(self, func: types.FunctionType) -> object:
+        """Compile a function, with its loops over lanes cut where they contain loops."""
+        lanes.for_tile(self.state, func)
+        return super().compile_extra(func)
+
+
 class Inlined(Compiler):
     """Numba's compiler for functions that kernels inline."""
 
     def compile_extra(self, func: types.FunctionType) -> object:
-        """Compile a function, without vectors of its own."""
+        """Translate a function; LLVM optimises it where it is inlined."""
         lanes.for_inlined(self.state, func)
         return super().compile_extra(func)
 
@@ -98,7 +116,8 @@ FOR_KERNELS: dict[str, object] = {"no_cpython_wrapper": True, "no_cfunc_wrapper"
 INLINED: dict[str, object] = FLAGS | FOR_KERNELS | {"forceinline": True, "_nrt": False, "pipeline_class": Inlined}
 
 # The arrays of an engine outlive every kernel call, so views of them need no reference counts, which would cost more than the views.
-KERNELS: dict[str, object] = FLAGS | {"pipeline_class": SeparateArrays, "_nrt": False}
+KERNELS: dict[str, object] = FLAGS | {"pipeline_class": Kernels, "_nrt": False}
+TILES: dict[str, object] = FLAGS | FOR_KERNELS | {"pipeline_class": Tiles, "_nrt": False}
 
 # For checks: Python calls the functions one at a time, and an index out of bounds raises IndexError.
 CHECKED: dict[str, object] = FLAGS | {"boundscheck": True, "no_cfunc_wrapper": True, "_nrt": False}
@@ -140,11 +159,35 @@ def plain_function(function: Value) -> Value:
 
 def _inlined(function: KernelFunction, options: Options) -> KernelFunction:
     """Compile with the user's options, if there are any."""
-    return numba.jit(**{"nopython": True, **(options or INLINED)})(function)
+    return numba.jit(**{"nopython": True, **options})(function) if options else general(njit(**INLINED)(function))
 
 
 def _checked(function: KernelFunction, options: Options) -> KernelFunction:
-    return njit(**CHECKED, no_cpython_wrapper=True, pipeline_class=Inlined)(function)
+    return general(njit(**CHECKED, no_cpython_wrapper=True, pipeline_class=Inlined)(function))
+
+
+def general(function: KernelFunction) -> KernelFunction:
+    """Return a compiled function that other functions call with an int in place of a literal int, if it compiles for that.
+
+    Numba compiles a function for every number that it is called with: `uniform(rng, 0, ...)` and `uniform(rng, 1, ...)` are two. A function
+    for which only a literal will do, such as the place in a tuple of several types, still gets it.
+    """
+    if not is_jitted(function):
+        return function
+    template = function.get_call_template
+
+    def of_any_number(args: Sequence[Type], kws: Mapping[str, Type]) -> object:
+        try:
+            return template(tuple(map(_unliteral, args)), {name: _unliteral(kind) for name, kind in kws.items()})
+        except NumbaError:
+            return template(args, kws)
+
+    function.get_call_template = of_any_number
+    return function
+
+
+def _unliteral(kind: Type) -> Type:
+    return unliteral(kind) if isinstance(kind, Literal) else kind
 
 
 def _unchanged(function: KernelFunction, options: Options) -> KernelFunction:
@@ -313,7 +356,7 @@ def load_module(
             ) from None
     module = types.ModuleType(unique)
     module.__file__ = str(path)
-    vars(module).update(given)
+    vars(module).update(given, __recipe__=Recipe(name, source, functions, build))
     # Python's importer would run the file on disk, or its bytecode, which may be damaged.
     exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
     for kernel_name, kernel in vars(module).items():

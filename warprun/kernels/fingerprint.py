@@ -16,7 +16,7 @@ import platform
 import struct
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -79,6 +79,9 @@ class Dispatcher(Protocol):
     _cache: Cache
 
     def compile(self, signature: object) -> object: ...
+
+    get_call_template: Callable[..., object]
+    """(args, kws) -> how a call is typed; it compiles for the types of the call."""
 
     def __call__(self, *arguments: object) -> object: ...
 

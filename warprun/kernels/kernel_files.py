@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 DIGEST_BYTES = 32
 
 _noticed: set[str] = set()
+awaited: dict[Path, Callable[[], None]] = {}
+"""Files that another process is about to write -> a function that waits for that, see `ahead`."""
 
 
 class KernelFiles:
@@ -46,7 +48,8 @@ class KernelFiles:
 
     def load(self, key: Key) -> object:
         """Return the compiled result for `key`; None if there is no file, or a damaged one."""
-        path = self._path(key)
+        path = self.path(key)
+        awaited.pop(path, lambda: None)()
         try:
             content = path.read_bytes()
         except FileNotFoundError:
@@ -69,7 +72,7 @@ class KernelFiles:
         """Store the compiled result for `key`."""
         payload = self._dumps((key, data))
         try:
-            replace(self._path(key), self._digest(payload) + payload)
+            replace(self.path(key), self._digest(payload) + payload)
         except OSError as error:
             notice(f"cannot keep compiled kernels in {self._folder}: {error.strerror}", once=str(self._folder))
 
@@ -78,7 +81,8 @@ class KernelFiles:
         for path in self._folder.glob(f"{self._kernel}-*.nbc"):
             path.unlink(missing_ok=True)
 
-    def _path(self, key: Key) -> Path:
+    def path(self, key: Key) -> Path:
+        """Return the file of a signature."""
         return self._folder / f"{self._kernel}-{hashlib.sha256(str(key).encode()).hexdigest()[:16]}.nbc"
 
     def _digest(self, payload: bytes) -> bytes:

@@ -24,6 +24,7 @@ from warprun.kernels.lane_regions import Regions, Stays
 if TYPE_CHECKING:
     from llvmlite.ir import Value
     from numba.core.base import BaseContext as TargetContext
+    from numba.core.codegen import CodeLibrary
     from numba.core.compiler import StateDict
     from numba.core.typing.context import BaseContext as TypingContext
     from numba.core.typing.templates import Signature
@@ -32,62 +33,86 @@ _NUMBER = re.compile(r"%(\d+)\b")
 _NUMBERED_LABEL = re.compile(r"^(\d+):")
 
 
-class InlinedLibrary(JITCodeLibrary):
-    """Code of a function that kernels inline: LLVM simplifies it, but its loops stay as they are until the kernel vectorises.
+class _NoEnvironment:
+    """Stands for Numba's code generator where it would write to machine code."""
 
-    There is no machine code of it, which would take as long as all that Numba does before: only kernels call it, and have their own.
-    """
+    @staticmethod
+    def set_env(name: str, environment: object) -> None:
+        """Do nothing."""
+
+
+class LinkedLibrary(JITCodeLibrary):
+    """Code that runs within the machine code of a kernel only, and has none of its own."""
+
+    is_tile = False
+    """True: it is optimised here, and not again in the kernel. False: in the kernel only, where LLVM inlines it."""
 
     @property
-    def codegen(self) -> _WithoutEnvironments:
-        """What Numba asks to fill the environments of functions."""
-        return _WithoutEnvironments()
+    def codegen(self) -> _NoEnvironment:
+        return _NoEnvironment()
 
     def get_pointer_to_function(self, name: str) -> int:
-        """Return 0, which says that there is no such machine code."""
+        """Return 0: there is no machine code."""
+        self._ensure_finalized()
         return 0
 
     def _optimize_final_module(self) -> None:
-        _simplify(self)
+        if self.is_tile:
+            _cut(self)
+            super()._optimize_final_module()
 
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
         self._finalized = True
 
 
-class _WithoutEnvironments:
-    """In place of Numba's code generator, of functions without machine code: compiled code that is inlined needs no environment."""
-
-    def set_env(self, name: str, environment: object) -> None:
-        """Do nothing."""
-
-
 class KernelLibrary(JITCodeLibrary):
-    """Code of a kernel: its loops over lanes are cut before it is vectorised."""
+    """Code of a kernel: its loops over lanes are cut before it is vectorised. Its tiles join it after that."""
 
-    _final_module: llvm.ModuleRef
+    _linking_libraries: list[CodeLibrary]
+    """The libraries whose functions it calls."""
+
+    def finalize(self) -> None:
+        self._tiles = [each for each in self._linking_libraries if isinstance(each, LinkedLibrary) and each.is_tile]
+        self._linking_libraries = [each for each in self._linking_libraries if each not in self._tiles]
+        super().finalize()
 
     def _optimize_final_module(self) -> None:
-        if MARK in str(self._final_module):
-            _simplify(self)
-            _unroll(self)
-            name = self._final_module.name
-            self._final_module = llvm.parse_assembly(with_cut_loops(self._final_module))
-            self._final_module.name = name
-            self._final_module.verify()
+        _cut(self)
         super()._optimize_final_module()
+        for tile in dict.fromkeys(self._tiles):
+            self._final_module.link_in(tile._get_module_for_linking(), preserve=True)
 
 
 def for_inlined(state: StateDict, function: Callable[..., object]) -> None:
-    """Let Numba compile a function that kernels inline with its `InlinedLibrary`."""
-    state.library = InlinedLibrary(state.targetctx.codegen(), function.__qualname__)
-    state.library.enable_object_caching()
+    """Let Numba compile a function that kernels inline."""
+    state.library = LinkedLibrary(state.targetctx.codegen(), function.__qualname__)
+
+
+def for_tile(state: StateDict, function: Callable[..., object]) -> None:
+    """Let Numba compile the part of a kernel that is for one tile, whose arrays do not overlap."""
+    state.flags.noalias = True
+    state.library = LinkedLibrary(state.targetctx.codegen(), function.__qualname__)
+    state.library.is_tile = True
 
 
 def for_kernel(state: StateDict, function: Callable[..., object]) -> None:
-    """Let Numba compile a kernel with its `KernelLibrary`."""
+    """Let Numba compile a kernel, whose arrays do not overlap."""
+    state.flags.noalias = True
     state.library = KernelLibrary(state.targetctx.codegen(), function.__qualname__)
     state.library.enable_object_caching()
+
+
+def _cut(library: JITCodeLibrary) -> None:
+    """Cut the marked loops over lanes."""
+    module: llvm.ModuleRef = library._final_module
+    if MARK not in str(module):
+        return
+    _simplify(library)
+    _unroll(library)
+    library._final_module = llvm.parse_assembly(with_cut_loops(module))
+    library._final_module.name = module.name
+    library._final_module.verify()
 
 
 def _simplify(library: JITCodeLibrary) -> None:

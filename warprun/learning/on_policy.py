@@ -125,6 +125,9 @@ class Learner(Generic[C]):
                 gradient = FusedGradient(network, self.policy.space, derivatives, context.threads)
             self.fused = Fused(FusedReturns(network, context.threads), gradient)
             self.act = FusedActing(network, context.threads)
+            self.fused.returns.compile_ahead(self.target)
+            if gradient:
+                gradient.compile_ahead()
 
     def schedule(self, progress: float) -> None:
         """Set learning rate and entropy coefficient to their values at `progress`, 0 to 1, of the run."""

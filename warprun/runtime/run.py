@@ -23,10 +23,10 @@ from warprun.config.networks import modules
 from warprun.config.run_folder import CONFIG, SET_UP, STATUS
 from warprun.config.schema import Config, to_dict
 from warprun.errors import RunHasEndedError, TrainingFailed, UserError, one_line
+from warprun.kernels import ahead
 from warprun.learning.interfaces import Agent
 from warprun.runtime import checkpoint, position, rundir
-from warprun.runtime.auto import choose
-from warprun.runtime.build import Setup, make_agent, make_simulator, prepare, set_up
+from warprun.runtime.build import Setup, make_agent, make_simulator, prepare, set_up, threads
 from warprun.runtime.clock import PhaseClock
 from warprun.runtime.evaluate import Evaluator, StoppedError
 from warprun.runtime.joint import JointSimulator, connect, describe, leave, make_parts, restore_rank, set_up_rank
@@ -86,6 +86,8 @@ def train(config: Config, world: World | Team | None = None) -> Result:
     interrupted run saves a checkpoint and raises KeyboardInterrupt.
     """
     if is_open(config):
+        from warprun.runtime.auto import choose  # imports the benchmark
+
         config = choose(config, print)
     with signals.flagged():
         with ExitStack() as setting_up:
@@ -268,6 +270,8 @@ class _Run:
             agent, self.received = make_learner(self.setup, self.world, lambda: self.records.wall_s)
             return agent, self.received
         agent = make_agent(self.setup)
+        if threads(config) > 1:
+            ahead.begin()  # its kernels, while this process compiles those of the simulator
         simulator = make_simulator(self.setup, config.n_envs, config.agent.horizon, config.seed, agent, self.records.message)
         self.open.append(simulator)
         prepare(self.setup, simulator)

@@ -65,7 +65,9 @@ def load(
     values = {"p": typed(params)} if params._fields else {}
     if tables is not None:
         values["tables"] = _tables_for(device, single_tables)
-    return KernelModule(module, functions, {key: kernels.own_tuple(module, f"{key}_of_kernels", value) for key, value in values.items()})
+    if device.kind != "python":  # which calls functions with the types that they were checked with
+        values = {key: kernels.own_tuple(module, f"{key}_of_kernels", value) for key, value in values.items()}
+    return KernelModule(module, functions, values)
 
 
 @contextmanager
@@ -102,7 +104,7 @@ def _import(program: Program, name: str, device: Device, tables: Any, interprete
 def compiler_options(device_kind: str) -> dict[str, Any]:
     """Return the globals with which a kernel module sets its options of Numba."""
     if device_kind in ("cpu", "python"):
-        return {"FLAGS": kernels.KERNELS, "INLINED": kernels.KERNELS | kernels.FOR_KERNELS}
+        return {"FLAGS": kernels.KERNELS, "INLINED": kernels.TILES}
     # The simulator compiles nothing and knows no inlining.
     return {"CACHE": device_kind == "cuda", "INLINED": {"device": True} | ({"forceinline": True} if device_kind == "cuda" else {})}
 

@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numba import typeof
 
-from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
+from warprun.kernels import ahead
+from warprun.kernels import compile as kernels
 from warprun.kernels.mlp import Network, backward, forward, normalize
 from warprun.kernels.simd import COLUMNS
 from warprun.kernels.threads import threads as threads_of_process
@@ -290,12 +292,22 @@ class FusedGradient:
             terms=np.zeros((SHARES, TERMS)),
         )
 
+    def compile_ahead(self) -> None:
+        """Let another process compile the kernel (`kernels.ahead`)."""
+        numbers = np.zeros(1, np.float32)
+        action = np.zeros((1, 1), np.int32 if self.nvec.size else np.float32)
+        rows = Rows(np.zeros(0, np.int64), np.zeros((1, 1), np.float32), np.zeros((0, 0), np.bool_), action, *[numbers] * 4)
+        ahead.want(self.module, "gradient", [typeof(value) for value in (0, 0, 0, *self._given(1, rows, 0.0))])
+
+    def _given(self, shares: int, rows: Rows, entropy_coef: float) -> tuple[object, ...]:
+        return shares, self.network, self.nvec, rows, self.coefficients, np.float32(entropy_coef), self.memory
+
     def gradient(self, rows: Rows, entropy_coef: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the flat gradient [P] of the mean loss over `rows`, and the means of the terms, [TERMS] float32."""
         count = rows.advantage.size
         # A share smaller than a block would compute unused columns.
         shares = max(1, min(SHARES, -(-count // COLUMNS)))
-        given = (shares, self.network, self.nvec, rows, self.coefficients, np.float32(entropy_coef), self.memory)
+        given = self._given(shares, rows, entropy_coef)
         self.threads.share(lambda first, last, n: self.module.gradient(first, last, n, *given), shares)
         gradient = torch.from_numpy(self.memory.gradient[:shares]).sum(0)
         return gradient, torch.from_numpy(self.memory.terms[:shares]).sum(0).div_(count).float()

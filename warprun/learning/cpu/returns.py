@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numba import typeof
 
-from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
+from warprun.kernels import ahead
+from warprun.kernels import compile as kernels
 from warprun.kernels.mlp import Network, forward, normalize
 from warprun.kernels.simd import COLUMNS
 from warprun.kernels.threads import threads as threads_of_process
@@ -169,6 +171,15 @@ class FusedReturns:
         self.module = kernels.load_module("returns", SOURCE, functions | {"FLAGS": kernels.FLAGS}, kernels.merged_function)
         self.memory: Memory | None = None
         """Allocated at the first rollout, which determines the horizon."""
+
+    def compile_ahead(self, target: Target) -> None:
+        """Let another process compile the kernel for a target (`kernels.ahead`)."""
+        values, ends = np.zeros((1, 1), np.float32), np.zeros((1, 1), np.bool_)
+        steps = Rollout(values, values, values, ends, ends)
+        number = np.float32(0.0)
+        between = (values, number, number, values) if isinstance(target, GAE) else ()
+        given = (0, 0, 0, self.network, steps, *between, values, self._memory(steps))
+        ahead.want(self.module, "advantages" if between else "next_values", [typeof(value) for value in given])
 
     def next_value(self, trajectory: Trajectory, name: str) -> torch.Tensor:
         """Return V of the observation after each step of group `name`, [T, N, A]."""
