@@ -18,8 +18,8 @@ from tests.cli.fuzzed import Fuzzer
 from warprun.cli import main as cli
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 2.0
-"""Of processor time, which other programs on the machine do not change."""
+LIMIT_S = 5.0
+"""Of processor time, which other programs on the machine change little. Composing a config takes up to 2 s on a slow one."""
 
 
 @pytest.fixture
