@@ -24,6 +24,11 @@ from warprun.sweeps.plan import Job, Plan
 from warprun.sweeps.pool import Pool
 from warprun.sweeps.table import Board
 
+SETTLE_S = 15.0
+"""Seconds in which the jobs of a launcher that was killed save their checkpoints and end."""
+PLAIN_SEED = re.compile(r"seed=\d{1,19}")
+"""A seed that needs no check."""
+
 
 def sweep(overrides: Sequence[str]) -> int:
     """Check every run that `overrides` describe, then train those that are not done; return the exit code. Raises UserError."""
@@ -46,10 +51,6 @@ def sweep(overrides: Sequence[str]) -> int:
             return _submit(found, todo, launch.launcher, begun)
         devices = {config.device for config in configs} if given else _devices(found)
         return run_here(found, board, todo, launch.launcher, devices)
-
-
-SETTLE_S = 15.0
-"""Seconds in which the jobs of a launcher that was killed save their checkpoints and end."""
 
 
 def _settle(board: Board) -> None:
@@ -138,16 +139,12 @@ def checked_runs(jobs: Sequence[Sequence[str]]) -> list[Config]:
     """
     configs: dict[tuple[str, ...], Config] = {}
     for job in jobs:
-        others = tuple(override for override in job if not _SEED.fullmatch(override))
+        others = tuple(override for override in job if not PLAIN_SEED.fullmatch(override))
         if "${" in " ".join(job):
             others = tuple(job)
         if others not in configs:
             configs[others] = _checked(job)
     return list(configs.values())
-
-
-_SEED = re.compile(r"seed=\d{1,19}")
-"""A seed that needs no check."""
 
 
 def _checked(job: Sequence[str]) -> Config:

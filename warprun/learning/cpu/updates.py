@@ -33,6 +33,9 @@ SHARE_BLOCKS = 2
 """Blocks in a share; every share has its own gradient."""
 HAND_OFF = 8_000_000
 """A second thread is used from this number of parameters times transitions on: below it, waking the thread takes longer."""
+SMALLEST_MOMENT = np.float32(1e-36)
+"""Moments of Adam below it become 0. Those of units without gradient would decay to denormal numbers and stay there, and Intel's
+processors take some 40 times as long for those."""
 
 float32 = np.float32
 
@@ -99,8 +102,9 @@ def adam_step(gradient, adam, max_norm, tau):
     parameters, target, mean, square = adam.parameters, adam.target, adam.mean, adam.square
     for m in range(gradient.size):
         g = gradient[m] * scale
-        mean[m] += keep1 * (g - mean[m])
-        square[m] = beta2 * square[m] + keep2 * g * g
+        moved, squared = mean[m] + keep1 * (g - mean[m]), beta2 * square[m] + keep2 * g * g
+        mean[m] = moved if abs(moved) > SMALLEST_MOMENT else float32(0.0)
+        square[m] = squared if squared > SMALLEST_MOMENT else float32(0.0)
         parameters[m] -= step * mean[m] / (np.sqrt(square[m] * square_scale) + eps)
         target[m] += target_step * (parameters[m] - target[m])
     return norm
