@@ -141,7 +141,9 @@ def draw(found: dict[str, list[float]], actors: list[int], path: str) -> None:
         axes.plot(actors, rates, marker=marker, label=mode)
     axes.plot(actors, [count / STEP_S for count in actors], "k:", label="1 / (20 ms) per actor")
     axes.set(xlabel="actors", ylabel="environment steps per second", xscale="log", yscale="log")
-    axes.set_xticks(actors, [str(count) for count in actors])
+    axes.set_xticks(actors, [str(count) for count in actors], minor=False)
+    axes.set_yticks([count / STEP_S for count in actors], [f"{count / STEP_S:g}" for count in actors])
+    axes.minorticks_off()
     axes.legend()
     figure.savefig(path, dpi=150)
 

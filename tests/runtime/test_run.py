@@ -139,6 +139,14 @@ def test_solved_is_what_fresh_episodes_confirm_beyond_doubt(judged, tmp_path):
     assert result.eval_stderr == pytest.approx(1.0)
 
 
+def test_a_run_that_goes_on_when_solved_confirms_only_its_end(judged, tmp_path):
+    given, played = judged
+    given["evaluation"], given["final evaluation"] = [480.0], [478.0]
+    result = go(tmp_path, f"total_steps={3 * 64}", "eval.every=1iteration", "stop_when_solved=false")
+    assert played == [("evaluation", 480.0)] * 3 + [("final evaluation", 478.0)]
+    assert result.status == "solved"
+
+
 def test_a_run_that_is_not_solved_reports_fresh_episodes_too(judged, tmp_path, capsys):
     given, played = judged
     given["evaluation"], given["final evaluation"] = [480.0, 100.0], [100.0, 90.0]

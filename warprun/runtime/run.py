@@ -457,7 +457,7 @@ class _Run:
         self.losses |= losses
 
     def _evaluate(self, last: bool) -> bool:
-        """Evaluate the policy. If it seems to solve the environment, and at the end of the run, evaluate it again with fresh episodes.
+        """Evaluate the policy. If it seems solved and that would end the run, and at the end, evaluate it again with fresh episodes.
 
         The evaluation that reaches the bar first is the best of many, so its mean is biased upwards. The run is solved only if the mean of
         the fresh episodes minus two standard errors reaches the bar. Return False if a signal ended the evaluation; the state before it
@@ -468,7 +468,7 @@ class _Run:
         with self.clock.phase("eval"):
             try:
                 results = self.evaluator.play(config.eval.greedy, _is_stopped).metrics()
-                confirms = last or (bar is not None and results[self.returns] >= bar)
+                confirms = last or (config.stop_when_solved and bar is not None and results[self.returns] >= bar)
                 if confirms:
                     self._save_if_possible(before)  # first, because the evaluation can fail
                     results = self.final_evaluator.play(config.eval.greedy, _is_stopped).metrics()
