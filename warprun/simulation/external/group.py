@@ -89,6 +89,7 @@ class Led:
     def __init__(self, group: Group, number: int, own: Any) -> None:
         """`own`: the part of the environment that this process has."""
         self._group, self._number, self._own = group, number, own
+        self._failed = False
         self.observation_space, self.action_space = own.observation_space, own.action_space
 
     def reset(self, **seed: int) -> Any:
@@ -98,13 +99,18 @@ class Led:
         return self._all("step", action)
 
     def close(self) -> None:
-        if isinstance(self._own, Closes):
+        # After a failure the other ranks may still wait within the call, and would take a message of `close` for its answer.
+        if isinstance(self._own, Closes) and not self._failed:
             self._all("close")
             self._group.forget(self._number)
 
     def _all(self, method: str, *arguments: Any, **named: int) -> Any:
         self._group.tell(Call(self._number, method, arguments, named))
-        return getattr(self._own, method)(*arguments, **named)
+        try:
+            return getattr(self._own, method)(*arguments, **named)
+        except BaseException:
+            self._failed = True
+            raise
 
 
 class LedWithState(Led):
