@@ -61,7 +61,7 @@ PLANTED: dict[str, Planted] = {
         ("observation 1 of agent (float32(t // 500))", "always 0"),
     ),
     "float64": planted(
-        "cartpole", "x = s.x + p.dt * s.x_dot", "x = s.x + p.dt * s.x_dot * (action + 1)", "float64", "step", "line 50", processes=True
+        "cartpole", "x = s.x + p.dt * s.x_dot", "x = s.x + p.dt * s.x_dot * (action + 1)", "float64", "step", "line 52", processes=True
     ),
     "random of Python": Planted(
         "cartpole", (NUMPY, ("uniform(rng, 0, -p.start, p.start)", "random.uniform(-0.05, 0.05)")), ("in reset", "random")
