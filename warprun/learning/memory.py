@@ -21,6 +21,10 @@ OFF_POLICY_SHARE_ROWS = 128
 """Transitions of a share in the kernels of off-policy agents (`learning.cpu.updates.SHARE_BLOCKS` blocks)."""
 GRADIENT_BLOCKS_BYTES = 640 * 1024
 """Activations and derivatives that a thread processes at once (`learning.cpu.gradient.CACHE_BYTES`)."""
+GRADIENT_THREADS = 512
+"""Threads of a multiprocessor that compute a gradient at once: as many as fit with the registers of the kernel (`learning.cuda.gradient`)."""
+PARTIAL_BYTES = 128 << 20
+"""Most bytes of the gradients that the blocks of a GPU sum on their own."""
 SLICE_ROWS, SLICES_TOGETHER = 4096, 4
 """Rows of a slice of a batch that torch computes on CPU, and what the number of slices is a multiple of (`learning.slices`)."""
 KEPT_BELOW = 32 << 20
@@ -97,6 +101,11 @@ def on_policy_gradient(n_parameters: int, units: int, rows: int, sizes: RunSizes
         slice_rows, at_once = -(-rows // slices), sizes.threads
     # torch keeps the outputs of every layer for the backward pass.
     return 0, [one] * (slices + at_once) + [slice_rows * units * FLOAT] * (2 * at_once)
+
+
+def cuda_blocks(width: int, threads: int, multiprocessors: int) -> int:
+    """Return how many blocks of `threads` threads compute a gradient on a GPU, each with `width` numbers of its own."""
+    return max(1, min(multiprocessors * (GRADIENT_THREADS // threads), PARTIAL_BYTES // (FLOAT * width)))
 
 
 def optimizer_step(n_parameters: int) -> Phase:
