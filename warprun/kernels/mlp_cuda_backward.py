@@ -82,17 +82,26 @@ def tall_weight_slopes(network, back, layer, block, slopes, at, fresh, output, f
         column = column + 1 if column + 1 < columns else 0
     to = at + back.layers[layer, 7] + output * n_in + first
     outputs, inputs = n_out - output, n_in - first
+    add_four_rows(slopes, to, n_in, across, outputs, inputs, fresh, (y[0], y[1], y[2], y[3]))
+    if outputs > 4:
+        add_four_rows(slopes, to + 4 * n_in, n_in, across, outputs - 4, inputs, fresh, (y[4], y[5], y[6], y[7]))
+
+
+def add_four_rows(slopes, at, n_in, across, outputs, inputs, fresh, y):
+    """Add four rows of FOUR slopes, those that exist, to those from index `at` on; `fresh`: there is nothing yet."""
     if not fresh:
-        # All are read before the first is written: the time of one load instead of eight.
-        y = added(y, read_there(slopes, to, n_in, across, outputs, inputs))
-    write_there(slopes, to, across, inputs, outputs > 0, y[0])
-    write_there(slopes, to + n_in, across, inputs, outputs > 1, y[1])
-    write_there(slopes, to + 2 * n_in, across, inputs, outputs > 2, y[2])
-    write_there(slopes, to + 3 * n_in, across, inputs, outputs > 3, y[3])
-    write_there(slopes, to + 4 * n_in, across, inputs, outputs > 4, y[4])
-    write_there(slopes, to + 5 * n_in, across, inputs, outputs > 5, y[5])
-    write_there(slopes, to + 6 * n_in, across, inputs, outputs > 6, y[6])
-    write_there(slopes, to + 7 * n_in, across, inputs, outputs > 7, y[7])
+        # All are read before the first is written, in the time of one load. Eight rows at once would need too many registers.
+        one = float32(1.0)
+        y = (
+            plus(y[0], one, read_there(slopes, at, across, inputs, outputs > 0)),
+            plus(y[1], one, read_there(slopes, at + n_in, across, inputs, outputs > 1)),
+            plus(y[2], one, read_there(slopes, at + 2 * n_in, across, inputs, outputs > 2)),
+            plus(y[3], one, read_there(slopes, at + 3 * n_in, across, inputs, outputs > 3)),
+        )
+    write_there(slopes, at, across, inputs, outputs > 0, y[0])
+    write_there(slopes, at + n_in, across, inputs, outputs > 1, y[1])
+    write_there(slopes, at + 2 * n_in, across, inputs, outputs > 2, y[2])
+    write_there(slopes, at + 3 * n_in, across, inputs, outputs > 3, y[3])
 
 
 def four_weight_slopes(network, back, layer, block, slopes, at, fresh, output, first, thread):
@@ -108,7 +117,7 @@ def four_weight_slopes(network, back, layer, block, slopes, at, fresh, output, f
         column = column + 1 if column + 1 < columns else 0
     to, inputs = at + back.layers[layer, 7] + output * n_in + first, n_in - first
     if not fresh:
-        y = plus(y, float32(1.0), read_four_there(slopes, to, across, inputs, True))
+        y = plus(y, float32(1.0), read_there(slopes, to, across, inputs, True))
     write_there(slopes, to, across, inputs, True, y)
 
 
@@ -206,36 +215,7 @@ def read_rows(block, at, columns):
     )
 
 
-def added(y, more):
-    """Return the sums of two tuples of eight rows of FOUR."""
-    one = float32(1.0)
-    return (
-        plus(y[0], one, more[0]),
-        plus(y[1], one, more[1]),
-        plus(y[2], one, more[2]),
-        plus(y[3], one, more[3]),
-        plus(y[4], one, more[4]),
-        plus(y[5], one, more[5]),
-        plus(y[6], one, more[6]),
-        plus(y[7], one, more[7]),
-    )
-
-
-def read_there(slopes, at, n_in, across, outputs, inputs):
-    """Return eight rows of FOUR slopes from index `at` on, 0 for those that do not exist."""
-    return (
-        read_four_there(slopes, at, across, inputs, outputs > 0),
-        read_four_there(slopes, at + n_in, across, inputs, outputs > 1),
-        read_four_there(slopes, at + 2 * n_in, across, inputs, outputs > 2),
-        read_four_there(slopes, at + 3 * n_in, across, inputs, outputs > 3),
-        read_four_there(slopes, at + 4 * n_in, across, inputs, outputs > 4),
-        read_four_there(slopes, at + 5 * n_in, across, inputs, outputs > 5),
-        read_four_there(slopes, at + 6 * n_in, across, inputs, outputs > 6),
-        read_four_there(slopes, at + 7 * n_in, across, inputs, outputs > 7),
-    )
-
-
-def read_four_there(slopes, at, across, inputs, there):
+def read_there(slopes, at, across, inputs, there):
     """Return FOUR slopes, `across` from each other, from index `at` on, 0 for those that do not exist."""
     return (
         read(slopes, at) if there else float32(0.0),

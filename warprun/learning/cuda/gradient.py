@@ -232,7 +232,8 @@ def gradient(given, back, nvec, rows, coefficients, entropy_coef, own, end, widt
                 compute_slopes(network, back, layer, block, thread, THREADS)
                 cuda.syncthreads()
         cuda.syncthreads()
-        add_row_sums(network, back, block, partial, at, fresh, thread, THREADS)
+        # With the number of columns as a variable: an unrolled sum would keep 32 addresses in registers.
+        add_row_sums(given, back, block, partial, at, fresh, thread, THREADS)
         fresh = False
         cuda.syncthreads()
 
