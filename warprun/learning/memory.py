@@ -22,7 +22,7 @@ OFF_POLICY_SHARE_ROWS = 128
 GRADIENT_BLOCKS_BYTES = 640 * 1024
 """Activations and derivatives that a thread processes at once (`learning.cpu.gradient.CACHE_BYTES`)."""
 GRADIENT_THREADS = 512
-"""Threads of a multiprocessor that compute a gradient at once: as many as fit with the registers of the kernel (`learning.cuda.gradient`)."""
+"""Threads of a multiprocessor that compute a gradient at once: as many as its registers allow (`learning.cuda.gradient`)."""
 PARTIAL_BYTES = 128 << 20
 """Most bytes of the gradients that the blocks of a GPU sum on their own."""
 SLICE_ROWS, SLICES_TOGETHER = 4096, 4

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from warprun.kernels import compile as kernels
 from warprun.kernels.mlp import Network
 from warprun.kernels.mlp_cuda import TALL, BlockNetwork, block_network, columns_for, compute_layer, read, write
 from warprun.kernels.mlp_cuda_backward import (
@@ -73,7 +72,7 @@ def row_of(rows, n):
 
 
 def load_rows(network, rows, begin, n, block, thread, threads):
-    """Load the observations of `n` rows, from `begin` on, into the first rows of the block, normalised as in `mlp.normalize`; others are 0."""
+    """Load the observations of `n` rows, from `begin` on, into the block, normalised as in `mlp.normalize`; the other columns are 0."""
     features = rows.features
     for m in range(thread, features * network.columns, threads):
         column, f = m // features, m % features
@@ -291,9 +290,7 @@ class CudaGradient:
         actions, loss = "gaussian" if isinstance(space, Box) else "choices", derivatives.function.__name__
         heads = (gaussian_forward, gaussian_backward) if isinstance(space, Box) else (choices_forward, choices_backward)
         functions = (*heads, *FUNCTIONS, derivatives.function)
-        source = KERNEL.format(
-            actions=actions, derivatives=loss, columns=columns, threads=self.threads, parts=REDUCE_THREADS, terms=TERMS
-        )
+        source = KERNEL.format(actions=actions, derivatives=loss, columns=columns, threads=self.threads, parts=REDUCE_THREADS, terms=TERMS)
         self.module = module_for(f"{loss}_cuda", source, {f.__name__: f for f in functions} | {"BlockNetwork": BlockNetwork})
 
     def gradient(self, rows: Rows, entropy_coef: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
