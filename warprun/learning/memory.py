@@ -23,6 +23,8 @@ GRADIENT_BLOCKS_BYTES = 640 * 1024
 """Activations and derivatives that a thread processes at once (`learning.cpu.gradient.CACHE_BYTES`)."""
 GRADIENT_THREADS = 512
 """Threads of a multiprocessor that compute a gradient at once: as many as its registers allow (`learning.cuda.gradient`)."""
+MULTIPROCESSORS = 160
+"""Of a large GPU."""
 PARTIAL_BYTES = 128 << 20
 """Most bytes of the gradients that the blocks of a GPU sum on their own."""
 SLICE_ROWS, SLICES_TOGETHER = 4096, 4
@@ -42,7 +44,7 @@ class RunSizes(NamedTuple):
     kernel_networks: bool
     """Whether kernels compute networks without gradients."""
     kernel_gradients: bool
-    """Whether CPU kernels compute the gradients."""
+    """Whether kernels compute the gradients."""
     on_gpu: bool
 
 
@@ -90,6 +92,9 @@ def on_policy_gradient(n_parameters: int, units: int, rows: int, sizes: RunSizes
     `units` are the numbers of a row in all layers, inputs and outputs included.
     """
     one = FLOAT * n_parameters
+    if sizes.kernel_gradients and sizes.on_gpu:
+        # Blocks of one warp, the most there can be; beside their gradients the sum, and weights in two orders.
+        return one * (cuda_blocks(n_parameters, 32, MULTIPROCESSORS) + 3), []
     if sizes.kernel_gradients:
         together = max(1, min(16, GRADIENT_BLOCKS_BYTES // (2 * units * COLUMNS * FLOAT)))
         blocks = 2 * sizes.threads * together * units * COLUMNS * FLOAT

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp import Network
-from warprun.kernels.mlp_cuda import TALL, BlockNetwork, block_network, columns_for, compute_layer, read, write
+from warprun.kernels.mlp_cuda import BlockNetwork, block_network, columns_for, compute_layer, read, write
 from warprun.kernels.mlp_cuda_backward import (
     BlockBackward,
     add_row_sums,
@@ -30,6 +30,7 @@ from warprun.learning.gradients import (
     gaussian_derivatives,
     gaussian_entropy,
     gaussian_log_density,
+    gradient_rows,
     logit_derivative,
 )
 from warprun.learning.memory import cuda_blocks
@@ -39,7 +40,7 @@ from warprun.spec import Box, MultiDiscrete, Space
 
 COLUMNS = 32
 """Most rows of a tile: a warp's."""
-REDUCE_THREADS = 16
+REDUCE_PARTS = 16
 """Threads that share the sum of one number over blocks."""
 
 float32 = np.float32
@@ -60,7 +61,7 @@ class Tiles(NamedTuple):
     returns: torch.Tensor
     ordered: bool
     masked: bool
-    count: int
+    rows: int
     """B."""
     features: int
     components: int
@@ -188,11 +189,11 @@ def gradient(given, back, nvec, rows, coefficients, entropy_coef, own, end, widt
         given.normalizes, given.mean, given.scale,
     )
     layers, at = network.layers.shape[0], cuda.blockIdx.x * width
-    weight = float32(1.0) / float32(rows.count)
+    weight = float32(1.0) / float32(rows.rows)
     entropy_weight = entropy_coef[0] * weight
     fresh = True
-    for begin in range(cuda.blockIdx.x * COLUMNS, rows.count, cuda.gridDim.x * COLUMNS):
-        n = min(COLUMNS, rows.count - begin)
+    for begin in range(cuda.blockIdx.x * COLUMNS, rows.rows, cuda.gridDim.x * COLUMNS):
+        n = min(COLUMNS, rows.rows - begin)
         load_rows(network, rows, begin, n, block, thread, THREADS)
         cuda.syncthreads()
         for layer in range(layers):
@@ -263,7 +264,7 @@ class CudaGradient:
         self.own = network.rows
         """First of the rows of a block that hold the terms of the loss, then what each component of an action needs."""
         self.end = network.rows + TERMS + components
-        rows = max(self.end, network.rows + TALL - 1)
+        rows = gradient_rows(network.rows, components)
         columns = columns_for(rows, COLUMNS)
         made, forward_index = block_network(network, outputs, columns, device)
         backward_index, layers = pack_backward(network)
@@ -290,7 +291,7 @@ class CudaGradient:
         actions, loss = "gaussian" if isinstance(space, Box) else "choices", derivatives.function.__name__
         heads = (gaussian_forward, gaussian_backward) if isinstance(space, Box) else (choices_forward, choices_backward)
         functions = (*heads, *FUNCTIONS, derivatives.function)
-        source = KERNEL.format(actions=actions, derivatives=loss, columns=columns, threads=self.threads, parts=REDUCE_THREADS, terms=TERMS)
+        source = KERNEL.format(actions=actions, derivatives=loss, columns=columns, threads=self.threads, parts=REDUCE_PARTS, terms=TERMS)
         self.module = module_for(f"{loss}_cuda", source, {f.__name__: f for f in functions} | {"BlockNetwork": BlockNetwork})
 
     def gradient(self, rows: Rows, entropy_coef: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -309,7 +310,7 @@ class CudaGradient:
             returns=rows.returns,
             ordered=len(rows.order) > 0,
             masked=rows.mask.numel() > 0,
-            count=count,
+            rows=count,
             features=rows.obs.shape[1],
             components=rows.action.shape[1],
         )
@@ -318,7 +319,7 @@ class CudaGradient:
         given = (*map(on_device, whole), self.coefficients, on_device(entropy_coef.view(1)), self.own, self.end, self.width)
         partial = on_device(self.partial)
         launch(self.module, "gradient", (blocks, self.threads), (*given, partial), self.shared_bytes)
-        grid = (-(-self.width // 32), 32 * REDUCE_THREADS)
+        grid = (-(-self.width // 32), 32 * REDUCE_PARTS)
         launch(self.module, "reduce", grid, (partial, self.width, blocks, on_device(self.total)))
         return self.total[:-TERMS], self.total[-TERMS:]
 

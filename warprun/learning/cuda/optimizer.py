@@ -71,11 +71,11 @@ def move(state, m, g, step, square_scale):
     write(state.parameters, m, read(state.parameters, m) - change)
 
 
-KERNEL = f'''"""Clipping and a step of Adam on CUDA; written by warprun."""
+KERNEL = '''"""Clipping and a step of Adam on CUDA; written by warprun."""
 
 from numba import cuda, float32
 
-THREADS = {THREADS}
+THREADS = {threads}
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
@@ -126,7 +126,7 @@ class CudaAdam:
             eps=config.eps,
         )
         functions = (sum_of_squares, corrections, move, read, sqrt)
-        self.module = module_for("optimizer_cuda", KERNEL, {function.__name__: function for function in functions})
+        self.module = module_for("optimizer_cuda", KERNEL.format(threads=THREADS), {function.__name__: function for function in functions})
 
     def step(self, gradient: torch.Tensor) -> torch.Tensor:
         """Move the parameters against `gradient` [P], clipped; return the norm it had, [], which the next call overwrites."""
