@@ -61,7 +61,7 @@ class Tiles(NamedTuple):
     returns: torch.Tensor
     ordered: bool
     masked: bool
-    rows: int
+    batch: int
     """B."""
     features: int
     components: int
@@ -189,11 +189,11 @@ def gradient(given, back, nvec, rows, coefficients, entropy_coef, own, end, widt
         given.normalizes, given.mean, given.scale,
     )
     layers, at = network.layers.shape[0], cuda.blockIdx.x * width
-    weight = float32(1.0) / float32(rows.rows)
+    weight = float32(1.0) / float32(rows.batch)
     entropy_weight = entropy_coef[0] * weight
     fresh = True
-    for begin in range(cuda.blockIdx.x * COLUMNS, rows.rows, cuda.gridDim.x * COLUMNS):
-        n = min(COLUMNS, rows.rows - begin)
+    for begin in range(cuda.blockIdx.x * COLUMNS, rows.batch, cuda.gridDim.x * COLUMNS):
+        n = min(COLUMNS, rows.batch - begin)
         load_rows(network, rows, begin, n, block, thread, THREADS)
         cuda.syncthreads()
         for layer in range(layers):
@@ -310,7 +310,7 @@ class CudaGradient:
             returns=rows.returns,
             ordered=len(rows.order) > 0,
             masked=rows.mask.numel() > 0,
-            rows=count,
+            batch=count,
             features=rows.obs.shape[1],
             components=rows.action.shape[1],
         )
