@@ -14,9 +14,11 @@ class Fusion:
     network_rows: Mapping[str, int] | None
     """Per group, the rows of a block of activations of the acting network (inputs, units, outputs); None if kernels cannot run it."""
     kernel_gradients: bool
-    """Whether CPU kernels can compute the gradients."""
+    """Whether kernels can compute the gradients, at least on CPU."""
     reason: str = ""
     """Why something cannot be computed by kernels."""
+    reason_on_gpu: str = ""
+    """Why the gradients cannot be computed by kernels on a GPU, although they can on CPU."""
 
 
 @dataclass(frozen=True)

@@ -195,10 +195,16 @@ CONCURRENCY: dict[str, type[ConcurrencyConfig]] = {
 """The modes: the files of conf/concurrency."""
 
 
+GRADIENTS = ("auto", "kernels", "torch")
+"""Values of engine.gradients."""
+
+
 @dataclass
 class EngineConfig:
     fused: bool = True
     """Compute inference, sampling, steps and gradients of mlp networks in fused kernels if possible; false: networks run in torch."""
+    gradients: str = "auto"
+    """What computes gradients: kernels (or an error), torch, or auto: kernels if possible."""
     cuda_graph: bool = True
     """CUDA: after a few iterations repeat rollouts and updates as CUDA graphs; false: launch each kernel. No effect on CPU."""
 
@@ -448,6 +454,8 @@ def _check_leaf(key: str, value: object, depth: int = 0) -> None:
 def _check_values(config: Config) -> None:
     _check_leaf("", replace(config, origin=OriginConfig()))
     require(config.device in DEVICES, f"device={config.device} is not one of {', '.join(DEVICES)}{nearest(config.device, DEVICES)}")
+    by = config.engine.gradients
+    require(by in GRADIENTS, f"engine.gradients={by} is not one of {', '.join(GRADIENTS)}{nearest(by, GRADIENTS)}")
     on_nan = config.env.on_nan
     require(on_nan in ON_NAN, f"env.on_nan={on_nan} is not one of {', '.join(ON_NAN)}{nearest(on_nan, ON_NAN)}")
     require(0 <= config.seed < 2**64, f"seed={config.seed} must be from 0 to 2^64 - 1")

@@ -146,13 +146,23 @@ def one_output(network, layer, block, output, column):
 def tall_outputs(network, layer, block, output, column):
     """Compute outputs `output` .. `output` + TALL - 1, those that exist, of FOUR columns a quarter of the block apart."""
     start, width, n_in, n_out = network.layers[layer, 0], network.layers[layer, 1], network.layers[layer, 2], network.layers[layer, 3]
-    weights, columns, apart = network.weights, network.columns, network.columns // FOUR
+    columns, apart = network.columns, network.columns // FOUR
     w_at, x_at = start + output, network.layers[layer, 4] * columns + column
-    y = spread(read_eight(weights, w_at))
-    w, x = read_eight(weights, w_at + width), read_four(block, x_at, apart)
-    w_at += width
+    y = accumulate(network.weights, w_at + width, width, block, x_at, columns, n_in, spread(read_eight(network.weights, w_at)))
+    y_at = (network.layers[layer, 5] + output) * columns + column
+    write_rows(block, y_at, columns, n_out - output, y)
+    # Not unrolled: 32 copies of tanh would overflow the instruction cache.
+    for _ in range(min(TALL, n_out - output)):
+        write_four(block, y_at, apart, activated_four(read_four(block, y_at, apart), network.layers[layer, 6]))
+        y_at += columns
+
+
+def accumulate(weights, w_at, width, block, x_at, columns, n, y):
+    """Return y[j][c] plus the sums of w[j] * x[c] over `n` rows, at least one, of weights, `width` apart, and of FOUR columns."""
+    apart = columns // FOUR
+    w, x = read_eight(weights, w_at), read_four(block, x_at, apart)
     # Software pipelining: the next inputs load while the current ones are multiplied. Unrolled by two, so that no registers are copied.
-    for _ in range((n_in - 1) // 2):
+    for _ in range((n - 1) // 2):
         w_at += width
         x_at += columns
         next_w, next_x = read_eight(weights, w_at), read_four(block, x_at, apart)
@@ -161,16 +171,10 @@ def tall_outputs(network, layer, block, output, column):
         x_at += columns
         w, x = read_eight(weights, w_at), read_four(block, x_at, apart)
         y = multiply_add(y, next_w, next_x)
-    if n_in % 2 == 0:
+    if n % 2 == 0:
         y = multiply_add(y, w, x)
         w, x = read_eight(weights, w_at + width), read_four(block, x_at + columns, apart)
-    y = multiply_add(y, w, x)
-    y_at = (network.layers[layer, 5] + output) * columns + column
-    write_rows(block, y_at, columns, n_out - output, y)
-    # Not unrolled: 32 copies of tanh would overflow the instruction cache.
-    for _ in range(min(TALL, n_out - output)):
-        write_four(block, y_at, apart, activated_four(read_four(block, y_at, apart), network.layers[layer, 6]))
-        y_at += columns
+    return multiply_add(y, w, x)
 
 
 def spread(w):

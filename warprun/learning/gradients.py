@@ -6,13 +6,17 @@ action are here, as functions for kernels; each kernel loops over them as suits 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 
+from warprun.kernels.mlp_cuda import TALL, columns_for
+from warprun.learning.returns import Spread, Target
 from warprun.math import exp
+from warprun.simulation.trajectory import Trajectory
+from warprun.spec import Spec
 
 float32 = np.float32
 
@@ -20,8 +24,9 @@ FORBIDDEN = np.float32(-1e30)
 """Logit of a masked action: finite, so that probability 0 times its logarithm is 0."""
 HALF_LOG_2_PI = np.float32(0.9189385332046727)
 
+
 TERMS = 5
-"""policy, value, entropy, approx_kl, clip_fraction."""
+"""Terms of a loss: policy, value, entropy, approx_kl, clip_fraction."""
 
 
 class Derivatives(NamedTuple):
@@ -66,6 +71,42 @@ class GradientKernels(Protocol):
 
         The tensors of `rows` are contiguous and on the device of the network; `entropy_coef` is a number there, [].
         """
+
+
+class ReturnKernels(Protocol):
+    """Computes next values and advantages with kernels."""
+
+    def next_value(self, trajectory: Trajectory, name: str) -> torch.Tensor:
+        """Return V of the observation after each step of group `name`, [T, N, A]."""
+
+    def estimate(
+        self, target: Target, trajectory: Trajectory, name: str, reward: torch.Tensor, log_ratio: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, Spread]:
+        """Return (advantage, return), [T, N, A], of group `name`, and their spread.
+
+        `reward` is in the units of the values; `log_ratio` [T, N, A] is for targets that use it.
+        """
+
+
+class Fused(NamedTuple):
+    """The kernels of one policy."""
+
+    returns: ReturnKernels
+    gradient: GradientKernels | None = None
+    """None where torch computes gradients."""
+    step: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """step(gradient [P]) clips, moves the parameters and returns the norm, []; None where torch does."""
+
+
+def gradient_rows(network_rows: int, components: int) -> int:
+    """Return the rows of a CUDA block that computes a gradient: those of the network, then TERMS terms of the loss and, for each of the
+    `components` of an action, what its distribution needs; at least TALL - 1, because the backward pass reads past a layer."""
+    return network_rows + max(TERMS + components, TALL - 1)
+
+
+def gradients_fit(spec: Spec, network_rows: Mapping[str, int]) -> bool:
+    """Return whether gradients can be computed in the shared memory of a GPU; `network_rows` per group: see `plan.Fusion`."""
+    return all(columns_for(gradient_rows(rows, spec.group(name).action.components), 1) > 0 for name, rows in network_rows.items())
 
 
 def logit_derivative(log_p, chosen, entropy, d_log_prob, entropy_weight):  # type: ignore[no-untyped-def]

@@ -21,6 +21,12 @@ OFF_POLICY_SHARE_ROWS = 128
 """Transitions of a share in the kernels of off-policy agents (`learning.cpu.updates.SHARE_BLOCKS` blocks)."""
 GRADIENT_BLOCKS_BYTES = 640 * 1024
 """Activations and derivatives that a thread processes at once (`learning.cpu.gradient.CACHE_BYTES`)."""
+GRADIENT_THREADS = 512
+"""Threads of a multiprocessor that compute a gradient at once: as many as its registers allow (`learning.cuda.gradient`)."""
+MULTIPROCESSORS = 160
+"""Of a large GPU."""
+PARTIAL_BYTES = 128 << 20
+"""Most bytes of the gradients that the blocks of a GPU sum on their own."""
 SLICE_ROWS, SLICES_TOGETHER = 4096, 4
 """Rows of a slice of a batch that torch computes on CPU, and what the number of slices is a multiple of (`learning.slices`)."""
 KEPT_BELOW = 32 << 20
@@ -38,7 +44,7 @@ class RunSizes(NamedTuple):
     kernel_networks: bool
     """Whether kernels compute networks without gradients."""
     kernel_gradients: bool
-    """Whether CPU kernels compute the gradients."""
+    """Whether kernels compute the gradients."""
     on_gpu: bool
 
 
@@ -86,6 +92,9 @@ def on_policy_gradient(n_parameters: int, units: int, rows: int, sizes: RunSizes
     `units` are the numbers of a row in all layers, inputs and outputs included.
     """
     one = FLOAT * n_parameters
+    if sizes.kernel_gradients and sizes.on_gpu:
+        # Blocks of one warp, the most there can be; beside their gradients the sum, and weights in two orders.
+        return one * (cuda_blocks(n_parameters, 32, MULTIPROCESSORS) + 3), []
     if sizes.kernel_gradients:
         together = max(1, min(16, GRADIENT_BLOCKS_BYTES // (2 * units * COLUMNS * FLOAT)))
         blocks = 2 * sizes.threads * together * units * COLUMNS * FLOAT
@@ -97,6 +106,11 @@ def on_policy_gradient(n_parameters: int, units: int, rows: int, sizes: RunSizes
         slice_rows, at_once = -(-rows // slices), sizes.threads
     # torch keeps the outputs of every layer for the backward pass.
     return 0, [one] * (slices + at_once) + [slice_rows * units * FLOAT] * (2 * at_once)
+
+
+def cuda_blocks(width: int, threads: int, multiprocessors: int) -> int:
+    """Return how many blocks of `threads` threads compute a gradient on a GPU, each with `width` numbers of its own."""
+    return max(1, min(multiprocessors * (GRADIENT_THREADS // threads), PARTIAL_BYTES // (FLOAT * width)))
 
 
 def optimizer_step(n_parameters: int) -> Phase:

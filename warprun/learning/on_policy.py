@@ -19,11 +19,11 @@ from warprun.learning.capture import captured
 from warprun.learning.cpu.acting import FusedActing
 from warprun.learning.cpu.gradient import FusedGradient
 from warprun.learning.cpu.returns import FusedReturns
-from warprun.learning.gradients import Derivatives, GradientKernels, Rows
+from warprun.learning.gradients import Derivatives, Fused, GradientKernels, Rows
 from warprun.learning.interfaces import Context
 from warprun.learning.metrics import by_group
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
-from warprun.learning.optimizers import OPTIMIZERS, clip_norm
+from warprun.learning.optimizers import OPTIMIZERS, Adam, clip_norm
 from warprun.learning.policy import Policy
 from warprun.learning.returns import TARGETS, Spread, Steps, explained_variance, mean_and_variance, variance_over_processes
 from warprun.learning.settings import OnPolicyConfig, check_groups, check_settings, group_config
@@ -83,14 +83,6 @@ class Batch(NamedTuple):
         )
 
 
-class Fused(NamedTuple):
-    """The kernels of one policy (CPU)."""
-
-    returns: FusedReturns
-    gradient: GradientKernels | None
-    """None where torch computes gradients."""
-
-
 class Learner(Generic[C]):
     """One group's policy and everything that trains it."""
 
@@ -119,16 +111,36 @@ class Learner(Generic[C]):
         self.act: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] = self.policy.act
         """act(obs [R, F], policy_output [R, P], value [R]) writes what the policy gives for observations."""
         if plan.networks == "kernels" and device.type == "cpu":
-            network = self.policy.kernel_network()
-            gradient = None
-            if plan.gradients == "kernels":
-                assert derivatives
-                gradient = FusedGradient(network, self.policy.space, derivatives, context.threads)
-            self.fused = Fused(FusedReturns(network, context.threads), gradient)
-            self.act = FusedActing(network, context.threads)
-            self.fused.returns.compile_ahead(self.target)
-            if gradient:
-                gradient.compile_ahead()
+            self.fused = self._cpu_kernels(derivatives if plan.gradients == "kernels" else None, context.threads)
+            self.act = FusedActing(self.policy.kernel_network(), context.threads)
+        elif plan.gradients == "kernels":
+            assert derivatives
+            self.fused = self._cuda_kernels(derivatives, device)
+
+    def _cpu_kernels(self, derivatives: Derivatives | None, threads: int) -> Fused:
+        """Return the kernels for a CPU, those of gradients if there are `derivatives`, and let another process compile them."""
+        network = self.policy.kernel_network()
+        returns = FusedReturns(network, threads)
+        returns.compile_ahead(self.target)
+        if derivatives is None:
+            return Fused(returns)
+        gradient = FusedGradient(network, self.policy.space, derivatives, threads)
+        gradient.compile_ahead()
+        return Fused(returns, gradient)
+
+    def _cuda_kernels(self, derivatives: Derivatives, device: torch.device) -> Fused:
+        """Return the kernels for a GPU."""
+        # Imports Numba's CUDA part, which may be absent where there is no GPU.
+        from warprun.learning.cuda.gradient import CudaGradient
+        from warprun.learning.cuda.optimizer import CudaAdam
+        from warprun.learning.cuda.returns import CudaReturns
+
+        network, space = self.policy.kernel_network(), self.policy.space
+        returns, gradient = CudaReturns(network, space.outputs, device), CudaGradient(network, space, derivatives, device)
+        if not isinstance(self.optimizer, Adam):
+            return Fused(returns, gradient)
+        optimizer = CudaAdam(self.optimizer, self.policy.parameters, self.learning_rate, self.config.max_grad_norm)
+        return Fused(returns, gradient, optimizer.step)
 
     def schedule(self, progress: float) -> None:
         """Set learning rate and entropy coefficient to their values at `progress`, 0 to 1, of the run."""
@@ -216,7 +228,9 @@ class Learner(Generic[C]):
         return gradient, torch.cat((loss[None], terms))
 
     def step(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Move the parameters against `gradient` [P], clipped in place; return the norm it had, []."""
+        """Move the parameters against `gradient` [P], clipped, perhaps in place; return the norm it had, []."""
+        if self.fused and self.fused.step:
+            return self.fused.step(gradient)
         norm = clip_norm(gradient, self.config.max_grad_norm)
         self.optimizer.step(self.policy.parameters, gradient, self.learning_rate)
         return norm

@@ -364,7 +364,7 @@ class OffPolicyConfig:
                 return Fusion(None, False, no_kernels(own.network))
             rows[group.name] = group.observation.size + sum(own.network.hidden) + _acting_outputs(group) + 1
             reason = reason or own.no_kernel_gradients()
-        return Fusion(rows, not reason, reason)
+        return Fusion(rows, not reason, reason, "kernels compute gradients of off-policy agents on CPU only")
 
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
         """Return, for every network that is trained for a group, its inputs and outputs."""

@@ -18,6 +18,7 @@ from warprun.config.schema import Config, SeedConfig, load_environment, make_tab
 from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.mlp import Network
+from warprun.learning.gradients import gradients_fit
 from warprun.learning.interfaces import Agent, Context, Draws
 from warprun.plan import Fusion, Plan
 from warprun.simulation.device import Device, choose
@@ -52,7 +53,7 @@ def set_up(config: Config, communicator: Communicator = SINGLE) -> Setup:
 
 
 def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
-    """Decide how a run executes; nothing is built or changed."""
+    """Decide how a run executes; nothing is built or changed. Raises UserError for `engine.gradients=kernels` where it cannot be."""
     of_kernels = isinstance(environment, Environment)
     captured, why_not = False, ""
     if device.kind == "cuda":
@@ -72,7 +73,13 @@ def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
         why_torch = why_torch or why_stepwise  # on a GPU kernels compute networks within fused rollouts only
     why_torch_gradients = why_torch or fusion.reason
     if device.torch.type != "cpu":
-        why_torch_gradients = why_torch_gradients or "kernels compute gradients on CPU only"
+        why_torch_gradients = why_torch_gradients or fusion.reason_on_gpu
+        if fusion.network_rows and not gradients_fit(environment.spec, fusion.network_rows):
+            why_torch_gradients = why_torch_gradients or "a network has more rows than the shared memory of a GPU's blocks holds"
+    if config.engine.gradients == "kernels" and why_torch_gradients:
+        raise UserError(f"engine.gradients=kernels: kernels cannot ({why_torch_gradients}); with engine.gradients=auto torch does it")
+    if config.engine.gradients == "torch":
+        why_torch_gradients = why_torch_gradients or "engine.gradients=torch"
     return Plan(
         "stepwise" if why_stepwise else "fused",
         why_stepwise,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from numba import cuda
 
 from warprun.errors import UserError
+from warprun.kernels import compile as kernels
 from warprun.kernels.driver import gpu_error
 from warprun.simulation.arrays import ArrayPlan
 
@@ -44,19 +46,44 @@ class Launcher:
     def on(self, name: str, grid: tuple[int, int] | None, arguments: Sequence[object], shared_bytes: int = 0) -> None:
         """Launch a kernel on a grid: blocks, and threads of a block; None: that of `each`, which is kept."""
         kernel = getattr(self._module, name)
-        try:
+        with refusals(name, self._environment()):
             if grid is None:
                 grid = self._grids[name] = grid_for(self._plan, most_threads(kernel, arguments))
             kernel[(*grid, current_stream(), shared_bytes)](*arguments)
-        except Exception as error:  # CUDA's Python libraries raise classes of their own
-            reason = gpu_error(error)
-            if reason is None:
-                raise
-            raise UserError(f"the GPU refuses the kernel {name} of {self._environment()}: {reason}; device=cpu works everywhere") from error
 
     def _environment(self) -> str:
         """Return the name of the environment, after which the file of its kernels is called."""
         return Path(self._module.__file__ or "").stem.removesuffix("_kernels")
+
+
+def launch(module: ModuleType, name: str, grid: tuple[int, int], arguments: Sequence[object], shared_bytes: int = 0) -> None:
+    """Launch a kernel that is no environment's on torch's current stream, on a grid of blocks and threads of a block. Raises UserError if
+    the GPU refuses it."""
+    with refusals(name, "the learner"):
+        getattr(module, name)[(*grid, current_stream(), shared_bytes)](*arguments)
+
+
+@contextmanager
+def refusals(name: str, owner: str) -> Iterator[None]:
+    """Turn what the GPU says against a kernel of `owner` into a UserError."""
+    try:
+        yield
+    except Exception as error:  # CUDA's Python libraries raise classes of their own
+        reason = gpu_error(error)
+        if reason is None:
+            raise
+        raise UserError(f"the GPU refuses the kernel {name} of {owner}: {reason}; device=cpu works everywhere") from error
+
+
+def module_for(name: str, source: str, functions: Mapping[str, object]) -> ModuleType:
+    """Return a module of CUDA kernels that are no environment's, see `compile.load_module`; for the simulator, of plain functions."""
+    build = kernels.plain_function if SIMULATED else kernels.device_function
+    return kernels.load_module(name, source, {**functions, "CACHE": not SIMULATED}, build)
+
+
+def multiprocessors(device: torch.device) -> int:
+    """Return how many multiprocessors a GPU has; of the simulator 1."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def most_threads(kernel: Any, arguments: Sequence[object]) -> int:

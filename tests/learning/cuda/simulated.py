@@ -1,0 +1,94 @@
+"""Agents whose CUDA kernels run in the simulator, beside the same agents by torch.
+
+    NUMBA_ENABLE_CUDASIM=1 python -m tests.learning.cuda.simulated FILE.npz
+
+writes gradients with those of autograd in float64, and what two updates leave behind.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.agents import CPU, build
+from tests.learning.cpu.test_gradient import SPACES, exact_gradient, learner_for, rows_for
+from tests.learning.helpers import SPACES as GROUPS
+from tests.learning.helpers import environment, rollout
+from warprun.algorithms import agent_class
+from warprun.learning.cuda import gradient as cuda_gradient
+from warprun.learning.cuda import optimizer as cuda_optimizer
+from warprun.learning.cuda import returns as cuda_returns
+from warprun.learning.gradients import Fused, Rows
+from warprun.learning.on_policy import Learner
+from warprun.learning.settings import NetworkConfig, OptimizerConfig
+
+NETWORKS = {
+    "tanh": NetworkConfig(hidden=[9, 8]),
+    "relu": NetworkConfig(hidden=[5], activation="relu", shared=False),
+}
+ROWS = 37
+"""A tile that is full, and one that is not."""
+GRADIENTS = [
+    ("a2c", "discrete", False, "tanh"),
+    ("ppo", "multi", True, "relu"),
+    ("ppo", "box", False, "tanh"),
+]
+"""Algorithm, action space, whether there is a mask, and network."""
+UPDATES: dict[str, tuple[str, dict[str, Any]]] = {
+    "a2c": ("a2c", {}),
+    "ppo": ("ppo", {"epochs": 1, "minibatches": 2, "target_kl": 0.5, "max_grad_norm": None}),
+    "ppo, parts by torch": ("ppo", {"epochs": 1, "minibatches": 1, "advantage": "vtrace", "optimizer": OptimizerConfig("rmsprop")}),
+}
+
+
+def cuda_kernels(learner: Learner[Any], algorithm: str) -> Fused:
+    """Return the kernels that the learner would have on a GPU."""
+    derivatives = agent_class(algorithm).derivatives(learner.config)  # type: ignore[attr-defined]
+    return learner._cuda_kernels(derivatives, CPU)
+
+
+def gradient(algorithm: str, space: str, masked: bool, network: str) -> dict[str, np.ndarray]:
+    """Return the gradient and the terms of rows that `order` picks out of twice as many, and the exact ones."""
+    learner = learner_for(algorithm, SPACES[space], NETWORKS[network])
+    rows = rows_for(learner, ROWS, masked)
+    exact, terms = exact_gradient(algorithm, learner, rows)
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))
+    tensors = [None if t is None else torch.cat((t[order], t[order] * 0)) for t in rows[:-1]]
+    obs, mask, action, log_prob, value, _, returns = tensors
+    mask = torch.zeros((0, 0), dtype=torch.bool) if mask is None else mask
+    fused = cuda_kernels(learner, algorithm).gradient
+    assert fused
+    given = Rows(torch.argsort(order), obs, mask, action, log_prob, value, rows.advantage, returns)  # type: ignore[arg-type]
+    found, means = fused.gradient(given, learner.entropy_coef)
+    return {
+        "gradient": found.numpy(),
+        "exact gradient": exact,
+        "terms": means[: len(terms) - 1].numpy(),
+        "exact terms": np.array(terms[1:]),
+    }
+
+
+def updates(case: str, by_kernels: bool) -> dict[str, np.ndarray]:
+    """Return the state of an agent of three groups after two updates, and its metrics."""
+    name, settings = UPDATES[case]
+    env = environment(**GROUPS)
+    agent = build(name, env, n_envs=3, network=NetworkConfig(hidden=[8]), **settings)
+    for learner in agent.learners if by_kernels else ():
+        learner.fused = cuda_kernels(learner, name)
+    for seed in range(2):
+        metrics = agent.update(rollout(env, horizon=4, n_envs=3, seed=seed), 0.5 * seed)
+    found = agent.state() | {f"metrics/{key}": value for key, value in metrics.items()}
+    return {key: tensor.numpy().copy() for key, tensor in found.items()}
+
+
+if __name__ == "__main__":
+    # Python starts every thread of a block.
+    cuda_gradient.REDUCE_PARTS, cuda_optimizer.THREADS, cuda_returns.THREADS = 2, 32, 32
+    results = {f"{'/'.join(map(str, case))}/{key}": array for case in GRADIENTS for key, array in gradient(*case).items()}
+    for case in UPDATES:
+        for way in ("torch", "kernels"):
+            results |= {f"{case}/{way}/{key}": array for key, array in updates(case, way == "kernels").items()}
+    np.savez(sys.argv[1], **results)

@@ -1,0 +1,65 @@
+"""The learner's CUDA kernels, compiled without a GPU: no local memory, no calls, and float64 only where it is meant."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from numba import typeof
+
+from tests.agents import CPU, build
+from tests.kernels.test_ptx import compiled, instructions, no_device_needed, nvvm_problem, on_host, product_overhead, report  # noqa: F401
+from tests.learning.cuda.simulated import cuda_kernels
+from tests.learning.helpers import SPACES, environment, rollout
+from tests.selection import few
+from warprun.learning.cuda import gradient, optimizer, returns
+
+pytestmark = pytest.mark.skipif(nvvm_problem() is not None, reason=nvvm_problem() or "")
+
+FLOAT64 = {"step", "advantages", "spread"}
+"""Kernels that compute corrections of Adam and sums over many rows in float64."""
+Launched = dict[str, tuple[Any, tuple[Any, ...]]]
+
+
+def tensors_on_host(value: Any) -> Any:
+    """Return the types of arguments that a kernel gets on a GPU."""
+    return value._make(map(tensors_on_host, value)) if hasattr(value, "_fields") else on_host(value)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Launched:
+    """Return, by its name, each kernel that is launched from now on, and its arguments; none runs."""
+    seen: Launched = {}
+
+    def launch(module: Any, name: str, grid: tuple[int, int], arguments: tuple[Any, ...], shared_bytes: int = 0) -> None:
+        seen[name] = getattr(module, name), arguments
+
+    for module in (gradient, optimizer, returns):
+        monkeypatch.setattr(module, "launch", launch)
+        monkeypatch.setattr(module, "on_device", tensors_on_host)
+    return seen
+
+
+@pytest.mark.parametrize("space", few(SPACES, "many", "real"))
+@pytest.mark.parametrize("algorithm", few(["a2c", "ppo"], "ppo"))
+def test_kernels_compile_to_lean_ptx(algorithm: str, space: str, launched: Launched, tmp_path: Path) -> None:
+    env = environment(only=SPACES[space])
+    agent = build(algorithm, env, n_envs=5)
+    (learner,) = agent.learners
+    learner.fused = cuda_kernels(learner, algorithm)
+    batch = learner.batch(rollout(env)).flatten()
+    order = torch.arange(len(batch.obs), device=CPU)
+    learner.step(learner.gradient(lambda *_: (), batch, batch.advantage, order)[0])
+    assert launched.keys() == {"next_values", "advantages", "spread", "gradient", "reduce", "step"}
+    for name, (kernel, arguments) in launched.items():
+        ptx = compiled(kernel.py_func, tuple(map(typeof, arguments)), (9, 0))
+        text = instructions(ptx)
+        for unwanted in (r"\.local\b", r"\bcall\b", *([] if name in FLOAT64 else [r"\.f64\b"])):
+            assert not re.search(unwanted, text), f"{unwanted} in {name}"
+        report(f"{algorithm} {space}", name, (9, 0), ptx, tmp_path)
+        if name == "gradient":
+            # 12 loads for 32 multiply-adds, addresses and the count.
+            assert product_overhead(ptx) < 2.0

@@ -1,0 +1,346 @@
+"""The gradient of a policy in two kernels (CUDA): forward, derivatives of the loss and backward of tiles of rows, then the sum over blocks.
+
+A tile of rows, one per column, stays in the shared memory of a block from its observations to its slopes. A block computes every tile whose
+number is its own modulo the number of blocks, and adds to a gradient of its own. The second kernel adds these. Nothing is atomic, so the
+same rows give the same bits on the same kind of GPU.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from warprun.kernels.mlp import Network
+from warprun.kernels.mlp_cuda import BlockNetwork, block_network, columns_for, compute_layer, read, write
+from warprun.kernels.mlp_cuda_backward import (
+    BlockBackward,
+    add_row_sums,
+    add_weight_slopes,
+    bias_rows,
+    compute_slopes,
+    pack_backward,
+)
+from warprun.learning.gradients import (
+    FORBIDDEN,
+    TERMS,
+    Derivatives,
+    Rows,
+    gaussian_derivatives,
+    gaussian_entropy,
+    gaussian_log_density,
+    gradient_rows,
+    logit_derivative,
+)
+from warprun.learning.memory import cuda_blocks
+from warprun.math import exp, log
+from warprun.simulation.cuda_launch import launch, module_for, multiprocessors, on_device
+from warprun.spec import Box, MultiDiscrete, Space
+
+COLUMNS = 32
+"""Most rows of a tile: a warp's."""
+REDUCE_PARTS = 16
+"""Threads that share the sum of one number over blocks."""
+
+float32 = np.float32
+
+
+class Tiles(NamedTuple):
+    """The rows of a gradient in the form that the kernel takes, flat; kernels get device arrays in place of the tensors."""
+
+    order: torch.Tensor
+    """[B] int64, or [1] unless `ordered`."""
+    obs: torch.Tensor
+    mask: torch.Tensor
+    """[R * M] bool, or [1] unless `masked`."""
+    action: torch.Tensor
+    log_prob: torch.Tensor
+    value: torch.Tensor
+    advantage: torch.Tensor
+    returns: torch.Tensor
+    ordered: bool
+    masked: bool
+    batch: int
+    """B."""
+    features: int
+    components: int
+
+
+def row_of(rows, n):
+    """Return where row `n` of the batch is."""
+    return read(rows.order, n) if rows.ordered else np.int64(n)
+
+
+def load_rows(network, rows, begin, n, block, thread, threads):
+    """Load the observations of `n` rows, from `begin` on, into the block, normalised as in `mlp.normalize`; the other columns are 0."""
+    features = rows.features
+    for m in range(thread, features * network.columns, threads):
+        column, f = m // features, m % features
+        x = float32(0.0)
+        if column < n:
+            x = read(rows.obs, row_of(rows, begin + column) * features + f)
+            if network.normalizes:
+                x = (x - read(network.mean, f)) * read(network.scale, f)
+                x = min(max(x, float32(-10.0)), float32(10.0))
+        write(block, f * network.columns + column, x)
+
+
+def choices_forward(network, nvec, rows, row, block, column, own):
+    """Turn the logits of a column into log-probabilities; return those of the action and the entropy.
+
+    The entropies of the choices are written to the rows of the block from `own` on.
+    """
+    columns, first = network.columns, network.policy_row
+    log_prob, entropy = float32(0.0), float32(0.0)
+    for j in range(rows.components):
+        n, chosen = nvec[j], read(rows.action, row * rows.components + j)
+        at, allowed = first * columns + column, row * network.logits + first - network.policy_row
+        largest = FORBIDDEN
+        for k in range(n):
+            x = read(block, at + k * columns)
+            if rows.masked and not read(rows.mask, allowed + k):
+                x = FORBIDDEN
+                write(block, at + k * columns, x)
+            largest = max(largest, x)
+        total = float32(0.0)
+        for k in range(n):
+            total += exp(read(block, at + k * columns) - largest)
+        total = log(total)
+        of_choice = float32(0.0)
+        for k in range(n):
+            log_p = (read(block, at + k * columns) - largest) - total
+            write(block, at + k * columns, log_p)
+            of_choice -= exp(log_p) * log_p
+            log_prob += log_p if k == chosen else float32(0.0)
+        write(block, (own + j) * columns + column, of_choice)
+        entropy += of_choice
+        first += n
+    return log_prob, entropy
+
+
+def choices_backward(network, nvec, rows, row, block, column, own, d_log_prob, entropy_weight):
+    """Replace the log-probabilities of a column by the slopes of the logits."""
+    columns, first = network.columns, network.policy_row
+    for j in range(rows.components):
+        n, chosen = nvec[j], read(rows.action, row * rows.components + j)
+        entropy = read(block, (own + j) * columns + column)
+        for k in range(n):
+            at = (first + k) * columns + column
+            picked = float32(1.0) if k == chosen else float32(0.0)
+            write(block, at, logit_derivative(read(block, at), picked, entropy, d_log_prob, entropy_weight))
+        first += n
+
+
+def gaussian_forward(network, nvec, rows, row, block, column, own):
+    """Turn the means of a column into (action - mean) / standard deviation; return the log-density of the action and the entropy."""
+    log_prob, entropy = float32(0.0), float32(0.0)
+    for d in range(rows.components):
+        log_std, at = read(network.weights, network.log_std + d), (network.policy_row + d) * network.columns + column
+        z = (read(rows.action, row * rows.components + d) - read(block, at)) * exp(-log_std)
+        write(block, at, z)
+        log_prob += gaussian_log_density(z, log_std)
+        entropy += gaussian_entropy(log_std)
+    return log_prob, entropy
+
+
+def gaussian_backward(network, nvec, rows, row, block, column, own, d_log_prob, entropy_weight):
+    """Replace what `gaussian_forward` left in a column by the slopes of the means; those of the log standard deviations go to `own`."""
+    for d in range(rows.components):
+        at, scale = (network.policy_row + d) * network.columns + column, exp(-read(network.weights, network.log_std + d))
+        d_mean, d_log_std = gaussian_derivatives(read(block, at), scale, d_log_prob, entropy_weight)
+        write(block, at, d_mean)
+        write(block, (own + d) * network.columns + column, d_log_std)
+
+
+def clear_column(network, block, column, own, end):
+    """Set the slopes of the outputs and the terms of a column without a row to 0."""
+    for r in range(network.policy_row, network.policy_row + network.logits):
+        write(block, r * network.columns + column, float32(0.0))
+    write(block, network.value_row * network.columns + column, float32(0.0))
+    for r in range(own, end):
+        write(block, r * network.columns + column, float32(0.0))
+
+
+def sum_over_blocks(partial, width, blocks, total, shared, lane, part, parts, at):
+    """Add number `at` of every `parts`-th block, from `part` on, and write the sum to `shared`."""
+    found = float32(0.0)
+    if at < width:
+        for b in range(part, blocks, parts):
+            found += read(partial, b * width + at)
+    write(shared, part * 32 + lane, found)
+
+
+KERNEL = '''"""The gradient of a loss by the parameters of a policy ({derivatives}, {actions}) on CUDA; written by warprun."""
+
+from numba import cuda, float32
+
+COLUMNS, THREADS, TERMS = {columns}, {threads}, {terms}
+PARTS, SUMS = {parts}, 32 * {parts}
+
+
+@cuda.jit(cache=CACHE, fastmath=False)
+def gradient(given, back, nvec, rows, coefficients, entropy_coef, own, end, width, partial):
+    thread = cuda.threadIdx.x
+    block = cuda.shared.array(0, float32)
+    # With the number of columns as a constant.
+    network = BlockNetwork(
+        given.weights, given.layers, COLUMNS, given.policy_row, given.logits, given.value_row, given.log_std,
+        given.normalizes, given.mean, given.scale,
+    )
+    layers, at = network.layers.shape[0], cuda.blockIdx.x * width
+    weight = float32(1.0) / float32(rows.batch)
+    entropy_weight = entropy_coef[0] * weight
+    fresh = True
+    for begin in range(cuda.blockIdx.x * COLUMNS, rows.batch, cuda.gridDim.x * COLUMNS):
+        n = min(COLUMNS, rows.batch - begin)
+        load_rows(network, rows, begin, n, block, thread, THREADS)
+        cuda.syncthreads()
+        for layer in range(layers):
+            compute_layer(network, layer, block, thread, THREADS)
+            cuda.syncthreads()
+        # One thread for each column: log-probability, entropy, derivatives of the loss by the outputs, and the terms of the loss.
+        for column in range(thread, COLUMNS, THREADS):
+            if column < n:
+                row = row_of(rows, begin + column)
+                log_prob, entropy = {actions}_forward(network, nvec, rows, row, block, column, own + TERMS)
+                value_at = network.value_row * COLUMNS + column
+                d_log_prob, d_value, policy, value, kl, clipped = {derivatives}(
+                    log_prob,
+                    read(block, value_at),
+                    read(rows.log_prob, row),
+                    read(rows.value, row),
+                    read(rows.advantage, begin + column),
+                    read(rows.returns, row),
+                    coefficients,
+                )
+                {actions}_backward(network, nvec, rows, row, block, column, own + TERMS, d_log_prob * weight, entropy_weight)
+                write(block, value_at, float32(d_value) * weight)
+                write(block, own * COLUMNS + column, float32(policy) * weight)
+                write(block, (own + 1) * COLUMNS + column, float32(value) * weight)
+                write(block, (own + 2) * COLUMNS + column, entropy * weight)
+                write(block, (own + 3) * COLUMNS + column, float32(kl) * weight)
+                write(block, (own + 4) * COLUMNS + column, float32(clipped) * weight)
+            else:
+                clear_column(network, block, column, own, end)
+        cuda.syncthreads()
+        for backwards in range(layers):
+            layer = layers - 1 - backwards
+            add_weight_slopes(network, back, layer, block, partial, at, fresh, thread, THREADS)
+            if back.layers[layer, 4] > 0:  # the observations need no slopes
+                cuda.syncthreads()
+                compute_slopes(network, back, layer, block, thread, THREADS)
+                cuda.syncthreads()
+        cuda.syncthreads()
+        # With the number of columns as a variable: an unrolled sum would keep 32 addresses in registers.
+        add_row_sums(given, back, block, partial, at, fresh, thread, THREADS)
+        fresh = False
+        cuda.syncthreads()
+
+
+@cuda.jit(cache=CACHE, fastmath=False)
+def reduce(partial, width, blocks, total):
+    lane, part = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
+    shared = cuda.shared.array(SUMS, float32)
+    at = cuda.blockIdx.x * 32 + lane
+    sum_over_blocks(partial, width, blocks, total, shared, lane, part, PARTS, at)
+    cuda.syncthreads()
+    if part == 0 and at < width:
+        found = float32(0.0)
+        for p in range(PARTS):
+            found += shared[p * 32 + lane]
+        total[at] = found
+'''
+"""The kernels, with placeholders for the name of the action distribution and of the derivatives of the loss."""
+
+
+class CudaGradient:
+    """Computes gradients of one network; allocates its memory once, but for what is as large as the number of blocks."""
+
+    def __init__(self, network: Network, space: Space, derivatives: Derivatives, device: torch.device) -> None:
+        self.coefficients = derivatives.coefficients
+        self.parameters = torch.as_tensor(network.parameters)
+        outputs, components = space.outputs, space.components
+        self.own = network.rows
+        """First of the rows of a block that hold the terms of the loss, then what each component of an action needs."""
+        self.end = network.rows + TERMS + components
+        rows = gradient_rows(network.rows, components)
+        columns = columns_for(rows, COLUMNS)
+        made, forward_index = block_network(network, outputs, columns, device)
+        backward_index, layers = pack_backward(network)
+        self.index = torch.cat((forward_index, torch.from_numpy(backward_index).to(device)))
+        self.packed = torch.empty(len(self.index), device=device)
+        self.network = made._replace(weights=self.packed[: len(forward_index)])
+        self.width = len(self.parameters) + TERMS
+        sums = bias_rows(network) + [(self.own + k, len(self.parameters) + k) for k in range(TERMS)]
+        if isinstance(space, Box):
+            sums += [(self.own + TERMS + d, network.log_std + d) for d in range(components)]
+        self.back = BlockBackward(
+            self.packed[len(forward_index) :],
+            torch.from_numpy(layers).to(device),
+            torch.tensor(sums, dtype=torch.int32, device=device),
+        )
+        self.threads = threads_of(layers)
+        self.blocks = cuda_blocks(self.width, self.threads, multiprocessors(device))
+        self.partial = torch.empty(self.blocks * self.width, device=device)
+        self.total = torch.empty(self.width, device=device)
+        self.shared_bytes = 4 * rows * columns
+        nvec = [1] if isinstance(space, Box) else list(space.nvec) if isinstance(space, MultiDiscrete) else [space.n]
+        self.nvec = torch.tensor(nvec, dtype=torch.int32, device=device)
+        self.none = {dtype: torch.zeros(1, dtype=dtype, device=device) for dtype in (torch.int64, torch.bool)}
+        actions, loss = "gaussian" if isinstance(space, Box) else "choices", derivatives.function.__name__
+        heads = (gaussian_forward, gaussian_backward) if isinstance(space, Box) else (choices_forward, choices_backward)
+        functions = (*heads, *FUNCTIONS, derivatives.function)
+        source = KERNEL.format(actions=actions, derivatives=loss, columns=columns, threads=self.threads, parts=REDUCE_PARTS, terms=TERMS)
+        self.module = module_for(f"{loss}_cuda", source, {f.__name__: f for f in functions} | {"BlockNetwork": BlockNetwork})
+
+    def gradient(self, rows: Rows, entropy_coef: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the flat gradient [P] of the mean loss over `rows`, and the means of the terms, [TERMS] float32; the next call overwrites
+        both."""
+        torch.index_select(self.parameters, 0, self.index, out=self.packed)
+        count = len(rows.advantage)
+        tiles = Tiles(
+            order=rows.order if len(rows.order) else self.none[torch.int64],
+            obs=rows.obs.view(-1),
+            mask=rows.mask.view(-1) if rows.mask.numel() else self.none[torch.bool],
+            action=rows.action.view(-1),
+            log_prob=rows.log_prob,
+            value=rows.value,
+            advantage=rows.advantage,
+            returns=rows.returns,
+            ordered=len(rows.order) > 0,
+            masked=rows.mask.numel() > 0,
+            batch=count,
+            features=rows.obs.shape[1],
+            components=rows.action.shape[1],
+        )
+        blocks = min(self.blocks, -(-count // self.network.columns))
+        whole = (self.network, self.back, self.nvec, tiles)
+        given = (*map(on_device, whole), self.coefficients, on_device(entropy_coef.view(1)), self.own, self.end, self.width)
+        partial = on_device(self.partial)
+        launch(self.module, "gradient", (blocks, self.threads), (*given, partial), self.shared_bytes)
+        grid = (-(-self.width // 32), 32 * REDUCE_PARTS)
+        launch(self.module, "reduce", grid, (partial, self.width, blocks, on_device(self.total)))
+        return self.total[:-TERMS], self.total[-TERMS:]
+
+
+FUNCTIONS = (
+    row_of,
+    load_rows,
+    compute_layer,
+    clear_column,
+    add_weight_slopes,
+    compute_slopes,
+    add_row_sums,
+    sum_over_blocks,
+    read,
+    write,
+)
+"""Functions that the kernels of all losses call."""
+
+
+def threads_of(layers: np.ndarray) -> int:
+    """Return the threads of a block: as many as the widest layer has units, for a thread computes an eighth of them in a quarter of the
+    columns."""
+    widest = int(max(layers[:, 2].max(), layers[:, 3].max()))
+    return min(256, -(-widest // 32) * 32)

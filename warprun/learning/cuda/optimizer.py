@@ -1,0 +1,136 @@
+"""Clipping and a step of Adam in one kernel (CUDA): torch needs a dozen small operations for them.
+
+Every block computes the norm of the whole gradient, in the same order, so that no block waits for another; a gradient has few numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from warprun.kernels.mlp_cuda import read, write
+from warprun.learning.adam import adam, power
+from warprun.learning.optimizers import Adam
+from warprun.math import sqrt
+from warprun.simulation.cuda_launch import launch, module_for, on_device
+
+THREADS = 256
+
+float32, float64 = np.float32, np.float64
+
+
+class State(NamedTuple):
+    """What a step changes, and the settings of Adam; kernels get device arrays in place of the tensors."""
+
+    parameters: torch.Tensor
+    """[P]."""
+    mean: torch.Tensor
+    """[P]."""
+    square: torch.Tensor
+    """[P]."""
+    steps: torch.Tensor
+    """[1] float64: number of this step, from 1 on."""
+    learning_rate: torch.Tensor
+    """[1] float64."""
+    norm: torch.Tensor
+    """[1]: of the gradient before clipping."""
+    max_norm: np.float32
+    beta1: float
+    beta2: float
+    eps: float
+
+
+def sum_of_squares(gradient, thread, threads):
+    """Return this thread's share of the sum of the squares."""
+    total = float32(0.0)
+    for m in range(thread, gradient.size, threads):
+        g = read(gradient, m)
+        total += g * g
+    return total
+
+
+def corrections(state):
+    """Return the learning rate over 1 - beta1^t, and 1 over 1 - beta2^t, of step t."""
+    t = int(state.steps[0])
+    correction1 = float64(1.0) - power(float64(state.beta1), t)
+    correction2 = float64(1.0) - power(float64(state.beta2), t)
+    return float32(state.learning_rate[0] / correction1), float32(float64(1.0) / correction2)
+
+
+def move(state, m, g, step, square_scale):
+    """Take the step of parameter `m` by its element `g` of the clipped gradient."""
+    keep1, keep2 = float32(float64(1.0) - state.beta1), float32(float64(1.0) - state.beta2)
+    mean, square, change = adam(
+        g, read(state.mean, m), read(state.square, m), keep1, float32(state.beta2), keep2, step, square_scale, float32(state.eps)
+    )
+    write(state.mean, m, mean)
+    write(state.square, m, square)
+    write(state.parameters, m, read(state.parameters, m) - change)
+
+
+KERNEL = '''"""Clipping and a step of Adam on CUDA; written by warprun."""
+
+from numba import cuda, float32
+
+THREADS = {threads}
+
+
+@cuda.jit(cache=CACHE, fastmath=False)
+def step(gradient, state):
+    thread = cuda.threadIdx.x
+    sums = cuda.shared.array(THREADS, float32)
+    sums[thread] = sum_of_squares(gradient, thread, THREADS)
+    cuda.syncthreads()
+    half = THREADS // 2
+    while half > 0:
+        if thread < half:
+            sums[thread] += sums[thread + half]
+        cuda.syncthreads()
+        half //= 2
+    if thread == 0:
+        norm = sqrt(sums[0])
+        scale = state.max_norm / (norm + float32(1e-6))
+        # From here on the sums are numbers for all threads.
+        sums[0] = scale if scale < float32(1.0) else float32(1.0)
+        sums[1], sums[2] = corrections(state)
+        if cuda.blockIdx.x == 0:
+            state.norm[0] = norm
+    cuda.syncthreads()
+    m = cuda.blockIdx.x * THREADS + thread
+    if m < gradient.size:
+        move(state, m, read(gradient, m) * sums[0], sums[1], sums[2])
+'''
+
+
+class CudaAdam:
+    """Moves the parameters of one network; allocates its memory once."""
+
+    def __init__(self, optimizer: Adam, parameters: torch.Tensor, learning_rate: torch.Tensor, max_norm: float | None) -> None:
+        """`learning_rate` is a float64 tensor [], which every step reads; `max_norm` None: gradients are not clipped."""
+        self.optimizer = optimizer
+        config = optimizer.config
+        self.norm = torch.zeros(1, device=parameters.device)
+        self.state = State(
+            parameters=parameters,
+            mean=optimizer.mean,
+            square=optimizer.square,
+            steps=optimizer.steps.view(1),
+            learning_rate=learning_rate.view(1),
+            norm=self.norm,
+            max_norm=np.float32(math.inf if max_norm is None else max_norm),
+            beta1=config.beta1,
+            beta2=config.beta2,
+            eps=config.eps,
+        )
+        functions = (sum_of_squares, corrections, move, read, sqrt)
+        self.module = module_for("optimizer_cuda", KERNEL.format(threads=THREADS), {function.__name__: function for function in functions})
+
+    def step(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Move the parameters against `gradient` [P], clipped; return the norm it had, [], which the next call overwrites."""
+        self.optimizer.steps += 1
+        grid = (-(-len(gradient) // THREADS), THREADS)
+        launch(self.module, "step", grid, (on_device(gradient), on_device(self.state)))
+        return self.norm[0]

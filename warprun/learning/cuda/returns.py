@@ -1,0 +1,244 @@
+"""Next values and advantages of a rollout in kernels (CUDA); `cpu.returns` is the same on CPU.
+
+A column is one actor of one environment. A block computes the values of COLUMNS columns, a thread the advantages of one column over all
+steps.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from warprun.kernels.mlp import Network
+from warprun.kernels.mlp_cuda import BlockNetwork, block_network, columns_for, compute_layer, load_columns, read, write
+from warprun.learning.cuda.gradient import COLUMNS, threads_of
+from warprun.learning.returns import GAE, Spread, Steps, Target
+from warprun.simulation.cuda_launch import launch, module_for, on_device
+from warprun.simulation.trajectory import Trajectory
+
+THREADS = 64
+"""Threads of a block that computes advantages."""
+SUMS = 4
+"""Sums over rows: of advantages and their squares, of returns and theirs."""
+
+float32, float64 = np.float32, np.float64
+
+
+class Rollout(NamedTuple):
+    """A rollout of T steps of R = N*A columns in the form that the kernels take, flat; they get device arrays in place of the tensors."""
+
+    obs: torch.Tensor
+    """[R * F]: after the last step."""
+    final_obs: torch.Tensor
+    """[K * R * F]: at the k-th truncation."""
+    value: torch.Tensor
+    """[T * R]."""
+    terminated: torch.Tensor
+    """[T * N] bool."""
+    truncated: torch.Tensor
+    """[T * N] bool."""
+    steps: int
+    columns: int
+    actors: int
+    features: int
+
+
+def follow(rollout, following, begin, n, thread, threads):
+    """Write V of the next observation within the rollout of all steps but the last, 0 where terminated."""
+    for m in range(thread, (rollout.steps - 1) * n, threads):
+        t, column = m // n, begin + m % n
+        at = t * rollout.columns + column
+        ended = read(rollout.terminated, t * (rollout.columns // rollout.actors) + column // rollout.actors)
+        write(following, at, float32(0.0) if ended else read(rollout.value, at + rollout.columns))
+
+
+def next_truncated(rollout, column, t):
+    """Return the first step from `t` on at which a column is truncated, or the number of steps."""
+    envs, env = rollout.columns // rollout.actors, column // rollout.actors
+    while t < rollout.steps and not read(rollout.truncated, t * envs + env):
+        t += 1
+    return t
+
+
+def after_last(rollout, column, value):
+    """Return what follows the last step of a column: `value`, or 0 where terminated."""
+    envs = rollout.columns // rollout.actors
+    return float32(0.0) if read(rollout.terminated, (rollout.steps - 1) * envs + column // rollout.actors) else value
+
+
+def column_advantages(rollout, reward, following, gamma, decay, advantage, returns, column):
+    """Write A_t = delta_t + gamma lambda A_t+1 and A_t + V_t of a column; Schulman et al. 2016, eq. 16. Return the sums over its steps."""
+    envs, env = rollout.columns // rollout.actors, column // rollout.actors
+    after = float32(0.0)
+    # float64, because the variance may be small compared with the mean.
+    a_sum, a_square, r_sum, r_square = float64(0.0), float64(0.0), float64(0.0), float64(0.0)
+    for t in range(rollout.steps - 1, -1, -1):
+        at, flag = t * rollout.columns + column, t * envs + env
+        value = read(rollout.value, at)
+        delta = read(reward, at) + gamma * read(following, at) - value
+        ended = read(rollout.terminated, flag) or read(rollout.truncated, flag)
+        after = delta + (float32(0.0) if ended else decay * after)
+        write(advantage, at, after)
+        write(returns, at, after + value)
+        a, r = float64(after), float64(after + value)
+        a_sum += a
+        a_square += a * a
+        r_sum += r
+        r_square += r * r
+    return a_sum, a_square, r_sum, r_square
+
+
+def mean_and_variance(total, square, count):
+    """Return the mean and the unbiased variance of `count` rows from their sum and that of their squares."""
+    variance = (square - total * total / float64(count)) / float64(max(1, count - 1))
+    return float32(total / float64(count)), float32(max(variance, float64(0.0)))
+
+
+KERNEL = '''"""Next values and advantages on CUDA; written by warprun."""
+
+from numba import cuda, float32, float64
+
+COLUMNS, THREADS = {columns}, {threads}
+SUMMING, NUMBERS = {summing}, {summing} * {sums}
+
+
+@cuda.jit(cache=CACHE, fastmath=False)
+def next_values(given, rollout, following):
+    thread = cuda.threadIdx.x
+    block = cuda.shared.array(0, float32)
+    # With the number of columns as a constant.
+    network = BlockNetwork(
+        given.weights, given.layers, COLUMNS, given.policy_row, given.logits, given.value_row, given.log_std,
+        given.normalizes, given.mean, given.scale,
+    )
+    begin = cuda.blockIdx.x * COLUMNS
+    n, column = min(COLUMNS, rollout.columns - begin), begin + thread
+    follow(rollout, following, begin, n, thread, THREADS)
+    t, more = rollout.steps - 1, 1
+    turn = 0
+    # First the values after the last step, then those of final observations, as long as a column of the block has one.
+    while more != 0:
+        if turn == 0:
+            load_columns(network, rollout.obs, begin, n, rollout.features, block, thread, THREADS)
+        else:
+            load_columns(network, rollout.final_obs, (turn - 1) * rollout.columns + begin, n, rollout.features, block, thread, THREADS)
+        cuda.syncthreads()
+        for layer in range(network.layers.shape[0]):
+            compute_layer(network, layer, block, thread, THREADS)
+            cuda.syncthreads()
+        found = 0
+        if thread < n:
+            if t < rollout.steps:
+                value = read(block, network.value_row * COLUMNS + thread)
+                write(following, t * rollout.columns + column, after_last(rollout, column, value) if turn == 0 else value)
+            t = next_truncated(rollout, column, 0 if turn == 0 else t + 1)
+            found = 1 if t < rollout.steps else 0
+        turn += 1
+        more = cuda.syncthreads_or(found)
+
+
+@cuda.jit(cache=CACHE, fastmath=False)
+def advantages(rollout, reward, following, gamma, decay, advantage, returns, sums):
+    thread, column = cuda.threadIdx.x, cuda.grid(1)
+    shared = cuda.shared.array(NUMBERS, float64)
+    a_sum, a_square, r_sum, r_square = float64(0.0), float64(0.0), float64(0.0), float64(0.0)
+    if column < rollout.columns:
+        a_sum, a_square, r_sum, r_square = column_advantages(
+            rollout, reward, following, gamma, decay, advantage, returns, column
+        )
+    shared[thread] = a_sum
+    shared[SUMMING + thread] = a_square
+    shared[2 * SUMMING + thread] = r_sum
+    shared[3 * SUMMING + thread] = r_square
+    cuda.syncthreads()
+    if thread < {sums}:
+        total = float64(0.0)
+        for m in range(SUMMING):
+            total += shared[thread * SUMMING + m]
+        sums[cuda.blockIdx.x * {sums} + thread] = total
+
+
+@cuda.jit(cache=CACHE, fastmath=False)
+def spread(sums, blocks, count, out):
+    thread = cuda.threadIdx.x
+    shared = cuda.shared.array(32, float64)
+    total = float64(0.0)
+    for b in range(thread // {sums}, blocks, 8):
+        total += sums[b * {sums} + thread % {sums}]
+    shared[thread] = total
+    cuda.syncthreads()
+    if thread < {sums} // 2:
+        first, second = float64(0.0), float64(0.0)
+        for m in range(8):
+            first += shared[m * {sums} + 2 * thread]
+            second += shared[m * {sums} + 2 * thread + 1]
+        out[2 * thread], out[2 * thread + 1] = mean_and_variance(first, second, count)
+'''
+
+
+class CudaReturns:
+    """Computes next values and advantages with one network."""
+
+    def __init__(self, network: Network, outputs: int, device: torch.device) -> None:
+        columns = columns_for(network.rows, COLUMNS)
+        self.network, self.index = block_network(network, outputs, columns, device)
+        self.parameters = torch.as_tensor(network.parameters)
+        self.threads = threads_of(np.asarray(network.layers))
+        self.shared_bytes = 4 * network.rows * columns
+        functions = (follow, next_truncated, after_last, column_advantages, mean_and_variance, load_columns, compute_layer, read, write)
+        source = KERNEL.format(columns=columns, threads=self.threads, summing=THREADS, sums=SUMS)
+        self.module = module_for("returns_cuda", source, {f.__name__: f for f in functions} | {"BlockNetwork": BlockNetwork})
+
+    def next_value(self, trajectory: Trajectory, name: str) -> torch.Tensor:
+        """Return V of the observation after each step of group `name`, [T, N, A]."""
+        out = torch.empty_like(trajectory.groups[name].value, memory_format=torch.contiguous_format)
+        self._follow(_rollout(trajectory, name), out)
+        return out
+
+    def estimate(
+        self, target: Target, trajectory: Trajectory, name: str, reward: torch.Tensor, log_ratio: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, Spread]:
+        """Return (advantage, return), [T, N, A], of group `name`, and their spread.
+
+        `reward` is in the units of the values; `log_ratio` [T, N, A] is for targets that use it.
+        """
+        following = self.next_value(trajectory, name)
+        if not isinstance(target, GAE):
+            # Only GAE has its own kernel; other estimators start from the next values.
+            ends = trajectory.terminated[..., None], trajectory.truncated[..., None]
+            advantage, returns = target(Steps(reward, trajectory.groups[name].value, following, *ends, log_ratio))
+            return advantage, returns, Spread.of(advantage, returns)
+        reward = reward.contiguous()
+        rollout, advantage, returns = _rollout(trajectory, name), torch.empty_like(reward), torch.empty_like(reward)
+        blocks = -(-rollout.columns // THREADS)
+        sums, out = reward.new_empty(blocks * SUMS, dtype=torch.float64), reward.new_empty(SUMS)
+        numbers = np.float32(target.gamma), np.float32(target.gamma * target.gae_lambda)
+        flat = [on_device(tensor.view(-1)) for tensor in (reward, following, advantage, returns)]
+        given = (on_device(rollout), *flat[:2], *numbers, *flat[2:], on_device(sums))
+        launch(self.module, "advantages", (blocks, THREADS), given)
+        launch(self.module, "spread", (1, 8 * SUMS), (on_device(sums), blocks, reward.numel(), on_device(out)))
+        return advantage, returns, Spread(*out.unbind())
+
+    def _follow(self, rollout: Rollout, out: torch.Tensor) -> None:
+        torch.index_select(self.parameters, 0, self.index, out=self.network.weights)
+        grid = (-(-rollout.columns // self.network.columns), self.threads)
+        given = (on_device(self.network), on_device(rollout), on_device(out.view(-1)))
+        launch(self.module, "next_values", grid, given, self.shared_bytes)
+
+
+def _rollout(trajectory: Trajectory, name: str) -> Rollout:
+    group = trajectory.groups[name]
+    steps, envs, actors = group.value.shape
+    return Rollout(
+        obs=group.obs[-1].reshape(-1),
+        final_obs=group.final_obs.reshape(-1),
+        value=group.value.reshape(-1),
+        terminated=trajectory.terminated.reshape(-1),
+        truncated=trajectory.truncated.reshape(-1),
+        steps=steps,
+        columns=envs * actors,
+        actors=actors,
+        features=group.obs.shape[-1],
+    )
