@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from warprun.algorithms.settings import A2CConfig
-from warprun.learning.cpu.gradient import Derivatives
+from warprun.learning.gradients import Derivatives
 from warprun.learning.on_policy import Batch, Learner, OnPolicyAgent
 from warprun.learning.returns import normalize_advantage
 

@@ -10,7 +10,7 @@ import torch
 
 from warprun.algorithms.settings import PPOConfig
 from warprun.errors import UserError
-from warprun.learning.cpu.gradient import Derivatives
+from warprun.learning.gradients import Derivatives
 from warprun.learning.on_policy import Batch, Learner, OnPolicyAgent
 from warprun.learning.returns import normalize_advantage
 from warprun.learning.shuffle import permutation

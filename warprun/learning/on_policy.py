@@ -17,8 +17,9 @@ from warprun.kernels.mlp import Network
 from warprun.learning import distributions
 from warprun.learning.capture import captured
 from warprun.learning.cpu.acting import FusedActing
-from warprun.learning.cpu.gradient import Derivatives, FusedGradient, Rows
+from warprun.learning.cpu.gradient import FusedGradient
 from warprun.learning.cpu.returns import FusedReturns
+from warprun.learning.gradients import Derivatives, GradientKernels, Rows
 from warprun.learning.interfaces import Context
 from warprun.learning.metrics import by_group
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
@@ -86,7 +87,7 @@ class Fused(NamedTuple):
     """The kernels of one policy (CPU)."""
 
     returns: FusedReturns
-    gradient: FusedGradient | None
+    gradient: GradientKernels | None
     """None where torch computes gradients."""
 
 
@@ -204,15 +205,14 @@ class Learner(Generic[C]):
         return gradient, means
 
     def _fused_gradient(
-        self, fused: FusedGradient, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None
+        self, fused: GradientKernels, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        mask = torch.zeros((0, 0), dtype=torch.bool) if batch.mask is None else batch.mask
-        everything = torch.zeros(0, dtype=torch.int64) if order is None else order
+        mask = batch.obs.new_zeros((0, 0), dtype=torch.bool) if batch.mask is None else batch.mask
+        everything = batch.obs.new_zeros(0, dtype=torch.int64) if order is None else order
         tensors = (everything, batch.obs, mask, batch.action, batch.log_prob, batch.value, advantage, batch.returns)
-        entropy_coef = float(self.entropy_coef)
-        gradient, terms = fused.gradient(Rows(*(t.contiguous().numpy() for t in tensors)), entropy_coef)
+        gradient, terms = fused.gradient(Rows(*(tensor.contiguous() for tensor in tensors)), self.entropy_coef)
         policy, value, entropy = terms[:3]
-        loss = policy + self.config.value_coef * value - entropy_coef * entropy
+        loss = policy + self.config.value_coef * value - self.entropy_coef * entropy
         return gradient, torch.cat((loss[None], terms))
 
     def step(self, gradient: torch.Tensor) -> torch.Tensor:

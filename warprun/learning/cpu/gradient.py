@@ -1,13 +1,11 @@
 """The gradient of a policy in one kernel (CPU): forward, derivatives of the loss, backward and sum, in blocks that stay in cache.
 
 Rows are cut into shares by a rule that depends only on their number. A thread computes one share after the other, and gradients are added
-in the order of the shares, so the number of threads does not change a bit. Algorithms differ in one scalar function, the `Derivatives` of
-their loss.
+in the order of the shares, so the number of threads does not change a bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +17,16 @@ from warprun.kernels import compile as kernels
 from warprun.kernels.mlp import Network, backward, forward, normalize
 from warprun.kernels.simd import COLUMNS
 from warprun.kernels.threads import threads as threads_of_process
+from warprun.learning.gradients import (
+    FORBIDDEN,
+    TERMS,
+    Derivatives,
+    Rows,
+    gaussian_derivatives,
+    gaussian_entropy,
+    gaussian_log_density,
+    logit_derivative,
+)
 from warprun.math import exp, log
 from warprun.spec import Box, MultiDiscrete, Space
 
@@ -26,44 +34,8 @@ SHARES = 16
 """Shares of a batch, each with its own gradient: enough to balance the threads of a desktop, few enough that adding them is cheap."""
 CACHE_BYTES = 640 * 1024
 """Activations and derivatives that a thread processes at once: most of a second-level cache of 1 MB."""
-FORBIDDEN = np.float32(-1e30)
-"""Logit of a masked action: finite, so that probability 0 times its logarithm is 0."""
 
 float32 = np.float32
-
-
-class Derivatives(NamedTuple):
-    """The derivatives of a loss, such as `a2c_derivatives`, which is defined next to its loss."""
-
-    function: Callable[..., tuple[float, ...]]
-    """f(log_prob, value, old_log_prob, old_value, advantage, returns, coefficients) of one row, a function for kernels.
-
-    It returns the derivatives of the row's loss with respect to log_prob and value, then the terms of the row: policy loss, value loss, KL
-    divergence, and whether the ratio is clipped. The entropy bonus is not included.
-    """
-    coefficients: tuple[np.float32, ...]
-    """Numbers of the loss, a NamedTuple."""
-
-
-class Rows(NamedTuple):
-    """The data of a gradient: R rows, of which `order` selects B (empty: all, in their order)."""
-
-    order: np.ndarray
-    """[B] int64 or [0]."""
-    obs: np.ndarray
-    """[R, F] float32."""
-    mask: np.ndarray
-    """[R, M] bool, or [0, 0]."""
-    action: np.ndarray
-    """[R, C] int32 or float32."""
-    log_prob: np.ndarray
-    """[R] float32: under the policy of the rollout."""
-    value: np.ndarray
-    """[R] float32: by the network of the rollout."""
-    advantage: np.ndarray
-    """[B] float32: already selected by `order`."""
-    returns: np.ndarray
-    """[R] float32."""
 
 
 class Memory(NamedTuple):
@@ -84,9 +56,6 @@ class Memory(NamedTuple):
     terms: np.ndarray
     """[share, TERMS] float64: sums over rows."""
 
-
-TERMS = 5
-"""policy, value, entropy, approx_kl, clip_fraction."""
 
 # Rows of Memory.columns. From CHOICES on, three for each choice of an action: logarithm of the sum of exponentials, entropy, action.
 LOG_PROB, OLD_LOG_PROB, OLD_VALUE, ADVANTAGE, RETURNS, D_LOG_PROB = 0, 1, 2, 3, 4, 5
@@ -170,16 +139,15 @@ def choices_forward(network, nvec, rows, n, block, columns, picked):
 
 
 def choices_backward(network, nvec, n, block, columns, entropy_weight, d_block, gradient):
-    """Write the derivatives by the logits: d log p(a) / d l_k = [k = a] - p_k and d H / d l_k = -p_k (log p_k + H)."""
+    """Write the derivatives by the logits (`logit_derivative`)."""
     first = network.policy_row
     for j in range(nvec.size):
         entropy, chosen = columns[CHOICES + 3 * j + 1], columns[CHOICES + 3 * j + 2]
         for k in range(nvec[j]):
             for c in range(COLUMNS):
-                log_p = block[first + k, c]
-                p = exp(log_p)
                 picked = float32(1.0) if chosen[c] == float32(k) else float32(0.0)
-                d_block[first + k, c] = columns[D_LOG_PROB, c] * (picked - p) + entropy_weight * p * (log_p + entropy[c])
+                log_p, d_log_prob = block[first + k, c], columns[D_LOG_PROB, c]
+                d_block[first + k, c] = logit_derivative(log_p, picked, entropy[c], d_log_prob, entropy_weight)
         first += nvec[j]
 
 
@@ -194,19 +162,20 @@ def gaussian_forward(network, nvec, rows, n, block, columns, picked):
         for c in range(n):
             z = (rows.action[picked[c], d] - block[network.policy_row + d, c]) * scale
             block[network.policy_row + d, c] = z
-            columns[LOG_PROB, c] += float32(-0.5) * z * z - log_std - float32(0.9189385332046727)  # log(sqrt(2 pi))
-            columns[ENTROPY, c] += log_std + float32(1.4189385332046727)  # 1/2 + log(sqrt(2 pi))
+            columns[LOG_PROB, c] += gaussian_log_density(z, log_std)
+            columns[ENTROPY, c] += gaussian_entropy(log_std)
 
 
 def gaussian_backward(network, nvec, n, block, columns, entropy_weight, d_block, gradient):
-    """Write the derivatives by the means, z / standard deviation, and by the log standard deviations, z^2 - 1."""
+    """Write the derivatives by the means and by the log standard deviations (`gaussian_derivatives`)."""
     for d in range(network.value_row - network.policy_row):
         scale = exp(-network.parameters[network.log_std + d])
         total = float32(0.0)
         for c in range(n):
             z = block[network.policy_row + d, c]
-            d_block[network.policy_row + d, c] = columns[D_LOG_PROB, c] * z * scale
-            total += columns[D_LOG_PROB, c] * (z * z - float32(1.0)) - entropy_weight
+            d_mean, d_log_std = gaussian_derivatives(z, scale, columns[D_LOG_PROB, c], entropy_weight)
+            d_block[network.policy_row + d, c] = d_mean
+            total += d_log_std
         gradient[network.log_std + d] += total
 
 
@@ -296,18 +265,18 @@ class FusedGradient:
         """Let another process compile the kernel (`kernels.ahead`)."""
         numbers = np.zeros(1, np.float32)
         action = np.zeros((1, 1), np.int32 if self.nvec.size else np.float32)
-        rows = Rows(np.zeros(0, np.int64), np.zeros((1, 1), np.float32), np.zeros((0, 0), np.bool_), action, *[numbers] * 4)
+        rows = Rows._make([np.zeros(0, np.int64), np.zeros((1, 1), np.float32), np.zeros((0, 0), np.bool_), action, *[numbers] * 4])
         ahead.want(self.module, "gradient", [typeof(value) for value in (0, 0, 0, *self._given(1, rows, 0.0))])
 
     def _given(self, shares: int, rows: Rows, entropy_coef: float) -> tuple[object, ...]:
         return shares, self.network, self.nvec, rows, self.coefficients, np.float32(entropy_coef), self.memory
 
-    def gradient(self, rows: Rows, entropy_coef: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def gradient(self, rows: Rows, entropy_coef: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the flat gradient [P] of the mean loss over `rows`, and the means of the terms, [TERMS] float32."""
-        count = rows.advantage.size
+        count = len(rows.advantage)
         # A share smaller than a block would compute unused columns.
         shares = max(1, min(SHARES, -(-count // COLUMNS)))
-        given = self._given(shares, rows, entropy_coef)
+        given = self._given(shares, Rows._make(tensor.numpy() for tensor in rows), float(entropy_coef))
         self.threads.share(lambda first, last, n: self.module.gradient(first, last, n, *given), shares)
         gradient = torch.from_numpy(self.memory.gradient[:shares]).sum(0)
         return gradient, torch.from_numpy(self.memory.terms[:shares]).sum(0).div_(count).float()

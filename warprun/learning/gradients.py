@@ -1,0 +1,95 @@
+"""What kernels that compute gradients take and give, on CPU and on a GPU, and the formulas of policies that they share.
+
+Algorithms differ in one scalar function, the `Derivatives` of their loss. The formulas of a single choice or a single component of an
+action are here, as functions for kernels; each kernel loops over them as suits its device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from warprun.math import exp
+
+float32 = np.float32
+
+FORBIDDEN = np.float32(-1e30)
+"""Logit of a masked action: finite, so that probability 0 times its logarithm is 0."""
+HALF_LOG_2_PI = np.float32(0.9189385332046727)
+
+TERMS = 5
+"""policy, value, entropy, approx_kl, clip_fraction."""
+
+
+class Derivatives(NamedTuple):
+    """The derivatives of a loss, such as `a2c_derivatives`, which is defined next to its loss."""
+
+    function: Callable[..., tuple[float, ...]]
+    """f(log_prob, value, old_log_prob, old_value, advantage, returns, coefficients) of one row, a function for kernels.
+
+    It returns the derivatives of the row's loss with respect to log_prob and value, then the terms of the row: policy loss, value loss, KL
+    divergence, and whether the ratio is clipped. The entropy bonus is not included.
+    """
+    coefficients: tuple[np.float32, ...]
+    """Numbers of the loss, a NamedTuple."""
+
+
+class Rows(NamedTuple):
+    """The data of a gradient: R rows, of which `order` selects B (empty: all, in their order). Tensors, or the arrays of kernels."""
+
+    order: torch.Tensor
+    """[B] int64 or [0]."""
+    obs: torch.Tensor
+    """[R, F] float32."""
+    mask: torch.Tensor
+    """[R, M] bool, or [0, 0]."""
+    action: torch.Tensor
+    """[R, C] int32 or float32."""
+    log_prob: torch.Tensor
+    """[R] float32: under the policy of the rollout."""
+    value: torch.Tensor
+    """[R] float32: by the network of the rollout."""
+    advantage: torch.Tensor
+    """[B] float32: already selected by `order`."""
+    returns: torch.Tensor
+    """[R] float32."""
+
+
+class GradientKernels(Protocol):
+    """Computes the gradients of one network with kernels."""
+
+    def gradient(self, rows: Rows, entropy_coef: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the flat gradient [P] of the mean loss over `rows`, and the means of the terms, [TERMS] float32.
+
+        The tensors of `rows` are contiguous and on the device of the network; `entropy_coef` is a number there, [].
+        """
+
+
+def logit_derivative(log_p, chosen, entropy, d_log_prob, entropy_weight):  # type: ignore[no-untyped-def]
+    """Return the derivative by a logit: d log p(a) / d l_k = [k = a] - p_k and d H / d l_k = -p_k (log p_k + H).
+
+    `log_p` is log p_k, `chosen` is [k = a], `entropy` is H of the choice. The loss has the derivative `d_log_prob` and -`entropy_weight` H.
+    """
+    p = exp(log_p)
+    return d_log_prob * (chosen - p) + entropy_weight * p * (log_p + entropy)
+
+
+def gaussian_log_density(z, log_std):  # type: ignore[no-untyped-def]
+    """Return the logarithm of a Gaussian density at `z` standard deviations from the mean."""
+    return float32(-0.5) * z * z - log_std - HALF_LOG_2_PI
+
+
+def gaussian_entropy(log_std):  # type: ignore[no-untyped-def]
+    """Return the entropy of a Gaussian: 1/2 + log(sqrt(2 pi)) + log_std."""
+    return log_std + (float32(0.5) + HALF_LOG_2_PI)
+
+
+def gaussian_derivatives(z, scale, d_log_prob, entropy_weight):  # type: ignore[no-untyped-def]
+    """Return the derivatives by the mean, z / standard deviation, and by the log standard deviation, z^2 - 1, with that of the entropy.
+
+    `scale` is 1 / standard deviation. The loss has the derivative `d_log_prob` and -`entropy_weight` H.
+    """
+    return d_log_prob * z * scale, d_log_prob * (z * z - float32(1.0)) - entropy_weight
