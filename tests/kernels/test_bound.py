@@ -82,6 +82,7 @@ def test_every_argument_arrives(module: ModuleType, python: bool) -> None:
     assert arguments[0][2:4].tolist() == [[5.0 + 0.5 + 7.0 + 30.0 + 0.25 + 1000.0, 102.0, 3.0]] * 2
     assert not arguments[0][:2].any() and not arguments[0][4:].any()
     call.change(2, 2000)
+    call.change(1, arguments[1]._replace(array=arguments[1].array[:, :]))
     call(0, 1, 0)
     assert arguments[0][0, 0] == 5.0 + 0.5 + 7.0 + 30.0 + 0.25 + 2000.0
 
@@ -90,7 +91,7 @@ def test_the_layout_is_that_of_llvm(module: ModuleType) -> None:
     context = cpu_target.target_context
     for value in (*given(), np.zeros(()), np.zeros((2, 3, 4), np.int32), (), (True, np.float64(1.0)), (np.float32(1.0), True, (1, None))):
         kind = typeof(value)
-        layout, _ = bound.in_memory(context, kind, value)
+        layout, _ = bound.in_memory(context.data_model_manager, kind, value)
         assert layout.itemsize == context.get_abi_sizeof(context.get_data_type(kind)), value
 
 

@@ -20,7 +20,7 @@ from warprun.kernels.entry import SPAN
 from warprun.kernels.fingerprint import is_jitted
 
 if TYPE_CHECKING:
-    from numba.core.base import BaseContext as TargetContext
+    from numba.core.datamodel import DataModelManager
     from numba.types import Type
 
 Kernel: TypeAlias = Callable[..., None]
@@ -47,6 +47,7 @@ class Call:
         self.code = self.address = 0
         """Addresses of the entry point and of the arguments; 0 before the kernel is compiled, and if it never is."""
         self._entry: Callable[[int, int, int, int], int] | None = None
+        self._kinds: list[Type] = []
         self._record: np.ndarray[Any, Any] = np.zeros((), np.uint8)
 
     def __call__(self, first: int, last: int, thread: int) -> None:
@@ -62,7 +63,8 @@ class Call:
             kernel: Any = self.kernel
             kinds = signature(self.arguments)
             self.code = entry_point(kernel, tuple(kinds))
-            parts = [in_memory(kernel.targetctx, kind, value) for kind, value in zip(kinds[SPAN:], self.arguments, strict=True)]
+            self._models, self._kinds = kernel.targetctx.data_model_manager, kinds[SPAN:]
+            parts = [in_memory(self._models, kind, value) for kind, value in zip(self._kinds, self.arguments, strict=True)]
             layout, values = _struct(parts)
             self._record = np.array(values, layout)
             self.address = self._record.ctypes.data
@@ -70,10 +72,11 @@ class Call:
         return self._entry is not None
 
     def change(self, number: int, value: object) -> None:
-        """Replace argument `number`, a number, by another of the same type."""
+        """Replace argument `number` by another of the same type."""
         self.arguments[number] = value
         if self._entry:
-            self._record[f"f{number}"] = value
+            kind = self._kinds[number]
+            self._record[f"f{number}"] = value if isinstance(kind, types.Number) else in_memory(self._models, kind, value)[1]
 
 
 @cache
@@ -91,17 +94,16 @@ def check(status: int) -> None:
         raise RuntimeError(f"a kernel has ended with status {status}")
 
 
-def in_memory(context: TargetContext, kind: Type, value: Any) -> tuple[np.dtype[Any], object]:
+def in_memory(models: DataModelManager, kind: Type, value: Any) -> tuple[np.dtype[Any], object]:
     """Return how a value of a Numba type lies in memory, and its numbers in that layout."""
     if isinstance(kind, types.Array):
-        model = context.data_model_manager[kind]
-        assert model._fields == ARRAY
+        assert models[kind]._fields == ARRAY
         address, number, numbers = np.dtype(np.intp), np.dtype(np.int64), np.dtype((np.int64, (kind.ndim,)))
         layout = np.dtype(list(zip(ARRAY, (address, address, number, number, address, numbers, numbers), strict=True)), align=True)
         # Kernels count no references (`meminfo`) and hand no arrays to Python (`parent`).
-        return layout, (0, 0, value.size, value.itemsize, value.ctypes.data, value.shape, value.strides)
+        return layout, (0, 0, value.size, value.itemsize, value.__array_interface__["data"][0], value.shape, value.strides)
     if isinstance(kind, types.BaseTuple):
-        return _struct([in_memory(context, each, part) for each, part in zip(kind, value, strict=True)])
+        return _struct([in_memory(models, each, part) for each, part in zip(kind, value, strict=True)])
     if isinstance(kind, types.NoneType):
         return np.dtype(np.intp), 0
     return as_dtype(kind), value
