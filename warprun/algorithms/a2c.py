@@ -10,7 +10,6 @@ import torch
 from warprun.algorithms.settings import A2CConfig
 from warprun.learning.gradients import Derivatives
 from warprun.learning.on_policy import Batch, Learner, OnPolicyAgent
-from warprun.learning.returns import normalize_advantage
 
 
 class A2CLoss(NamedTuple):
@@ -61,14 +60,12 @@ class A2C(OnPolicyAgent[A2CConfig]):
     def learn_group(self, learner: Learner[A2CConfig], batch: Batch) -> dict[str, torch.Tensor]:
         """Train the policy of one group on a rollout; return its metrics."""
         config, batch = learner.config, batch.flatten()
-        advantage = batch.advantage
-        if config.normalize_advantage:
-            advantage = normalize_advantage(advantage, batch.spread.mean, batch.spread.variance)
+        moments = (batch.spread.mean, batch.spread.variance) if config.normalize_advantage else None
 
         def loss(log_prob: torch.Tensor, entropy: torch.Tensor, value: torch.Tensor, rows: Batch) -> A2CLoss:
             return a2c_loss(log_prob, entropy, value, rows.advantage, rows.returns, config.value_coef, learner.entropy_coef)
 
-        gradient, means = learner.gradient(loss, batch, advantage)
+        gradient, means = learner.gradient(loss, batch, batch.advantage, moments=moments)
         norm = learner.step(gradient)
         mean = A2CLoss(*means[: len(A2CLoss._fields)])
         return {"policy": mean.policy, "value": mean.value, "entropy": mean.entropy, "grad_norm": norm}

@@ -12,7 +12,6 @@ from warprun.algorithms.settings import PPOConfig
 from warprun.errors import UserError
 from warprun.learning.gradients import Derivatives
 from warprun.learning.on_policy import Batch, Learner, OnPolicyAgent
-from warprun.learning.returns import normalize_advantage
 from warprun.learning.shuffle import permutation
 from warprun.learning.slices import split
 from warprun.math import exp, maximum, minimum, where
@@ -125,8 +124,7 @@ class PPO(OnPolicyAgent[PPOConfig]):
         """Take the gradient step of one minibatch unless the update has stopped; return its terms and norm, [K+1], and `going_on`, []."""
         config = learner.config
         advantage = batch.advantage[order]
-        if config.normalize_advantage:
-            advantage = normalize_advantage(advantage, *learner.mean_and_variance(advantage))
+        moments = learner.mean_and_variance(advantage) if config.normalize_advantage else None
 
         def loss(log_prob: torch.Tensor, entropy: torch.Tensor, value: torch.Tensor, rows: Batch) -> PPOLoss:
             return ppo_loss(
@@ -143,7 +141,7 @@ class PPO(OnPolicyAgent[PPOConfig]):
                 learner.entropy_coef,
             )
 
-        gradient, means = learner.gradient(loss, batch, advantage, order)
+        gradient, means = learner.gradient(loss, batch, advantage, order, moments)
         if config.target_kl is None:
             return torch.cat((means, learner.step(gradient)[None])), going_on
         going_on = going_on & (PPOLoss(*means).approx_kl <= config.target_kl)

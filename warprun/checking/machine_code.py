@@ -100,7 +100,7 @@ def _module(setup: Setup, environment: Environment, kind: str, options: dict[str
 def _for_cpu(setup: Setup, environment: Environment) -> tuple[dict[str, str], bool, dict[str, list[int]]]:
     """Return the loops that are no vectors, whether float64 is left in the code, and the lines that compute float64 before optimisation."""
     lines_of_loops = {"debug": True, "_dbg_optnone": False, "_dbg_extend_lifetimes": False}
-    options = {"FLAGS": kernels.KERNELS | lines_of_loops, "INLINED": kernels.TILES | lines_of_loops}
+    options = {"BOUND": kernels.BOUND_KERNELS | lines_of_loops, "INLINED": kernels.TILES | lines_of_loops}
     module, program, given = _module(setup, environment, "cpu", options)
     with warnings.catch_warnings(), remarks() as said:
         warnings.simplefilter("ignore")

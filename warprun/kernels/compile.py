@@ -27,6 +27,7 @@ from warprun.environment import ISOLATED, KernelFunction
 from warprun.errors import UserError
 from warprun.kernels import integers, lanes
 from warprun.kernels.ahead import Recipe
+from warprun.kernels.entry import with_entry
 from warprun.kernels.fingerprint import (
     MISSING,
     Dispatcher,
@@ -42,6 +43,7 @@ from warprun.kernels.fingerprint import (
 from warprun.kernels.kernel_files import KernelFiles, NoFiles, notice, scratch, without_comments, write_source
 
 if TYPE_CHECKING:
+    from numba.core.compiler_machinery import PassManager
     from numba.types import Type
 
 Value = TypeVar("Value")
@@ -80,11 +82,23 @@ COMPILES = not numba.config.DISABLE_JIT
 MERGED: dict[str, object] = FLAGS | {"inline": "always"}
 
 
+class Bound(Compiler):
+    """Numba's compiler for kernels that a `bound.Call` calls."""
+
+    def define_pipelines(self) -> list[PassManager]:
+        """Return the passes of the compiler."""
+        return with_entry(super().define_pipelines())
+
+
 class Kernels(Compiler):
-    """Numba's compiler for kernels: LLVM knows that the arrays among their arguments do not overlap (`noalias`).
+    """Numba's compiler for kernels of an engine: LLVM knows that the arrays among their arguments do not overlap (`noalias`).
 
     Otherwise LLVM does not vectorise loops over many arrays. The arrays of an engine are separate allocations.
     """
+
+    def define_pipelines(self) -> list[PassManager]:
+        """Return the passes of the compiler."""
+        return with_entry(super().define_pipelines())
 
     def compile_extra(self, func: types.FunctionType) -> object:
         """Compile a kernel, with its loops over lanes cut where they contain loops."""
@@ -117,6 +131,9 @@ INLINED: dict[str, object] = FLAGS | FOR_KERNELS | {"forceinline": True, "_nrt":
 
 # The arrays of an engine outlive every kernel call, so views of them need no reference counts, which would cost more than the views.
 KERNELS: dict[str, object] = FLAGS | {"pipeline_class": Kernels, "_nrt": False}
+# Numba's wrapper for Python, which unboxes all arguments, takes as long to compile as a small kernel, and no Python calls these.
+BOUND_KERNELS: dict[str, object] = KERNELS | {"no_cpython_wrapper": True}
+BOUND: dict[str, object] = FLAGS | {"pipeline_class": Bound, "no_cpython_wrapper": True}
 TILES: dict[str, object] = FLAGS | FOR_KERNELS | {"pipeline_class": Tiles, "_nrt": False}
 
 # For checks: Python calls the functions one at a time, and an index out of bounds raises IndexError.

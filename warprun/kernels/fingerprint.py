@@ -22,15 +22,14 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
 import numba
 import numpy as np
-from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 
 from warprun.environment import ISOLATED, KernelFunction
-from warprun.kernels import flags, lane_code, lane_cut, lane_regions, lanes, simd
+from warprun.kernels import entry, flags, lane_code, lane_cut, lane_regions, lanes, simd
 
 if TYPE_CHECKING:
     from numba.core.caching import Cache
@@ -77,6 +76,8 @@ class Dispatcher(Protocol):
     _can_compile: bool
     """False if the signatures are declared, so that no others are compiled."""
     _cache: Cache
+    targetctx: Any
+    """Numba's context of the processor, with the data models of types."""
 
     def compile(self, signature: object) -> object: ...
 
@@ -158,8 +159,8 @@ class Fingerprints:
         if issubclass(kind, Compiler) and kind is not Compiler:
             methods = {label: each for label, each in vars(kind).items() if isinstance(each, FunctionType)}
             return "compiler", name, self._options(methods)
-        if issubclass(kind, JITCodeLibrary) and kind.__module__ == lanes.__name__:
-            return "library", name
+        if kind.__module__ in (each.__name__ for each in _OWN):
+            return "own", name
         found = self._library(kind)
         if found is None:
             raise Unhashable(f"the class {kind.__name__}, which has no hash")
@@ -230,7 +231,7 @@ def fingerprint(value: object) -> str:
     return _digest((_versions(), _settings(), Fingerprints().of(value))).hex()
 
 
-_OWN = (simd, flags, lanes, lane_code, lane_cut, lane_regions)
+_OWN = (entry, simd, flags, lanes, lane_code, lane_cut, lane_regions)
 """Modules that write LLVM's code; their text is in every hash."""
 
 

@@ -1,6 +1,14 @@
 """One element of a step of Adam, as a function for kernels; `optimizers.Adam` is the same in torch."""
 
+import numpy as np
+
 from warprun.math import sqrt
+
+SMALLEST_MOMENT = np.float32(1e-36)
+"""Moments below it become 0. Those of units without gradient would decay to denormal numbers and stay there, and Intel's processors take
+some 40 times as long for those."""
+
+float32 = np.float32
 
 
 def adam(g, mean, square, keep1, beta2, keep2, step, square_scale, eps):  # type: ignore[no-untyped-def]
@@ -10,6 +18,8 @@ def adam(g, mean, square, keep1, beta2, keep2, step, square_scale, eps):  # type
     """
     mean += keep1 * (g - mean)
     square = beta2 * square + keep2 * g * g
+    mean = mean if abs(mean) > SMALLEST_MOMENT else float32(0.0)
+    square = square if square > SMALLEST_MOMENT else float32(0.0)
     return mean, square, step * mean / (sqrt(square * square_scale) + eps)
 
 

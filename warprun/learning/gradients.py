@@ -66,10 +66,14 @@ class Rows(NamedTuple):
 class GradientKernels(Protocol):
     """Computes the gradients of one network with kernels."""
 
-    def gradient(self, rows: Rows, entropy_coef: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def gradient(
+        self, rows: Rows, entropy_coef: torch.Tensor, moments: tuple[torch.Tensor, torch.Tensor] | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the flat gradient [P] of the mean loss over `rows`, and the means of the terms, [TERMS] float32.
 
-        The tensors of `rows` are contiguous and on the device of the network; `entropy_coef` is a number there, [].
+        The tensors of `rows` are contiguous and on the device of the network; `entropy_coef` is a number there, []. With `moments`, mean
+        and variance, [] each, the loss takes advantages that are normalized by them (`returns.normalize_advantage`). The next call may
+        overwrite the gradient.
         """
 
 
@@ -95,7 +99,7 @@ class Fused(NamedTuple):
     gradient: GradientKernels | None = None
     """None where torch computes gradients."""
     step: Callable[[torch.Tensor], torch.Tensor] | None = None
-    """step(gradient [P]) clips, moves the parameters and returns the norm, []; None where torch does."""
+    """step(gradient [P]) clips, moves the parameters and returns the norm, [], which the next call overwrites; None where torch does."""
 
 
 def gradient_rows(network_rows: int, components: int) -> int:

@@ -98,7 +98,7 @@ def on_policy_gradient(n_parameters: int, units: int, rows: int, sizes: RunSizes
     if sizes.kernel_gradients:
         together = max(1, min(16, GRADIENT_BLOCKS_BYTES // (2 * units * COLUMNS * FLOAT)))
         blocks = 2 * sizes.threads * together * units * COLUMNS * FLOAT
-        return min(ON_POLICY_SHARES, -(-rows // COLUMNS)) * one + blocks, [one]
+        return (ON_POLICY_SHARES + 1) * one + blocks, []
     slices, slice_rows, at_once = 1, rows, 1
     if not sizes.on_gpu and rows > SLICE_ROWS:
         slices = -(-rows // SLICE_ROWS)
@@ -111,6 +111,12 @@ def on_policy_gradient(n_parameters: int, units: int, rows: int, sizes: RunSizes
 def cuda_blocks(width: int, threads: int, multiprocessors: int) -> int:
     """Return how many blocks of `threads` threads compute a gradient on a GPU, each with `width` numbers of its own."""
     return max(1, min(multiprocessors * (GRADIENT_THREADS // threads), PARTIAL_BYTES // (FLOAT * width)))
+
+
+def on_policy_results(rows: int, actors: int, gae: bool, normalizes: bool) -> int:
+    """Return the bytes that CPU kernels keep for a rollout: advantages and returns or next values, rewards, and ends for each actor."""
+    flags = 2 * rows if actors > 1 else 0
+    return FLOAT * rows * ((2 if gae else 1) + normalizes) + flags * (1 + normalizes)
 
 
 def optimizer_step(n_parameters: int) -> Phase:

@@ -18,14 +18,24 @@ from warprun.learning import distributions
 from warprun.learning.capture import captured
 from warprun.learning.cpu.acting import FusedActing
 from warprun.learning.cpu.gradient import FusedGradient
+from warprun.learning.cpu.optimizer import FusedAdam
 from warprun.learning.cpu.returns import FusedReturns
+from warprun.learning.cpu.statistics import FusedObservations, FusedRewards
 from warprun.learning.gradients import Derivatives, Fused, GradientKernels, Rows
 from warprun.learning.interfaces import Context
 from warprun.learning.metrics import by_group
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
 from warprun.learning.optimizers import OPTIMIZERS, Adam, clip_norm
 from warprun.learning.policy import Policy
-from warprun.learning.returns import TARGETS, Spread, Steps, explained_variance, mean_and_variance, variance_over_processes
+from warprun.learning.returns import (
+    TARGETS,
+    Spread,
+    Steps,
+    explained_variance,
+    mean_and_variance,
+    normalize_advantage,
+    variance_over_processes,
+)
 from warprun.learning.settings import OnPolicyConfig, check_groups, check_settings, group_config
 from warprun.learning.slices import Slices
 from warprun.seeds import derived_seed
@@ -110,9 +120,15 @@ class Learner(Generic[C]):
         """The kernels that take the place of torch; None if torch computes everything."""
         self.act: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] = self.policy.act
         """act(obs [R, F], policy_output [R, P], value [R]) writes what the policy gives for observations."""
+        self.observe: Callable[[torch.Tensor], None] = self.policy.observe
+        """observe(obs [R, F]) takes observations into the statistics of the normaliser, if there is one."""
+        self.rewards: FusedRewards | None = None
+        """The kernel that normalises rewards."""
         if plan.networks == "kernels" and device.type == "cpu":
             self.fused = self._cpu_kernels(derivatives if plan.gradients == "kernels" else None, context.threads)
             self.act = FusedActing(self.policy.kernel_network(), context.threads)
+            self.rewards = FusedRewards(self.reward_normalizer, context.threads) if self.reward_normalizer else None
+            self.observe = FusedObservations(normalizer, context.threads) if normalizer else self.observe
         elif plan.gradients == "kernels":
             assert derivatives
             self.fused = self._cuda_kernels(derivatives, device)
@@ -126,7 +142,11 @@ class Learner(Generic[C]):
             return Fused(returns)
         gradient = FusedGradient(network, self.policy.space, derivatives, threads)
         gradient.compile_ahead()
-        return Fused(returns, gradient)
+        if not isinstance(self.optimizer, Adam):
+            return Fused(returns, gradient)
+        optimizer = FusedAdam(self.optimizer, self.policy.parameters, self.learning_rate, self.config.max_grad_norm)
+        optimizer.compile_ahead()
+        return Fused(returns, gradient, optimizer.step)
 
     def _cuda_kernels(self, derivatives: Derivatives, device: torch.device) -> Fused:
         """Return the kernels for a GPU."""
@@ -153,7 +173,9 @@ class Learner(Generic[C]):
         group = trajectory.groups[self.name]
         terminated, truncated = trajectory.terminated[..., None], trajectory.truncated[..., None]
         reward = group.reward
-        if self.reward_normalizer:
+        if self.rewards:
+            reward = self.rewards(trajectory, self.name)
+        elif self.reward_normalizer:
             reward = self.reward_normalizer(reward, terminated, truncated, trajectory)
         log_prob = self.judge(group) if self.target.uses_ratio else group.log_prob
         log_ratio = log_prob - group.log_prob if self.target.uses_ratio else None
@@ -196,15 +218,22 @@ class Learner(Generic[C]):
         return following.masked_fill_(trajectory.terminated[..., None], 0.0)
 
     def gradient(
-        self, loss: Loss, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None = None
+        self,
+        loss: Loss,
+        batch: Batch,
+        advantage: torch.Tensor,
+        order: torch.Tensor | None = None,
+        moments: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the flat gradient [P] of `loss`, and the means of its terms, [K], over the rows of all processes.
 
-        `batch` is flattened, `order` [B] picks rows of it (None: all), and `advantage` [B] is what the loss takes as theirs.
+        `batch` is flattened, `order` [B] picks rows of it (None: all), and `advantage` [B] is what the loss takes as theirs, normalized by
+        `moments`, mean and variance, if given. The next call may overwrite the gradient.
         """
         if self.fused and self.fused.gradient:
-            gradient, means = self._fused_gradient(self.fused.gradient, batch, advantage, order)
+            gradient, means = self._fused_gradient(self.fused.gradient, batch, advantage, order, moments)
         else:
+            advantage = normalize_advantage(advantage, *moments) if moments else advantage
 
             def terms(part: slice) -> tuple[torch.Tensor, ...]:
                 rows = batch.rows(part if order is None else order[part])._replace(advantage=advantage[part])
@@ -217,12 +246,17 @@ class Learner(Generic[C]):
         return gradient, means
 
     def _fused_gradient(
-        self, fused: GradientKernels, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None
+        self,
+        kernel: GradientKernels,
+        batch: Batch,
+        advantage: torch.Tensor,
+        order: torch.Tensor | None,
+        moments: tuple[torch.Tensor, torch.Tensor] | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         mask = batch.obs.new_zeros((0, 0), dtype=torch.bool) if batch.mask is None else batch.mask
         everything = batch.obs.new_zeros(0, dtype=torch.int64) if order is None else order
         tensors = (everything, batch.obs, mask, batch.action, batch.log_prob, batch.value, advantage, batch.returns)
-        gradient, terms = fused.gradient(Rows(*(tensor.contiguous() for tensor in tensors)), self.entropy_coef)
+        gradient, terms = kernel.gradient(Rows(*(tensor.contiguous() for tensor in tensors)), self.entropy_coef, moments)
         policy, value, entropy = terms[:3]
         loss = policy + self.config.value_coef * value - self.entropy_coef * entropy
         return gradient, torch.cat((loss[None], terms))
@@ -343,7 +377,7 @@ class OnPolicyAgent(ABC, Generic[C]):
             found = self.learn_group(learner, batch) | learner.report(batch)
             metrics[learner.name] = {f"loss/{name}": value for name, value in found.items()}
             # After learning: the policy acted by the former statistics, and the ratios of this update need the same.
-            learner.policy.observe(batch.obs.flatten(0, 1))
+            learner.observe(batch.obs.flatten(0, 1))
         self.updates += 1
         return by_group(metrics)
 

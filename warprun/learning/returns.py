@@ -7,7 +7,7 @@ observation, which is not `value[t + 1]`), and `terminated`, `truncated` bool. A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -38,17 +38,12 @@ class Spread(NamedTuple):
         return Spread(*mean_and_variance(advantage), *mean_and_variance(returns))
 
     @staticmethod
-    def of_sums(sums: torch.Tensor, count: int) -> Spread:
-        """Return the spread of `count` rows from float64 sums [4]: of advantages and their squares, of returns and theirs."""
-        advantage, advantage_square, returns, returns_square = sums
-        freedom = max(1, count - 1)
-        of_advantage, of_returns = (advantage_square - advantage**2 / count) / freedom, (returns_square - returns**2 / count) / freedom
-        return Spread(
-            (advantage / count).float(),
-            of_advantage.clamp(min=0.0).float(),
-            (returns / count).float(),
-            of_returns.clamp(min=0.0).float(),
-        )
+    def of_sums(sums: Sequence[float], count: int) -> Spread:
+        """Return the spread of `count` rows from four sums: of advantages and their squares, of returns and theirs."""
+        found = []
+        for total, square in (sums[:2], sums[2:]):
+            found += [total / count, max(0.0, square - total * total / count) / max(1, count - 1)]
+        return Spread(*torch.tensor(found).unbind())
 
     def over_processes(self, communicator: Communicator, count: int) -> Spread:
         """Return the spread of the rows of all processes, of which this one has `count`."""

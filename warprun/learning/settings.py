@@ -212,11 +212,14 @@ class OnPolicyConfig:
         units = features + trunks * sum(hidden) + outputs + 1
         kept, computing = memory.on_policy_gradient(n_parameters, units, step_rows, sizes)
         kept += 4 * n_parameters * (1 + memory.optimizer_tensors(self.optimizer.name))
+        in_kernels, gae = sizes.kernel_networks and not sizes.on_gpu, self.advantage == "gae"
+        if in_kernels:
+            kept += memory.on_policy_results(rows, group.size, gae, self.normalize_reward)
         # Advantages and returns are kept while gradient steps are taken, and the order of the rows of minibatches.
-        results, minibatches = [4 * rows, 4 * rows], self.steps_per_pass() > 1
+        results, minibatches = [] if in_kernels and gae else [4 * rows, 4 * rows], self.steps_per_pass() > 1
         phases = [
             memory.making(n_parameters, hidden, network.orthogonal),
-            [4 * rows, *memory.moments(rows, 1)],  # rewards
+            [] if in_kernels else [4 * rows, *memory.moments(rows, 1)],  # rewards
             [*results, *[4 * rows] * (1 if sizes.kernel_networks else 6)],  # returns
             [*results, *(memory.shuffling(rows) if minibatches else [])],
             [*results, *([8 * rows] if minibatches else []), *[4 * step_rows] * 3, *computing],

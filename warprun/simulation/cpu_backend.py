@@ -8,9 +8,10 @@ from types import ModuleType
 import numpy as np
 import torch
 
+from warprun.kernels.bound import Call
 from warprun.kernels.mlp import Inference, Network
 from warprun.kernels.simd import COLUMNS, NARROW
-from warprun.kernels.threads import threads
+from warprun.kernels.team import team
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.backend import Kernel
 from warprun.simulation.memory import KernelValues
@@ -22,30 +23,36 @@ class CpuBackend:
     def __init__(self, module: ModuleType, plan: ArrayPlan, values: KernelValues, count: int) -> None:
         self._module = module
         self._plan = plan
-        self._threads = threads(count)
+        self._team = team(count)
         self._tiles = -(-plan.n_envs // module.LANES)
         self._arguments = tuple(
             getattr(module, name)(**{n: v.numpy() if isinstance(v, torch.Tensor) else v for n, v in named.items()})
             for name, named in values.items()
         )
-        self._inferences: tuple[Inference, ...] = ()
+        kernels = ("reset", "sample", "greedy", "step")
+        self._single = {name: Call(getattr(module, name), 0, np.uint32(0), *self._arguments) for name in kernels}
+        self._retrace = Call(module.retrace, 0, np.uint32(0), *self._arguments)
+        self._rollout: Call | None = None
 
     def run(self, kernel: Kernel, row: int, offset: int) -> None:
-        function, now = getattr(self._module, kernel), np.uint32(offset & 0xFFFFFFFF)
-        self._threads.share(lambda begin, end, _: function(begin, end, row, now, *self._arguments), self._tiles)
+        call = self._single[kernel]
+        call.change(0, row)
+        call.change(1, np.uint32(offset & 0xFFFFFFFF))
+        self._team.share(call, self._tiles)
 
     def fuse(self, networks: Mapping[str, Network]) -> None:
-        self._inferences = tuple(
-            self._inference(group.size, group.action.outputs, networks[group.name]) for group in self._plan.environment.groups
-        )
+        inferences = [self._inference(group.size, group.action.outputs, networks[group.name]) for group in self._plan.environment.groups]
+        self._rollout = Call(self._module.rollout, 0, False, np.uint32(0), *self._arguments, *inferences)
 
     def rollout(self, steps: int, greedy: bool) -> None:
-        function, given, now = self._module.rollout, (*self._arguments, *self._inferences), np.uint32(0)
-        self._threads.share(lambda begin, end, thread: function(begin, end, thread, steps, greedy, now, *given), self._tiles)
+        assert self._rollout
+        self._rollout.change(0, steps)
+        self._rollout.change(1, greedy)
+        self._team.share(self._rollout, self._tiles)
 
     def retrace(self, steps: int) -> None:
-        function, now = self._module.retrace, np.uint32(0)
-        self._threads.share(lambda begin, end, _: function(begin, end, steps, now, *self._arguments), self._tiles)
+        self._retrace.change(0, steps)
+        self._team.share(self._retrace, self._tiles)
 
     def _inference(self, actors: int, outputs: int, network: Network) -> Inference:
         """Return a network with memory for each thread: a block of activations, and the policy outputs of a tile."""
@@ -55,6 +62,6 @@ class CpuBackend:
         columns = NARROW if few else COLUMNS
         together = max(1, columns // width)
         padded = -(-actors // together) * together
-        blocks = np.zeros((self._threads.count, network.rows, columns), np.float32)
-        logits = np.zeros((self._threads.count, outputs, padded, width), np.float32)
+        blocks = np.zeros((self._team.count, network.rows, columns), np.float32)
+        logits = np.zeros((self._team.count, outputs, padded, width), np.float32)
         return Inference(network, blocks, logits)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from warprun.environment import Box
+from warprun.kernels.bound import Call
 from warprun.kernels.compile import compiled_call
 from warprun.kernels.threads import threads
 from warprun.simulation import memory as store
@@ -75,8 +76,7 @@ class CpuSteps:
         return bool(self._takes[number](given, action))
 
     def reset(self, now: int, bound: Sequence[object]) -> None:
-        kernel, step_number, given = self._reset, np.uint32(now & 0xFFFFFFFF), bound[1 : 1 + len(self._batches)]
-        self._threads.share(lambda begin, end, _: kernel(begin, end, 0, step_number, *given), self._tiles)
+        Call(self._reset, 0, np.uint32(now & 0xFFFFFFFF), *bound[1 : 1 + len(self._batches)])(0, self._tiles, 0)
 
     def advance(self, now: int, bound: Sequence[object]) -> bool:
         number = np.uint32(now & 0xFFFFFFFF)

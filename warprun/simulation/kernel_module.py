@@ -104,7 +104,7 @@ def _import(program: Program, name: str, device: Device, tables: Any, interprete
 def compiler_options(device_kind: str) -> dict[str, Any]:
     """Return the globals with which a kernel module sets its options of Numba."""
     if device_kind in ("cpu", "python"):
-        return {"FLAGS": kernels.KERNELS, "INLINED": kernels.TILES}
+        return {"FLAGS": kernels.KERNELS, "BOUND": kernels.BOUND_KERNELS, "INLINED": kernels.TILES}
     # The simulator compiles nothing and knows no inlining.
     return {"CACHE": device_kind == "cuda", "INLINED": {"device": True} | ({"forceinline": True} if device_kind == "cuda" else {})}
 

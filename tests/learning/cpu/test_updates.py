@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -48,17 +47,3 @@ def test_kernels_take_the_steps_that_torch_takes(case: str, batch_size: int, mon
     assert metrics[0].keys() == metrics[1].keys()
     for key, value in metrics[0].items():
         assert float(metrics[1][key]) == pytest.approx(float(value), rel=1e-3, abs=1e-4), key
-
-
-def test_moments_without_gradient_end_at_zero() -> None:
-    """They would become denormal numbers and stay so, with which Intel's processors compute some 40 times as slowly."""
-    size = 100
-    parameters, target, gradient = np.zeros((3, size), np.float32)
-    mean, square = np.full((2, size), 1e-3, np.float32)
-    adam = fused_updates.Adam(
-        parameters, target, mean, square, np.zeros(16, np.float32), np.zeros(1), np.array(0.0), beta1=0.9, beta2=0.9, eps=1e-8
-    )
-    for _ in range(1000):
-        fused_updates.module().adam(gradient, adam, np.inf, 0.0)
-    assert not mean.any()
-    assert not square.any()

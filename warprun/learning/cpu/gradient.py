@@ -1,22 +1,24 @@
 """The gradient of a policy in one kernel (CPU): forward, derivatives of the loss, backward and sum, in blocks that stay in cache.
 
-Rows are cut into shares by a rule that depends only on their number. A thread computes one share after the other, and gradients are added
-in the order of the shares, so the number of threads does not change a bit.
+Rows are cut into shares of whole blocks by a rule that depends only on their number; the last block is as narrow as its rows allow. A
+thread computes one share after the other, and gradients are added in the order of the shares, so the number of threads does not change a
+bit.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numba import typeof
 
 from warprun.kernels import ahead
 from warprun.kernels import compile as kernels
+from warprun.kernels.bound import Call, signature
 from warprun.kernels.mlp import Network, backward, forward, normalize
-from warprun.kernels.simd import COLUMNS
-from warprun.kernels.threads import threads as threads_of_process
+from warprun.kernels.simd import COLUMNS, NARROW
+from warprun.kernels.team import team
 from warprun.learning.gradients import (
     FORBIDDEN,
     TERMS,
@@ -27,6 +29,7 @@ from warprun.learning.gradients import (
     gaussian_log_density,
     logit_derivative,
 )
+from warprun.learning.returns import ROUNDING
 from warprun.math import exp, log
 from warprun.spec import Box, MultiDiscrete, Space
 
@@ -35,6 +38,12 @@ SHARES = 16
 CACHE_BYTES = 640 * 1024
 """Activations and derivatives that a thread processes at once: most of a second-level cache of 1 MB."""
 
+SHARE_BLOCKS = 4
+"""Blocks of a share, if there are not too many rows: the sums over the columns of so many blocks cost a quarter of those of single ones."""
+
+SHARES_ARGUMENT, ROWS_ARGUMENT, ENTROPY_ARGUMENT = 0, 3, 6
+"""Numbers of the arguments of the kernel, after the three of every call, that change."""
+
 float32 = np.float32
 
 
@@ -42,7 +51,7 @@ class Memory(NamedTuple):
     """Working memory of the threads, [thread, ...] each, and the results of the shares."""
 
     blocks: np.ndarray
-    """[thread, block, row, COLUMNS]."""
+    """[thread, together * row * COLUMNS]: blocks, one after the other."""
     d_blocks: np.ndarray
     """The same shape: derivatives of the loss with respect to `blocks`."""
     columns: np.ndarray
@@ -55,6 +64,8 @@ class Memory(NamedTuple):
     """[share, P]."""
     terms: np.ndarray
     """[share, TERMS] float64: sums over rows."""
+    total: np.ndarray
+    """[P]: the sum of `gradient`."""
 
 
 # Rows of Memory.columns. From CHOICES on, three for each choice of an action: logarithm of the sum of exponentials, entropy, action.
@@ -63,8 +74,9 @@ POLICY, VALUE, ENTROPY, KL, CLIPPED = 6, 7, 8, 9, 10  # the terms, in their orde
 CHOICES = 11
 
 CONSTANTS = {
-    "FLAGS": kernels.FLAGS,
+    "BOUND": kernels.BOUND,
     "COLUMNS": COLUMNS,
+    "NARROW": NARROW,
     "TERMS": TERMS,
     "LOG_PROB": LOG_PROB,
     "OLD_LOG_PROB": OLD_LOG_PROB,
@@ -81,8 +93,11 @@ CONSTANTS = {
 """Globals of the kernel."""
 
 
-def load(network, rows, begin, n, block, columns, picked):
-    """Write `n` rows to a block, one per column. Other columns keep their values; the kernel sets their derivatives to 0."""
+def load(network, rows, moments, begin, n, block, columns, picked):
+    """Write `n` rows to a block, one per column. Other columns keep their values; the kernel sets their derivatives to 0.
+
+    `moments` [2] are what is subtracted from advantages and what they are multiplied by.
+    """
     for c in range(n):
         picked[c] = rows.order[begin + c] if rows.order.size > 0 else begin + c
     for c in range(n):
@@ -90,7 +105,7 @@ def load(network, rows, begin, n, block, columns, picked):
         columns[OLD_LOG_PROB, c] = rows.log_prob[row]
         columns[OLD_VALUE, c] = rows.value[row]
         columns[RETURNS, c] = rows.returns[row]
-        columns[ADVANTAGE, c] = rows.advantage[begin + c]
+        columns[ADVANTAGE, c] = (rows.advantage[begin + c] - moments[0]) * moments[1]
         for f in range(rows.obs.shape[1]):
             block[f, c] = rows.obs[row, f]
     normalize(network.mean, network.scale, block)
@@ -103,7 +118,7 @@ def choices_forward(network, nvec, rows, n, block, columns, picked):
             for k in range(rows.mask.shape[1]):
                 if not rows.mask[picked[c], k]:
                     block[network.policy_row + k, c] = FORBIDDEN
-    for c in range(COLUMNS):
+    for c in range(block.shape[1]):
         columns[LOG_PROB, c] = float32(0.0)
         columns[ENTROPY, c] = float32(0.0)
     first = network.policy_row
@@ -111,29 +126,29 @@ def choices_forward(network, nvec, rows, n, block, columns, picked):
         total, entropy, chosen = columns[CHOICES + 3 * j], columns[CHOICES + 3 * j + 1], columns[CHOICES + 3 * j + 2]
         for c in range(n):
             chosen[c] = rows.action[picked[c], j]
-        for c in range(COLUMNS):
+        for c in range(block.shape[1]):
             total[c] = block[first, c]
         for k in range(1, nvec[j]):
-            for c in range(COLUMNS):
+            for c in range(block.shape[1]):
                 total[c] = max(total[c], block[first + k, c])
         for k in range(nvec[j]):
-            for c in range(COLUMNS):
+            for c in range(block.shape[1]):
                 block[first + k, c] -= total[c]
-        for c in range(COLUMNS):
+        for c in range(block.shape[1]):
             total[c] = float32(0.0)
             entropy[c] = float32(0.0)
         for k in range(nvec[j]):
-            for c in range(COLUMNS):
+            for c in range(block.shape[1]):
                 total[c] += exp(block[first + k, c])
-        for c in range(COLUMNS):
+        for c in range(block.shape[1]):
             total[c] = log(total[c])
         for k in range(nvec[j]):
-            for c in range(COLUMNS):
+            for c in range(block.shape[1]):
                 log_p = block[first + k, c] - total[c]
                 block[first + k, c] = log_p
                 entropy[c] -= exp(log_p) * log_p
                 columns[LOG_PROB, c] += log_p if chosen[c] == float32(k) else float32(0.0)
-        for c in range(COLUMNS):
+        for c in range(block.shape[1]):
             columns[ENTROPY, c] += entropy[c]
         first += nvec[j]
 
@@ -144,7 +159,7 @@ def choices_backward(network, nvec, n, block, columns, entropy_weight, d_block, 
     for j in range(nvec.size):
         entropy, chosen = columns[CHOICES + 3 * j + 1], columns[CHOICES + 3 * j + 2]
         for k in range(nvec[j]):
-            for c in range(COLUMNS):
+            for c in range(block.shape[1]):
                 picked = float32(1.0) if chosen[c] == float32(k) else float32(0.0)
                 log_p, d_log_prob = block[first + k, c], columns[D_LOG_PROB, c]
                 d_block[first + k, c] = logit_derivative(log_p, picked, entropy[c], d_log_prob, entropy_weight)
@@ -153,7 +168,7 @@ def choices_backward(network, nvec, n, block, columns, entropy_weight, d_block, 
 
 def gaussian_forward(network, nvec, rows, n, block, columns, picked):
     """Write log-densities and entropies to `columns`, and turn the means in `block` into (action - mean) / standard deviation."""
-    for c in range(COLUMNS):
+    for c in range(block.shape[1]):
         columns[LOG_PROB, c] = float32(0.0)
         columns[ENTROPY, c] = float32(0.0)
     for d in range(rows.action.shape[1]):
@@ -184,26 +199,32 @@ KERNEL = '''"""The gradient of a loss by the parameters of a policy ({derivative
 from numba import njit
 
 
-@njit(nogil=True, cache=True, **FLAGS)
-def gradient(first, last, thread, shares, network, nvec, rows, coefficients, entropy_coef, memory):
-    count = rows.advantage.size
+@njit(cache=True, **BOUND)
+def gradient(first, last, thread, shares, network, nvec, rows, moments, coefficients, entropy_coef, memory):
+    count, height = rows.advantage.size, network.rows
     weight = float32(1.0) / float32(count)
-    together = memory.blocks.shape[1]
+    in_all = -(-count // COLUMNS)
+    together = memory.blocks.shape[1] // (height * COLUMNS)
+    columns, picked = memory.columns[thread], memory.picked[thread]
     for share in range(first, last):
         gradient, terms = memory.gradient[share], memory.terms[share]
         gradient[:] = float32(0.0)
         terms[:] = 0.0
-        begin, end = count * share // shares, count * (share + 1) // shares
+        begin, end = in_all * share // shares * COLUMNS, min(count, in_all * (share + 1) // shares * COLUMNS)
         while begin < end:
-            used = 0
-            while used < together and begin < end:
-                n = min(COLUMNS, end - begin)
-                block, d_block = memory.blocks[thread, used], memory.d_blocks[thread, used]
-                columns, picked = memory.columns[thread], memory.picked[thread]
-                load(network, rows, begin, n, block, columns, picked)
+            # As many whole blocks as fit into the memory, or one narrow block of the rows that are left.
+            used = max(1, min(together, (end - begin) // COLUMNS))
+            width = min(COLUMNS, -(-(end - begin) // NARROW) * NARROW)
+            size = used * height * width
+            blocks = memory.blocks[thread][:size].reshape(used, height, width)
+            d_blocks = memory.d_blocks[thread][:size].reshape(used, height, width)
+            for number in range(used):
+                n = min(width, end - begin)
+                block, d_block = blocks[number], d_blocks[number]
+                load(network, rows, moments, begin, n, block, columns, picked)
                 forward(network.parameters, network.layers, block)
                 {actions}_forward(network, nvec, rows, n, block, columns, picked)
-                for c in range(COLUMNS):
+                for c in range(width):
                     d_log_prob, d_value, columns[POLICY, c], columns[VALUE, c], columns[KL, c], columns[CLIPPED, c] = {derivatives}(
                         columns[LOG_PROB, c],
                         block[network.value_row, c],
@@ -223,8 +244,6 @@ def gradient(first, last, thread, shares, network, nvec, rows, coefficients, ent
                 {actions}_backward(network, nvec, n, block, columns, entropy_coef * weight, d_block, gradient)
                 d_block[network.policy_row : network.value_row + 1, n:] = float32(0.0)
                 begin += n
-                used += 1
-            blocks, d_blocks = memory.blocks[thread, :used], memory.d_blocks[thread, :used]
             backward(network.parameters, network.layers, blocks, d_blocks, memory.zeros, gradient)
 '''
 """The kernel, with placeholders for the name of the action distribution and of the derivatives of the loss.
@@ -239,44 +258,79 @@ class FusedGradient:
     def __init__(self, network: Network, space: Space, derivatives: Derivatives, threads: int) -> None:
         self.network = network
         self.coefficients = derivatives.coefficients
-        self.threads = threads_of_process(threads)
+        self.team = team(threads)
         self.nvec = np.array([] if isinstance(space, Box) else space.nvec if isinstance(space, MultiDiscrete) else [space.n], np.int64)
         actions, loss = "gaussian" if isinstance(space, Box) else "choices", derivatives.function.__name__
         heads = (gaussian_forward, gaussian_backward) if isinstance(space, Box) else (choices_forward, choices_backward)
         functions = {function.__name__: function for function in (load, forward, backward, *heads, derivatives.function)}
         source = KERNEL.format(actions=actions, derivatives=loss)
         self.module = kernels.load_module(loss, source, functions | CONSTANTS)
-        together = max(1, min(16, CACHE_BYTES // (2 * network.rows * COLUMNS * 4)))
+        self.together = max(1, min(16, CACHE_BYTES // (2 * network.rows * COLUMNS * 4)))
+        """Blocks that a thread processes at once."""
+        self.moments = np.array([0.0, 1.0], np.float32)
 
         def zeros(*shape: int) -> np.ndarray:
             return np.zeros(shape, np.float32)
 
+        count, numbers = self.team.count, self.together * network.rows * COLUMNS
         self.memory = Memory(
-            blocks=zeros(self.threads.count, together, network.rows, COLUMNS),
-            d_blocks=zeros(self.threads.count, together, network.rows, COLUMNS),
-            columns=zeros(self.threads.count, CHOICES + 3 * self.nvec.size, COLUMNS),
-            picked=np.zeros((self.threads.count, COLUMNS), np.int64),
+            blocks=zeros(count, numbers),
+            d_blocks=zeros(count, numbers),
+            columns=zeros(count, CHOICES + 3 * self.nvec.size, COLUMNS),
+            picked=np.zeros((count, COLUMNS), np.int64),
             zeros=zeros(network.rows),
             gradient=zeros(SHARES, network.parameters.size),
             terms=np.zeros((SHARES, TERMS)),
+            total=zeros(network.parameters.size),
         )
+        self._call: Call | None = None
+        self._places: tuple[int, ...] = ()
+        """Addresses and lengths of the rows that `_call` has."""
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernel (`kernels.ahead`)."""
         numbers = np.zeros(1, np.float32)
         action = np.zeros((1, 1), np.int32 if self.nvec.size else np.float32)
         rows = Rows._make([np.zeros(0, np.int64), np.zeros((1, 1), np.float32), np.zeros((0, 0), np.bool_), action, *[numbers] * 4])
-        ahead.want(self.module, "gradient", [typeof(value) for value in (0, 0, 0, *self._given(1, rows, 0.0))])
+        ahead.want(self.module, "gradient", signature(self._given(rows)))
 
-    def _given(self, shares: int, rows: Rows, entropy_coef: float) -> tuple[object, ...]:
-        return shares, self.network, self.nvec, rows, self.coefficients, np.float32(entropy_coef), self.memory
+    def _given(self, rows: Rows) -> tuple[object, ...]:
+        return 0, self.network, self.nvec, rows, self.moments, self.coefficients, np.float32(0.0), self.memory
 
-    def gradient(self, rows: Rows, entropy_coef: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the flat gradient [P] of the mean loss over `rows`, and the means of the terms, [TERMS] float32."""
+    def gradient(
+        self, rows: Rows, entropy_coef: torch.Tensor, moments: tuple[torch.Tensor, torch.Tensor] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the flat gradient [P] of the mean loss over `rows`, and the means of the terms, [TERMS] float32.
+
+        See `GradientKernels`.
+        """
         count = len(rows.advantage)
-        # A share smaller than a block would compute unused columns.
-        shares = max(1, min(SHARES, -(-count // COLUMNS)))
-        given = self._given(shares, Rows._make(tensor.numpy() for tensor in rows), float(entropy_coef))
-        self.threads.share(lambda first, last, n: self.module.gradient(first, last, n, *given), shares)
-        gradient = torch.from_numpy(self.memory.gradient[:shares]).sum(0)
-        return gradient, torch.from_numpy(self.memory.terms[:shares]).sum(0).div_(count).float()
+        blocks = -(-count // COLUMNS)
+        shares = max(1, min(SHARES, blocks // min(self.together, SHARE_BLOCKS)))
+        call = self._bound(rows)
+        call.change(SHARES_ARGUMENT, shares)
+        call.change(ENTROPY_ARGUMENT, np.float32(entropy_coef.item()))
+        self.moments[:] = (0.0, 1.0) if moments is None else shift_and_scale(float(moments[0]), float(moments[1]))
+        self.team.share(call, shares, 6.0 * self.network.parameters.size * count)
+        terms = torch.from_numpy(self.memory.terms[:shares]).sum(0).div_(count).float()
+        if shares == 1:
+            return torch.from_numpy(self.memory.gradient[0]), terms
+        total = torch.from_numpy(self.memory.total)
+        torch.sum(torch.from_numpy(self.memory.gradient[:shares]), 0, out=total)
+        return total, terms
+
+    def _bound(self, rows: Rows) -> Call:
+        """Return the call of the kernel for these rows, the former one if they are at the same place in memory."""
+        places = tuple(number for tensor in rows for number in (tensor.data_ptr(), len(tensor)))
+        if self._call is None:
+            self._call = Call(self.module.gradient, *self._given(Rows._make(tensor.numpy() for tensor in rows)))
+        elif places != self._places:
+            self._call.change(ROWS_ARGUMENT, Rows._make(tensor.numpy() for tensor in rows))
+        self._places = places
+        return self._call
+
+
+def shift_and_scale(mean: float, variance: float) -> tuple[float, float]:
+    """Return what is subtracted from advantages and what they are multiplied by, so that they are those of `normalize_advantage`."""
+    deviation = math.sqrt(variance)
+    return mean, 1.0 / (deviation + 1e-8) if deviation > ROUNDING * abs(mean) else 1.0

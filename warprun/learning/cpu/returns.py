@@ -6,16 +6,18 @@ A column is one actor of one environment. A part is COLUMNS neighbouring columns
 from __future__ import annotations
 
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from numba import typeof
 
 from warprun.kernels import ahead
 from warprun.kernels import compile as kernels
+from warprun.kernels.bound import Call, signature
 from warprun.kernels.mlp import Network, forward, normalize
-from warprun.kernels.simd import COLUMNS
-from warprun.kernels.threads import threads as threads_of_process
+from warprun.kernels.simd import COLUMNS, NARROW
+from warprun.kernels.team import team
+from warprun.learning.cpu.statistics import Ends
 from warprun.learning.returns import GAE, Spread, Steps, Target
 from warprun.simulation.trajectory import Trajectory
 
@@ -41,7 +43,7 @@ class Memory(NamedTuple):
     """Working memory of the threads, [thread, ...] each, and the results of the parts."""
 
     block: np.ndarray
-    """[thread, row, COLUMNS] float32."""
+    """[thread, row * COLUMNS] float32: activations of up to COLUMNS observations."""
     following: np.ndarray
     """[thread, T, COLUMNS] float32: V of the observation that each step led to."""
     cuts: np.ndarray
@@ -66,7 +68,7 @@ def follow(part, thread, network, steps, memory):
     """Write V of the observation after each step of a part to `memory.following`: of the final one if truncated, 0 if terminated."""
     horizon, total = steps.value.shape
     begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
-    out, block, cuts = memory.following[thread], memory.block[thread], memory.cuts[thread]
+    out, cuts = memory.following[thread], memory.cuts[thread]
     rows, places = memory.rows[thread], memory.places[thread]
     # Views that begin at 0: LLVM vectorises only if it knows that no index is negative.
     for t in range(horizon - 1):
@@ -90,6 +92,8 @@ def follow(part, thread, network, steps, memory):
     flat = out.reshape(out.size)
     for first in range(0, count, COLUMNS):
         last = min(first + COLUMNS, count)
+        width = -(-(last - first) // NARROW) * NARROW
+        block = memory.block[thread][: network.rows * width].reshape(network.rows, width)
         for m in range(first, last):
             obs = steps.obs if m < end - begin else steps.final_obs
             for f in range(obs.shape[1]):
@@ -148,17 +152,27 @@ SOURCE = '''"""Next values and advantages; written by warprun."""
 from numba import njit
 
 
-@njit(nogil=True, cache=True, **FLAGS)
+@njit(cache=True, **BOUND)
 def next_values(first, last, thread, network, steps, next_value, memory):
     for part in range(first, last):
         next_values_of_part(part, thread, network, steps, next_value, memory)
 
 
-@njit(nogil=True, cache=True, **FLAGS)
+@njit(cache=True, **BOUND)
 def advantages(first, last, thread, network, steps, reward, gamma, gae_lambda, advantage, returns, memory):
     for part in range(first, last):
         advantages_of_part(part, thread, network, steps, reward, gamma, gae_lambda, advantage, returns, memory)
 '''
+
+
+class Bound(NamedTuple):
+    """A kernel for one trajectory."""
+
+    call: Call
+    ends: Ends
+    memory: Memory
+    results: tuple[torch.Tensor, ...]
+    """[T, N, A] each."""
 
 
 class FusedReturns:
@@ -166,11 +180,12 @@ class FusedReturns:
 
     def __init__(self, network: Network, threads: int) -> None:
         self.network = network
-        self.threads = threads_of_process(threads)
+        self.team = team(threads)
         functions = {"next_values_of_part": next_values_of_part, "advantages_of_part": advantages_of_part}
-        self.module = kernels.load_module("returns", SOURCE, functions | {"FLAGS": kernels.FLAGS}, kernels.merged_function)
-        self.memory: Memory | None = None
-        """Allocated at the first rollout, which determines the horizon."""
+        self.module = kernels.load_module("returns", SOURCE, functions | {"BOUND": kernels.BOUND}, kernels.merged_function)
+        self._next_values: WeakKeyDictionary[Trajectory, Bound] = WeakKeyDictionary()
+        self._advantages: WeakKeyDictionary[Trajectory, dict[int, Bound]] = WeakKeyDictionary()
+        """By the address of the rewards."""
 
     def compile_ahead(self, target: Target) -> None:
         """Let another process compile the kernel for a target (`kernels.ahead`)."""
@@ -178,15 +193,20 @@ class FusedReturns:
         steps = Rollout(values, values, values, ends, ends)
         number = np.float32(0.0)
         between = (values, number, number, values) if isinstance(target, GAE) else ()
-        given = (0, 0, 0, self.network, steps, *between, values, self._memory(steps))
-        ahead.want(self.module, "advantages" if between else "next_values", [typeof(value) for value in given])
+        given = (self.network, steps, *between, values, self._memory(steps))
+        ahead.want(self.module, "advantages" if between else "next_values", signature(given))
 
     def next_value(self, trajectory: Trajectory, name: str) -> torch.Tensor:
-        """Return V of the observation after each step of group `name`, [T, N, A]."""
-        steps, out = _steps(trajectory, name), torch.empty_like(trajectory.groups[name].value, memory_format=torch.contiguous_format)
-        given = (self.network, steps, out.flatten(1).numpy(), self._memory(steps))
-        self.threads.share(lambda first, last, n: self.module.next_values(first, last, n, *given), _parts(steps))
-        return out
+        """Return V of the observation after each step of group `name`, [T, N, A]; the next call for this trajectory overwrites it."""
+        if trajectory not in self._next_values:
+            ends = Ends(trajectory, trajectory.groups[name].value.shape[2])
+            steps, out = _steps(trajectory, name, ends), torch.zeros_like(trajectory.groups[name].value)
+            memory = self._memory(steps)
+            call = Call(self.module.next_values, self.network, steps, out.flatten(1).numpy(), memory)
+            self._next_values[trajectory] = Bound(call, ends, memory, (out,))
+        bound = self._next_values[trajectory]
+        self._run(bound)
+        return bound.results[0]
 
     def estimate(
         self, target: Target, trajectory: Trajectory, name: str, reward: torch.Tensor, log_ratio: torch.Tensor | None
@@ -203,44 +223,50 @@ class FusedReturns:
         return advantage, returns, Spread.of(advantage, returns)
 
     def _gae(self, target: GAE, trajectory: Trajectory, name: str, reward: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Spread]:
-        reward = reward.contiguous()  # so that the tensors made like it are contiguous, too
-        steps, advantage, returns = _steps(trajectory, name), torch.empty_like(reward), torch.empty_like(reward)
+        places = self._advantages.setdefault(trajectory, {})
+        address = reward.data_ptr()
+        if address not in places:
+            places.clear()
+            places[address] = self._bind(target, trajectory, name, reward.contiguous())
+        bound = places[address]
+        self._run(bound)
+        advantage, returns = bound.results
+        return advantage, returns, Spread.of_sums(bound.memory.sums.sum(0).tolist(), advantage.numel())
+
+    def _bind(self, target: GAE, trajectory: Trajectory, name: str, reward: torch.Tensor) -> Bound:
+        ends, advantage, returns = Ends(trajectory, reward.shape[2]), torch.zeros_like(reward), torch.zeros_like(reward)
+        steps = _steps(trajectory, name, ends)
         memory = self._memory(steps)
         of_rows = (reward.flatten(1).numpy(), np.float32(target.gamma), np.float32(target.gae_lambda))
         given = (self.network, steps, *of_rows, advantage.flatten(1).numpy(), returns.flatten(1).numpy(), memory)
-        self.threads.share(lambda first, last, n: self.module.advantages(first, last, n, *given), _parts(steps))
-        return advantage, returns, Spread.of_sums(torch.from_numpy(memory.sums).sum(0), reward.numel())
+        return Bound(Call(self.module.advantages, *given), ends, memory, (advantage, returns))
+
+    def _run(self, bound: Bound) -> None:
+        bound.ends.refresh()
+        parts = len(bound.memory.sums)
+        self.team.share(bound.call, parts, 2.0 * self.network.parameters.size * parts * COLUMNS)
 
     def _memory(self, steps: Rollout) -> Memory:
-        threads, (horizon, columns), parts = self.threads.count, steps.value.shape, _parts(steps)
-        wanted = (threads, COLUMNS * (len(steps.final_obs) // columns + 1))
-        shapes = (threads, horizon, COLUMNS), wanted, (parts, SUMS)
-        if self.memory is None or (self.memory.following.shape, self.memory.rows.shape, self.memory.sums.shape) != shapes:
-            self.memory = Memory(
-                block=np.zeros((threads, self.network.rows, COLUMNS), np.float32),
-                following=np.zeros(shapes[0], np.float32),
-                cuts=np.zeros((threads, COLUMNS), np.int64),
-                rows=np.zeros(wanted, np.int64),
-                places=np.zeros(wanted, np.int64),
-                after=np.zeros((threads, COLUMNS), np.float32),
-                columns=np.zeros((threads, SUMS, COLUMNS)),
-                sums=np.zeros(shapes[2]),
-            )
-        return self.memory
+        threads, (horizon, columns) = self.team.count, steps.value.shape
+        listed = (threads, COLUMNS * (len(steps.final_obs) // columns + 1))
+        return Memory(
+            block=np.zeros((threads, self.network.rows * COLUMNS), np.float32),
+            following=np.zeros((threads, horizon, COLUMNS), np.float32),
+            cuts=np.zeros((threads, COLUMNS), np.int64),
+            rows=np.zeros(listed, np.int64),
+            places=np.zeros(listed, np.int64),
+            after=np.zeros((threads, COLUMNS), np.float32),
+            columns=np.zeros((threads, SUMS, COLUMNS)),
+            sums=np.zeros((-(-columns // COLUMNS), SUMS)),
+        )
 
 
-def _steps(trajectory: Trajectory, name: str) -> Rollout:
+def _steps(trajectory: Trajectory, name: str, ends: Ends) -> Rollout:
     group = trajectory.groups[name]
-    actors = group.value.shape[2]
-    terminated, truncated = (flag[..., None].expand(-1, -1, actors).flatten(1) for flag in (trajectory.terminated, trajectory.truncated))
     return Rollout(
         obs=group.obs[-1].flatten(0, 1).numpy(),
         final_obs=group.final_obs.flatten(0, 2).numpy(),
         value=group.value.flatten(1).numpy(),
-        terminated=terminated.numpy(),
-        truncated=truncated.numpy(),
+        terminated=ends.terminated.numpy(),
+        truncated=ends.truncated.numpy(),
     )
-
-
-def _parts(steps: Rollout) -> int:
-    return -(-steps.value.shape[1] // COLUMNS)

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from types import ModuleType
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from warprun.concurrency.communicator import Communicator, mean_
@@ -25,37 +23,16 @@ from warprun.kernels.threads import threads as threads_of_process
 from warprun.learning import optimizers
 from warprun.learning.cpu import losses
 from warprun.learning.cpu.losses import LOSS, VALUE, Memory, Net, Smoothing
+from warprun.learning.cpu.optimizer import FusedAdam
 from warprun.learning.critics import Trained
 from warprun.learning.replay.ring import Transitions
-from warprun.math import sqrt
 
 SHARE_BLOCKS = 2
 """Blocks in a share; every share has its own gradient."""
 HAND_OFF = 8_000_000
 """A second thread is used from this number of parameters times transitions on: below it, waking the thread takes longer."""
-SMALLEST_MOMENT = np.float32(1e-36)
-"""Moments of Adam below it become 0. Those of units without gradient would decay to denormal numbers and stay there, and Intel's
-processors take some 40 times as long for those."""
 
 float32 = np.float32
-
-
-class Adam(NamedTuple):
-    """The tensors of a `Trained` with Adam as arrays, and the settings of Adam."""
-
-    parameters: NDArray[np.float32]
-    target: NDArray[np.float32]
-    mean: NDArray[np.float32]
-    square: NDArray[np.float32]
-    partial_sums: NDArray[np.float32]
-    """[16]: sums of the squares of a gradient."""
-    steps: NDArray[np.float64]
-    """[1]."""
-    learning_rate: NDArray[np.float64]
-    """[]."""
-    beta1: float
-    beta2: float
-    eps: float
 
 
 def bounds(share, shares, count):
@@ -78,36 +55,6 @@ def add_shares(gradients):
         more = gradients[share]
         for m in range(total.size):
             total[m] += more[m]
-
-
-def adam_step(gradient, adam, max_norm, tau):
-    """Clip `gradient` [P], take an Adam step and move the target by `tau`; return the norm before clipping."""
-    # Sixteen partial sums: the additions of a single sum would wait for each other.
-    partial_sums = adam.partial_sums
-    partial_sums[:] = float32(0.0)
-    whole = gradient.size // 16 * 16
-    for m in range(0, whole, 16):
-        for lane in range(16):
-            partial_sums[lane] += gradient[m + lane] * gradient[m + lane]
-    for m in range(whole, gradient.size):
-        partial_sums[0] += gradient[m] * gradient[m]
-    norm = sqrt(float32(np.sum(partial_sums)))
-    scale = min(float32(1.0), float32(max_norm) / (norm + float32(1e-6)))
-    adam.steps[0] += 1.0
-    correction1 = np.float64(1.0) - np.float64(adam.beta1) ** adam.steps[0]
-    correction2 = np.float64(1.0) - np.float64(adam.beta2) ** adam.steps[0]
-    step, square_scale = float32(adam.learning_rate[()] / correction1), float32(1.0 / correction2)
-    keep1, keep2, beta2 = float32(1.0 - adam.beta1), float32(1.0 - adam.beta2), float32(adam.beta2)
-    eps, target_step = float32(adam.eps), float32(tau)
-    parameters, target, mean, square = adam.parameters, adam.target, adam.mean, adam.square
-    for m in range(gradient.size):
-        g = gradient[m] * scale
-        moved, squared = mean[m] + keep1 * (g - mean[m]), beta2 * square[m] + keep2 * g * g
-        mean[m] = moved if abs(moved) > SMALLEST_MOMENT else float32(0.0)
-        square[m] = squared if squared > SMALLEST_MOMENT else float32(0.0)
-        parameters[m] -= step * mean[m] / (np.sqrt(square[m] * square_scale) + eps)
-        target[m] += target_step * (parameters[m] - target[m])
-    return norm
 
 
 KERNEL = """
@@ -134,10 +81,6 @@ from numba import njit
 def add(gradients):
     add_shares(gradients)
 
-
-@njit(nogil=True, cache=True, **FLAGS)
-def adam(gradient, optimizer, max_norm, tau):
-    return adam_step(gradient, optimizer, max_norm, tau)
 '''
 
 
@@ -145,7 +88,7 @@ def adam(gradient, optimizer, max_norm, tau):
 def module() -> ModuleType:
     """Return the compiled kernels."""
     functions: dict[str, Callable[..., object]] = {f"{name}_block": function for name, function in LOSSES.items()}
-    functions |= {f.__name__: f for f in (bounds, backward_share, add_shares, adam_step)}
+    functions |= {f.__name__: f for f in (bounds, backward_share, add_shares)}
     return kernels.load_module("off_policy_updates", SOURCE, functions | {"FLAGS": kernels.FLAGS, "COLUMNS": COLUMNS})
 
 
@@ -196,28 +139,15 @@ class KernelOptimizer:
 
     def __init__(self, trained: Trained[nn.Module], net: Net, max_norm: float | None, communicator: Communicator, rows: int) -> None:
         """`rows` are those of a batch."""
-        optimizer, config = trained.optimizer, trained.optimizer.config
+        optimizer = trained.optimizer
         assert isinstance(optimizer, optimizers.Adam)
-        self.adam = Adam(
-            parameters=trained.parameters.numpy(),
-            target=trained.target_parameters.numpy(),
-            mean=optimizer.mean.numpy(),
-            square=optimizer.square.numpy(),
-            partial_sums=np.zeros(16, np.float32),
-            steps=optimizer.steps.view(1).numpy(),
-            learning_rate=trained.learning_rate.tensor.numpy(),
-            beta1=config.beta1,
-            beta2=config.beta2,
-            eps=config.eps,
-        )
+        self.adam = FusedAdam(optimizer, trained.parameters, trained.learning_rate.tensor, max_norm, trained.target_parameters)
         self.shares = net.gradient
-        self.total = net.gradient[0]
-        self.gradient = torch.from_numpy(self.total)
-        self.max_norm = np.inf if max_norm is None else max_norm
+        self.gradient = torch.from_numpy(net.gradient[0])
         self.communicator, self.rows = communicator, rows
 
     def step(self, tau: float) -> float:
         """Take a gradient step by the mean gradient of all processes and move the target by `tau`; return the norm before clipping."""
         module().add(self.shares)
         mean_(self.communicator, self.rows, self.gradient)
-        return module().adam(self.total, self.adam, self.max_norm, tau)
+        return self.adam.step(self.gradient, tau).item()

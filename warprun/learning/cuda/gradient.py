@@ -34,6 +34,7 @@ from warprun.learning.gradients import (
     logit_derivative,
 )
 from warprun.learning.memory import cuda_blocks
+from warprun.learning.returns import normalize_advantage
 from warprun.math import exp, log
 from warprun.simulation.cuda_launch import launch, module_for, multiprocessors, on_device
 from warprun.spec import Box, MultiDiscrete, Space
@@ -294,9 +295,11 @@ class CudaGradient:
         source = KERNEL.format(actions=actions, derivatives=loss, columns=columns, threads=self.threads, parts=REDUCE_PARTS, terms=TERMS)
         self.module = module_for(f"{loss}_cuda", source, {f.__name__: f for f in functions} | {"BlockNetwork": BlockNetwork})
 
-    def gradient(self, rows: Rows, entropy_coef: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def gradient(
+        self, rows: Rows, entropy_coef: torch.Tensor, moments: tuple[torch.Tensor, torch.Tensor] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the flat gradient [P] of the mean loss over `rows`, and the means of the terms, [TERMS] float32; the next call overwrites
-        both."""
+        both. With `moments`, mean and variance, the loss takes advantages that are normalized by them."""
         torch.index_select(self.parameters, 0, self.index, out=self.packed)
         count = len(rows.advantage)
         tiles = Tiles(
@@ -306,7 +309,7 @@ class CudaGradient:
             action=rows.action.view(-1),
             log_prob=rows.log_prob,
             value=rows.value,
-            advantage=rows.advantage,
+            advantage=normalize_advantage(rows.advantage, *moments) if moments else rows.advantage,
             returns=rows.returns,
             ordered=len(rows.order) > 0,
             masked=rows.mask.numel() > 0,

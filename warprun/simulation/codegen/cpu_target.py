@@ -15,15 +15,15 @@ def ${kernel}_tile(tile, row, now, common, $arrays$logits):
     $body
 
 
-@njit(nogil=True, cache=True, **FLAGS)
-def $kernel(first_tile, last_tile, row, now, common, $arrays):
+@njit(cache=True, **BOUND)
+def $kernel(first_tile, last_tile, thread, row, now, common, $arrays):
     now = np.uint32((common.began[0] + now) & 0xFFFFFFFF)
     for tile in range(first_tile, last_tile):
         ${kernel}_tile(tile, row, now, common, $arrays$policy_outputs)
 """
 
 CPU_ROLLOUT = """
-@njit(nogil=True, cache=True, **FLAGS)
+@njit(cache=True, **BOUND)
 def rollout(first_tile, last_tile, thread, steps, deterministic, now, common, $arrays, $inferences):
     now = np.uint32((common.began[0] + now) & 0xFFFFFFFF)
     for tile in range(first_tile, last_tile):
@@ -38,8 +38,8 @@ def rollout(first_tile, last_tile, thread, steps, deterministic, now, common, $a
             step_tile(tile, t, np.uint32(now + t), common, $arrays)
 
 
-@njit(nogil=True, cache=True, **FLAGS)
-def retrace(first_tile, last_tile, steps, now, common, $arrays):
+@njit(cache=True, **BOUND)
+def retrace(first_tile, last_tile, thread, steps, now, common, $arrays):
     now = np.uint32((common.began[0] + now) & 0xFFFFFFFF)
     for tile in range(first_tile, last_tile):
         for t in range(steps):

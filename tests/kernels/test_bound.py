@@ -1,0 +1,156 @@
+"""Kernels whose arguments are bound once, and the threads that share a call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numba import typeof
+from numba.core.registry import cpu_target
+
+from warprun.kernels import bound, team
+from warprun.kernels.bound import Call
+from warprun.kernels.compile import BOUND, load_module
+from warprun.kernels.team import Team
+
+pytestmark = pytest.mark.filterwarnings("ignore::numba.core.errors.NumbaPerformanceWarning")
+
+
+class Pair(NamedTuple):
+    """Two numbers of one type: Numba's model of it is an array."""
+
+    a: np.float32
+    b: np.float32
+
+
+class Mixed(NamedTuple):
+    """Fields of different alignment."""
+
+    flag: bool
+    number: np.float64
+    small: np.uint32
+    array: np.ndarray
+    pair: Pair
+    none: None
+    other: np.float32
+
+
+def fill(first: int, last: int, thread: int, out: np.ndarray, mixed: Mixed, add: np.int64, transposed: np.ndarray) -> None:
+    """Write a number that depends on every argument."""
+    for n in range(first, last):
+        out[n, 0] = mixed.array[1, 2] + mixed.number + mixed.small + mixed.pair.a + mixed.pair.b + mixed.other + add
+        out[n, 1] = transposed[2, 0] + (100.0 if mixed.flag else 0.0)
+        out[n, 2] = thread
+
+
+SOURCE = '''"""A kernel of the tests."""
+
+from numba import njit
+
+
+@njit(cache=True, **BOUND)
+def kernel(first, last, thread, out, mixed, add, transposed):
+    fill(first, last, thread, out, mixed, add, transposed)
+'''
+
+
+@pytest.fixture(scope="module")
+def module() -> ModuleType:
+    return load_module("bound", SOURCE, {"fill": fill, "BOUND": BOUND})
+
+
+def given() -> tuple[np.ndarray, Mixed, int, np.ndarray]:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    mixed = Mixed(True, np.float64(0.5), np.uint32(7), array, Pair(np.float32(10.0), np.float32(20.0)), None, np.float32(0.25))
+    return np.zeros((9, 3)), mixed, 1000, array.T
+
+
+def call_of(module: ModuleType, arguments: tuple[Any, ...], python: bool = False) -> Call:
+    kernel: Callable[..., None] = fill if python else module.kernel
+    return Call(kernel, *arguments)
+
+
+@pytest.mark.parametrize("python", [False, True])
+def test_every_argument_arrives(module: ModuleType, python: bool) -> None:
+    arguments = given()
+    call = call_of(module, arguments, python)
+    call(2, 4, 3)
+    assert arguments[0][2:4].tolist() == [[5.0 + 0.5 + 7.0 + 30.0 + 0.25 + 1000.0, 102.0, 3.0]] * 2
+    assert not arguments[0][:2].any() and not arguments[0][4:].any()
+    call.change(2, 2000)
+    call.change(1, arguments[1]._replace(array=arguments[1].array[:, :]))
+    call(0, 1, 0)
+    assert arguments[0][0, 0] == 5.0 + 0.5 + 7.0 + 30.0 + 0.25 + 2000.0
+
+
+def test_the_layout_is_that_of_llvm(module: ModuleType) -> None:
+    context = cpu_target.target_context
+    for value in (*given(), np.zeros(()), np.zeros((2, 3, 4), np.int32), (), (True, np.float64(1.0)), (np.float32(1.0), True, (1, None))):
+        kind = typeof(value)
+        layout, _ = bound.in_memory(context.data_model_manager, kind, value)
+        assert layout.itemsize == context.get_abi_sizeof(context.get_data_type(kind)), value
+
+
+def test_arrays_are_kept_alive(module: ModuleType) -> None:
+    call = call_of(module, given())
+    call(0, 9, 0)
+    call(0, 9, 0)
+    assert (call.arguments[0][:, 1] == 102.0).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_threads_share_all_items(module: ModuleType, count: int) -> None:
+    arguments = given()
+    call, threads = call_of(module, arguments), Team(count)
+    for total in (1, 2, 5, 9):
+        arguments[0][:] = -1.0
+        threads.share(call, total)
+        done = arguments[0]
+        assert (done[:total, 1] == 102.0).all() and (done[total:] == -1.0).all()
+        assert set(done[:total, 2]) == set(range(min(count, total)))
+        assert (np.diff(done[:total, 2]) >= 0).all()
+
+
+def test_a_small_call_takes_one_thread(module: ModuleType) -> None:
+    arguments = given()
+    call, threads = call_of(module, arguments), Team(2)
+    threads.share(call, 9, operations=team.HAND_OFF)
+    assert not arguments[0][:, 2].any()
+    threads.share(call, 9, operations=team.HAND_OFF + 1)
+    assert arguments[0][:, 2].any()
+
+
+def test_threads_wake_up_again(module: ModuleType) -> None:
+    arguments = given()
+    call, threads = call_of(module, arguments), Team(2)
+    for _ in range(20):
+        arguments[0][:] = -1.0
+        threads.share(call, 9)
+        assert (arguments[0][:, 1] == 102.0).all()
+        while threads._slots[1, team.STATE] != team.ASLEEP:
+            pass
+
+
+def test_a_second_caller_works_alone(module: ModuleType) -> None:
+    calls = [call_of(module, given()) for _ in range(4)]
+    threads = Team(3)
+    callers = [threading.Thread(target=lambda call=call: [threads.share(call, 9) for _ in range(500)]) for call in calls]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert all((call.arguments[0][:, 1] == 102.0).all() for call in calls)
+
+
+def test_an_error_in_any_thread_is_raised(module: ModuleType) -> None:
+    source = SOURCE.replace("    fill(first, last, thread, out, mixed, add, transposed)", "    if last == add:\n        raise ValueError")
+    failing = load_module("failing", source, {"BOUND": BOUND})
+    out, mixed, _, transposed = given()
+    for last in (4, 9):
+        with pytest.raises(RuntimeError, match="kernel"):
+            Team(2).share(Call(failing.kernel, out, mixed, last, transposed), 9)
+    Team(2).share(Call(failing.kernel, out, mixed, -1, transposed), 9)

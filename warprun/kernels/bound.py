@@ -1,0 +1,114 @@
+"""Kernels with their arguments bound once: a call passes one address and three numbers.
+
+Numba's dispatcher unboxes every argument in every call. Kernels get NamedTuples of dozens of arrays, so that takes tens of microseconds, as
+long as a rollout of ten environments. A `Call` writes the arguments to memory once, in the layout of Numba's data models, where the entry
+point of the kernel (`entry.py`) reads them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numba import typeof, types
+from numba.np.numpy_support import as_dtype
+
+from warprun.kernels.entry import SPAN
+from warprun.kernels.fingerprint import is_jitted
+
+if TYPE_CHECKING:
+    from numba.core.datamodel import DataModelManager
+    from numba.types import Type
+
+Kernel: TypeAlias = Callable[..., None]
+"""kernel(first, last, thread, *arguments) does the work of the items `first` .. `last` - 1 with the memory of a thread."""
+ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, *[ctypes.c_int64] * SPAN)  # releases the lock of Python (GIL)
+ARRAY = ("meminfo", "parent", "nitems", "itemsize", "data", "shape", "strides")
+"""The fields of an array in Numba's data model, in their order."""
+
+
+def signature(arguments: Sequence[object]) -> list[Type]:
+    """Return the types with which a kernel is compiled for these arguments, `first`, `last` and `thread` included."""
+    return [types.int64] * SPAN + [typeof(value) for value in arguments]
+
+
+class Call:
+    """A kernel with its arguments, which it keeps alive. Arrays are passed by address: later changes of their numbers count.
+
+    A kernel that is not compiled gets the same arguments from Python.
+    """
+
+    def __init__(self, kernel: Kernel, *arguments: object) -> None:
+        self.kernel = kernel
+        self.arguments = list(arguments)
+        self.code = self.address = 0
+        """Addresses of the entry point and of the arguments; 0 before the kernel is compiled, and if it never is."""
+        self._entry: Callable[[int, int, int, int], int] | None = None
+        self._kinds: list[Type] = []
+        self._record: np.ndarray[Any, Any] = np.zeros((), np.uint8)
+
+    def __call__(self, first: int, last: int, thread: int) -> None:
+        """Do the work of the items `first` .. `last` - 1 with the memory of a thread."""
+        if self._entry or self.compiled():
+            check(self._entry(self.address, first, last, thread))  # type: ignore[misc]
+        else:
+            self.kernel(first, last, thread, *self.arguments)
+
+    def compiled(self) -> bool:
+        """Compile the kernel, or load it from the cache, if that can be done; return whether it is. Raises errors of Numba."""
+        if not self._entry and is_jitted(self.kernel):
+            kernel: Any = self.kernel
+            kinds = signature(self.arguments)
+            self.code = entry_point(kernel, tuple(kinds))
+            self._models, self._kinds = kernel.targetctx.data_model_manager, kinds[SPAN:]
+            parts = [in_memory(self._models, kind, value) for kind, value in zip(self._kinds, self.arguments, strict=True)]
+            layout, values = _struct(parts)
+            self._record = np.array(values, layout)
+            self.address = self._record.ctypes.data
+            self._entry = ENTRY(self.code)
+        return self._entry is not None
+
+    def change(self, number: int, value: object) -> None:
+        """Replace argument `number` by another of the same type."""
+        self.arguments[number] = value
+        if self._entry:
+            kind = self._kinds[number]
+            self._record[f"f{number}"] = value if isinstance(kind, types.Number) else in_memory(self._models, kind, value)[1]
+
+
+@cache
+def entry_point(kernel: Any, kinds: tuple[Type, ...]) -> int:
+    """Return the address of the entry point of a kernel, a dispatcher of Numba, for arguments of these types."""
+    kernel.compile(kinds)
+    compiled = kernel.overloads[kinds]
+    address: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_cfunc_wrapper_name)
+    return address
+
+
+def check(status: int) -> None:
+    """Raise RuntimeError if a kernel has ended with an error."""
+    if status != 0:
+        raise RuntimeError(f"a kernel has ended with status {status}")
+
+
+def in_memory(models: DataModelManager, kind: Type, value: Any) -> tuple[np.dtype[Any], object]:
+    """Return how a value of a Numba type lies in memory, and its numbers in that layout."""
+    if isinstance(kind, types.Array):
+        assert models[kind]._fields == ARRAY
+        address, number, numbers = np.dtype(np.intp), np.dtype(np.int64), np.dtype((np.int64, (kind.ndim,)))
+        layout = np.dtype(list(zip(ARRAY, (address, address, number, number, address, numbers, numbers), strict=True)), align=True)
+        # Kernels count no references (`meminfo`) and hand no arrays to Python (`parent`).
+        return layout, (0, 0, value.size, value.itemsize, value.__array_interface__["data"][0], value.shape, value.strides)
+    if isinstance(kind, types.BaseTuple):
+        return _struct([in_memory(models, each, part) for each, part in zip(kind, value, strict=True)])
+    if isinstance(kind, types.NoneType):
+        return np.dtype(np.intp), 0
+    return as_dtype(kind), value
+
+
+def _struct(parts: Sequence[tuple[np.dtype[Any], object]]) -> tuple[np.dtype[Any], tuple[object, ...]]:
+    # Fields with the alignment of C, which LLVM has, too.
+    return np.dtype([(f"f{n}", layout) for n, (layout, _) in enumerate(parts)], align=True), tuple(value for _, value in parts)

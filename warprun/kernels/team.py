@@ -1,0 +1,281 @@
+"""Threads that share the work of a kernel call and stay awake for a while between calls.
+
+Between two kernels of a training Python needs some microseconds, and the kernel itself sends a sleeping thread to work only after 20 to 50.
+So a thread that has finished its share looks for more for SPINS rounds before it sleeps. All of this is machine code, which takes neither
+the lock of Python (GIL) nor a `Future` for each call. Work that Python functions do is for `threads.py`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import platform
+import threading
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import binding as llvm
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+
+from warprun.kernels.bound import Call, check
+
+SPINS = 4000
+"""Looks for work before a thread sleeps: about 100 microseconds, longer than Python takes between the kernels of an iteration."""
+PATIENCE = 2000
+"""Looks for the end of the others' work before the calling thread offers its processor to another thread."""
+HAND_OFF = 400_000
+"""Floating-point operations from which on a second thread takes a part of a call.
+
+On a Zen 4 processor at 100 operations a nanosecond these are 4 microseconds. Handing over work to a thread that is awake takes 0.5, but the
+activations that it computes with are in the cache of the other one.
+"""
+SLOT = 64
+"""Words of eight bytes that a thread has for itself: whole cache lines, and room for a mutex and a condition of POSIX."""
+
+# Words of a slot.
+STATE, ENTRY, ARGUMENTS, FIRST, LAST, THREAD, STATUS, MUTEX, CONDITION = 0, 1, 2, 3, 4, 5, 6, 16, 32
+IDLE, ASLEEP, WORK, QUIT = 0, 1, 2, 3
+"""Values of STATE. The caller alone writes WORK and QUIT, the thread writes IDLE after WORK and ASLEEP after IDLE."""
+
+_X86, _ARM = ("@llvm.x86.sse2.pause()", "@llvm.x86.sse2.pause()"), ("@llvm.aarch64.hint(i32)", "@llvm.aarch64.hint(i32 1)")
+PAUSE = {"x86_64": _X86, "AMD64": _X86, "arm64": _ARM, "aarch64": _ARM}.get(platform.machine())
+"""Declaration and call of the instruction that tells a processor that a thread waits in a loop; None: there is none."""
+DECLARATION, CALL = (f"declare void {PAUSE[0]}", f"call void {PAUSE[1]}") if PAUSE else ("", "")
+
+
+def _at(slot: str, word: int, name: str) -> str:
+    return f"%{name} = getelementptr i64, ptr {slot}, i64 {word}"
+
+
+CODE = f"""
+declare i32 @pthread_mutex_init(ptr, ptr)
+declare i32 @pthread_cond_init(ptr, ptr)
+declare i32 @pthread_mutex_lock(ptr)
+declare i32 @pthread_mutex_unlock(ptr)
+declare i32 @pthread_cond_wait(ptr, ptr)
+declare i32 @pthread_cond_signal(ptr)
+declare i32 @sched_yield()
+{DECLARATION}
+
+; Prepare the slot of a thread.
+define void @warprun_open(ptr %slot) {{
+  {_at("%slot", MUTEX, "mutex")}
+  {_at("%slot", CONDITION, "condition")}
+  %a = call i32 @pthread_mutex_init(ptr %mutex, ptr null)
+  %b = call i32 @pthread_cond_init(ptr %condition, ptr null)
+  ret void
+}}
+
+; Set the state of a thread, and wake it if it sleeps.
+define void @warprun_tell(ptr %slot, i64 %state) {{
+  %before = atomicrmw xchg ptr %slot, i64 %state acq_rel
+  %sleeps = icmp eq i64 %before, {ASLEEP}
+  br i1 %sleeps, label %wake, label %done
+wake:
+  {_at("%slot", MUTEX, "mutex")}
+  {_at("%slot", CONDITION, "condition")}
+  %a = call i32 @pthread_mutex_lock(ptr %mutex)
+  %b = call i32 @pthread_cond_signal(ptr %condition)
+  %c = call i32 @pthread_mutex_unlock(ptr %mutex)
+  br label %done
+done:
+  ret void
+}}
+
+; The life of a thread: do what the slot says, look for more, sleep, until it is told to quit.
+define void @warprun_serve(ptr %slot) {{
+  {_at("%slot", ENTRY, "entry_at")}
+  {_at("%slot", ARGUMENTS, "arguments_at")}
+  {_at("%slot", FIRST, "first_at")}
+  {_at("%slot", LAST, "last_at")}
+  {_at("%slot", THREAD, "thread_at")}
+  {_at("%slot", STATUS, "status_at")}
+  {_at("%slot", MUTEX, "mutex")}
+  {_at("%slot", CONDITION, "condition")}
+  br label %idle
+idle:
+  br label %look
+look:
+  %looks = phi i64 [ {SPINS}, %idle ], [ %fewer, %again ]
+  %state = load atomic i64, ptr %slot acquire, align 8
+  switch i64 %state, label %again [ i64 {WORK}, label %work  i64 {QUIT}, label %quit ]
+again:
+  {CALL}
+  %fewer = sub i64 %looks, 1
+  %tired = icmp eq i64 %fewer, 0
+  br i1 %tired, label %lie_down, label %look
+lie_down:
+  %a = call i32 @pthread_mutex_lock(ptr %mutex)
+  %pair = cmpxchg ptr %slot, i64 {IDLE}, i64 {ASLEEP} acq_rel acquire
+  br label %sleep
+sleep:
+  %now = load atomic i64, ptr %slot acquire, align 8
+  %asleep = icmp eq i64 %now, {ASLEEP}
+  br i1 %asleep, label %wait, label %get_up
+wait:
+  %b = call i32 @pthread_cond_wait(ptr %condition, ptr %mutex)
+  br label %sleep
+get_up:
+  %c = call i32 @pthread_mutex_unlock(ptr %mutex)
+  br label %idle
+work:
+  %entry = load ptr, ptr %entry_at
+  %arguments = load ptr, ptr %arguments_at
+  %first = load i64, ptr %first_at
+  %last = load i64, ptr %last_at
+  %thread = load i64, ptr %thread_at
+  %status = call i32 %entry(ptr %arguments, i64 %first, i64 %last, i64 %thread)
+  %wide = sext i32 %status to i64
+  store i64 %wide, ptr %status_at
+  store atomic i64 {IDLE}, ptr %slot release, align 8
+  br label %idle
+quit:
+  ret void
+}}
+
+; Split `total` items between `count` threads, of which the calling one is the first; return the status of the first that fails, or 0.
+define i32 @warprun_share(ptr %slots, i64 %count, ptr %entry, ptr %arguments, i64 %total) {{
+begin:
+  %own_end = udiv i64 %total, %count
+  %alone = icmp eq i64 %count, 1
+  br i1 %alone, label %own, label %post
+post:
+  %n = phi i64 [ 1, %begin ], [ %next, %post ]
+  %first = phi i64 [ %own_end, %begin ], [ %last, %post ]
+  %next = add i64 %n, 1
+  %until = mul i64 %total, %next
+  %last = udiv i64 %until, %count
+  %at = mul i64 %n, {SLOT}
+  %slot = getelementptr i64, ptr %slots, i64 %at
+  {_at("%slot", ENTRY, "entry_at")}
+  {_at("%slot", ARGUMENTS, "arguments_at")}
+  {_at("%slot", FIRST, "first_at")}
+  {_at("%slot", LAST, "last_at")}
+  {_at("%slot", THREAD, "thread_at")}
+  store ptr %entry, ptr %entry_at
+  store ptr %arguments, ptr %arguments_at
+  store i64 %first, ptr %first_at
+  store i64 %last, ptr %last_at
+  store i64 %n, ptr %thread_at
+  call void @warprun_tell(ptr %slot, i64 {WORK})
+  %more = icmp ult i64 %next, %count
+  br i1 %more, label %post, label %own
+own:
+  %own_status = call i32 %entry(ptr %arguments, i64 0, i64 %own_end, i64 0)
+  br i1 %alone, label %end, label %join
+join:
+  %m = phi i64 [ 1, %own ], [ %m_next, %joined ]
+  %found = phi i32 [ %own_status, %own ], [ %worst, %joined ]
+  %its = mul i64 %m, {SLOT}
+  %other = getelementptr i64, ptr %slots, i64 %its
+  {_at("%other", STATUS, "status_at")}
+  br label %look
+look:
+  %looks = phi i64 [ 0, %join ], [ %counted, %busy ], [ %counted, %offer ]
+  %state = load atomic i64, ptr %other acquire, align 8
+  %works = icmp eq i64 %state, {WORK}
+  br i1 %works, label %busy, label %joined
+busy:
+  {CALL}
+  %counted = add i64 %looks, 1
+  %impatient = icmp ugt i64 %counted, {PATIENCE}
+  br i1 %impatient, label %offer, label %look
+offer:
+  %d = call i32 @sched_yield()
+  br label %look
+joined:
+  %wide = load i64, ptr %status_at
+  %status = trunc i64 %wide to i32
+  %fine = icmp eq i32 %found, 0
+  %worst = select i1 %fine, i32 %status, i32 %found
+  %m_next = add i64 %m, 1
+  %all = icmp eq i64 %m_next, %count
+  br i1 %all, label %end, label %join
+end:
+  %result = phi i32 [ %own_status, %own ], [ %worst, %joined ]
+  ret i32 %result
+}}
+"""
+
+
+class Team:
+    """`count` threads, of which the calling one is the first; the others are made at the first call that needs them."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._others: list[threading.Thread] = []
+        self._free = threading.Lock()
+        """Held while the other threads work; a second caller works alone."""
+        self._slots = np.zeros((count, SLOT), np.int64)
+
+    def share(self, call: Call, total: int, operations: float = float("inf")) -> None:
+        """Do the items 0 .. `total` - 1 of a kernel, split evenly between the threads; wait for all.
+
+        `operations`: floating-point operations of the call, if they are known. Threads do not change results, so one does a small call.
+        """
+        if not call.compiled():
+            call(0, total, 0)
+            return
+        count = min(self.count, total) if operations > HAND_OFF else 1
+        if count < 2 or not self._free.acquire(blocking=False):
+            call(0, total, 0)
+            return
+        try:
+            if not self._others:
+                self._begin()
+            check(_functions().share(self._slots.ctypes.data, count, call.code, call.address, total))
+        finally:
+            self._free.release()
+
+    def _begin(self) -> None:
+        open_slot, serve = _functions().open, _functions().serve
+        for n in range(1, self.count):
+            slot = self._slots[n].ctypes.data
+            open_slot(slot)
+            # It never runs Python again, so nothing of it has to end before Python does.
+            self._others.append(threading.Thread(target=serve, args=(slot,), name=f"warprun-{n}", daemon=True))
+            self._others[-1].start()
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        for slot, thread in zip(self._slots[1:], self._others, strict=True):
+            _functions().tell(slot.ctypes.data, QUIT)
+            thread.join()
+
+
+class _Functions(NamedTuple):
+    """The machine code of CODE."""
+
+    open: Any
+    tell: Any
+    serve: Any
+    share: Any
+
+
+@cache
+@global_compiler_lock
+def _functions() -> _Functions:
+    library = cpu_target.target_context.codegen().create_library("warprun_team")
+    library.add_llvm_module(llvm.parse_assembly(CODE))
+    library.finalize()
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    kinds = {
+        "open": ctypes.CFUNCTYPE(None, pointer),
+        "tell": ctypes.CFUNCTYPE(None, pointer, number),
+        "serve": ctypes.CFUNCTYPE(None, pointer),
+        "share": ctypes.CFUNCTYPE(ctypes.c_int32, pointer, number, pointer, pointer, number),
+    }
+    _kept.append(library)
+    return _Functions(**{name: kind(library.get_pointer_to_function(f"warprun_{name}")) for name, kind in kinds.items()})
+
+
+_kept: list[object] = []
+"""Libraries whose machine code is in use."""
+
+
+@cache
+def team(count: int) -> Team:
+    """Return the team of `count` threads of this process."""
+    return Team(count)

@@ -1,0 +1,270 @@
+"""Running statistics of observations and rewards, and normalised rewards, in kernels (CPU): torch makes dozens of small operations of them.
+
+The sums are those of float64 numbers less a pivot, their first one, so that the squares of large means do not drown the variance. They are
+added in an order that depends on the number of rows only.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from warprun.kernels import compile as kernels
+from warprun.kernels.bound import Call
+from warprun.kernels.simd import COLUMNS
+from warprun.kernels.team import team
+from warprun.learning.normalization import RESOLUTION, ObservationNormalizer, RewardNormalizer, RunningStatistics, inverse_deviation
+from warprun.simulation.trajectory import Trajectory
+
+SHARES = 16
+"""Shares of rows, each with its own sums."""
+LANES = 16
+"""Rows whose sums are kept apart: neighbouring numbers are added as vectors."""
+
+float32, float64 = np.float32, np.float64
+
+
+class Running(NamedTuple):
+    """`RunningStatistics` as arrays, and what the merged rows are described by."""
+
+    mean: NDArray[np.float64]
+    """[F]."""
+    variance: NDArray[np.float64]
+    """[F]."""
+    rows: NDArray[np.float64]
+    """[1]: rows so far."""
+    pivot: NDArray[np.float64]
+    """[lane * F]: subtracted from the numbers before they are summed."""
+    sums: NDArray[np.float64]
+    """[share, 2, lane * F]: of the numbers and of their squares."""
+    shift: NDArray[np.float32]
+    """[F]: mean by which numbers are normalised from now on."""
+    scale: NDArray[np.float32]
+    """[F]: 1 / standard deviation."""
+
+
+def moments_of_share(share, shares, rows, running):
+    """Sum the numbers of a share of `rows` [R, F] and their squares."""
+    features = rows.shape[1]
+    begin, end = rows.shape[0] * share // shares * features, rows.shape[0] * (share + 1) // shares * features
+    width = LANES * features
+    flat = rows.reshape(rows.size)[begin:end]
+    totals, squares = running.sums[share, 0], running.sums[share, 1]
+    totals[:] = 0.0
+    squares[:] = 0.0
+    for first in range(0, flat.size, width):
+        part = flat[first : first + width]
+        for m in range(part.size):
+            x = float64(part[m]) - running.pivot[m]
+            totals[m] += x
+            squares[m] += x * x
+
+
+def discounted_of_part(part, reward, terminated, truncated, returns, source, continues, gamma, running):
+    """Sum the discounted returns so far of a part of the columns of `reward` [T, R], and their squares.
+
+    `returns` [source * R] are the returns before the first step, and become those after the last one.
+    """
+    horizon, total = reward.shape
+    begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
+    so_far = returns[source[0] * total + begin : source[0] * total + end]
+    totals, squares = running.sums[part, 0], running.sums[part, 1]
+    totals[:] = 0.0
+    squares[:] = 0.0
+    pivot = running.pivot[0]
+    if not continues[0]:
+        so_far[:] = float32(0.0)
+    for t in range(horizon):
+        rewards, over, cut = reward[t, begin:end], terminated[t, begin:end], truncated[t, begin:end]
+        for c in range(so_far.size):
+            value = rewards[c] + gamma * so_far[c]
+            x = float64(value) - pivot
+            totals[c] += x
+            squares[c] += x * x
+            so_far[c] = float32(0.0) if over[c] | cut[c] else value
+
+
+def normalized_of_part(part, reward, terminated, gamma, running, out):
+    """Write the rewards of a part of the columns, less the change of the potential, over the standard deviation, to `out` [T, R]."""
+    horizon, total = reward.shape
+    begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
+    at_end, scale = running.shift[0], running.scale[0]
+    before = (float32(1.0) - gamma) * at_end
+    for t in range(horizon):
+        given, over, wanted = reward[t, begin:end], terminated[t, begin:end], out[t, begin:end]
+        for c in range(wanted.size):
+            wanted[c] = (given[c] - (at_end if over[c] else before)) * scale
+
+
+def merge_sums(count, running):
+    """Take the sums over `count` rows into the statistics (Chan et al. 1979), and normalise by them from now on."""
+    features = running.mean.size
+    before = running.rows[0]
+    total = before + count
+    for f in range(features):
+        first, second = 0.0, 0.0
+        for share in range(running.sums.shape[0]):
+            for m in range(f, running.sums.shape[2], features):
+                first += running.sums[share, 0, m]
+                second += running.sums[share, 1, m]
+        offset = first / count
+        variance = max(second / count - offset * offset, 0.0)
+        delta = running.pivot[f] + offset - running.mean[f]
+        squares = running.variance[f] * before + variance * count + delta * delta * (before * count / total)
+        running.mean[f] += delta * (count / total)
+        running.variance[f] = squares / total
+        least = RESOLUTION * running.mean[f]
+        running.shift[f] = running.mean[f]
+        running.scale[f] = 1.0 / np.sqrt(running.variance[f] if running.variance[f] > least * least else 1.0)
+    running.rows[0] = total
+
+
+SOURCE = '''"""Running statistics; written by warprun."""
+
+from numba import njit
+
+
+@njit(cache=True, **BOUND)
+def moments(first, last, thread, shares, rows, running):
+    for share in range(first, last):
+        moments_of_share(share, shares, rows, running)
+
+
+@njit(cache=True, **BOUND)
+def discounted(first, last, thread, reward, terminated, truncated, returns, source, continues, gamma, running):
+    for part in range(first, last):
+        discounted_of_part(part, reward, terminated, truncated, returns, source, continues, gamma, running)
+
+
+@njit(cache=True, **BOUND)
+def normalized(first, last, thread, reward, terminated, gamma, running, out):
+    for part in range(first, last):
+        normalized_of_part(part, reward, terminated, gamma, running, out)
+
+
+@njit(cache=True, **BOUND)
+def merge(first, last, thread, count, running):
+    merge_sums(count, running)
+'''
+
+
+@cache
+def _module() -> ModuleType:
+    functions = (moments_of_share, discounted_of_part, normalized_of_part, merge_sums)
+    return kernels.load_module("statistics", SOURCE, {f.__name__: f for f in functions} | {"BOUND": kernels.BOUND}, kernels.merged_function)
+
+
+class Ends:
+    """The ends of episodes for each actor, [T, N * A] bool: views of a trajectory, or copies of it if there are several actors."""
+
+    def __init__(self, trajectory: Trajectory, actors: int) -> None:
+        flags = trajectory.terminated, trajectory.truncated
+        self._spread = [(flag[..., None].expand(-1, -1, actors), torch.zeros((*flag.shape, actors), dtype=torch.bool)) for flag in flags]
+        self._copies = actors > 1
+        self.terminated, self.truncated = (
+            copy.flatten(1) if self._copies else flag for flag, (_, copy) in zip(flags, self._spread, strict=True)
+        )
+
+    def refresh(self) -> None:
+        """Copy what the last rollout has written."""
+        if self._copies:
+            for flag, copy in self._spread:
+                copy.copy_(flag)
+
+
+class Merging:
+    """Takes sums into running statistics."""
+
+    def __init__(self, statistics: RunningStatistics, shift: torch.Tensor, scale: torch.Tensor, shares: int, lanes: int) -> None:
+        """`shift` and `scale`, [F] float32 each, are set to what numbers are normalised by from now on."""
+        features = len(statistics.mean)
+        self.statistics = statistics
+        self.running = Running(
+            mean=statistics.mean.numpy(),
+            variance=statistics.variance.numpy(),
+            rows=statistics.count.view(1).numpy(),
+            pivot=np.zeros(lanes * features),
+            sums=np.zeros((shares, 2, lanes * features)),
+            shift=shift.numpy(),
+            scale=scale.numpy(),
+        )
+        self._scale = scale
+        self._shift = shift
+        self._merge = Call(_module().merge, 0, self.running)
+
+    def __call__(self, count: int) -> None:
+        """Take in the sums over `count` rows, and those of the other processes."""
+        if self.statistics.communicator.size == 1:
+            self._merge.change(0, count)
+            self._merge(0, 1, 0)
+            return
+        features = len(self._shift)
+        sums = torch.from_numpy(self.running.sums).sum(0).view(2, -1, features).sum(1) / count
+        variance = (sums[1] - sums[0] * sums[0]).clamp_(min=0.0)
+        self.statistics.merge([(torch.from_numpy(self.running.pivot[:features]) + sums[0], variance, count)])
+        self._shift.copy_(self.statistics.mean)
+        self._scale.copy_(inverse_deviation(self.statistics.mean, self.statistics.variance))
+
+
+class FusedObservations:
+    """Takes observations into the statistics of a normaliser: the same as its statistics and `refresh` in torch."""
+
+    def __init__(self, normalizer: ObservationNormalizer, threads: int) -> None:
+        self.team = team(threads)
+        self._merging = Merging(normalizer.statistics, normalizer.shift, normalizer.scale, SHARES, LANES)
+        self._calls: dict[tuple[int, int], Call] = {}
+        """By the address and the number of the rows."""
+
+    def __call__(self, obs: torch.Tensor) -> None:
+        """Take in `obs` [B, F], contiguous, and normalise by the statistics from now on."""
+        place = obs.data_ptr(), len(obs)
+        if place not in self._calls:
+            self._calls = {place: Call(_module().moments, SHARES, obs.numpy(), self._merging.running)}
+        call = self._calls[place]
+        rows: Any = call.arguments[1]
+        self._merging.running.pivot.reshape(LANES, -1)[:] = rows[0]
+        self.team.share(call, SHARES, 4.0 * rows.size)
+        self._merging(len(rows))
+
+
+class FusedRewards:
+    """Normalises the rewards of rollouts: the same as `RewardNormalizer` in torch."""
+
+    def __init__(self, normalizer: RewardNormalizer, threads: int) -> None:
+        self.normalizer = normalizer
+        self.team = team(threads)
+        self._bound: WeakKeyDictionary[Trajectory, tuple[Call, Call, Merging, Ends, torch.Tensor]] = WeakKeyDictionary()
+
+    def __call__(self, trajectory: Trajectory, name: str) -> torch.Tensor:
+        """Return the normalised rewards of group `name`, [T, N, A]; the next call for this trajectory overwrites them."""
+        if trajectory not in self._bound:
+            self._bound[trajectory] = self._bind(trajectory, name)
+        discounted, normalized, merging, ends, reward = self._bound[trajectory]
+        ends.refresh()
+        rewards: Any = discounted.arguments[0]
+        merging.running.pivot[0] = rewards[0, 0]
+        parts = -(-rewards.shape[1] // COLUMNS)
+        self.team.share(discounted, parts, 8.0 * rewards.size)
+        merging(rewards.size)
+        self.team.share(normalized, parts, 4.0 * rewards.size)
+        return reward
+
+    def _bind(self, trajectory: Trajectory, name: str) -> tuple[Call, Call, Merging, Ends, torch.Tensor]:
+        given = trajectory.groups[name].reward
+        out, ends = torch.zeros_like(given), Ends(trajectory, given.shape[2])
+        gamma, columns = np.float32(self.normalizer.gamma), given.shape[1] * given.shape[2]
+        shift, scale = torch.zeros((2, 1)).unbind()
+        merging = Merging(self.normalizer.statistics, shift, scale, -(-columns // COLUMNS), COLUMNS)
+        reward, over, cut = given.flatten(1).numpy(), ends.terminated.numpy(), ends.truncated.numpy()
+        returns, source, continues = self.normalizer.returns.view(-1), trajectory.source.view(1), trajectory.continues.view(1)
+        if self.normalizer.sources == 1:
+            source = torch.zeros(1, dtype=torch.int64)
+        so_far = returns.numpy(), source.numpy(), continues.numpy()
+        discounted = Call(_module().discounted, reward, over, cut, *so_far, gamma, merging.running)
+        return discounted, Call(_module().normalized, reward, over, gamma, merging.running, out.flatten(1).numpy()), merging, ends, out
