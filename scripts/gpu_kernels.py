@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_leaves
 from warprun.algorithms.a2c import A2C
 from warprun.concurrency.single import SingleProcess
 from warprun.envs import cartpole
-from warprun.learning.cuda import gradient, optimizer, returns
+from warprun.learning.cuda import gradient, optimizer, returns, statistics
 from warprun.learning.gradients import Fused
 from warprun.learning.interfaces import Context
 from warprun.learning.settings import NetworkConfig
@@ -57,8 +57,8 @@ INSTRUCTIONS = {
     "head": 400.0,
     "step": 300.0,
 }
-"""For a multiply-add; for an activation and its derivative; for a column of a row that is summed; for the loss of a row; and for the sampling
-and the step of an environment."""
+"""For a multiply-add; for an activation and its derivative; for a column of a row that is summed; for the loss of a row; for the step of an
+environment and the sampling before it."""
 LOADS = 12 / 32
 """For a multiply-add."""
 ENVIRONMENTS, HORIZON = 10_000, 16
@@ -105,7 +105,7 @@ def recorded(launches: list[Launch]) -> Iterator[None]:
         launches.append(Launch(getattr(module, name), name, *grid, arguments, shared))
 
     with ExitStack() as stack:
-        for module in (gradient, optimizer, returns):
+        for module in (gradient, optimizer, returns, statistics):
             stack.enter_context(patch.object(module, "launch", launch))
             stack.enter_context(patch.object(module, "on_device", on_host))
         stack.enter_context(patch.object(gradient, "multiprocessors", lambda device: MULTIPROCESSORS))
@@ -146,8 +146,9 @@ def learn(hidden: int) -> tuple[list[Launch], Counting]:
         for learner in agent.learners:
             learner.policy.slices.on_cpu = False  # as on a GPU, batches stay in one piece
             learner.fused = Fused(*learner._cuda_kernels(A2C.derivatives(learner.config), cpu))
+        trajectory = allocate(spec, HORIZON, ENVIRONMENTS, cpu)
         counting.operations = counting.bytes = 0
-        agent.learn(allocate(spec, HORIZON, ENVIRONMENTS, cpu))
+        agent.learn(trajectory)
     return launches, counting
 
 
@@ -181,7 +182,9 @@ def model(hidden: int, launches: list[Launch], counting: Counting, most: dict[st
     parts["sums of blocks"] = LAUNCH_S + partial / (BANDWIDTH * MEMORY_SHARE)
     (values,) = (one for one in launches if one.name == "next_values")
     parts["values"] = LAUNCH_S + 2 * seconds(forward * math.ceil(values.blocks / MULTIPROCESSORS), 0.0, 1.0)
-    parts["advantages, spread, Adam"] = 3 * LAUNCH_S + 8.0 * rows * 4 / (BANDWIDTH * MEMORY_SHARE)
+    small = [one for one in launches if one.name not in ("gradient", "reduce", "next_values")]
+    moved = sum(t.nbytes for one in small for t in tree_leaves(one.arguments) if hasattr(t, "nbytes"))
+    parts[f"{len(small)} small kernels"] = len(small) * LAUNCH_S + moved / (BANDWIDTH * MEMORY_SHARE)
     parts[f"{counting.operations} operations of torch"] = counting.operations * LAUNCH_S + counting.bytes / (BANDWIDTH * MEMORY_SHARE)
     total = sum(parts.values())
     print("| part | µs |\n|---|---|")

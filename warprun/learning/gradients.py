@@ -96,6 +96,10 @@ class Fused(NamedTuple):
     """None where torch computes gradients."""
     step: Callable[[torch.Tensor], torch.Tensor] | None = None
     """step(gradient [P]) clips, moves the parameters and returns the norm, []; None where torch does."""
+    observe: Callable[[torch.Tensor], None] | None = None
+    """observe(rows [B, F]) takes observations into the statistics that normalise them; None where torch does."""
+    normalize_reward: Callable[[torch.Tensor, Trajectory], torch.Tensor] | None = None
+    """normalize_reward(reward [T, N, A], trajectory) returns the rewards normalised; None where torch does."""
 
 
 def gradient_rows(network_rows: int, components: int) -> int:

@@ -134,13 +134,22 @@ class Learner(Generic[C]):
         from warprun.learning.cuda.gradient import CudaGradient
         from warprun.learning.cuda.optimizer import CudaAdam
         from warprun.learning.cuda.returns import CudaReturns
+        from warprun.learning.cuda.statistics import THREADS, CudaRewards, observations
 
         network, space = self.policy.kernel_network(), self.policy.space
-        returns, gradient = CudaReturns(network, space.outputs, device), CudaGradient(network, space, derivatives, device)
-        if not isinstance(self.optimizer, Adam):
-            return Fused(returns, gradient)
-        optimizer = CudaAdam(self.optimizer, self.policy.parameters, self.learning_rate, self.config.max_grad_norm)
-        return Fused(returns, gradient, optimizer.step)
+        fused = Fused(CudaReturns(network, space.outputs, device), CudaGradient(network, space, derivatives, device))
+        if isinstance(self.optimizer, Adam):
+            optimizer = CudaAdam(self.optimizer, self.policy.parameters, self.learning_rate, self.config.max_grad_norm)
+            fused = fused._replace(step=optimizer.step)
+        # Statistics of several processes or of several sources of rollouts stay with torch.
+        if self.communicator.size > 1:
+            return fused
+        observed, rewarded = self.policy.normalizer, self.reward_normalizer
+        if observed and len(observed.shift) <= THREADS:
+            fused = fused._replace(observe=observations(observed).observe)
+        if rewarded and rewarded.sources == 1:
+            fused = fused._replace(normalize_reward=CudaRewards(rewarded).normalize)
+        return fused
 
     def schedule(self, progress: float) -> None:
         """Set learning rate and entropy coefficient to their values at `progress`, 0 to 1, of the run."""
@@ -153,7 +162,9 @@ class Learner(Generic[C]):
         group = trajectory.groups[self.name]
         terminated, truncated = trajectory.terminated[..., None], trajectory.truncated[..., None]
         reward = group.reward
-        if self.reward_normalizer:
+        if self.fused and self.fused.normalize_reward:
+            reward = self.fused.normalize_reward(reward, trajectory)
+        elif self.reward_normalizer:
             reward = self.reward_normalizer(reward, terminated, truncated, trajectory)
         log_prob = self.judge(group) if self.target.uses_ratio else group.log_prob
         log_ratio = log_prob - group.log_prob if self.target.uses_ratio else None
@@ -234,6 +245,13 @@ class Learner(Generic[C]):
         norm = clip_norm(gradient, self.config.max_grad_norm)
         self.optimizer.step(self.policy.parameters, gradient, self.learning_rate)
         return norm
+
+    def observe(self, obs: torch.Tensor) -> None:
+        """Add `obs` [B, F] to the statistics of observations, if there are any, and normalise by them from now on."""
+        if self.fused and self.fused.observe:
+            self.fused.observe(obs)
+        else:
+            self.policy.observe(obs)
 
     def report(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the metrics that every update has."""
@@ -343,7 +361,7 @@ class OnPolicyAgent(ABC, Generic[C]):
             found = self.learn_group(learner, batch) | learner.report(batch)
             metrics[learner.name] = {f"loss/{name}": value for name, value in found.items()}
             # After learning: the policy acted by the former statistics, and the ratios of this update need the same.
-            learner.policy.observe(batch.obs.flatten(0, 1))
+            learner.observe(batch.obs.flatten(0, 1))
         self.updates += 1
         return by_group(metrics)
 
