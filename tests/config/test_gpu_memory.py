@@ -12,11 +12,15 @@ from warprun.config.schema import load_environment
 
 
 def test_cuda_graphs_keep_what_an_update_works_with() -> None:
-    config = compose(["env=cartpole", "agent=a2c", "n_envs=10000"])
+    config = compose(["env=cartpole", "agent=a2c", "n_envs=10000", "engine.gradients=torch"])
     environment, _ = load_environment(config.env)
     parts = memory.estimate(config, environment, on_gpu=True).parts
     assert parts["CUDA graphs"] >= 4 * 10_000 * config.agent.horizon * 64
     assert memory.estimate(config, environment, on_gpu=False).parts["CUDA graphs"] == 0
+    kernels = replace(config, engine=replace(config.engine, gradients="kernels"))  # which keep no activations, but sums of blocks
+    by_kernels = memory.estimate(kernels, environment, on_gpu=True).parts
+    assert by_kernels["CUDA graphs"] < parts["CUDA graphs"]
+    assert by_kernels["networks"] > parts["networks"]
     eager = replace(config, engine=replace(config.engine, cuda_graph=False))
     assert memory.estimate(eager, environment, on_gpu=True).parts["CUDA graphs"] == 0
 

@@ -25,7 +25,7 @@ class A2CConfig(OnPolicyConfig):
     """Weight of the value loss, the mean of (V - R)^2: as in OpenAI Baselines' a2c and Stable-Baselines3. PPO's loss is half of that."""
 
     def no_kernel_gradients(self) -> str:
-        """Return an empty string: CPU kernels can compute the gradients."""
+        """Return an empty string: kernels can compute the gradients."""
         return ""
 
 
@@ -71,7 +71,7 @@ class PPOConfig(OnPolicyConfig):
         return replace(self, minibatches=max(1, round(self.minibatches * times)), groups=groups)
 
     def no_kernel_gradients(self) -> str:
-        """Return an empty string: CPU kernels can compute the gradients."""
+        """Return an empty string: kernels can compute the gradients."""
         return ""
 
 

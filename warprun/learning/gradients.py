@@ -100,6 +100,10 @@ class Fused(NamedTuple):
     """None where torch computes gradients."""
     step: Callable[[torch.Tensor], torch.Tensor] | None = None
     """step(gradient [P]) clips, moves the parameters and returns the norm, [], which the next call overwrites; None where torch does."""
+    observe: Callable[[torch.Tensor], None] | None = None
+    """observe(rows [B, F]) takes observations into the statistics that normalise them; None where torch does."""
+    normalize_reward: Callable[[Trajectory, str], torch.Tensor] | None = None
+    """normalize_reward(trajectory, group) returns the rewards of a group normalised, [T, N, A]; None where torch does."""
 
 
 def gradient_rows(network_rows: int, components: int) -> int:

@@ -120,15 +120,9 @@ class Learner(Generic[C]):
         """The kernels that take the place of torch; None if torch computes everything."""
         self.act: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] = self.policy.act
         """act(obs [R, F], policy_output [R, P], value [R]) writes what the policy gives for observations."""
-        self.observe: Callable[[torch.Tensor], None] = self.policy.observe
-        """observe(obs [R, F]) takes observations into the statistics of the normaliser, if there is one."""
-        self.rewards: FusedRewards | None = None
-        """The kernel that normalises rewards."""
         if plan.networks == "kernels" and device.type == "cpu":
             self.fused = self._cpu_kernels(derivatives if plan.gradients == "kernels" else None, context.threads)
             self.act = FusedActing(self.policy.kernel_network(), context.threads)
-            self.rewards = FusedRewards(self.reward_normalizer, context.threads) if self.reward_normalizer else None
-            self.observe = FusedObservations(normalizer, context.threads) if normalizer else self.observe
         elif plan.gradients == "kernels":
             assert derivatives
             self.fused = self._cuda_kernels(derivatives, device)
@@ -138,15 +132,24 @@ class Learner(Generic[C]):
         network = self.policy.kernel_network()
         returns = FusedReturns(network, threads)
         returns.compile_ahead(self.target)
-        if derivatives is None:
-            return Fused(returns)
-        gradient = FusedGradient(network, self.policy.space, derivatives, threads)
-        gradient.compile_ahead()
-        if not isinstance(self.optimizer, Adam):
-            return Fused(returns, gradient)
-        optimizer = FusedAdam(self.optimizer, self.policy.parameters, self.learning_rate, self.config.max_grad_norm)
-        optimizer.compile_ahead()
-        return Fused(returns, gradient, optimizer.step)
+        fused = Fused(returns)
+        if derivatives:
+            gradient = FusedGradient(network, self.policy.space, derivatives, threads)
+            gradient.compile_ahead()
+            fused = fused._replace(gradient=gradient)
+        if derivatives and isinstance(self.optimizer, Adam):
+            optimizer = FusedAdam(self.optimizer, self.policy.parameters, self.learning_rate, self.config.max_grad_norm)
+            optimizer.compile_ahead()
+            fused = fused._replace(step=optimizer.step)
+        if self.policy.normalizer:
+            observations = FusedObservations(self.policy.normalizer, threads)
+            observations.compile_ahead()
+            fused = fused._replace(observe=observations)
+        if self.reward_normalizer:
+            rewards = FusedRewards(self.reward_normalizer, threads)
+            rewards.compile_ahead()
+            fused = fused._replace(normalize_reward=rewards)
+        return fused
 
     def _cuda_kernels(self, derivatives: Derivatives, device: torch.device) -> Fused:
         """Return the kernels for a GPU."""
@@ -154,13 +157,22 @@ class Learner(Generic[C]):
         from warprun.learning.cuda.gradient import CudaGradient
         from warprun.learning.cuda.optimizer import CudaAdam
         from warprun.learning.cuda.returns import CudaReturns
+        from warprun.learning.cuda.statistics import THREADS, CudaRewards, observations
 
         network, space = self.policy.kernel_network(), self.policy.space
-        returns, gradient = CudaReturns(network, space.outputs, device), CudaGradient(network, space, derivatives, device)
-        if not isinstance(self.optimizer, Adam):
-            return Fused(returns, gradient)
-        optimizer = CudaAdam(self.optimizer, self.policy.parameters, self.learning_rate, self.config.max_grad_norm)
-        return Fused(returns, gradient, optimizer.step)
+        fused = Fused(CudaReturns(network, space.outputs, device), CudaGradient(network, space, derivatives, device))
+        if isinstance(self.optimizer, Adam):
+            optimizer = CudaAdam(self.optimizer, self.policy.parameters, self.learning_rate, self.config.max_grad_norm)
+            fused = fused._replace(step=optimizer.step)
+        # Statistics of several processes or of several sources of rollouts stay with torch.
+        if self.communicator.size > 1:
+            return fused
+        observed, rewarded = self.policy.normalizer, self.reward_normalizer
+        if observed and len(observed.shift) <= THREADS:
+            fused = fused._replace(observe=observations(observed).observe)
+        if rewarded and rewarded.sources == 1:
+            fused = fused._replace(normalize_reward=CudaRewards(rewarded))
+        return fused
 
     def schedule(self, progress: float) -> None:
         """Set learning rate and entropy coefficient to their values at `progress`, 0 to 1, of the run."""
@@ -173,8 +185,8 @@ class Learner(Generic[C]):
         group = trajectory.groups[self.name]
         terminated, truncated = trajectory.terminated[..., None], trajectory.truncated[..., None]
         reward = group.reward
-        if self.rewards:
-            reward = self.rewards(trajectory, self.name)
+        if self.fused and self.fused.normalize_reward:
+            reward = self.fused.normalize_reward(trajectory, self.name)
         elif self.reward_normalizer:
             reward = self.reward_normalizer(reward, terminated, truncated, trajectory)
         log_prob = self.judge(group) if self.target.uses_ratio else group.log_prob
@@ -268,6 +280,13 @@ class Learner(Generic[C]):
         norm = clip_norm(gradient, self.config.max_grad_norm)
         self.optimizer.step(self.policy.parameters, gradient, self.learning_rate)
         return norm
+
+    def observe(self, obs: torch.Tensor) -> None:
+        """Add `obs` [B, F] to the statistics of observations, if there are any, and normalise by them from now on."""
+        if self.fused and self.fused.observe:
+            self.fused.observe(obs)
+        else:
+            self.policy.observe(obs)
 
     def report(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the metrics that every update has."""

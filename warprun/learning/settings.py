@@ -179,7 +179,7 @@ class OnPolicyConfig:
         return self
 
     def no_kernel_gradients(self) -> str:
-        """Return why CPU kernels cannot compute the gradients; empty if the agent gives the derivatives of its loss."""
+        """Return why kernels cannot compute the gradients; empty if the agent gives the derivatives of its loss."""
         return "the agent gives no derivatives of its loss"
 
     def fusion(self, spec: Spec) -> Fusion:

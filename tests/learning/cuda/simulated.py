@@ -21,6 +21,7 @@ from warprun.algorithms import agent_class
 from warprun.learning.cuda import gradient as cuda_gradient
 from warprun.learning.cuda import optimizer as cuda_optimizer
 from warprun.learning.cuda import returns as cuda_returns
+from warprun.learning.cuda import statistics as cuda_statistics
 from warprun.learning.gradients import Fused, Rows
 from warprun.learning.on_policy import Learner
 from warprun.learning.settings import NetworkConfig, OptimizerConfig
@@ -86,7 +87,7 @@ def updates(case: str, by_kernels: bool) -> dict[str, np.ndarray]:
 
 if __name__ == "__main__":
     # Python starts every thread of a block.
-    cuda_gradient.REDUCE_PARTS, cuda_optimizer.THREADS, cuda_returns.THREADS = 2, 32, 32
+    cuda_gradient.REDUCE_PARTS, cuda_optimizer.THREADS, cuda_returns.THREADS, cuda_statistics.THREADS = 2, 32, 32, 32
     results = {f"{'/'.join(map(str, case))}/{key}": array for case in GRADIENTS for key, array in gradient(*case).items()}
     for case in UPDATES:
         for way in ("torch", "kernels"):

@@ -15,11 +15,11 @@ from tests.kernels.test_ptx import compiled, instructions, no_device_needed, nvv
 from tests.learning.cuda.simulated import cuda_kernels
 from tests.learning.helpers import SPACES, environment, rollout
 from tests.selection import few
-from warprun.learning.cuda import gradient, optimizer, returns
+from warprun.learning.cuda import gradient, optimizer, returns, statistics
 
 pytestmark = pytest.mark.skipif(nvvm_problem() is not None, reason=nvvm_problem() or "")
 
-FLOAT64 = {"step", "advantages", "spread"}
+FLOAT64 = {"step", "advantages", "spread", "moments", "merge", "returns"}
 """Kernels that compute corrections of Adam and sums over many rows in float64."""
 Launched = dict[str, tuple[Any, tuple[Any, ...]]]
 
@@ -37,7 +37,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Launched:
     def launch(module: Any, name: str, grid: tuple[int, int], arguments: tuple[Any, ...], shared_bytes: int = 0) -> None:
         seen[name] = getattr(module, name), arguments
 
-    for module in (gradient, optimizer, returns):
+    for module in (gradient, optimizer, returns, statistics):
         monkeypatch.setattr(module, "launch", launch)
         monkeypatch.setattr(module, "on_device", tensors_on_host)
     return seen
@@ -53,7 +53,9 @@ def test_kernels_compile_to_lean_ptx(algorithm: str, space: str, launched: Launc
     batch = learner.batch(rollout(env)).flatten()
     order = torch.arange(len(batch.obs), device=CPU)
     learner.step(learner.gradient(lambda *_: (), batch, batch.advantage, order)[0])
-    assert launched.keys() == {"next_values", "advantages", "spread", "gradient", "reduce", "step"}
+    learner.observe(batch.obs)
+    statistics_kernels = {"returns", "merge", "rewards", "moments"}
+    assert launched.keys() == statistics_kernels | {"next_values", "advantages", "spread", "gradient", "reduce", "step"}
     for name, (kernel, arguments) in launched.items():
         ptx = compiled(kernel.py_func, tuple(map(typeof, arguments)), (9, 0))
         text = instructions(ptx)

@@ -33,16 +33,19 @@ from warprun.learning.gradients import (
     gradient_rows,
     logit_derivative,
 )
-from warprun.learning.memory import cuda_blocks
+from warprun.learning.memory import GRADIENT_THREADS, cuda_blocks
 from warprun.learning.returns import normalize_advantage
 from warprun.math import exp, log
-from warprun.simulation.cuda_launch import launch, module_for, multiprocessors, on_device
+from warprun.simulation.cuda_launch import SIMULATED, launch, module_for, multiprocessors, on_device
 from warprun.spec import Box, MultiDiscrete, Space
 
 COLUMNS = 32
 """Most rows of a tile: a warp's."""
 REDUCE_PARTS = 16
 """Threads that share the sum of one number over blocks."""
+
+REGISTERS = 65536 // GRADIENT_THREADS
+"""Most registers of a thread, with which so many threads fit on a multiprocessor."""
 
 float32 = np.float32
 
@@ -180,7 +183,7 @@ COLUMNS, THREADS, TERMS = {columns}, {threads}, {terms}
 PARTS, SUMS = {parts}, 32 * {parts}
 
 
-@cuda.jit(cache=CACHE, fastmath=False)
+@cuda.jit(cache=CACHE, fastmath=False, **BOUND)
 def gradient(given, back, nvec, rows, coefficients, entropy_coef, own, end, width, partial):
     thread = cuda.threadIdx.x
     block = cuda.shared.array(0, float32)
@@ -293,7 +296,8 @@ class CudaGradient:
         heads = (gaussian_forward, gaussian_backward) if isinstance(space, Box) else (choices_forward, choices_backward)
         functions = (*heads, *FUNCTIONS, derivatives.function)
         source = KERNEL.format(actions=actions, derivatives=loss, columns=columns, threads=self.threads, parts=REDUCE_PARTS, terms=TERMS)
-        self.module = module_for(f"{loss}_cuda", source, {f.__name__: f for f in functions} | {"BlockNetwork": BlockNetwork})
+        names = {f.__name__: f for f in functions} | {"BlockNetwork": BlockNetwork}
+        self.module = module_for(f"{loss}_cuda", source, names | {"BOUND": {} if SIMULATED else {"max_registers": REGISTERS}})
 
     def gradient(
         self, rows: Rows, entropy_coef: torch.Tensor, moments: tuple[torch.Tensor, torch.Tensor] | None = None
