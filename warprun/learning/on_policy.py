@@ -46,6 +46,8 @@ from warprun.state import State
 C = TypeVar("C", bound=OnPolicyConfig)
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, "Batch"], tuple[torch.Tensor, ...]]
 """loss(log_prob, entropy, value, rows) -> means over the rows, the loss first."""
+NO_MASK, ALL = torch.zeros((0, 0), dtype=torch.bool), torch.zeros(0, dtype=torch.int64)
+"""What kernels take for no mask, and for all rows in their order."""
 
 
 class Batch(NamedTuple):
@@ -130,6 +132,10 @@ class Learner(Generic[C]):
         """act(obs [R, F], policy_output [R, P], value [R]) writes what the policy gives for observations."""
         self.observe: Callable[[torch.Tensor], None] = self.policy.observe
         """observe(obs [R, F]) takes observations into the statistics of the normaliser, if there is one."""
+        self._scheduled: tuple[float, float] | None = None
+        """Learning rate and entropy coefficient that were set last."""
+        self._views: tuple[tuple[object, ...], Batch] | None = None
+        """What the last batch of kernels was made of, and the batch."""
         self.adam: FusedAdam | None = None
         self.rewards: FusedRewards | None = None
         if plan.networks == "kernels" and device.type == "cpu":
@@ -152,29 +158,47 @@ class Learner(Generic[C]):
     def schedule(self, progress: float) -> None:
         """Set learning rate and entropy coefficient to their values at `progress`, 0 to 1, of the run."""
         config = self.config
-        self.learning_rate.fill_(_linear(config.learning_rate, config.learning_rate_end, progress))
-        self.entropy_coef.fill_(_linear(config.entropy_coef, config.entropy_coef_end, progress))
+        wanted = (
+            _linear(config.learning_rate, config.learning_rate_end, progress),
+            _linear(config.entropy_coef, config.entropy_coef_end, progress),
+        )
+        if wanted != self._scheduled:
+            self._scheduled = wanted
+            self.learning_rate.fill_(wanted[0])
+            self.entropy_coef.fill_(wanted[1])
 
     def batch(self, trajectory: Trajectory) -> Batch:
-        """Return `trajectory` with its advantages and returns."""
+        """Return `trajectory` with its advantages and returns; the next call for this trajectory may overwrite them."""
         group = trajectory.groups[self.name]
-        terminated, truncated = trajectory.terminated[..., None], trajectory.truncated[..., None]
-        reward = group.reward
-        if self.rewards:
-            reward = self.rewards(trajectory, self.name)
-        elif self.reward_normalizer:
-            reward = self.reward_normalizer(reward, terminated, truncated, trajectory)
+        reward = self._reward(trajectory)
         log_prob = self.judge(group) if self.target.uses_ratio else group.log_prob
         log_ratio = log_prob - group.log_prob if self.target.uses_ratio else None
         if self.fused:
             advantage, returns, spread = self.fused.returns.estimate(self.target, trajectory, self.name, reward, log_ratio)
         else:
-            advantage, returns = self.target(Steps(reward, group.value, self.next_value(trajectory), terminated, truncated, log_ratio))
+            ends = trajectory.terminated[..., None], trajectory.truncated[..., None]
+            advantage, returns = self.target(Steps(reward, group.value, self.next_value(trajectory), *ends, log_ratio))
             spread = Spread.of(advantage, returns)
         spread = spread.over_processes(self.communicator, advantage.numel())
+        # Kernels write to the same tensors in every rollout, and making views of them takes longer than some kernels.
+        parts = (trajectory, log_prob, advantage, returns)
+        if self._views and all(one is former for one, former in zip(parts, self._views[0], strict=True)):
+            return self._views[1]._replace(spread=spread)
         mask = None if group.mask is None else group.mask[:-1]
         batch = Batch(group.obs[:-1], mask, group.action, log_prob, group.value, advantage, returns, spread)
-        return batch.each(lambda tensor: tensor.flatten(1, 2))  # environments and actors to one dimension
+        batch = batch.each(lambda tensor: tensor.flatten(1, 2))  # environments and actors to one dimension
+        if self.fused:
+            self._views = parts, batch
+        return batch
+
+    def _reward(self, trajectory: Trajectory) -> torch.Tensor:
+        """Return the rewards in the units of the values, [T, N, A]."""
+        if self.rewards:
+            return self.rewards(trajectory, self.name)
+        reward = trajectory.groups[self.name].reward
+        if not self.reward_normalizer:
+            return reward
+        return self.reward_normalizer(reward, trajectory.terminated[..., None], trajectory.truncated[..., None], trajectory)
 
     def judge(self, group: GroupTrajectory) -> torch.Tensor:
         """Return the log-probabilities of the actions, [T, N, A], by the policy as it is now, and replace the values by its own."""
@@ -242,13 +266,13 @@ class Learner(Generic[C]):
         order: torch.Tensor | None,
         moments: tuple[torch.Tensor, torch.Tensor] | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        mask = batch.obs.new_zeros((0, 0), dtype=torch.bool) if batch.mask is None else batch.mask
-        everything = batch.obs.new_zeros(0, dtype=torch.int64) if order is None else order
-        tensors = (everything, batch.obs, mask, batch.action, batch.log_prob, batch.value, advantage, batch.returns)
+        mask = NO_MASK if batch.mask is None else batch.mask
+        tensors = (ALL if order is None else order, batch.obs, mask, batch.action, batch.log_prob, batch.value, advantage, batch.returns)
         gradient, terms = kernel.gradient(Rows(*(tensor.contiguous() for tensor in tensors)), self.entropy_coef, moments)
-        policy, value, entropy = terms[:3]
-        loss = policy + self.config.value_coef * value - self.entropy_coef * entropy
-        return gradient, torch.cat((loss[None], terms))
+        # As numbers of Python: small operations of torch take longer than some kernels.
+        policy, value, entropy, *others = terms.tolist()
+        loss = policy + self.config.value_coef * value - self.entropy_coef.item() * entropy
+        return gradient, torch.tensor([loss, policy, value, entropy, *others])
 
     def step(self, gradient: torch.Tensor) -> torch.Tensor:
         """Move the parameters against `gradient` [P], clipped in place; return the norm it had, []."""

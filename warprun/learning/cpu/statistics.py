@@ -218,19 +218,19 @@ class FusedObservations:
     def __init__(self, normalizer: ObservationNormalizer, threads: int) -> None:
         self.team = team(threads)
         self._merging = Merging(normalizer.statistics, normalizer.shift, normalizer.scale, SHARES, LANES)
-        self._calls: dict[tuple[int, int], Call] = {}
-        """By the address and the number of the rows."""
+        self._place = (0, 0)
+        """Address and number of the rows that `_call` has."""
 
     def __call__(self, obs: torch.Tensor) -> None:
         """Take in `obs` [B, F], contiguous, and normalise by the statistics from now on."""
-        place = obs.data_ptr(), len(obs)
-        if place not in self._calls:
-            self._calls = {place: Call(_module().moments, SHARES, obs.numpy(), self._merging.running)}
-        call = self._calls[place]
-        rows: Any = call.arguments[1]
-        self._merging.running.pivot.reshape(LANES, -1)[:] = rows[0]
-        self.team.share(call, SHARES, 4.0 * rows.size)
-        self._merging(len(rows))
+        running, place = self._merging.running, (obs.data_ptr(), len(obs))
+        if place != self._place:
+            rows = obs.numpy()
+            self._call, self._first, self._place = Call(_module().moments, SHARES, rows, running), rows[0], place
+            self._pivot = running.pivot.reshape(LANES, -1)
+        self._pivot[:] = self._first
+        self.team.share(self._call, SHARES, 4.0 * obs.numel())
+        self._merging(len(obs))
 
 
 class FusedRewards:
