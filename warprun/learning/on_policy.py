@@ -28,6 +28,7 @@ from warprun.learning.normalization import ObservationNormalizer, RewardNormaliz
 from warprun.learning.optimizers import OPTIMIZERS, Adam, clip_norm
 from warprun.learning.policy import Policy
 from warprun.learning.returns import (
+    GAE,
     TARGETS,
     Spread,
     Steps,
@@ -152,8 +153,13 @@ class Learner(Generic[C]):
             if gradient and isinstance(self.optimizer, Adam):
                 self.adam = FusedAdam(self.optimizer, self.policy.parameters, self.learning_rate, config.max_grad_norm)
                 self.adam.compile_ahead()
-            self.rewards = FusedRewards(self.reward_normalizer, context.threads) if self.reward_normalizer else None
-            self.observe = FusedObservations(normalizer, context.threads) if normalizer else self.observe
+            if self.reward_normalizer:
+                self.rewards = FusedRewards(self.reward_normalizer, context.threads)
+                self.rewards.compile_ahead()
+            if normalizer:
+                observations = FusedObservations(normalizer, context.threads)
+                observations.compile_ahead()
+                self.observe = observations
 
     def schedule(self, progress: float) -> None:
         """Set learning rate and entropy coefficient to their values at `progress`, 0 to 1, of the run."""
@@ -187,7 +193,7 @@ class Learner(Generic[C]):
         mask = None if group.mask is None else group.mask[:-1]
         batch = Batch(group.obs[:-1], mask, group.action, log_prob, group.value, advantage, returns, spread)
         batch = batch.each(lambda tensor: tensor.flatten(1, 2))  # environments and actors to one dimension
-        if self.fused:
+        if self.fused and isinstance(self.target, GAE):
             self._views = parts, batch
         return batch
 
