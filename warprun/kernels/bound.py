@@ -48,6 +48,7 @@ class Call:
         """Addresses of the entry point and of the arguments; 0 before the kernel is compiled, and if it never is."""
         self._entry: Callable[[int, int, int, int], int] | None = None
         self._kinds: list[Type] = []
+        self._numbers = {n for n, value in enumerate(arguments) if isinstance(value, int | float | np.generic)}
         self._record: np.ndarray[Any, Any] = np.zeros((), np.uint8)
 
     def __call__(self, first: int, last: int, thread: int) -> None:
@@ -73,10 +74,12 @@ class Call:
 
     def change(self, number: int, value: object) -> None:
         """Replace argument `number` by another of the same type."""
+        if number in self._numbers and self.arguments[number] == value:
+            return
         self.arguments[number] = value
         if self._entry:
-            kind = self._kinds[number]
-            self._record[f"f{number}"] = value if isinstance(kind, types.Number) else in_memory(self._models, kind, value)[1]
+            is_number = number in self._numbers
+            self._record[f"f{number}"] = value if is_number else in_memory(self._models, self._kinds[number], value)[1]
 
 
 @cache

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warprun.kernels.simd import add_row_sums, multiply, outer
+from warprun.kernels.simd import NARROW, add_row_sums, multiply, outer
 from warprun.math import tanh
 
 float32 = np.float32
@@ -61,7 +61,7 @@ class Inference(NamedTuple):
 
     network: Network
     blocks: np.ndarray
-    """[thread, row, column] float32: activations."""
+    """[thread, row, COLUMNS] float32: memory for activations."""
     logits: np.ndarray
     """[thread, P, actor, lane] float32: policy outputs of a tile."""
 
@@ -133,27 +133,28 @@ def through_activation(activation, out, slope):
 def infer(network, obs, n_actors, features, block, logits, value):
     """Write the policy's outputs and the value for a tile of environments.
 
-    `obs` [lane, actor, feature] and `value` [lane, actor] are flat; `logits` is [P, actor, LANES], with actors padded to whole blocks. A
-    block may be narrower than LANES if no tile has more environments than the block has columns.
+    `obs` [lane, actor, feature] and `value` [lane, actor] are flat; `logits` is [P, actor, LANES]. `block` [row, COLUMNS] is memory for
+    activations: as many actors as fit in are computed together, each in as many columns as the tile has environments.
     """
     lanes = value.size // n_actors
-    columns, width = block.shape[1], min(logits.shape[2], block.shape[1])
-    together = columns // width
-    n_logits = network.value_row - network.policy_row
+    width = -(-lanes // NARROW) * NARROW
+    together = block.shape[1] // width
+    flat, n_logits = block.reshape(block.size), network.value_row - network.policy_row
     for begin in range(0, n_actors, together):
         actors = min(together, n_actors - begin)
+        part = flat[: network.rows * actors * width].reshape(network.rows, actors * width)
         for a in range(actors):
             for f in range(features):
                 for lane in range(lanes):
-                    block[f, a * width + lane] = obs[(lane * n_actors + begin + a) * features + f]
-        normalize(network.mean, network.scale, block)
-        forward(network.parameters, network.layers, block)
+                    part[f, a * width + lane] = obs[(lane * n_actors + begin + a) * features + f]
+        normalize(network.mean, network.scale, part)
+        forward(network.parameters, network.layers, part)
         for a in range(actors):
             for k in range(n_logits):
                 for lane in range(width):
-                    logits[k, begin + a, lane] = block[network.policy_row + k, a * width + lane]
+                    logits[k, begin + a, lane] = part[network.policy_row + k, a * width + lane]
             for lane in range(lanes):
-                value[lane * n_actors + begin + a] = block[network.value_row, a * width + lane]
+                value[lane * n_actors + begin + a] = part[network.value_row, a * width + lane]
     for k in range(n_logits, logits.shape[0]):
         log_std = network.parameters[network.log_std + k - n_logits]
         for a in range(n_actors):

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 COLUMNS = 64
 """Columns of a block of activations: a tile of environments, four AVX-512 vectors."""
-NARROW = 32
-"""Columns of a block if a wider one would stay partly empty."""
+NARROW = 16
+"""What the columns of a block are a multiple of: blocks are no wider than their rows need."""
 
 
 def _width() -> int:
@@ -112,11 +112,13 @@ def _multiply(
     k: _Writer, w: Value, row_stride: Value, sum_stride: Value, start: Value, x: Value, y: Value, rows: Value, terms: Value, columns: Value
 ) -> None:
     b = k.builder
-    for first, height in k.blocks(rows, (ROWS, 2, 1)):
-        row = [k.add(first, r) for r in range(height)]
-        begin = [k.splat(k.number(start, j)) for j in row]
-        for column, breadth in k.blocks(columns, BREADTHS):
-            vectors = range(0, breadth, WIDTH)
+    for column, breadth in k.blocks(columns, BREADTHS):
+        vectors = range(0, breadth, WIDTH)
+        # A multiply-add takes four cycles, so a single vector needs more rows.
+        most = ROWS * max(1, VECTORS // (2 * len(vectors)))
+        for first, height in k.blocks(rows, (most, 2, 1)):
+            row = [k.add(first, r) for r in range(height)]
+            begin = [k.splat(k.number(start, j)) for j in row]
             sums = [[k.variable(value) for _ in vectors] for value in begin]
             weight_row = [b.gep(w, [b.mul(j, row_stride)]) for j in row]
             with cgutils.for_range(b, terms) as loop:

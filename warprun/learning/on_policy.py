@@ -120,6 +120,8 @@ class Learner(Generic[C]):
         """The kernels that take the place of torch; None if torch computes everything."""
         self.act: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] = self.policy.act
         """act(obs [R, F], policy_output [R, P], value [R]) writes what the policy gives for observations."""
+        self._scheduled: tuple[float, float] | None = None
+        """Learning rate and entropy coefficient that were set last."""
         if plan.networks == "kernels" and device.type == "cpu":
             self.fused = self._cpu_kernels(derivatives if plan.gradients == "kernels" else None, context.threads)
             self.act = FusedActing(self.policy.kernel_network(), context.threads)
@@ -177,29 +179,40 @@ class Learner(Generic[C]):
     def schedule(self, progress: float) -> None:
         """Set learning rate and entropy coefficient to their values at `progress`, 0 to 1, of the run."""
         config = self.config
-        self.learning_rate.fill_(_linear(config.learning_rate, config.learning_rate_end, progress))
-        self.entropy_coef.fill_(_linear(config.entropy_coef, config.entropy_coef_end, progress))
+        wanted = (
+            _linear(config.learning_rate, config.learning_rate_end, progress),
+            _linear(config.entropy_coef, config.entropy_coef_end, progress),
+        )
+        if wanted != self._scheduled:
+            self._scheduled = wanted
+            self.learning_rate.fill_(wanted[0])
+            self.entropy_coef.fill_(wanted[1])
 
     def batch(self, trajectory: Trajectory) -> Batch:
-        """Return `trajectory` with its advantages and returns."""
+        """Return `trajectory` with its advantages and returns; the next call for this trajectory may overwrite them."""
         group = trajectory.groups[self.name]
-        terminated, truncated = trajectory.terminated[..., None], trajectory.truncated[..., None]
-        reward = group.reward
-        if self.fused and self.fused.normalize_reward:
-            reward = self.fused.normalize_reward(trajectory, self.name)
-        elif self.reward_normalizer:
-            reward = self.reward_normalizer(reward, terminated, truncated, trajectory)
+        reward = self._reward(trajectory)
         log_prob = self.judge(group) if self.target.uses_ratio else group.log_prob
         log_ratio = log_prob - group.log_prob if self.target.uses_ratio else None
         if self.fused:
             advantage, returns, spread = self.fused.returns.estimate(self.target, trajectory, self.name, reward, log_ratio)
         else:
-            advantage, returns = self.target(Steps(reward, group.value, self.next_value(trajectory), terminated, truncated, log_ratio))
+            ends = trajectory.terminated[..., None], trajectory.truncated[..., None]
+            advantage, returns = self.target(Steps(reward, group.value, self.next_value(trajectory), *ends, log_ratio))
             spread = Spread.of(advantage, returns)
         spread = spread.over_processes(self.communicator, advantage.numel())
         mask = None if group.mask is None else group.mask[:-1]
         batch = Batch(group.obs[:-1], mask, group.action, log_prob, group.value, advantage, returns, spread)
         return batch.each(lambda tensor: tensor.flatten(1, 2))  # environments and actors to one dimension
+
+    def _reward(self, trajectory: Trajectory) -> torch.Tensor:
+        """Return the rewards in the units of the values, [T, N, A]."""
+        if self.fused and self.fused.normalize_reward:
+            return self.fused.normalize_reward(trajectory, self.name)
+        reward = trajectory.groups[self.name].reward
+        if not self.reward_normalizer:
+            return reward
+        return self.reward_normalizer(reward, trajectory.terminated[..., None], trajectory.truncated[..., None], trajectory)
 
     def judge(self, group: GroupTrajectory) -> torch.Tensor:
         """Return the log-probabilities of the actions, [T, N, A], by the policy as it is now, and replace the values by its own."""

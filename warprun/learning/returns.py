@@ -225,7 +225,7 @@ def explained_variance(spread: Spread) -> torch.Tensor:
     The advantages of `spread` must be the errors returns - value.
     """
     explained = 1 - spread.variance / spread.returns_variance
-    return torch.where(spread.returns_variance > 0, explained, torch.zeros_like(explained))
+    return torch.where(spread.returns_variance > 0, explained, 0.0)
 
 
 def mean_and_variance(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,7 +10,7 @@ import torch
 
 from warprun.kernels.bound import Call
 from warprun.kernels.mlp import Inference, Network
-from warprun.kernels.simd import COLUMNS, NARROW
+from warprun.kernels.simd import COLUMNS
 from warprun.kernels.team import team
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.backend import Kernel
@@ -56,12 +56,6 @@ class CpuBackend:
 
     def _inference(self, actors: int, outputs: int, network: Network) -> Inference:
         """Return a network with memory for each thread: a block of activations, and the policy outputs of a tile."""
-        width = self._module.LANES
-        # Empty columns take as long as others.
-        few = self._plan.n_envs <= NARROW < width or width * actors <= NARROW
-        columns = NARROW if few else COLUMNS
-        together = max(1, columns // width)
-        padded = -(-actors // together) * together
-        blocks = np.zeros((self._team.count, network.rows, columns), np.float32)
-        logits = np.zeros((self._team.count, outputs, padded, width), np.float32)
-        return Inference(network, blocks, logits)
+        count = self._team.count
+        blocks = np.zeros((count, network.rows, COLUMNS), np.float32)
+        return Inference(network, blocks, np.zeros((count, outputs, actors, self._module.LANES), np.float32))

@@ -6,19 +6,20 @@ import numpy as np
 import torch
 
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
+from warprun.kernels.bound import Call
 from warprun.kernels.mlp import Network, forward, normalize
 from warprun.kernels.simd import COLUMNS, NARROW
-from warprun.kernels.threads import threads as threads_of_process
+from warprun.kernels.team import team
 
-NO_VALUE = np.zeros(0, np.float32)
+NO_VALUE = torch.zeros(0)
 
 
 def act_on_part(part, thread, network, obs, policy_output, value, blocks):
     """Write policy outputs [R, P], and values [R] unless `value` is empty, of the rows of a part, one row per column of a block."""
-    block = blocks[thread]
-    columns = block.shape[1]
-    begin = part * columns
-    count = min(columns, obs.shape[0] - begin)
+    begin = part * COLUMNS
+    count = min(COLUMNS, obs.shape[0] - begin)
+    width = -(-count // NARROW) * NARROW
+    block = blocks[thread][: network.rows * width].reshape(network.rows, width)
     for c in range(count):
         for f in range(obs.shape[1]):
             block[f, c] = obs[begin + c, f]
@@ -42,7 +43,7 @@ SOURCE = '''"""Policy outputs and values; written by warprun."""
 from numba import njit
 
 
-@njit(nogil=True, cache=True, **FLAGS)
+@njit(cache=True, **BOUND)
 def act(first, last, thread, network, obs, policy_output, value, blocks):
     for part in range(first, last):
         act_on_part(part, thread, network, obs, policy_output, value, blocks)
@@ -54,16 +55,24 @@ class FusedActing:
 
     def __init__(self, network: Network, threads: int) -> None:
         self.network = network
-        self.threads = threads_of_process(threads)
-        self.module = kernels.load_module("acting", SOURCE, {"act_on_part": act_on_part, "FLAGS": kernels.FLAGS}, kernels.merged_function)
-        self.blocks = np.zeros((0, 0, 0), np.float32)
-        """[thread, row, column]: activations, allocated for the first batch."""
+        self.team = team(threads)
+        functions = {"act_on_part": act_on_part, "BOUND": kernels.BOUND}
+        self.module = kernels.load_module("acting", SOURCE, functions, kernels.merged_function)
+        self._blocks = np.zeros((self.team.count, network.rows * COLUMNS), np.float32)
+        """[thread, row * COLUMNS]: activations of a block, as wide as its rows need."""
+        self._call: Call | None = None
+        self._places: tuple[tuple[int, int], ...] = ()
+        """Addresses and lengths of the tensors that `_call` has."""
 
     def __call__(self, obs: torch.Tensor, policy_output: torch.Tensor, value: torch.Tensor | None = None) -> None:
         """Write policy outputs [R, P] of `obs` [R, F], and values [R]; `value` None: the network has none. All are contiguous."""
-        columns = min(COLUMNS, -(-len(obs) // NARROW) * NARROW)
-        if self.blocks.shape[2] != columns:
-            self.blocks = np.zeros((self.threads.count, self.network.rows, columns), np.float32)
-        values = NO_VALUE if value is None else value.numpy()
-        given = (self.network, obs.numpy(), policy_output.numpy(), values, self.blocks)
-        self.threads.share(lambda first, last, n: self.module.act(first, last, n, *given), -(-len(obs) // columns))
+        tensors = (obs, policy_output, NO_VALUE if value is None else value)
+        places = tuple((tensor.data_ptr(), len(tensor)) for tensor in tensors)
+        if self._call is None:
+            self._call = Call(self.module.act, self.network, *(tensor.numpy() for tensor in tensors), self._blocks)
+        else:
+            for number, (tensor, place, former) in enumerate(zip(tensors, places, self._places, strict=True), start=1):
+                if place != former:
+                    self._call.change(number, tensor.numpy())
+        self._places = places
+        self.team.share(self._call, -(-len(obs) // COLUMNS), 2.0 * self.network.parameters.size * len(obs))

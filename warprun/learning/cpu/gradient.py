@@ -312,7 +312,7 @@ class FusedGradient:
         call.change(ENTROPY_ARGUMENT, np.float32(entropy_coef.item()))
         self.moments[:] = (0.0, 1.0) if moments is None else shift_and_scale(float(moments[0]), float(moments[1]))
         self.team.share(call, shares, 6.0 * self.network.parameters.size * count)
-        terms = torch.from_numpy(self.memory.terms[:shares]).sum(0).div_(count).float()
+        terms = torch.from_numpy((self.memory.terms[:shares].sum(0) / count).astype(np.float32))
         if shares == 1:
             return torch.from_numpy(self.memory.gradient[0]), terms
         total = torch.from_numpy(self.memory.total)

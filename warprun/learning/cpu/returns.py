@@ -223,11 +223,12 @@ class FusedReturns:
         return advantage, returns, Spread.of(advantage, returns)
 
     def _gae(self, target: GAE, trajectory: Trajectory, name: str, reward: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Spread]:
+        reward = reward.contiguous()
         places = self._advantages.setdefault(trajectory, {})
         address = reward.data_ptr()
         if address not in places:
             places.clear()
-            places[address] = self._bind(target, trajectory, name, reward.contiguous())
+            places[address] = self._bind(target, trajectory, name, reward)
         bound = places[address]
         self._run(bound)
         advantage, returns = bound.results

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from warprun.kernels import ahead
 from warprun.kernels import compile as kernels
-from warprun.kernels.bound import Call
+from warprun.kernels.bound import Call, signature
 from warprun.kernels.simd import COLUMNS
 from warprun.kernels.team import team
 from warprun.learning.normalization import RESOLUTION, ObservationNormalizer, RewardNormalizer, RunningStatistics, inverse_deviation
@@ -218,19 +219,25 @@ class FusedObservations:
     def __init__(self, normalizer: ObservationNormalizer, threads: int) -> None:
         self.team = team(threads)
         self._merging = Merging(normalizer.statistics, normalizer.shift, normalizer.scale, SHARES, LANES)
-        self._calls: dict[tuple[int, int], Call] = {}
-        """By the address and the number of the rows."""
+        self._place = (0, 0)
+        """Address and number of the rows that `_call` has."""
+
+    def compile_ahead(self) -> None:
+        """Let another process compile the kernels (`kernels.ahead`)."""
+        running = self._merging.running
+        ahead.want(_module(), "moments", signature((SHARES, np.zeros((1, 1), np.float32), running)))
+        ahead.want(_module(), "merge", signature((0, running)))
 
     def __call__(self, obs: torch.Tensor) -> None:
         """Take in `obs` [B, F], contiguous, and normalise by the statistics from now on."""
-        place = obs.data_ptr(), len(obs)
-        if place not in self._calls:
-            self._calls = {place: Call(_module().moments, SHARES, obs.numpy(), self._merging.running)}
-        call = self._calls[place]
-        rows: Any = call.arguments[1]
-        self._merging.running.pivot.reshape(LANES, -1)[:] = rows[0]
-        self.team.share(call, SHARES, 4.0 * rows.size)
-        self._merging(len(rows))
+        running, place = self._merging.running, (obs.data_ptr(), len(obs))
+        if place != self._place:
+            rows = obs.numpy()
+            self._call, self._first, self._place = Call(_module().moments, SHARES, rows, running), rows[0], place
+            self._pivot = running.pivot.reshape(LANES, -1)
+        self._pivot[:] = self._first
+        self.team.share(self._call, SHARES, 4.0 * obs.numel())
+        self._merging(len(obs))
 
 
 class FusedRewards:
@@ -240,6 +247,15 @@ class FusedRewards:
         self.normalizer = normalizer
         self.team = team(threads)
         self._bound: WeakKeyDictionary[Trajectory, tuple[Call, Call, Merging, Ends, torch.Tensor]] = WeakKeyDictionary()
+
+    def compile_ahead(self) -> None:
+        """Let another process compile the kernels (`kernels.ahead`)."""
+        numbers, flags, gamma = np.zeros((1, 1), np.float32), np.zeros((1, 1), np.bool_), np.float32(0.0)
+        running = Merging(self.normalizer.statistics, torch.zeros(1), torch.zeros(1), 1, COLUMNS).running
+        so_far = np.zeros(1, np.float32), np.zeros(1, np.int64), np.zeros(1, np.bool_)
+        ahead.want(_module(), "discounted", signature((numbers, flags, flags, *so_far, gamma, running)))
+        ahead.want(_module(), "normalized", signature((numbers, flags, gamma, running, numbers)))
+        ahead.want(_module(), "merge", signature((0, running)))
 
     def __call__(self, trajectory: Trajectory, name: str) -> torch.Tensor:
         """Return the normalised rewards of group `name`, [T, N, A]; the next call for this trajectory overwrites them."""

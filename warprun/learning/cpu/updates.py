@@ -17,9 +17,10 @@ from torch import nn
 
 from warprun.concurrency.communicator import Communicator, mean_
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
+from warprun.kernels.bound import Call
 from warprun.kernels.mlp import Layer, backward
 from warprun.kernels.simd import COLUMNS
-from warprun.kernels.threads import threads as threads_of_process
+from warprun.kernels.team import team
 from warprun.learning import optimizers
 from warprun.learning.cpu import losses
 from warprun.learning.cpu.losses import LOSS, VALUE, Memory, Net, Smoothing
@@ -31,6 +32,8 @@ SHARE_BLOCKS = 2
 """Blocks in a share; every share has its own gradient."""
 HAND_OFF = 8_000_000
 """A second thread is used from this number of parameters times transitions on: below it, waking the thread takes longer."""
+BATCH_ARGUMENT = 3
+"""Number of the batch among the arguments of a kernel, after the three of every call."""
 
 float32 = np.float32
 
@@ -58,7 +61,7 @@ def add_shares(gradients):
 
 
 KERNEL = """
-@njit(nogil=True, cache=True, **FLAGS)
+@njit(cache=True, **BOUND)
 def {loss}(first, last, thread, shares, nets, settings, batch, memory):
     net = nets[-1]  # the trained one
     for share in range(first, last):
@@ -77,8 +80,8 @@ SOURCE = f'''"""Gradient steps of DQN, DDPG and TD3; written by warprun."""
 from numba import njit
 
 {"".join(KERNEL.format(loss=name) for name in LOSSES)}
-@njit(nogil=True, cache=True, **FLAGS)
-def add(gradients):
+@njit(cache=True, **BOUND)
+def add(first, last, thread, gradients):
     add_shares(gradients)
 
 '''
@@ -89,17 +92,17 @@ def module() -> ModuleType:
     """Return the compiled kernels."""
     functions: dict[str, Callable[..., object]] = {f"{name}_block": function for name, function in LOSSES.items()}
     functions |= {f.__name__: f for f in (bounds, backward_share, add_shares)}
-    return kernels.load_module("off_policy_updates", SOURCE, functions | {"FLAGS": kernels.FLAGS, "COLUMNS": COLUMNS})
+    return kernels.load_module("off_policy_updates", SOURCE, functions | {"BOUND": kernels.BOUND, "COLUMNS": COLUMNS})
 
 
 class GradientKernels:
     """Computes gradients of batches of one size, for networks with up to `rows` rows in a block and `parameters` parameters."""
 
     def __init__(self, batch_size: int, rows: int, parameters: int, threads: int, communicator: Communicator) -> None:
-        self.threads = threads_of_process(threads if batch_size * parameters > HAND_OFF else 1)
+        self.team = team(threads if batch_size * parameters > HAND_OFF else 1)
         self.shares = -(-batch_size // (COLUMNS * SHARE_BLOCKS))
         self.communicator = communicator
-        count = self.threads.count
+        count = self.team.count
         self.memory = Memory(
             target=np.zeros((count, COLUMNS), np.float32),
             best=np.zeros((count, COLUMNS), np.int64),
@@ -107,25 +110,31 @@ class GradientKernels:
             terms=np.zeros((self.shares, 2)),
             error=np.zeros(batch_size, np.float32),
         )
-        self.batch: Transitions[torch.Tensor] | None = None
-        self.arrays: Transitions[np.ndarray] | None = None
-        """The last batch, as arrays: without observation normalisation the next batch has the same memory."""
+        self._calls: dict[str, tuple[Call, Transitions[torch.Tensor]]] = {}
+        """By loss, with the last batch: without observation normalisation the next batch has the same memory."""
         self.error = torch.from_numpy(self.memory.error)
         """[B]: the temporal-difference errors of the last batch."""
 
     def net(self, parameters: torch.Tensor, table: list[Layer], outputs: list[int]) -> Net:
         """Return a network for the kernels, on the memory of `parameters` [P] and with its own working memory."""
         rows = max(layer.out_row + layer.n_out for layer in table)
-        blocks, derivatives = np.zeros((2, self.threads.count, SHARE_BLOCKS, rows, COLUMNS), np.float32)
+        blocks, derivatives = np.zeros((2, self.team.count, SHARE_BLOCKS, rows, COLUMNS), np.float32)
         gradient = np.zeros((self.shares, len(parameters)), np.float32)
         return Net(parameters.numpy(), np.array(table, np.int64), np.array(outputs, np.int64), blocks, derivatives, gradient)
 
     def compute(self, loss: str, nets: tuple[Net, ...], settings: bool | Smoothing | None, batch: Transitions[torch.Tensor]) -> None:
-        """Compute one gradient per share of a loss (of LOSSES) for the last of `nets`; `KernelOptimizer.step` adds them."""
-        if batch is not self.batch:
-            self.batch, self.arrays = batch, Transitions(*(part.numpy() for part in batch))
-        function, shares, memory, arrays = getattr(module(), loss), self.shares, self.memory, self.arrays
-        self.threads.share(lambda first, last, n: function(first, last, n, shares, nets, settings, arrays, memory), shares)
+        """Compute one gradient per share of a loss (of LOSSES) for the last of `nets`; `KernelOptimizer.step` adds them.
+
+        `nets` and `settings` are the same in every call for a loss.
+        """
+        if loss not in self._calls:
+            arrays = Transitions(*(part.numpy() for part in batch))
+            self._calls[loss] = Call(getattr(module(), loss), self.shares, nets, settings, arrays, self.memory), batch
+        call, former = self._calls[loss]
+        if batch is not former:
+            call.change(BATCH_ARGUMENT, Transitions(*(part.numpy() for part in batch)))
+            self._calls[loss] = call, batch
+        self.team.share(call, self.shares)
 
     def means(self) -> tuple[float, float]:
         """Return the means of the value and of the loss over the last batches of all processes."""
@@ -142,12 +151,12 @@ class KernelOptimizer:
         optimizer = trained.optimizer
         assert isinstance(optimizer, optimizers.Adam)
         self.adam = FusedAdam(optimizer, trained.parameters, trained.learning_rate.tensor, max_norm, trained.target_parameters)
-        self.shares = net.gradient
+        self._add = Call(module().add, net.gradient)
         self.gradient = torch.from_numpy(net.gradient[0])
         self.communicator, self.rows = communicator, rows
 
     def step(self, tau: float) -> float:
         """Take a gradient step by the mean gradient of all processes and move the target by `tau`; return the norm before clipping."""
-        module().add(self.shares)
+        self._add(0, 1, 0)
         mean_(self.communicator, self.rows, self.gradient)
         return self.adam.step(self.gradient, tau).item()

@@ -32,8 +32,8 @@ class Running(NamedTuple):
     """[F] float64."""
     variance: torch.Tensor
     """[F] float64."""
-    count: torch.Tensor
-    """[1] float64."""
+    rows: torch.Tensor
+    """[1] float64: how many have been taken in."""
     shift: torch.Tensor
     """[F] float32: the mean."""
     scale: torch.Tensor
@@ -70,7 +70,7 @@ def sum_returns(reward, terminated, truncated, returns, continues, mean, gamma, 
 
 def merged(running, f, count, total, square):
     """Take `count` numbers of feature `f` into the statistics, given the sums about the mean; Chan et al. 1979."""
-    before = running.count[0]
+    before = running.rows[0]
     every = before + count
     delta = total / count
     variance = square / count - delta * delta
@@ -157,7 +157,7 @@ def merge(sums, blocks, count, features, running):
         merged(running, thread, float64(count), total, square)
     cuda.syncthreads()
     if thread == 0:
-        running.count[0] += float64(count)
+        running.rows[0] += float64(count)
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
