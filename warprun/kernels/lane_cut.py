@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from warprun.kernels.lane_code import NAME, Block
+from warprun.kernels.lane_code import NAME, Block, Instruction
 from warprun.kernels.lane_regions import END, Regions, Stays
 
 LANES = 64
@@ -85,6 +85,8 @@ class Writer:
         self.last = f"%{prefix}.last"
         self.lines: list[str] = []
         self.shared = {name for cut in regions.members for name in self._foreign(cut)}
+        self.place = self._places_of_phis()
+        """Phi behind a loop -> the phi at its header in whose slot it is; lanes need no copy of a value that they leave the loop with."""
 
     def write(self) -> list[str]:
         """Return the blocks."""
@@ -106,6 +108,7 @@ class Writer:
 
     def _slot(self, name: str) -> str:
         """Return the place on the stack of a value."""
+        name = self.place.get(name, name)
         slot = suffixed(name, f".{self.prefix}.slot")
         kind = self._kept(name)
         self.allocas[slot] = kind if self.r.is_uniform(name) else f"[{LANES} x {kind}]"
@@ -188,6 +191,36 @@ class Writer:
             add(name)
         return found
 
+    def _places_of_phis(self) -> dict[str, str]:
+        """Return phis behind loops that can be in the slot of a phi of the loop's header, with the latter.
+
+        A lane writes such a phi when it leaves the loop, and reads it at once, before it comes to the header again.
+        """
+        r, found = self.r, dict[str, str]()
+        for header, labels in r.loops.items():
+            behind = {each for label in labels for each in r.inside[label]} - labels - {END}
+            for phi in r.blocks[header].phis:
+                for each in (other for label in sorted(behind) for other in r.blocks[label].phis):
+                    place = found.get(phi.name, phi.name)
+                    together = [place, *(name for name, of in found.items() if of == place), each.name]
+                    if each.name not in found and self._can_follow(each, phi, header) and self._agree(together):
+                        found[each.name] = place
+        return found
+
+    def _can_follow(self, behind: Instruction, phi: Instruction, header: str) -> bool:
+        """Return whether a phi behind a loop is written only by lanes that no longer need `phi`, and needed by one region only."""
+        r = self.r
+        if behind.name in self.shared or r.is_uniform(behind.name) or r.is_uniform(phi.name) or behind.type != phi.type:
+            return False
+        # Lanes may prepare a way out and yet stay.
+        leaving = (source for value, source in behind.incoming if source in r.loops[header] and value != phi.name)
+        return all(set(r.inside[source]) & r.loops[header] <= {header} for source in leaving)
+
+    def _agree(self, phis: Iterable[str]) -> bool:
+        """Return whether each block gives the same value to all of the phis to which it gives one."""
+        given: dict[str, str] = {}
+        return all(given.setdefault(source, value) == value for each in phis for value, source in self.r.defined[each][1].incoming)
+
     # A region -------------------------------------------------------------------------------------------------------------
 
     def _region(self, cut: str) -> None:
@@ -253,7 +286,7 @@ class Writer:
             following = [each for each in r.inside[label] if each != END and r.is_cut(each)]
             if not self._all_edges(cut, label):
                 found += [phi.name for each in following for phi in r.blocks[each].phis if not r.is_uniform(phi.name)]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(self.place.get(each, each) for each in found))
 
     def _leave(self, cut: str, chosen: list[str], p: str) -> None:
         """Write what a lane leaves behind, whichever way it goes: without a branch, so that LLVM needs no masks."""
@@ -290,6 +323,7 @@ class Writer:
         together = self._all_edges(cut, label)
         self._line(f"br label {next(iter(edges.values()))}" if together else _renamed(block.end.text, own | edges))
         ends = [*list(edges.values())[1:], f"{p}.next"] if together else [f"{p}.next"] * len(edges)
+        self.prepared: set[str] = set()
         for (target, edge), end in zip(edges.items(), ends, strict=True):
             self._edge(cut, label, target, edge, names, p)
             self._line(f"br label {end}")
@@ -315,10 +349,12 @@ class Writer:
         for phi in () if target == END else r.blocks[target].phis:
             if not r.is_uniform(phi.name):
                 value = next(value for value, source in phi.incoming if source == label)
-                values[phi.name] = names.get(value, value)
+                values[self.place.get(phi.name, phi.name)] = names.get(value, value)
         if self._all_edges(cut, label):
             for n, (name, value) in enumerate(values.items()):
-                self._store(name, value, f"{edge}.{n}", f"{p}.lane")
+                if name not in self.prepared:
+                    self._store(name, value, f"{edge}.{n}", f"{p}.lane")
+            self.prepared.update(values)
             values = {}
         if not self._all_edges(cut, label) or self._last_edge(label, target):
             self.ways[edge] = values, self.numbers[target] if target in r.masked else -1
