@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from warprun.kernels.lane_code import NAME, Block, Instruction
 from warprun.kernels.lane_regions import END, Regions, Stays
+from warprun.kernels.simd import WIDTH
 
 LANES = 64
 """Most lanes of a tile."""
@@ -20,6 +21,8 @@ _AGAIN = {"getelementptr", "add", "sub", "mul", "shl", "or", "sext", "zext", "tr
 """Instructions of addresses."""
 _DROPPED = (MARK, "@llvm.experimental.noalias.scope.decl(", "@llvm.lifetime.")
 _MEMORY = {"load", "store", "call"}
+_BRANCH = re.compile(r"br i1 (%\S+), label (%\S+?), label (%\S+?)(?:,|$)")
+"""A branch of two ways: its condition and where they lead."""
 
 
 def suffixed(name: str, suffix: str) -> str:
@@ -40,13 +43,15 @@ class Metadata:
         self.lines.append(f"{number} = {text.replace('SELF', number)}")
         return number
 
-    def loop(self, access: str, place: str) -> str:
+    def loop(self, access: str, place: str, width: int = 0) -> str:
         """Return the node of a loop over lanes: no two lanes depend on each other by the accesses to memory of the group `access`.
 
-        `place` is the node of its line in the source, for LLVM's remarks; empty if there is none.
+        `place` is the node of its line in the source, for LLVM's remarks; empty if there is none. `width`: lanes of a vector; 0: as LLVM
+        chooses.
         """
         parallel = self.add(f'!{{!"llvm.loop.parallel_accesses", {access}}}')
-        return self.add(f"distinct !{{{', '.join(filter(None, ('SELF', place, parallel)))}}}")
+        wide = self.add(f'!{{!"llvm.loop.vectorize.width", i32 {width}}}') if width else ""
+        return self.add(f"distinct !{{{', '.join(filter(None, ('SELF', place, parallel, wide)))}}}")
 
 
 class Counter:
@@ -60,7 +65,7 @@ class Counter:
         self.lane, self.latch = phis[0].name, latch
         begin, following = (next(v for v, of in phis[0].incoming if (of == latch) == back) for back in (False, True))
         made = {each.name: each for block in blocks.values() for each in block.instructions if each.name}
-        condition = re.match(r"br i1 (%\S+), label (%\S+), label (%\S+?)(?:,|$)", end.text)
+        condition = _BRANCH.match(end.text)
         if begin != "0" or following not in made or not condition or not re.search(r" i64 \S+, 1\b", made[following].text):
             raise Stays("it does not count lanes one by one")
         compared = made.get(condition[1])
@@ -81,6 +86,8 @@ class Writer:
         self.r, self.counter, self.prefix = regions, counter, prefix
         self.metadata, self.access = metadata, metadata.add("distinct !{}")
         self.numbers = {cut: n for n, cut in enumerate(regions.members)}
+        self.number = "i8" if len(self.numbers) < 128 else "i32"
+        """Type of the number of a region: a register holds those of all lanes."""
         self.allocas: dict[str, str] = {}
         self.last = f"%{prefix}.last"
         self.lines: list[str] = []
@@ -244,13 +251,14 @@ class Writer:
         chosen = self._chosen(cut)
         for n, name in enumerate(chosen):
             self._load(name, f"{p}.old{n}", f"{p}.lane")
-        self.ways: dict[str, tuple[dict[str, str], int]] = {}
+        self.ways: dict[str, tuple[dict[str, str], str]] = {}
         self._enter(cut, p)
         for label in r.members[cut]:
             self._block(cut, label, names, p)
         self._label(f"{p}.next")
         self._leave(cut, chosen, p)
-        self._count(p, f"{p}.lanes", f"{p}.done")
+        # LLVM would give a vector only as many lanes as its widest numbers fit into a register, and every integer of Python has 64 bits.
+        self._count(p, f"{p}.lanes", f"{p}.done", WIDTH)
         self._label(f"{p}.done")
         self._choose(cut, names, p)
 
@@ -274,9 +282,7 @@ class Writer:
         if cut not in self.r.masked:
             self._line(f"br label {suffixed(cut, '.body')}")
             return
-        self._line(f"{p}.at = getelementptr inbounds i32, ptr {self._places()}, i64 {p}.lane")
-        self._line(f"{p}.place = load i32, ptr {p}.at{self._access()}")
-        self._line(f"{p}.here = icmp eq i32 {p}.place, {self.numbers[cut]}")
+        self._here(cut, p)
         self._line(f"br i1 {p}.here, label {suffixed(cut, '.body')}, label {p}.next")
 
     def _chosen(self, cut: str) -> list[str]:
@@ -290,17 +296,17 @@ class Writer:
 
     def _leave(self, cut: str, chosen: list[str], p: str) -> None:
         """Write what a lane leaves behind, whichever way it goes: without a branch, so that LLVM needs no masks."""
-        ways = self.ways | ({f"{p}.lanes": ({}, 0)} if cut in self.r.masked else {})
+        ways = self.ways | ({f"{p}.lanes": ({}, f"{p}.place")} if cut in self.r.masked else {})
         phis = []
         for n, name in enumerate(chosen):
             given = ", ".join(f"[ {values.get(name, f'{p}.old{n}')}, {way} ]" for way, (values, _) in ways.items())
             self._line(f"{p}.new{n} = phi {self._type(name)} {given}")
             phis.append((name, f"{p}.new{n}"))
         if self._notes(cut) and ways:
-            given = ", ".join(f"[ {place if way in self.ways else f'{p}.place'}, {way} ]" for way, (_, place) in ways.items())
-            self._line(f"{p}.then = phi i32 {given}")
-            self._line(f"{p}.then.at = getelementptr inbounds i32, ptr {self._places()}, i64 {p}.lane")
-            self._line(f"store i32 {p}.then, ptr {p}.then.at{self._access()}")
+            given = ", ".join(f"[ {place}, {way} ]" for way, (_, place) in ways.items())
+            self._line(f"{p}.then = phi {self.number} {given}")
+            self._line(f"{p}.then.at = getelementptr inbounds {self.number}, ptr {self._places()}, i64 {p}.lane")
+            self._line(f"store {self.number} {p}.then, ptr {p}.then.at{self._access()}")
         for name, value in phis:
             self._store(name, value, value, f"{p}.lane")
 
@@ -321,6 +327,9 @@ class Writer:
             if stored and not (each.opcode == "phi" and label == cut):
                 self._store(each.name, each.name, suffixed(each.name, f".{self.prefix}.kept"), f"{p}.lane")
         together = self._all_edges(cut, label)
+        if not together and self._decided(label):
+            self._select(cut, label, edges, own, names, p)
+            return
         self._line(f"br label {next(iter(edges.values()))}" if together else _renamed(block.end.text, own | edges))
         ends = [*list(edges.values())[1:], f"{p}.next"] if together else [f"{p}.next"] * len(edges)
         self.prepared: set[str] = set()
@@ -341,15 +350,45 @@ class Writer:
             return False
         return not any(each in r.loops and other != each and other in r.loops[each] for each in inside for other in inside)
 
+    def _decided(self, label: str) -> bool:
+        """Return whether a block ends in a branch out of its region that is the same for all lanes."""
+        ends = _BRANCH.match(self.r.blocks[label].end.text)
+        return bool(ends) and all(self.r.is_cut(each) for each in self.r.inside[label]) and self.r.is_uniform(str(ends and ends[1]))
+
+    def _select(self, cut: str, label: str, edges: dict[str, str], own: dict[str, str], names: dict[str, str], p: str) -> None:
+        """Write a branch out of a region, the same for all lanes, as selections: LLVM would make it an end of the loop over lanes."""
+        condition, *targets = _BRANCH.match(self.r.blocks[label].end.text).groups()  # type: ignore[union-attr]
+        (first, here), (second, there) = ((self._given(label, each, names), self._number(each)) for each in targets)
+        way = next(iter(edges.values()))
+        self._line(f"br label {way}")
+        self._label(way)
+        values: dict[str, str] = {}
+        for name in dict.fromkeys([*first, *second]):
+            values[name] = f"{way}.{len(values)}"
+            kind, kept = self._type(name), f"{p}.old{self._chosen(cut).index(name)}"
+            given = f"{kind} {first.get(name, kept)}, {kind} {second.get(name, kept)}"
+            self._line(f"{values[name]} = select i1 {own.get(condition, condition)}, {given}")
+        self._line(f"{way}.then = select i1 {own.get(condition, condition)}, {self.number} {here}, {self.number} {there}")
+        self.ways[way] = values, f"{way}.then"
+        self._line(f"br label {p}.next")
+
+    def _given(self, label: str, target: str, names: dict[str, str]) -> dict[str, str]:
+        """Return the values that a region begins with for lanes that come from a block, by the phi in whose slot they are."""
+        found: dict[str, str] = {}
+        for phi in () if target == END else self.r.blocks[target].phis:
+            if not self.r.is_uniform(phi.name):
+                value = next(value for value, source in phi.incoming if source == label)
+                found[self.place.get(phi.name, phi.name)] = names.get(value, value)
+        return found
+
+    def _number(self, target: str) -> str:
+        """Return what a lane notes that goes to a region."""
+        return str(self.numbers[target] if target in self.r.masked else -1)
+
     def _edge(self, cut: str, label: str, target: str, edge: str, names: dict[str, str], p: str) -> None:
         """Write what a lane does that leaves a region: keep the values that the next one begins with, or note them for `_leave`."""
-        r = self.r
         self._label(edge)
-        values: dict[str, str] = {}
-        for phi in () if target == END else r.blocks[target].phis:
-            if not r.is_uniform(phi.name):
-                value = next(value for value, source in phi.incoming if source == label)
-                values[self.place.get(phi.name, phi.name)] = names.get(value, value)
+        values = self._given(label, target, names)
         if self._all_edges(cut, label):
             for n, (name, value) in enumerate(values.items()):
                 if name not in self.prepared:
@@ -357,7 +396,7 @@ class Writer:
             self.prepared.update(values)
             values = {}
         if not self._all_edges(cut, label) or self._last_edge(label, target):
-            self.ways[edge] = values, self.numbers[target] if target in r.masked else -1
+            self.ways[edge] = values, self._number(target)
 
     def _last_edge(self, label: str, target: str) -> bool:
         """Return whether an edge is the one from which lanes go on, of those that all of them prepare."""
@@ -415,30 +454,34 @@ class Writer:
         self._line(f"br label {p}.lanes")
         self._label(f"{p}.lanes")
         self._line(f"{p}.lane = phi i64 [ 0, {start} ], [ {p}.lane.next, {p}.lanes ]")
-        self._line(f"{p}.found = phi i32 [ 0, {start} ], [ {p}.either, {p}.lanes ]")
-        self._line(f"{p}.at = getelementptr inbounds i32, ptr {self._places()}, i64 {p}.lane")
-        self._line(f"{p}.place = load i32, ptr {p}.at{self._access()}")
-        self._line(f"{p}.here = icmp eq i32 {p}.place, {self.numbers[header]}")
-        self._line(f"{p}.one = zext i1 {p}.here to i32")
-        self._line(f"{p}.either = or i32 {p}.found, {p}.one")
+        self._line(f"{p}.found = phi {self.number} [ 0, {start} ], [ {p}.either, {p}.lanes ]")
+        self._here(header, p)
+        self._line(f"{p}.one = zext i1 {p}.here to {self.number}")
+        self._line(f"{p}.either = or {self.number} {p}.found, {p}.one")
         self._count(p, f"{p}.lanes", f"{p}.done")
         self._label(f"{p}.done")
-        self._line(f"{p}.some = icmp ne i32 {p}.either, 0")
+        self._line(f"{p}.some = icmp ne {self.number} {p}.either, 0")
         self._line(f"br i1 {p}.some, label {header}, label {self._entry(self.r.then[self.r.parent[header], header])}")
 
     def _places(self) -> str:
         """Return the array of the region that each lane runs next."""
-        self.allocas[f"%{self.prefix}.places"] = f"[{LANES} x i32]"
+        self.allocas[f"%{self.prefix}.places"] = f"[{LANES} x {self.number}]"
         return f"%{self.prefix}.places"
 
-    def _count(self, p: str, again: str, out: str) -> None:
-        """Write the end of a loop over lanes."""
+    def _here(self, cut: str, p: str) -> None:
+        """Write whether a lane runs a region next."""
+        self._line(f"{p}.at = getelementptr inbounds {self.number}, ptr {self._places()}, i64 {p}.lane")
+        self._line(f"{p}.place = load {self.number}, ptr {p}.at{self._access()}")
+        self._line(f"{p}.here = icmp eq {self.number} {p}.place, {self.numbers[cut]}")
+
+    def _count(self, p: str, again: str, out: str, width: int = 0) -> None:
+        """Write the end of a loop over lanes; `width` as for `Metadata.loop`."""
         c = self.counter
         names = {c.lane: f"{p}.lane", c.following.name: f"{p}.lane.next", c.condition.name: f"{p}.more"}
         self._line(f"{p}.lane.next = add nuw nsw i64 {p}.lane, 1")
         self._line(_renamed(c.condition.text, names))
         first, second = (again, out) if c.stays else (out, again)
-        self._line(f"br i1 {p}.more, label {first}, label {second}, !llvm.loop {self.metadata.loop(self.access, c.place)}")
+        self._line(f"br i1 {p}.more, label {first}, label {second}, !llvm.loop {self.metadata.loop(self.access, c.place, width)}")
 
 
 def incoming_from(text: str, labels: Mapping[str, str]) -> str:
