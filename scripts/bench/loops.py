@@ -283,7 +283,7 @@ while some:
         moved = max(x - new, f(0.05))
         scratch[1, lane] = moved if runs else x
         scratch[2, lane] = new if runs else change
-        some |= runs and abs(new) > tolerance
+        some |= runs & (abs(new) > tolerance)
 for lane in range(LANES):
     lane_loop()
     u = us[tile, lane]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 from warprun.kernels.lane_code import NAME, Block, Instruction
 from warprun.kernels.lane_regions import END, Regions, Stays
-from warprun.kernels.simd import WIDTH
 
 LANES = 64
 """Most lanes of a tile."""
@@ -43,15 +43,13 @@ class Metadata:
         self.lines.append(f"{number} = {text.replace('SELF', number)}")
         return number
 
-    def loop(self, access: str, place: str, width: int = 0) -> str:
+    def loop(self, access: str, place: str) -> str:
         """Return the node of a loop over lanes: no two lanes depend on each other by the accesses to memory of the group `access`.
 
-        `place` is the node of its line in the source, for LLVM's remarks; empty if there is none. `width`: lanes of a vector; 0: as LLVM
-        chooses.
+        `place` is the node of its line in the source, for LLVM's remarks; empty if there is none.
         """
         parallel = self.add(f'!{{!"llvm.loop.parallel_accesses", {access}}}')
-        wide = self.add(f'!{{!"llvm.loop.vectorize.width", i32 {width}}}') if width else ""
-        return self.add(f"distinct !{{{', '.join(filter(None, ('SELF', place, parallel, wide)))}}}")
+        return self.add(f"distinct !{{{', '.join(filter(None, ('SELF', place, parallel)))}}}")
 
 
 class Counter:
@@ -114,46 +112,70 @@ class Writer:
         self.lines.append(f"  {text}")
 
     def _slot(self, name: str) -> str:
-        """Return the place on the stack of a value."""
+        """Return the place on the stack of a value; that of the second half of a number of 64 bits has the same name with `.high`."""
         name = self.place.get(name, name)
         slot = suffixed(name, f".{self.prefix}.slot")
+        parts = [slot, suffixed(slot, ".high")] if self._in_halves(name) else [slot]
         kind = self._kept(name)
-        self.allocas[slot] = kind if self.r.is_uniform(name) else f"[{LANES} x {kind}]"
+        self.allocas |= {part: kind if self.r.is_uniform(name) else f"[{LANES} x {kind}]" for part in parts}
         return slot
 
     def _type(self, name: str) -> str:
         return self.r.defined[name][1].type
 
     def _kept(self, name: str) -> str:
-        return "i8" if self._type(name) == "i1" else self._type(name)
+        return "i32" if self._in_halves(name) else "i8" if self._type(name) == "i1" else self._type(name)
+
+    def _in_halves(self, name: str) -> bool:
+        """Return whether a value is kept in two arrays.
+
+        LLVM chooses so many lanes for a vector as the widest numbers that a loop loads and stores fit into a register, and every integer of
+        Python has 64 bits.
+        """
+        return self._type(name) == "i64" and not self.r.is_uniform(name)
 
     def _access(self) -> str:
         return f", !llvm.access.group {self.access}"
 
+    def _at(self, name: str, slot: str, unique: str, lane: str) -> str:
+        """Return the address of a value in its slot, and what the access to it is marked with; `unique` is a new name."""
+        if self.r.is_uniform(name):
+            return slot
+        self._line(f"{unique} = getelementptr inbounds {self._kept(name)}, ptr {slot}, i64 {lane}")
+        return f"{unique}{self._access()}"
+
     def _load(self, name: str, at: str, lane: str) -> None:
         """Write the load of a value of another region to the name `at`."""
-        place, access = self._slot(name), ""
-        if not self.r.is_uniform(name):
-            where = suffixed(at, ".at")
-            self._line(f"{where} = getelementptr inbounds {self._kept(name)}, ptr {place}, i64 {lane}")
-            place, access = where, self._access()
-        if self._type(name) == "i1":
-            byte = suffixed(at, ".byte")
-            self._line(f"{byte} = load i8, ptr {place}{access}")
-            self._line(f"{at} = trunc i8 {byte} to i1")
+        slot, kind, new = self._slot(name), self._kept(name), partial(suffixed, at)
+        place = self._at(name, slot, new(".at"), lane)
+        if self._in_halves(name):
+            second = self._at(name, suffixed(slot, ".high"), new(".high.at"), lane)
+            for half, where in (("low", place), ("high", second)):
+                self._line(f"{new(f'.{half}')} = load i32, ptr {where}")
+                self._line(f"{new(f'.{half}.wide')} = zext i32 {new(f'.{half}')} to i64")
+            self._line(f"{new('.shifted')} = shl i64 {new('.high.wide')}, 32")
+            self._line(f"{at} = or i64 {new('.shifted')}, {new('.low.wide')}")
+        elif self._type(name) == "i1":
+            self._line(f"{new('.byte')} = load i8, ptr {place}")
+            self._line(f"{at} = trunc i8 {new('.byte')} to i1")
         else:
-            self._line(f"{at} = load {self._type(name)}, ptr {place}{access}")
+            self._line(f"{at} = load {kind}, ptr {place}")
 
     def _store(self, name: str, value: str, unique: str, lane: str) -> None:
         """Write the store of `value` as that of `name`; `unique` is a new name."""
-        place, access = self._slot(name), ""
-        if not self.r.is_uniform(name):
-            self._line(f"{unique}.at = getelementptr inbounds {self._kept(name)}, ptr {place}, i64 {lane}")
-            place, access = f"{unique}.at", self._access()
+        slot, kind, new = self._slot(name), self._kept(name), partial(suffixed, unique)
+        place = self._at(name, slot, new(".at"), lane)
+        if self._in_halves(name):
+            second = self._at(name, suffixed(slot, ".high"), new(".high.at"), lane)
+            self._line(f"{new('.shifted')} = lshr i64 {value}, 32")
+            for half, of, where in (("low", value, place), ("high", new(".shifted"), second)):
+                self._line(f"{new(f'.{half}')} = trunc i64 {of} to i32")
+                self._line(f"store i32 {new(f'.{half}')}, ptr {where}")
+            return
         if self._type(name) == "i1":
-            self._line(f"{unique}.byte = zext i1 {value} to i8")
-            value = f"{unique}.byte"
-        self._line(f"store {self._kept(name)} {value}, ptr {place}{access}")
+            self._line(f"{new('.byte')} = zext i1 {value} to i8")
+            value = new(".byte")
+        self._line(f"store {kind} {value}, ptr {place}")
 
     # Values ---------------------------------------------------------------------------------------------------------------
 
@@ -257,8 +279,7 @@ class Writer:
             self._block(cut, label, names, p)
         self._label(f"{p}.next")
         self._leave(cut, chosen, p)
-        # LLVM would give a vector only as many lanes as its widest numbers fit into a register, and every integer of Python has 64 bits.
-        self._count(p, f"{p}.lanes", f"{p}.done", WIDTH)
+        self._count(p, f"{p}.lanes", f"{p}.done")
         self._label(f"{p}.done")
         self._choose(cut, names, p)
 
@@ -289,9 +310,10 @@ class Writer:
         """Return the phis of the next regions whose value depends on the way by which a lane leaves a region."""
         r, found = self.r, []
         for label in r.members[cut]:
-            following = [each for each in r.inside[label] if each != END and r.is_cut(each)]
+            following = [each for each in r.inside[label] if r.is_cut(each)]
             if not self._all_edges(cut, label):
-                found += [phi.name for each in following for phi in r.blocks[each].phis if not r.is_uniform(phi.name)]
+                following = [target for _, target in self._decided(label) or ()] or following
+                found += [phi.name for each in following if each != END for phi in r.blocks[each].phis if not r.is_uniform(phi.name)]
         return list(dict.fromkeys(self.place.get(each, each) for each in found))
 
     def _leave(self, cut: str, chosen: list[str], p: str) -> None:
@@ -327,8 +349,9 @@ class Writer:
             if stored and not (each.opcode == "phi" and label == cut):
                 self._store(each.name, each.name, suffixed(each.name, f".{self.prefix}.kept"), f"{p}.lane")
         together = self._all_edges(cut, label)
-        if not together and self._decided(label):
-            self._select(cut, label, edges, own, names, p)
+        decided = None if together else self._decided(label)
+        if decided:
+            self._select(cut, label, decided, names, p)
             return
         self._line(f"br label {next(iter(edges.values()))}" if together else _renamed(block.end.text, own | edges))
         ends = [*list(edges.values())[1:], f"{p}.next"] if together else [f"{p}.next"] * len(edges)
@@ -350,16 +373,30 @@ class Writer:
             return False
         return not any(each in r.loops and other != each and other in r.loops[each] for each in inside for other in inside)
 
-    def _decided(self, label: str) -> bool:
-        """Return whether a block ends in a branch out of its region that is the same for all lanes."""
-        ends = _BRANCH.match(self.r.blocks[label].end.text)
-        return bool(ends) and all(self.r.is_cut(each) for each in self.r.inside[label]) and self.r.is_uniform(str(ends and ends[1]))
+    def _decided(self, label: str) -> list[tuple[str, str]] | None:
+        """Return the two ways out of its region of a block whose last branch is the same for all lanes: the last block and the target.
 
-    def _select(self, cut: str, label: str, edges: dict[str, str], own: dict[str, str], names: dict[str, str], p: str) -> None:
+        None if it has no such branch, or if something is computed on a way out.
+        """
+        ends = _BRANCH.match(self.r.blocks[label].end.text)
+        if not ends or not self.r.is_uniform(ends[1]):
+            return None
+        found = []
+        for target in ends.groups()[1:]:
+            source = label
+            while not self.r.is_cut(target) and len(self.r.blocks[target].instructions) == len(self.r.inside[target]) == 1:
+                source, target = target, self.r.inside[target][0]
+            if not self.r.is_cut(target):
+                return None
+            found.append((source, target))
+        return found
+
+    def _select(self, cut: str, label: str, ways: list[tuple[str, str]], names: dict[str, str], p: str) -> None:
         """Write a branch out of a region, the same for all lanes, as selections: LLVM would make it an end of the loop over lanes."""
-        condition, *targets = _BRANCH.match(self.r.blocks[label].end.text).groups()  # type: ignore[union-attr]
-        (first, here), (second, there) = ((self._given(label, each, names), self._number(each)) for each in targets)
-        way = next(iter(edges.values()))
+        ends = _BRANCH.match(self.r.blocks[label].end.text)
+        assert ends
+        condition, way = names.get(ends[1], ends[1]), f"{p}.decided.{self.r.members[cut].index(label)}"
+        (first, here), (second, there) = ((self._given(*each, names), self._number(each[1])) for each in ways)
         self._line(f"br label {way}")
         self._label(way)
         values: dict[str, str] = {}
@@ -367,8 +404,8 @@ class Writer:
             values[name] = f"{way}.{len(values)}"
             kind, kept = self._type(name), f"{p}.old{self._chosen(cut).index(name)}"
             given = f"{kind} {first.get(name, kept)}, {kind} {second.get(name, kept)}"
-            self._line(f"{values[name]} = select i1 {own.get(condition, condition)}, {given}")
-        self._line(f"{way}.then = select i1 {own.get(condition, condition)}, {self.number} {here}, {self.number} {there}")
+            self._line(f"{values[name]} = select i1 {condition}, {given}")
+        self._line(f"{way}.then = select i1 {condition}, {self.number} {here}, {self.number} {there}")
         self.ways[way] = values, f"{way}.then"
         self._line(f"br label {p}.next")
 
@@ -474,14 +511,14 @@ class Writer:
         self._line(f"{p}.place = load {self.number}, ptr {p}.at{self._access()}")
         self._line(f"{p}.here = icmp eq {self.number} {p}.place, {self.numbers[cut]}")
 
-    def _count(self, p: str, again: str, out: str, width: int = 0) -> None:
-        """Write the end of a loop over lanes; `width` as for `Metadata.loop`."""
+    def _count(self, p: str, again: str, out: str) -> None:
+        """Write the end of a loop over lanes."""
         c = self.counter
         names = {c.lane: f"{p}.lane", c.following.name: f"{p}.lane.next", c.condition.name: f"{p}.more"}
         self._line(f"{p}.lane.next = add nuw nsw i64 {p}.lane, 1")
         self._line(_renamed(c.condition.text, names))
         first, second = (again, out) if c.stays else (out, again)
-        self._line(f"br i1 {p}.more, label {first}, label {second}, !llvm.loop {self.metadata.loop(self.access, c.place, width)}")
+        self._line(f"br i1 {p}.more, label {first}, label {second}, !llvm.loop {self.metadata.loop(self.access, c.place)}")
 
 
 def incoming_from(text: str, labels: Mapping[str, str]) -> str:
