@@ -197,8 +197,8 @@ def by_hand(kind: str, n: int) -> Callable[[], None]:
     names |= {"f": np.float32, "np": np, "lane_loop": lane_loop}
     exec(_limit_source(kind), names)
     run, height = njit(**KERNELS)(names["limit"]), loops.tables("table").height.ravel()
-    scratch = np.zeros((3, LANES), np.float32)
-    return lambda: run(u, w, a, cells, height, scratch)
+    kept = [np.zeros(LANES, np.float32) for _ in range(3)]
+    return lambda: run(u, w, a, cells, height, *kept)
 
 
 def _slopes(u, w, a):  # type: ignore[no-untyped-def]
@@ -221,7 +221,7 @@ def _limit_source(kind: str) -> str:
 
 
 HEAD = """
-def limit(us, ws, acts, cells, height, scratch):
+def limit(us, ws, acts, cells, height, bs, xs, changes):
     dt = f(0.02); h = f(0.01); sixth = dt / f(6); two = f(2); one = f(1); d = f(0.2); tolerance = f(1e-5)
     for tile in range(us.shape[0]):
 """
@@ -269,26 +269,26 @@ for n in range(STEPS + 1):
     "newton": """
 for lane in range(LANES):
     lane_loop()
-    scratch[0, lane] = us[tile, lane] + f(0.3) * acts[tile, lane] + f(0.5)
-    scratch[1, lane] = one
-    scratch[2, lane] = one
+    bs[lane] = us[tile, lane] + f(0.3) * acts[tile, lane] + f(0.5)
+    xs[lane] = one
+    changes[lane] = one
 some = True
 while some:
     some = False
     for lane in range(LANES):
         lane_loop()
-        x = scratch[1, lane]; change = scratch[2, lane]
+        x = xs[lane]; change = changes[lane]
         runs = abs(change) > tolerance
-        new = (x + log(x) - scratch[0, lane]) / (one + one / x)
+        new = (x + log(x) - bs[lane]) / (one + one / x)
         moved = max(x - new, f(0.05))
-        scratch[1, lane] = moved if runs else x
-        scratch[2, lane] = new if runs else change
+        xs[lane] = moved if runs else x
+        changes[lane] = new if runs else change
         some |= runs & (abs(new) > tolerance)
 for lane in range(LANES):
     lane_loop()
     u = us[tile, lane]
-    ws[tile, lane] = scratch[1, lane]
-    cells[tile, 0, lane] = u + f(0.05) * scratch[1, lane] * exp(-u)
+    ws[tile, lane] = xs[lane]
+    cells[tile, 0, lane] = u + f(0.05) * xs[lane] * exp(-u)
 """,
 }
 

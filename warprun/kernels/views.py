@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 @intrinsic
-def _of_tile(typing: TypingContext, array: Array, tile: Integer, shape: UniTuple) -> Intrinsic:
+def _of_tile(typing: TypingContext, array: Array, tile: Integer, shape: UniTuple) -> Intrinsic | None:
+    if array.layout != "C":
+        return None
+
     def generate(context: TargetContext, builder: ir.IRBuilder, signature: Signature, values: Sequence[Value]) -> Value:
         given = make_array(array)(context, builder, values[0])
         sizes = cgutils.unpack_tuple(builder, values[2], len(shape))
