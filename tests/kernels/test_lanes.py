@@ -12,6 +12,7 @@ from numba import njit
 
 from warprun.kernels import lanes
 from warprun.kernels.compile import KERNELS
+from warprun.kernels.simd import WIDTH
 
 KERNEL = """
 def kernel(count, steps, x, y, k, rows, table):
@@ -110,15 +111,47 @@ def looked_up(lane, steps, x, y, k, rows, table):
     return x, y, k
 
 
+def left_early(lane, steps, x, y, k, rows, table):
+    """What lanes leave a loop with is needed while the loop runs again."""
+    best, last = x, y
+    for n in range(steps):
+        z, kept = x, last
+        for m in range(k + n):
+            z = z * np.float32(0.8) + table[m % 8]
+            if z > ONE:
+                kept = z - ONE
+                break
+            last = z
+        best = best + kept * last if z > best else best - TENTH * z
+        x += TENTH * kept
+    return best, last, k
+
+
+def chosen(lane, steps, x, y, k, rows, table):
+    """A branch of many ways that becomes a switch."""
+    for n in range(steps):
+        way = (k + n) & 3
+        if way == 0:
+            x += TENTH
+        elif way == 1:
+            y *= HALF
+        elif way == 2:
+            for m in range(n):
+                x -= TENTH * table[m % 8]
+        else:
+            y += x
+    return x, y, k
+
+
 VECTORS = (uniform_loop, swapped, nested, divergent_end, branches, after, looked_up)
-BODIES = (*VECTORS, divergent_nest)
+BODIES = (*VECTORS, divergent_nest, left_early, chosen)
 
 
-def kernel(body: Callable[..., Any], mark: str) -> Any:
+def kernel(body: Callable[..., Any], mark: str, **options: bool) -> Any:
     """Return the compiled kernel around `body`."""
     names = {"body": njit(inline="always")(body), "lane_loop": lanes.lane_loop}
     exec(KERNEL.replace("MARK", mark), names)
-    return njit(**KERNELS)(names["kernel"])
+    return njit(**KERNELS | options)(names["kernel"])
 
 
 def state() -> list[np.ndarray]:
@@ -147,6 +180,24 @@ def test_cut_loops_are_vectors(body):
     cut(64, 6, *state())
     (code,) = cut.inspect_llvm().values()
     assert vector_operations(code) > 0
+
+
+def test_a_switch_can_have_a_place_in_the_source():
+    """As `warprun bench` compiles, to name what is no vector."""
+    traced = kernel(chosen, "lane_loop()", debug=True, _dbg_optnone=False, _dbg_extend_lifetimes=False)
+    found, expected = state(), state()
+    traced(64, 6, *found)
+    kernel(chosen, "pass")(64, 6, *expected)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.skipif(WIDTH != 16, reason="for processors with AVX-512")
+def test_vectors_are_as_wide_as_registers():
+    cut = kernel(uniform_loop, "lane_loop()")
+    cut(64, 6, *state())
+    (code,) = cut.inspect_llvm().values()
+    assert f"<{WIDTH} x float>" in code
 
 
 def vector_operations(code: str) -> int:

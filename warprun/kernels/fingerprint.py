@@ -29,7 +29,7 @@ import numpy as np
 from numba.core.compiler import Compiler
 
 from warprun.environment import ISOLATED, KernelFunction
-from warprun.kernels import entry, flags, lane_code, lane_cut, lane_regions, lanes, simd
+from warprun.kernels import entry, flags, lane_code, lane_cut, lane_regions, lanes, simd, views
 
 if TYPE_CHECKING:
     from numba.core.caching import Cache
@@ -231,7 +231,7 @@ def fingerprint(value: object) -> str:
     return _digest((_versions(), _settings(), Fingerprints().of(value))).hex()
 
 
-_OWN = (entry, simd, flags, lanes, lane_code, lane_cut, lane_regions)
+_OWN = (entry, simd, flags, lanes, lane_code, lane_cut, lane_regions, views)
 """Modules that write LLVM's code; their text is in every hash."""
 
 

@@ -82,7 +82,7 @@ def blocks_of(lines: Sequence[str], function: llvm.ValueRef) -> dict[str, Block]
             block = blocks[f"%{label[1]}"] = Block(f"%{label[1]}")
         elif not text or text.startswith(("#dbg", ";")):
             continue
-        elif line.startswith("    ") or text == "]":
+        elif line.startswith("    ") or text.startswith("]"):
             block.instructions[-1].text += " " + text
         else:
             name, equals, rest = text.partition(" = ")

@@ -17,6 +17,7 @@ import torch
 from warprun.environment import Environment
 
 float32 = np.float32
+uint64 = np.uint64
 
 FIELDS = ("action", "reward", "final observation", "observation", "mask")
 """What can have a fault, in the order in which a step writes it."""
@@ -109,7 +110,8 @@ class Arriving:
 def all_finite(row, first, count):
     """Return whether row[first : first + count] holds neither NaN nor infinity."""
     sound = True
-    for n in range(first, first + count):
+    # For a signed index Numba adds the wrap-around of negative ones, and LLVM then gathers neighbours one by one.
+    for n in range(uint64(first), uint64(first + count)):
         sound &= abs(row[n]) < float32(np.inf)
     return sound
 
@@ -123,7 +125,7 @@ def all_can_act(mask, first, rows, width, begin, choices):
     for n in range(rows):
         allowed = False
         for k in range(choices):
-            allowed |= mask[first + n * width + begin + k]
+            allowed |= mask[uint64(first + n * width + begin + k)]
         sound &= allowed
     return sound
 

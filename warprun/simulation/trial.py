@@ -33,12 +33,19 @@ ENVIRONMENTS = 2
 STEPS = 1000
 SECONDS = 2.0
 """The trial ends STEPS steps after its start or SECONDS seconds after its first step, whichever is earlier."""
+PLAIN = {
+    "numba import njit": f"{__name__} import uncompiled as njit",
+    "lanes import lane_loop": "lanes import unmarked as lane_loop",
+    "views import of_tile": "views import part_of_tile as of_tile",
+}
+"""Imports of a compiled kernel module -> those of an interpreted one."""
 
 
 def interpreted(source: str) -> str:
-    """Return the source of a kernel module with `uncompiled` in place of `njit`."""
-    compiled = source.replace("from numba import njit", f"from {__name__} import uncompiled as njit")
-    return compiled.replace("lanes import lane_loop", "lanes import unmarked as lane_loop")
+    """Return the source of a kernel module with plain Python in place of `njit` and of what only compiled code can call."""
+    for compiled, plain in PLAIN.items():
+        source = source.replace(compiled, plain)
+    return source
 
 
 def uncompiled(**options: object) -> Callable[[T], T]:

@@ -99,11 +99,11 @@ class Bodies:
         views = {name: f"common.{name}" for name in ("p", "tables", "first_env", "seed_low", "seed_high")}
         for name, layout in self.plan.common().items():
             part = self._row("row") + self.target.part(1) if layout.array.rows else ""
-            views[name] = f"common.{name}" + ("[tile]" if layout.array.tiled else part)
+            views[name] = self.target.tile(f"common.{name}", layout.shape) if layout.array.tiled else f"common.{name}{part}"
         for group in self.environment.groups:
             for name, (array, shape, _) in self.e.arrays[group.name].items():
                 if array.tiled:
-                    views[f"{group.name}_{name}"] = f"{group.name}_arrays.{name}[tile]"
+                    views[f"{group.name}_{name}"] = self.target.tile(f"{group.name}_arrays.{name}", shape)
                 elif array.axes[0] in ("T", "T+1") or (array.rows and self.plan.external):
                     row = observation_row if array.axes[0] == "T+1" else "row"
                     width = shape[2] * (shape[3] if len(shape) > 3 else 1)

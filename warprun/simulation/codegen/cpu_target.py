@@ -55,7 +55,7 @@ class CpuTarget(Target):
     """A CPU thread owns tiles of environments; LLVM vectorises the loops over the lanes of a tile."""
 
     name = "cpu"
-    imports = "from numba import njit\n\nfrom warprun.kernels.lanes import lane_loop"
+    imports = "from numba import njit\n\nfrom warprun.kernels.lanes import lane_loop\nfrom warprun.kernels.views import of_tile"
     lane_loop = "lane_loop()"
     at = "lane"
     begins_in_batches = True
@@ -93,6 +93,9 @@ class CpuTarget(Target):
             logits=f"{given}.logits",
             value_part=self.part(group.size),
         )
+
+    def tile(self, array: str, shape: tuple[int, ...]) -> str:
+        return f"of_tile({array}, tile, {shape[1:]!r})"
 
     def part(self, width: int) -> str:
         return "[first:last]" if width == 1 else f"[first * {width} : last * {width}]"

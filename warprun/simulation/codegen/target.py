@@ -50,6 +50,10 @@ class Target(ABC):
     def per_environment(self, *body: str) -> str:
         """Return the loop that runs `body` once for every environment."""
 
+    def tile(self, array: str, shape: tuple[int, ...]) -> str:
+        """Return the part of an array of this shape, [tiles, ...], that belongs to the tile of a kernel's body."""
+        return f"{array}[tile]"
+
     def part(self, width: int) -> str:
         """Return the slice of a flat row for the environments of a kernel's body, `width` numbers for each environment."""
         return ""
