@@ -10,16 +10,17 @@ from tests.actors.ranks import assert_same, train
 
 CARTPOLE, PENDULUM = "env=cartpole", "env=pendulum"
 RUNS = {
-    "a2c": [CARTPOLE, "agent=a2c", "agent.horizon=8", "total_steps=1920"],
-    "ppo": [PENDULUM, "agent=ppo", "agent.horizon=8", "agent.minibatches=2", "total_steps=1920"],
-    "dqn": [CARTPOLE, "agent=dqn", "agent.horizon=4", "agent.n_step=3", "agent.replay.prioritized=true", "total_steps=1440"],
-    "td3": [PENDULUM, "agent=td3", "agent.horizon=4", "total_steps=1440"],
+    "a2c": [CARTPOLE, "agent=a2c", "agent.horizon=8", "total_steps=7680"],
+    "ppo": [PENDULUM, "agent=ppo", "agent.horizon=8", "agent.minibatches=2", "total_steps=7680"],
+    "dqn": [CARTPOLE, "agent=dqn", "agent.horizon=4", "agent.n_step=3", "agent.replay.prioritized=true", "total_steps=3840"],
+    "td3": [PENDULUM, "agent=td3", "agent.horizon=4", "total_steps=3840"],
 }
-OFF_POLICY = ["agent.learning_starts=96", "agent.batch_size=32"]
+OFF_POLICY = ["agent.learning_starts=768", "agent.utd_ratio=0.05", "agent.batch_size=32"]
 
 
 def settings(name: str) -> list[str]:
-    return [*RUNS[name], "n_envs=12", "seed=3", *(OFF_POLICY if name in ("dqn", "td3") else [])]
+    # Each actor has a multiple of 16 environments, so that all are computed in vectors.
+    return [*RUNS[name], "n_envs=96", "seed=3", *(OFF_POLICY if name in ("dqn", "td3") else [])]
 
 
 @pytest.fixture(scope="module")

@@ -96,7 +96,8 @@ class Launches:
         self.module = module
 
     def __getattr__(self, kernel: str) -> Any:
-        return _Launches(getattr(self.module, kernel))
+        found = getattr(self.module, kernel)
+        return found if kernel.startswith("__") else _Launches(found)
 
 
 class _Launches:

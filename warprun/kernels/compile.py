@@ -96,6 +96,15 @@ class Kernels(Compiler):
     Otherwise LLVM does not vectorise loops over many arrays. The arrays of an engine are separate allocations.
     """
 
+    def compile_extra(self, func: types.FunctionType) -> object:
+        """Compile a kernel, with its loops over lanes cut where they contain loops."""
+        lanes.for_kernel(self.state, func)
+        return super().compile_extra(func)
+
+
+class BoundKernels(Compiler):
+    """Numba's compiler for kernels of an engine that a `bound.Call` calls."""
+
     def define_pipelines(self) -> list[PassManager]:
         """Return the passes of the compiler."""
         return with_entry(super().define_pipelines())
@@ -132,7 +141,7 @@ INLINED: dict[str, object] = FLAGS | FOR_KERNELS | {"forceinline": True, "_nrt":
 # The arrays of an engine outlive every kernel call, so views of them need no reference counts, which would cost more than the views.
 KERNELS: dict[str, object] = FLAGS | {"pipeline_class": Kernels, "_nrt": False}
 # Numba's wrapper for Python, which unboxes all arguments, takes as long to compile as a small kernel, and no Python calls these.
-BOUND_KERNELS: dict[str, object] = KERNELS | {"no_cpython_wrapper": True}
+BOUND_KERNELS: dict[str, object] = KERNELS | {"pipeline_class": BoundKernels, "no_cpython_wrapper": True}
 BOUND: dict[str, object] = FLAGS | {"pipeline_class": Bound, "no_cpython_wrapper": True}
 TILES: dict[str, object] = FLAGS | FOR_KERNELS | {"pipeline_class": Tiles, "_nrt": False}
 
