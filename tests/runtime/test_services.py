@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,9 +64,11 @@ def test_weights_and_biases_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (kept,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
     found = (tmp_path / "mine" / "wandb.id").read_text().strip()
     assert kept.stem == f"run-{found}"
-    stored = kept.read_bytes()
-    for expected in (b"poles", b"eval/return", b"agent.learning_rate", b"env_steps", b'"finished"'):
-        assert expected in stored, expected
+    expected = (b"poles", b"eval/return", b"agent.learning_rate", b"env_steps", b'"finished"')
+    end = time.monotonic() + 20
+    while missing := [text for text in expected if text not in kept.read_bytes()]:  # another process writes the file
+        assert time.monotonic() < end, missing
+        time.sleep(0.1)
 
 
 def test_a_service_that_fails_warns_once_and_training_goes_on(
