@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
@@ -29,6 +31,7 @@ from warprun.learning.optimizers import OPTIMIZERS, Adam, clip_norm
 from warprun.learning.policy import Policy
 from warprun.learning.returns import (
     TARGETS,
+    Estimate,
     Spread,
     Steps,
     explained_variance,
@@ -48,7 +51,8 @@ Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, "Batch"], tuple[torch
 """loss(log_prob, entropy, value, rows) -> means over the rows, the loss first."""
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True)
+class Batch:
     """A rollout to learn from: T steps of B = N*A actors; features F, mask entries M, components C.
 
     `flatten` makes it rows: [R, ...] in the place of [T, B, ...], R = T*B.
@@ -73,6 +77,10 @@ class Batch(NamedTuple):
 
     def flatten(self) -> Batch:
         """Return the same as rows [R, ...], step after step."""
+        return self._flat
+
+    @cached_property
+    def _flat(self) -> Batch:
         return self.each(lambda tensor: tensor.flatten(0, 1))
 
     def rows(self, index: slice | torch.Tensor) -> Batch:
@@ -122,6 +130,10 @@ class Learner(Generic[C]):
         """act(obs [R, F], policy_output [R, P], value [R]) writes what the policy gives for observations."""
         self._scheduled: tuple[float, float] | None = None
         """Learning rate and entropy coefficient that were set last."""
+        self._batch: tuple[Estimate, Batch] | None = None
+        """The last batch, and the estimate that it holds, if all its tensors are views: kernels write the next one to the same memory."""
+        self._rows: tuple[Batch, Rows] | None = None
+        """The last batch whose rows were all taken in their order, and these rows."""
         if plan.networks == "kernels" and device.type == "cpu":
             self.fused = self._cpu_kernels(derivatives if plan.gradients == "kernels" else None, context.threads)
             self.act = FusedActing(self.policy.kernel_network(), context.threads)
@@ -195,15 +207,20 @@ class Learner(Generic[C]):
         log_prob = self.judge(group) if self.target.uses_ratio else group.log_prob
         log_ratio = log_prob - group.log_prob if self.target.uses_ratio else None
         if self.fused:
-            advantage, returns, spread = self.fused.returns.estimate(self.target, trajectory, self.name, reward, log_ratio)
+            found = self.fused.returns.estimate(self.target, trajectory, self.name, reward, log_ratio)
         else:
             ends = trajectory.terminated[..., None], trajectory.truncated[..., None]
-            advantage, returns = self.target(Steps(reward, group.value, self.next_value(trajectory), *ends, log_ratio))
-            spread = Spread.of(advantage, returns)
-        spread = spread.over_processes(self.communicator, advantage.numel())
+            found = Estimate.of(*self.target(Steps(reward, group.value, self.next_value(trajectory), *ends, log_ratio)))
+        # The same estimate is of the same trajectory: its numbers have changed, the views of it have not.
+        if self._batch and self._batch[0] is found:
+            return self._batch[1]
+        spread = found.spread.over_processes(self.communicator, found.advantage.numel())
         mask = None if group.mask is None else group.mask[:-1]
-        batch = Batch(group.obs[:-1], mask, group.action, log_prob, group.value, advantage, returns, spread)
-        return batch.each(lambda tensor: tensor.flatten(1, 2))  # environments and actors to one dimension
+        batch = Batch(group.obs[:-1], mask, group.action, log_prob, group.value, found.advantage, found.returns, spread)
+        batch = batch.each(lambda tensor: tensor.flatten(1, 2))  # environments and actors to one dimension
+        views = all(tensor is None or tensor.is_contiguous() for tensor in (group.obs, group.mask, group.action, log_prob, group.value))
+        self._batch = (found, batch) if views and spread is found.spread else None
+        return batch
 
     def _reward(self, trajectory: Trajectory) -> torch.Tensor:
         """Return the rewards in the units of the values, [T, N, A]."""
@@ -261,7 +278,7 @@ class Learner(Generic[C]):
             advantage = normalize_advantage(advantage, *moments) if moments else advantage
 
             def terms(part: slice) -> tuple[torch.Tensor, ...]:
-                rows = batch.rows(part if order is None else order[part])._replace(advantage=advantage[part])
+                rows = replace(batch.rows(part if order is None else order[part]), advantage=advantage[part])
                 output, value = self.policy(rows.obs)
                 log_prob, entropy = distributions.evaluate(self.policy.space, output, rows.mask, rows.action)
                 return loss(log_prob, entropy, value, rows)
@@ -278,12 +295,15 @@ class Learner(Generic[C]):
         order: torch.Tensor | None,
         moments: tuple[torch.Tensor, torch.Tensor] | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        mask = batch.obs.new_zeros((0, 0), dtype=torch.bool) if batch.mask is None else batch.mask
-        everything = batch.obs.new_zeros(0, dtype=torch.int64) if order is None else order
-        tensors = (everything, batch.obs, mask, batch.action, batch.log_prob, batch.value, advantage, batch.returns)
-        gradient, terms = kernel.gradient(Rows(*(tensor.contiguous() for tensor in tensors)), self.entropy_coef, moments)
-        policy, value, entropy = terms[:3]
-        loss = policy + self.config.value_coef * value - self.entropy_coef * entropy
+        if order is None and advantage is batch.advantage:
+            if not self._rows or self._rows[0] is not batch:
+                self._rows = batch, _rows(batch, advantage, order)
+            rows = self._rows[1]
+        else:
+            rows = _rows(batch, advantage, order)
+        gradient, terms = kernel.gradient(rows, self.entropy_coef, moments)
+        policy, value, entropy = terms[:3].unbind()
+        loss = torch.add(policy, value, alpha=self.config.value_coef).addcmul_(entropy, self.entropy_coef, value=-1.0)
         return gradient, torch.cat((loss[None], terms))
 
     def step(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -409,7 +429,7 @@ class OnPolicyAgent(ABC, Generic[C]):
             found = self.learn_group(learner, batch) | learner.report(batch)
             metrics[learner.name] = {f"loss/{name}": value for name, value in found.items()}
             # After learning: the policy acted by the former statistics, and the ratios of this update need the same.
-            learner.observe(batch.obs.flatten(0, 1))
+            learner.observe(batch.flatten().obs)
         self.updates += 1
         return by_group(metrics)
 
@@ -447,6 +467,14 @@ class OnPolicyAgent(ABC, Generic[C]):
         for learner in self.learners:
             tensors |= {f"{learner.name}/{name}": tensor for name, tensor in learner.tensors().items()}
         return tensors
+
+
+def _rows(batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None) -> Rows:
+    """Return what kernels take of a flattened batch: the rows `order`, or all."""
+    mask = batch.obs.new_zeros((0, 0), dtype=torch.bool) if batch.mask is None else batch.mask
+    everything = batch.obs.new_zeros(0, dtype=torch.int64) if order is None else order
+    tensors = (everything, batch.obs, mask, batch.action, batch.log_prob, batch.value, advantage, batch.returns)
+    return Rows(*(tensor.contiguous() for tensor in tensors))
 
 
 def flops_per_row(weights: int, passes: int) -> float:
