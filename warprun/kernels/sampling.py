@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from warprun.math import exp, log
+from warprun.math import exp, log, tanh
 from warprun.random import normal, randint, uniform
+from warprun.spec import SQUASHED_LOG_STD
 
 float32 = np.float32
+
+LOG_STD_MIN, LOG_STD_MAX = (np.float32(limit) for limit in SQUASHED_LOG_STD)
 
 
 def to_bounds(action, low, high):
@@ -100,6 +103,27 @@ def explore_real(rng, index, mean, noise, exploration):
     action = float32(1.0) if action > float32(1.0) else action
     anything = uniform(rng, 4 * index + 1, -1.0, 1.0)
     return anything if uniform(rng, 4 * index, 0.0, 1.0) < exploration[0] else action, noise
+
+
+def explore_squashed(rng, index, mean, log_std, exploration):
+    """Return an action within -1..1: uniform with probability exploration[0], else tanh of a normal draw (Haarnoja et al. 2018, app. C).
+
+    Component `index` uses the draws 4 index .. 4 index + 3.
+    """
+    action = tanh(mean + exp(limited_log_std(log_std)) * normal(rng, 2 * index + 1))
+    anything = uniform(rng, 4 * index + 1, -1.0, 1.0)
+    return anything if uniform(rng, 4 * index, 0.0, 1.0) < exploration[0] else action
+
+
+def best_squashed(rng, index, mean, log_std):
+    """Return the tanh of the mean, and 0: agents of squashed policies read no log-densities of simulators."""
+    return tanh(mean), float32(0.0)
+
+
+def limited_log_std(log_std):
+    """Return the log standard deviation of a squashed policy within `spec.SQUASHED_LOG_STD`; NaN stays NaN."""
+    limited = LOG_STD_MIN if log_std < LOG_STD_MIN else log_std
+    return LOG_STD_MAX if limited > LOG_STD_MAX else limited
 
 
 def gaussian_log_density(z, log_std):
