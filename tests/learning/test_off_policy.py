@@ -165,11 +165,11 @@ def test_actions_are_random_until_the_warm_up_is_over_and_epsilon_falls() -> Non
     taken, seen = allocate(env.spec, 1, 60, CPU), []
     for progress in (0.0, 0.25, 0.5, 0.9):
         agent.update(taken, progress)
-        seen.append(float(agent.exploration["one"][0]))
+        seen.append(float(agent.exploration.numbers["one"][0]))
     assert seen == pytest.approx([1.0, 0.5, 0.2, 0.2])
     noisy = agent_for("ddpg", single("ddpg"), n_envs=4, noise="ou", noise_std=0.3, noise_theta=0.1, batch_size=4)
     noisy.update(allocate(single("ddpg").spec, 1, 4, CPU), 0.0)
-    assert noisy.exploration["one"].tolist() == pytest.approx([0.0, 0.3, 0.1])
+    assert noisy.exploration.numbers["one"].tolist() == pytest.approx([0.0, 0.3, 0.1])
 
 
 @pytest.mark.parametrize("name", NAMES)

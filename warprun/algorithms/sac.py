@@ -206,6 +206,9 @@ class SACLearner(OffPolicyLearner[SACConfig]):
             next_action_seed=own_seed(context, seed, "next_actions"),
             number=self.number.tensor,
         )
+        theta = config.noise_theta
+        # On the device, because copying from the host would wait for the device.
+        self.noise = torch.tensor([0.0, math.sqrt(theta * (2.0 - theta)), theta], device=device)
         if context.plan.gradients == "kernels":
             self.gradient_step = KernelStep(config, networks, context)
         else:
@@ -225,7 +228,7 @@ class SACLearner(OffPolicyLearner[SACConfig]):
 
     def explore(self, progress: float) -> None:
         """End the uniform actions: the policy itself explores."""
-        self.exploration[0] = 0.0
+        self.exploration.copy_(self.noise)
 
     def exploration_metrics(self) -> Metrics:
         """Return the temperature."""

@@ -216,12 +216,16 @@ class SACConfig(OffPolicyConfig):
     """Learning rate of the temperature's logarithm, which falls as that of the critics does; null: the temperature is constant."""
     target_entropy: float | None = None
     """Entropy that the temperature brings the policy to, in nats, of actions within -1..1; null: minus the components of an action."""
+    noise_theta: float = 1.0
+    """Part of the noise of the policy's draws that decays in a step: 1 draws independently, less correlates consecutive draws."""
 
     def check(self, key: str) -> None:
         """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
         super().check(key)
         positive(self, key, "actor_learning_rate", "temperature", "temperature_learning_rate")
         finite(self, key, "target_entropy")
+        within(self, key, 0, 1, "noise_theta")
+        positive(self, key, "noise_theta")
 
     def acting_outputs(self, group: GroupSpec) -> int:
         """Return the numbers that the acting network gives for one actor: means and log standard deviations."""

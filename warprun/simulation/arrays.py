@@ -66,7 +66,7 @@ AXES = {
     "i copies": "i under the same condition",
     "sums": "fields that the group sums",
     "maxima": "fields whose maximum the group offers",
-    "noise": "C if the policies are explored with noise and the actions are real numbers, else 0",
+    "noise": "C if the agent explores with noise and the actions are real numbers, else 0",
     "varied": "randomized parameters",
     "replaced": f"{REPLACED_NUMBERS} with `env.on_nan=reset`, else 0",
     "exploration": "3 if the agent explores, else 0",
@@ -203,7 +203,7 @@ class ArrayPlan:
             "i copies": integers if copies else 0,
             "sums": len(group.sums),
             "maxima": len(group.maxima),
-            "noise": group.action.components if self.policies == "explored" and isinstance(group.action, Box) else 0,
+            "noise": group.action.components if self.explores and isinstance(group.action, Box) else 0,
         }
 
 

@@ -1,8 +1,8 @@
 """Losses of the off-policy agents on one block of transitions, as functions for kernels: targets, errors, derivatives of the loss.
 
-Each computes the same as the torch code in `algorithms.dqn`, `algorithms.td3` or `algorithms.sac`. A function gets its networks, `settings`,
-the batch and the first transition of its block. It writes activations and derivatives of the trained network to block number `used` of its
-memory.
+Each computes the same as the torch code in `algorithms.dqn`, `algorithms.td3` or `algorithms.sac`. A function gets its networks,
+`settings`, the batch and the first transition of its block. It writes activations and derivatives of the trained network to block number
+`used` of its memory.
 """
 
 from __future__ import annotations

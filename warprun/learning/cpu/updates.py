@@ -60,6 +60,8 @@ def add_shares(gradients):
             total[m] += more[m]
 
 
+Settings = bool | Smoothing | Drawing | None
+"""What a loss depends on beside networks and batch."""
 KERNEL = """
 @njit(cache=True, **BOUND)
 def {loss}(first, last, thread, shares, nets, settings, batch, memory):
@@ -128,9 +130,7 @@ class GradientKernels:
         gradient = np.zeros((self.shares, len(parameters)), np.float32)
         return Net(parameters.numpy(), np.array(table, np.int64), np.array(outputs, np.int64), blocks, derivatives, gradient)
 
-    def compute(
-        self, loss: str, nets: tuple[Net, ...], settings: bool | Smoothing | Drawing | None, batch: Transitions[torch.Tensor]
-    ) -> None:
+    def compute(self, loss: str, nets: tuple[Net, ...], settings: Settings, batch: Transitions[torch.Tensor]) -> None:
         """Compute one gradient per share of a loss (of LOSSES) for the last of `nets`; `KernelOptimizer.step` adds them.
 
         `nets` and `settings` are the same in every call for a loss.

@@ -329,17 +329,16 @@ class Bodies:
 
         It is random, or else the best choice, the policy's action with noise, or a draw of a squashed policy.
         """
-        found = []
+        squashes, found = self.plan.policies == "squashed", []
+        real = explore_squashed if squashes else explore_real
         for group in self.environment.groups:
             chosen, exploration = f"{group.name}_chosen", f"{group.name}_arrays.exploration"
             body = []
             for n, outputs in enumerate(self._outputs(group)):
-                if isinstance(group.action, Box) and self.plan.policies == "squashed":
-                    explore = self.e.names.use("explore_squashed", explore_squashed)
-                    body.append(f"{chosen} = {explore}(rng, {n}, {', '.join(outputs)}, {exploration})")
-                elif isinstance(group.action, Box):
-                    explore, noise = self.e.names.use("explore_real", explore_real), f"{group.name}_noise[{n}, actor, lane]"
-                    body.append(f"{chosen}, {noise} = {explore}(rng, {n}, {outputs[0]}, {noise}, {exploration})")
+                if isinstance(group.action, Box):
+                    explore, noise = self.e.names.use(real.__name__, real), f"{group.name}_noise[{n}, actor, lane]"
+                    given = ", ".join(outputs if squashes else outputs[:1])
+                    body.append(f"{chosen}, {noise} = {explore}(rng, {n}, {given}, {noise}, {exploration})")
                 else:
                     explore = self.e.names.use("explore_choice", explore_choice)
                     body.append(f"{chosen} = {explore}(rng, {n}, {', '.join(outputs)}, {exploration})")
