@@ -155,7 +155,7 @@ class KernelStep:
         self.critics = self.kernels.net(critics.parameters, list(chain(*tables)), [table[-1].out_row for table in tables])
         self.target_critics = self.critics._replace(parameters=critics.target_parameters.numpy())
         self.log_temperature = temperature.parameters.numpy()
-        self.drawing, self.next_drawing = self.drawn(networks.action_seed), self.drawn(networks.next_action_seed)
+        self.drawing, self.next_drawing = (self.stream(seed) for seed in (networks.action_seed, networks.next_action_seed))
         self.actor_optimizer = KernelOptimizer(actor, self.actor, config.max_grad_norm, context.communicator, config.batch_size)
         self.critics_optimizer = KernelOptimizer(critics, self.critics, config.max_grad_norm, context.communicator, config.batch_size)
         assert isinstance(temperature.optimizer, Adam)
@@ -180,8 +180,8 @@ class KernelStep:
             self.temperature_optimizer.step(self.temperature_gradient)
         return kernels.error, {"critic": of_critics, "q": q, "actor": of_actor, "entropy": -log_prob, "grad_norm": norm}
 
-    def drawn(self, seed: int) -> Drawing:
-        """Return what the kernels draw actions by, from one random stream."""
+    def stream(self, seed: int) -> Drawing:
+        """Return what the kernels draw actions by, from the random stream of a seed."""
         low, high = (np.uint32(word) for word in seed_words(seed))
         return Drawing(self.log_temperature, low, high, self.networks.number.numpy())
 
