@@ -32,6 +32,7 @@ RUN_TABLES: dict[str, tuple[type, str]] = {
     "dqn": (config_class("dqn"), "agent."),
     "ddpg": (config_class("ddpg"), "agent."),
     "td3": (config_class("td3"), "agent."),
+    "sac": (config_class("sac"), "agent."),
     "replay": (agents.ReplayConfig, "agent.replay."),
     "layers": (agents.LayersConfig, "agent.network."),
     "network": (agents.NetworkConfig, "agent.network."),

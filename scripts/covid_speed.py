@@ -22,6 +22,7 @@ import torch
 from warprun.config.compose import compose
 from warprun.runtime.build import make_agent, make_engine, make_simulator, set_up
 from warprun.runtime.build import threads as threads_of
+from warprun.simulation.exploration import Exploration
 from warprun.simulation.kernel_engine import KernelEngine
 
 ROOT = Path(__file__).parents[1]
@@ -49,8 +50,8 @@ def simulation(n_envs: int, seconds: float) -> float:
     """Return environment steps per second of the simulation alone."""
     config = compose(["env=covid", f"n_envs={n_envs}", "log.live=false"])
     setup = set_up(config)
-    explore = {name: torch.ones(1, device=setup.device.torch) for name in ("governors", "planner")}
-    engine: KernelEngine = make_engine(setup, n_envs, ROWS, 0, exploration=explore)
+    numbers = {name: torch.ones(1, device=setup.device.torch) for name in ("governors", "planner")}
+    engine: KernelEngine = make_engine(setup, n_envs, ROWS, 0, exploration=Exploration("explored", numbers))
     engine.reset()
 
     def days() -> float:

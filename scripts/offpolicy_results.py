@@ -1,4 +1,4 @@
-"""Train DQN, DDPG and TD3 over seeds, evaluate the best and the last checkpoint, and write docs/benchmarks/off_policy.md.
+"""Train DQN, DDPG, TD3 and SAC over seeds, evaluate the best and the last checkpoint, and write docs/benchmarks/off_policy.md.
 
     python scripts/offpolicy_results.py [--many] [--seeds 5] [--only CASE ...] [--minutes M] [--write]
 
@@ -28,11 +28,14 @@ KEPT = DOCS / "offpolicy.json"
 FEW: dict[str, tuple[str, float]] = {
     "cartpole_dqn": ("env=cartpole agent=dqn", 475),
     "acrobot_dqn": ("env=acrobot agent=dqn", -100),
+    "cartpole_quantiles": ("env=cartpole agent=dqn agent.quantiles=32 agent.dueling=true", 475),
     "mountain_car_dqn": ("env=mountain_car agent=dqn", -120),
     "pendulum_td3": ("env=pendulum agent=td3", -200),
     "pendulum_ddpg": ("env=pendulum agent=ddpg", -200),
+    "pendulum_sac": ("env=pendulum agent=sac", -160),
     "mountain_car_continuous_td3": ("env=mountain_car_continuous agent=td3", 90),
     "mountain_car_continuous_ddpg": ("env=mountain_car_continuous agent=ddpg", 90),
+    "mountain_car_continuous_sac": ("env=mountain_car_continuous agent=sac", 90),
 }
 """Case -> overrides in addition to conf/tuned, and the bar."""
 LARGE = "n_envs=1024 agent.learning_starts=4096 agent.utd_ratio=0.02 total_steps=1e6 eval.every=2.5%"
@@ -44,17 +47,18 @@ MANY: dict[str, tuple[str, float]] = {
 }
 """Case -> overrides in addition to those of FEW, and the return at which a run stops: above the bar, as other episodes decide."""
 HEADER = """\
-| case | bar | seeds at the bar | best checkpoint, min | median | last checkpoint, median | env steps | wall s, median |
+| case | bar | seeds at the bar | best checkpoint, min | median | last checkpoint, median | env steps | seconds, median |
 |---|---|---|---|---|---|---|---|
 """
 PROGRAM = """
-import json, sys
+import json, sys, time
 import warprun
 from warprun.runtime.evaluate import evaluate_run
 result = warprun.train(sys.argv[2:])
+seconds = round(time.process_time(), 2)  # of the whole process, whatever else the machine does
 lines = {"best": "best", "last": "checkpoints"}
 found = {name: evaluate_run(result.folder, 2000, True, "auto", 2**40, line)["return"] for name, line in lines.items()}
-json.dump(found | {"env_steps": result.env_steps, "wall_s": round(result.wall_s, 2)}, open(sys.argv[1], "w"))
+json.dump(found | {"env_steps": result.env_steps, "wall_s": round(result.wall_s, 2), "cpu_s": seconds}, open(sys.argv[1], "w"))
 """
 
 
@@ -73,10 +77,11 @@ def row(case: str, runs: list[dict[str, Any]], asked: int) -> str:
     if not runs:
         return f"| {case} | {bar:g} | 0/{asked} | | | | | |"
     best = [run["best"] for run in runs]
-    last, steps, wall = (statistics.median(run[key] for run in runs) for key in ("last", "env_steps", "wall_s"))
+    last, steps = (statistics.median(run[key] for run in runs) for key in ("last", "env_steps"))
+    seconds = statistics.median(run.get("cpu_s", run["wall_s"]) for run in runs)
     reached = sum(value >= bar for value in best)
     of_best = f"{min(best):.1f} | {statistics.median(best):.1f}"
-    return f"| {case} | {bar:g} | {reached}/{asked} | {of_best} | {last:.1f} | {steps:,.0f} | {wall:.1f} |"
+    return f"| {case} | {bar:g} | {reached}/{asked} | {of_best} | {last:.1f} | {steps:,.0f} | {seconds:.1f} |"
 
 
 def main() -> int:

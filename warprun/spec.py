@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import keyword
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -113,6 +114,12 @@ class Box:
 
 
 Space = Discrete | MultiDiscrete | Box
+
+PolicyKind = Literal["sampled", "explored", "squashed"]
+"""How actions come from what the policies of an agent give. sampled: from a distribution. explored: around the values of actions, or around
+actions within -1..1. squashed: from a normal distribution, means and then log standard deviations, whose draws tanh takes to -1..1."""
+SQUASHED_LOG_STD = (-20.0, 2.0)
+"""Limits of the log standard deviations of squashed policies, those of the authors of SAC (github.com/rail-berkeley/softlearning)."""
 
 
 @dataclass(frozen=True)

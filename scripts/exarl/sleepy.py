@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 
 import torch
 from torch import nn
 
 from warprun.simulation.device import Device
+from warprun.simulation.exploration import Exploration
 from warprun.simulation.faults import Fault
 from warprun.simulation.simulator import Act, Episodes
 from warprun.simulation.trajectory import Trajectory, allocate
@@ -82,7 +82,7 @@ class Waiting:
     spec = Spec((GroupSpec("one", 1, Box(4), Discrete(2)),), time_limit=None)
 
     def make_simulator(
-        self, *, n_envs: int, first_env: int, horizon: int, seed: int, device: Device, exploration: Mapping[str, torch.Tensor] | None
+        self, *, n_envs: int, first_env: int, horizon: int, seed: int, device: Device, exploration: Exploration | None
     ) -> Sleepy:
         """Return `n_envs` environments; one environment is an actor's and sleeps, two are an evaluation's."""
         return Sleepy(self.spec, n_envs, horizon, device, STEP_S if n_envs == 1 else 0.0)

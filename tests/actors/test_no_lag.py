@@ -14,13 +14,14 @@ RUNS = {
     "ppo": [PENDULUM, "agent=ppo", "agent.horizon=8", "agent.minibatches=2", "total_steps=7680"],
     "dqn": [CARTPOLE, "agent=dqn", "agent.horizon=4", "agent.n_step=3", "agent.replay.prioritized=true", "total_steps=3840"],
     "td3": [PENDULUM, "agent=td3", "agent.horizon=4", "total_steps=3840"],
+    "sac": [PENDULUM, "agent=sac", "agent.horizon=4", "agent.noise_theta=0.3", "total_steps=3840"],
 }
 OFF_POLICY = ["agent.learning_starts=768", "agent.utd_ratio=0.05", "agent.batch_size=32"]
 
 
 def settings(name: str) -> list[str]:
     # Each actor has a multiple of 16 environments, so that all are computed in vectors.
-    return [*RUNS[name], "n_envs=96", "seed=3", *(OFF_POLICY if name in ("dqn", "td3") else [])]
+    return [*RUNS[name], "n_envs=96", "seed=3", *(OFF_POLICY if name in ("dqn", "td3", "sac") else [])]
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,8 @@ CASES = [
             ("td3", "sync", 2),
             ("td3", "sync", 3),
             ("td3", "async", 2),
+            ("sac", "seed", 3),
+            ("sac", "async", 2),
         )
     ),
 ]

@@ -26,6 +26,7 @@ from tests.simulation.rollouts import CPU, make
 from warprun.config.registry import import_environment
 from warprun.environment import Box
 from warprun.learning.replay.ring import GOES_ON, TERMINATED, TRUNCATED
+from warprun.simulation.exploration import Exploration
 
 QUEUE = 2
 """`concurrency.queue`."""
@@ -76,9 +77,9 @@ def test_every_environment_and_actor_draws_noise_of_its_own() -> None:
     assert noise.numel() == 2 * 2000 * 2
     assert noise.flatten().unique().numel() > 0.99 * noise.numel()  # float32 draws coincide now and then
     # Environments 0 to 5 and 6 to 11, of two actors.
-    pendulum = import_environment("warprun.envs.pendulum", {})[0]
+    pendulum, numbers = import_environment("warprun.envs.pendulum", {})[0], torch.tensor([0.0, 0.1, 1.0])
     first, second = (
-        make(pendulum, "pendulum", n_envs=6, first_env=first, horizon=4, exploration={"agent": torch.tensor([0.0, 0.1, 1.0])})
+        make(pendulum, "pendulum", n_envs=6, first_env=first, horizon=4, exploration=Exploration("explored", {"agent": numbers}))
         for first in (0, 6)
     )
     assert first.device == CPU

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from tests.learning.helpers import CPU, Golden, close
-from warprun.algorithms.dqn import dqn_loss, dqn_target
+from warprun.algorithms.dqn import dqn_loss, dqn_target, of_action, quantile_loss, quantile_target
 from warprun.algorithms.td3 import critic_loss, critic_target, smoothed
-from warprun.learning.critics import Actor, Critics, DuelingQNetwork, QNetwork, Trained
+from warprun.learning.critics import Actor, Critics, DuelingQNetwork, QNetwork, QuantileQNetwork, Trained
 from warprun.learning.optimizers import OptimizerConfig
 from warprun.learning.settings import LayersConfig
 
@@ -93,6 +95,67 @@ def test_dueling_values_are_those_of_the_definition() -> None:
     advantage = network.advantage(hidden)
     close(values[:, 1] - values[:, 0], advantage[:, 1] - advantage[:, 0])
     assert [layer.out_features for layer in network.trunk if isinstance(layer, torch.nn.Linear)] == [8, 5]
+
+
+def test_quantile_targets_are_those_of_the_best_action() -> None:
+    random = torch.Generator().manual_seed(0)
+    quantiles = torch.randn(4, 3, 5, generator=random)
+    best, reward, discount = torch.tensor([2, 0, 1, 1]), torch.randn(4, generator=random), torch.tensor([0.9, 0.9, 0.0, 0.81])
+    found = quantile_target(quantiles, best, reward, discount)
+    for row in range(4):
+        for n in range(5):
+            assert float(found[row, n]) == pytest.approx(float(reward[row] + discount[row] * quantiles[row, best[row], n]), abs=1e-6)
+    assert torch.equal(of_action(quantiles, best)[0], quantiles[0, 2])
+
+
+def test_the_quantile_loss_is_that_of_the_definition() -> None:
+    """Dabney et al. 2018, equation 10 with kappa 1: the sum over quantiles of the mean over targets, number by number."""
+    random = torch.Generator().manual_seed(0)
+    quantiles, target = 2.0 * torch.randn(2, 6, 4, dtype=torch.float64, generator=random)
+    weight = torch.rand(6, dtype=torch.float64, generator=random)
+    quantiles.requires_grad_()
+    total, slope = 0.0, torch.zeros(6, 4, dtype=torch.float64)
+    for row in range(6):
+        for i in range(4):
+            for j in range(4):
+                u, tau = (target[row, j] - quantiles[row, i]).item(), (2 * i + 1) / 8
+                huber = 0.5 * u * u if abs(u) <= 1.0 else abs(u) - 0.5
+                share = float(weight[row]) * abs(tau - (1.0 if u < 0.0 else 0.0)) / 4 / 6
+                total += share * huber
+                slope[row, i] -= share * max(-1.0, min(1.0, u))
+    loss = quantile_loss(quantiles, target, weight)
+    assert loss.item() == pytest.approx(total, rel=1e-12)
+    close(torch.autograd.grad(loss, quantiles)[0], slope)
+
+
+def test_the_quantile_loss_finds_the_quantiles_of_a_distribution() -> None:
+    """Those at 1/10, 3/10, ... of an exponential distribution of mean 1000, for which the Huber loss is nearly the absolute one."""
+    draws = -1000.0 * torch.log1p(-(torch.arange(400, dtype=torch.float64) + 0.5) / 400)
+    quantiles = torch.full((1, 5), 1000.0, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.Adam([quantiles], 60.0)
+    for step in range(700):
+        optimizer.param_groups[0]["lr"] = 60.0 * 0.99**step
+        optimizer.zero_grad()
+        quantile_loss(quantiles, draws[None], torch.ones(1, dtype=torch.float64)).backward()
+        optimizer.step()
+    expected = [-1000.0 * math.log1p(-tau) for tau in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    assert quantiles[0].tolist() == pytest.approx(expected, rel=0.03)
+
+
+@pytest.mark.parametrize("kind", [QNetwork, DuelingQNetwork])
+def test_values_are_the_means_of_quantiles(kind: type[QNetwork] | type[DuelingQNetwork]) -> None:
+    torch.manual_seed(0)
+    network = QuantileQNetwork(kind(3, 4, LayersConfig([8, 5])), 5, 4, 7).double()
+    obs = torch.randn(6, 3, dtype=torch.float64)
+    quantiles = network.quantiles(obs)
+    assert quantiles.shape == (6, 4, 7)
+    assert quantiles.std(-1).min() > 0.01
+    close(quantiles.mean(-1), network(obs))
+    best = torch.nn.Sequential(*network.policy_layers())(obs).argmax(-1)
+    assert torch.equal(best, network(obs).argmax(-1))
+    if kind is DuelingQNetwork:
+        dueling = network.values
+        close(network(obs).mean(-1), dueling.value(dueling.hidden(obs)).squeeze(-1))
 
 
 @pytest.mark.parametrize("tau", [0.005, 1.0])

@@ -7,10 +7,9 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 
-import torch
-
 from tests.environments import pinball
 from warprun.simulation.device import Device
+from warprun.simulation.exploration import Exploration
 from warprun.simulation.simulator import Act
 from warprun.simulation.trajectory import Trajectory
 
@@ -50,7 +49,7 @@ class Game(pinball.Game):
     """Makes these simulators."""
 
     def make_simulator(
-        self, *, n_envs: int, first_env: int, horizon: int, seed: int, device: Device, exploration: Mapping[str, torch.Tensor] | None
+        self, *, n_envs: int, first_env: int, horizon: int, seed: int, device: Device, exploration: Exploration | None
     ) -> Failing:
         """Return one, whose draws no other rank has."""
         return Failing(n_envs, horizon, seed % 2**62 + first_env, device)

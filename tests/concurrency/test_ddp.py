@@ -23,6 +23,7 @@ AGENTS = {
     "ppo": ["env=cartpole", "agent=ppo", "n_envs=13", "agent.horizon=8", "engine.fused=false"],
     "td3": [*OFF_POLICY, "agent=td3", "agent.normalize_obs=true"],
     "ddpg": [*OFF_POLICY, "agent=ddpg", "engine.fused=false"],
+    "sac": [*OFF_POLICY, "agent=sac"],
     "dqn": [*OFF_POLICY, "env=cartpole", "agent=dqn", "agent.replay.prioritized=true"],
 }
 

@@ -79,7 +79,7 @@ def test_a_setting_that_costs_memory_raises_the_estimate() -> None:
         config = compose(["env=pendulum", "device=cpu", "concurrency.threads=1", *overrides])
         return estimate(config, load_environment(config.env)[0], False).bytes
 
-    for agent in ("ppo", "a2c", "ddpg", "td3"):
+    for agent in ("ppo", "a2c", "ddpg", "td3", "sac"):
         least = total(f"agent={agent}")
         assert total(f"agent={agent}", "n_envs=100000") > least + 100_000 * 20
         assert total(f"agent={agent}", "agent.network.hidden=[1024,1024]") > least + 2**20 * 16
@@ -88,6 +88,8 @@ def test_a_setting_that_costs_memory_raises_the_estimate() -> None:
     least = total("agent=td3", "agent.replay.capacity=1000000")
     assert total("agent=td3", "agent.replay.capacity=1000000", "agent.replay.prioritized=true") > least + 4_000_000
     assert total("agent=td3") > total("agent=ddpg")
+    least = total("env=cartpole", "agent=dqn")
+    assert total("env=cartpole", "agent=dqn", "agent.quantiles=500") > least + 64 * 500**2 * 4 * 4
 
 
 def test_constants_are_those_of_the_code() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 
 from warprun.simulation.device import Device
+from warprun.simulation.exploration import Exploration
 from warprun.simulation.faults import Fault
 from warprun.simulation.simulator import Act, Episodes
 from warprun.simulation.trajectory import Trajectory, allocate
@@ -93,7 +92,7 @@ class Game:
     spec = SPEC
 
     def make_simulator(
-        self, *, n_envs: int, first_env: int, horizon: int, seed: int, device: Device, exploration: Mapping[str, torch.Tensor] | None
+        self, *, n_envs: int, first_env: int, horizon: int, seed: int, device: Device, exploration: Exploration | None
     ) -> Pinball:
         return Pinball(n_envs, horizon, seed, device)
 

@@ -43,6 +43,7 @@ CASES: dict[str, tuple[str, str, bool, dict[str, Any]]] = {
     "a2c": ("pendulum", "a2c", False, ON_POLICY),
     "ppo": ("cartpole", "ppo", True, ON_POLICY | {"epochs": 2, "minibatches": 2, "target_kl": 0.01}),
     "dqn": ("cartpole", "dqn", False, OFF_POLICY | {"target_update_interval": 3, "replay": ReplayConfig(50), "normalize_obs": True}),
+    "sac": ("pendulum", "sac", True, OFF_POLICY | {"noise_theta": 0.5}),
     "td3": ("pendulum", "td3", False, OFF_POLICY | {"n_step": 3, "replay": ReplayConfig(50, prioritized=True)}),
 }
 """Environment, agent, whether rollouts are fused, and settings."""

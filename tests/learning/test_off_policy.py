@@ -1,4 +1,4 @@
-"""DQN, DDPG and TD3 as agents: what they learn is known exactly, runs repeat bit for bit, and what cannot work is told in one line."""
+"""DQN, DDPG, TD3 and SAC as agents: what they learn is known exactly, runs repeat bit for bit, and what cannot work is told in one line."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from warprun.learning.interfaces import Metrics
 from warprun.learning.off_policy import Due
 from warprun.learning.replay.ring import Transitions
 from warprun.learning.settings import LayersConfig, ReplayConfig
+from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import allocate
 from warprun.state import restore
 
-NAMES = {"dqn": Discrete(3), "ddpg": Box(2), "td3": Box(2)}
+NAMES = {"dqn": Discrete(3), "ddpg": Box(2), "td3": Box(2), "sac": Box(2)}
 
 
 def single(name: str, features: int = 3) -> Environment:
@@ -101,7 +102,11 @@ def test_a_probe_that_only_the_time_limit_ends(name: str) -> None:
         "n_step": 2,
     }
     if name != "dqn":
-        settings |= {"noise_std": 0.5, "actor_learning_rate": 3e-3, "learning_starts": 200}
+        settings |= {"actor_learning_rate": 3e-3, "learning_starts": 200}
+    if name == "sac":
+        settings |= {"temperature": 0.1, "target_entropy": -2.0}
+    elif name != "dqn":
+        settings |= {"noise_std": 0.5}
     agent = agent_for(name, env, n_envs=8, fused=True, **settings, network=LayersConfig([32], "tanh"))
     engine = make(env, f"probe_{name}", n_envs=8, horizon=1, exploration=agent.exploration, networks=agent.networks())
     for n in range(400):
@@ -111,7 +116,8 @@ def test_a_probe_that_only_the_time_limit_ends(name: str) -> None:
         if name == "dqn":
             assert learner.act(torch.zeros(1, 1)).item() == pytest.approx(1 / (1 - gamma), rel=0.05)
         else:
-            found = learner.act(torch.tensor([[1.0], [-1.0]]))[:, 0].tolist()
+            found = learner.act(torch.tensor([[1.0], [-1.0]]))[:, 0]
+            found = (found.tanh() if name == "sac" else found).tolist()
             assert found == pytest.approx([0.5, -0.5], abs=0.12)
 
 
@@ -165,19 +171,20 @@ def test_actions_are_random_until_the_warm_up_is_over_and_epsilon_falls() -> Non
     taken, seen = allocate(env.spec, 1, 60, CPU), []
     for progress in (0.0, 0.25, 0.5, 0.9):
         agent.update(taken, progress)
-        seen.append(float(agent.exploration["one"][0]))
+        seen.append(float(agent.exploration.numbers["one"][0]))
     assert seen == pytest.approx([1.0, 0.5, 0.2, 0.2])
     noisy = agent_for("ddpg", single("ddpg"), n_envs=4, noise="ou", noise_std=0.3, noise_theta=0.1, batch_size=4)
     noisy.update(allocate(single("ddpg").spec, 1, 4, CPU), 0.0)
-    assert noisy.exploration["one"].tolist() == pytest.approx([0.0, 0.3, 0.1])
+    assert noisy.exploration.numbers["one"].tolist() == pytest.approx([0.0, 0.3, 0.1])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_logged_beside_losses(name: str) -> None:
     env = single(name)
-    settings: dict[str, Any] = (
-        {"epsilon_start": 0.8, "epsilon_end": 0.2, "exploration_fraction": 1.0} if name == "dqn" else {"noise_std": 0.3}
-    )
+    settings: dict[str, Any] = {
+        "dqn": {"epsilon_start": 0.8, "epsilon_end": 0.2, "exploration_fraction": 1.0},
+        "sac": {"temperature": 0.4, "temperature_learning_rate": None},
+    }.get(name, {"noise_std": 0.3})
     more = {"learning_starts": 40, "batch_size": 4, "learning_rate": 1e-3, "learning_rate_end": 5e-4, "replay": ReplayConfig(100)}
     agent = agent_for(name, env, **settings, **more, n_envs=30, utd_ratio=0.1, normalize_obs=True)
     taken = allocate(env.spec, 1, 30, CPU)
@@ -185,7 +192,10 @@ def test_what_is_logged_beside_losses(name: str) -> None:
     for progress in (0.0, 0.5, 0.9, 1.0):
         agent.update(taken, progress)
         shown.append({key: float(value) for key, value in agent.diagnostics(taken).items()})
-    of_noise, expected = ("explore/epsilon", [1.0, 0.5, 0.26, 0.2]) if name == "dqn" else ("explore/noise_std", [0.0, 0.3, 0.3, 0.3])
+    of_noise, expected = {
+        "dqn": ("explore/epsilon", [1.0, 0.5, 0.26, 0.2]),
+        "sac": ("explore/temperature", [0.4] * 4),
+    }.get(name, ("explore/noise_std", [0.0, 0.3, 0.3, 0.3]))
     assert [s[of_noise] for s in shown] == pytest.approx(expected)
     assert [s["loss/learning_rate"] for s in shown] == pytest.approx([1e-3, 7.5e-4, 5.5e-4, 5e-4])
     assert [s["loss/gradient_steps"] for s in shown] == [0, 2, 5, 8]
@@ -269,13 +279,11 @@ def explore(
 ) -> torch.Tensor:
     """Return the actions [steps, 2000, C] that come of a constant policy output."""
     probe = "6 no end but the time limit" if isinstance(space, Discrete) else "4 a real action"
-    env = PROBES[probe]
+    env, exploration = PROBES[probe], Exploration("explored", {"agent": torch.tensor(numbers)})
     group = Group("agent", 1, env.groups[0].state, Box(1), space, env.groups[0].reset, env.groups[0].observe)
     phases = PROBES["6 no end but the time limit"].phases
     name = f"explore_{space.components}"
-    engine = make(
-        Environment((group,), phases, time_limit=time_limit), name, n_envs=2000, horizon=steps, exploration={"agent": torch.tensor(numbers)}
-    )
+    engine = make(Environment((group,), phases, time_limit=time_limit), name, n_envs=2000, horizon=steps, exploration=exploration)
     engine.trajectory.groups["agent"].policy_output[:, 0, : len(output)] = torch.tensor(output)
     return engine.collect(lambda trajectory, row: None).groups["agent"].action[:, :, 0]
 
@@ -309,7 +317,7 @@ def test_warm_up_actions_are_uniform() -> None:
 
 
 WRONG = {
-    "agent=dqn env=pendulum": "agent=dqn cannot choose the Box actions of group 'agent'; agents that can: a2c, ppo, ddpg, td3",
+    "agent=dqn env=pendulum": "agent=dqn cannot choose the Box actions of group 'agent'; agents that can: a2c, ppo, ddpg, td3, sac",
     "agent=td3 env=cartpole": "agent=td3 cannot choose the Discrete actions of group 'agent'; agents that can: a2c, ppo, dqn",
     "agent=dqn agent.batch_size=200 agent.replay.capacity=100": "agent.batch_size=200: the buffer holds only agent.replay.capacity=100",
     "agent=dqn agent.learning_starts=5000 total_steps=5000": "agent.learning_starts=5000: the run has only total_steps=5000",
@@ -317,6 +325,12 @@ WRONG = {
     "agent=dqn agent.replay.beta=-0.1": "agent.replay.beta=-0.1: it must lie between 0 and 1",
     "agent=dqn agent.replay.capacity=1e12": "agent.replay.capacity=1000000000000 needs ",
     "agent=td3 env=pendulum agent.noise=pink": "agent.noise=pink: unknown; there are: gaussian, ou",
+    "agent=sac env=pendulum agent.temperature=0": "agent.temperature=0.0: it must be above 0 and finite",
+    "agent=sac env=pendulum agent.temperature_learning_rate=0": "agent.temperature_learning_rate=0.0: it must be above 0 and finite",
+    "agent=sac env=pendulum agent.target_entropy=nan": "agent.target_entropy=nan: it must be finite",
+    "agent=sac env=pendulum agent.noise_theta=0": "agent.noise_theta=0.0: it must be above 0 and finite",
+    "agent=dqn agent.quantiles=0": "agent.quantiles=0: it must lie between 1 and 1000",
+    "agent=dqn agent.quantiles=9 agent.network.module=torch.nn:Flatten": "agent.quantiles=9 splits the last layer in two",
     "agent=dqn agent.utd_ratio=0": "agent.utd_ratio=0.0: it must be above 0",
     "agent=td3 env=pendulum agent.epsilon=0.1": "unknown key 'agent.epsilon'",
     "agent=dqn n_envs=300 agent.replay.capacity=280": "agent.replay.capacity=280: a single step of n_envs=300",

@@ -39,6 +39,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dqn": ("dqn", LATE | {"target_update_interval": 3}),
     "dqn prioritized": ("dqn", LATE | {"replay": PRIORITIZED, "n_step": 3, "double": False, "normalize_obs": True}),
     "dqn dueling": ("dqn", LATE | {"dueling": True}),
+    "dqn quantiles": ("dqn", LATE | {"quantiles": 5, "dueling": True, "replay": PRIORITIZED}),
+    "sac": ("sac", LATE | {"target_update_interval": 2, "max_grad_norm": 1.0, "normalize_obs": True}),
     "ddpg": ("ddpg", LATE | {"replay": PRIORITIZED, "noise": "ou"}),
     "td3": ("td3", LATE | {"policy_delay": 2, "target_update_interval": 2, "max_grad_norm": 1.0}),
 }

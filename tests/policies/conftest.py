@@ -22,6 +22,8 @@ RUNS = {
     "dueling dqn cartpole": ["env=cartpole", "agent=dqn", "agent.dueling=true", *OFF_POLICY],
     "ddpg pendulum": ["env=pendulum", "agent=ddpg", *OFF_POLICY],
     "td3 pendulum": ["env=pendulum", "agent=td3", *OFF_POLICY],
+    "sac pendulum": ["env=pendulum", "agent=sac", *OFF_POLICY],
+    "quantiles cartpole": ["env=cartpole", "agent=dqn", "agent.quantiles=5", *OFF_POLICY],
     "ppo market": ["env=market", "agent=ppo", "total_steps=1024", "agent.groups.regulator.network.hidden=[8]"],
     "a2c crane": ["env=crane", "agent=a2c", "total_steps=1024", "eval.max_steps=20"],
 }

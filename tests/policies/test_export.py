@@ -30,8 +30,8 @@ Inputs = Mapping[str, np.ndarray]
 ROWS = 10_000
 CLOSE = 1e-5
 EXPORTED = [
-    *("dueling dqn cartpole", "td3 pendulum", "ppo market", "a2c crane"),
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("a2c cartpole", "ppo pendulum")),
+    *("dueling dqn cartpole", "sac pendulum", "ppo market", "a2c crane"),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("a2c cartpole", "ppo pendulum", "td3 pendulum", "quantiles cartpole")),
 ]
 
 

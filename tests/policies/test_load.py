@@ -62,7 +62,7 @@ def gap(policy: Policy, group: GroupSpec, obs: np.ndarray, mask: np.ndarray | No
     return torch.stack([pair[..., 0] - pair[..., 1] for pair in top], -1).amin(-1).numpy()
 
 
-BY_DEFAULT = ("dqn cartpole", "td3 pendulum")
+BY_DEFAULT = ("dqn cartpole", "td3 pendulum", "sac pendulum")
 """Runs whose fused kernels are compiled for the test; the others take minutes."""
 STEPWISE = [pytest.param(name, False, marks=[] if name == "a2c crane" else pytest.mark.slow, id=f"{name} stepwise") for name in RUNS]
 FUSED = [pytest.param(name, True, marks=[] if name in BY_DEFAULT else pytest.mark.slow, id=f"{name} fused") for name in RUNS]
@@ -146,6 +146,17 @@ def test_sampled_box_actions_have_the_moments_of_the_policy(trained: Trained) ->
     np.testing.assert_allclose(drawn.mean(0)[free], mean[0].numpy()[free], atol=0.03)
     np.testing.assert_allclose(drawn.std(0)[free], log_std[0].exp().numpy()[free], rtol=0.03)
     assert (drawn >= low).all() and (drawn <= high).all()
+
+
+def test_sampled_actions_of_sac_are_the_tanh_of_normal_ones(trained: Trained) -> None:
+    policy = warprun.load(trained("sac pendulum"))
+    obs = np.array([0.3, -0.8, 0.5], np.float32)
+    mean, log_std = policy.modules["agent"].policy_output(torch.from_numpy(obs)[None])[0].tolist()
+    share = policy.act(np.tile(obs, (50_000, 1)), greedy=False, rng=2)[:, 0] / 2.0  # of the torque, -2..2
+    u = np.arctanh(share.clip(-0.999999, 0.999999).astype(np.float64))
+    assert u.mean() == pytest.approx(mean, abs=0.02)
+    assert u.std() == pytest.approx(np.exp(log_std), rel=0.02)
+    assert policy.act(obs)[0] == pytest.approx(2.0 * np.tanh(mean), abs=1e-5)
 
 
 def test_forbidden_actions_are_never_chosen(trained: Trained) -> None:

@@ -59,6 +59,7 @@ AGENTS = {
     "dqn": ["env=cartpole", "agent=dqn", *OFF_POLICY],
     "ddpg": ["env=pendulum", "agent=ddpg", *OFF_POLICY],
     "td3": ["env=pendulum", "agent=td3", *OFF_POLICY],
+    "sac": ["env=pendulum", "agent=sac", *OFF_POLICY],
 }
 MODULE = "agent.network.module=./nets/normed.py:Normed"
 
@@ -73,7 +74,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("agent", few(["a2c", "ppo", "dqn", "td3", "ddpg"], "ppo", "td3"))
+@pytest.mark.parametrize("agent", few(["a2c", "ppo", "dqn", "td3", "ddpg", "sac"], "ppo", "sac"))
 def test_every_agent_trains_it_and_the_run_folder_has_all_of_it(
     home: Path, agent: str, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,14 @@ TINY = {
         *REPLAY,
         "agent.n_step=3",
     ],
+    "sac": [
+        "env=pendulum",
+        "agent=sac",
+        "n_envs=16",
+        "total_steps=5000",
+        *REPLAY,
+        "agent.noise_theta=0.3",
+    ],
     "groups": [
         "env.module=tests.environments.market",
         "env.name=market",

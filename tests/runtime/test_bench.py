@@ -42,7 +42,7 @@ def test_agents_that_learn_from_replay_are_measured_without_a_limit(tmp_path: Pa
     assert json.loads((tmp_path / "bench.json").read_text())["measurements"][0]["limit_share"] is None
 
 
-@pytest.mark.parametrize(("env", "agent"), [("cartpole", "dqn"), ("pendulum", "td3")])
+@pytest.mark.parametrize(("env", "agent"), [("cartpole", "dqn"), ("pendulum", "td3"), ("pendulum", "sac")])
 def test_the_kernels_of_agents_that_explore_are_those_of_training(env: str, agent: str) -> None:
     """Random actions by the agent's own shares, from learners that are past their warm-up."""
     config = compose([f"env={env}", f"agent={agent}", "agent.learning_starts=60", "n_envs=8", "concurrency.threads=1", "device=cpu"])
@@ -57,7 +57,7 @@ def test_the_kernels_of_agents_that_explore_are_those_of_training(env: str, agen
         taken = cell.simulator.collect(cell.agent.act)
         group = taken.groups["agent"]
         best = cell.agent.learners[0].act(learner.normalized(group.obs[0].flatten(0, 1)))
-        best = best.argmax(-1, keepdim=True) if agent == "dqn" else best
+        best = best.argmax(-1, keepdim=True) if agent == "dqn" else best[:, :1].tanh() if agent == "sac" else best
         actions.append(torch.allclose(best.float(), group.action[0].flatten(0, 1).float(), atol=1e-4))
     assert actions == [False, True]
 

@@ -26,7 +26,9 @@ from warprun.environment import Box, Environment
 from warprun.errors import UserError
 from warprun.learning.settings import NetworkConfig
 from warprun.simulation.device import Device, choose
+from warprun.simulation.exploration import Exploration
 from warprun.simulation.kernel_engine import KernelEngine
+from warprun.spec import PolicyKind
 
 ROOT = Path(__file__).parents[2]
 CPU = Device("cpu", "a test")
@@ -46,6 +48,8 @@ class Case:
     vary: tuple[tuple[str, tuple[float, float]], ...] = ()
     exploration: tuple[float, float, float] | None = None
     """Of policies that give no distributions."""
+    policies: PolicyKind = "explored"
+    """If there is exploration."""
     options: tuple[tuple[str, Any], ...] = ()
     data: bool = False
     """Whether it needs what its module's `fetch_data` fetches."""
@@ -73,6 +77,7 @@ CASES = {
     "crane": Case("tests.environments.crane", time_limit=None),
     "market_exploring": Case("tests.environments.market", time_limit=6, exploration=(0.3, 0.2, 0.4)),
     "crane_exploring": Case("tests.environments.crane", exploration=(0.3, 0.2, 0.4)),
+    "crane_squashed": Case("tests.environments.crane", exploration=(0.3, 0.8, 0.4), policies="squashed"),
     "catalysis": Case("warprun.envs.catalysis", vary=(("shaping", (0.0, 1.0)),), options=(("observation", "neighbours"),)),
     "catalysis_continuous": Case("warprun.envs.catalysis", options=(("continuous", True), ("pes", "muller_brown"))),
     "covid": Case(
@@ -105,6 +110,8 @@ FUSED_CASES: dict[str, tuple[Case, NetworkConfig, bool]] = {
     "crane greedy": (CASES["crane"], RELU, True),
     "market_exploring tanh": (replace(CASES["market_exploring"], n_envs=1, horizon=4), TANH, False),
     "crane_exploring relu": (replace(CASES["crane_exploring"], horizon=3), RELU, False),
+    "crane_squashed tanh": (replace(CASES["crane_squashed"], horizon=3), TANH, False),
+    "crane_squashed greedy": (replace(CASES["crane_squashed"], horizon=3), RELU, True),
 }
 """Case, network and whether actions are the best ones, instead of drawn."""
 
@@ -176,7 +183,8 @@ def engine_of(case: Case, name: str, device: Device, **more: Any) -> KernelEngin
     """Return the engine of a case, reset."""
     options: dict[str, Any] = {**more, "n_envs": case.n_envs, "horizon": case.horizon, "vary": dict(case.vary), "seed": 2**40 + 3}
     if case.exploration:
-        options["exploration"] = {g.name: torch.tensor(case.exploration, device=device.torch) for g in case.environment.groups}
+        numbers = {g.name: torch.tensor(case.exploration, device=device.torch) for g in case.environment.groups}
+        options["exploration"] = Exploration(case.policies, numbers)
     return make(case.environment, name, device=device, **options)
 
 

@@ -91,7 +91,7 @@ def test_step_sees_no_action_out_of_bounds(target, tmp_path):
     assert np.array_equal(found[1, bounded], low[bounded])
 
 
-@pytest.mark.parametrize("agent", ["ddpg", "td3"])
+@pytest.mark.parametrize("agent", ["ddpg", "td3", "sac"])
 @pytest.mark.parametrize("box", [Box(1), Box(2, 0.0), Box(2, (-1.0, -np.inf), 1.0)], ids=str)
 def test_agents_that_act_within_bounds_refuse_a_box_without(agent, box):
     made = single_agent(state=State, observation=Box(1), action=box, reset=reset, step=step, observe=observe)

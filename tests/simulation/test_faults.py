@@ -16,6 +16,7 @@ from tests.environments.flawed import MASK, OBS_INF, REWARD_NAN
 from tests.selection import few
 from tests.simulation.planted import HORIZON, PLANTED, SIMULATED, find
 from tests.simulation.rollouts import CPU, ROOT, RandomPolicies, make
+from warprun.simulation.exploration import Exploration
 from warprun.simulation.faults import Fault
 
 
@@ -78,7 +79,8 @@ def test_what_a_policy_gives_is_looked_at(group, output, value, actor, greedy):
 
 def test_an_action_that_explores_is_looked_at():
     environment = flawed.environment("box")
-    engine = make(environment, "flawed", n_envs=70, horizon=HORIZON, exploration={"agent": torch.tensor([0.0, 0.2, 1.0])})
+    exploration = Exploration("explored", {"agent": torch.tensor([0.0, 0.2, 1.0])})
+    engine = make(environment, "flawed", n_envs=70, horizon=HORIZON, exploration=exploration)
     engine.collect(Broken(engine, "agent", 0, math.nan))
     assert str(engine.fault()) == "environment 1 was given an action of nan by the policy at step 3 (group agent, actor 0, component 0)"
 

@@ -64,7 +64,7 @@ def setting(case, agent, n_envs, horizon, fused, captured=False):
 
 
 LEARN = [(agent, case) for agent in ("a2c", "ppo") for case in ("cartpole", "pendulum", "market")]
-LEARN += [("dqn", "cartpole"), ("ddpg", "pendulum"), ("td3", "pendulum")]
+LEARN += [("dqn", "cartpole"), ("ddpg", "pendulum"), ("td3", "pendulum"), ("sac", "pendulum")]
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["stepwise", "fused"])

@@ -51,9 +51,9 @@ def environment(groups, *, size=1, names=None):
     return Environment(tuple(made), tuple(Phase(g, p) for g in groups), time_limit=5)
 
 
-def sources(env, explores=False):
+def sources(env, policies="sampled"):
     targets = [t for t in TARGETS if t is not THREAD or env.groups[0].size == 1]
-    return [write(ArrayPlan(env, target, 1, 1, explores=explores)) for target in targets]
+    return [write(ArrayPlan(env, target, 1, 1, policies=policies)) for target in targets]
 
 
 def locals_of(source: str) -> set[str]:

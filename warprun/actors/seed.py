@@ -17,9 +17,10 @@ from warprun.actors.messages import ROLLOUT, MessageActor
 from warprun.actors.sync import SyncLearner
 from warprun.actors.world import World, taken_back
 from warprun.kernels.mlp import Network
+from warprun.simulation.exploration import Exploration
 from warprun.simulation.simulator import Act
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory, allocate
-from warprun.spec import Spec
+from warprun.spec import PolicyKind, Spec
 from warprun.state import State
 
 OUTPUTS = 3
@@ -27,20 +28,22 @@ OUTPUTS = 3
 
 
 @dataclass(frozen=True)
-class Exploration:
+class Drawing:
     """What an actor without a policy draws actions by."""
 
-    exploration: Mapping[str, torch.Tensor] | None
+    exploration: Exploration | None
     """As `Agent.exploration`."""
 
     @staticmethod
-    def of(spec: Spec, explores: bool, device: torch.device) -> Exploration:
-        """Return that of an agent that explores, or not; the learner sends the numbers."""
-        return Exploration({group.name: torch.zeros(3, device=device) for group in spec.groups} if explores else None)
+    def of(spec: Spec, policies: PolicyKind, device: torch.device) -> Drawing:
+        """Return that of an agent with such policies; the learner sends the numbers."""
+        if policies == "sampled":
+            return Drawing(None)
+        return Drawing(Exploration(policies, {group.name: torch.zeros(3, device=device) for group in spec.groups}))
 
     def policy_state(self) -> State:
         """Return the numbers by name: they travel in the place of weights."""
-        return {f"{name}/exploration": numbers for name, numbers in (self.exploration or {}).items()}
+        return {f"{name}/exploration": numbers for name, numbers in (self.exploration.numbers.items() if self.exploration else ())}
 
     def networks(self) -> Mapping[str, Network]:
         """Return none."""

@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from warprun.algorithms.settings import A2CConfig, DDPGConfig, DQNConfig, PPOConfig, TD3Config
+from warprun.algorithms.settings import A2CConfig, DDPGConfig, DQNConfig, PPOConfig, SACConfig, TD3Config
 from warprun.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ AGENTS = {
     "dqn": Shipped(DQNConfig, "warprun.algorithms.dqn:DQN"),
     "ddpg": Shipped(DDPGConfig, "warprun.algorithms.ddpg:DDPG"),
     "td3": Shipped(TD3Config, "warprun.algorithms.td3:TD3"),
+    "sac": Shipped(SACConfig, "warprun.algorithms.sac:SAC"),
 }
 """Agents by name. Checks and requirements are methods of the settings, see `learning.settings.AgentConfig`."""
 

@@ -1,4 +1,5 @@
-"""Deep Q-network (Mnih et al. 2015) with settings for double (van Hasselt et al. 2016), dueling (Wang et al. 2016) and n-step learning."""
+"""Deep Q-network (Mnih et al. 2015) with settings for double (van Hasselt et al. 2016), dueling (Wang et al. 2016), distributional
+(Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression") and n-step learning."""
 
 from __future__ import annotations
 
@@ -7,21 +8,19 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from warprun.algorithms.acting import q_network
+from warprun.algorithms.acting import AnyQNetwork, q_network
 from warprun.algorithms.settings import DQNConfig
 from warprun.concurrency.communicator import Communicator, mean_
 from warprun.kernels.mlp import Network
 from warprun.learning.cpu.actor import fused_layers, layer_rows
 from warprun.learning.cpu.updates import GradientKernels, KernelOptimizer
-from warprun.learning.critics import DuelingQNetwork, QNetwork, Trained, seeded
+from warprun.learning.critics import Optimized, QuantileQNetwork, Trained, seeded
 from warprun.learning.interfaces import Context, Metrics
 from warprun.learning.networks import training
 from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay.ring import Transitions
 from warprun.seeds import derived_seed
 from warprun.spec import GroupSpec
-
-AnyQNetwork = QNetwork | DuelingQNetwork
 
 
 def dqn_target(next_target: torch.Tensor, next_online: torch.Tensor | None, reward: torch.Tensor, discount: torch.Tensor) -> torch.Tensor:
@@ -35,32 +34,79 @@ def dqn_loss(value: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) ->
     return (weight * nn.functional.huber_loss(value, target, reduction="none")).mean()
 
 
+def quantile_target(next_quantiles: torch.Tensor, best: torch.Tensor, reward: torch.Tensor, discount: torch.Tensor) -> torch.Tensor:
+    """Return reward + discount theta'_j(s', best) [B, N] of `next_quantiles` [B, n, N] and `best` [B]; Dabney et al. 2018, algorithm 1."""
+    return reward[:, None] + discount[:, None] * of_action(next_quantiles, best)
+
+
+def quantile_loss(quantiles: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return the mean of the weighted quantile Huber losses (kappa 1) of `quantiles` [B, N] against `target` [B, M], [].
+
+    The loss of a row is the sum over quantiles i of the mean over targets j of |tau_i - [u_ij < 0]| L(u_ij), where u_ij is target j minus
+    quantile i and tau_i = (i + 1/2) / N; Dabney et al. 2018, equation 10 and algorithm 1.
+    """
+    count = quantiles.shape[-1]
+    tau = (torch.arange(count, dtype=quantiles.dtype, device=quantiles.device) + 0.5) / count
+    error = target[:, None, :] - quantiles[:, :, None]
+    size = error.detach().abs().clamp(max=1.0)
+    huber = size * (error.abs() - 0.5 * size)
+    asymmetric = (tau[:, None] - (error.detach() < 0).to(tau.dtype)).abs() * huber
+    return (weight * asymmetric.mean(-1).sum(-1)).mean()
+
+
+def of_action(quantiles: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    """Return the quantiles [B, N] of `action` [B] among those of all actions [B, n, N]."""
+    return quantiles.gather(1, action[:, None, None].expand(-1, 1, quantiles.shape[-1])).squeeze(1)
+
+
+Judged = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""The loss [] of a batch, and the values [B] of its actions and their temporal-difference errors [B], without gradients."""
+
+
+def judge_values(config: DQNConfig, values: Trained[AnyQNetwork], batch: Transitions[torch.Tensor]) -> Judged:
+    """Compare the values of the actions of a batch with their targets."""
+    with torch.no_grad():
+        next_online = values.network(batch.next_obs) if config.double else None
+        target = dqn_target(values.target(batch.next_obs), next_online, batch.reward, batch.discount)
+    with training(values.network):
+        value = values.network(batch.obs).gather(-1, batch.action.long()).squeeze(-1)
+    return dqn_loss(value, target, batch.weight), value.detach(), value.detach() - target
+
+
+def judge_quantiles(config: DQNConfig, values: Trained[AnyQNetwork], batch: Transitions[torch.Tensor]) -> Judged:
+    """Compare the quantiles of the actions of a batch with their targets; values are their means."""
+    online, target_network = values.network, values.target
+    assert isinstance(online, QuantileQNetwork) and isinstance(target_network, QuantileQNetwork)
+    with torch.no_grad():
+        best = (online if config.double else target_network)(batch.next_obs).argmax(-1)
+        target = quantile_target(target_network.quantiles(batch.next_obs), best, batch.reward, batch.discount)
+    with training(online):
+        quantiles = of_action(online.quantiles(batch.obs), batch.action.squeeze(-1).long())
+    value = quantiles.detach().mean(-1)
+    return quantile_loss(quantiles, target, batch.weight), value, value - target.mean(-1)
+
+
 class TorchStep:
     """The gradient step of DQN by torch."""
 
     def __init__(self, config: DQNConfig, values: Trained[AnyQNetwork], communicator: Communicator) -> None:
         self.config, self.values, self.communicator = config, values, communicator
+        self.judge = judge_values if config.quantiles is None else judge_quantiles
 
     def __call__(self, batch: Transitions[torch.Tensor], due: Due) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch; return the temporal-difference errors [B] and metrics."""
         config, values, rows = self.config, self.values, len(batch.reward)
-        with torch.no_grad():
-            next_online = values.network(batch.next_obs) if config.double else None
-            target = dqn_target(values.target(batch.next_obs), next_online, batch.reward, batch.discount)
-        with training(values.network):
-            value = values.network(batch.obs).gather(-1, batch.action.long()).squeeze(-1)
-        loss = dqn_loss(value, target, batch.weight)
+        loss, value, error = self.judge(config, values, batch)
         norm = values.step(loss, config.max_grad_norm, self.communicator, rows)
         if due.target:
             values.update_target(config.tau)
-        value = value.detach()
         means = torch.stack((loss.detach(), value.mean()))
         mean_(self.communicator, rows, means)
-        return value - target, {"value": means[0], "q": means[1], "grad_norm": norm}
+        return error, {"value": means[0], "q": means[1], "grad_norm": norm}
 
 
 class KernelStep:
-    """The gradient step of DQN in CPU kernels; for networks without dueling."""
+    """The gradient step of DQN in CPU kernels; for networks without dueling and quantiles."""
 
     def __init__(self, config: DQNConfig, values: Trained[AnyQNetwork], context: Context) -> None:
         self.config = config
@@ -91,7 +137,7 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         else:
             self.gradient_step = TorchStep(config, self.values, context.communicator)
 
-    def trained(self) -> Mapping[str, Trained[nn.Module]]:
+    def trained(self) -> Mapping[str, Optimized[nn.Module]]:
         """Return the trained networks by name."""
         return {"values": self.values}
 

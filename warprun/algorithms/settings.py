@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from warprun.errors import UserError
-from warprun.learning.setting_checks import at_least, not_negative, one_of, positive, within
+from warprun.learning.setting_checks import at_least, finite, not_negative, one_of, positive, within
 from warprun.learning.settings import OffPolicyConfig, OnPolicyConfig, Requirements
-from warprun.spec import Box, Discrete, GroupSpec
+from warprun.spec import Box, Discrete, GroupSpec, PolicyKind
 
+MOST_QUANTILES = 1000
+"""More than five times as many as the authors use."""
 NOISES = ("gaussian", "ou")
 
 
@@ -96,6 +98,8 @@ class DQNConfig(OffPolicyConfig):
     """The trained network selects the next action, the target network evaluates it; false: the target network does both."""
     dueling: bool = False
     """The value of the state plus an advantage for each action; false: one layer for the values of all actions."""
+    quantiles: int | None = None
+    """Quantiles of the return that are learned of each action (QR-DQN); null: the mean alone."""
     epsilon_start: float = 1.0
     """Share of random actions at the start."""
     epsilon_end: float = 0.05
@@ -107,14 +111,25 @@ class DQNConfig(OffPolicyConfig):
         """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
         super().check(key)
         within(self, key, 0, 1, "epsilon_start", "epsilon_end", "exploration_fraction")
-        if self.dueling and self.network.module is not None:
-            raise UserError(
-                f"{key}.dueling=true splits the last layer in two, so it is not for {key}.network.module; leave one of them out"
-            )
+        if self.quantiles is not None:
+            within(self, key, 1, MOST_QUANTILES, "quantiles")
+        splits = f"{key}.dueling=true" if self.dueling else f"{key}.quantiles={self.quantiles}" if self.quantiles is not None else ""
+        if splits and self.network.module is not None:
+            raise UserError(f"{splits} splits the last layer in two, so it is not for {key}.network.module; leave one of them out")
 
     def no_kernel_gradients(self) -> str:
         """Return why CPU kernels cannot compute the gradients; empty if they can."""
-        return "agent.dueling=true" if self.dueling else super().no_kernel_gradients()
+        if self.dueling:
+            return "agent.dueling=true"
+        return super().no_kernel_gradients() if self.quantiles is None else f"agent.quantiles={self.quantiles}"
+
+    def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
+        """Return, for every network that is trained for a group, its inputs and outputs."""
+        return [(group.observation.size, self.acting_outputs(group) * (1 + (self.quantiles or 0)))]
+
+    def loss_numbers(self) -> int:
+        """Return how many numbers the loss of a transition has: one for each pair of quantiles."""
+        return (self.quantiles or 0) ** 2
 
 
 @dataclass
@@ -179,6 +194,47 @@ class TD3Config(OffPolicyConfig):
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
         """Return, for every network that is trained for a group, its inputs and outputs."""
         return _actor_and_critics(group, 2)
+
+
+@dataclass
+class SACConfig(OffPolicyConfig):
+    """Soft actor-critic: the policy maximises its return and its entropy."""
+
+    acting: ClassVar[str] = "warprun.algorithms.acting:squashed"
+    policies: ClassVar[PolicyKind] = "squashed"
+    requirements: ClassVar[Requirements] = Requirements((Box,), bounded=True)
+
+    name: str = "sac"
+    """Name of the agent."""
+    learning_rate: float = 3e-4
+    """Learning rate of the critics at the start."""
+    actor_learning_rate: float = 3e-4
+    """Learning rate of the actor; it falls as that of the critics does."""
+    temperature: float = 1.0
+    """Temperature at the start: the weight of the entropy, in units of rewards."""
+    temperature_learning_rate: float | None = 3e-4
+    """Learning rate of the temperature's logarithm, which falls as that of the critics does; null: the temperature is constant."""
+    target_entropy: float | None = None
+    """Entropy that the temperature brings the policy to, in nats, of actions within -1..1; null: minus the components of an action."""
+    noise_theta: float = 1.0
+    """Part of the noise of the policy's draws that decays in a step: 1 draws independently, less correlates consecutive draws."""
+
+    def check(self, key: str) -> None:
+        """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
+        super().check(key)
+        positive(self, key, "actor_learning_rate", "temperature", "temperature_learning_rate")
+        finite(self, key, "target_entropy")
+        within(self, key, 0, 1, "noise_theta")
+        positive(self, key, "noise_theta")
+
+    def acting_outputs(self, group: GroupSpec) -> int:
+        """Return the numbers that the acting network gives for one actor: means and log standard deviations."""
+        return group.action.outputs
+
+    def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
+        """Return, for every network that is trained for a group, its inputs and outputs."""
+        features, components = group.observation.size, group.action.components
+        return [(features, self.acting_outputs(group)), *[(features + components, 1)] * 2]
 
 
 def _check_exploration(config: DDPGConfig | TD3Config, key: str) -> None:

@@ -13,11 +13,11 @@ from torch import nn
 from warprun.algorithms import acting
 from warprun.algorithms.settings import TD3Config
 from warprun.concurrency.communicator import Communicator, mean_
-from warprun.kernels.mlp import Layer, Network
-from warprun.learning.cpu.actor import fused_layers, layer_rows
+from warprun.kernels.mlp import Network
+from warprun.learning.cpu.actor import critic_rows, fused_layers, layer_rows
 from warprun.learning.cpu.losses import Smoothing
 from warprun.learning.cpu.updates import GradientKernels, KernelOptimizer
-from warprun.learning.critics import Actor, Critics, Trained, seeded
+from warprun.learning.critics import Actor, Critics, Optimized, Trained, seeded
 from warprun.learning.interfaces import Context, Metrics, own_seed
 from warprun.learning.networks import training
 from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
@@ -110,13 +110,8 @@ class KernelStep:
         std, clip = float(config.target_policy_noise), float(config.target_noise_clip)
         self.smoothing = Smoothing(std, clip, low, high, networks.number.numpy())
         act = layer_rows(actor.network.policy_layers(), actor.parameters, actor.network.features)
-        # All critics are in one block and share its input rows: the observation, then the action.
-        tables: list[list[Layer]] = []
-        row = act[0].n_in + act[-1].n_out
-        for critic in critics.network.each:
-            tables.append(layer_rows(critic.children(), critics.parameters, row))
-            row = tables[-1][-1].out_row + 1
-        rows = max(row, act[-1].out_row + act[-1].n_out)
+        tables = critic_rows(critics.network, critics.parameters, act[0].n_in + act[-1].n_out)
+        rows = max(tables[-1][-1].out_row + 1, act[-1].out_row + act[-1].n_out)
         self.kernels = GradientKernels(config.batch_size, rows, len(critics.parameters), context.threads, context.communicator)
         self.actor = self.kernels.net(actor.parameters, act, [act[-1].out_row + d for d in range(act[-1].n_out)])
         self.critics = self.kernels.net(critics.parameters, list(chain(*tables)), [table[-1].out_row for table in tables])
@@ -161,7 +156,7 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
         # On the device, because copying from the host would wait for the device.
         self.noise = torch.tensor([0.0, config.noise_std, config.noise_theta if config.noise == "ou" else 1.0], device=device)
 
-    def trained(self) -> Mapping[str, Trained[nn.Module]]:
+    def trained(self) -> Mapping[str, Optimized[nn.Module]]:
         """Return the trained networks by name."""
         return {"actor": self.actor, "critics": self.critics}
 

@@ -124,7 +124,7 @@ def simulator_bytes(config: Config, environment: Defined, on_gpu: bool, n_envs: 
         return rollout_bytes(environment.spec, n_envs, horizon)
     target = target_for(environment, "cuda" if on_gpu else "cpu")
     randomized, replaces = tuple(config.env.randomize), config.env.on_nan == "reset"
-    return ArrayPlan(environment, target, n_envs, horizon, randomized, config.agent.explores, replaces).bytes_needed()
+    return ArrayPlan(environment, target, n_envs, horizon, randomized, config.agent.policies, replaces).bytes_needed()
 
 
 def check_memory(config: Config, environment: Defined) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from warprun.math import exp, log
+from warprun.math import exp, log, tanh
 from warprun.random import normal, randint, uniform
+from warprun.spec import SQUASHED_LOG_STD
 
 float32 = np.float32
+
+LOG_STD_MIN, LOG_STD_MAX = (np.float32(limit) for limit in SQUASHED_LOG_STD)
 
 
 def to_bounds(action, low, high):
@@ -89,17 +92,47 @@ def explore_choice(rng, index, values, actor, column, first, n, exploration):
 def explore_real(rng, index, mean, noise, exploration):
     """Return an action within -1..1 and its exploration noise, which the caller passes to the next step.
 
-    The action is uniform with probability exploration[0], else the mean plus noise: n' = (1 - theta) n + sigma z with sigma =
-    exploration[1] and theta = exploration[2]. theta = 1 is white noise, theta < 1 an Ornstein-Uhlenbeck process (Lillicrap et al.
-    2016, section 7).
+    The action is uniform with probability exploration[0], else the mean plus noise.
     """
-    noise = (float32(1.0) - exploration[2]) * noise + exploration[1] * normal(rng, 2 * index + 1)
+    noise = next_noise(rng, index, noise, exploration)
     action = mean + noise
     # Not min and max, which on some targets turn NaN into a number: the NaN of a diverged policy must stay visible.
     action = float32(-1.0) if action < float32(-1.0) else action
     action = float32(1.0) if action > float32(1.0) else action
     anything = uniform(rng, 4 * index + 1, -1.0, 1.0)
     return anything if uniform(rng, 4 * index, 0.0, 1.0) < exploration[0] else action, noise
+
+
+def next_noise(rng, index, noise, exploration):
+    """Return the noise that follows `noise`: n' = (1 - theta) n + sigma z with sigma = exploration[1] and theta = exploration[2].
+
+    theta = 1 is white noise, theta < 1 an Ornstein-Uhlenbeck process (Lillicrap et al. 2016, section 7).
+    """
+    return (float32(1.0) - exploration[2]) * noise + exploration[1] * normal(rng, 2 * index + 1)
+
+
+def explore_squashed(rng, index, mean, log_std, noise, exploration):
+    """Return an action within -1..1 and the noise of its draw, which the caller passes to the next step.
+
+    The action is uniform with probability exploration[0], else tanh of a draw from a normal distribution (Haarnoja et al. 2018, app. C).
+    With sigma^2 = theta (2 - theta) the noise has the variance 1: theta < 1 correlates the draws of consecutive steps, each of which still
+    has the distribution of the policy (Eberhard et al. 2023 compare such noises).
+    """
+    noise = next_noise(rng, index, noise, exploration)
+    action = tanh(mean + exp(limited_log_std(log_std)) * noise)
+    anything = uniform(rng, 4 * index + 1, -1.0, 1.0)
+    return anything if uniform(rng, 4 * index, 0.0, 1.0) < exploration[0] else action, noise
+
+
+def best_squashed(rng, index, mean, log_std):
+    """Return the tanh of the mean, and 0: agents of squashed policies read no log-densities of simulators."""
+    return tanh(mean), float32(0.0)
+
+
+def limited_log_std(log_std):
+    """Return the log standard deviation of a squashed policy within `spec.SQUASHED_LOG_STD`; NaN stays NaN."""
+    limited = LOG_STD_MIN if log_std < LOG_STD_MIN else log_std
+    return LOG_STD_MAX if limited > LOG_STD_MAX else limited
 
 
 def gaussian_log_density(z, log_std):

@@ -19,10 +19,12 @@ class Acting:
 
     module: nn.Module
     """From normalised observations [B, F] to the policy output [B, P], or to a tuple that begins with it."""
-    gives: Literal["distribution", "values", "actions"]
-    """What the policy output is: logits, or means and log standard deviations; values of actions; or actions within -1..1."""
+    gives: Literal["distribution", "values", "actions", "squashed"]
+    """What the policy output is: logits, or means and log standard deviations; values of actions; actions within -1..1; or means and log
+    standard deviations of a normal distribution that tanh squashes."""
     layers: list[nn.Module]
-    """The same as linear layers and activations, of which the last gives at least the first outputs; empty for a network of the user."""
+    """Linear layers and activations, whose first outputs choose the best action: the policy output, or its squashed means; empty for a
+    network of the user."""
     tensors: State
     """The live tensors, by their names in a checkpoint after those of agent and group."""
 

@@ -32,6 +32,19 @@ class QNetwork(nn.Module):
         values: torch.Tensor = self.layers(obs)
         return values
 
+    def hidden(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return the outputs [B, H] of the last hidden layer; only if the network is not one of the user."""
+        *hidden, _ = self.layers.children()
+        for layer in hidden:
+            obs = layer(obs)
+        return obs
+
+    def of_hidden(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the values [B, actions] of what `hidden` returned."""
+        *_, last = self.layers.children()
+        values: torch.Tensor = last(hidden)
+        return values
+
     def policy_layers(self) -> list[nn.Module]:
         """Return layers whose largest output is the best action: the values."""
         return list(self.layers.children())
@@ -50,13 +63,53 @@ class DuelingQNetwork(nn.Module):
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         """Return the values [B, actions] of `obs` [B, F]."""
-        hidden = self.activation(self.trunk(obs))
+        return self.of_hidden(self.hidden(obs))
+
+    def hidden(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return the outputs [B, H] of the last hidden layer."""
+        hidden: torch.Tensor = self.activation(self.trunk(obs))
+        return hidden
+
+    def of_hidden(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the values [B, actions] of what `hidden` returned."""
         advantage = self.advantage(hidden)
-        return self.value(hidden) + advantage - advantage.mean(-1, keepdim=True)
+        values: torch.Tensor = self.value(hidden) + advantage - advantage.mean(-1, keepdim=True)
+        return values
 
     def policy_layers(self) -> list[nn.Module]:
         """Return layers whose largest output is the best action: the advantages."""
         return [*self.trunk, self.activation, self.advantage]
+
+
+class QuantileQNetwork(nn.Module):
+    """Quantiles of the return of all actions: the value of the action plus deviations of mean 0.
+
+    These are the functions that a last layer of all quantiles can represent (Dabney et al. 2018, section 4). But values have an output
+    of their own, so acting needs no quantiles.
+    """
+
+    def __init__(self, values: QNetwork | DuelingQNetwork, width: int, actions: int, quantiles: int) -> None:
+        """`width`: units of the last hidden layer of `values`."""
+        super().__init__()
+        self.features = values.features
+        self.values = values
+        self.deviation = nn.Linear(width, actions * quantiles)
+        self.count = quantiles
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return the values [B, actions] of `obs` [B, F], the means of the quantiles."""
+        values: torch.Tensor = self.values(obs)
+        return values
+
+    def quantiles(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return the quantiles [B, actions, N] of `obs` [B, F]."""
+        hidden = self.values.hidden(obs)
+        deviation = self.deviation(hidden).unflatten(-1, (-1, self.count))
+        return self.values.of_hidden(hidden).unsqueeze(-1) + deviation - deviation.mean(-1, keepdim=True)
+
+    def policy_layers(self) -> list[nn.Module]:
+        """Return layers whose largest output is the best action."""
+        return self.values.policy_layers()
 
 
 class Actor(nn.Module):
@@ -77,6 +130,24 @@ class Actor(nn.Module):
         return [*self.layers.children(), nn.Tanh()]
 
 
+class SquashedActor(nn.Module):
+    """A normal distribution whose draws tanh takes to -1..1 (`distributions.squashed`)."""
+
+    def __init__(self, features: int, components: int, config: LayersConfig) -> None:
+        super().__init__()
+        self.features = features
+        self.layers = make_network(features, 2 * components, config)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return the means, then the log standard deviations, [B, 2 C] of `obs` [B, F]."""
+        output: torch.Tensor = self.layers(obs)
+        return output
+
+    def policy_layers(self) -> list[nn.Module]:
+        """Return layers with the same outputs."""
+        return list(self.layers.children())
+
+
 class Critics(nn.Module):
     """`count` independent networks of the value of a continuous action, Q_k(s, a)."""
 
@@ -94,14 +165,12 @@ class Critics(nn.Module):
         return self.each[0](torch.cat((obs, action), -1)).squeeze(-1)
 
 
-class Trained(Generic[N_co]):
-    """A network, its target network and its optimizer; the parameters of each network are one flat tensor [P]."""
+class Optimized(Generic[N_co]):
+    """A network and its optimizer; the parameters are one flat tensor [P]."""
 
     def __init__(self, network: N_co, optimizer: OptimizerConfig, learning_rate: float, device: torch.device) -> None:
         self.network: N_co = network.to(device).eval()
-        self.target: N_co = copy.deepcopy(self.network).requires_grad_(False)
         self.parameters = flatten_parameters(self.network)
-        self.target_parameters = flatten_parameters(self.target)
         self.leaves = list(self.network.parameters())
         """The parameters by layer, views of `parameters`."""
         self.optimizer = OPTIMIZERS[optimizer.name](self.parameters, optimizer)
@@ -125,6 +194,20 @@ class Trained(Generic[N_co]):
         self.optimizer.step(self.parameters, gradient, self.learning_rate.tensor)
         return norm
 
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the state by name."""
+        found = {"parameters": self.parameters} | buffers(self.network)
+        return found | {f"optimizer/{name}": tensor for name, tensor in self.optimizer.tensors().items()}
+
+
+class Trained(Optimized[N_co]):
+    """A network with its optimizer and its target network, whose parameters are one flat tensor [P], too."""
+
+    def __init__(self, network: N_co, optimizer: OptimizerConfig, learning_rate: float, device: torch.device) -> None:
+        super().__init__(network, optimizer, learning_rate, device)
+        self.target: N_co = copy.deepcopy(self.network).requires_grad_(False)
+        self.target_parameters = flatten_parameters(self.target)
+
     def update_target(self, tau: float) -> None:
         """Move the parameters of the target network towards those of the network, 1 copies them; buffers are copied."""
         self.target_parameters.lerp_(self.parameters, tau)
@@ -133,9 +216,8 @@ class Trained(Generic[N_co]):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""
-        found = {"parameters": self.parameters, "target": self.target_parameters}
-        found |= buffers(self.network) | {f"target_{name}": tensor for name, tensor in buffers(self.target).items()}
-        return found | {f"optimizer/{name}": tensor for name, tensor in self.optimizer.tensors().items()}
+        of_target = {"target": self.target_parameters} | {f"target_{name}": tensor for name, tensor in buffers(self.target).items()}
+        return super().tensors() | of_target
 
 
 def seeded(seed: int, make: Callable[[], N]) -> N:

@@ -1,7 +1,7 @@
 """The distributions over actions, in the layout of the Trajectory.
 
 `policy_output` [..., P] holds the logits of all choices one after the other (Discrete, MultiDiscrete), or the means and then the
-logarithms of the standard deviations of a diagonal Gaussian (Box; an action is the raw draw, without squashing).
+logarithms of the standard deviations of a diagonal Gaussian (Box; an action is the raw draw, but for `squashed`).
 `mask` [..., P] bool marks the allowed logits: the others have probability exactly 0 and add 0 to the entropy; None: all are allowed.
 `action` [..., C] is int32, or a float for Box. Sums run over the components of an action.
 """
@@ -12,7 +12,7 @@ import math
 
 import torch
 
-from warprun.spec import Box, Discrete, MultiDiscrete, Space
+from warprun.spec import SQUASHED_LOG_STD, Box, Discrete, MultiDiscrete, Space
 
 
 def evaluate(
@@ -27,6 +27,19 @@ def evaluate(
     for j, log_p in enumerate(choices[1:], start=1):
         log_prob, entropy = log_prob + _at(log_p, action, j), entropy + _entropy(log_p)
     return log_prob, entropy
+
+
+def squashed(policy_output: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the actions tanh(u), u = mean + standard deviation `noise`, [..., C], and their log-densities [...].
+
+    `policy_output` [..., 2 C] is that of a squashed policy (`spec.PolicyKind`), `noise` [..., C] standard normal. Haarnoja et al. 2018,
+    appendix C. The logarithm of 1 - tanh^2 u is written as 2 (log 2 - u - log(1 + e^-2u)): the difference rounds to 0 for large u.
+    """
+    mean, log_std = policy_output.chunk(2, -1)
+    log_std = log_std.clamp(*SQUASHED_LOG_STD)
+    u = mean + log_std.exp() * noise
+    log_slope = 2.0 * (math.log(2.0) - u - torch.nn.functional.softplus(-2.0 * u))
+    return u.tanh(), (-0.5 * noise * noise - log_std - 0.5 * math.log(2 * math.pi) - log_slope).sum(-1)
 
 
 def _log_probs(space: Discrete | MultiDiscrete, logits: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, ...]:

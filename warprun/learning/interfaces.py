@@ -12,6 +12,7 @@ from warprun.concurrency.communicator import Communicator
 from warprun.kernels.mlp import Network
 from warprun.plan import Plan
 from warprun.seeds import derived_seed
+from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import Spec
 from warprun.state import State, Stateful
@@ -42,7 +43,7 @@ class Draws(Protocol):
     """What a simulator needs to draw actions."""
 
     @property
-    def exploration(self) -> Mapping[str, torch.Tensor] | None:
+    def exploration(self) -> Exploration | None:
         """That of `Agent`."""
 
     def networks(self) -> Mapping[str, Network]:
@@ -62,9 +63,8 @@ class Agent(Stateful, Protocol):
     reads and writes the tensors of a `Trajectory` and knows nothing of the simulator behind it.
     """
 
-    exploration: Mapping[str, torch.Tensor] | None
-    """Per group, [3] float32, how actions are drawn around the policy's output (`kernels.sampling.explore_real`); None: policies give
-    distributions, from which actions are sampled."""
+    exploration: Exploration | None
+    """How actions are drawn (`kernels.sampling.explore_real`); None: policies give distributions, from which actions are sampled."""
     n_parameters: int
     """Numbers that are trained."""
     learning_starts: int

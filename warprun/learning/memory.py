@@ -31,6 +31,8 @@ SLICE_ROWS, SLICES_TOGETHER = 4096, 4
 """Rows of a slice of a batch that torch computes on CPU, and what the number of slices is a multiple of (`learning.slices`)."""
 KEPT_BELOW = 32 << 20
 """Freed blocks below this size are kept by the process on CPU (`learning.slices._keep_freed_memory`)."""
+LOSS_TENSORS = 8
+"""Tensors of all numbers of a loss that torch holds at once, forwards and backwards."""
 BRANCHES = 16
 """Children of a node of the sum tree (`learning.replay.ring`)."""
 

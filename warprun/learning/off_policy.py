@@ -1,4 +1,4 @@
-"""What DQN, DDPG and TD3 share: for every group a learner, which stores rollouts in replay memory and takes gradient steps."""
+"""What the off-policy agents share: for every group a learner, which stores rollouts in replay memory and takes gradient steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from warprun.kernels.mlp import Network
 from warprun.learning.capture import captured
 from warprun.learning.cpu.acting import FusedActing
-from warprun.learning.critics import Trained
+from warprun.learning.critics import Optimized
 from warprun.learning.device_scalar import DeviceScalar
 from warprun.learning.interfaces import Context, Metrics, own_seed
 from warprun.learning.metrics import by_group
@@ -22,6 +22,7 @@ from warprun.learning.replay.ring import Transitions
 from warprun.learning.settings import OffPolicyConfig, check_groups, check_settings, group_config
 from warprun.learning.slices import use_one_torch_thread
 from warprun.seeds import derived_seed
+from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import GroupSpec, Spec
 from warprun.state import Counter, State
@@ -90,12 +91,13 @@ class OffPolicyLearner(ABC, Generic[C]):
         return self._updates.value
 
     @abstractmethod
-    def trained(self) -> Mapping[str, Trained[nn.Module]]:
+    def trained(self) -> Mapping[str, Optimized[nn.Module]]:
         """Return the trained networks by name."""
 
     @abstractmethod
     def act(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return the policy output for normalised observations [B, F]: values of actions [B, n], or continuous actions [B, C]."""
+        """Return the policy output for normalised observations [B, F]: values of actions [B, n], actions [B, C], or those of a squashed
+        policy [B, 2 C]."""
 
     @abstractmethod
     def explore(self, progress: float) -> None:
@@ -196,8 +198,7 @@ class OffPolicyAgent(ABC, Generic[C]):
             self.make_learner(group_config(config, group.name), group, context, derived_seed(context.seed, "group", i))
             for i, group in enumerate(spec.groups)
         ]
-        self.exploration = {learner.name: learner.exploration for learner in self.learners}
-        """Per group, [3] float32, see `interfaces.Agent`."""
+        self.exploration = Exploration(config.policies, {learner.name: learner.exploration for learner in self.learners})
         by_kernels = context.plan.networks == "kernels" and context.device.type == "cpu"
         self._acting = [FusedActing(learner.kernel_network(), context.threads) if by_kernels else None for learner in self.learners]
         self._env_steps = Counter()

@@ -44,6 +44,14 @@ def not_negative(config: object, key: str, *names: str) -> None:
             raise UserError(f"{key}.{name}={value}: it must be 0 or more, and finite")
 
 
+def finite(config: object, key: str, *names: str) -> None:
+    """Raise UserError if one of the settings `names` of `config` is NaN or infinite; None passes."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not math.isfinite(value):
+            raise UserError(f"{key}.{name}={value}: it must be finite")
+
+
 def one_of(config: object, key: str, name: str, known: tuple[str, ...]) -> None:
     """Raise UserError if the setting `name` of `config` is not one of `known`."""
     value = getattr(config, name)

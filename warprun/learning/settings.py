@@ -17,7 +17,7 @@ from warprun.learning.memory import AgentMemory, RunSizes
 from warprun.learning.setting_checks import at_least, below_one, not_negative, one_of, positive, within
 from warprun.plan import Fusion
 from warprun.renamed import new_name
-from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Spec
+from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, PolicyKind, Spec
 
 ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
 KERNEL_ACTIVATIONS = ("tanh", "relu")
@@ -101,7 +101,7 @@ class OnPolicyConfig:
 
     acting: ClassVar[str] = "warprun.learning.acting:distribution"
     """What makes the network that acts, see `AgentConfig`."""
-    explores: ClassVar[bool] = False
+    policies: ClassVar[PolicyKind] = "sampled"
     """Policies give distributions, from which actions are sampled."""
     requirements: ClassVar[Requirements] = Requirements()
     """What the agent needs of the groups that it acts for."""
@@ -287,8 +287,8 @@ class OffPolicyConfig:
 
     acting: ClassVar[str] = ""
     """What makes the network that acts, see `AgentConfig`."""
-    explores: ClassVar[bool] = True
-    """Networks give values or actions, around which actions are drawn."""
+    policies: ClassVar[PolicyKind] = "explored"
+    """Networks give values or actions, around which actions are explored."""
     requirements: ClassVar[Requirements] = Requirements()
     """What the agent needs of the groups that it acts for."""
 
@@ -365,13 +365,21 @@ class OffPolicyConfig:
             own = group_config(self, group.name)
             if not own.network.runs_in_kernels:
                 return Fusion(None, False, no_kernels(own.network))
-            rows[group.name] = group.observation.size + sum(own.network.hidden) + _acting_outputs(group) + 1
+            rows[group.name] = group.observation.size + sum(own.network.hidden) + own.acting_outputs(group) + 1
             reason = reason or own.no_kernel_gradients()
         return Fusion(rows, not reason, reason, "kernels compute gradients of off-policy agents on CPU only")
 
+    def acting_outputs(self, group: GroupSpec) -> int:
+        """Return the numbers that the acting network gives for one actor: values of actions, or an action."""
+        return _acting_outputs(group)
+
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
         """Return, for every network that is trained for a group, its inputs and outputs."""
-        return [(group.observation.size, _acting_outputs(group))]
+        return [(group.observation.size, self.acting_outputs(group))]
+
+    def loss_numbers(self) -> int:
+        """Return how many numbers the loss of a transition has, if there are more than a few."""
+        return 0
 
     def memory(self, spec: Spec, sizes: RunSizes) -> AgentMemory:
         """Return the bytes that the agent allocates."""
@@ -391,7 +399,8 @@ class OffPolicyConfig:
             if sizes.kernel_gradients:
                 kept += -(-self.batch_size // memory.OFF_POLICY_SHARE_ROWS) * 4 * count + sizes.threads * 4 * units * memory.COLUMNS * 4
             else:
-                phases += [[self.batch_size * units * 4] * 3 + [4 * count] * 2, memory.optimizer_step(count)]
+                of_loss = [4 * self.batch_size * self.loss_numbers()] * memory.LOSS_TENSORS
+                phases += [[self.batch_size * units * 4] * 3 + [4 * count] * 2 + of_loss, memory.optimizer_step(count)]
             n_parameters += count
         phases.append(memory.making(2 * n_parameters, hidden, False))
         if self.normalize_obs:
@@ -412,8 +421,8 @@ class AgentConfig(Protocol):
     acting: ClassVar[str]
     """MODULE:FUNCTION of what makes the network that acts once it is trained, f(config, group) -> `learning.acting.Acting`; config includes
     the settings of the group. Empty: only the agent itself acts, so `warprun.load` refuses its runs."""
-    explores: ClassVar[bool]
-    """Whether it gives values or actions around which `sample` explores, not distributions: see `learning.interfaces.Agent`."""
+    policies: ClassVar[PolicyKind]
+    """What its policies give, and how simulators draw actions from that."""
     requirements: ClassVar[Requirements]
     """What it needs of the groups that it acts for."""
 

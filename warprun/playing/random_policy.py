@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 
+from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import Box, Spec
 
@@ -18,7 +17,7 @@ class RandomPolicy:
     probable one (greedy).
     """
 
-    exploration: Mapping[str, torch.Tensor] | None = None
+    exploration: Exploration | None = None
 
     def __init__(self, spec: Spec, seed: int) -> None:
         self._groups = spec.groups

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from warprun.learning.acting import Acting
+from warprun.learning.distributions import squashed
 from warprun.learning.normalization import normalized
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete
 
@@ -51,18 +52,20 @@ class GroupPolicy(nn.Module):
         return output
 
     def best(self, output: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """Return the most probable actions, those of the largest value, or the actions of the network."""
+        """Return the most probable actions, those of the largest value, the actions of the network, or the tanh of the means."""
         if not self.choices:
-            bounded: torch.Tensor = self.bounds(output[..., : self.group.action.components])
+            best = output[..., : self.group.action.components]
+            bounded: torch.Tensor = self.bounds(best.tanh() if self.gives == "squashed" else best)
             return bounded
         return self._joined([part.argmax(-1) for part in self._allowed(output, mask)])
 
     def sampled(self, output: torch.Tensor, mask: torch.Tensor | None, rng: torch.Generator | None) -> torch.Tensor:
-        """Return actions drawn from the distribution; only if `gives` is one."""
+        """Return actions drawn from the distribution, squashed or not; only if `gives` is one."""
         if not self.choices:
             mean, log_std = output.chunk(2, -1)
             noise = torch.randn(mean.shape, generator=rng, device=mean.device)
-            bounded: torch.Tensor = self.bounds(mean + log_std.exp() * noise)
+            drawn = squashed(output, noise)[0] if self.gives == "squashed" else mean + log_std.exp() * noise
+            bounded: torch.Tensor = self.bounds(drawn)
             return bounded
         chances = [part.softmax(-1) for part in self._allowed(output, mask)]
         return self._joined([torch.multinomial(part, 1, generator=rng).squeeze(-1) for part in chances])

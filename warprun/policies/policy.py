@@ -42,8 +42,8 @@ class Policy:
         Actions are integers [...] for Discrete and [..., C] for MultiDiscrete, and float32 [..., C] within the bounds for Box. With several
         groups `obs` and `mask` are dicts by the name of the group, and so is the result; only the groups in `obs` act.
 
-        `greedy`: the most probable actions; else they are drawn, with `rng`, a seed or a generator (None: torch's own). DQN, DDPG and TD3
-        have no distribution to draw from. Raises UserError for what does not fit.
+        `greedy`: the most probable actions, of SAC the tanh of the mean; else they are drawn, with `rng`, a seed or a generator (None:
+        torch's own). DQN, DDPG and TD3 have no distribution to draw from. Raises UserError for what does not fit.
         """
         if isinstance(obs, Mapping):
             return self._act_groups(obs, {} if mask is None else mask, greedy, self._generator(rng))
@@ -62,7 +62,7 @@ class Policy:
     @torch.no_grad()
     def _act(self, name: str, obs: Any, mask: Any, greedy: bool, rng: torch.Generator | None) -> Any:
         module = self.modules[name]
-        if not greedy and module.gives != "distribution":
+        if not greedy and module.gives in ("values", "actions"):
             given = "values of actions" if module.gives == "values" else "an action"
             raise UserError(f"the network of group {name!r} gives {given}, not a distribution to draw from: use greedy=True")
         rows = read(module.group, obs, mask, self.device)

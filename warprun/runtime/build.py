@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import torch
-
 from warprun.algorithms import agent_class
 from warprun.concurrency.communicator import Communicator
 from warprun.concurrency.single import SingleProcess
@@ -22,6 +20,7 @@ from warprun.learning.gradients import gradients_fit
 from warprun.learning.interfaces import Agent, Context, Draws
 from warprun.plan import Fusion, Plan
 from warprun.simulation.device import Device, choose
+from warprun.simulation.exploration import Exploration
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.simulation.kernel_engine import KernelEngine, fits_shared_memory
 from warprun.simulation.simulator import Simulator
@@ -127,9 +126,7 @@ def make_simulator(
     )
 
 
-def make_external(
-    setup: Setup, n_envs: int, horizon: int, seed: int, exploration: Mapping[str, torch.Tensor] | None, first_env: int = 0
-) -> Simulator:
+def make_external(setup: Setup, n_envs: int, horizon: int, seed: int, exploration: Exploration | None, first_env: int = 0) -> Simulator:
     """Return the simulator of an environment that is not made of kernel functions. Raises UserError for all that its code raises."""
     config, environment = setup.config, setup.environment
     assert not isinstance(environment, Environment)
@@ -170,7 +167,7 @@ def make_engine(
     seed: int,
     *,
     first_env: int = 0,
-    exploration: Mapping[str, torch.Tensor] | None = None,
+    exploration: Exploration | None = None,
     networks: Mapping[str, Network] | None = None,
     auto_reset: bool = True,
     announce: Callable[[str], None] = lambda line: None,

@@ -12,6 +12,7 @@ import torch
 from warprun.environment import Environment
 from warprun.runtime.build import Setup, make_engine, set_up, uncaptured
 from warprun.runtime.sentinel import refuse
+from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import Box, Space
 
@@ -22,7 +23,7 @@ PLACE = "in a recorded episode "
 class Policy(Protocol):
     """What chooses actions: an agent, or `warprun.playing.random_policy`."""
 
-    exploration: Mapping[str, torch.Tensor] | None
+    exploration: Exploration | None
     """See `warprun.learning.interfaces.Agent`."""
 
     def act(self, trajectory: Trajectory, row: int) -> None:

@@ -15,7 +15,7 @@ from warprun.actors.exchange import ActorExchange
 from warprun.actors.messages import send_left
 from warprun.actors.protocols import actor_exchange, learner_exchange
 from warprun.actors.received import ReceivedRollouts
-from warprun.actors.seed import Exploration
+from warprun.actors.seed import Drawing
 from warprun.actors.world import World
 from warprun.concurrency.communicator import Communicator
 from warprun.concurrency.distributed import Distributed
@@ -45,7 +45,7 @@ def make_learner(setup: Setup, world: World, clock: Callable[[], float]) -> tupl
     agent = make_agent(setup, n_envs * together, world.layout.actors if together == 1 else 1)
     simulator = ReceivedRollouts(
         world,
-        WeightsBuffer(Exploration(agent.exploration).policy_state() if _learner_acts(config) else agent.policy_state()),
+        WeightsBuffer(Drawing(agent.exploration).policy_state() if _learner_acts(config) else agent.policy_state()),
         spec=setup.environment.spec,
         horizon=config.agent.horizon,
         n_envs=n_envs,
@@ -104,7 +104,7 @@ def act(config: Config, world: World) -> None:
         setup = set_up(config)
         n_envs = rollout_envs(config, world)
         agent = None if _learner_acts(config) else make_agent(setup, n_envs)
-        acting = agent or Exploration.of(setup.environment.spec, config.agent.explores, setup.device.torch)
+        acting = agent or Drawing.of(setup.environment.spec, config.agent.policies, setup.device.torch)
         # A run that continues begins new episodes: they must not repeat the draws of those before.
         seed = derived_seed(config.seed, "continued", rollouts) if rollouts else config.seed
         first = actor * n_envs

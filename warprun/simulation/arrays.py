@@ -11,7 +11,7 @@ import numpy as np
 
 from warprun.environment import Box, Environment, Group, arguments
 from warprun.simulation.codegen.target import Target
-from warprun.spec import GroupSpec, Spec
+from warprun.spec import GroupSpec, PolicyKind, Spec
 
 NOT_EXTERNAL = frozenset(
     {"cuts", "ended", "ended_steps", "ended_return", "episode_return", "fault", "any_fault", "policy_output", "log_prob", "value"}
@@ -113,7 +113,7 @@ PER_GROUP = (
         ("N", "A", "P"),
         "float32",
         "agent",
-        "logits, or means and log standard deviations; if the agent explores, values or actions",
+        "logits, or means and log standard deviations; of policies that are explored, values or actions",
     ),
     Array("action", ("T", "N", "A", "C"), "action", "kernels", "int32, or float32 in the units of the policy (-1..1 maps to the bounds)"),
     Array("log_prob", ("T", "N", "A"), "float32", "kernels", "log-probability of the action"),
@@ -147,12 +147,17 @@ class ArrayPlan:
     horizon: int
     vary: tuple[str, ...] = ()
     """Randomized parameters."""
-    explores: bool = False
-    """Whether policy outputs are action values or actions, to which `sample` adds exploration; if not, they are distributions."""
+    policies: PolicyKind = "sampled"
+    """What policy outputs are, and how `sample` draws actions from them."""
     replaces: bool = False
     """Whether an environment with a fault ends its episode, which does not count, and begins a new one in the same step."""
     external: bool = False
     """Whether a caller gives single steps (`vector_engine.py`): actions in the environment's units, one row of every rollout array."""
+
+    @property
+    def explores(self) -> bool:
+        """Whether there is exploration besides what policies give."""
+        return self.policies != "sampled"
 
     def common(self) -> dict[str, Layout]:
         """Return the arrays of the environment by name."""

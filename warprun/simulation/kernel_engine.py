@@ -24,6 +24,7 @@ from warprun.simulation.codegen.program import write
 from warprun.simulation.codegen.targets import CPU, target_for
 from warprun.simulation.cpu_backend import CpuBackend
 from warprun.simulation.device import Device
+from warprun.simulation.exploration import Exploration
 from warprun.simulation.faults import Arriving, Fault, first_fault
 from warprun.simulation.kernel_module import draw_scalars, errors_of_kernels, load, typed
 from warprun.simulation.simulator import Act, Episodes
@@ -60,7 +61,7 @@ class KernelEngine:
         vary: Mapping[str, tuple[float, float]] | None = None,
         threads: int | None = None,
         auto_reset: bool = True,
-        exploration: Mapping[str, torch.Tensor] | None = None,
+        exploration: Exploration | None = None,
         networks: Mapping[str, Network] | None = None,
         captured: bool = False,
         replaces: bool = False,
@@ -70,7 +71,7 @@ class KernelEngine:
     ) -> None:
         vary = vary or {}
         target = target_for(environment, device.kind)
-        plan = ArrayPlan(environment, target, n_envs, horizon, tuple(vary), exploration is not None, replaces)
+        plan = ArrayPlan(environment, target, n_envs, horizon, tuple(vary), exploration.policies if exploration else "sampled", replaces)
         if device.kind == "cudasim" and n_envs > SIMULATOR_LIMIT:
             raise UserError(f"device=cudasim takes at most {SIMULATOR_LIMIT} environments, it is slow; n_envs={n_envs}")
         check_memory(plan, device)
@@ -89,7 +90,7 @@ class KernelEngine:
         self._begins_now = True
         """Whether the current observations are in row 0 of the trajectory; if not, they are in its last row."""
         self.trajectory: Trajectory = rollout or trajectory.allocate(self.spec, horizon, n_envs, device.torch)
-        self.arrays = store.allocate(plan, device.torch, exploration or {})
+        self.arrays = store.allocate(plan, device.torch, exploration.numbers if exploration else {})
         if vary:
             self.arrays.common["vary_bounds"].copy_(torch.tensor(list(vary.values()), dtype=torch.float32))
         built = load(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from warprun.spec import Spec
 
 if TYPE_CHECKING:
-    import torch
-
     from warprun.simulation.device import Device
+    from warprun.simulation.exploration import Exploration
     from warprun.simulation.faults import Fault
     from warprun.simulation.trajectory import Trajectory
     from warprun.state import State
@@ -87,7 +86,7 @@ class SimulatorFactory(Protocol):
         """Groups, spaces, masks and the time limit."""
 
     def make_simulator(
-        self, *, n_envs: int, first_env: int, horizon: int, seed: int, device: Device, exploration: Mapping[str, torch.Tensor] | None
+        self, *, n_envs: int, first_env: int, horizon: int, seed: int, device: Device, exploration: Exploration | None
     ) -> Simulator:
         """Return a simulator of `n_envs` environments; `exploration` is that of the agent (`Agent.exploration`).
 

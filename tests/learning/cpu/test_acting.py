@@ -11,7 +11,7 @@ from warprun.simulation import trajectory
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Spec
 
 SPACES = {"discrete": Discrete(5), "choices": MultiDiscrete((3, 2)), "box": Box(2, -1.0, 1.0)}
-ALGORITHMS = [("a2c", "discrete"), ("ppo", "choices"), ("ppo", "box"), ("dqn", "discrete"), ("td3", "box")]
+ALGORITHMS = [("a2c", "discrete"), ("ppo", "choices"), ("ppo", "box"), ("dqn", "discrete"), ("td3", "box"), ("sac", "box")]
 NETWORKS = {
     "on-policy": [NetworkConfig(hidden=[32, 16]), NetworkConfig(hidden=[24], activation="relu", shared=False)],
     "off-policy": [LayersConfig([32, 16], "tanh"), LayersConfig([24], "relu")],
@@ -22,7 +22,7 @@ NETWORKS = {
 @pytest.mark.parametrize(("algorithm", "space"), ALGORITHMS)
 def test_kernels_act_as_torch_does(algorithm: str, space: str, network: int) -> None:
     spec = Spec((GroupSpec("agent", 3, Box(7), SPACES[space]), GroupSpec("other", 1, Box(2), SPACES[space])))
-    kind = "off-policy" if algorithm in ("dqn", "td3") else "on-policy"
+    kind = "off-policy" if algorithm in ("dqn", "td3", "sac") else "on-policy"
     for n_envs in (1, 11, 200):
         settings = {"n_envs": n_envs, "threads": 2, "network": NETWORKS[kind][network], "normalize_obs": True}
         kernels, plain = (build(algorithm, spec, fused=fused, **settings) for fused in (True, False))

@@ -19,6 +19,9 @@ CASES: dict[str, tuple[str, Space, dict[str, Any]]] = {
     "prioritized dqn": ("dqn", Discrete(3), {"replay": ReplayConfig(200, prioritized=True), "target_update_interval": 3, "tau": 0.3}),
     "ddpg": ("ddpg", Box(2), {"learning_rate_end": 1e-5}),
     "td3": ("td3", Box(2), {"network": LayersConfig([24, 17], "tanh"), "max_grad_norm": 0.1}),
+    "sac": ("sac", Box(2), {"network": LayersConfig([24, 17], "tanh"), "max_grad_norm": 0.1, "learning_rate_end": 1e-5}),
+    "sac prioritized": ("sac", Box(2), {"replay": ReplayConfig(200, prioritized=True), "target_update_interval": 3, "n_step": 2}),
+    "sac constant": ("sac", Box(1), {"temperature_learning_rate": None, "temperature": 0.2, "normalize_obs": True}),
 }
 
 

@@ -38,12 +38,13 @@ AGENTS = {
     "dqn": "discrete",
     "ddpg": "box",
     "td3": "box",
+    "sac": "box",
 }
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_every_agent_trains_and_is_evaluated(agent: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    short = ["total_steps=320", *(["agent.learning_starts=32"] if agent in ("dqn", "ddpg", "td3") else ["agent.horizon=16"])]
+    short = ["total_steps=320", *(["agent.learning_starts=32"] if agent in ("dqn", "ddpg", "td3", "sac") else ["agent.horizon=16"])]
     assert cli.run(["env=walk", f"agent={agent}", f"env.kwargs.actions={AGENTS[agent]}", "run_dir=run", *short, *SMALL]) == 0
     (folder / "walk.py").write_text("raise RuntimeError('the run has a copy')\n")
     assert cli.run(["eval", "run", "episodes=6"]) == 0

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from warprun.kernels.mlp import LINEAR, RELU, TANH, Layer, Network
+from warprun.learning.critics import Critics
 from warprun.learning.networks import ActorCritic, linear
 from warprun.learning.normalization import ObservationNormalizer
 
@@ -31,6 +32,16 @@ def layer_rows(parts: Iterable[nn.Module], parameters: torch.Tensor, row: int) -
         table.append(Layer(at[0], at[1], layer.in_features, layer.out_features, in_row, row, code))
         in_row, row = row, row + layer.out_features
     return table
+
+
+def critic_rows(critics: Critics, parameters: torch.Tensor, inputs: int) -> list[list[Layer]]:
+    """Return the table of each critic, all of one block: they share its `inputs` input rows, the observation and then the action."""
+    tables: list[list[Layer]] = []
+    row = inputs
+    for critic in critics.each:
+        tables.append(layer_rows(critic.children(), parameters, row))
+        row = tables[-1][-1].out_row + 1
+    return tables
 
 
 def policy_layers(network: ActorCritic, parameters: torch.Tensor) -> list[Layer]:

@@ -1,7 +1,8 @@
-"""Losses of DQN, DDPG and TD3 on one block of transitions, as functions for kernels: targets, errors, derivatives of the loss.
+"""Losses of the off-policy agents on one block of transitions, as functions for kernels: targets, errors, derivatives of the loss.
 
-Each computes the same as the torch code in `algorithms.dqn` or `algorithms.td3`. A function gets its networks, `settings`, the batch and
-the first transition of its block. It writes activations and derivatives of the trained network to block number `used` of its memory.
+Each computes the same as the torch code in `algorithms.dqn`, `algorithms.td3` or `algorithms.sac`. A function gets its networks,
+`settings`, the batch and the first transition of its block. It writes activations and derivatives of the trained network to block number
+`used` of its memory.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warprun.kernels.mlp import backward_to_input, forward
+from warprun.kernels.sampling import gaussian_log_density, limited_log_std
 from warprun.learning.replay.draws import key_of, normal_of
+from warprun.math import exp, softplus, tanh
 
 VALUE, LOSS = 0, 1
 """Columns of `Memory.terms`."""
 
 float32, uint32 = np.float32, np.uint32
+LOG_2 = np.float32(np.log(2.0))
 
 
 class Net(NamedTuple):
@@ -63,6 +67,17 @@ class Smoothing(NamedTuple):
     """[]: number of the draw."""
 
 
+class Drawing(NamedTuple):
+    """The temperature of SAC, and the random stream of the actions that its policy draws."""
+
+    log_temperature: NDArray[np.float32]
+    """[1]."""
+    seed_low: np.uint32
+    seed_high: np.uint32
+    number: NDArray[np.int64]
+    """[]: number of the draw."""
+
+
 def q_values(nets, double, batch, begin, n, thread, used, memory, terms):
     """DQN: the Huber loss of the values of the actions in the batch."""
     target, online = nets
@@ -95,23 +110,46 @@ def q_values(nets, double, batch, begin, n, thread, used, memory, terms):
 def critics(nets, smoothing, batch, begin, n, thread, used, memory, terms):
     """DDPG and TD3: squared errors of all critics from the smallest target; `memory.error` gets the largest absolute error."""
     actor_target, target, online = nets
-    act, block, derivatives = actor_target.blocks[thread, 0], online.blocks[thread, used], online.derivatives[thread, used]
+    act, block = actor_target.blocks[thread, 0], online.blocks[thread, used]
     target_value, features, count = memory.target[thread], batch.obs.shape[1], batch.reward.size
-    weight, share = float32(2.0) / float32(count), float32(1.0) / float32(online.outputs.size)
     load(batch.next_obs, begin, n, act, 0)
     forward(actor_target.parameters, actor_target.layers, act)
     load(batch.next_obs, begin, n, block, 0)
     load_smoothed(act, actor_target.outputs, smoothing, begin, n, count, block, features)
     forward(target.parameters, target.layers, block)
     for c in range(n):
-        smallest = block[target.outputs[0], c]
-        for k in range(1, target.outputs.size):
-            smallest = min(smallest, block[target.outputs[k], c])
+        smallest = block[target.outputs[smallest_of(block, target.outputs, c)], c]
         target_value[c] = batch.reward[begin + c] + batch.discount[begin + c] * smallest
-        memory.error[begin + c] = float32(0.0)
+    squared_errors(online, float32(1.0), batch, begin, n, thread, used, memory, terms)
+
+
+def soft_critics(nets, drawing, batch, begin, n, thread, used, memory, terms):
+    """SAC: half the squared errors of all critics from the smallest soft target; `memory.error` gets the largest absolute error."""
+    actor, target, online = nets
+    act, block = actor.blocks[thread, 0], online.blocks[thread, used]
+    target_value, features, count = memory.target[thread], batch.obs.shape[1], batch.reward.size
+    load(batch.next_obs, begin, n, act, 0)
+    forward(actor.parameters, actor.layers, act)
+    load(batch.next_obs, begin, n, block, 0)
+    load_drawn(act, actor.outputs, drawing, begin, n, count, block, features, target_value)  # their log-densities for now
+    forward(target.parameters, target.layers, block)
+    temperature = exp(drawing.log_temperature[0])
+    for c in range(n):
+        smallest = block[target.outputs[smallest_of(block, target.outputs, c)], c]
+        soft_value = smallest - temperature * target_value[c]
+        target_value[c] = batch.reward[begin + c] + batch.discount[begin + c] * soft_value
+    squared_errors(online, float32(0.5), batch, begin, n, thread, used, memory, terms)
+
+
+def squared_errors(online, scale, batch, begin, n, thread, used, memory, terms):
+    """Write the derivatives of `scale` times the squared errors of all critics from `memory.target`, and add to `terms`."""
+    block, derivatives, target_value = online.blocks[thread, used], online.derivatives[thread, used], memory.target[thread]
+    weight, share = float32(2.0) * scale / float32(batch.reward.size), float32(1.0) / float32(online.outputs.size)
     load(batch.obs, begin, n, block, 0)
-    load(batch.action, begin, n, block, features)
+    load(batch.action, begin, n, block, batch.obs.shape[1])
     forward(online.parameters, online.layers, block)
+    for c in range(n):
+        memory.error[begin + c] = float32(0.0)
     for k in range(online.outputs.size):
         row = online.outputs[k]
         derivatives[row] = float32(0.0)
@@ -120,7 +158,7 @@ def critics(nets, smoothing, batch, begin, n, thread, used, memory, terms):
             derivatives[row, c] = error * batch.weight[begin + c] * weight
             memory.error[begin + c] = max(memory.error[begin + c], abs(error))
             terms[VALUE] += block[row, c] * share
-            terms[LOSS] += batch.weight[begin + c] * error * error
+            terms[LOSS] += scale * batch.weight[begin + c] * error * error
 
 
 def actor(nets, settings, batch, begin, n, thread, used, memory, terms):
@@ -144,6 +182,50 @@ def actor(nets, settings, batch, begin, n, thread, used, memory, terms):
         copy_row(derivatives, features + d, act_derivatives, trained.outputs[d])
 
 
+def soft_actor(nets, drawing, batch, begin, n, thread, used, memory, terms):
+    """SAC: the temperature times the log-density of the actor's actions, less their value by the critic of the smaller one.
+
+    `terms[VALUE]` gets the log-densities. For a draw u = mean + std noise and a = tanh u, the derivative of the log-density by u is 2 a,
+    and that by log std is -1 besides what comes through u (`learning.distributions.squashed`).
+    """
+    critics, trained = nets
+    block, derivatives = critics.blocks[thread, 0], critics.derivatives[thread, 0]
+    act, act_derivatives = trained.blocks[thread, used], trained.derivatives[thread, used]
+    log_density, features, count = memory.target[thread], batch.obs.shape[1], batch.reward.size
+    size, layers = trained.outputs.size // 2, critics.layers.shape[0] // critics.outputs.size
+    weight = float32(1.0) / float32(count)
+    temperature = exp(drawing.log_temperature[0])
+    load(batch.obs, begin, n, act, 0)
+    forward(trained.parameters, trained.layers, act)
+    load(batch.obs, begin, n, block, 0)
+    load_drawn(act, trained.outputs, drawing, begin, n, count, block, features, log_density)
+    forward(critics.parameters, critics.layers, block)
+    for k in range(critics.outputs.size):
+        derivatives[critics.outputs[k]] = float32(0.0)
+    for c in range(n):
+        row = critics.outputs[smallest_of(block, critics.outputs, c)]
+        derivatives[row, c] = -weight
+        terms[VALUE] += log_density[c]
+        terms[LOSS] += temperature * log_density[c] - block[row, c]
+    for k in range(2 * size):
+        act_derivatives[trained.outputs[k]] = float32(0.0)
+    for k in range(critics.outputs.size):
+        backward_to_input(critics.parameters, critics.layers[k * layers : (k + 1) * layers], block, derivatives, memory.zeros)
+        for d in range(size):
+            for c in range(n):
+                act_derivatives[trained.outputs[d], c] += derivatives[features + d, c]
+    key = key_of(drawing.seed_low, drawing.seed_high, uint32(drawing.number[()]))
+    for d in range(size):
+        mean, log_std = trained.outputs[d], trained.outputs[size + d]
+        for c in range(n):
+            action, limited = block[features + d, c], limited_log_std(act[log_std, c])
+            spread = exp(limited) * normal_of(key, (begin + c) * size + d, count * size)
+            by_u = (float32(1.0) - action * action) * act_derivatives[mean, c] + float32(2.0) * temperature * weight * action
+            act_derivatives[mean, c] = by_u
+            by_log_std = by_u * spread - temperature * weight
+            act_derivatives[log_std, c] = by_log_std if limited == act[log_std, c] else float32(0.0)
+
+
 def load(source, begin, n, block, row):
     """Write rows `begin`..`begin + n` of `source` [B, F] to the columns of `block`, from row `row` on."""
     for f in range(source.shape[1]):
@@ -164,6 +246,34 @@ def find_best(block, outputs, n, best):
         for k in range(1, outputs.size):
             if block[outputs[k], c] > block[outputs[best[c]], c]:
                 best[c] = k
+
+
+def smallest_of(block, outputs, c):
+    """Return the index of the smallest output of column `c`, the first of equal ones."""
+    smallest = 0
+    for k in range(1, outputs.size):
+        if block[outputs[k], c] < block[outputs[smallest], c]:
+            smallest = k
+    return smallest
+
+
+def load_drawn(act, outputs, drawing, begin, n, count, block, row, log_density):
+    """Write actions that the squashed policy with the outputs in `act` draws to `block` from row `row` on, and their log-densities.
+
+    The same as `learning.distributions.squashed`, with the draws of `shuffle.normals`.
+    """
+    key = key_of(drawing.seed_low, drawing.seed_high, uint32(drawing.number[()]))
+    size = outputs.size // 2
+    for c in range(n):
+        log_density[c] = float32(0.0)
+    for d in range(size):
+        mean, log_std = outputs[d], outputs[size + d]
+        for c in range(n):
+            noise, limited = normal_of(key, (begin + c) * size + d, count * size), limited_log_std(act[log_std, c])
+            u = act[mean, c] + exp(limited) * noise
+            log_slope = float32(2.0) * (LOG_2 - u - softplus(float32(-2.0) * u))
+            log_density[c] += gaussian_log_density(noise, limited) - log_slope
+            block[row + d, c] = tanh(u)
 
 
 def load_smoothed(act, outputs, smoothing, begin, n, count, block, row):

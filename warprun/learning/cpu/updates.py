@@ -1,4 +1,4 @@
-"""Gradient steps of DQN, DDPG and TD3 in CPU kernels, equal to those by torch in `algorithms.dqn` and `algorithms.td3`.
+"""Gradient steps of the off-policy agents in CPU kernels, equal to those by torch in `algorithms.dqn`, `td3` and `sac`.
 
 Batches and networks are small, so torch would spend its time between operations. The size of a batch alone decides how it is cut into
 shares. A thread computes one share after another in blocks of COLUMNS transitions (`cpu.losses`). The gradients are added in the order of
@@ -23,9 +23,9 @@ from warprun.kernels.simd import COLUMNS
 from warprun.kernels.team import team
 from warprun.learning import optimizers
 from warprun.learning.cpu import losses
-from warprun.learning.cpu.losses import LOSS, VALUE, Memory, Net, Smoothing
+from warprun.learning.cpu.losses import LOSS, VALUE, Drawing, Memory, Net, Smoothing
 from warprun.learning.cpu.optimizer import FusedAdam
-from warprun.learning.critics import Trained
+from warprun.learning.critics import Optimized, Trained
 from warprun.learning.replay.ring import Transitions
 
 SHARE_BLOCKS = 2
@@ -60,6 +60,8 @@ def add_shares(gradients):
             total[m] += more[m]
 
 
+Settings = bool | Smoothing | Drawing | None
+"""What a loss depends on beside networks and batch."""
 KERNEL = """
 @njit(cache=True, **BOUND)
 def {loss}(first, last, thread, shares, nets, settings, batch, memory):
@@ -74,8 +76,14 @@ def {loss}(first, last, thread, shares, nets, settings, batch, memory):
         backward_share(net, thread, used, memory, net.gradient[share])
 
 """
-LOSSES: dict[str, Callable[..., None]] = {"q_values": losses.q_values, "critics": losses.critics, "actor": losses.actor}
-SOURCE = f'''"""Gradient steps of DQN, DDPG and TD3; written by warprun."""
+LOSSES: dict[str, Callable[..., None]] = {
+    "q_values": losses.q_values,
+    "critics": losses.critics,
+    "actor": losses.actor,
+    "soft_critics": losses.soft_critics,
+    "soft_actor": losses.soft_actor,
+}
+SOURCE = f'''"""Gradient steps of off-policy agents; written by warprun."""
 
 from numba import njit
 
@@ -122,7 +130,7 @@ class GradientKernels:
         gradient = np.zeros((self.shares, len(parameters)), np.float32)
         return Net(parameters.numpy(), np.array(table, np.int64), np.array(outputs, np.int64), blocks, derivatives, gradient)
 
-    def compute(self, loss: str, nets: tuple[Net, ...], settings: bool | Smoothing | None, batch: Transitions[torch.Tensor]) -> None:
+    def compute(self, loss: str, nets: tuple[Net, ...], settings: Settings, batch: Transitions[torch.Tensor]) -> None:
         """Compute one gradient per share of a loss (of LOSSES) for the last of `nets`; `KernelOptimizer.step` adds them.
 
         `nets` and `settings` are the same in every call for a loss.
@@ -144,13 +152,14 @@ class GradientKernels:
 
 
 class KernelOptimizer:
-    """Applies the gradient of a network in kernels, for Adam: the same as `Trained.step` and `Trained.update_target` in torch."""
+    """Applies the gradient of a network in kernels, for Adam: the same as `Optimized.step` and `Trained.update_target` in torch."""
 
-    def __init__(self, trained: Trained[nn.Module], net: Net, max_norm: float | None, communicator: Communicator, rows: int) -> None:
+    def __init__(self, trained: Optimized[nn.Module], net: Net, max_norm: float | None, communicator: Communicator, rows: int) -> None:
         """`rows` are those of a batch."""
         optimizer = trained.optimizer
         assert isinstance(optimizer, optimizers.Adam)
-        self.adam = FusedAdam(optimizer, trained.parameters, trained.learning_rate.tensor, max_norm, trained.target_parameters)
+        target = trained.target_parameters if isinstance(trained, Trained) else None
+        self.adam = FusedAdam(optimizer, trained.parameters, trained.learning_rate.tensor, max_norm, target)
         self._add = Call(module().add, net.gradient)
         self.gradient = torch.from_numpy(net.gradient[0])
         self.communicator, self.rows = communicator, rows

@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 
 from warprun.environment import Box, Group, arguments
-from warprun.kernels.sampling import best_choice, best_gaussian, explore_choice, explore_real, sample_choice, sample_gaussian
+from warprun.kernels.sampling import (
+    best_choice,
+    best_gaussian,
+    best_squashed,
+    explore_choice,
+    explore_real,
+    explore_squashed,
+    sample_choice,
+    sample_gaussian,
+)
 from warprun.random import uniform
 from warprun.simulation.codegen.expressions import Expressions, Function, choices_of
 from warprun.simulation.codegen.fault_checks import FaultChecks
@@ -86,10 +95,11 @@ class Bodies:
             bodies = {"reset": self._reset(), "advance": self._advance()}
             return {kernel: self._with_views(body) for kernel, body in bodies.items()}
         sample = self._exploring_actions() if self.plan.explores else self._actions(sample_choice, sample_gaussian)
+        best_real = best_squashed if self.plan.policies == "squashed" else best_gaussian
         return {
             "reset": self._with_views(self._reset(), observation_row="0"),
             "sample": self._with_views(sample, observation_row="row"),
-            "greedy": self._with_views(self._actions(best_choice, best_gaussian), observation_row="row"),
+            "greedy": self._with_views(self._actions(best_choice, best_real), observation_row="row"),
             "step": self._with_views(self._step(), observation_row="row + 1"),
         }
 
@@ -315,15 +325,20 @@ class Bodies:
         return lines(*found)
 
     def _exploring_actions(self) -> str:
-        """Return the statements that write the action of every actor: the best or a random choice, or the policy's action with noise."""
-        found = []
+        """Return the statements that write the action of every actor.
+
+        It is random, or else the best choice, the policy's action with noise, or a draw of a squashed policy.
+        """
+        squashes, found = self.plan.policies == "squashed", []
+        real = explore_squashed if squashes else explore_real
         for group in self.environment.groups:
             chosen, exploration = f"{group.name}_chosen", f"{group.name}_arrays.exploration"
             body = []
             for n, outputs in enumerate(self._outputs(group)):
                 if isinstance(group.action, Box):
-                    explore, noise = self.e.names.use("explore_real", explore_real), f"{group.name}_noise[{n}, actor, lane]"
-                    body.append(f"{chosen}, {noise} = {explore}(rng, {n}, {outputs[0]}, {noise}, {exploration})")
+                    explore, noise = self.e.names.use(real.__name__, real), f"{group.name}_noise[{n}, actor, lane]"
+                    given = ", ".join(outputs if squashes else outputs[:1])
+                    body.append(f"{chosen}, {noise} = {explore}(rng, {n}, {given}, {noise}, {exploration})")
                 else:
                     explore = self.e.names.use("explore_choice", explore_choice)
                     body.append(f"{chosen} = {explore}(rng, {n}, {', '.join(outputs)}, {exploration})")

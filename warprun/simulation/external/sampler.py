@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 
 from warprun.environment import NoParams
 from warprun.simulation.device import Device
+from warprun.simulation.exploration import Exploration
 from warprun.simulation.external.stand_in import stand_in
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.trajectory import Trajectory
@@ -26,7 +25,7 @@ class Sampler:
         taken: Trajectory,
         seed: int,
         device: Device,
-        exploration: Mapping[str, torch.Tensor] | None,
+        exploration: Exploration | None,
         first_env: int = 0,
     ) -> None:
         self._engine = KernelEngine(

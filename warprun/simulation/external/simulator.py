@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, fields
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from warprun.errors import TrainingFailed, UserError
 from warprun.seeds import derived_seed
 from warprun.simulation.device import Device
+from warprun.simulation.exploration import Exploration
 from warprun.simulation.external.layout import layout
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.simulation.external.sampler import Sampler
@@ -49,7 +49,7 @@ class ExternalSimulator:
         horizon: int,
         seed: int,
         device: Device,
-        exploration: Mapping[str, torch.Tensor] | None,
+        exploration: Exploration | None,
         workers: int,
         replaces: bool,
     ) -> None:
