@@ -2,7 +2,7 @@
 
     python scripts/booster_results.py [--folder outputs/booster] [--seeds 5] [--only CASE ...] [--threads N] [--write]
 
-Each run is a process of its own, one after the other; runs whose results lie in FOLDER are not repeated. The last policy of each run plays
+Runs whose results lie in FOLDER are not repeated. The last policy of each run plays
 EPISODES episodes, the same ones for all, with its most probable actions. Regulators play them, too, with the changes of VIMIN that each
 action space allows. Their gains were found on other episodes. The best linear regulator adds a prediction of the disturbance to what
 the plant makes of the past; no linear regulator of the last 15 samples has a smaller mean of |IMINER|, as long as actions have no limits.
@@ -15,24 +15,26 @@ import argparse
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+import warprun
 from warprun.config.compose import compose
 from warprun.envs.booster import control
 from warprun.envs.booster.control import Course, Episodes
 from warprun.envs.booster.model import SEEN, respond
 from warprun.report.statistics import interval, mean
 from warprun.runtime.build import make_engine, set_up
+from warprun.runtime.evaluate import evaluate_run
 from warprun.seeds import derived_seed
 
 DOCS = Path(__file__).parents[1] / "docs"
 EPISODES, SEARCHED = 1000, 500
 """Episodes that are compared, and those that gains are searched on."""
+PLAYED, OTHERS = 1, 2
+"""Their seeds."""
 STEPS, HISTORY, WARM = 100, 15, 2
 """Steps of an episode, samples of an observation, and samples before the first known disturbance among them."""
 CORRECTED = {
@@ -45,14 +47,6 @@ COMPAT = {f"{name}, compat": [*CORRECTED[name], "env.mode=compat"] for name in (
 CASES = CORRECTED | COMPAT
 SHOWN = "ppo, continuous"
 """The case whose figures are copied."""
-PROGRAM = """
-import json, sys
-import warprun
-from warprun.runtime.evaluate import evaluate_run
-result = warprun.train(sys.argv[3:])
-found = evaluate_run(result.folder, int(sys.argv[2]), True, "cpu", 1) | {"env_steps": result.env_steps, "wall_s": result.wall_s}
-json.dump(found, open(sys.argv[1], "w"))
-"""
 
 
 class Recorded(NamedTuple):
@@ -126,18 +120,14 @@ def place(folder: Path, case: str, seed: int) -> Path:
     return folder / case.replace(", ", "_") / f"seed{seed}"
 
 
-def train(folder: Path, overrides: list[str]) -> dict[str, Any] | None:
-    """Return the numbers of a run, which is trained and evaluated unless they exist; None if it failed."""
+def train(folder: Path, overrides: list[str]) -> dict[str, Any]:
+    """Return the numbers of a run, which is trained and evaluated unless they exist. Raises UserError, TrainingFailed."""
     kept = folder / "result.json"
     if not kept.exists():
         shutil.rmtree(folder, ignore_errors=True)
-        found = folder.with_suffix(".json")
-        found.parent.mkdir(parents=True, exist_ok=True)
-        given = [*overrides, f"run_dir={folder}", "log.live=false"]
-        done = subprocess.run([sys.executable, "-c", PROGRAM, str(found), str(EPISODES), *given], stdout=subprocess.DEVNULL)
-        if done.returncode:
-            return None
-        found.rename(kept)
+        result = warprun.train([*overrides, f"run_dir={folder}", "log.live=false"])
+        found = evaluate_run(folder, EPISODES, True, "cpu", PLAYED)
+        kept.write_text(json.dumps(found | {"env_steps": result.env_steps, "wall_s": result.wall_s}))
     numbers: dict[str, Any] = json.loads(kept.read_text())
     return numbers
 
@@ -187,8 +177,8 @@ def write(name: str, table: str, page: Path) -> None:
     page.write_text(between.sub(lambda match: match[1] + table + match[2], page.read_text()))
 
 
-def main() -> int:
-    """Train, print tables; return 1 if a run failed."""
+def main() -> None:
+    """Train, print tables, and write them with --write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("outputs/booster"))
     parser.add_argument("--seeds", type=int, default=5)
@@ -201,11 +191,11 @@ def main() -> int:
     for seed in range(chosen.seeds):
         for case in chosen.only:
             found = train(place(chosen.folder, case, seed), [*CASES[case], f"seed={seed}", *threads])
-            print(case, f"seed={seed}", found and {key: round(found[key], 3) for key in ("return", "episode_length", "wall_s")}, flush=True)
-            runs.setdefault(case, []).extend([found] if found else [])
-    searched, played = record(SEARCHED, 2, "corrected"), record(EPISODES, 1, "corrected")
+            print(case, f"seed={seed}", {key: round(found[key], 3) for key in ("return", "episode_length", "wall_s")}, flush=True)
+            runs.setdefault(case, []).append(found)
+    searched, played = record(SEARCHED, OTHERS, "corrected"), record(EPISODES, PLAYED, "corrected")
     corrected = {action: regulators(searched, played, action) for action in played.limits}
-    searched, played = record(SEARCHED, 2, "compat"), record(EPISODES, 1, "compat")
+    searched, played = record(SEARCHED, OTHERS, "compat"), record(EPISODES, PLAYED, "compat")
     compat = regulators(searched, played, "discrete")
     tables = {"corrected": corrected_table(corrected, runs), "compat": compat_table(compat, runs)}
     print("\n".join(tables.values()))
@@ -214,8 +204,7 @@ def main() -> int:
             write(mode, table, DOCS / "booster.md")
         for figure in ("regulation", "spectrum"):
             shutil.copy(place(chosen.folder, SHOWN, 0) / "eval" / f"{figure}.png", DOCS / "figures" / f"booster_{figure}.png")
-    return int(any(len(found) < chosen.seeds for found in runs.values()))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

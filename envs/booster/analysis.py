@@ -15,7 +15,11 @@ from warprun.envs.booster.published import CYCLE, RATE, SETTING
 
 NOTICE = "booster: a surrogate fitted to published numbers; it is no digital twin of the Fermilab Booster"
 INSTALL = 'booster: figures need matplotlib; run: pip install "warprun[plot]"'
-LEARNED, PID, QUADRATIC, NONE = "learned", "PI, published gains", "quadratic regulator", "no control"
+LEARNED, PI, PID, QUADRATIC, NONE = "learned", "PI, published gains", "PID, best gains", "best quadratic", "no control"
+NAMES = {LEARNED: "learned", PI: "pi", PID: "pid", QUADRATIC: "quadratic", NONE: "no_control"}
+"""In the numbers of an evaluation."""
+SEARCHED = (100, 100)
+"""Episodes that gains are searched on, and their steps."""
 SEGMENT = 150
 """Samples of a segment of the spectrum."""
 
@@ -24,11 +28,15 @@ def report(play: Any, folder: Path) -> dict[str, float]:
     """Write `regulation.csv`, `regulators.csv` and figures of an episode that is a super-cycle long; return its numbers by name."""
     recording = play.under(time_limit=CYCLE)()
     p, tables = recording.params, recording.tables
-    courses = {LEARNED: learned(recording)}
-    episodes, limit = episodes_of(recording), control.limit_of(play.environment.groups[0].action, tables.changes)
-    courses[PID] = control.run(control.Pid(), episodes, p, tables, limit)
-    courses[QUADRATIC] = control.run(control.quadratic_regulator(p), episodes, p, tables, limit)
-    courses[NONE] = control.run(control.none, episodes, p, tables)
+    limit, searched = control.limit_of(play.environment.groups[0].action, tables.changes), control.simulate(p, *SEARCHED)
+    regulators: dict[str, control.Regulator] = {
+        PI: control.Pid(),
+        PID: control.best_pid(searched, p, tables, limit),
+        QUADRATIC: control.best_quadratic(searched, p, tables, limit),
+    }
+    episodes = episodes_of(recording)
+    courses = {name: control.run(regulator, episodes, p, tables, limit) for name, regulator in regulators.items()}
+    courses = {LEARNED: learned(recording)} | courses | {NONE: control.run(control.none, episodes, p, tables)}
     write_course(folder / "regulation.csv", courses)
     write_regulators(folder / "regulators.csv", courses)
     try:
@@ -38,8 +46,7 @@ def report(play: Any, folder: Path) -> dict[str, float]:
     else:
         figures.draw(folder, courses)
     print(NOTICE)
-    names = {LEARNED: "learned", PID: "pi", QUADRATIC: "quadratic", NONE: "no_control"}
-    shown = {f"cycle/mean_iminer_{names[name]}": float(np.nanmean(np.abs(course.iminer))) for name, course in courses.items()}
+    shown = {f"cycle/mean_iminer_{NAMES[name]}": float(np.nanmean(np.abs(course.iminer))) for name, course in courses.items()}
     return shown | {"cycle/steps_learned": float(courses[LEARNED].length[0])}
 
 

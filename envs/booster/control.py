@@ -30,6 +30,16 @@ class Episodes(NamedTuple):
     """[N, T]."""
 
 
+def simulate(p: Any, count: int, steps: int, seed: int = 0) -> Episodes:
+    """Return episodes that begin at rest anywhere in a super-cycle, with disturbances as the environment draws them."""
+    draws, cycle, time = np.random.default_rng(seed), int(p.cycle), np.arange(1, steps + 1)
+    place = (draws.integers(0, cycle, (count, 1)) + time) % cycle
+    angle = draws.uniform(0, 2 * np.pi, (count, 1)) + 2 * np.pi / p.period * time
+    strength = p.amplitude + p.burst * (place < p.burst_length)
+    rest = np.zeros(count)
+    return Episodes(rest, rest, rest, rest, p.noise * draws.standard_normal((count, steps)) + strength * np.sin(angle))
+
+
 class Course(NamedTuple):
     """What came of the episodes; after an early end VIMIN and IMINER are NaN and rewards 0."""
 

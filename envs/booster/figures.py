@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-from warprun.envs.booster.analysis import LEARNED, NONE, PID, QUADRATIC, spectrum
+from warprun.envs.booster.analysis import LEARNED, NONE, PI, PID, spectrum
 from warprun.envs.booster.control import Course
 from warprun.envs.booster.published import RATE, SETTING
 
@@ -19,8 +19,8 @@ from matplotlib import pyplot
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False}
 LINES: dict[str, dict[str, Any]] = {
     NONE: {"color": "#999999", "linewidth": 0.9},
-    PID: {"color": "#e69f00", "linewidth": 0.9},
-    QUADRATIC: {"color": "#009e73", "linewidth": 0.9},
+    PI: {"color": "#e69f00", "linewidth": 0.9},
+    PID: {"color": "#009e73", "linewidth": 0.9},
     LEARNED: {"color": "#0072b2", "linewidth": 1.2},
 }
 """From the bottom to the top."""
@@ -41,10 +41,10 @@ def draw(folder: Path, courses: Mapping[str, Course]) -> None:
 
 
 def regulation(courses: Mapping[str, Course]) -> Any:
-    """Draw IMINER and VIMIN: all of the episode, and its last samples without a burst, or what there is of them."""
+    """Draw IMINER and VIMIN: all of the episode, and its calmest part, or what there is of it."""
     figure, panels = pyplot.subplots(2, 2, figsize=(10, 5.4), sharey="row", width_ratios=(1.6, 1), layout="constrained")
     steps = max(course.delta.shape[1] for course in courses.values())
-    calm = quietest(courses[PID].iminer[0], CLOSE)
+    calm = quietest(courses[NONE].iminer[0], CLOSE)
     for column, (first, last) in enumerate(((0, steps), calm)):
         for name, look in LINES.items():
             for row, values in enumerate((courses[name].iminer[0], SETTING + courses[name].delta[0])):

@@ -90,6 +90,19 @@ def test_quadratic_gains_are_optimal():
             assert cost(gains + change * np.eye(5)[n]) > least
 
 
+def test_simulated_disturbances_are_those_of_the_environment():
+    p, steps = Params(), 60
+    d = control.simulate(p, 20_000, steps).disturbance
+    made = held(engine(2000, action="continuous", seed=3), steps).episodes.disturbance
+    for lag in (0, 5, 10):
+        # Both samples of a pair in the burst, one of them, or none.
+        pairs = np.array([78 - lag, 2 * lag, 901 - 78 - lag]) / 901
+        strength = pairs @ [(p.amplitude + p.burst) ** 2, (p.amplitude + p.burst) * p.amplitude, p.amplitude**2]
+        expected = p.noise**2 * (lag == 0) + strength * np.cos(2 * np.pi * lag / 10) / 2
+        for values, error in ((d, 6e-5), (made, 2e-4)):
+            assert (values[:, lag:] * values[:, : steps - lag]).mean() == pytest.approx(expected, abs=error), lag
+
+
 def test_search_finds_a_minimum():
     found = control.search(lambda x: abs(x[0] - 0.3) + (x[1] + 0.07) ** 2, (0.0, 0.0), 0.1)
     assert found == pytest.approx((0.3, -0.07), abs=2e-4)

@@ -54,10 +54,11 @@ def test_evaluation_writes_tables_and_figures(options, tmp_path, capsys):
     assert len(lines) == 901 if "env.mode=compat" not in options else len(lines) > 0
     with open(folder / "eval" / "regulators.csv") as file:
         found = {line["regulator"]: line for line in csv.DictReader(file)}
-    assert list(found) == ["learned", "PI, published gains", "quadratic regulator", "no control"]
-    assert float(found["quadratic regulator"]["mean_magnitude_iminer"]) < float(found["PI, published gains"]["mean_magnitude_iminer"])
+    assert list(found) == ["learned", "PI, published gains", "PID, best gains", "best quadratic", "no control"]
+    errors = {name: float(line["mean_magnitude_iminer"]) for name, line in found.items()}
+    assert errors["best quadratic"] < errors["PI, published gains"]
     learned = np.array([float(line["IMINER learned"]) for line in lines if line["IMINER learned"]])
-    assert np.abs(learned).mean() == pytest.approx(float(found["learned"]["mean_magnitude_iminer"]), abs=1e-4)
+    assert np.abs(learned).mean() == pytest.approx(errors["learned"], abs=1e-4)
     if "matplotlib" not in said:
         assert {file.stem for file in (folder / "eval").glob("*.png")} == {"regulation", "spectrum"}
 
