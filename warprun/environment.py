@@ -21,7 +21,7 @@ An environment consists of plain scalar Python functions. Their arguments are pa
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType
 from typing import Annotated, NamedTuple, Protocol, TypeAlias, TypeGuard, get_args, get_origin, get_type_hints, runtime_checkable
@@ -98,12 +98,19 @@ class Group:
     """Fields whose sums over the actors are the argument GROUP_sum of functions."""
     maxima: tuple[str, ...] = ()
     """Fields whose maxima over the actors are the argument GROUP_max of functions."""
+    lengths: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Lengths of array fields, instead of those in `state`: for lengths that options decide."""
 
     def __post_init__(self) -> None:
         self.spec  # noqa: B018  raises for a bad name, size or space
         if not is_named_tuple(self.state):
             raise ContractError(f"state of group {self.name!r} must be a NamedTuple class, not {shown(self.state)}")
+        if not isinstance(self.lengths, Mapping):
+            raise ContractError(f"lengths of group {self.name!r} must be a dict of array fields and lengths, not {shown(self.lengths)}")
         numbers = [f.name for f in self.fields if not f.length]
+        for name in self.lengths:
+            if name not in self.state._fields or name in numbers:
+                raise ContractError(f"group {self.name!r} declares a length of {name!r}, which is no array field of its state")
         for argument, given in (("reset", self.reset), ("observe", self.observe), ("mask", self.mask)):
             if given is not None or argument != "mask":
                 check_function(f"{argument} of group {self.name!r}", given)
@@ -259,9 +266,10 @@ def single_agent(
     time_limit: int | None = None,
     tables: Callable[..., NamedTuple] | None = None,
     options: dict[str, object] | None = None,
+    lengths: Mapping[str, int] | None = None,
 ) -> Environment:
     """Make an environment of one actor: one group called "agent", one phase."""
-    group = Group("agent", 1, state, observation, action, reset, observe, mask)
+    group = Group("agent", 1, state, observation, action, reset, observe, mask, lengths=lengths or {})
     return Environment((group,), (Phase("agent", step),), params, time_limit, tables, options or {})
 
 
@@ -400,5 +408,5 @@ def _field_type(group: Group, name: str, annotation: object) -> tuple[bool, int]
     if get_origin(annotation) is Annotated and get_args(annotation)[0] is np.ndarray:
         length, *kind = get_args(annotation)[1:]
         if len(kind) <= 1 and all(id(each) in scalars for each in kind) and not isinstance(length, tuple):
-            return scalars[id((kind or [float32])[0])], whole_number(f"LENGTH of {where}", length)
+            return scalars[id((kind or [float32])[0])], whole_number(f"LENGTH of {where}", group.lengths.get(name, length))
     raise ContractError(f"{where} must be float32, int32 or Annotated[np.ndarray, LENGTH], not {annotation!r}")

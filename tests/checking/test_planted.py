@@ -20,6 +20,7 @@ OFTEN = ("swapped fields", "rare NaN", "writes to others", "variable set in one 
 """Mistakes that are always tested."""
 CASES = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in PLANTED]
 SHIPPED = ("cartpole", "mountain_car", "mountain_car_continuous", "pendulum", "acrobot", "catalysis", "catalysis_continuous", "covid")
+SHIPPED += ("booster", "booster_continuous")
 
 
 def findings(overrides: list[str], processes: bool) -> list[Finding]:

@@ -197,6 +197,10 @@ GROUPS = (
     _made("sums array field", "grouped(groups=(group(sums=('h',)),))", "sum", "'h'"),
     _made("maxima number", "grouped(groups=(group(maxima=3),))", "maxima", "tuple"),
     _made("sums twice", "grouped(groups=(group(sums=('x', 'x')),))", "sum", "'x'", "twice"),
+    _made("lengths unknown field", "grouped(groups=(group(lengths={'y': 2}),))", "length", "'y'"),
+    _made("lengths of a number", "grouped(groups=(group(lengths={'x': 2}),))", "length", "'x'"),
+    _made("lengths no dict", "grouped(groups=(group(lengths=3),))", "lengths", "dict"),
+    _made("length of zero", "grouped(groups=(group(lengths={'h': 0}),))", "'h'", "LENGTH"),
     _made("state of a group twice", "grouped(groups=(group(state=(State, State)),))", "state", "NamedTuple"),
 )
 

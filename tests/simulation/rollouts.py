@@ -80,6 +80,12 @@ CASES = {
     "crane_squashed": Case("tests.environments.crane", exploration=(0.3, 0.8, 0.4), policies="squashed"),
     "catalysis": Case("warprun.envs.catalysis", vary=(("shaping", (0.0, 1.0)),), options=(("observation", "neighbours"),)),
     "catalysis_continuous": Case("warprun.envs.catalysis", options=(("continuous", True), ("pes", "muller_brown"))),
+    "booster": Case("warprun.envs.booster", vary=(("noise", (0.0, 0.1)),)),
+    "booster_compat": Case(
+        "warprun.envs.booster",
+        horizon=12,
+        options=(("action", "continuous"), ("plant", "simple"), ("mode", "compat"), ("history", 2), ("scaling", "minmax")),
+    ),
     "covid": Case(
         "warprun.envs.covid", n_envs=2, horizon=4, time_limit=3, vary=(("beta_slope_factor", (0.5, 1.5)),), tolerance=2e-5, data=True
     ),

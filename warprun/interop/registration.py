@@ -12,6 +12,8 @@ with needs("gymnasium", "gymnasium"):
 
 IDS = {
     "warprun/Acrobot-v0": "acrobot",
+    "warprun/BoosterSurrogate-v0": "booster",
+    "warprun/BoosterSurrogateContinuous-v0": "booster_continuous",
     "warprun/CartPole-v0": "cartpole",
     "warprun/Catalysis-v0": "catalysis",
     "warprun/CatalysisContinuous-v0": "catalysis_continuous",
