@@ -197,6 +197,7 @@ class OffPolicyAgent(ABC, Generic[C]):
             for i, group in enumerate(spec.groups)
         ]
         self.exploration = {learner.name: learner.exploration for learner in self.learners}
+        self.carry: Mapping[str, int] = {}
         """Per group, [3] float32, see `interfaces.Agent`."""
         by_kernels = context.plan.networks == "kernels" and context.device.type == "cpu"
         self._acting = [FusedActing(learner.kernel_network(), context.threads) if by_kernels else None for learner in self.learners]

@@ -19,6 +19,7 @@ class RandomPolicy:
     """
 
     exploration: Mapping[str, torch.Tensor] | None = None
+    carry: Mapping[str, int] = {}
 
     def __init__(self, spec: Spec, seed: int) -> None:
         self._groups = spec.groups
