@@ -45,8 +45,11 @@ def _of_group(name: str, module: GroupPolicy) -> dict[str, np.ndarray]:
     hidden = [NAMES[type(layer)] for layer in (module.layers if ends_linear else module.layers[:-1]) if type(layer) in NAMES]
     found["activation"] = np.array(next(iter(hidden), "linear"))
     found["output_activation"] = np.array("linear" if ends_linear else "tanh")
-    if module.sequence is not None:
-        found["sequence"] = np.array(module.sequence)
+    cells = [layer for layer in weighted if not isinstance(layer, nn.Linear)]
+    if cells:
+        states = sum(layer.hidden_size * (2 if isinstance(layer, nn.LSTMCell) else 1) for layer in cells)
+        found["carry"] = np.zeros(states + (module.sequence is not None), np.float32)
+        found["sequence"] = np.array(np.inf if module.sequence is None else module.sequence)
     if isinstance(action, Box):
         low, high = np.array(action.bounds(), np.float32).T
         return found | {"low": low, "high": high}
