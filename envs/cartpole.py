@@ -1,5 +1,7 @@
 """Balance a pole on a cart by pushing the cart left or right; same dynamics as Gymnasium's CartPole-v1.
 
+`env.velocity=false` observes the positions only. Which push is right then depends on former observations.
+
 Source: Barto, Sutton and Anderson, "Neuronlike adaptive elements that can solve difficult learning control problems",
 IEEE Transactions on Systems, Man, and Cybernetics 13(5), 1983; equations of motion: Florian, "Correct equations for the dynamics
 of the cart-pole system", 2007, without friction.
@@ -9,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from warprun.environment import Box, Discrete, float32, single_agent
+from warprun.environment import Box, Discrete, Environment, float32, single_agent
+from warprun.errors import UserError
 from warprun.math import cos, sin
 from warprun.random import uniform
 
@@ -59,6 +62,10 @@ def observe(s):
     return s.x, s.x_dot, s.theta, s.theta_dot
 
 
+def observe_positions(s):
+    return s.x, s.theta
+
+
 def draw(axes, state, p):
     """Draw the cart on its track and the pole, in meters."""
     axle, tip = 0.3, 2.0 * p.length
@@ -76,13 +83,18 @@ def draw(axes, state, p):
 
 FARTHEST = (4.8, float("inf"), 0.41887902047863906, float("inf"))  # twice the limits of the positions
 
-environment = single_agent(
-    state=State,
-    params=Params,
-    observation=Box(4, tuple(-x for x in FARTHEST), FARTHEST),
-    action=Discrete(2),
-    reset=reset,
-    step=step,
-    observe=observe,
-    time_limit=500,
-)
+
+def environment(velocity: bool = True) -> Environment:
+    if not isinstance(velocity, bool):
+        raise UserError(f"env.velocity={velocity} must be true or false")
+    farthest = FARTHEST if velocity else FARTHEST[::2]
+    return single_agent(
+        state=State,
+        params=Params,
+        observation=Box(len(farthest), tuple(-x for x in farthest), farthest),
+        action=Discrete(2),
+        reset=reset,
+        step=step,
+        observe=observe if velocity else observe_positions,
+        time_limit=500,
+    )

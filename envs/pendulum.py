@@ -2,13 +2,16 @@
 
 Source: the equation of motion of a uniform rod about its end, moment of inertia m l^2 / 3; as a learning task: Doya, "Reinforcement
 learning in continuous time and space", Neural Computation 12(1), 2000. Semi-implicit Euler steps. An episode never terminates.
+
+`env.velocity=false` observes the angle only. Which torque is right then depends on former observations.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from warprun.environment import Box, float32, single_agent
+from warprun.environment import Box, Environment, float32, single_agent
+from warprun.errors import UserError
 from warprun.math import clip, cos, pi, sin, wrap_angle
 from warprun.random import uniform
 
@@ -47,6 +50,10 @@ def observe(s):
     return cos(s.theta), sin(s.theta), s.omega
 
 
+def observe_angle(s):
+    return cos(s.theta), sin(s.theta)
+
+
 def draw(axes, state, p, action):
     """Draw the rod, and the torque as an arrow around its joint; angles and torques are positive counterclockwise."""
     tip = (-p.length * sin(state.theta), p.length * cos(state.theta))
@@ -65,13 +72,20 @@ def draw(axes, state, p, action):
     axes.annotate("", (x[-1], y[-1]), (x[-2], y[-2]), arrowprops={"arrowstyle": "-|>", "color": "#0072b2", "mutation_scale": 14})
 
 
-environment = single_agent(
-    state=State,
-    params=Params,
-    observation=Box(3, (-1.0, -1.0, -Params().omega_limit), (1.0, 1.0, Params().omega_limit)),
-    action=Box(1, -2.0, 2.0),
-    reset=reset,
-    step=step,
-    observe=observe,
-    time_limit=200,
-)
+FARTHEST = (1.0, 1.0, Params().omega_limit)
+
+
+def environment(velocity: bool = True) -> Environment:
+    if not isinstance(velocity, bool):
+        raise UserError(f"env.velocity={velocity} must be true or false")
+    farthest = FARTHEST if velocity else FARTHEST[:2]
+    return single_agent(
+        state=State,
+        params=Params,
+        observation=Box(len(farthest), tuple(-x for x in farthest), farthest),
+        action=Box(1, -2.0, 2.0),
+        reset=reset,
+        step=step,
+        observe=observe if velocity else observe_angle,
+        time_limit=200,
+    )

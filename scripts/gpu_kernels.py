@@ -139,7 +139,7 @@ def resident(launch: Launch, count: int) -> int:
 def learn(hidden: int) -> tuple[list[Launch], Counting]:
     """Return the launches of an update, and torch's operations beside them."""
     config = A2C.Config(network=NetworkConfig(hidden=[hidden, hidden]), horizon=HORIZON)
-    spec, cpu = cartpole.environment.spec, torch.device("cpu")
+    spec, cpu = cartpole.environment().spec, torch.device("cpu")
     agent = A2C(config, spec, Context(cpu, ENVIRONMENTS, 1, 0, STEPWISE, SingleProcess()))
     launches: list[Launch] = []
     with recorded(launches), Counting() as counting:
@@ -160,7 +160,7 @@ def seconds(slots: float, loads: float, warps: float) -> float:
 
 def model(hidden: int, launches: list[Launch], counting: Counting, most: dict[str, int]) -> None:
     """Print the parts of an iteration."""
-    inputs, outputs = cartpole.environment.groups[0].observation.size, 3
+    inputs, outputs = cartpole.environment().groups[0].observation.size, 3
     weights, units = inputs * hidden + hidden * hidden + hidden * outputs, 2 * hidden
     of = INSTRUCTIONS
     forward = of["forward"] * weights + of["activation"] * units

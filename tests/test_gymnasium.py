@@ -26,7 +26,8 @@ CASES = {
 
 
 def load(name: str) -> Environment:
-    return importlib.import_module(f"warprun.envs.{name}").environment
+    made = importlib.import_module(f"warprun.envs.{name}").environment
+    return made() if callable(made) else made
 
 
 def near_threshold(name: str, after: np.ndarray) -> bool:

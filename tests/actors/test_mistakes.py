@@ -64,7 +64,7 @@ def test_a_mistake_in_one_rank_only_ends_all(tmp_path: Path) -> None:
 def test_ranks_with_different_environments_are_refused(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(
         "import os\nfrom dataclasses import replace\nfrom warprun.envs.cartpole import environment\n"
-        "environment = replace(environment, time_limit=3 if os.environ['PMI_RANK'] == '2' else 500)\n"
+        "environment = replace(environment(), time_limit=3 if os.environ['PMI_RANK'] == '2' else 500)\n"
     )
     arguments = ["n_envs=12", "concurrency=async", "env.module=./one.py", "agent.horizon=8", "run_dir=run"]
     done = start(3, *SMALL, *arguments, cwd=tmp_path)

@@ -19,7 +19,17 @@ from warprun.runtime.build import set_up
 OFTEN = ("swapped fields", "rare NaN", "writes to others", "variable set in one branch", "random of Python")
 """Mistakes that are always tested."""
 CASES = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in PLANTED]
-SHIPPED = ("cartpole", "mountain_car", "mountain_car_continuous", "pendulum", "acrobot", "catalysis", "catalysis_continuous", "covid")
+SHIPPED = (
+    "cartpole",
+    "mountain_car",
+    "mountain_car_continuous",
+    "pendulum",
+    "acrobot",
+    "t_maze",
+    "catalysis",
+    "catalysis_continuous",
+    "covid",
+)
 SHIPPED += ("booster", "booster_continuous")
 
 

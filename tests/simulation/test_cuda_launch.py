@@ -75,7 +75,7 @@ def test_a_block_of_many_actors_has_the_threads_that_its_registers_allow(
 
 @pytest.mark.parametrize("most", [32, 96, 128, 1024])
 def test_every_environment_has_a_thread(most: int) -> None:
-    plan = ArrayPlan(cartpole.environment, target_for(cartpole.environment, "cuda"), 1000, 4)
+    plan = ArrayPlan(cartpole.environment(), target_for(cartpole.environment(), "cuda"), 1000, 4)
     blocks, threads = grid_for(plan, most)
     assert threads <= most
     assert (blocks - 1) * threads < 1000 <= blocks * threads

@@ -87,7 +87,10 @@ def test_layers_compute_what_float64_does(sizes, columns, activation):
     np.testing.assert_allclose(block, expected, rtol=2e-6, atol=2e-6)
 
 
-def network_of(hidden, environment=cartpole.environment):
+CARTPOLE = cartpole.environment()
+
+
+def network_of(hidden, environment=CARTPOLE):
     return acting(environment, NetworkConfig(hidden=hidden), CPU).learners[0].policy.kernel_network()
 
 
@@ -120,7 +123,7 @@ def test_a_network_that_does_not_fit_stays_stepwise():
 
 
 def test_log_standard_deviations_follow_the_layers():
-    network = network_of([9], pendulum.environment)
+    network = network_of([9], pendulum.environment())
     made, index = block_network(network, 2, 32, torch.device("cpu"))
     assert made.logits == 1
     assert network.parameters[index[made.log_std]] == network.parameters[network.log_std]

@@ -98,9 +98,9 @@ def test_captured_training_is_the_plain_one(agent, case, fused):
 
 def test_cartpole_is_learnt():
     """From about 20 steps to ten times as many."""
-    learner = build("ppo", cartpole.environment, device=CUDA.torch, n_envs=2048, seed=0, fused=True, captured=True, horizon=16)
+    learner = build("ppo", cartpole.environment(), device=CUDA.torch, n_envs=2048, seed=0, fused=True, captured=True, horizon=16)
     options = {"n_envs": 2048, "horizon": 16, "networks": learner.networks(), "captured": True}
-    engine = make(cartpole.environment, "cartpole", device=CUDA, **options)
+    engine = make(cartpole.environment(), "cartpole", device=CUDA, **options)
     for n in range(120):
         learner.update(engine.collect(learner.act), n / 120)
         if n == 4:

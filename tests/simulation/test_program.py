@@ -29,7 +29,7 @@ def test_a_block_of_nothing_is_nothing():
 
 @TARGETS
 def test_every_call_of_a_user_function_has_its_file_and_line_above(target):
-    lines = write(ArrayPlan(cartpole.environment, target, 1, 1)).source.splitlines()
+    lines = write(ArrayPlan(cartpole.environment(), target, 1, 1)).source.splitlines()
     calls = [n for n, line in enumerate(lines) if re.search(r"\bagent_\w+_function\(", line)]
     assert len(calls) == 6  # reset and observe; step, observe the final state, reset, observe
     for n in calls:
@@ -40,7 +40,7 @@ def test_every_call_of_a_user_function_has_its_file_and_line_above(target):
 
 @TARGETS
 def test_streams_and_faults_have_names(target):
-    source = write(ArrayPlan(cartpole.environment, target, 1, 1)).source
+    source = write(ArrayPlan(cartpole.environment(), target, 1, 1)).source
     assert "STEP_0" not in source  # CartPole's step draws nothing
     assert re.search(r"^RESET = 0 << 24$", source, re.MULTILINE)
     assert not re.search(r"np\.uint32\(\d", source)

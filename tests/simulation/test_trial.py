@@ -121,7 +121,7 @@ def test_tables_are_read_only_uncompiled(tmp_path, target):
     assert "read-only" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["cartpole", "acrobot", "mountain_car", "mountain_car_continuous", "pendulum", "catalysis"])
+@pytest.mark.parametrize("name", ["cartpole", "acrobot", "mountain_car", "mountain_car_continuous", "pendulum", "t_maze", "catalysis"])
 def test_shipped_environments_pass(name, monkeypatch, tmp_path):
     """And the trial steps them often enough to mean something."""
     from warprun.simulation import kernel_engine as module

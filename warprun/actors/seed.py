@@ -7,7 +7,7 @@ every simulator draws as in a single process.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from mpi4py import MPI
@@ -33,6 +33,8 @@ class Drawing:
 
     exploration: Exploration | None
     """As `Agent.exploration`."""
+    carry: Mapping[str, int] = field(default_factory=dict)
+    """As `Agent.carry`: nothing."""
 
     @staticmethod
     def of(spec: Spec, policies: PolicyKind, device: torch.device) -> Drawing:

@@ -59,7 +59,7 @@ class A2C(OnPolicyAgent[A2CConfig]):
 
     def learn_group(self, learner: Learner[A2CConfig], batch: Batch) -> dict[str, torch.Tensor]:
         """Train the policy of one group on a rollout; return its metrics."""
-        config, batch = learner.config, batch.flatten()
+        config, batch = learner.config, batch.samples()
         moments = (batch.spread.mean, batch.spread.variance) if config.normalize_advantage else None
 
         def loss(log_prob: torch.Tensor, entropy: torch.Tensor, value: torch.Tensor, rows: Batch) -> A2CLoss:

@@ -136,6 +136,7 @@ def rewrite(override: str) -> str:
     key = key.lstrip("+")
     if key not in ("name", "run_dir", "output_root") and not set("'\"") & set(value):
         value = _SCIENTIFIC.sub(_written_out, value)
+    key = _SHORT.get(key, key) if not value.strip().startswith("{") else key
     if _OPTION.fullmatch(key) and key.removeprefix("env.") not in _ENV_KEYS:
         key = key.replace("env.", "env.options.")
     free = key.startswith(tuple(f"{parent}." for parent in FREE)) or (key in FREE and value.strip().startswith("{"))
@@ -147,6 +148,8 @@ def references_only(text: str) -> bool:
     return "${" not in _REFERENCE.sub("", text)
 
 
+_SHORT = {"agent.network": "agent.network.type"}
+"""Key of a section -> the setting within it that a word is a value of: agent.network=lstm."""
 _OPTION = re.compile(r"env\.\w+")
 _ENV_KEYS = {f.name for f in dataclasses.fields(EnvConfig)} | {key.removeprefix("env.") for key in RENAMED if key.startswith("env.")}
 """Any other key below `env` is an option of the environment."""

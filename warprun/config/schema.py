@@ -354,6 +354,11 @@ def check_settings(config: Config) -> Defined:
     names = [group.name for group in spec.groups]
     agent_settings.check_groups(agent, names)
     agent.check_run(spec, config.n_envs, config.total_steps)
+    remembers = agent_settings.with_memory(agent, spec)
+    require(
+        not remembers or not isinstance(config.concurrency, SyncConfig),
+        f"{remembers}: rollouts of actors do not carry what a policy remembers; write concurrency=single or concurrency=ddp",
+    )
     check_requirements(agent.name, spec, "; env.mask=false ignores it" if isinstance(environment, ExternalEnvironment) else "")
     decides = config.eval.group
     require(decides is None or decides in names, f"eval.group={decides} is not a group of {config.env.name}; groups: {', '.join(names)}")

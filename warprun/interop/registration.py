@@ -20,6 +20,7 @@ IDS = {
     "warprun/MountainCar-v0": "mountain_car",
     "warprun/MountainCarContinuous-v0": "mountain_car_continuous",
     "warprun/Pendulum-v0": "pendulum",
+    "warprun/TMaze-v0": "t_maze",
 }
 """Id of Gymnasium -> name of the environment."""
 

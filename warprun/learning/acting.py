@@ -8,6 +8,7 @@ from typing import Literal
 from torch import nn
 
 from warprun.learning.networks import StochasticPolicy, buffers, flatten_parameters
+from warprun.learning.recurrent import parts
 from warprun.learning.settings import OnPolicyConfig
 from warprun.spec import GroupSpec
 from warprun.state import State
@@ -18,20 +19,26 @@ class Acting:
     """The network of one group, untrained."""
 
     module: nn.Module
-    """From normalised observations [B, F] to the policy output [B, P], or to a tuple that begins with it."""
+    """From normalised observations [B, F] to the policy output [B, P], or to a tuple that begins with it; with memory by its `unroll`, see
+    `learning.recurrent`."""
     gives: Literal["distribution", "values", "actions", "squashed"]
     """What the policy output is: logits, or means and log standard deviations; values of actions; actions within -1..1; or means and log
     standard deviations of a normal distribution that tanh squashes."""
     layers: list[nn.Module]
-    """Linear layers and activations, whose first outputs choose the best action: the policy output, or its squashed means; empty for a
-    network of the user."""
+    """Linear layers, activations and recurrent layers, whose first outputs choose the best action: the policy output, or its squashed
+    means; empty for a network of the user."""
     tensors: State
     """The live tensors, by their names in a checkpoint after those of agent and group."""
+    carry: int = 0
+    """Numbers that the network remembers of an episode; 0: it has no memory."""
+    sequence: int | None = None
+    """Steps after which it forgets them; None: never."""
 
 
 def distribution(config: OnPolicyConfig, group: GroupSpec) -> Acting:
     """Return the policy of an agent whose policies are distributions; `config` includes the settings of the group."""
     module = StochasticPolicy(group, config.network)
     network = module.network
-    layers = [] if config.network.module is not None else list(network.policy.children())
-    return Acting(module, "distribution", layers, {"parameters": flatten_parameters(module)} | buffers(network))
+    layers = [] if config.network.module is not None else parts(network.policy)
+    tensors = {"parameters": flatten_parameters(module)} | buffers(network)
+    return Acting(module, "distribution", layers, tensors, module.carry, config.network.sequence)

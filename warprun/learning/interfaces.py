@@ -46,6 +46,10 @@ class Draws(Protocol):
     def exploration(self) -> Exploration | None:
         """That of `Agent`."""
 
+    @property
+    def carry(self) -> Mapping[str, int]:
+        """That of `Agent`."""
+
     def networks(self) -> Mapping[str, Network]:
         """Return each group's acting network on the memory of its parameters, for a fused rollout. Only if the plan is fused."""
 
@@ -65,6 +69,8 @@ class Agent(Stateful, Protocol):
 
     exploration: Exploration | None
     """How actions are drawn (`kernels.sampling.explore_real`); None: policies give distributions, from which actions are sampled."""
+    carry: Mapping[str, int]
+    """Per group, how many numbers its policy remembers of an episode, for each actor (`Trajectory.carries`); 0, or no entry: none."""
     n_parameters: int
     """Numbers that are trained."""
     learning_starts: int

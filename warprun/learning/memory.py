@@ -83,6 +83,11 @@ def parameters(features: int, outputs: int, hidden: Sequence[int]) -> int:
     return sum((n_in + 1) * n_out for n_in, n_out in pairwise([features, *hidden, outputs]))
 
 
+def recurrent(features: int, units: Sequence[int], gates: int) -> int:
+    """Return the parameters of recurrent layers: weights of their inputs and of their own outputs, and a bias for each of the two."""
+    return sum(gates * (n_in + n_out + 2) * n_out for n_in, n_out in pairwise([features, *units]))
+
+
 def optimizer_tensors(name: str) -> int:
     """Return the tensors [P] that an optimizer keeps."""
     return 2 if name == "adam" else 1

@@ -1,15 +1,17 @@
-"""Networks: fully connected layers or the module of a user, and the policy with its value that is made of them."""
+"""Networks: fully connected layers, with or without memory, or the module of a user; and the policy with its value made of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 
 import torch
 from torch import nn
 
 from warprun.learning.own_network import own_network
+from warprun.learning.recurrent import Recurrent, carry_of, unroll
 from warprun.learning.settings import LayersConfig, NetworkConfig
 from warprun.spec import Box, GroupSpec
 
@@ -17,19 +19,30 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "el
 
 
 def make_network(inputs: int, outputs: int, config: NetworkConfig | LayersConfig) -> nn.Module:
-    """Return a network from rows [B, inputs] to [B, outputs]. Raises UserError for a module of the user that does not work."""
+    """Return a network from rows [B, inputs] to [B, outputs]; with memory over sequences of them, see `Recurrent`.
+
+    Raises UserError for a module of the user that does not work.
+    """
     if config.module is not None:
         return own_network(inputs, outputs, config.module, config.kwargs)
-    return layers(inputs, outputs, config.hidden, config.activation)
+    if isinstance(config, LayersConfig) or not config.remembers:
+        return layers(inputs, outputs, config.hidden, config.activation)
+    before = nn.Sequential(*hidden_layers([inputs, *config.hidden], config.activation))
+    after = layers(config.units[-1], outputs, config.after, config.activation)
+    return Recurrent(config.type, before, [[inputs, *config.hidden][-1], *config.units], after, config.sequence)
 
 
 def layers(features: int, outputs: int, hidden: Sequence[int], activation: str) -> nn.Sequential:
     """Return fully connected layers from `features` to `outputs` numbers, the last one linear; torch's own first weights."""
-    made: list[nn.Module] = []
-    for size in hidden:
-        made += [nn.Linear(features, size), ACTIVATIONS[activation]()]
-        features = size
-    return nn.Sequential(*made, nn.Linear(features, outputs))
+    sizes = [features, *hidden]
+    return nn.Sequential(*hidden_layers(sizes, activation), nn.Linear(sizes[-1], outputs))
+
+
+def hidden_layers(sizes: Sequence[int], activation: str) -> Iterator[nn.Module]:
+    """Yield fully connected layers, each with its activation; `sizes`: the inputs of the first, then the outputs of each."""
+    for features, size in pairwise(sizes):
+        yield nn.Linear(features, size)
+        yield ACTIVATIONS[activation]()
 
 
 class ActorCritic(nn.Module):
@@ -40,14 +53,25 @@ class ActorCritic(nn.Module):
         self.outputs = outputs
         self.policy = make_network(features, outputs + int(config.shared), config)
         self.value = None if config.shared else make_network(features, 1, config)
+        self.carries = carry_of(self.policy), carry_of(self.value)
+        """Numbers of the carries of policy and value, which follow each other in one row."""
         if config.orthogonal and config.module is None:
             self._start_orthogonal()
 
     def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (policy_output [B, outputs], value [B]) of `obs` [B, features]."""
+        """Return (policy_output [B, outputs], value [B]) of `obs` [B, features]; only without memory."""
         output = self.policy(obs)
         value = output[..., self.outputs :] if self.value is None else self.value(obs)
         return output[..., : self.outputs], value.squeeze(-1)
+
+    def unroll(self, obs: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return (policy_output [T, B, outputs], value [T, B], carry [B, H]) of `obs` [T, B, features], see `Recurrent.unroll`."""
+        of_policy, of_value = carry.split(self.carries, -1)
+        output, of_policy = unroll(self.policy, obs, of_policy, begins)
+        value = output[..., self.outputs :]
+        if self.value is not None:
+            value, of_value = unroll(self.value, obs, of_value, begins)
+        return output[..., : self.outputs], value.squeeze(-1), torch.cat((of_policy, of_value), -1)
 
     def _start_orthogonal(self) -> None:
         networks = [linear(part) for part in (self.policy, self.value) if part is not None]
@@ -56,6 +80,9 @@ class ActorCritic(nn.Module):
                 nn.init.orthogonal_(layer.weight, math.sqrt(2))
             for layer in (*hidden, last):
                 nn.init.zeros_(layer.bias)
+        for part in (self.policy, self.value):
+            if isinstance(part, Recurrent):
+                part.start_orthogonal()
         # Andrychowicz et al. 2021: a small last policy layer starts near the uniform policy, which matters most.
         nn.init.orthogonal_(networks[0][-1].weight[: self.outputs], 0.01)
         nn.init.orthogonal_(networks[-1][-1].weight[-1:], 1.0)
@@ -81,11 +108,24 @@ class StochasticPolicy(nn.Module):
         """Logarithms of the standard deviations of Box actions, one tensor [C]; none for discrete ones."""
 
     def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (policy_output [B, P] as in the Trajectory, value [B]) of normalised `obs` [B, F]."""
+        """Return (policy_output [B, P] as in the Trajectory, value [B]) of normalised `obs` [B, F]; only without memory."""
         output, value = self.network(obs)
+        return self._with_log_std(output), value
+
+    @property
+    def carry(self) -> int:
+        """Numbers that the policy and its value remember of an episode, for one actor; 0: they have no memory."""
+        return sum(self.network.carries)
+
+    def unroll(self, obs: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return (policy_output [T, B, P], value [T, B], carry [B, H]) of normalised `obs` [T, B, F], see `Recurrent.unroll`."""
+        output, value, carry = self.network.unroll(obs, carry, begins)
+        return self._with_log_std(output), value, carry
+
+    def _with_log_std(self, output: torch.Tensor) -> torch.Tensor:
         for log_std in self.log_std:
             output = torch.cat((output, log_std.expand_as(output)), -1)
-        return output, value
+        return output
 
 
 def flatten_parameters(module: nn.Module) -> torch.Tensor:

@@ -42,7 +42,7 @@ from warprun.learning.returns import (
 from warprun.learning.settings import OnPolicyConfig, check_groups, check_settings, group_config
 from warprun.learning.slices import Slices
 from warprun.seeds import derived_seed
-from warprun.simulation.trajectory import GroupTrajectory, Trajectory
+from warprun.simulation.trajectory import Trajectory
 from warprun.spec import GroupSpec, Spec
 from warprun.state import State
 
@@ -51,11 +51,20 @@ Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, "Batch"], tuple[torch
 """loss(log_prob, entropy, value, rows) -> means over the rows, the loss first."""
 
 
+class Past(NamedTuple):
+    """What the steps of a batch follow, for a policy with memory."""
+
+    carry: torch.Tensor
+    """[B, H]: what the policy of the rollout remembered before the first step."""
+    begins: torch.Tensor
+    """[T, B] bool: an episode begins with this step."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """A rollout to learn from: T steps of B = N*A actors; features F, mask entries M, components C.
 
-    `flatten` makes it rows: [R, ...] in the place of [T, B, ...], R = T*B.
+    `samples` makes it what minibatches are made of: rows [R, ...] in the place of [T, B, ...], R = T*B; with memory sequences [B, T, ...].
     """
 
     obs: torch.Tensor
@@ -74,21 +83,31 @@ class Batch:
     """[T, B]: what the value should be."""
     spread: Spread
     """Of the advantages and returns of the whole rollout, in all processes."""
+    past: Past | None = None
+    """None if the policy has no memory."""
 
-    def flatten(self) -> Batch:
-        """Return the same as rows [R, ...], step after step."""
-        return self._flat
+    def samples(self) -> Batch:
+        """Return the same as samples, each of which a gradient takes whole: rows [R, ...], step after step, or sequences [B, T, ...]."""
+        return self._samples
 
     @cached_property
-    def _flat(self) -> Batch:
-        return self.each(lambda tensor: tensor.flatten(0, 1))
+    def _samples(self) -> Batch:
+        if self.past is None:
+            return self.each(lambda tensor: tensor.flatten(0, 1))
+        sequences = self.each(lambda tensor: tensor.transpose(0, 1).contiguous())
+        return replace(sequences, past=Past(self.past.carry, self.past.begins.T.contiguous()))
 
-    def rows(self, index: slice | torch.Tensor) -> Batch:
-        """Return the rows of a flattened batch that `index` picks: views for a slice, copies for a tensor of row numbers."""
-        return self.each(lambda tensor: tensor[index])
+    def pick(self, index: slice | torch.Tensor) -> Batch:
+        """Return the samples that `index` picks: views for a slice, copies for a tensor of their numbers."""
+        past = None if self.past is None else Past(self.past.carry[index], self.past.begins[index])
+        return replace(self.each(lambda tensor: tensor[index]), past=past)
+
+    def rows(self) -> Batch:
+        """Return samples as rows [R, ...], without their past."""
+        return self if self.past is None else self.each(lambda tensor: tensor.flatten(0, 1))
 
     def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        """Return a batch of what `change` makes of each tensor."""
+        """Return a batch of what `change` makes of each tensor but those of the past, which it leaves out."""
         return Batch(
             obs=change(self.obs),
             mask=None if self.mask is None else change(self.mask),
@@ -204,7 +223,7 @@ class Learner(Generic[C]):
         """Return `trajectory` with its advantages and returns; the next call for this trajectory may overwrite them."""
         group = trajectory.groups[self.name]
         reward = self._reward(trajectory)
-        log_prob = self.judge(group) if self.target.uses_ratio else group.log_prob
+        log_prob = self.judge(trajectory) if self.target.uses_ratio else group.log_prob
         log_ratio = log_prob - group.log_prob if self.target.uses_ratio else None
         if self.fused:
             found = self.fused.returns.estimate(self.target, trajectory, self.name, reward, log_ratio)
@@ -218,9 +237,17 @@ class Learner(Generic[C]):
         mask = None if group.mask is None else group.mask[:-1]
         batch = Batch(group.obs[:-1], mask, group.action, log_prob, group.value, found.advantage, found.returns, spread)
         batch = batch.each(lambda tensor: tensor.flatten(1, 2))  # environments and actors to one dimension
+        if self.policy.carry:
+            return replace(batch, past=self.past(trajectory))
         views = all(tensor is None or tensor.is_contiguous() for tensor in (group.obs, group.mask, group.action, log_prob, group.value))
         self._batch = (found, batch) if views and spread is found.spread else None
         return batch
+
+    def past(self, trajectory: Trajectory) -> Past:
+        """Return what the steps of a rollout follow, for a policy with memory."""
+        ended = trajectory.terminated | trajectory.truncated
+        begins = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))  # before row 0 the carry is that of the episode that goes on
+        return Past(trajectory.carries[self.name].first.flatten(0, 1), begins.repeat_interleave(self.actors, 1))
 
     def _reward(self, trajectory: Trajectory) -> torch.Tensor:
         """Return the rewards in the units of the values, [T, N, A]."""
@@ -231,31 +258,37 @@ class Learner(Generic[C]):
             return reward
         return self.reward_normalizer(reward, trajectory.terminated[..., None], trajectory.truncated[..., None], trajectory)
 
-    def judge(self, group: GroupTrajectory) -> torch.Tensor:
+    def judge(self, trajectory: Trajectory) -> torch.Tensor:
         """Return the log-probabilities of the actions, [T, N, A], by the policy as it is now, and replace the values by its own."""
+        group, past = trajectory.groups[self.name], self.past(trajectory)
         obs, action = group.obs[:-1].flatten(0, 2), group.action.flatten(0, 2)
         mask = None if group.mask is None else group.mask[:-1].flatten(0, 2)
         policy_output = obs.new_empty(len(obs), group.policy_output.shape[-1])
-        self.act(obs, policy_output, group.value.view(-1))
+        if past:
+            self.policy.act_along(group.obs[:-1].flatten(1, 2), *past, policy_output, group.value.view(-1))
+        else:
+            self.act(obs, policy_output, group.value.view(-1))
         return distributions.evaluate(self.policy.space, policy_output, mask, action)[0].view_as(group.log_prob)
 
     def mean_and_variance(self, advantage: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the mean and the unbiased variance, [] each, of a minibatch's advantages [R] in all processes."""
-        return variance_over_processes(self.communicator, *mean_and_variance(advantage), len(advantage))
+        """Return the mean and the unbiased variance, [] each, of a minibatch's advantages in all processes."""
+        return variance_over_processes(self.communicator, *mean_and_variance(advantage.flatten()), advantage.numel())
 
     def next_value(self, trajectory: Trajectory) -> torch.Tensor:
         """Return V of the observation that each step led to, [T, N, A]: where truncated the final one, where terminated 0."""
         if self.fused:
             return self.fused.returns.next_value(trajectory, self.name)
-        group, values = trajectory.groups[self.name], self.policy.values
+        group, values, carry = trajectory.groups[self.name], self.policy.values, trajectory.carries.get(self.name)
         actors = group.value.shape[1:]
-        bootstrap = values(group.obs[-1].flatten(0, 1)).view(1, *actors)
+        before = None if carry is None else trajectory.carry_before(self.name, trajectory.horizon).flatten(0, 1)
+        bootstrap = values(group.obs[-1].flatten(0, 1), before).view(1, *actors)
         following = torch.cat((group.value[1:], bootstrap))
         # Only the CPU skips this if nothing is truncated: a GPU would make the host wait for the answer, and computes the values quickly.
         if trajectory.truncated.device.type != "cpu" or trajectory.truncated.any():
             slot = trajectory.final_slot()[..., None].expand(-1, *actors)
             used = int(slot.max()) + 1 if slot.device.type == "cpu" else len(group.final_obs)
-            final_value = values(group.final_obs[:used].flatten(0, 2)).view(-1, *actors)
+            at_end = None if carry is None else trajectory.carry_at_truncations(self.name, used).flatten(0, 2)
+            final_value = values(group.final_obs[:used].flatten(0, 2), at_end).view(-1, *actors)
             following = torch.where(trajectory.truncated[..., None], final_value.gather(0, slot), following)
         return following.masked_fill_(trajectory.terminated[..., None], 0.0)
 
@@ -269,8 +302,8 @@ class Learner(Generic[C]):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the flat gradient [P] of `loss`, and the means of its terms, [K], over the rows of all processes.
 
-        `batch` is flattened, `order` [B] picks rows of it (None: all), and `advantage` [B] is what the loss takes as theirs, normalized by
-        `moments`, mean and variance, if given. The next call may overwrite the gradient.
+        `batch` are `Batch.samples`, `order` [B] picks some of them (None: all), and `advantage` [B], of sequences [B, T], is what the loss
+        takes as theirs, normalized by `moments`, mean and variance, if given. The next call may overwrite the gradient.
         """
         if self.fused and self.fused.gradient:
             gradient, means = self._fused_gradient(self.fused.gradient, batch, advantage, order, moments)
@@ -278,12 +311,13 @@ class Learner(Generic[C]):
             advantage = normalize_advantage(advantage, *moments) if moments else advantage
 
             def terms(part: slice) -> tuple[torch.Tensor, ...]:
-                rows = replace(batch.rows(part if order is None else order[part]), advantage=advantage[part])
-                output, value = self.policy(rows.obs)
+                samples = replace(batch.pick(part if order is None else order[part]), advantage=advantage[part])
+                output, value = self.policy.along(samples.obs, *samples.past) if samples.past else self.policy(samples.obs)
+                rows = samples.rows()
                 log_prob, entropy = distributions.evaluate(self.policy.space, output, rows.mask, rows.action)
                 return loss(log_prob, entropy, value, rows)
 
-            gradient, means = self.policy.gradient(terms, len(advantage))
+            gradient, means = self.policy.gradient(terms, len(advantage), advantage[0].numel())
         mean_(self.communicator, len(advantage), gradient, means)
         return gradient, means
 
@@ -375,6 +409,7 @@ class OnPolicyAgent(ABC, Generic[C]):
         for i, group in enumerate(spec.groups):
             own = group_config(config, group.name)
             self.learners.append(Learner(own, group, context, slices, derived_seed(context.seed, "group", i), self.derivatives(own)))
+        self.carry = {learner.name: learner.policy.carry for learner in self.learners}
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
         """Updates so far."""
         self._has_updated = False
@@ -401,7 +436,12 @@ class OnPolicyAgent(ABC, Generic[C]):
             group = trajectory.groups[learner.name]
             # Views, never copies: what is written must arrive in the trajectory.
             outputs, features = group.policy_output.shape[-1], group.obs.shape[-1]
-            learner.act(group.obs[row].view(-1, features), group.policy_output.view(-1, outputs), group.value[row].view(-1))
+            rows = group.obs[row].view(-1, features), group.policy_output.view(-1, outputs), group.value[row].view(-1)
+            if learner.policy.carry:
+                before, after = trajectory.carry_before(learner.name, row), trajectory.carries[learner.name].after[row]
+                learner.policy.act_with_memory(*rows, before.flatten(0, 1), after.view(-1, learner.policy.carry))
+            else:
+                learner.act(*rows)
 
     def update(self, trajectory: Trajectory, progress: float) -> dict[str, torch.Tensor]:
         """Learn from a rollout at `progress`, 0 to 1, of the run; return metrics, [] each."""
@@ -429,7 +469,7 @@ class OnPolicyAgent(ABC, Generic[C]):
             found = self.learn_group(learner, batch) | learner.report(batch)
             metrics[learner.name] = {f"loss/{name}": value for name, value in found.items()}
             # After learning: the policy acted by the former statistics, and the ratios of this update need the same.
-            learner.observe(batch.flatten().obs)
+            learner.observe(batch.samples().rows().obs)
         self.updates += 1
         return by_group(metrics)
 

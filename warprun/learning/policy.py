@@ -42,13 +42,52 @@ class Policy:
         self.leaves = list(self.module.parameters())
         """The parameters by layer, views of `parameters`."""
         self.normalizer = normalizer
+        self.carry = self.module.carry
+        """Numbers H that it remembers of an episode, for each actor; 0: it has no memory."""
 
     def __call__(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (policy_output [B, P] as in the Trajectory, value [B]) of raw observations [B, F]."""
+        """Return (policy_output [B, P] as in the Trajectory, value [B]) of raw observations [B, F]; only without memory."""
         if self.normalizer:
             obs = self.normalizer(obs)
         found: tuple[torch.Tensor, torch.Tensor] = self.module(obs)
         return found
+
+    def unroll(self, obs: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return (policy_output [T, B, P], value [T, B], carry [B, H]) of raw observations [T, B, F] of steps that follow `carry` [B, H].
+
+        `begins` [T, B] bool: an episode begins with this step, and what was remembered is forgotten.
+        """
+        return self.module.unroll(self.normalizer(obs) if self.normalizer else obs, carry, begins)
+
+    def along(self, obs: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (policy_output [B*T, P], value [B*T]) of sequences of raw observations [B, T, F]; `begins` [B, T], else as `unroll`."""
+        output, value, _ = self.unroll(obs.transpose(0, 1), carry, begins.T)
+        return output.transpose(0, 1).flatten(0, 1), value.T.flatten()
+
+    def act_along(
+        self, obs: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor, policy_output: torch.Tensor, value: torch.Tensor
+    ) -> None:
+        """Write policy outputs [T*B, P] and values [T*B] of the steps [T, B, F] that follow `carry` [B, H], see `unroll`."""
+        steps, actors = begins.shape
+        outputs, values = policy_output.view(steps, actors, -1), value.view(steps, actors)
+
+        def act_on(part: slice) -> None:
+            with torch.no_grad():
+                outputs[:, part], values[:, part], _ = self.unroll(obs[:, part], carry[part], begins[:, part])
+
+        self.slices.of_samples(steps).map(act_on, actors)
+
+    def act_with_memory(
+        self, obs: torch.Tensor, policy_output: torch.Tensor, value: torch.Tensor, before: torch.Tensor, after: torch.Tensor
+    ) -> None:
+        """Write policy outputs [B, P], values [B] and the carry `after` [B, H] a step with observations `obs` [B, F] and carry `before`."""
+        begins = torch.zeros(1, len(obs), dtype=torch.bool, device=obs.device)
+
+        def act_on(part: slice) -> None:
+            with torch.no_grad():
+                (policy_output[part],), (value[part],), after[part] = self.unroll(obs[None, part], before[part], begins[:, part])
+
+        self.slices.map(act_on, len(obs))
 
     def act(self, obs: torch.Tensor, policy_output: torch.Tensor, value: torch.Tensor) -> None:
         """Write policy outputs [B, P] and values [B] of `obs` [B, F] in place."""
@@ -59,19 +98,21 @@ class Policy:
 
         self.slices.map(act_on, len(obs))
 
-    def values(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return the values [B] of `obs` [B, F], without gradients."""
+    def values(self, obs: torch.Tensor, carry: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the values [B] of `obs` [B, F] after `carry` [B, H] (None: it has no memory), without gradients."""
+        none = obs.new_zeros((len(obs), 0)) if carry is None else carry
+        begins = torch.zeros(1, len(obs), dtype=torch.bool, device=obs.device)
 
         def values_of(part: slice) -> torch.Tensor:
             with torch.no_grad():
-                return self(obs[part])[1]
+                return self.unroll(obs[None, part], none[part], begins[:, part])[1][0]
 
         return torch.cat(self.slices.map(values_of, len(obs)))
 
-    def gradient(self, terms: Callable[[slice], tuple[torch.Tensor, ...]], rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the flat gradient [P] of a loss, and its terms [K], see `Slices.gradient`."""
+    def gradient(self, terms: Callable[[slice], tuple[torch.Tensor, ...]], samples: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the flat gradient [P] of a loss over samples of `steps` rows each, and its terms [K], see `Slices.gradient`."""
         with training(self.module):
-            return self.slices_of_gradient.gradient(terms, self.leaves, rows)
+            return self.slices_of_gradient.of_samples(steps).gradient(terms, self.leaves, samples)
 
     def observe(self, obs: torch.Tensor) -> None:
         """Add `obs` [B, F] to the statistics of the normaliser, if there is one, and normalise by them from now on."""

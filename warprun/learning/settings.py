@@ -22,6 +22,8 @@ from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, PolicyKind, Sp
 ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
 KERNEL_ACTIVATIONS = ("tanh", "relu")
 """Activations that the kernels of warprun compute."""
+GATES = {"mlp": 0, "lstm": 4, "gru": 3}
+"""Type of a network -> gates of a unit of its recurrent layers."""
 OPTIMIZERS = ("adam", "rmsprop", "rmsprop_tf")
 MAX_LAYERS = 64
 """Most hidden layers of a network."""
@@ -46,8 +48,16 @@ class Requirements:
 class NetworkConfig:
     """The network that computes the policy's outputs and the value."""
 
+    type: str = "mlp"
+    """mlp (fully connected layers), or with memory: lstm, gru. agent.network=lstm is short for agent.network.type=lstm."""
     hidden: list[int] = field(default_factory=lambda: [64, 64])
-    """Sizes of the hidden layers."""
+    """Sizes of the hidden layers; of a network with memory those before its recurrent layers, of which there may be none: []."""
+    units: list[int] = field(default_factory=lambda: [64])
+    """lstm, gru: units of each recurrent layer."""
+    after: list[int] = field(default_factory=list)
+    """lstm, gru: sizes of the hidden layers between recurrent layers and outputs."""
+    sequence: int | None = None
+    """lstm, gru: steps of a sequence, after which the network forgets everything and no gradient goes back; null: those of the episode."""
     activation: str = "tanh"
     """tanh, relu, elu, gelu or silu."""
     shared: bool = True
@@ -63,14 +73,54 @@ class NetworkConfig:
 
     def check(self, key: str) -> None:
         """Raise UserError for a value that cannot work; `key` is the key of these settings."""
+        self._check_memory(key)
         _check_layers(self, key)
         if not math.isfinite(self.log_std_init):
             raise UserError(f"{key}.log_std_init={self.log_std_init}: it must be finite")
 
+    def _check_memory(self, key: str) -> None:
+        one_of(self, key, "type", tuple(GATES))
+        given = {"sequence": self.sequence, "after": self.after or None}
+        name = next((name for name, value in given.items() if value is not None), None)
+        if not self.remembers and name:
+            raise UserError(f"{key}.{name}={given[name]}: it is for networks with memory; add {key}=lstm or {key}=gru")
+        if self.remembers and self.module is not None:
+            raise UserError(f"{key}.type={self.type}: {key}.module is a network of your own; leave one of them out")
+        positive(self, key, "sequence")
+        for name, sizes in {"units": self.units, "after": self.after}.items():
+            _check_sizes(sizes, f"{key}.{name}", least=1 if name == "units" else 0)
+
     @property
     def runs_in_kernels(self) -> bool:
         """Whether the kernels of warprun can compute the network."""
-        return self.module is None and self.activation in KERNEL_ACTIVATIONS
+        return self.module is None and not self.remembers and self.activation in KERNEL_ACTIVATIONS
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the network has memory."""
+        return self.type != "mlp"
+
+    def parameters(self, inputs: int, outputs: int) -> int:
+        """Return the parameters of a network; of one of the user, whose size is not known, those of a single layer."""
+        if self.module is not None:
+            return memory.parameters(inputs, outputs, [])
+        if not self.remembers:
+            return memory.parameters(inputs, outputs, self.hidden)
+        sizes = [inputs, *self.hidden]
+        before = memory.parameters(inputs, sizes[-1], sizes[1:-1]) if self.hidden else 0
+        return before + memory.recurrent(sizes[-1], self.units, GATES[self.type]) + memory.parameters(self.units[-1], outputs, self.after)
+
+    def numbers(self) -> int:
+        """Return the numbers of a row that a gradient needs, without inputs and outputs; 0 for a network of the user."""
+        if self.module is not None:
+            return 0
+        # Of a unit of a recurrent layer: its gates, their inputs of both matrices, its states.
+        return sum(self.hidden) + ((3 * GATES[self.type] + 4) * sum(self.units) + sum(self.after) if self.remembers else 0)
+
+    def carry(self) -> int:
+        """Return the numbers that a network remembers of an episode."""
+        of_unit = {"mlp": 0, "lstm": 2, "gru": 1}[self.type]
+        return of_unit * sum(self.units) + (self.sequence is not None)
 
 
 @dataclass
@@ -161,6 +211,11 @@ class OnPolicyConfig:
             own = group_config(self, group.name)
             parts = own.steps_per_pass()
             rows, least = self.horizon * n_envs * group.size, 2 if own.normalize_advantage else 1
+            if own.network.remembers and n_envs * group.size < parts:
+                raise UserError(
+                    f"n_envs={n_envs} x {group.size} actors give {n_envs * group.size} sequences, and each of {parts} gradient steps needs"
+                    " one or more: raise n_envs, or lower agent.minibatches"
+                )
             if rows < least * parts:
                 fewer = ", or lower agent.minibatches" if parts > 1 else ""
                 given = f"agent.horizon={self.horizon} x n_envs={n_envs} x {group.size} actors give {rows} rows"
@@ -202,14 +257,13 @@ class OnPolicyConfig:
     def _memory_of(self, group: GroupSpec, sizes: RunSizes) -> AgentMemory:
         features, components, outputs = group.observation.size, group.action.components, _acting_outputs(group)
         network = self.network
-        hidden = network.hidden if network.module is None else []  # the size of a network of the user is not known
         rows = self.horizon * sizes.n_envs * group.size
         step_rows = -(-rows // self.steps_per_pass())
         trunks = 1 if network.shared else 2
         heads = [outputs + 1] if network.shared else [outputs, 1]
-        n_parameters = sum(memory.parameters(features, head, hidden) for head in heads)
+        n_parameters = sum(network.parameters(features, head) for head in heads)
         n_parameters += components if isinstance(group.action, Box) else 0
-        units = features + trunks * sum(hidden) + outputs + 1
+        units = features + trunks * network.numbers() + outputs + 1
         kept, computing = memory.on_policy_gradient(n_parameters, units, step_rows, sizes)
         kept += 4 * n_parameters * (1 + memory.optimizer_tensors(self.optimizer.name))
         in_kernels, gae = sizes.kernel_networks and not sizes.on_gpu, self.advantage == "gae"
@@ -218,7 +272,7 @@ class OnPolicyConfig:
         # Advantages and returns are kept while gradient steps are taken, and the order of the rows of minibatches.
         results, minibatches = [] if in_kernels and gae else [4 * rows, 4 * rows], self.steps_per_pass() > 1
         phases = [
-            memory.making(n_parameters, hidden, network.orthogonal),
+            memory.making(n_parameters, network.hidden if network.module is None else [], network.orthogonal),
             [] if in_kernels else [4 * rows, *memory.moments(rows, 1)],  # rewards
             [*results, *[4 * rows] * (1 if sizes.kernel_networks else 6)],  # returns
             [*results, *(memory.shuffling(rows) if minibatches else [])],
@@ -226,6 +280,8 @@ class OnPolicyConfig:
             memory.optimizer_step(n_parameters),
             memory.finite_check(n_parameters),
         ]
+        if network.remembers:
+            kept += 4 * trunks * network.carry() * (rows + sizes.n_envs * group.size)
         if self.advantage == "vtrace":
             # Policy outputs, then ratios and their intermediate results.
             phases.append([4 * rows * group.action.outputs * (3 if isinstance(group.action, Box) else 2), *[4 * rows] * 12])
@@ -270,9 +326,14 @@ class LayersConfig:
     """A network of your own: ./FILE.py:CLASS or MODULE:CLASS; null: fully connected layers."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of CLASS: agent.network.kwargs.NAME=value."""
+    type: str = "mlp"
+    """mlp; networks with memory (lstm, gru) are for A2C and PPO."""
 
     def check(self, key: str) -> None:
         """Raise UserError for a value that cannot work; `key` is the key of these settings."""
+        if GATES.get(self.type):
+            raise UserError(f"{key}.type={self.type}: agents with replay have no memory; agent=a2c and agent=ppo can")
+        one_of(self, key, "type", ("mlp",))
         _check_layers(self, key)
 
     @property
@@ -461,6 +522,15 @@ def group_config(config: C, group_name: str) -> C:
     return merged
 
 
+def with_memory(config: AgentConfig, spec: Spec) -> str:
+    """Return the first setting by which the policy of a group has memory, such as `agent.network.type=lstm`; empty if none has."""
+    for group in spec.groups:
+        network = getattr(group_config(config, group.name), "network", None)
+        if isinstance(network, NetworkConfig) and network.remembers:
+            return f"agent.network.type={network.type}"
+    return ""
+
+
 def share_of(total: int, rank: int, size: int) -> int:
     """Return the share that process `rank` of `size` has of `total`: the first ones have one more if it does not come out even."""
     return total // size + (rank < total % size)
@@ -512,6 +582,8 @@ def no_kernels(network: NetworkConfig | LayersConfig) -> str:
     """Return why kernels cannot compute a network, of which `runs_in_kernels` is false."""
     if network.module is not None:
         return "torch computes networks of your own, agent.network.module"
+    if network.type != "mlp":
+        return f"torch computes networks with memory, agent.network.type={network.type}"
     return f"agent.network.activation={network.activation}; kernels compute tanh and relu"
 
 
@@ -520,12 +592,16 @@ def _check_layers(network: NetworkConfig | LayersConfig, key: str) -> None:
         own_module.named(f"{key}.module", network.module)
     elif network.kwargs:
         raise UserError(f"{key}.kwargs.{min(map(str, network.kwargs))}: arguments are for a network of your own; add {key}.module=")
-    sizes = network.hidden
-    if not sizes or any(not isinstance(size, int) or isinstance(size, bool) or size < 1 for size in sizes):
-        raise UserError(f"{key}.hidden={sizes}: give one size of at least 1 for each hidden layer, such as [64,64]")
-    if len(sizes) > MAX_LAYERS:
-        raise UserError(f"{key}.hidden has {len(sizes)} layers; it can have {MAX_LAYERS}")
+    _check_sizes(network.hidden, f"{key}.hidden", least=1 if network.type == "mlp" else 0)
     one_of(network, key, "activation", ACTIVATIONS)
+
+
+def _check_sizes(sizes: list[int], key: str, least: int) -> None:
+    """Raise UserError if `sizes` are no sizes of layers, of which there must be `least` or more."""
+    if len(sizes) < least or any(not isinstance(size, int) or isinstance(size, bool) or size < 1 for size in sizes):
+        raise UserError(f"{key}={sizes}: give one size of at least 1 for each hidden layer, such as [64,64]")
+    if len(sizes) > MAX_LAYERS:
+        raise UserError(f"{key} has {len(sizes)} layers; it can have {MAX_LAYERS}")
 
 
 def _acting_outputs(group: GroupSpec) -> int:

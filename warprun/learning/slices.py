@@ -47,6 +47,12 @@ class Slices:
         whole.rows = 2**63
         return whole
 
+    def of_samples(self, steps: int) -> Slices:
+        """Return slices for batches of samples, each of `steps` rows, instead of rows."""
+        wider = copy.copy(self)
+        wider.rows = max(1, self.rows // steps)
+        return wider
+
     def cut(self, rows: int) -> list[slice]:
         """Return the slices of a batch of `rows` rows; their sizes differ by one at most."""
         count = -(-rows // self.rows)

@@ -39,6 +39,7 @@ class SimulatorEpisodes:
         concurrency = replace(setup.config.concurrency, workers=0)  # one environment needs no process of its own
         setup = replace(setup, config=replace(setup.config, concurrency=concurrency))
         self._simulator = make_external(uncaptured(setup), 1, 1, seed, policy.exploration)
+        self._simulator.trajectory.remember(policy.carry)
         prepare(setup, self._simulator)
         self._limit = self._simulator.spec.time_limit or setup.config.eval.max_steps
         self._begun = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 
@@ -20,6 +22,7 @@ class RandomPolicy:
     exploration: Exploration | None = None
 
     def __init__(self, spec: Spec, seed: int) -> None:
+        self.carry: Mapping[str, int] = {}
         self._groups = spec.groups
         self._draws = np.random.default_rng(seed)
 

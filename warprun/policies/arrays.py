@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import nn
 
 from warprun.errors import UserError
@@ -34,20 +35,32 @@ def _of_group(name: str, module: GroupPolicy) -> dict[str, np.ndarray]:
         "obs_scale": np.ones(features, np.float32) if module.scale is None else module.scale.cpu().numpy(),
         "obs_clip": np.array(clip, np.float32),
     }
-    linear = [n for n, layer in enumerate(module.layers) if isinstance(layer, nn.Linear)]
-    for number, n in enumerate(linear):
-        layer = module.layers[n]
-        assert isinstance(layer, nn.Linear)
-        # Behind the policy's outputs a shared network has the value.
-        rows = _outputs(module) if n == linear[-1] else layer.out_features
-        found[f"weight_{number}"] = layer.weight[:rows].cpu().numpy()
-        found[f"bias_{number}"] = layer.bias[:rows].cpu().numpy()
-    found["activation"] = np.array(NAMES[type(module.layers[linear[0] + 1])])
-    found["output_activation"] = np.array("linear" if linear[-1] == len(module.layers) - 1 else "tanh")
+    weighted = [layer for layer in module.layers if isinstance(layer, nn.Linear | nn.LSTMCell | nn.GRUCell)]
+    for number, layer in enumerate(weighted):
+        found |= {f"{name}_{number}": tensor.cpu().numpy() for name, tensor in _weights(layer).items()}
+    # Behind the policy's outputs a shared network has the value.
+    for name in ("weight", "bias"):
+        found[f"{name}_{len(weighted) - 1}"] = found[f"{name}_{len(weighted) - 1}"][: _outputs(module)]
+    ends_linear = module.layers[-1] is weighted[-1]
+    hidden = [NAMES[type(layer)] for layer in (module.layers if ends_linear else module.layers[:-1]) if type(layer) in NAMES]
+    found["activation"] = np.array(next(iter(hidden), "linear"))
+    found["output_activation"] = np.array("linear" if ends_linear else "tanh")
+    cells = [layer for layer in weighted if not isinstance(layer, nn.Linear)]
+    if cells:
+        states = sum(layer.hidden_size * (2 if isinstance(layer, nn.LSTMCell) else 1) for layer in cells)
+        found["carry"] = np.zeros(states + (module.sequence is not None), np.float32)
+        found["sequence"] = np.array(np.inf if module.sequence is None else module.sequence)
     if isinstance(action, Box):
         low, high = np.array(action.bounds(), np.float32).T
         return found | {"low": low, "high": high}
     return found | {"nvec": np.array(choices(module.group))}
+
+
+def _weights(layer: nn.Linear | nn.LSTMCell | nn.GRUCell) -> dict[str, torch.Tensor]:
+    if isinstance(layer, nn.Linear):
+        return {"weight": layer.weight, "bias": layer.bias}
+    own = {"state_weight": layer.weight_hh, "state_bias": layer.bias_hh}
+    return {"weight": layer.weight_ih, "bias": layer.bias_ih} | own
 
 
 def _outputs(module: GroupPolicy) -> int:

@@ -50,7 +50,10 @@ def check_file(path: Path, overwrite: bool) -> None:
 
 
 class Named(nn.Module):
-    """The policies of all groups. Inputs are `obs` and `mask`, outputs `action` and `policy_output`; of several groups `GROUP_obs`, ..."""
+    """The policies of all groups. Inputs are `obs` and `mask`, outputs `action` and `policy_output`; of several groups `GROUP_obs`, ...
+
+    One with memory has the input `carry` and the output `next_carry`.
+    """
 
     def __init__(self, modules: Mapping[str, GroupPolicy]) -> None:
         super().__init__()
@@ -63,18 +66,28 @@ class Named(nn.Module):
         """Return the best actions and the policy outputs."""
         outputs: dict[str, torch.Tensor] = {}
         for prefix, module in zip(self.prefixes, self.of_groups, strict=True):
-            action, output = module(inputs[f"{prefix}obs"], inputs.get(f"{prefix}mask"))
+            assert isinstance(module, GroupPolicy)
+            action, output, after = module(*(inputs.get(f"{prefix}{name}") for name in ("obs", "mask", "carry")))
             outputs |= {f"{prefix}action": action, f"{prefix}policy_output": output}
+            if module.carry:
+                outputs[f"{prefix}next_carry"] = after
         return outputs
 
     def example(self) -> dict[str, torch.Tensor]:
         """Return inputs of the right shapes and types."""
+        return {name: tensor for own in self._inputs().values() for name, tensor in own.items()}
+
+    def _inputs(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Return, for the prefix of each group, its part of `example`."""
         found = {}
         for prefix, module in zip(self.prefixes, self.of_groups, strict=True):
             assert isinstance(module, GroupPolicy)
-            found[f"{prefix}obs"] = torch.zeros(TRACED_ROWS, module.group.observation.size)
+            own = {"obs": torch.zeros(TRACED_ROWS, module.group.observation.size)}
             if module.group.masked:
-                found[f"{prefix}mask"] = torch.ones(TRACED_ROWS, sum(choices(module.group)), dtype=torch.bool)
+                own["mask"] = torch.ones(TRACED_ROWS, sum(choices(module.group)), dtype=torch.bool)
+            if module.carry:
+                own["carry"] = torch.zeros(TRACED_ROWS, module.carry)
+            found[prefix] = {f"{prefix}{name}": tensor for name, tensor in own.items()}
         return found
 
     def names(self) -> list[str]:
@@ -85,7 +98,7 @@ class Named(nn.Module):
     def dynamic(self) -> dict[str, dict[int, object]]:
         """Return which dimensions may have any size: the rows of each group, whose number the groups need not share."""
         rows = {prefix: torch.export.Dim(f"{prefix}rows") for prefix in self.prefixes}
-        return {name: {0: rows[name.removesuffix("obs").removesuffix("mask")]} for name in self.example()}
+        return {name: {0: rows[prefix]} for prefix, own in self._inputs().items() for name in own}
 
 
 def _torch(policy: Policy) -> tuple[bytes, list[str]]:

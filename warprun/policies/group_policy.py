@@ -25,6 +25,7 @@ class GroupPolicy(nn.Module):
         self.group = group
         self.gives = acting.gives
         self.layers = acting.layers
+        self.carry, self.sequence = acting.carry, acting.sequence
         """See `Acting`."""
         self.network = acting.module
         self.register_buffer("shift", shift)
@@ -34,22 +35,33 @@ class GroupPolicy(nn.Module):
         if isinstance(group.action, Box):
             self.bounds = Bounds(group.action)
 
-    def forward(self, obs: torch.Tensor, mask: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the best actions and the policy outputs [B, P] for `obs` [B, F] and `mask` [B, M] bool.
+    def forward(
+        self, obs: torch.Tensor, mask: torch.Tensor | None = None, carry: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the best actions, the policy outputs [B, P] and the next carry [B, H] for `obs` [B, F], `mask` [B, M] bool and `carry`.
+
+        A carry is what the policy remembers of an episode, H = 0 numbers without memory; None: the episode begins.
 
         Actions are [B] int64 for Discrete, [B, C] int64 for MultiDiscrete, and [B, C] float32 within the bounds for Box. An action that
         the mask forbids is never the best, unless it forbids all of a choice: then it is the first one.
         """
-        output = self.policy_output(obs)
-        return self.best(output, mask), output
+        output, carry = self.step(obs, obs.new_zeros((len(obs), self.carry)) if carry is None else carry)
+        return self.best(output, mask), output, carry
 
-    def policy_output(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return what the network gives, see `Acting.gives`, [B, P]."""
+    def step(self, obs: torch.Tensor, carry: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what the network gives, see `Acting.gives`, [B, P], and the next carry [B, H]."""
         if self.shift is not None and self.scale is not None:
             obs = normalized(obs, self.shift, self.scale)
+        if self.carry:
+            begins = torch.zeros_like(obs[None, :, 0], dtype=torch.bool)
+            output, _, carry = self.network.unroll(obs[None], carry, begins)  # type: ignore[operator]
+            return output[0], carry
         given = self.network(obs)
-        output: torch.Tensor = given[0] if isinstance(given, tuple) else given
-        return output
+        return given[0] if isinstance(given, tuple) else given, carry
+
+    def policy_output(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return what the network gives at the beginning of an episode, see `Acting.gives`, [B, P]."""
+        return self.step(obs, obs.new_zeros((len(obs), self.carry)))[0]
 
     def best(self, output: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """Return the most probable actions, those of the largest value, the actions of the network, or the tanh of the means."""

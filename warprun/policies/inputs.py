@@ -41,6 +41,20 @@ def read(group: GroupSpec, obs: object, mask: object | None, device: torch.devic
     return Rows(rows, _mask(group, mask, leading, device), leading)
 
 
+def read_carry(group: GroupSpec, numbers: int, carry: object | None, rows: Rows) -> torch.Tensor:
+    """Return a carry [..., H] that a program gave for observations, as rows [B, H]; zeros for None. Raises UserError."""
+    if carry is None:
+        return rows.obs.new_zeros((len(rows.obs), numbers))
+    name = f"carry of group {group.name!r}"
+    given = _tensor(name, carry)
+    if tuple(given.shape) != (*rows.leading, numbers):
+        raise UserError(f"{name} must have the shape {[*rows.leading, numbers]}, not {_shape(given)}")
+    found = given.to(rows.obs.device, torch.float32).reshape(-1, numbers)
+    if not bool(found.isfinite().all()):
+        raise UserError(f"{name} has NaN or infinity")
+    return found.view(len(rows.obs), numbers)
+
+
 def _mask(group: GroupSpec, mask: object | None, leading: Sequence[int], device: torch.device) -> torch.Tensor | None:
     name, entries = f"mask of group {group.name!r}", sum(choices(group))
     if mask is None:

@@ -12,7 +12,7 @@ import torch
 
 from warprun.errors import UserError, did_you_mean, shown
 from warprun.policies.group_policy import GroupPolicy
-from warprun.policies.inputs import read
+from warprun.policies.inputs import read, read_carry
 from warprun.spec import Spec
 
 
@@ -43,34 +43,53 @@ class Policy:
         groups `obs` and `mask` are dicts by the name of the group, and so is the result; only the groups in `obs` act.
 
         `greedy`: the most probable actions, of SAC the tanh of the mean; else they are drawn, with `rng`, a seed or a generator (None:
-        torch's own). DQN, DDPG and TD3 have no distribution to draw from. Raises UserError for what does not fit.
+        torch's own). DQN, DDPG and TD3 have no distribution to draw from. Raises UserError for what does not fit, and for a policy with
+        memory, see `step`.
         """
+        for name, module in self.modules.items():
+            if module.carry:
+                raise UserError(f"the policy of group {name!r} has memory: action, carry = policy.step(obs, carry), None at first")
+        return self.step(obs, None, mask, greedy, rng)[0]
+
+    def step(self, obs: Any, carry: Any = None, mask: Any = None, greedy: bool = True, rng: torch.Generator | int | None = None) -> Any:
+        """Return actions as `act`, and what the policy remembers after this step: the `carry` of the next step of the same episodes.
+
+        None: all episodes begin. A carry is [..., H] float32, an array or a tensor as obs; where an episode begins, set it to 0. With
+        several groups it is a dict by the name of the group, of which any can be left out.
+        """
+        generator = self._generator(rng)
         if isinstance(obs, Mapping):
-            return self._act_groups(obs, {} if mask is None else mask, greedy, self._generator(rng))
+            return self._step_groups(obs, {} if carry is None else carry, {} if mask is None else mask, greedy, generator)
         if len(self.modules) > 1:
             raise UserError(f"the policy has the groups {', '.join(self.groups)}: give obs as a dict with their names")
-        return self._act(self.groups[0], obs, mask, greedy, self._generator(rng))
+        return self._step(self.groups[0], obs, carry, mask, greedy, generator)
 
-    def _act_groups(self, obs: Mapping[str, Any], mask: Any, greedy: bool, rng: torch.Generator | None) -> dict[str, Any]:
-        if not isinstance(mask, Mapping):
-            raise UserError(f"mask must be a dict by the name of the group, as obs is, not {shown(mask)}")
-        for name in (*obs, *mask):
+    def _step_groups(
+        self, obs: Mapping[str, Any], carry: Any, mask: Any, greedy: bool, rng: torch.Generator | None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        for what, given in {"mask": mask, "carry": carry}.items():
+            if not isinstance(given, Mapping):
+                raise UserError(f"{what} must be a dict by the name of the group, as obs is, not {shown(given)}")
+        for name in (*obs, *mask, *carry):
             if name not in self.modules:
                 raise UserError(f"the policy has no group {shown(name)}; {did_you_mean(name, self.groups)}")
-        return {name: self._act(name, own, mask.get(name), greedy, rng) for name, own in obs.items()}
+        taken = {name: self._step(name, own, carry.get(name), mask.get(name), greedy, rng) for name, own in obs.items()}
+        return {name: action for name, (action, _) in taken.items()}, {name: after for name, (_, after) in taken.items()}
 
     @torch.no_grad()
-    def _act(self, name: str, obs: Any, mask: Any, greedy: bool, rng: torch.Generator | None) -> Any:
+    def _step(self, name: str, obs: Any, carry: Any, mask: Any, greedy: bool, rng: torch.Generator | None) -> tuple[Any, Any]:
         module = self.modules[name]
         if not greedy and module.gives in ("values", "actions"):
             given = "values of actions" if module.gives == "values" else "an action"
             raise UserError(f"the network of group {name!r} gives {given}, not a distribution to draw from: use greedy=True")
         rows = read(module.group, obs, mask, self.device)
-        output = module.policy_output(rows.obs)
+        output, after = module.step(rows.obs, read_carry(module.group, module.carry, carry, rows))
         action = module.best(output, rows.mask) if greedy else module.sampled(output, rows.mask, rng)
-        action = action.reshape((*rows.leading, *action.shape[1:]))
+        action, after = (tensor.reshape((*rows.leading, *tensor.shape[1:])) for tensor in (action, after))
+        if isinstance(obs, torch.Tensor):
+            return action.to(obs.device), after.to(obs.device)
         # [()] makes an integer of an array without dimensions.
-        return action.to(obs.device) if isinstance(obs, torch.Tensor) else action.cpu().numpy()[()]
+        return action.cpu().numpy()[()], after.cpu().numpy()
 
     def _generator(self, rng: torch.Generator | int | None) -> torch.Generator | None:
         if isinstance(rng, torch.Generator | None):

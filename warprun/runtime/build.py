@@ -118,12 +118,16 @@ def make_simulator(
 ) -> Simulator:
     """Return a simulator for an agent, of the environments `first_env` and following of a run; `announce` gets one line if kernels have
     to be compiled. Raises UserError."""
-    if not isinstance(setup.environment, Environment):
-        return make_external(setup, n_envs, horizon, seed, agent.exploration, first_env)
-    networks = agent.networks() if setup.plan.fused else None
-    return make_engine(
-        setup, n_envs, horizon, seed, first_env=first_env, exploration=agent.exploration, networks=networks, announce=announce
-    )
+    simulator: Simulator
+    if isinstance(setup.environment, Environment):
+        networks = agent.networks() if setup.plan.fused else None
+        simulator = make_engine(
+            setup, n_envs, horizon, seed, first_env=first_env, exploration=agent.exploration, networks=networks, announce=announce
+        )
+    else:
+        simulator = make_external(setup, n_envs, horizon, seed, agent.exploration, first_env)
+    simulator.trajectory.remember(agent.carry)
+    return simulator
 
 
 def make_external(setup: Setup, n_envs: int, horizon: int, seed: int, exploration: Exploration | None, first_env: int = 0) -> Simulator:

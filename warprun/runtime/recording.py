@@ -25,6 +25,8 @@ class Policy(Protocol):
 
     exploration: Exploration | None
     """See `warprun.learning.interfaces.Agent`."""
+    carry: Mapping[str, int]
+    """See `warprun.learning.interfaces.Agent`."""
 
     def act(self, trajectory: Trajectory, row: int) -> None:
         """Write every group's `policy_output` for the observations of row `row`."""
@@ -89,6 +91,7 @@ class Player:
         """
         self._setup, self._policy, self._seed, self._greedy = setup, policy, seed, greedy
         self._engine = make_engine(uncaptured(setup), episodes, 1, seed, exploration=policy.exploration, auto_reset=False, announce=print)
+        self._engine.trajectory.remember(policy.carry)
         self.environment: Environment = self._engine.environment
         self.params, self.tables = self._engine.params, self._engine.tables
 

@@ -25,7 +25,8 @@ RANKS = "ranks"
 def own_state(agent: Agent, simulator: Simulator) -> State:
     """Return the state of a rank by the names that it has in a checkpoint."""
     tensors = {f"agent/{name}": tensor for name, tensor in agent.state().items()}
-    return tensors | {f"simulator/{name}": tensor for name, tensor in simulator.state().items()}
+    tensors |= {f"simulator/{name}": tensor for name, tensor in simulator.state().items()}
+    return tensors | {f"trajectory/{name}": tensor for name, tensor in simulator.trajectory.state().items()}
 
 
 def digest(tensors: Iterable[torch.Tensor]) -> int:
@@ -75,7 +76,7 @@ def continued(own: State, saved: Mapping[str, torch.Tensor], rank: int, size: in
     Of a simulator these are its counters, with which it does not repeat its draws.
     """
     ranks = int(saved[RANKS]) if RANKS in saved else 1
-    of_rank_0 = {name: tensor for name, tensor in saved.items() if name.startswith(("agent/", "simulator/"))}
+    of_rank_0 = {name: tensor for name, tensor in saved.items() if name.startswith(("agent/", "simulator/", "trajectory/"))}
     prefix = f"rank/{rank}/"
     if ranks == size:
         return of_rank_0 | {name.removeprefix(prefix): tensor for name, tensor in saved.items() if name.startswith(prefix)}, ranks

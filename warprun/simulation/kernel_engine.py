@@ -144,6 +144,7 @@ class KernelEngine:
         """Begin an episode in every environment, write its observation to row 0 and clear all faults."""
         for name in ("fault", "any_fault", *(["replaced"] if self.replaces else [])):
             self.arrays.common[name].zero_()
+        self.trajectory.forget()
         self._begin()
         # Use the draws of the step before: episodes that begin in the next step must not get the same ones.
         self._run("reset", 0, self.steps - 1)

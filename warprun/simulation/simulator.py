@@ -53,7 +53,7 @@ class Simulator(Protocol):
         """Do what takes long or can fail, such as compiling, and reset. Raises UserError."""
 
     def reset(self) -> None:
-        """Begin an episode in every environment, its observation in row 0, and forget faults."""
+        """Begin an episode in every environment, its observation in row 0, forget faults, and call `trajectory.forget`."""
 
     def collect(self, act: Act, greedy: bool = False) -> Trajectory:
         """Take `horizon` steps with sampled actions, or the most probable ones, and return `trajectory`. Raises TrainingFailed.

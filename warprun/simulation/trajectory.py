@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 import torch
 
 from warprun.simulation.arrays import Layout, rollout_arrays
 from warprun.spec import Spec
+from warprun.state import State
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,15 @@ class GroupTrajectory:
     """[K, N, A, F] float32: the observation at the k-th truncation of each environment in this rollout."""
 
 
+class Carry(NamedTuple):
+    """What the policy of a group of A actors remembers of the episodes, H numbers for each actor, written by the agent."""
+
+    first: torch.Tensor
+    """[N, A, H] float32: before row 0."""
+    after: torch.Tensor
+    """[T, N, A, H] float32: after each row, also after one that ended an episode."""
+
+
 @dataclass(frozen=True, eq=False)
 class Trajectory:
     """T steps of N environments."""
@@ -45,6 +57,8 @@ class Trajectory:
     """[] int64: which simulator made this rollout, if those of several take turns; else 0."""
     continues: torch.Tensor = field(default_factory=lambda: torch.ones((), dtype=torch.bool))
     """[] bool: the first step follows the last one of the rollout of the same source that the agent saw before."""
+    carries: dict[str, Carry] = field(default_factory=dict)
+    """What policies remember, for every group whose policy has memory; see `remember`."""
 
     @property
     def horizon(self) -> int:
@@ -58,6 +72,42 @@ class Trajectory:
         """Return [T, N] int64: k, the row of `final_obs`, where `truncated`; 0 elsewhere."""
         before = self.truncated.cumsum(0) - self.truncated.long()
         return before * self.truncated
+
+    def remember(self, numbers: Mapping[str, int]) -> None:
+        """Make place for what policies remember: group -> numbers of an actor, 0: the policy has no memory."""
+        for name, size in numbers.items():
+            if size:
+                place = self.groups[name].value.new_zeros((*self.groups[name].value.shape, size))
+                self.carries[name] = Carry(torch.zeros_like(place[0]), place)
+
+    def forget(self) -> None:
+        """Let all policies forget: every environment begins an episode. Simulators call this when they reset."""
+        for carry in self.carries.values():
+            carry.after[-1].zero_()
+
+    def carry_before(self, name: str, row: int) -> torch.Tensor:
+        """Return what a group's policy remembers before row `row`, [N, A, H]: after the row before, zeros where that ended an episode.
+
+        The row before row 0 is the last row of the rollout before.
+        """
+        carry, ended = self.carries[name], self.terminated[row - 1] | self.truncated[row - 1]
+        before = carry.after[row - 1].masked_fill(ended[:, None, None], 0.0)
+        if row == 0:
+            carry.first.copy_(before)
+        return before
+
+    def carry_at_truncations(self, name: str, most: int) -> torch.Tensor:
+        """Return what a group's policy remembers before the first `most` rows of `final_obs`, [most, N, A, H]."""
+        after = self.carries[name].after
+        found = after.new_zeros((most + 1, *after.shape[1:]))  # the last row is for all other steps, and left out
+        slot = torch.where(self.truncated, self.final_slot(), most)
+        return found.scatter_(0, slot[..., None, None].expand_as(after), after)[:most]
+
+    def state(self) -> State:
+        """Return what a checkpoint has to keep: what policies remember before the next rollout."""
+        for name, carry in self.carries.items():
+            carry.after[-1].copy_(self.carry_before(name, self.horizon))
+        return {f"{name}/carry": carry.after[-1] for name, carry in self.carries.items()}
 
 
 def allocate(spec: Spec, horizon: int, n_envs: int, device: torch.device) -> Trajectory:

@@ -33,7 +33,7 @@ class Reinforce(OnPolicyAgent[ReinforceConfig]):
 
     def learn_group(self, learner: Learner[ReinforceConfig], batch: Batch) -> dict[str, torch.Tensor]:
         """Train the policy of one group on a rollout; return its metrics."""
-        batch = batch.flatten()
+        batch = batch.samples()
 
         def baseline_loss(log_prob: torch.Tensor, entropy: torch.Tensor, value: torch.Tensor, rows: Batch) -> tuple[torch.Tensor, ...]:
             return ((value - rows.returns).square().mean(),)

@@ -29,7 +29,7 @@ from warprun.simulation.kernel_engine import KernelEngine
 
 CPU = torch.device("cpu")
 ENVIRONMENTS = {
-    "cartpole": cartpole.environment,
+    "cartpole": cartpole.environment(),
     "acrobot": acrobot.environment,
     "mountain_car_continuous": mountain_car_continuous.environment,
     "market": market.environment,
@@ -235,6 +235,6 @@ def test_the_compiled_source_names_what_is_compiled(space: str, actions: str) ->
 
 
 def test_a_network_of_ones_own_stays_with_torch() -> None:
-    fusion = A2CConfig(network=NetworkConfig(activation="gelu")).fusion(cartpole.environment.spec)
+    fusion = A2CConfig(network=NetworkConfig(activation="gelu")).fusion(cartpole.environment().spec)
     assert fusion.network_rows is None
     assert not fusion.kernel_gradients

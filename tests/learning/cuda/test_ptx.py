@@ -50,7 +50,7 @@ def test_kernels_compile_to_lean_ptx(algorithm: str, space: str, launched: Launc
     agent = build(algorithm, env, n_envs=5)
     (learner,) = agent.learners
     learner.fused = cuda_kernels(learner, algorithm)
-    batch = learner.batch(rollout(env)).flatten()
+    batch = learner.batch(rollout(env)).samples()
     order = torch.arange(len(batch.obs), device=CPU)
     learner.step(learner.gradient(lambda *_: (), batch, batch.advantage, order)[0])
     learner.observe(batch.obs)

@@ -93,6 +93,7 @@ class ExternalSimulator:
         self._run(RESET)
         self._row, self._known = 0, self.steps
         self._publish(None, 0)
+        self.trajectory.forget()
         self._sampler.forget(torch.ones(self.n_envs, dtype=torch.bool, device=self.device.torch))
 
     def collect(self, act: Act, greedy: bool = False) -> Trajectory:

@@ -1,0 +1,96 @@
+"""Networks with memory: recurrent layers between fully connected ones, computed over sequences of steps.
+
+A *carry* is all that a network remembers of an episode: a row of numbers for each actor, zeros when an episode begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+CELLS: dict[str, type[nn.LSTMCell] | type[nn.GRUCell]] = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}
+"""LSTM: Hochreiter & Schmidhuber 1997, with the forget gates of Gers et al. 2000. GRU: Cho et al. 2014. The formulas are those of torch."""
+KEEPING = {"lstm": 1, "gru": 1}
+"""Which of a cell's gates, in the order of torch, keeps what is remembered: the forget gate, the update gate."""
+
+
+class Recurrent(nn.Module):
+    """Layers, recurrent layers, layers. `sequence`: steps after which all is forgotten; None: never within an episode."""
+
+    def __init__(self, kind: str, before: nn.Sequential, sizes: Sequence[int], after: nn.Sequential, sequence: int | None) -> None:
+        """`sizes`: the inputs of the first recurrent layer, then the units of each. `after` gives the outputs."""
+        super().__init__()
+        self.kind, self.sequence = kind, sequence
+        self.before, self.after = before, after
+        self.cells = nn.ModuleList([CELLS[kind](inputs, units) for inputs, units in pairwise(sizes)])
+        states = 2 if kind == "lstm" else 1
+        self.parts = [size for size in sizes[1:] for _ in range(states)] + ([] if sequence is None else [1])
+        """Sizes of the parts of a carry: for each layer its output, for an LSTM its cell; with `sequence` the steps since it forgot."""
+        self.carry = sum(self.parts)
+        """Numbers of a carry."""
+
+    def unroll(self, x: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return outputs [T, B, O] and the carry [B, H] after steps `x` [T, B, I] that follow `carry` [B, H].
+
+        Before a step for which `begins` [T, B] bool is true, an episode begins and the carry becomes zeros.
+        """
+        seen = []
+        for row, begun in zip(self.before(x), begins, strict=True):
+            row, carry = self._step(row, carry.masked_fill(self._forgets(carry, begun), 0.0))
+            seen.append(row)
+        y: torch.Tensor = self.after(torch.stack(seen))
+        return y, carry
+
+    def start_orthogonal(self) -> None:
+        """Begin with orthogonal weights and gates that keep what is remembered: their biases are 1 (Jozefowicz et al. 2015), others 0."""
+        for cell in self._cells():
+            for weights in (cell.weight_ih, cell.weight_hh):
+                for gate in weights.data.split(cell.hidden_size):
+                    nn.init.orthogonal_(gate)
+            nn.init.zeros_(cell.bias_ih)
+            nn.init.zeros_(cell.bias_hh)
+            cell.bias_hh.data.split(cell.hidden_size)[KEEPING[self.kind]].fill_(1.0)
+
+    def _cells(self) -> Iterator[nn.LSTMCell | nn.GRUCell]:
+        for cell in self.cells:
+            assert isinstance(cell, nn.LSTMCell | nn.GRUCell)
+            yield cell
+
+    def _forgets(self, carry: torch.Tensor, begun: torch.Tensor) -> torch.Tensor:
+        """Return [B, 1] bool."""
+        begun = begun[:, None]
+        return begun if self.sequence is None else begun | (carry[:, -1:] >= self.sequence)
+
+    def _step(self, x: torch.Tensor, carry: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the output [B, U] of the last recurrent layer for `x` [B, I], and the next carry [B, H]."""
+        parts, after = list(carry.split(self.parts, -1)), []
+        for cell in self._cells():
+            if isinstance(cell, nn.LSTMCell):
+                x, state = cell(x, (parts.pop(0), parts.pop(0)))
+                after += [x, state]
+            else:
+                x = cell(x, parts.pop(0))
+                after.append(x)
+        return x, torch.cat((*after, *(age + 1.0 for age in parts)), -1)
+
+
+def unroll(network: nn.Module, x: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what `Recurrent.unroll` does, for any network of rows: one without memory leaves the carry, [B, 0], as it is."""
+    if isinstance(network, Recurrent):
+        return network.unroll(x, carry, begins)
+    return network(x.flatten(0, 1)).unflatten(0, x.shape[:2]), carry
+
+
+def parts(network: nn.Module) -> list[nn.Module]:
+    """Return the linear layers, activations and recurrent layers of a network of these, in their order."""
+    if isinstance(network, Recurrent):
+        return [*network.before, *network.cells, *network.after]
+    return list(network.children())
+
+
+def carry_of(network: nn.Module | None) -> int:
+    """Return the numbers of a network's carry: 0 without memory."""
+    return network.carry if isinstance(network, Recurrent) else 0
