@@ -237,14 +237,16 @@ class Learner(Generic[C]):
         mask = None if group.mask is None else group.mask[:-1]
         batch = Batch(group.obs[:-1], mask, group.action, log_prob, group.value, found.advantage, found.returns, spread)
         batch = batch.each(lambda tensor: tensor.flatten(1, 2))  # environments and actors to one dimension
-        if self.policy.carry:
-            return replace(batch, past=self.past(trajectory))
+        if past := self.past(trajectory):
+            return replace(batch, past=past)
         views = all(tensor is None or tensor.is_contiguous() for tensor in (group.obs, group.mask, group.action, log_prob, group.value))
         self._batch = (found, batch) if views and spread is found.spread else None
         return batch
 
-    def past(self, trajectory: Trajectory) -> Past:
-        """Return what the steps of a rollout follow, for a policy with memory."""
+    def past(self, trajectory: Trajectory) -> Past | None:
+        """Return what the steps of a rollout follow; None if the policy has no memory."""
+        if not self.policy.carry:
+            return None
         ended = trajectory.terminated | trajectory.truncated
         begins = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))  # before row 0 the carry is that of the episode that goes on
         return Past(trajectory.carries[self.name].first.flatten(0, 1), begins.repeat_interleave(self.actors, 1))
