@@ -2,11 +2,11 @@
 
     python scripts/booster_results.py [--folder outputs/booster] [--seeds 5] [--only CASE ...] [--threads N] [--write]
 
-Runs whose results lie in FOLDER are not repeated. The last policy of each run plays
-EPISODES episodes, the same ones for all, with its most probable actions. Regulators play them, too, with the changes of VIMIN that each
-action space allows. Their gains were found on other episodes. The best linear regulator adds a prediction of the disturbance to what
-the plant makes of the past; no linear regulator of the last 15 samples has a smaller mean of |IMINER|, as long as actions have no limits.
-Intervals are 95 %: of learned policies over seeds (bootstrap), of regulators over episodes. --write also copies the figures of one run.
+Runs whose results lie in FOLDER are not repeated. The last policy of each run plays EPISODES episodes, the same ones for all, with its most
+probable actions. Regulators play them, too, with the changes of VIMIN that each action space allows. Their gains were found on other
+episodes. The best linear regulator adds a prediction of the disturbance to what the plant makes of the past; no linear regulator of the last
+15 samples has a smaller mean of |IMINER|, as long as actions have no limits. Intervals are 95 %: of learned policies over seeds (bootstrap),
+of regulators over episodes. --write also copies the figures of one run.
 """
 
 from __future__ import annotations
