@@ -2,11 +2,11 @@
 
     python scripts/booster_results.py [--folder outputs/booster] [--seeds 5] [--only CASE ...] [--threads N] [--write]
 
-Runs whose results lie in FOLDER are not repeated. The last policy of each run plays
-EPISODES episodes, the same ones for all, with its most probable actions. Regulators play them, too, with the changes of VIMIN that each
-action space allows. Their gains were found on other episodes. The best linear regulator adds a prediction of the disturbance to what
-the plant makes of the past; no linear regulator of the last 15 samples has a smaller mean of |IMINER|, as long as actions have no limits.
-Intervals are 95 %: of learned policies over seeds (bootstrap), of regulators over episodes. --write also copies the figures of one run.
+Runs whose results lie in FOLDER are not repeated. The last policy of each run plays EPISODES episodes, the same ones for all, with its most
+probable actions. Regulators play them, too, with the changes of VIMIN that each action space allows. Their gains were found on other
+episodes. The best linear regulator adds a prediction of the disturbance to what the plant makes of the past; no linear regulator of the
+last 15 samples has a smaller mean of |IMINER|, as long as actions have no limits. Intervals are 95 %: of learned policies over seeds
+(bootstrap), of regulators over episodes. --write also copies the figures of one run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,11 @@ CORRECTED = {
     "ppo, continuous": ["env=booster_continuous", "agent=ppo"],
     "td3, continuous": ["env=booster_continuous", "agent=td3"],
 }
-COMPAT = {f"{name}, compat": [*CORRECTED[name], "env.mode=compat"] for name in ("ppo", "dqn")}
+COMPAT = {
+    "ppo, compat": [*CORRECTED["ppo"], "env.mode=compat", "total_steps=4e5"],
+    "dqn, compat": [*CORRECTED["dqn"], "env.mode=compat", "total_steps=1e5"],
+}
+"""Agents need few steps to find the way out."""
 CASES = CORRECTED | COMPAT
 SHOWN = "ppo, continuous"
 """The case whose figures are copied."""
