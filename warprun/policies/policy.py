@@ -84,11 +84,11 @@ class Policy:
         rows = read(module.group, obs, mask, self.device)
         output, after = module.step(rows.obs, read_carry(module.group, module.carry, carry, rows))
         action = module.best(output, rows.mask) if greedy else module.sampled(output, rows.mask, rng)
-        given = [tensor.reshape((*rows.leading, *tensor.shape[1:])) for tensor in (action, after)]
+        action, after = (tensor.reshape((*rows.leading, *tensor.shape[1:])) for tensor in (action, after))
         if isinstance(obs, torch.Tensor):
-            return given[0].to(obs.device), given[1].to(obs.device)
+            return action.to(obs.device), after.to(obs.device)
         # [()] makes an integer of an array without dimensions.
-        return given[0].cpu().numpy()[()], given[1].cpu().numpy()
+        return action.cpu().numpy()[()], after.cpu().numpy()
 
     def _generator(self, rng: torch.Generator | int | None) -> torch.Generator | None:
         if isinstance(rng, torch.Generator | None):
