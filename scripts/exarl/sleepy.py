@@ -41,6 +41,7 @@ class Sleepy:
 
     def reset(self) -> None:
         """Begin new episodes."""
+        self.trajectory.forget()
         self._steps.value += -self._steps.value % EPISODE
 
     prepare = reset

@@ -21,6 +21,7 @@ OFF_POLICY = ["env=pendulum", "n_envs=5", "agent.learning_starts=50", "agent.rep
 AGENTS = {
     "a2c": [*CARTPOLE, "agent.normalize_obs=true"],
     "ppo": ["env=cartpole", "agent=ppo", "n_envs=13", "agent.horizon=8", "engine.fused=false"],
+    "memory": ["env=cartpole", "agent=ppo", "n_envs=13", "agent.horizon=8", "agent.network=lstm"],
     "td3": [*OFF_POLICY, "agent=td3", "agent.normalize_obs=true"],
     "ddpg": [*OFF_POLICY, "agent=ddpg", "engine.fused=false"],
     "sac": [*OFF_POLICY, "agent=sac"],
@@ -28,9 +29,10 @@ AGENTS = {
 }
 
 
-def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("network", ["mlp", pytest.param("lstm", marks=pytest.mark.slow)])
+def test_two_processes_take_the_steps_of_one(network: str, tmp_path: Path) -> None:
     """A2C: the same environments, and in every update the gradient of all of them."""
-    given = [*CARTPOLE, "agent.normalize_obs=true", "total_steps=416"]
+    given = [*CARTPOLE, "agent.normalize_obs=true", f"agent.network={network}", "total_steps=416"]
     train(1, tmp_path / "one", *given)
     train(2, tmp_path / "two", *given)
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")

@@ -55,6 +55,7 @@ HUGE = {
     "agent.horizon=1e9": "agent.horizon=1000000000 needs ",
     "agent.network.hidden=[1e9]": "agent.network.hidden=[1000000000] needs ",
     "agent=a2c agent.network.hidden=[1e6,1e6] engine.fused=false": "agent.network.hidden=[1000000,1000000] needs ",
+    "agent.network=lstm agent.network.units=[1e9]": "agent.network.units=[1000000000] needs ",
     "agent=dqn agent.replay.capacity=1e12": "agent.replay.capacity=1000000000000 needs ",
     "eval.episodes=1e9": "eval.episodes=1000000000 needs ",
     "eval.final_episodes=2e9": "eval.final_episodes=2000000000 needs ",

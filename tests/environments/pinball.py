@@ -34,6 +34,7 @@ class Pinball:
 
     def reset(self) -> None:
         self._begin(torch.ones(self.n_envs, dtype=torch.bool), self._draws())
+        self.trajectory.forget()
         for row in (0, -1):  # `collect` begins with the last row
             self.trajectory.groups["ball"].obs[row, :, 0, 0] = self.x
 

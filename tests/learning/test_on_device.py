@@ -36,6 +36,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "a2c rmsprop": ("a2c", SCHEDULES | {"groups": RMSPROPS}),
     "ppo": ("ppo", SCHEDULES | {"epochs": 2, "minibatches": 3}),
     "ppo target_kl": ("ppo", SCHEDULES | {"epochs": 2, "minibatches": 2, "target_kl": 0.01, "clip_value": 0.2}),
+    "a2c memory": ("a2c", SCHEDULES | {"network": NetworkConfig(type="gru", hidden=[], units=[4]), "advantage": "vtrace"}),
+    "ppo memory": ("ppo", SCHEDULES | {"network": NetworkConfig(type="lstm", hidden=[5], units=[4], sequence=3), "minibatches": 2}),
     "dqn": ("dqn", LATE | {"target_update_interval": 3}),
     "dqn prioritized": ("dqn", LATE | {"replay": PRIORITIZED, "n_step": 3, "double": False, "normalize_obs": True}),
     "dqn dueling": ("dqn", LATE | {"dueling": True}),
@@ -112,6 +114,7 @@ def test_updates_are_the_same_work_on_the_device_alone(case: str, works: list[Wa
     env = world(name)
     agent = build(name, env, device=META, captured=True, **settings)
     taken = allocate(env.spec, 6, 5, META)
+    taken.remember(agent.carry)
     of_rollouts = name in ("a2c", "ppo")
     if of_rollouts:
         agent._has_updated = True  # its first update reads from the device whether the agent is a restored one

@@ -33,6 +33,7 @@ LOWEST: dict[str, int | list[int]] = {
     "n_envs": 1,
     "agent.horizon": 1,
     "agent.network.hidden": [1],
+    "agent.network.units": [1],
     "agent.replay.capacity": 1,
     "eval.episodes": 1,
     "eval.final_episodes": 1,
