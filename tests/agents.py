@@ -23,7 +23,7 @@ def plan_for(config: Any, spec: Spec, device: torch.device = CPU, *, fused: bool
     by_kernels = fused and fusion.network_rows is not None
     rollout = "fused" if by_kernels else "stepwise"
     networks = "kernels" if by_kernels else "torch"
-    gradients = "kernels" if by_kernels and fusion.kernel_gradients and device.type == "cpu" else "torch"
+    gradients = "kernels" if by_kernels and fusion.kernel_gradients and (device.type == "cpu" or not fusion.reason_on_gpu) else "torch"
     return Plan(rollout, "a test", networks, "a test", gradients, "a test", captured, "" if captured else "a test")
 
 

@@ -19,11 +19,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.agents import build
+from tests.learning.cuda.simulated import KERNEL_MODULES, cuda_kernels, with_few_threads
 from tests.simulation import rollouts
 from warprun.kernels import graph
 from warprun.learning.replay import replay as replay_memory
 from warprun.learning.replay.torch_operations import TorchOperations
 from warprun.learning.settings import LayersConfig, NetworkConfig, ReplayConfig
+from warprun.simulation import cuda_launch
 from warprun.simulation.device import Device
 
 SIMULATOR = Device("cudasim", "a test")
@@ -47,6 +49,12 @@ CASES: dict[str, tuple[str, str, bool, dict[str, Any]]] = {
     "td3": ("pendulum", "td3", False, OFF_POLICY | {"n_step": 3, "replay": ReplayConfig(50, prioritized=True)}),
 }
 """Environment, agent, whether rollouts are fused, and settings."""
+BY_KERNELS: dict[str, tuple[str, str, bool, dict[str, Any]]] = {
+    "a2c by kernels": ("cartpole", "a2c", True, ON_POLICY | {"entropy_coef_end": 0.0}),
+    "ppo by kernels": ("pendulum", "ppo", False, ON_POLICY | {"epochs": 1, "minibatches": 2}),
+}
+"""The same, where kernels compute the update, too."""
+CASES |= BY_KERNELS
 
 
 class Record(TorchDispatchMode):
@@ -120,6 +128,8 @@ def train(case: str, captured: bool) -> dict[str, np.ndarray]:
     # Every rollout is cut, for whether there is anything to bootstrap from is asked on the CPU alone.
     environment = replace(rollouts.CASES[world], time_limit=settings["horizon"]).environment
     agent = build(name, environment, device=SIMULATOR.torch, n_envs=4, seed=2, captured=captured, **settings)
+    for learner in agent.learners if case in BY_KERNELS else ():
+        learner.fused = cuda_kernels(learner, name)
     options = {"n_envs": 4, "horizon": settings["horizon"], "seed": 5, "exploration": agent.exploration}
     networks = agent.networks() if fused else None
     engine = rollouts.make(environment, world, device=SIMULATOR, networks=networks, captured=captured, **options)
@@ -137,8 +147,16 @@ def as_on_a_gpu() -> None:
     replay_memory.CpuOperations = TorchOperations  # type: ignore[misc, assignment]
     graph.record = record
     graph.run_aside = lambda work: work()
+    for module in KERNEL_MODULES:
+        module.launch = launch  # type: ignore[attr-defined]
+
+
+def launch(module: Any, *given: Any) -> None:
+    """Stand for `cuda_launch.launch`: the launch is recorded."""
+    cuda_launch.launch(Launches(module), *given)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
     as_on_a_gpu()
+    with_few_threads()
     np.savez(sys.argv[1], **{key: value for case in CASES for captured in (False, True) for key, value in train(case, captured).items()})

@@ -126,12 +126,13 @@ def test_threads_do_not_change_a_bit() -> None:
 SPACES: dict[str, Space] = {"discrete": Discrete(3), "multi": MultiDiscrete((2, 4, 3)), "box": Box(2, -1.0, 1.0)}
 
 
-def learner_for(algorithm: str, space: Space, network: NetworkConfig) -> Learner[Any]:
+def learner_for(algorithm: str, space: Space, network: NetworkConfig, device: torch.device = CPU, *, fused: bool = True) -> Learner[Any]:
     env = environment(only=space)
     own = {} if algorithm == "a2c" else {"clip_value": 0.3}
-    made = build(algorithm, env, threads=2, seed=0, fused=True, network=network, normalize_obs=False, **own)
+    made = build(algorithm, env, device=device, threads=2, seed=0, fused=fused, network=network, normalize_obs=False, **own)
     learner = made.learners[0]
-    learner.policy.parameters += 0.2 * torch.randn(learner.policy.parameters.shape, generator=torch.Generator().manual_seed(2))
+    noise = torch.randn(learner.policy.parameters.shape, generator=torch.Generator().manual_seed(2))
+    learner.policy.parameters += 0.2 * noise.to(device)
     learner.schedule(0.0)
     return learner
 

@@ -45,6 +45,14 @@ UPDATES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+KERNEL_MODULES = (cuda_gradient, cuda_optimizer, cuda_returns, cuda_statistics)
+
+
+def with_few_threads() -> None:
+    """Let blocks have few threads from now on: in the simulator, Python starts every one of them."""
+    cuda_gradient.REDUCE_PARTS, cuda_optimizer.THREADS, cuda_returns.THREADS, cuda_statistics.THREADS = 2, 32, 32, 32
+
+
 def cuda_kernels(learner: Learner[Any], algorithm: str) -> Fused:
     """Return the kernels that the learner would have on a GPU."""
     derivatives = agent_class(algorithm).derivatives(learner.config)  # type: ignore[attr-defined]
@@ -86,8 +94,7 @@ def updates(case: str, by_kernels: bool) -> dict[str, np.ndarray]:
 
 
 if __name__ == "__main__":
-    # Python starts every thread of a block.
-    cuda_gradient.REDUCE_PARTS, cuda_optimizer.THREADS, cuda_returns.THREADS, cuda_statistics.THREADS = 2, 32, 32, 32
+    with_few_threads()
     results = {f"{'/'.join(map(str, case))}/{key}": array for case in GRADIENTS for key, array in gradient(*case).items()}
     for case in UPDATES:
         for way in ("torch", "kernels"):

@@ -1,0 +1,74 @@
+"""The learner's kernels on a GPU: gradients are autograd's in float64, and updates are torch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.agents import build
+from tests.learning.cpu.test_gradient import SPACES, exact_gradient, learner_for, rows_for
+from tests.learning.helpers import SPACES as GROUPS
+from tests.learning.helpers import environment, rollout
+from warprun.learning.settings import NetworkConfig
+from warprun.simulation.trajectory import Trajectory, allocate
+from warprun.spec import Spec
+
+pytestmark = pytest.mark.gpu
+
+CUDA = torch.device("cuda")
+NETWORKS = {
+    "32-32": NetworkConfig(hidden=[32, 32]),
+    "64-64": NetworkConfig(hidden=[64, 64]),
+    "relu": NetworkConfig(hidden=[17, 5, 9], activation="relu", shared=False),
+    # Tiles of fewer than 32 rows.
+    "wide": NetworkConfig(hidden=[300, 130]),
+}
+
+
+@pytest.mark.parametrize("count", [1, 130, 50_000])
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(("space", "masked"), [("discrete", True), ("multi", False), ("multi", True), ("box", False)])
+@pytest.mark.parametrize("algorithm", ["a2c", "ppo"])
+def test_the_gradient_is_autograds(algorithm: str, space: str, masked: bool, network: str, count: int) -> None:
+    twin = learner_for(algorithm, SPACES[space], NETWORKS[network], fused=False)
+    learner = learner_for(algorithm, SPACES[space], NETWORKS[network], CUDA)
+    assert learner.fused
+    assert learner.fused.gradient
+    rows = rows_for(twin, count, masked)
+    exact, terms = exact_gradient(algorithm, twin, rows)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    there, back = rows.rows(order).each(lambda tensor: tensor.to(CUDA)), torch.argsort(order).to(CUDA)
+    found = [learner.gradient(lambda *_: (), there, rows.advantage.to(CUDA), back)[0].clone() for _ in range(2)]
+    assert torch.equal(*found)
+    np.testing.assert_allclose(found[0].cpu().numpy(), exact, rtol=0, atol=1e-5 * np.abs(exact).max())
+    means = learner.gradient(lambda *_: (), there, rows.advantage.to(CUDA), back)[1]
+    np.testing.assert_allclose(means[: len(terms)].cpu().numpy(), terms, rtol=1e-5, atol=1e-5)
+
+
+def on_gpu(spec: Spec, taken: Trajectory) -> Trajectory:
+    """Return a copy of a rollout on the GPU."""
+    made = allocate(spec, taken.horizon, taken.n_envs, CUDA)
+    made.terminated.copy_(taken.terminated)
+    made.truncated.copy_(taken.truncated)
+    for name, group in taken.groups.items():
+        for field, tensor in vars(group).items():
+            if tensor is not None:
+                getattr(made.groups[name], field).copy_(tensor)
+    return made
+
+
+@pytest.mark.parametrize("n_envs", [1, 5, 300])
+@pytest.mark.parametrize(("algorithm", "settings"), [("a2c", {}), ("ppo", {"epochs": 2, "minibatches": 3, "target_kl": 0.5})])
+def test_an_update_is_torchs(algorithm: str, settings: dict[str, Any], n_envs: int) -> None:
+    env, found = environment(**GROUPS), []
+    for by_kernels in (False, True):
+        agent = build(algorithm, env, device=CUDA, n_envs=n_envs, fused=by_kernels, network=NetworkConfig(hidden=[11]), **settings)
+        assert all((learner.fused is not None) == by_kernels for learner in agent.learners)
+        for seed in range(3):
+            metrics = agent.update(on_gpu(env.spec, rollout(env, n_envs=n_envs, seed=seed)), 0.3 * seed)
+        found.append({name: tensor.cpu().numpy().copy() for name, tensor in (agent.state() | metrics).items()})
+    for name, array in found[0].items():
+        np.testing.assert_allclose(found[1][name], array, rtol=1e-3, atol=1e-4, err_msg=name)
