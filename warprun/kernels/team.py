@@ -240,6 +240,7 @@ class Team:
         atexit.register(self._end)
 
     def _end(self) -> None:
+        self._free.acquire()  # waits for a call of another thread, and lets all later ones work alone
         for slot, thread in zip(self._slots[1:], self._others, strict=True):
             _functions().tell(slot.ctypes.data, QUIT)
             thread.join()
