@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import os
+import signal
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -158,6 +160,22 @@ def test_a_second_caller_works_alone(module: ModuleType) -> None:
     for caller in callers:
         caller.join()
     assert all((call.arguments[0][:, 1] == 102.0).all() for call in calls)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own(module: ModuleType) -> None:
+    arguments = given()
+    call, threads = call_of(module, arguments), Team(2)
+    threads.share(call, 9)
+    arguments[0][:] = -1.0
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # ends a process that waits for a thread which it does not have
+        threads.share(call, 9)
+        os._exit(0 if (arguments[0][:, 1] == 102.0).all() and arguments[0][:, 2].any() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    threads.share(call, 9)
+    assert (arguments[0][:, 1] == 102.0).all()
 
 
 def test_calls_at_the_end_of_a_process_work_alone(module: ModuleType) -> None:
