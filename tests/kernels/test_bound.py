@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import signal
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -91,8 +94,21 @@ def test_the_layout_is_that_of_llvm(module: ModuleType) -> None:
     context = cpu_target.target_context
     for value in (*given(), np.zeros(()), np.zeros((2, 3, 4), np.int32), (), (True, np.float64(1.0)), (np.float32(1.0), True, (1, None))):
         kind = typeof(value)
-        layout, _ = bound.in_memory(context.data_model_manager, kind, value)
+        layout = bound.layout_of(context.data_model_manager, kind)
         assert layout.itemsize == context.get_abi_sizeof(context.get_data_type(kind)), value
+
+
+def test_an_array_of_another_type_is_refused(module: ModuleType) -> None:
+    """Machine code would read it as one of the type that it was compiled for."""
+    arguments = given()
+    call, array = call_of(module, arguments), arguments[1].array
+    call(0, 1, 0)
+    for other in (np.repeat(array, 2, axis=1)[:, ::2], array.astype(np.float64), array[:, 0]):
+        with pytest.raises(TypeError, match="a kernel for array"):
+            call.change(1, arguments[1]._replace(array=other))
+    expected = arguments[0][0].copy()
+    call(0, 1, 0)
+    assert (arguments[0][0] == expected).all()
 
 
 def test_arrays_are_kept_alive(module: ModuleType) -> None:
@@ -144,6 +160,44 @@ def test_a_second_caller_works_alone(module: ModuleType) -> None:
     for caller in callers:
         caller.join()
     assert all((call.arguments[0][:, 1] == 102.0).all() for call in calls)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own(module: ModuleType) -> None:
+    arguments = given()
+    call, threads = call_of(module, arguments), Team(2)
+    threads.share(call, 9)
+    arguments[0][:] = -1.0
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # ends a process that waits for a thread which it does not have
+        threads.share(call, 9)
+        os._exit(0 if (arguments[0][:, 1] == 102.0).all() and arguments[0][:, 2].any() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    threads.share(call, 9)
+    assert (arguments[0][:, 1] == 102.0).all()
+
+
+def test_calls_at_the_end_of_a_process_work_alone(module: ModuleType) -> None:
+    """A thread that has ended does not answer, and one that still works would forget that it was told to end."""
+    team_of_two, called = Team(2), threading.Event()
+    busy = call_of(module, given())
+
+    def many() -> None:
+        for _ in range(2000):
+            team_of_two.share(busy, 9)
+            called.set()
+
+    caller = threading.Thread(target=many, daemon=True)
+    caller.start()
+    assert called.wait(60)
+    ending = threading.Thread(target=team_of_two._end, daemon=True)
+    ending.start()
+    atexit.unregister(team_of_two._end)
+    for thread in (ending, caller):
+        thread.join(60)
+        assert not thread.is_alive()
+    assert (busy.arguments[0][:, 1] == 102.0).all()
 
 
 def test_an_error_in_any_thread_is_raised(module: ModuleType) -> None:

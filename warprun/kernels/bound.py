@@ -64,22 +64,21 @@ class Call:
             kernel: Any = self.kernel
             kinds = signature(self.arguments)
             self.code = entry_point(kernel, tuple(kinds))
-            self._models, self._kinds = kernel.targetctx.data_model_manager, kinds[SPAN:]
-            parts = [in_memory(self._models, kind, value) for kind, value in zip(self._kinds, self.arguments, strict=True)]
-            layout, values = _struct(parts)
-            self._record = np.array(values, layout)
+            self._kinds = kinds[SPAN:]
+            models = kernel.targetctx.data_model_manager
+            values = tuple(in_memory(kind, value) for kind, value in zip(self._kinds, self.arguments, strict=True))
+            self._record = np.array(values, _struct([layout_of(models, kind) for kind in self._kinds]))
             self.address = self._record.ctypes.data
             self._entry = ENTRY(self.code)
         return self._entry is not None
 
     def change(self, number: int, value: object) -> None:
-        """Replace argument `number` by another of the same type."""
+        """Replace argument `number` by another of the same type. Raises TypeError for an array of another dtype, shape or layout."""
         if number in self._numbers and self.arguments[number] == value:
             return
-        self.arguments[number] = value
         if self._entry:
-            is_number = number in self._numbers
-            self._record[f"f{number}"] = value if is_number else in_memory(self._models, self._kinds[number], value)[1]
+            self._record[f"f{number}"] = in_memory(self._kinds[number], value)
+        self.arguments[number] = value
 
 
 @cache
@@ -97,21 +96,33 @@ def check(status: int) -> None:
         raise RuntimeError(f"a kernel has ended with status {status}")
 
 
-def in_memory(models: DataModelManager, kind: Type, value: Any) -> tuple[np.dtype[Any], object]:
-    """Return how a value of a Numba type lies in memory, and its numbers in that layout."""
+def layout_of(models: DataModelManager, kind: Type) -> np.dtype[Any]:
+    """Return how a value of a Numba type lies in memory."""
     if isinstance(kind, types.Array):
         assert models[kind]._fields == ARRAY
         address, number, numbers = np.dtype(np.intp), np.dtype(np.int64), np.dtype((np.int64, (kind.ndim,)))
-        layout = np.dtype(list(zip(ARRAY, (address, address, number, number, address, numbers, numbers), strict=True)), align=True)
-        # Kernels count no references (`meminfo`) and hand no arrays to Python (`parent`).
-        return layout, (0, 0, value.size, value.itemsize, value.__array_interface__["data"][0], value.shape, value.strides)
+        return np.dtype(list(zip(ARRAY, (address, address, number, number, address, numbers, numbers), strict=True)), align=True)
     if isinstance(kind, types.BaseTuple):
-        return _struct([in_memory(models, each, part) for each, part in zip(kind, value, strict=True)])
-    if isinstance(kind, types.NoneType):
-        return np.dtype(np.intp), 0
-    return as_dtype(kind), value
+        return _struct([layout_of(models, each) for each in kind])
+    return np.dtype(np.intp) if isinstance(kind, types.NoneType) else as_dtype(kind)
 
 
-def _struct(parts: Sequence[tuple[np.dtype[Any], object]]) -> tuple[np.dtype[Any], tuple[object, ...]]:
+def in_memory(kind: Type, value: Any) -> object:
+    """Return the numbers of a value of a Numba type, in the layout of `layout_of`. Raises TypeError for an array that has another type."""
+    if isinstance(kind, types.Array):
+        contiguous = kind.layout == "A" or (value.flags.c_contiguous if kind.layout == "C" else value.flags.f_contiguous)
+        if value.dtype != _dtype(kind.dtype) or value.ndim != kind.ndim or not contiguous:
+            raise TypeError(f"a kernel for {kind} got an array of {value.dtype} with shape {value.shape} and strides {value.strides}")
+        # Kernels count no references (`meminfo`) and hand no arrays to Python (`parent`).
+        return 0, 0, value.size, value.itemsize, value.__array_interface__["data"][0], value.shape, value.strides
+    if isinstance(kind, types.BaseTuple):
+        return tuple(in_memory(each, part) for each, part in zip(kind, value, strict=True))
+    return 0 if isinstance(kind, types.NoneType) else value
+
+
+_dtype = cache(as_dtype)
+
+
+def _struct(layouts: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
     # Fields with the alignment of C, which LLVM has, too.
-    return np.dtype([(f"f{n}", layout) for n, (layout, _) in enumerate(parts)], align=True), tuple(value for _, value in parts)
+    return np.dtype([(f"f{n}", layout) for n, layout in enumerate(layouts)], align=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import os
 import platform
 import threading
 from functools import cache
@@ -238,11 +239,18 @@ class Team:
             self._others.append(threading.Thread(target=serve, args=(slot,), name=f"warprun-{n}", daemon=True))
             self._others[-1].start()
         atexit.register(self._end)
+        os.register_at_fork(after_in_child=self._forget)
 
     def _end(self) -> None:
-        for slot, thread in zip(self._slots[1:], self._others, strict=True):
-            _functions().tell(slot.ctypes.data, QUIT)
+        self._free.acquire()  # waits for a call of another thread, and lets all later ones work alone
+        for n, thread in enumerate(self._others, start=1):
+            _functions().tell(self._slots[n].ctypes.data, QUIT)
             thread.join()
+
+    def _forget(self) -> None:
+        # A forked process has a copy of the memory, and of the threads only the one that has forked.
+        self._others, self._free = [], threading.Lock()
+        self._slots[:] = 0
 
 
 class _Functions(NamedTuple):

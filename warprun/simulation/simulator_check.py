@@ -62,3 +62,5 @@ def _tensor(where: str, given: object, layout: Layout) -> Iterator[str]:
     elif tuple(given.shape) != layout.shape or given.dtype != getattr(torch, layout.dtype):
         wanted, found = f"{list(layout.shape)} {layout.dtype}", f"{list(given.shape)} {str(given.dtype).removeprefix('torch.')}"
         yield f"{where} must have the shape and dtype {wanted}; it has {found}"
+    elif not given.is_contiguous():
+        yield f"{where} must be contiguous, as warprun.simulation.trajectory.allocate makes it; its strides are {given.stride()}"

@@ -46,7 +46,7 @@ class Carry(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """T steps of N environments."""
+    """T steps of N environments. Tensors are contiguous: kernels keep their addresses."""
 
     terminated: torch.Tensor
     """[T, N] bool: the episode ended in a terminal state; its value is 0."""

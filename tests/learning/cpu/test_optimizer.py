@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+
+import numpy as np
 import pytest
 import torch
 
@@ -52,3 +55,18 @@ def test_moments_without_gradient_end_at_zero() -> None:
         adam.step(torch.zeros(100))
     assert not optimizer.mean.any()
     assert not optimizer.square.any()
+
+
+def test_gradients_are_not_kept() -> None:
+    """An agent of a user may make a new one for every step."""
+    parameters = torch.zeros(5)
+    adam = FusedAdam(optimizers.Adam(parameters, OptimizerConfig()), parameters, torch.ones((), dtype=torch.float64), None)
+    steps = []
+    for sign in (1.0, -1.0, 1.0):
+        gradient = np.full(5, sign, np.float32)
+        steps.append(weakref.ref(gradient))
+        before = parameters.clone()
+        adam.step(torch.from_numpy(gradient))
+        assert (parameters != before).all()
+        del gradient
+    assert [step() is None for step in steps] == [True, True, False]

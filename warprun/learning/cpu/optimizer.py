@@ -17,6 +17,9 @@ from warprun.learning import optimizers
 from warprun.learning.adam import adam
 from warprun.math import sqrt
 
+GRADIENT_ARGUMENT, TAU_ARGUMENT = 0, 3
+"""Numbers of the arguments of the kernel, after the three of every call, that change."""
+
 float32 = np.float32
 
 
@@ -116,23 +119,24 @@ class FusedAdam:
             eps=config.eps,
         )
         self._max_norm = float(np.inf if max_norm is None else max_norm)
-        self._calls: dict[int, Call] = {}
-        """By the address of the gradient: there are two, of one share and of the sum of several."""
-        self._tau = 0.0
+        self._call = Call(_module().adam, optimizer.mean.numpy(), self._state, self._max_norm, 0.0)
+        """Any array [P] stands for the gradient until the first step."""
+        self._place = 0
+        """Address of the gradient that `_call` has."""
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernel (`kernels.ahead`)."""
-        ahead.want(_module(), "adam", signature((self._state.mean, self._state, self._max_norm, 0.0)))
+        ahead.want(_module(), "adam", signature(self._call.arguments))
 
     def step(self, gradient: torch.Tensor, tau: float = 0.0) -> torch.Tensor:
         """Clip `gradient` [P] in place, move the parameters against it and the target by `tau` to them.
 
         Return the norm before clipping, [], which the next call overwrites.
         """
-        address = gradient.data_ptr()
-        if address not in self._calls:
-            self._calls[address] = Call(_module().adam, gradient.numpy(), self._state, self._max_norm, tau)
-        call = self._calls[address]
-        call.change(3, tau)
-        call(0, 1, 0)
+        place = gradient.data_ptr()
+        if place != self._place:
+            self._call.change(GRADIENT_ARGUMENT, gradient.numpy())
+            self._place = place
+        self._call.change(TAU_ARGUMENT, tau)
+        self._call(0, 1, 0)
         return self.norm

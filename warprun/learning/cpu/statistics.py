@@ -165,18 +165,18 @@ class Ends:
     """The ends of episodes for each actor, [T, N * A] bool: views of a trajectory, or copies of it if there are several actors."""
 
     def __init__(self, trajectory: Trajectory, actors: int) -> None:
-        flags = trajectory.terminated, trajectory.truncated
-        self._spread = [(flag[..., None].expand(-1, -1, actors), torch.zeros((*flag.shape, actors), dtype=torch.bool)) for flag in flags]
-        self._copies = actors > 1
-        self.terminated, self.truncated = (
-            copy.flatten(1) if self._copies else flag for flag, (_, copy) in zip(flags, self._spread, strict=True)
-        )
+        self.terminated, self.truncated = trajectory.terminated, trajectory.truncated
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """(to, from), [T, N, A] both."""
+        if actors > 1:
+            flags = [flag[..., None].expand(-1, -1, actors) for flag in (trajectory.terminated, trajectory.truncated)]
+            self._copies = [(flag.contiguous(), flag) for flag in flags]
+            self.terminated, self.truncated = (copy.flatten(1) for copy, _ in self._copies)
 
     def refresh(self) -> None:
         """Copy what the last rollout has written."""
-        if self._copies:
-            for flag, copy in self._spread:
-                copy.copy_(flag)
+        for copy, flag in self._copies:
+            copy.copy_(flag)
 
 
 class Merging:
