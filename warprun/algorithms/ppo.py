@@ -96,7 +96,10 @@ class PPO(OnPolicyAgent[PPOConfig]):
         """Train the policy of one group on a rollout; return its metrics, means over the gradient steps taken."""
         config, batch = learner.config, batch.flatten()
         n_rows = len(batch.obs)
-        if config.minibatches > n_rows:
+        minibatches = config.minibatches
+        if batch.alive is not None:
+            minibatches = min(minibatches, n_rows)  # few rows are left where most actors have left their episodes
+        elif minibatches > n_rows:
             raise UserError(f"agent.minibatches={config.minibatches}: a rollout has only {n_rows} rows (horizon x n_envs x actors)")
         total = torch.zeros(len(PPOLoss._fields) + 1, device=batch.obs.device)
         taken = torch.zeros((), device=batch.obs.device)
@@ -104,7 +107,7 @@ class PPO(OnPolicyAgent[PPOConfig]):
         seed = derived_seed(learner.seed, "shuffle")
         for epoch in range(config.epochs):
             order = permutation(n_rows, seed, self.updates * config.epochs + epoch)
-            for part in split(n_rows, config.minibatches):
+            for part in split(n_rows, minibatches):
                 means, going_on = self._minibatch(learner, batch, order[part], going_on)
                 total += torch.where(going_on, means, 0.0)
                 taken += going_on

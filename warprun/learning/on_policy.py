@@ -51,7 +51,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, "Batch"], tuple[torch
 class Batch(NamedTuple):
     """A rollout to learn from: T steps of B = N*A actors; features F, mask entries M, components C.
 
-    `flatten` makes it rows: [R, ...] in the place of [T, B, ...], R = T*B.
+    `flatten` makes it rows: [R, ...] in the place of [T, B, ...], R = T*B unless actors have left.
     """
 
     obs: torch.Tensor
@@ -70,10 +70,16 @@ class Batch(NamedTuple):
     """[T, B]: what the value should be."""
     spread: Spread
     """Of the advantages and returns of the whole rollout, in all processes."""
+    alive: torch.Tensor | None = None
+    """[T, B] bool: the actor was in the episode; None: all were. Of others, advantage, return and value are 0."""
 
     def flatten(self) -> Batch:
-        """Return the same as rows [R, ...], step after step."""
-        return self.each(lambda tensor: tensor.flatten(0, 1))
+        """Return the same as rows [R, ...], step after step, without those of actors that had left the episode."""
+        rows = self.each(lambda tensor: tensor.flatten(0, 1))
+        if rows.alive is None:
+            return rows
+        index = rows.alive.nonzero().squeeze(1)
+        return rows.rows(index if len(index) else index.new_zeros(1))  # see `GroupTrajectory.of_alive`
 
     def rows(self, index: slice | torch.Tensor) -> Batch:
         """Return the rows of a flattened batch that `index` picks: views for a slice, copies for a tensor of row numbers."""
@@ -90,6 +96,7 @@ class Batch(NamedTuple):
             advantage=change(self.advantage),
             returns=change(self.returns),
             spread=self.spread,
+            alive=None if self.alive is None else change(self.alive),
         )
 
 
@@ -102,6 +109,8 @@ class Learner(Generic[C]):
         self.config = config
         self.name = group.name
         self.actors = group.size
+        self.leaves = group.leaves
+        """Whether actors leave episodes before they end; the statistics of their rewards then stay with torch."""
         self.seed = seed
         self.communicator = context.communicator
         normalizer = ObservationNormalizer(group.observation.size, device, self.communicator) if config.normalize_obs else None
@@ -147,7 +156,7 @@ class Learner(Generic[C]):
             observations = FusedObservations(self.policy.normalizer, threads)
             observations.compile_ahead()
             fused = fused._replace(observe=observations)
-        if self.reward_normalizer:
+        if self.reward_normalizer and not self.leaves:
             rewards = FusedRewards(self.reward_normalizer, threads)
             rewards.compile_ahead()
             fused = fused._replace(normalize_reward=rewards)
@@ -172,7 +181,7 @@ class Learner(Generic[C]):
         observed, rewarded = self.policy.normalizer, self.reward_normalizer
         if observed and len(observed.shift) <= THREADS:
             fused = fused._replace(observe=observations(observed).observe)
-        if rewarded and rewarded.sources == 1:
+        if rewarded and rewarded.sources == 1 and not self.leaves:
             fused = fused._replace(normalize_reward=CudaRewards(rewarded))
         return fused
 
@@ -194,25 +203,29 @@ class Learner(Generic[C]):
         reward = self._reward(trajectory)
         log_prob = self.judge(group) if self.target.uses_ratio else group.log_prob
         log_ratio = log_prob - group.log_prob if self.target.uses_ratio else None
+        alive = None if group.alive is None else group.alive[:-1]
+        if alive is not None:
+            # Actors that have left are in a state of value 0 in which nothing happens, so targets need not know of them.
+            group.value.masked_fill_(~alive, 0.0)
         if self.fused:
             advantage, returns, spread = self.fused.returns.estimate(self.target, trajectory, self.name, reward, log_ratio)
         else:
-            ends = trajectory.terminated[..., None], trajectory.truncated[..., None]
+            ends = trajectory.ends(self.name)
             advantage, returns = self.target(Steps(reward, group.value, self.next_value(trajectory), *ends, log_ratio))
-            spread = Spread.of(advantage, returns)
-        spread = spread.over_processes(self.communicator, advantage.numel())
+            spread = Spread.of(*group.of_alive(advantage, returns))
+        spread = spread.over_processes(self.communicator, group.rows)
         mask = None if group.mask is None else group.mask[:-1]
-        batch = Batch(group.obs[:-1], mask, group.action, log_prob, group.value, advantage, returns, spread)
+        batch = Batch(group.obs[:-1], mask, group.action, log_prob, group.value, advantage, returns, spread, alive)
         return batch.each(lambda tensor: tensor.flatten(1, 2))  # environments and actors to one dimension
 
     def _reward(self, trajectory: Trajectory) -> torch.Tensor:
         """Return the rewards in the units of the values, [T, N, A]."""
         if self.fused and self.fused.normalize_reward:
             return self.fused.normalize_reward(trajectory, self.name)
-        reward = trajectory.groups[self.name].reward
+        group = trajectory.groups[self.name]
         if not self.reward_normalizer:
-            return reward
-        return self.reward_normalizer(reward, trajectory.terminated[..., None], trajectory.truncated[..., None], trajectory)
+            return group.reward
+        return self.reward_normalizer(group.reward, *trajectory.ends(self.name), trajectory, group)
 
     def judge(self, group: GroupTrajectory) -> torch.Tensor:
         """Return the log-probabilities of the actions, [T, N, A], by the policy as it is now, and replace the values by its own."""
@@ -240,7 +253,7 @@ class Learner(Generic[C]):
             used = int(slot.max()) + 1 if slot.device.type == "cpu" else len(group.final_obs)
             final_value = values(group.final_obs[:used].flatten(0, 2)).view(-1, *actors)
             following = torch.where(trajectory.truncated[..., None], final_value.gather(0, slot), following)
-        return following.masked_fill_(trajectory.terminated[..., None], 0.0)
+        return following.masked_fill_(trajectory.ends(self.name)[0], 0.0)
 
     def gradient(
         self,
@@ -305,7 +318,8 @@ class Learner(Generic[C]):
         """Return the metrics that every update has."""
         errors = batch.spread
         if not self.target.gives_errors:
-            errors = Spread.of(batch.returns - batch.value, batch.returns).over_processes(self.communicator, batch.returns.numel())
+            rows = batch.flatten()
+            errors = Spread.of(rows.returns - rows.value, rows.returns).over_processes(self.communicator, len(rows.returns))
         return {
             "explained_variance": explained_variance(errors),
             "learning_rate": self.learning_rate.clone(),
@@ -315,7 +329,7 @@ class Learner(Generic[C]):
         """Return metrics of a rollout, [] each, that are too slow for every update."""
         group, found = trajectory.groups[self.name], {}
         if self.policy.normalizer:
-            found["obs/clipped_share"] = self.policy.normalizer.clipped_share(group.obs[:-1])
+            found["obs/clipped_share"] = self.policy.normalizer.clipped_share(*group.of_alive(group.obs[:-1]))
         if self.reward_normalizer:
             found["reward/largest"] = self.reward_normalizer.largest(group.reward)
         return found
@@ -393,7 +407,8 @@ class OnPolicyAgent(ABC, Generic[C]):
                 # they are far from 1, so they are normalised by their own moments. PPO's ratios stay right: log-probabilities are those
                 # of the policy that acted.
                 for learner in self.learners:
-                    learner.policy.normalize_by(trajectory.groups[learner.name].obs[:-1].flatten(0, 2))
+                    group = trajectory.groups[learner.name]
+                    learner.policy.normalize_by(*group.of_alive(group.obs[:-1]))
         return self.device_work.learn(trajectory)
 
     def schedule(self, progress: float) -> None:
@@ -409,7 +424,8 @@ class OnPolicyAgent(ABC, Generic[C]):
             found = self.learn_group(learner, batch) | learner.report(batch)
             metrics[learner.name] = {f"loss/{name}": value for name, value in found.items()}
             # After learning: the policy acted by the former statistics, and the ratios of this update need the same.
-            learner.observe(batch.obs.flatten(0, 1))
+            group = trajectory.groups[learner.name]
+            learner.observe(*group.of_alive(group.obs[:-1]))
         self.updates += 1
         return by_group(metrics)
 

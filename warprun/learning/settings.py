@@ -40,6 +40,8 @@ class Requirements:
     """Whether it keeps to action masks; if not, it cannot act for a group that has one."""
     bounded: bool = False
     """Whether the bounds of a Box must be finite, because the agent acts within -1..1."""
+    leaving: bool = True
+    """Whether it learns right where actors leave episodes before they end."""
 
 
 @dataclass

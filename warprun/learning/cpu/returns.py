@@ -199,7 +199,7 @@ class FusedReturns:
     def next_value(self, trajectory: Trajectory, name: str) -> torch.Tensor:
         """Return V of the observation after each step of group `name`, [T, N, A]; the next call for this trajectory overwrites it."""
         if trajectory not in self._next_values:
-            ends = Ends(trajectory, trajectory.groups[name].value.shape[2])
+            ends = Ends(trajectory, name)
             steps, out = _steps(trajectory, name, ends), torch.zeros_like(trajectory.groups[name].value)
             memory = self._memory(steps)
             call = Call(self.module.next_values, self.network, steps, out.flatten(1).numpy(), memory)
@@ -218,9 +218,9 @@ class FusedReturns:
         if isinstance(target, GAE):
             return self._gae(target, trajectory, name, reward)
         # Only GAE has its own kernel; other estimators start from the next values.
-        ends = trajectory.terminated[..., None], trajectory.truncated[..., None]
-        advantage, returns = target(Steps(reward, trajectory.groups[name].value, self.next_value(trajectory, name), *ends, log_ratio))
-        return advantage, returns, Spread.of(advantage, returns)
+        group, ends = trajectory.groups[name], trajectory.ends(name)
+        advantage, returns = target(Steps(reward, group.value, self.next_value(trajectory, name), *ends, log_ratio))
+        return advantage, returns, Spread.of(*group.of_alive(advantage, returns))
 
     def _gae(self, target: GAE, trajectory: Trajectory, name: str, reward: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Spread]:
         reward = reward.contiguous()
@@ -232,10 +232,11 @@ class FusedReturns:
         bound = places[address]
         self._run(bound)
         advantage, returns = bound.results
-        return advantage, returns, Spread.of_sums(bound.memory.sums.sum(0).tolist(), advantage.numel())
+        # Of actors that had left, both are 0 and add nothing.
+        return advantage, returns, Spread.of_sums(bound.memory.sums.sum(0).tolist(), trajectory.groups[name].rows)
 
     def _bind(self, target: GAE, trajectory: Trajectory, name: str, reward: torch.Tensor) -> Bound:
-        ends, advantage, returns = Ends(trajectory, reward.shape[2]), torch.zeros_like(reward), torch.zeros_like(reward)
+        ends, advantage, returns = Ends(trajectory, name), torch.zeros_like(reward), torch.zeros_like(reward)
         steps = _steps(trajectory, name, ends)
         memory = self._memory(steps)
         of_rows = (reward.flatten(1).numpy(), np.float32(target.gamma), np.float32(target.gae_lambda))
