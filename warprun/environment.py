@@ -292,7 +292,8 @@ class Environment:
             numbers = [f.name for f in group.fields if not f.length]
             for name in index.fields:
                 if name not in numbers:
-                    raise ContractError(f"index {index.name!r} has the field {name!r}, which is no number of the state of group {group.name!r}")
+                    where = f"the state of group {group.name!r}"
+                    raise ContractError(f"index {index.name!r} has the field {name!r}, which is no number of {where}")
         self._check_arguments(index.cell, {"s", "p", "tables", "t", "i"}, others=False)
 
     def _check_arguments(self, function: KernelFunction, known: set[str], others: bool = True) -> None:

@@ -91,8 +91,8 @@ def runner_sees_all(out, t, p, tables, everyone):
 
 
 def tagger_sees_runner(s, t, p, runner):
-    size = float32(p.size)
-    return float32(s.x) / size, float32(s.y) / size, float32(runner.x) / size, float32(runner.y) / size, 0.0, float32(t) / float32(p.episode)
+    size, time = float32(p.size), float32(t) / float32(p.episode)
+    return float32(s.x) / size, float32(s.y) / size, float32(runner.x) / size, float32(runner.y) / size, 0.0, time
 
 
 def runner_sees_nearest(s, t, p, tables, everyone):

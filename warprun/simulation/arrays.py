@@ -126,7 +126,7 @@ PER_GROUP = (
     Array("reward", ("T", "N", "A"), "float32", "kernels", "reward"),
     Array("final_obs", ("K", "N", "A", "F"), "float32", "kernels", "observation at the k-th truncation of the environment in this rollout"),
     Array("final_mask", ("K", "N", "A", "M"), "bool", "kernels", "`mask` at the end of an episode; not in rollouts, see `VectorEngine`"),
-    Array("alive", ("T+1", "N", "A leaving"), "bool", "kernels", "whether the actor is in the episode; row T becomes row 0 of the next rollout"),
+    Array("alive", ("T+1", "N", "A leaving"), "bool", "kernels", "whether the actor is in the episode; row T as in `obs`"),
     Array("final_alive", ("K", "N", "A leaving"), "bool", "kernels", "`alive` at the k-th truncation, as `final_obs`"),
 )
 """Arrays that every group has."""
