@@ -7,7 +7,7 @@ index, [.., lane], begin with the cell of each actor in `place`, -1 for one that
 from __future__ import annotations
 
 
-def sort_actors(place, first, actor, cells, lane):  # type: ignore[no-untyped-def]
+def sort_actors(place, first, actor, cells, lane):
     """Sort the actors of one environment on one thread."""
     for c in range(cells + 2):
         first[c, lane] = 0
@@ -26,7 +26,7 @@ def sort_actors(place, first, actor, cells, lane):  # type: ignore[no-untyped-de
             first[c + 1, lane] = at + 1
 
 
-def count_actors(place, first, actor, cells, thread, threads):  # type: ignore[no-untyped-def]
+def count_actors(place, first, actor, cells, thread, threads):
     """Write the number of actors in each cell c to first[c + 1], this thread's share of the cells of the environment of a block."""
     for c in range(thread, cells, threads):
         count = 0
@@ -36,14 +36,14 @@ def count_actors(place, first, actor, cells, thread, threads):  # type: ignore[n
         first[c + 1, 0] = count
 
 
-def begin_cells(first, cells):  # type: ignore[no-untyped-def]
+def begin_cells(first, cells):
     """Turn the numbers of actors into the first places of the cells."""
     first[0, 0] = 0
     for c in range(1, cells + 1):
         first[c, 0] += first[c - 1, 0]
 
 
-def place_actors(place, first, actor, cells, thread, threads):  # type: ignore[no-untyped-def]
+def place_actors(place, first, actor, cells, thread, threads):
     """List the actors of this thread's share of the cells."""
     for c in range(thread, cells, threads):
         at = first[c, 0]
@@ -53,7 +53,7 @@ def place_actors(place, first, actor, cells, thread, threads):  # type: ignore[n
                 at += 1
 
 
-def number_places(place, first, actor, cells, thread, threads):  # type: ignore[no-untyped-def]
+def number_places(place, first, actor, cells, thread, threads):
     """Write the place of each actor."""
     for at in range(thread, first[cells, 0], threads):
         place[actor[at, 0], 0] = at
