@@ -40,10 +40,6 @@ class Params(NamedTuple):
     max_speed: float = 1.0
     skill_tagger: float = 1.0  # times max_speed: the largest speed of taggers
     skill_runner: float = 1.0
-    min_acceleration: float = -0.1  # what an action adds to the acceleration
-    max_acceleration: float = 0.1
-    min_turn: float = -2.356  # rad
-    max_turn: float = 2.356
     tagging_distance: float = 0.02  # times length
     tag_reward: float = 10.0  # for the tagger
     tag_penalty: float = -10.0  # for the runner
@@ -60,16 +56,33 @@ class Tables(NamedTuple):
     neighbours: int  # that an actor sees
     side: int  # cells of a side of the index of all
     tagger_side: int  # of the index of taggers
-    acceleration_levels: int
-    turn_levels: int
+    accelerations: np.ndarray  # [acceleration_levels + 1]: what each choice adds to the acceleration
+    turns: np.ndarray  # [turn_levels + 1], rad: what each choice adds to the direction
     start: np.ndarray  # [actors, 3]: x / length, y / length and direction / (pi / 2) of start=fixed
 
 
-def tables(taggers, runners, neighbours, acceleration_levels, turn_levels, start_seed):
+def tables(
+    taggers,
+    runners,
+    neighbours,
+    acceleration_levels,
+    min_acceleration,
+    max_acceleration,
+    turn_levels,
+    min_turn,
+    max_turn,
+    start_seed,
+):
     random, actors = np.random.default_rng(start_seed), taggers + runners
     start = np.column_stack((random.random((actors, 2)), random.integers(0, 4, actors))).astype(np.float32)
     sides = side_for(actors, crowd(neighbours)), side_for(taggers, 2)
-    return Tables(taggers, actors, neighbours, *sides, acceleration_levels, turn_levels, start)
+    accelerations = choices(acceleration_levels, min_acceleration, max_acceleration)
+    return Tables(taggers, actors, neighbours, *sides, accelerations, choices(turn_levels, min_turn, max_turn), start)
+
+
+def choices(levels, lowest, highest):
+    """Return what each choice adds: nothing for the first, then `levels` evenly spaced numbers."""
+    return np.concatenate(([0.0], np.linspace(lowest, highest, levels))).astype(np.float32)
 
 
 def crowd(neighbours):
@@ -101,21 +114,17 @@ def runner_starts_at(i, p, tables):
 # Step ------------------------------------------------------------------------------------------------------------------------------------
 
 
-def level(j, count, lowest, highest):
-    """Return what choice `j` adds: nothing for 0, else one of `count` evenly spaced numbers."""
-    return 0.0 if j == 0 else lowest + float32(j - 1) * (highest - lowest) / float32(max(count - 1, 1))
-
-
 def move(s, action, p, tables, skill, step_reward):
     """Return an actor after its move, and its reward so far."""
     accelerate, turn = action
     if s.alive == 0:
         return Actor(s.x, s.y, 0.0, 0.0, 0.0, s.alive, s.seen, int32(-1)), 0.0
     fastest = p.max_speed * skill
-    direction = fmod(s.direction + level(turn, tables.turn_levels, p.min_turn, p.max_turn), TAU)
+    direction = fmod(s.direction + tables.turns[turn], TAU)
     direction = direction + TAU if direction < 0.0 else direction
-    acceleration = s.acceleration + level(accelerate, tables.acceleration_levels, p.min_acceleration, p.max_acceleration)
+    acceleration = s.acceleration + tables.accelerations[accelerate]
     speed = clip(s.speed + acceleration, 0.0, fastest)
+    # Sums of table entries only, without products: all targets must agree on what is exactly 0 here.
     acceleration = 0.0 if speed == 0.0 or speed == fastest else acceleration
     x, y = s.x + speed * cos(direction), s.y + speed * sin(direction)
     inside_x, inside_y = clip(x, 0.0, p.length), clip(y, 0.0, p.length)
@@ -233,7 +242,11 @@ def environment(
     observation="near",
     neighbours=10,
     acceleration_levels=20,
+    min_acceleration=-0.1,
+    max_acceleration=0.1,
     turn_levels=20,
+    min_turn=-2.356,
+    max_turn=2.356,
     start="fresh",
     start_seed=0,
 ) -> Environment:
@@ -248,6 +261,15 @@ def environment(
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise UserError(f"env.options.{name}={count!r} must be a whole number, 1 or more")
+    ranges = {
+        "min_acceleration": min_acceleration,
+        "max_acceleration": max_acceleration,
+        "min_turn": min_turn,
+        "max_turn": max_turn,
+    }
+    for name, number in ranges.items():
+        if isinstance(number, bool) or not isinstance(number, int | float) or not np.isfinite(number):
+            raise UserError(f"env.options.{name}={number!r} must be a finite number")
     if isinstance(start_seed, bool) or not isinstance(start_seed, int) or start_seed < 0:
         raise UserError(f"env.options.start_seed={start_seed!r} must be a whole number, 0 or more")
     if observation not in OBSERVATIONS:
@@ -270,7 +292,7 @@ def environment(
         phases=(Phase("taggers", tagger_moves), Phase("runners", runner_moves), Phase("runners", be_tagged), Phase("taggers", tag)),
         params=Params,
         tables=tables,
-        options=counts | {"start_seed": start_seed},
+        options=counts | ranges | {"start_seed": start_seed},
         indices=(
             everyone if full else in_game,
             Index("hunters", ("taggers",), side_for(taggers, 2) ** 2, cell_of_hunter, ("x", "y")),

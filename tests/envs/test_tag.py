@@ -71,18 +71,24 @@ def gridworld_of(given: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def continuous_of(given: dict[str, Any]) -> tuple[Any, Any]:
-    counts = {"acceleration_levels": given["na"], "turn_levels": given["nw"], "neighbours": given["k"]}
-    made = continuous.environment(given["taggers"], given["runners"], "full" if given["full"] else "near", **counts)
+    made = continuous.environment(
+        given["taggers"],
+        given["runners"],
+        "full" if given["full"] else "near",
+        neighbours=given["k"],
+        acceleration_levels=given["na"],
+        min_acceleration=given["amin"],
+        max_acceleration=given["amax"],
+        turn_levels=given["nw"],
+        min_turn=given["wmin"],
+        max_turn=given["wmax"],
+    )
     params = continuous.Params(
         length=given["L"],
         episode=given["T"],
         max_speed=given["vmax"],
         skill_tagger=given["skill_t"],
         skill_runner=given["skill_r"],
-        min_acceleration=given["amin"],
-        max_acceleration=given["amax"],
-        min_turn=given["wmin"],
-        max_turn=given["wmax"],
         tagging_distance=given["tagdist"],
         tag_reward=given["tag"],
         tag_penalty=given["pen"],
