@@ -10,7 +10,7 @@ import pytest
 from tests.environments import market
 from tests.simulation.rollouts import ROOT
 from warprun.envs import cartpole
-from warprun.simulation.arrays import COMMON, PER_GROUP, ArrayPlan, describe
+from warprun.simulation.arrays import COMMON, PER_GROUP, PER_INDEX, ArrayPlan, describe
 from warprun.simulation.codegen.program import write
 from warprun.simulation.codegen.targets import BLOCK, CPU, THREAD
 from warprun.simulation.codegen.templates import block, fill

@@ -219,6 +219,8 @@ class OnPolicyConfig:
             kept += memory.on_policy_results(rows, group.size, gae, self.normalize_reward)
         # Advantages and returns are kept while gradient steps are taken, and the order of the rows of minibatches.
         results, minibatches = [] if in_kernels and gae else [4 * rows, 4 * rows], self.steps_per_pass() > 1
+        if group.leaves:
+            results = [*results, *memory.rows_of_alive(rows, features, group.masked_actions, components)]
         phases = [
             memory.making(n_parameters, hidden, network.orthogonal),
             [] if in_kernels else [4 * rows, *memory.moments(rows, 1)],  # rewards
