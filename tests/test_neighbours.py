@@ -30,7 +30,8 @@ class Places(NamedTuple):
 def sorted_by_hand(cell: np.ndarray, cells: int) -> tuple[np.ndarray, np.ndarray]:
     """Return first [cells + 1] and the actors that are in a cell, by NumPy."""
     order = np.argsort(cell, kind="stable")
-    return np.searchsorted(cell[order], np.arange(cells + 1)), order[cell[order] >= 0]
+    order = order[cell[order] >= 0]
+    return np.searchsorted(cell[order], np.arange(cells + 1)), order
 
 
 def index_of(x: np.ndarray, y: np.ndarray, side: int) -> Places:
