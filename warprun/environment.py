@@ -16,11 +16,13 @@ An environment consists of plain scalar Python functions. Their arguments are pa
                 actor (array fields by element, then actor). A phase that names its own group gets the values from before
                 the phase.
     GROUP_sum   sums over the actors of a group, of the fields that the group declares (GROUP_max: maxima)
+    INDEX       actors sorted into cells, see `Index`
 """
 
 from __future__ import annotations
 
 import inspect
+import keyword
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType
@@ -37,6 +39,7 @@ __all__ = [
     "Discrete",
     "Environment",
     "Group",
+    "Index",
     "MultiDiscrete",
     "NoParams",
     "Phase",
@@ -100,6 +103,9 @@ class Group:
     """Fields whose maxima over the actors are the argument GROUP_max of functions."""
     lengths: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Lengths of array fields, instead of those in `state`: for lengths that options decide."""
+    alive: str | None = None
+    """Field that is not 0 as long as the actor is in the episode; after a step that leaves it 0 the actor has left, and learns nothing
+    and gets no reward until the next episode. None: all actors stay."""
 
     def __post_init__(self) -> None:
         self.spec  # noqa: B018  raises for a bad name, size or space
@@ -124,6 +130,8 @@ class Group:
                     raise ContractError(f"group {self.name!r} declares a sum or maximum of {name!r}, which is no number of its state")
                 if names.count(name) > 1:
                     raise ContractError(f"group {self.name!r} declares a sum or maximum of {name!r} twice")
+        if self.alive is not None and self.alive not in numbers:
+            raise ContractError(f"alive of group {self.name!r} must be the name of a number of its state, not {shown(self.alive)}")
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -141,7 +149,7 @@ class Group:
     @property
     def spec(self) -> GroupSpec:
         """The spaces of the group, apart from its functions."""
-        return GroupSpec(self.name, self.size, self.observation, self.action, self.mask is not None)
+        return GroupSpec(self.name, self.size, self.observation, self.action, self.mask is not None, self.alive is not None)
 
     @property
     def masked_actions(self) -> int:
@@ -164,6 +172,46 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class Index:
+    """Actors sorted into cells, so that a function can visit the actors of a few cells in place of all.
+
+    Functions get it by its name: a NamedTuple with
+
+        first   [cells + 1] int32: the actors of cell c are at the places first[c] to first[c + 1] - 1
+        actor   [actors] int32: which actor is at a place. Actors of all groups of the index are numbered one after the other
+        FIELD   [actors] float32, for each of `fields`: its value for the actor at a place
+
+    The actors of a cell are in the order of their numbers. The index is made again before every phase and every round of observations that
+    uses it, as sums are.
+    """
+
+    name: str
+    groups: tuple[str, ...]
+    """The groups whose actors are in it, in this order."""
+    cells: int
+    """Number of cells."""
+    cell: KernelFunction
+    """-> the number of an actor's cell; an actor with a number other than 0 to cells - 1 is not in the index. It is a function of `s`,
+    `p`, `tables`, `t` and `i`."""
+    fields: tuple[str, ...] = ()
+    """Numbers of the states, which all these groups have."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.isidentifier() or keyword.iskeyword(self.name):
+            raise ContractError(f"name {shown(self.name)} of an Index is not a Python identifier; use letters, digits and underscores")
+        where = f"of index {self.name!r}"
+        object.__setattr__(self, "cells", whole_number(f"cells {where}", self.cells))
+        for argument, names in (("groups", self.groups), ("fields", self.fields)):
+            if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+                raise ContractError(f"{argument} {where} must be a tuple of different names, such as ('x',), not {shown(names)}")
+        if not self.groups:
+            raise ContractError(f"groups {where} must name at least one group")
+        if {"first", "actor"} & set(self.fields) or any(name.startswith("_") for name in self.fields):
+            raise ContractError(f"fields {where} cannot be called first or actor, or begin with an underscore")
+        check_function(f"cell {where}", self.cell)
+
+
+@dataclass(frozen=True)
 class Environment:
     """Groups of actors and the phases of a step."""
 
@@ -179,17 +227,24 @@ class Environment:
     """Arguments of `tables` with their defaults, set with env.NAME=value.
 
     For options that decide more than tables, such as spaces, see docs/environments.md."""
+    indices: tuple[Index, ...] = ()
+    """Actors sorted into cells, for functions that look for neighbours."""
 
     def __post_init__(self) -> None:
-        for argument, given, kind in (("groups", self.groups, Group), ("phases", self.phases, Phase)):
+        forms = {Group: "Group(name, size, ...)", Phase: "Phase(group, function)", Index: "Index(name, groups, cells, cell)"}
+        for argument, given, kind in (("groups", self.groups, Group), ("phases", self.phases, Phase), ("indices", self.indices, Index)):
             if not isinstance(given, tuple) or not all(isinstance(each, kind) for each in given):
-                form = "Group(name, size, ...)" if kind is Group else "Phase(group, function)"
+                form = forms[kind]
                 raise ContractError(f"{argument} must be a tuple of {form}, with a comma even after a single one, not {shown(given)}")
         self.spec  # noqa: B018  raises for groups of the same name and for a bad time limit
         reductions = {f"{g.name}_sum" for g in self.groups if g.sums} | {f"{g.name}_max" for g in self.groups if g.maxima}
         for group in self.groups:
             if group.name in ARGUMENTS | reductions:
                 raise ContractError(f"group name {group.name!r} is taken by an argument of functions")
+        taken = ARGUMENTS | reductions | {group.name for group in self.groups}
+        for index in self.indices:
+            self._check_index(index, taken)
+            taken |= {index.name}
         _check_parameters(self.params)
         _check_options(self.tables, self.options)
         if not self.phases:
@@ -219,6 +274,10 @@ class Environment:
                 return group
         raise ContractError(f"there is no group {name!r}; groups: {', '.join(g.name for g in self.groups)}")
 
+    def indexed(self, index: Index) -> tuple[Group, ...]:
+        """Return the groups whose actors are in an index, in the order of their numbers there."""
+        return tuple(self.group(name) for name in index.groups)
+
     def make_tables(self) -> tuple[object, ...] | None:
         """Call `tables` with its options; None if there is no such function. Raises ContractError for a result that kernels cannot read."""
         if self.tables is None:
@@ -233,9 +292,21 @@ class Environment:
                 raise refusal(self.tables, f"table {name!r} {problem}")
         return made
 
+    def _check_index(self, index: Index, taken: set[str]) -> None:
+        if index.name in taken:
+            raise ContractError(f"the name of index {index.name!r} is taken by another argument of functions")
+        for group in self.indexed(index):
+            numbers = [f.name for f in group.fields if not f.length]
+            for name in index.fields:
+                if name not in numbers:
+                    where = f"the state of group {group.name!r}"
+                    raise ContractError(f"index {index.name!r} has the field {name!r}, which is no number of {where}")
+        self._check_arguments(index.cell, {"s", "p", "tables", "t", "i"}, others=False)
+
     def _check_arguments(self, function: KernelFunction, known: set[str], others: bool = True) -> None:
         allowed = known - (set() if self.tables else {"tables"}) - (set() if self.params._fields else {"p"})
         if others:
+            allowed |= {index.name for index in self.indices}
             for group in self.groups:
                 allowed |= (
                     {group.name} | ({f"{group.name}_sum"} if group.sums else set()) | ({f"{group.name}_max"} if group.maxima else set())

@@ -133,6 +133,8 @@ class GroupSpec:
     action: Space
     masked: bool = False
     """Whether the simulator gives an action mask with every observation."""
+    leaves: bool = False
+    """Whether an actor can leave an episode before it ends; the simulator then says who is in it (`GroupTrajectory.alive`)."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isidentifier() or keyword.iskeyword(self.name):

@@ -18,6 +18,7 @@ def to_data(spec: Spec) -> dict[str, object]:
             "observation": group.observation.size,
             "action": _action_data(group.action),
             "masked": group.masked,
+            "leaves": group.leaves,
         }
         for group in spec.groups
     ]
@@ -50,9 +51,10 @@ def _bound(bound: float | Sequence[float]) -> object:
 
 
 def _group(data: Mapping[str, Any]) -> GroupSpec:
-    if not isinstance(data["masked"], bool):
-        raise TypeError("masked must be true or false")
-    return GroupSpec(data["name"], data["size"], Box(data["observation"]), _action(data["action"]), data["masked"])
+    leaves = data.get("leaves", False)  # runs of before 2026-11-23 lack it
+    if not isinstance(data["masked"], bool) or not isinstance(leaves, bool):
+        raise TypeError("masked and leaves must be true or false")
+    return GroupSpec(data["name"], data["size"], Box(data["observation"]), _action(data["action"]), data["masked"], leaves)
 
 
 def _action(data: Mapping[str, Any]) -> Space:

@@ -92,6 +92,16 @@ CASES = {
     "covid": Case(
         "warprun.envs.covid", n_envs=2, horizon=4, time_limit=3, vary=(("beta_slope_factor", (0.5, 1.5)),), tolerance=2e-5, data=True
     ),
+    "leaving": Case("tests.environments.leaving", horizon=12),
+    "tag_gridworld": Case("warprun.envs.tag.gridworld", options=(("start", "pool"),), horizon=4),
+    "tag_gridworld near": Case("warprun.envs.tag.gridworld", options=(("taggers", 1), ("observation", "near")), horizon=4),
+    "tag_continuous": Case("warprun.envs.tag.continuous", options=(("taggers", 4), ("runners", 30)), horizon=4, tolerance=1e-5),
+    "tag_continuous full": Case(
+        "warprun.envs.tag.continuous",
+        options=(("taggers", 1), ("runners", 5), ("observation", "full"), ("start", "fixed")),
+        horizon=4,
+        tolerance=1e-5,
+    ),
 }
 
 CASES |= {
@@ -115,6 +125,7 @@ FUSED_CASES: dict[str, tuple[Case, NetworkConfig, bool]] = {
     "market relu": (replace(CASES["market"], n_envs=1, horizon=4), RELU, False),
     # So wide that a block takes its five actors in two turns.
     "market wide": (replace(CASES["market"], n_envs=1, horizon=2, collects=1, time_limit=2), NetworkConfig(hidden=[2000]), False),
+    "leaving tanh": (replace(CASES["leaving"], horizon=4), TANH, False),
     "crane tanh": (CASES["crane"], TANH, False),
     "crane greedy": (CASES["crane"], RELU, True),
     "market_exploring tanh": (replace(CASES["market_exploring"], n_envs=1, horizon=4), TANH, False),
@@ -170,6 +181,9 @@ def record(engine: KernelEngine, collects: int, seed: int = 0, act: Any = None, 
             kept[f"{name}.final_obs"] = group.final_obs.gather(0, slot) * taken.truncated[..., None, None]
             if group.mask is not None:
                 kept[f"{name}.mask"] = group.mask[:-1]
+            if group.alive is not None and group.final_alive is not None:
+                kept[f"{name}.alive"], kept[f"{name}.first_alive"] = group.alive[1:], group.alive[:1]
+                kept[f"{name}.final_alive"] = group.final_alive.gather(0, slot[..., 0]) & taken.truncated[..., None]
             if act:
                 kept[f"{name}.value"] = group.value
                 kept[f"{name}.policy_output"] = group.policy_output[None]

@@ -10,7 +10,7 @@ import pytest
 from tests.environments import market
 from tests.simulation.rollouts import ROOT
 from warprun.envs import cartpole
-from warprun.simulation.arrays import COMMON, PER_GROUP, ArrayPlan, describe
+from warprun.simulation.arrays import COMMON, PER_GROUP, PER_INDEX, ArrayPlan, describe
 from warprun.simulation.codegen.program import write
 from warprun.simulation.codegen.targets import BLOCK, CPU, THREAD
 from warprun.simulation.codegen.templates import block, fill
@@ -57,7 +57,7 @@ def test_kernels_take_one_tuple_for_each_group(target):
 
 def test_no_array_is_called_as_the_end_of_another():
     """The local names of kernels are GROUP_ARRAY; of arrays that have local names none may be read in two ways."""
-    local = [a.name for a in (*COMMON, *PER_GROUP) if a.tiled or a.axes[0] in ("T", "T+1")]
+    local = [a.name for a in (*COMMON, *PER_GROUP, *PER_INDEX) if a.tiled or a.axes[0] in ("T", "T+1")]
     assert not [(a, b) for a in local for b in local if a.endswith(f"_{b}")]
 
 

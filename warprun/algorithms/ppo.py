@@ -95,17 +95,19 @@ class PPO(OnPolicyAgent[PPOConfig]):
     def learn_group(self, learner: Learner[PPOConfig], batch: Batch) -> dict[str, torch.Tensor]:
         """Train the policy of one group on a rollout; return its metrics, means over the gradient steps taken."""
         config, batch = learner.config, batch.samples()
-        n_samples = len(batch.obs)
-        if config.minibatches > n_samples:
+        n_samples, minibatches = len(batch.obs), config.minibatches
+        if batch.alive is not None:
+            minibatches = min(minibatches, n_samples)  # few rows are left where most actors have left their episodes
+        elif minibatches > n_samples:
             made_of = "sequences (n_envs x actors)" if batch.past else "rows (horizon x n_envs x actors)"
-            raise UserError(f"agent.minibatches={config.minibatches}: a rollout has only {n_samples} {made_of}")
+            raise UserError(f"agent.minibatches={minibatches}: a rollout has only {n_samples} {made_of}")
         total = torch.zeros(len(PPOLoss._fields) + 1, device=batch.obs.device)
         taken = torch.zeros((), device=batch.obs.device)
         going_on = torch.ones((), dtype=torch.bool, device=batch.obs.device)
         seed = derived_seed(learner.seed, "shuffle")
         for epoch in range(config.epochs):
             order = permutation(n_samples, seed, self.updates * config.epochs + epoch)
-            for part in split(n_samples, config.minibatches):
+            for part in split(n_samples, minibatches):
                 means, going_on = self._minibatch(learner, batch, order[part], going_on)
                 total += torch.where(going_on, means, 0.0)
                 taken += going_on

@@ -82,7 +82,7 @@ class DQNConfig(OffPolicyConfig):
     """Deep Q-network."""
 
     acting: ClassVar[str] = "warprun.algorithms.acting:values"
-    requirements: ClassVar[Requirements] = Requirements((Discrete,), masks=False)
+    requirements: ClassVar[Requirements] = Requirements((Discrete,), masks=False, leaving=False)
 
     name: str = "dqn"
     """Name of the agent."""
@@ -137,7 +137,7 @@ class DDPGConfig(OffPolicyConfig):
     """Deep deterministic policy gradient: TD3 with one critic, without delay and without smoothing."""
 
     acting: ClassVar[str] = "warprun.algorithms.acting:actions"
-    requirements: ClassVar[Requirements] = Requirements((Box,), bounded=True)
+    requirements: ClassVar[Requirements] = Requirements((Box,), bounded=True, leaving=False)
 
     name: str = "ddpg"
     """Name of the agent."""
@@ -165,7 +165,7 @@ class TD3Config(OffPolicyConfig):
     """Twin delayed deep deterministic policy gradient."""
 
     acting: ClassVar[str] = "warprun.algorithms.acting:actions"
-    requirements: ClassVar[Requirements] = Requirements((Box,), bounded=True)
+    requirements: ClassVar[Requirements] = Requirements((Box,), bounded=True, leaving=False)
 
     name: str = "td3"
     """Name of the agent."""

@@ -597,6 +597,8 @@ def _why_not(needs: Requirements, group: GroupSpec) -> str:
                 return f"needs a Box with a finite low and high, and action {n} of group {group.name!r} goes from {low:g} to {high:g}"
     if group.masked and not needs.masks:
         return f"does not support action masks, which group {group.name!r} has"
+    if group.leaves and not needs.leaving:
+        return f"does not support actors that leave an episode before it ends, as those of group {group.name!r} do"
     return ""
 
 

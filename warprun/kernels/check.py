@@ -38,6 +38,9 @@ def place(function: KernelFunction, line: int | None = None) -> str:
 def _functions(environment: Environment) -> Iterator[tuple[Group, KernelFunction, Check]]:
     for group in environment.groups:
         yield group, group.reset, _check_reset
+    for index in environment.indices:
+        for group in environment.indexed(index):
+            yield group, index.cell, _check_cell
     for phase in environment.phases:
         yield environment.group(phase.group), phase.function, _check_step
     for group in environment.groups:
@@ -112,6 +115,11 @@ def _check_observe(group: Group, function: KernelFunction, found: types.Type) ->
         raise UserError(f"{place(function)} must return a tuple of numbers, {size} by its space; it returns {_described(found)}")
 
 
+def _check_cell(group: Group, function: KernelFunction, found: types.Type) -> None:
+    if not isinstance(found, types.Integer):
+        raise UserError(f"{place(function)} must return the number of a cell, an integer; it returns {_described(found)}")
+
+
 def _check_mask(group: Group, function: KernelFunction, found: types.Type) -> None:
     if not isinstance(found, types.Boolean | types.Integer):
         raise UserError(f"{place(function)} must return True or False; it returns {_described(found)}")
@@ -156,7 +164,17 @@ def _value(environment: Environment, group: Group, name: str, params: NamedTuple
         for kind, fields in (("sum", other.sums), ("max", other.maxima)):
             if name == f"{other.name}_{kind}":
                 return namedtuple(f"{name}_State", fields)._make([np.float32(0.0)] * len(fields))  # type: ignore[attr-defined]
+    for index in environment.indices:
+        if name == index.name:
+            actors = sum(other.size for other in environment.indexed(index))
+            arrays = [_column(True, index.cells + 1), _column(True, actors), *(_column(False, actors) for _ in index.fields)]
+            return namedtuple(f"{name}_Index", ("first", "actor", *index.fields))._make(arrays)  # type: ignore[attr-defined]
     raise AssertionError(name)
+
+
+def _column(integer: bool, length: int) -> np.ndarray:
+    """Return an array with the memory layout of a slice of a tile, of one environment."""
+    return _numbers(integer, length, 2)[..., 0]
 
 
 def _state(group: Group) -> NamedTuple:

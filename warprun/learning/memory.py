@@ -137,6 +137,11 @@ def making(n_parameters: int, hidden: Sequence[int], orthogonal: bool) -> Phase:
     return [FLOAT * n_parameters, *[FLOAT * largest] * (4 if orthogonal else 0)]
 
 
+def rows_of_alive(rows: int, features: int, masked_actions: int, components: int) -> Phase:
+    """Return the copy of a batch without the rows of actors that have left: at most all rows, with their numbers."""
+    return [4 * rows * features, rows * masked_actions, 4 * rows * components, *[4 * rows] * 4, rows, 8 * rows]
+
+
 def shuffling(rows: int) -> Phase:
     """Return what shuffling rows allocates: keys of int32 and a sorted copy, indices of int64, and buffers of the sort for both."""
     return [4 * rows, 4 * rows, 8 * rows, 8 * rows, 4 * rows, 8 * rows]

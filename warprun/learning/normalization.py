@@ -11,7 +11,7 @@ from warprun.concurrency.communicator import Communicator, mean_
 from warprun.concurrency.single import SingleProcess
 
 if TYPE_CHECKING:  # a policy that has left warprun has no simulator
-    from warprun.simulation.trajectory import Trajectory
+    from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 
 CLIP = 10.0
 """Normalised observations stay within -CLIP..CLIP."""
@@ -154,11 +154,17 @@ class RewardNormalizer:
         """[sources * N, A]: discounted return of each actor after the last step seen, for each source of rollouts."""
 
     def __call__(
-        self, reward: torch.Tensor, terminated: torch.Tensor, truncated: torch.Tensor, taken: Trajectory | None = None
+        self,
+        reward: torch.Tensor,
+        terminated: torch.Tensor,
+        truncated: torch.Tensor,
+        taken: Trajectory | None = None,
+        group: GroupTrajectory | None = None,
     ) -> torch.Tensor:
-        """Take in the rewards of a rollout, [T, N, A], with the ends of episodes, [T, N, 1] bool each, and return them normalised.
+        """Take in the rewards of a rollout, [T, N, A], with the ends of episodes, [T, N, A or 1] bool each, and return them normalised.
 
-        `taken` is the rollout, which says where it comes from; None: it continues that of the call before.
+        `taken` is the rollout, which says where it comes from; None: it continues that of the call before. `group` is the part of it that
+        says which actors are in the episode; None: all are. Of others no reward counts.
         """
         ends = terminated | truncated
         returns = torch.empty_like(reward)
@@ -174,10 +180,11 @@ class RewardNormalizer:
             of_source.index_copy_(0, taken.source.view(1), running[None])
         else:
             of_source[0].copy_(running)
-        self.statistics.update(returns.view(-1, 1))
+        self.statistics.update(returns.view(-1, 1) if group is None else group.of_alive(returns)[0].view(-1, 1))
         mean = self.statistics.mean.to(reward.dtype)
         potential_lost = torch.where(terminated, mean, (1.0 - self.gamma) * mean)
-        return (reward - potential_lost).mul_(self._scale(reward))
+        found = (reward - potential_lost).mul_(self._scale(reward))
+        return found if group is None or group.alive is None else found.masked_fill_(~group.alive[:-1], 0.0)
 
     def largest(self, reward: torch.Tensor) -> torch.Tensor:
         """Return the size of the largest of these rewards in units of the standard deviation, []."""

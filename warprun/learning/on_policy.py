@@ -42,7 +42,7 @@ from warprun.learning.returns import (
 from warprun.learning.settings import OnPolicyConfig, check_groups, check_settings, group_config
 from warprun.learning.slices import Slices
 from warprun.seeds import derived_seed
-from warprun.simulation.trajectory import Trajectory
+from warprun.simulation.trajectory import Trajectory, rows_of
 from warprun.spec import GroupSpec, Spec
 from warprun.state import State
 
@@ -64,7 +64,8 @@ class Past(NamedTuple):
 class Batch:
     """A rollout to learn from: T steps of B = N*A actors; features F, mask entries M, components C.
 
-    `samples` makes it what minibatches are made of: rows [R, ...] in the place of [T, B, ...], R = T*B; with memory sequences [B, T, ...].
+    `samples` makes it what minibatches are made of: rows [R, ...] in the place of [T, B, ...], R = T*B unless actors have left; with memory
+    sequences [B, T, ...].
     """
 
     obs: torch.Tensor
@@ -85,15 +86,21 @@ class Batch:
     """Of the advantages and returns of the whole rollout, in all processes."""
     past: Past | None = None
     """None if the policy has no memory."""
+    alive: torch.Tensor | None = None
+    """[T, B] bool: the actor was in the episode; None: all were. Of others, advantage, return and value are 0."""
 
     def samples(self) -> Batch:
-        """Return the same as samples, each of which a gradient takes whole: rows [R, ...], step after step, or sequences [B, T, ...]."""
+        """Return the same as samples, each of which a gradient takes whole: rows [R, ...], step after step, or sequences [B, T, ...].
+
+        Rows of actors that had left the episode are left out.
+        """
         return self._samples
 
     @cached_property
     def _samples(self) -> Batch:
         if self.past is None:
-            return self.each(lambda tensor: tensor.flatten(0, 1))
+            rows = self.each(lambda tensor: tensor.flatten(0, 1))
+            return rows if rows.alive is None else rows.pick(rows_of(rows.alive))
         sequences = self.each(lambda tensor: tensor.transpose(0, 1).contiguous())
         return replace(sequences, past=Past(self.past.carry, self.past.begins.T.contiguous()))
 
@@ -117,6 +124,7 @@ class Batch:
             advantage=change(self.advantage),
             returns=change(self.returns),
             spread=self.spread,
+            alive=None if self.alive is None else change(self.alive),
         )
 
 
@@ -129,6 +137,8 @@ class Learner(Generic[C]):
         self.config = config
         self.name = group.name
         self.actors = group.size
+        self.leaves = group.leaves
+        """Whether actors leave episodes before they end; the statistics of their rewards then stay with torch."""
         self.seed = seed
         self.communicator = context.communicator
         normalizer = ObservationNormalizer(group.observation.size, device, self.communicator) if config.normalize_obs else None
@@ -178,7 +188,7 @@ class Learner(Generic[C]):
             observations = FusedObservations(self.policy.normalizer, threads)
             observations.compile_ahead()
             fused = fused._replace(observe=observations)
-        if self.reward_normalizer:
+        if self.reward_normalizer and not self.leaves:
             rewards = FusedRewards(self.reward_normalizer, threads)
             rewards.compile_ahead()
             fused = fused._replace(normalize_reward=rewards)
@@ -203,7 +213,7 @@ class Learner(Generic[C]):
         observed, rewarded = self.policy.normalizer, self.reward_normalizer
         if observed and len(observed.shift) <= THREADS:
             fused = fused._replace(observe=observations(observed).observe)
-        if rewarded and rewarded.sources == 1:
+        if rewarded and rewarded.sources == 1 and not self.leaves:
             fused = fused._replace(normalize_reward=CudaRewards(rewarded))
         return fused
 
@@ -225,22 +235,26 @@ class Learner(Generic[C]):
         reward = self._reward(trajectory)
         log_prob = self.judge(trajectory) if self.target.uses_ratio else group.log_prob
         log_ratio = log_prob - group.log_prob if self.target.uses_ratio else None
+        alive = None if group.alive is None else group.alive[:-1]
+        if alive is not None:
+            # Actors that have left are in a state of value 0 in which nothing happens, so targets need not know of them.
+            group.value.masked_fill_(~alive, 0.0)
         if self.fused:
             found = self.fused.returns.estimate(self.target, trajectory, self.name, reward, log_ratio)
         else:
-            ends = trajectory.terminated[..., None], trajectory.truncated[..., None]
-            found = Estimate.of(*self.target(Steps(reward, group.value, self.next_value(trajectory), *ends, log_ratio)))
+            ends = trajectory.ends(self.name)
+            found = Estimate.of(group, *self.target(Steps(reward, group.value, self.next_value(trajectory), *ends, log_ratio)))
         # The same estimate is of the same trajectory: its numbers have changed, the views of it have not.
         if self._batch and self._batch[0] is found:
             return self._batch[1]
-        spread = found.spread.over_processes(self.communicator, found.advantage.numel())
+        spread = found.spread.over_processes(self.communicator, group.rows)
         mask = None if group.mask is None else group.mask[:-1]
-        batch = Batch(group.obs[:-1], mask, group.action, log_prob, group.value, found.advantage, found.returns, spread)
+        batch = Batch(group.obs[:-1], mask, group.action, log_prob, group.value, found.advantage, found.returns, spread, alive=alive)
         batch = batch.each(lambda tensor: tensor.flatten(1, 2))  # environments and actors to one dimension
         if past := self.past(trajectory):
             return replace(batch, past=past)
         views = all(tensor is None or tensor.is_contiguous() for tensor in (group.obs, group.mask, group.action, log_prob, group.value))
-        self._batch = (found, batch) if views and spread is found.spread else None
+        self._batch = (found, batch) if views and alive is None and spread is found.spread else None
         return batch
 
     def past(self, trajectory: Trajectory) -> Past | None:
@@ -255,10 +269,10 @@ class Learner(Generic[C]):
         """Return the rewards in the units of the values, [T, N, A]."""
         if self.fused and self.fused.normalize_reward:
             return self.fused.normalize_reward(trajectory, self.name)
-        reward = trajectory.groups[self.name].reward
+        group = trajectory.groups[self.name]
         if not self.reward_normalizer:
-            return reward
-        return self.reward_normalizer(reward, trajectory.terminated[..., None], trajectory.truncated[..., None], trajectory)
+            return group.reward
+        return self.reward_normalizer(group.reward, *trajectory.ends(self.name), trajectory, group)
 
     def judge(self, trajectory: Trajectory) -> torch.Tensor:
         """Return the log-probabilities of the actions, [T, N, A], by the policy as it is now, and replace the values by its own."""
@@ -292,7 +306,7 @@ class Learner(Generic[C]):
             at_end = None if carry is None else trajectory.carry_at_truncations(self.name, used).flatten(0, 2)
             final_value = values(group.final_obs[:used].flatten(0, 2), at_end).view(-1, *actors)
             following = torch.where(trajectory.truncated[..., None], final_value.gather(0, slot), following)
-        return following.masked_fill_(trajectory.terminated[..., None], 0.0)
+        return following.masked_fill_(trajectory.ends(self.name)[0], 0.0)
 
     def gradient(
         self,
@@ -361,7 +375,8 @@ class Learner(Generic[C]):
         """Return the metrics that every update has."""
         errors = batch.spread
         if not self.target.gives_errors:
-            errors = Spread.of(batch.returns - batch.value, batch.returns).over_processes(self.communicator, batch.returns.numel())
+            rows = batch.samples().rows()
+            errors = Spread.of(rows.returns - rows.value, rows.returns).over_processes(self.communicator, len(rows.returns))
         return {
             "explained_variance": explained_variance(errors),
             "learning_rate": self.learning_rate.clone(),
@@ -371,7 +386,7 @@ class Learner(Generic[C]):
         """Return metrics of a rollout, [] each, that are too slow for every update."""
         group, found = trajectory.groups[self.name], {}
         if self.policy.normalizer:
-            found["obs/clipped_share"] = self.policy.normalizer.clipped_share(group.obs[:-1])
+            found["obs/clipped_share"] = self.policy.normalizer.clipped_share(*group.of_alive(group.obs[:-1]))
         if self.reward_normalizer:
             found["reward/largest"] = self.reward_normalizer.largest(group.reward)
         return found
@@ -455,7 +470,8 @@ class OnPolicyAgent(ABC, Generic[C]):
                 # they are far from 1, so they are normalised by their own moments. PPO's ratios stay right: log-probabilities are those
                 # of the policy that acted.
                 for learner in self.learners:
-                    learner.policy.normalize_by(trajectory.groups[learner.name].obs[:-1].flatten(0, 2))
+                    group = trajectory.groups[learner.name]
+                    learner.policy.normalize_by(*group.of_alive(group.obs[:-1]))
         return self.device_work.learn(trajectory)
 
     def schedule(self, progress: float) -> None:

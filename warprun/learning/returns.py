@@ -15,6 +15,7 @@ import torch
 
 from warprun.concurrency.communicator import Communicator
 from warprun.learning.settings import OnPolicyConfig
+from warprun.simulation.trajectory import GroupTrajectory
 
 ROUNDING = 2.0**-20
 """Advantages whose standard deviation is less than this part of their mean differ by the rounding of float32 sums."""
@@ -55,9 +56,9 @@ class Estimate(NamedTuple):
     spread: Spread
 
     @staticmethod
-    def of(advantage: torch.Tensor, returns: torch.Tensor) -> Estimate:
-        """Return the estimate with its spread."""
-        return Estimate(advantage, returns, Spread.of(advantage, returns))
+    def of(group: GroupTrajectory, advantage: torch.Tensor, returns: torch.Tensor) -> Estimate:
+        """Return the estimate of a group with the spread of its actors in the episode."""
+        return Estimate(advantage, returns, Spread.of(*group.of_alive(advantage, returns)))
 
 
 def gae(

@@ -42,6 +42,8 @@ class Requirements:
     """Whether it keeps to action masks; if not, it cannot act for a group that has one."""
     bounded: bool = False
     """Whether the bounds of a Box must be finite, because the agent acts within -1..1."""
+    leaving: bool = True
+    """Whether it learns right where actors leave episodes before they end."""
 
 
 @dataclass
@@ -271,6 +273,8 @@ class OnPolicyConfig:
             kept += memory.on_policy_results(rows, group.size, gae, self.normalize_reward)
         # Advantages and returns are kept while gradient steps are taken, and the order of the rows of minibatches.
         results, minibatches = [] if in_kernels and gae else [4 * rows, 4 * rows], self.steps_per_pass() > 1
+        if group.leaves:
+            results = [*results, *memory.rows_of_alive(rows, features, group.masked_actions, components)]
         phases = [
             memory.making(n_parameters, network.hidden if network.module is None else [], network.orthogonal),
             [] if in_kernels else [4 * rows, *memory.moments(rows, 1)],  # rewards
@@ -523,12 +527,18 @@ def group_config(config: C, group_name: str) -> C:
 
 
 def with_memory(config: AgentConfig, spec: Spec) -> str:
-    """Return the first setting by which the policy of a group has memory, such as `agent.network.type=lstm`; empty if none has."""
+    """Return the first setting by which the policy of a group has memory, such as `agent.network.type=lstm`; empty if none has.
+
+    Raises UserError if the actors of such a group leave episodes before they end.
+    """
+    found = ""
     for group in spec.groups:
         network = getattr(group_config(config, group.name), "network", None)
         if isinstance(network, NetworkConfig) and network.remembers:
-            return f"agent.network.type={network.type}"
-    return ""
+            found = found or f"agent.network.type={network.type}"
+            if group.leaves:
+                raise UserError(f"{found}: actors of group {group.name!r} leave episodes before they end; write agent.network.type=mlp")
+    return found
 
 
 def share_of(total: int, rank: int, size: int) -> int:

@@ -58,6 +58,8 @@ def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
     if device.kind == "cuda":
         why_not = "" if config.engine.cuda_graph else "engine.cuda_graph=false"
         why_not = why_not if of_kernels else "the environment is not made of kernels"
+        if any(group.leaves for group in environment.spec.groups):
+            why_not = why_not or "actors leave episodes, so the number of rows to learn from changes"
         captured = not why_not
 
     fusion = config.agent.fusion(environment.spec)

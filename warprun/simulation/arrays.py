@@ -9,12 +9,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from warprun.environment import Box, Environment, Group, arguments
+from warprun.environment import Box, Environment, Group, Index, arguments
 from warprun.simulation.codegen.target import Target
 from warprun.spec import GroupSpec, PolicyKind, Spec
 
 NOT_EXTERNAL = frozenset(
     {"cuts", "ended", "ended_steps", "ended_return", "episode_return", "fault", "any_fault", "policy_output", "log_prob", "value"}
+    | {"alive", "final_alive"}
 )
 """Arrays that kernels for callers of their own (`ArrayPlan.external`) do not use."""
 ONLY_EXTERNAL = frozenset({"final_mask"})
@@ -53,6 +54,7 @@ AXES = {
     "T": "steps of a rollout (`agent.horizon`)",
     "N": "environments",
     "A": "actors of the group",
+    "A leaving": "A if the actors of the group can leave an episode (`Group.alive`), else 0",
     "F": "features of an observation",
     "C": "components of an action",
     "P": "policy outputs of an actor",
@@ -68,6 +70,9 @@ AXES = {
     "maxima": "fields whose maximum the group offers",
     "noise": "C if the agent explores with noise and the actions are real numbers, else 0",
     "varied": "randomized parameters",
+    "indexed": "actors of all groups of an index",
+    "cells + 2": "cells of an index, and two more entries",
+    "copied": "fields that an index copies",
     "replaced": f"{REPLACED_NUMBERS} with `env.on_nan=reset`, else 0",
     "exploration": "3 if the agent explores, else 0",
 }
@@ -121,8 +126,18 @@ PER_GROUP = (
     Array("reward", ("T", "N", "A"), "float32", "kernels", "reward"),
     Array("final_obs", ("K", "N", "A", "F"), "float32", "kernels", "observation at the k-th truncation of the environment in this rollout"),
     Array("final_mask", ("K", "N", "A", "M"), "bool", "kernels", "`mask` at the end of an episode; not in rollouts, see `VectorEngine`"),
+    Array("alive", ("T+1", "N", "A leaving"), "bool", "kernels", "whether the actor is in the episode; row T as in `obs`"),
+    Array("final_alive", ("K", "N", "A leaving"), "bool", "kernels", "`alive` at the k-th truncation, as `final_obs`"),
 )
 """Arrays that every group has."""
+
+PER_INDEX = (
+    Array("place", ("tiles", "indexed", "lanes"), "int32", "kernels", "place of each actor in `actor`, -1 without one; before, its cell"),
+    Array("first", ("tiles", "cells + 2", "lanes"), "int32", "kernels", "first place of each cell"),
+    Array("actor", ("tiles", "indexed", "lanes"), "int32", "kernels", "actors in the order of their cells"),
+    Array("copies", ("tiles", "copied", "indexed", "lanes"), "float32", "kernels", "fields of the actors in this order"),
+)
+"""Arrays that every index has; among the arrays of the environment, as INDEX_NAME."""
 
 
 class Layout(NamedTuple):
@@ -161,7 +176,19 @@ class ArrayPlan:
 
     def common(self) -> dict[str, Layout]:
         """Return the arrays of the environment by name."""
-        return self._used(_laid_out(COMMON, self._sizes(), ""))
+        arrays = self._used(_laid_out(COMMON, self._sizes(), ""))
+        for index in self.environment.indices:
+            arrays |= {f"{index.name}_{name}": layout for name, layout in self.of_index(index).items()}
+        return arrays
+
+    def of_index(self, index: Index) -> dict[str, Layout]:
+        """Return the arrays of an index by name."""
+        sizes = {
+            "indexed": sum(group.size for group in self.environment.indexed(index)),
+            "cells + 2": index.cells + 2,
+            "copied": len(index.fields),
+        }
+        return _laid_out(PER_INDEX, self._sizes() | sizes, "")
 
     def of_group(self, group: Group) -> dict[str, Layout]:
         """Return the arrays of a group by name."""
@@ -234,6 +261,7 @@ def group_sizes(group: GroupSpec) -> dict[str, int]:
         "C": group.action.components,
         "P": group.action.outputs,
         "M": group.masked_actions,
+        "A leaving": group.size if group.leaves else 0,
     }
 
 
@@ -250,8 +278,10 @@ def _rollout(table: tuple[Array, ...]) -> tuple[Array, ...]:
 def describe() -> str:
     """Return the tables of arrays and axes as Markdown, for docs/architecture.md."""
     lines = ["| array | shape | dtype | written by | content |", "|---|---|---|---|---|"]
-    for array in (*COMMON, *PER_GROUP):
-        name = array.name if array in COMMON else f"GROUP.{array.name}"
+    named = [(array.name, array) for array in COMMON]
+    named += [(f"INDEX_{array.name}", array) for array in PER_INDEX]
+    named += [(f"GROUP.{array.name}", array) for array in PER_GROUP]
+    for name, array in named:
         dtype = "int32 or float32" if array.dtype == "action" else array.dtype
         lines.append(f"| `{name}` | [{', '.join(array.axes)}] | {dtype} | {array.writer} | {array.content} |")
     lines += ["", "| size | counts |", "|---|---|", *(f"| {symbol} | {meaning} |" for symbol, meaning in AXES.items())]

@@ -173,6 +173,8 @@ class KernelEngine:
             group.obs[0].copy_(group.obs[-1])
             if group.mask is not None:
                 group.mask[0].copy_(group.mask[-1])
+            if group.alive is not None:
+                group.alive[0].copy_(group.alive[-1])
         self._begins_now = True
 
     def retrace(self) -> Trajectory:
@@ -240,6 +242,8 @@ class KernelEngine:
             state[f"{name}/obs"] = group.obs[0]
             if group.mask is not None:
                 state[f"{name}/mask"] = group.mask[0]
+            if group.alive is not None:
+                state[f"{name}/alive"] = group.alive[0]
         return state
 
     def close(self) -> None:

@@ -33,6 +33,32 @@ class GroupTrajectory:
     """[T, N, A] float32."""
     final_obs: torch.Tensor
     """[K, N, A, F] float32: the observation at the k-th truncation of each environment in this rollout."""
+    alive: torch.Tensor | None = None
+    """[T+1, N, A] bool: the actor is in the episode; None where none leaves before it ends. One that is not has no reward, and acts and
+    observes nothing that counts."""
+    final_alive: torch.Tensor | None = None
+    """[K, N, A] bool: `alive` at the k-th truncation."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of `of_alive`; of a group whose actors can leave, the host waits for the device."""
+        return self.reward.numel() if self.alive is None else max(1, int(self.alive[:-1].sum()))
+
+    def of_alive(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the rows [R, ...] of each tensor [T, N, A, ...] that belong to actors in the episode, step after step.
+
+        If there is none, the first row stands for them: for an actor that has left, advantage and return are 0.
+        """
+        if self.alive is None:
+            return tuple(tensor.flatten(0, 2) for tensor in tensors)
+        index = rows_of(self.alive[:-1].flatten())
+        return tuple(tensor.flatten(0, 2)[index] for tensor in tensors)
+
+
+def rows_of(alive: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of the rows whose actors are in the episode, [R] int64; 0 if there is none. `alive` is bool, one for each row."""
+    index = alive.nonzero().squeeze(1)
+    return index if len(index) else index.new_zeros(1)
 
 
 class Carry(NamedTuple):
@@ -67,6 +93,18 @@ class Trajectory:
     @property
     def n_envs(self) -> int:
         return self.terminated.shape[1]
+
+    def ends(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return `terminated` and `truncated` for the actors of a group, [T, N, A] or [T, N, 1] bool.
+
+        The step in which an actor leaves, and all later ones, are terminated for it: nothing follows.
+        """
+        terminated, truncated, group = self.terminated[..., None], self.truncated[..., None], self.groups[name]
+        if group.alive is None or group.final_alive is None:
+            return terminated, truncated
+        slot = self.final_slot()[..., None].expand(-1, -1, group.alive.shape[-1])
+        after = torch.where(truncated, group.final_alive.gather(0, slot), group.alive[1:])
+        return terminated | ~after, truncated
 
     def final_slot(self) -> torch.Tensor:
         """Return [T, N] int64: k, the row of `final_obs`, where `truncated`; 0 elsewhere."""

@@ -210,7 +210,7 @@ class FusedReturns:
     def next_value(self, trajectory: Trajectory, name: str) -> torch.Tensor:
         """Return V of the observation after each step of group `name`, [T, N, A]; the next call for this trajectory overwrites it."""
         if trajectory not in self._next_values:
-            ends = Ends(trajectory, trajectory.groups[name].value.shape[2])
+            ends = Ends(trajectory, name)
             steps, out = _steps(trajectory, name, ends), torch.zeros_like(trajectory.groups[name].value)
             memory = self._memory(steps)
             call = Call(self.module.next_values, self.network, steps, out.flatten(1).numpy(), memory)
@@ -227,9 +227,9 @@ class FusedReturns:
         if isinstance(target, GAE):
             return self._gae(target, trajectory, name, reward)
         # Only GAE has its own kernel; other estimators start from the next values.
-        ends = trajectory.terminated[..., None], trajectory.truncated[..., None]
-        value = trajectory.groups[name].value
-        return Estimate.of(*target(Steps(reward, value, self.next_value(trajectory, name), *ends, log_ratio)))
+        group = trajectory.groups[name]
+        steps = Steps(reward, group.value, self.next_value(trajectory, name), *trajectory.ends(name), log_ratio)
+        return Estimate.of(group, *target(steps))
 
     def _gae(self, target: GAE, trajectory: Trajectory, name: str, reward: torch.Tensor) -> Estimate:
         reward = reward.contiguous()
@@ -240,13 +240,13 @@ class FusedReturns:
             places[address] = self._bind(target, trajectory, name, reward)
         bound = places[address]
         self._run(bound)
-        count = reward.numel()
+        count = trajectory.groups[name].rows  # of actors that had left, advantage and return are 0 and add nothing
         total, square, returns_total, returns_square = bound.memory.sums.sum(0).tolist()
         bound.spread[:] = (*_moments(total, square, count), *_moments(returns_total, returns_square, count))
         return bound.estimate
 
     def _bind(self, target: GAE, trajectory: Trajectory, name: str, reward: torch.Tensor) -> BoundGAE:
-        ends, advantage, returns = Ends(trajectory, reward.shape[2]), torch.zeros_like(reward), torch.zeros_like(reward)
+        ends, advantage, returns = Ends(trajectory, name), torch.zeros_like(reward), torch.zeros_like(reward)
         steps = _steps(trajectory, name, ends)
         memory = self._memory(steps)
         of_rows = (reward.flatten(1).numpy(), np.float32(target.gamma), np.float32(target.gae_lambda))

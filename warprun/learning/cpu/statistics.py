@@ -162,21 +162,23 @@ def _module() -> ModuleType:
 
 
 class Ends:
-    """The ends of episodes for each actor, [T, N * A] bool: views of a trajectory, or copies of it if there are several actors."""
+    """The ends of episodes for each actor of a group, [T, N * A] bool: views of a trajectory, or copies if its actors have their own."""
 
-    def __init__(self, trajectory: Trajectory, actors: int) -> None:
-        self.terminated, self.truncated = trajectory.terminated, trajectory.truncated
-        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
-        """(to, from), [T, N, A] both."""
-        if actors > 1:
-            flags = [flag[..., None].expand(-1, -1, actors) for flag in (trajectory.terminated, trajectory.truncated)]
-            self._copies = [(flag.contiguous(), flag) for flag in flags]
-            self.terminated, self.truncated = (copy.flatten(1) for copy, _ in self._copies)
+    def __init__(self, trajectory: Trajectory, name: str) -> None:
+        group = trajectory.groups[name]
+        self._trajectory, self._name = trajectory, name
+        self._copies = group.reward.shape[2] > 1 or group.alive is not None
+        if self._copies:
+            self._own = [torch.zeros_like(group.reward, dtype=torch.bool) for _ in range(2)]
+            self.terminated, self.truncated = (flags.flatten(1) for flags in self._own)
+        else:
+            self.terminated, self.truncated = trajectory.terminated, trajectory.truncated
 
     def refresh(self) -> None:
         """Copy what the last rollout has written."""
-        for copy, flag in self._copies:
-            copy.copy_(flag)
+        if self._copies:
+            for own, flags in zip(self._own, self._trajectory.ends(self._name), strict=True):
+                own.copy_(flags)
 
 
 class Merging:
@@ -273,7 +275,7 @@ class FusedRewards:
 
     def _bind(self, trajectory: Trajectory, name: str) -> tuple[Call, Call, Merging, Ends, torch.Tensor]:
         given = trajectory.groups[name].reward
-        out, ends = torch.zeros_like(given), Ends(trajectory, given.shape[2])
+        out, ends = torch.zeros_like(given), Ends(trajectory, name)
         gamma, columns = np.float32(self.normalizer.gamma), given.shape[1] * given.shape[2]
         shift, scale = torch.zeros((2, 1)).unbind()
         merging = Merging(self.normalizer.statistics, shift, scale, -(-columns // COLUMNS), COLUMNS)

@@ -193,9 +193,11 @@ class CudaReturns:
 
     def next_value(self, trajectory: Trajectory, name: str) -> torch.Tensor:
         """Return V of the observation after each step of group `name`, [T, N, A]."""
-        out = torch.empty_like(trajectory.groups[name].value, memory_format=torch.contiguous_format)
+        group = trajectory.groups[name]
+        out = torch.empty_like(group.value, memory_format=torch.contiguous_format)
         self._follow(_rollout(trajectory, name), out)
-        return out
+        # The kernel knows ends that all actors share.
+        return out if group.alive is None else out.masked_fill_(trajectory.ends(name)[0], 0.0)
 
     def estimate(self, target: Target, trajectory: Trajectory, name: str, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
         """Return advantages and returns, [T, N, A], of group `name`.
@@ -205,8 +207,8 @@ class CudaReturns:
         following = self.next_value(trajectory, name)
         if not isinstance(target, GAE):
             # Only GAE has its own kernel; other estimators start from the next values.
-            ends = trajectory.terminated[..., None], trajectory.truncated[..., None]
-            return Estimate.of(*target(Steps(reward, trajectory.groups[name].value, following, *ends, log_ratio)))
+            group = trajectory.groups[name]
+            return Estimate.of(group, *target(Steps(reward, group.value, following, *trajectory.ends(name), log_ratio)))
         reward = reward.contiguous()
         rollout, advantage, returns = _rollout(trajectory, name), torch.empty_like(reward), torch.empty_like(reward)
         blocks = -(-rollout.columns // THREADS)
@@ -215,7 +217,8 @@ class CudaReturns:
         flat = [on_device(tensor.view(-1)) for tensor in (reward, following, advantage, returns)]
         given = (on_device(rollout), *flat[:2], *numbers, *flat[2:], on_device(sums))
         launch(self.module, "advantages", (blocks, THREADS), given)
-        launch(self.module, "spread", (1, 8 * SUMS), (on_device(sums), blocks, reward.numel(), on_device(out)))
+        # Of actors that had left, advantage and return are 0: reward, values and what follows are.
+        launch(self.module, "spread", (1, 8 * SUMS), (on_device(sums), blocks, trajectory.groups[name].rows, on_device(out)))
         return Estimate(advantage, returns, Spread(*out.unbind()))
 
     def _follow(self, rollout: Rollout, out: torch.Tensor) -> None:

@@ -188,7 +188,10 @@ class Bodies:
         t, limit = self.target, self.environment.time_limit
         note = "" if self.plan.external else t.note_end()
         counted = () if self.plan.external else self.environment.groups
-        returns = (t.per_actor(g, f"{g.name}_episode_return[actor, lane] += {self.e.entry(g, 'reward')}") for g in counted)
+        returns = (
+            t.per_actor(g, self._no_reward_after_leaving(g), f"{g.name}_episode_return[actor, lane] += {self.e.entry(g, 'reward')}")
+            for g in counted
+        )
         count = t.per_environment(
             "elapsed = clock[lane] + 1",
             "clock[lane] = elapsed",
@@ -197,6 +200,14 @@ class Bodies:
             note,
         )
         return lines("any_over = False" if note else "", *returns, count, t.barrier)
+
+    def _no_reward_after_leaving(self, group: Group) -> str:
+        """Return the statement that sets the reward of an actor to 0 if it had left the episode before this step."""
+        if "alive" not in self.e.arrays[group.name]:
+            return ""
+        before = f"{group.name}_arrays.alive[row]{self.target.part(group.size)}[{index(group, self.target.at, 0, 1)}]"
+        reward = self.e.entry(group, "reward")
+        return f"{reward} = {reward} if {before} else np.float32(0.0)"
 
     def _begin_next(self) -> str:
         """Return the statements with which `advance` ends an episode, on one thread or block."""
@@ -245,7 +256,10 @@ class Bodies:
         for group in self.environment.groups:
             row, size = f"{group.name}_arrays.final_obs[cuts[lane]]", group.observation.size
             check = self.faults.all_finite(row, index(group, t.environment, 0, size), str(size))
-            found.append(t.actors_of(group, self._observe_actor(group, row, t.environment), check))
+            left = ""
+            if "final_alive" in self.e.arrays[group.name]:
+                left = f"{group.name}_arrays.final_alive[cuts[lane]][{index(group, t.environment, 0, 1)}] = {self.e.is_alive(group)}"
+            found.append(t.actors_of(group, self._observe_actor(group, row, t.environment), left, check))
         return block(f"if truncated[{t.at}]:", *found, t.barrier, t.once("cuts[lane] += 1"))
 
     # Reset and observe ----------------------------------------------------------------------------------------------------
@@ -282,8 +296,8 @@ class Bodies:
 
     def _observe(self) -> str:
         t, found = self.target, ["# Observe."]
-        for group in self.environment.groups:
-            found.append(self.e.reductions([group.observe, group.mask] if group.mask else [group.observe]))
+        functions = [function for group in self.environment.groups for function in (group.observe, group.mask) if function]
+        found.append(self.e.reductions(functions))
         for group in self.environment.groups:
             found.append(t.per_actor(group, self._observe_actor(group, f"{group.name}_obs", t.at)))
             # A separate loop: the entries of an actor are neighbouring bytes, which LLVM writes together.
@@ -291,6 +305,8 @@ class Bodies:
                 place, call = self.e.call(group, group.mask)
                 entry = self.e.entry(group, "mask", "k", group.masked_actions)
                 found.append(t.per_actor(group, block(f"for k in range({group.masked_actions}):", place, f"{entry} = {call}")))
+            if "alive" in self.e.arrays[group.name]:
+                found.append(t.per_actor(group, f"{self.e.entry(group, 'alive')} = {self.e.is_alive(group)}"))
         return lines(*found)
 
     def _observe_actor(self, group: Group, row: str, at: str) -> str:

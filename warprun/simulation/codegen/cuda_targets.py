@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from warprun.environment import Environment, Group
+from warprun.simulation import indexing
 from warprun.simulation.codegen.target import Target, arrays, inferences
 from warprun.simulation.codegen.templates import block, fill, lines
+
+if TYPE_CHECKING:
+    from warprun.simulation.codegen.expressions import Names
 
 THREAD_KERNEL = """
 @cuda.jit(**INLINED)
@@ -160,6 +166,20 @@ class BlockTarget(Target):
 
     def once(self, *body: str) -> str:
         return block("if thread == 0:", *body)
+
+    def sort(self, name: str, cells: int, names: Names) -> str:
+        count, begin, place = (names.use(f.__name__, f) for f in (indexing.count_actors, indexing.begin_cells, indexing.place_actors))
+        number = names.use("number_places", indexing.number_places)
+        given = f"{name}_place, {name}_first, {name}_actor, {cells}"
+        return lines(
+            f"{count}({given}, thread, threads)",
+            self.barrier,
+            self.once(f"{begin}({name}_first, {cells})"),
+            self.barrier,
+            f"{place}({given}, thread, threads)",
+            self.barrier,
+            f"{number}({given}, thread, threads)",
+        )
 
     def per_reduction(self, n: int, *body: str) -> str:
         return block(f"if thread == {n} % threads:", *body)

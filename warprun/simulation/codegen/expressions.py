@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from warprun.environment import ARGUMENTS, MAX_PHASES, Box, Discrete, Field, Group, MultiDiscrete, arguments
+from warprun.environment import ARGUMENTS, MAX_PHASES, Box, Discrete, Field, Group, Index, MultiDiscrete, arguments
 from warprun.kernels.sampling import to_bounds
 from warprun.math import clip
 from warprun.random import ACTION, EXPLORATION, RESET, STEP, VARIATION, Rng
@@ -68,6 +68,10 @@ class Expressions:
         """Return the state of an actor, or of all actors if `actor` is a slice."""
         return f"{group.name}_State({', '.join(self._slot(group, f, actor, suffix) for f in group.fields)})"
 
+    def is_alive(self, group: Group) -> str:
+        """Return whether this actor is in the episode, by its state."""
+        return f"{self._slot(group, next(f for f in group.fields if f.name == group.alive), 'actor')} != 0"
+
     def store(self, group: Group, state: str) -> str:
         """Return the statements that store a state; array fields were written in place."""
         numbers = ((f, f"{state}.{f.name}") for f in group.fields if not f.length)
@@ -128,6 +132,12 @@ class Expressions:
                 if name == f"{group.name}_{kind}":
                     made = self.names.define(f"{name}_Fields", f'namedtuple("{name}_Fields", {fields!r})')
                     return f"{made}({', '.join(f'{name}[{n}, lane]' for n in range(len(fields)))})"
+        for found in self.plan.environment.indices:
+            if name == found.name:
+                made = self.names.define(f"{name}_Index", f'namedtuple("{name}_Index", {("first", "actor", *found.fields)!r})')
+                columns = [f"{name}_first[:{found.cells + 1}, lane]", f"{name}_actor[:, lane]"]
+                columns += [f"{name}_copies[{n}, :, lane]" for n in range(len(found.fields))]
+                return f"{made}({', '.join(columns)})"
         raise AssertionError(name)
 
     def _action(self, group: Group) -> str:
@@ -160,17 +170,36 @@ class Expressions:
         rng = self.names.use("Rng", Rng)
         return f"{rng}(seed_low, seed_high, np.uint32(np.uint32({self.target.environment}) + first_env), now, np.uint32({source}))"
 
-    # Reductions -----------------------------------------------------------------------------------------------------------
+    # Reductions and indices -----------------------------------------------------------------------------------------------
 
     def reductions(self, functions: Iterable[Function]) -> str:
-        """Return the statements that compute the sums and maxima that are arguments of these functions."""
+        """Return the statements that compute the sums, the maxima and the indices that are arguments of these functions."""
         asked = {name for function in functions for name in arguments(function)}
         found = []
         for group in self.groups:
             for kind, fields in (("sum", group.sums), ("max", group.maxima)):
                 if f"{group.name}_{kind}" in asked:
                     found += [*(self._reduction(group, kind, n, name) for n, name in enumerate(fields)), self.target.barrier]
+        found += [self._index(index) for index in self.plan.environment.indices if index.name in asked]
         return lines(*found)
+
+    def _index(self, index: Index) -> str:
+        """Return the statements that sort actors into the cells of an index and copy their fields in this order."""
+        t, groups, name = self.target, self.plan.environment.indexed(index), index.name
+        cells, copies = [], []
+        for group in groups:
+            before = sum(other.size for other in groups[: groups.index(group)])
+            at = f"{name}_place[{before} + actor, lane]"
+            place, call = self.call(group, index.cell)
+            # A name of its own: Numba gives a name one type.
+            cell = f"{group.name}_{name}_cell"
+            cells.append(t.per_actor(group, place, f"{cell} = {call}", f"{at} = {cell} if {cell} >= 0 and {cell} < {index.cells} else -1"))
+            numbers = {f.name: self._slot(group, f, "actor") for f in group.fields}
+            moved = (f"{name}_copies[{n}, {name}_at, lane] = {numbers[field]}" for n, field in enumerate(index.fields))
+            if index.fields:
+                copies.append(t.per_actor(group, f"{name}_at = {at}", block(f"if {name}_at >= 0:", *moved)))
+        sort = t.sort(name, index.cells, self.names)
+        return lines(f"# Index {name}.", *cells, t.barrier, sort, t.barrier, *copies, t.barrier if copies else "")
 
     def _reduction(self, group: Group, kind: str, n: int, name: str) -> str:
         value = self._slot(group, next(f for f in group.fields if f.name == name), "actor")

@@ -6,10 +6,14 @@ State is stored in tiles [tile, slot, actor, lane]. Lanes are neighbouring envir
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from warprun.environment import Environment, Group
+from warprun.simulation import indexing
 from warprun.simulation.codegen.templates import block, fill, lines
+
+if TYPE_CHECKING:
+    from warprun.simulation.codegen.expressions import Names
 
 
 class Target(ABC):
@@ -73,6 +77,11 @@ class Target(ABC):
     def per_reduction(self, n: int, *body: str) -> str:
         """Return the loop that runs reduction `n` of a group for every environment."""
         return self.per_environment(*body)
+
+    def sort(self, name: str, cells: int, names: Names) -> str:
+        """Return the statements that sort the actors of index `name`, whose cells are in NAME_place, see `indexing.sort`."""
+        sort = names.use("sort_actors", indexing.sort_actors)
+        return self.per_environment(f"{sort}({name}_place, {name}_first, {name}_actor, {cells}, lane)")
 
     def terminate(self, over: str) -> str:
         """Return the statement that ends the episode if `over` is true."""
