@@ -103,10 +103,10 @@ def test_a_policy_judges_its_own_actions_as_it_drew_them(name: str, fused: bool)
     for learner in actor.learners:
         group = trajectory.groups[learner.name]
         drawn, values = group.log_prob.clone(), group.value.clone()
-        torch.testing.assert_close(learner.judge(group), drawn, rtol=1e-5, atol=2e-5)
+        torch.testing.assert_close(learner.judge(trajectory), drawn, rtol=1e-5, atol=2e-5)
         torch.testing.assert_close(group.value, values, rtol=1e-5, atol=2e-5)
         learner.policy.parameters += 0.05
-        assert not torch.allclose(learner.judge(group), drawn, atol=1e-3)
+        assert not torch.allclose(learner.judge(trajectory), drawn, atol=1e-3)
         assert not torch.allclose(group.value, values, atol=1e-3)
 
 
