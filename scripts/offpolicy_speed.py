@@ -1,6 +1,6 @@
-"""Measure steps per second of TD3 and DQN against Stable-Baselines3, interleaved.
+"""Measure steps per second of TD3, SAC and DQN against Stable-Baselines3, interleaved.
 
-    python scripts/offpolicy_speed.py [--rounds 3] [--steps 1500] [--threads N]
+    python scripts/offpolicy_speed.py [--rounds 3] [--steps 1500] [--threads N] [--only CASE ...] [--processor-time]
 
 One environment, one gradient step per environment step, the same networks and batches on both sides, no evaluation. The ratio is the median
 over rounds. The limit is the rate of the matrix products alone: the operations of a gradient step at the rate that
@@ -24,6 +24,8 @@ WARMUP = 500
 CASES = {
     "TD3 pendulum 64-64": ("td3", "pendulum", "Pendulum-v1", [64, 64], 256),
     "TD3 pendulum 256-256": ("td3", "pendulum", "Pendulum-v1", [256, 256], 256),
+    "SAC pendulum 64-64": ("sac", "pendulum", "Pendulum-v1", [64, 64], 256),
+    "SAC pendulum 256-256": ("sac", "pendulum", "Pendulum-v1", [256, 256], 256),
     "DQN cartpole 64-64": ("dqn", "cartpole", "CartPole-v1", [64, 64], 64),
     "DQN cartpole 256-256": ("dqn", "cartpole", "CartPole-v1", [256, 256], 64),
 }
@@ -41,8 +43,10 @@ def operations(agent_name: str, hidden: list[int], batch: int) -> float:
     if agent_name == "dqn":
         forward, first = network(4, 2)
         return batch * (3 * forward + 2 * forward - first)
-    (actor, actor_first), (critic, critic_first) = network(3, 1), network(4, 1)
+    (actor, actor_first), (critic, critic_first) = network(3, 2 if agent_name == "sac" else 1), network(4, 1)
     of_critics = actor + 2 * critic + 2 * (critic + 2 * critic - critic_first)
+    if agent_name == "sac":  # both critics judge the actions, in every step
+        return batch * (of_critics + actor + 2 * (critic + critic) + 2 * actor - actor_first)
     of_actor = actor + critic + critic + 2 * actor - actor_first
     return batch * (of_critics + of_actor / 2)
 
@@ -68,10 +72,10 @@ def own(agent_name: str, env: str, hidden: list[int], batch: int, threads: int) 
 
 def theirs(agent_name: str, env: str, hidden: list[int], batch: int) -> Callable[[int], None]:
     """Return the same for Stable-Baselines3."""
-    from stable_baselines3 import DQN, TD3
+    from stable_baselines3 import DQN, SAC, TD3
 
     common = {"batch_size": batch, "learning_starts": WARMUP, "train_freq": 1, "gradient_steps": 1, "buffer_size": 100_000, "device": "cpu"}
-    model = (TD3 if agent_name == "td3" else DQN)("MlpPolicy", env, policy_kwargs={"net_arch": hidden}, **common)
+    model = {"td3": TD3, "sac": SAC, "dqn": DQN}[agent_name]("MlpPolicy", env, policy_kwargs={"net_arch": hidden}, **common)
     model.learn(WARMUP + 20)
 
     def run(steps: int) -> None:
@@ -82,13 +86,13 @@ def theirs(agent_name: str, env: str, hidden: list[int], batch: int) -> Callable
     return run
 
 
-def rate(run: Callable[[int], None], steps: int, threads: int) -> float:
-    """Return steps per second."""
+def rate(run: Callable[[int], None], steps: int, threads: int, clock: Callable[[], float]) -> float:
+    """Return steps per second of `clock`."""
     torch.set_num_threads(threads)
     time.sleep(0.5)  # idle threads of the other side spin for a while before they sleep
-    began = time.perf_counter()
+    began = clock()
     run(steps)
-    return steps / (time.perf_counter() - began)
+    return steps / (clock() - began)
 
 
 def main() -> int:
@@ -97,21 +101,25 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=1000, help="environment steps of a measurement; four times as many of warprun")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", nargs="+", choices=CASES, metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--processor-time", action="store_true", help="for a busy machine: seconds of the processor, on one thread")
     chosen = parser.parse_args()
+    threads, clock = (1, time.process_time) if chosen.processor_time else (chosen.threads, time.perf_counter)
     try:
         import stable_baselines3  # noqa: F401
     except ImportError:
         print("offpolicy_speed: needs Stable-Baselines3; run: pip install stable-baselines3", file=sys.stderr)
         return 2
-    rate_of_products = peak.measure(chosen.threads)
-    print(f"matrix products: {rate_of_products / 1e9:.0f} GFLOP/s on {chosen.threads} threads\n")
+    rate_of_products = peak.measure(threads)
+    print(f"matrix products: {rate_of_products / 1e9:.0f} GFLOP/s on {threads} threads\n")
     print("| case | warprun steps/s | limit | Stable-Baselines3 steps/s | ratio, median |\n|---|---|---|---|---|")
-    for name, (agent, env, gym_env, hidden, batch) in CASES.items():
-        ours, other = own(agent, env, hidden, batch, chosen.threads), theirs(agent, gym_env, hidden, batch)
+    for name in chosen.only or CASES:
+        agent, env, gym_env, hidden, batch = CASES[name]
+        ours, other = own(agent, env, hidden, batch, threads), theirs(agent, gym_env, hidden, batch)
         pairs = []
         for _ in range(chosen.rounds):
             # warprun's kernels have their own threads; torch gets one.
-            pairs.append((rate(ours, 4 * chosen.steps, 1), rate(other, chosen.steps, chosen.threads)))
+            pairs.append((rate(ours, 4 * chosen.steps, 1, clock), rate(other, chosen.steps, threads, clock)))
         mine, peer = (statistics.median(column) for column in zip(*pairs, strict=True))
         limit = rate_of_products / operations(agent, hidden, batch)
         print(f"| {name} | {mine:,.0f} | {limit:,.0f} | {peer:,.0f} | {statistics.median(a / b for a, b in pairs):.1f} |", flush=True)
