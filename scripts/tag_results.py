@@ -160,7 +160,8 @@ def work(game: str, envs: int, actors: int) -> Work:
     options = sizes if game == "tag_continuous" else [f"env.options.taggers={actors - 1}"]
     minibatches = max(1, envs * actors * HORIZON // 16384)
     learning = [f"agent.horizon={HORIZON}", "agent.epochs=1", f"agent.minibatches={minibatches}"]
-    setup = set_up(compose([f"env={game}", "tuned=none", "device=cpu", f"n_envs={envs}", "log.live=false", *options, *learning]))
+    plain = ["tuned=none", "device=cpu", "log.live=false", "eval.every=never", "eval.episodes=1", "eval.final_episodes=1"]
+    setup = set_up(compose([f"env={game}", f"n_envs={envs}", *plain, *options, *learning]))
     engine = make_engine(setup, envs, HORIZON, 0)
     engine.prepare()
     agent = make_agent(setup)
