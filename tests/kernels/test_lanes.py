@@ -143,8 +143,29 @@ def chosen(lane, steps, x, y, k, rows, table):
     return x, y, k
 
 
+def rejoined(lane, steps, x, y, k, rows, table):
+    """A branch that is the same for all lanes and has a loop on one side; the loops before keep LLVM from moving it out of the lanes."""
+    z, w, m = x - y, y, k
+    for _ in range((k + m) % 5):
+        for _ in range(k % 6):
+            n = 0
+            while steps > 3 and n < steps:
+                n += 1
+                for _ in range(k % 6):
+                    y = max(y, HALF)
+    if steps % 2 == 0:
+        for _ in range(steps):
+            for _ in range(3):
+                x = min(x, HALF)
+    else:
+        x = y
+        y = max(y, HALF)
+    x = min(np.float32(m), x)
+    return x + z * HALF, y - w * HALF, k + m
+
+
 VECTORS = (uniform_loop, swapped, nested, divergent_end, branches, after, looked_up)
-BODIES = (*VECTORS, divergent_nest, left_early, chosen)
+BODIES = (*VECTORS, divergent_nest, left_early, chosen, rejoined)
 
 
 def kernel(body: Callable[..., Any], mark: str, **options: bool) -> Any:

@@ -270,15 +270,15 @@ class Writer:
         for phi in r.blocks[cut].phis:
             if not r.is_uniform(phi.name):
                 self._load(phi.name, phi.name, f"{p}.lane")
-        chosen = self._chosen(cut)
-        for n, name in enumerate(chosen):
+        self.chosen = self._chosen(cut)
+        for n, name in enumerate(self.chosen):
             self._load(name, f"{p}.old{n}", f"{p}.lane")
         self.ways: dict[str, tuple[dict[str, str], str]] = {}
         self._enter(cut, p)
         for label in r.members[cut]:
             self._block(cut, label, names, p)
         self._label(f"{p}.next")
-        self._leave(cut, chosen, p)
+        self._leave(cut, p)
         self._count(p, f"{p}.lanes", f"{p}.done")
         self._label(f"{p}.done")
         self._choose(cut, names, p)
@@ -316,11 +316,11 @@ class Writer:
                 found += [phi.name for each in following if each != END for phi in r.blocks[each].phis if not r.is_uniform(phi.name)]
         return list(dict.fromkeys(self.place.get(each, each) for each in found))
 
-    def _leave(self, cut: str, chosen: list[str], p: str) -> None:
+    def _leave(self, cut: str, p: str) -> None:
         """Write what a lane leaves behind, whichever way it goes: without a branch, so that LLVM needs no masks."""
         ways = self.ways | ({f"{p}.lanes": ({}, f"{p}.place")} if cut in self.r.masked else {})
         phis = []
-        for n, name in enumerate(chosen):
+        for n, name in enumerate(self.chosen):
             given = ", ".join(f"[ {values.get(name, f'{p}.old{n}')}, {way} ]" for way, (values, _) in ways.items())
             self._line(f"{p}.new{n} = phi {self._type(name)} {given}")
             phis.append((name, f"{p}.new{n}"))
@@ -355,7 +355,7 @@ class Writer:
             return
         self._line(f"br label {next(iter(edges.values()))}" if together else _renamed(block.end.text, own | edges))
         ends = [*list(edges.values())[1:], f"{p}.next"] if together else [f"{p}.next"] * len(edges)
-        self.prepared: set[str] = set()
+        self.prepared: dict[str, str] = {}
         for (target, edge), end in zip(edges.items(), ends, strict=True):
             self._edge(cut, label, target, edge, names, p)
             self._line(f"br label {end}")
@@ -402,7 +402,7 @@ class Writer:
         values: dict[str, str] = {}
         for name in dict.fromkeys([*first, *second]):
             values[name] = f"{way}.{len(values)}"
-            kind, kept = self._type(name), f"{p}.old{self._chosen(cut).index(name)}"
+            kind, kept = self._type(name), f"{p}.old{self.chosen.index(name)}"
             given = f"{kind} {first.get(name, kept)}, {kind} {second.get(name, kept)}"
             self._line(f"{values[name]} = select i1 {condition}, {given}")
         self._line(f"{way}.then = select i1 {condition}, {self.number} {here}, {self.number} {there}")
@@ -428,10 +428,11 @@ class Writer:
         values = self._given(label, target, names)
         if self._all_edges(cut, label):
             for n, (name, value) in enumerate(values.items()):
-                if name not in self.prepared:
+                if name not in self.prepared and name not in self.chosen:
                     self._store(name, value, f"{edge}.{n}", f"{p}.lane")
-            self.prepared.update(values)
-            values = {}
+            self.prepared |= values
+            # `_leave` writes what depends on the way, by which it may also be left elsewhere in the region.
+            values = {name: value for name, value in self.prepared.items() if name in self.chosen}
         if not self._all_edges(cut, label) or self._last_edge(label, target):
             self.ways[edge] = values, self._number(target)
 
