@@ -53,7 +53,7 @@ def tiny_run(pair: tuple[str, str]) -> Outcome:
     """Train a pair in a process of its own."""
     env, agent = pair
     chosen = [f"env={env}", f"agent={agent}", *([f"env.id={IDS[env]}"] if env in IDS else [])]
-    overrides = [*chosen, *SMALL, *SHORT, *(OFF_POLICY if config_class(agent).explores else [])]
+    overrides = [*chosen, *SMALL, *SHORT, *(OFF_POLICY if config_class(agent).policies != "sampled" else [])]
     began = time.monotonic()
     done = subprocess.run([sys.argv[1], *overrides], capture_output=True, text=True)
     said = " ".join(done.stderr.split())

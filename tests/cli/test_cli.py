@@ -113,7 +113,7 @@ def test_mistakes_are_told_in_one_line_before_anything_is_written(tmp_path, mist
         ("env.randomize.length=[2,1]", "env.randomize.length=[2, 1] must be two numbers, [low,high], the lower first"),
         ("env.randomize.length=[1,2] env.params.length=1", "exclude each other"),
         ("env.options.size=1", "env.options.size: cartpole has no option 'size'"),
-        ("env.options.kwarg5x=1", "env.options.kwarg5x: cartpole has no option 'kwarg5x'; it has no options"),
+        ("env.options.kwarg5x=1", "env.options.kwarg5x: cartpole has no option 'kwarg5x'; it has velocity"),
         ("env.time_limit=0", "env.time_limit=0 must be at least 1"),
         ("agent.groups.agnt.gamma=0.5", "agent.groups.agnt: "),
         ("agent.groups.agent.gama=0.5", "agent.groups.agent.gama: "),

@@ -113,8 +113,8 @@ def test_columns_fit_into_shared_memory(hidden, actors):
 @pytest.mark.parametrize("name", ["a2c", "ppo"])
 @pytest.mark.parametrize("world", [cartpole, pendulum], ids=["choices", "real"])
 def test_the_rows_of_a_network_are_known_before_it_is_built(name, settings, world):
-    agent = build(name, world.environment, fused=True, network=NetworkConfig(**settings))
-    fusion = agent.learners[0].config.fusion(world.environment.spec)
+    agent = build(name, world.environment(), fused=True, network=NetworkConfig(**settings))
+    fusion = agent.learners[0].config.fusion(world.environment().spec)
     assert fusion.network_rows == {group: network.rows for group, network in agent.networks().items()}
 
 

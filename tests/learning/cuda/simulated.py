@@ -65,12 +65,11 @@ def gradient(algorithm: str, space: str, masked: bool, network: str) -> dict[str
     rows = rows_for(learner, ROWS, masked)
     exact, terms = exact_gradient(algorithm, learner, rows)
     order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))
-    tensors = [None if t is None else torch.cat((t[order], t[order] * 0)) for t in rows[:-1]]
-    obs, mask, action, log_prob, value, _, returns = tensors
-    mask = torch.zeros((0, 0), dtype=torch.bool) if mask is None else mask
+    twice = rows.each(lambda tensor: torch.cat((tensor[order], tensor[order] * 0)))
+    mask = torch.zeros((0, 0), dtype=torch.bool) if twice.mask is None else twice.mask
     fused = cuda_kernels(learner, algorithm).gradient
     assert fused
-    given = Rows(torch.argsort(order), obs, mask, action, log_prob, value, rows.advantage, returns)  # type: ignore[arg-type]
+    given = Rows(torch.argsort(order), twice.obs, mask, twice.action, twice.log_prob, twice.value, rows.advantage, twice.returns)
     found, means = fused.gradient(given, learner.entropy_coef)
     return {
         "gradient": found.numpy(),
