@@ -28,7 +28,7 @@ KEPT = DOCS / "offpolicy.json"
 FEW: dict[str, tuple[str, float]] = {
     "cartpole_dqn": ("env=cartpole agent=dqn", 475),
     "acrobot_dqn": ("env=acrobot agent=dqn", -100),
-    "cartpole_quantiles": ("env=cartpole agent=dqn agent.quantiles=32 agent.dueling=true", 475),
+    "cartpole_quantiles": ("env=cartpole agent=dqn agent.quantiles=10 agent.dueling=true", 475),
     "mountain_car_dqn": ("env=mountain_car agent=dqn", -120),
     "pendulum_td3": ("env=pendulum agent=td3", -200),
     "pendulum_ddpg": ("env=pendulum agent=ddpg", -200),

@@ -48,10 +48,9 @@ def quantile_loss(quantiles: torch.Tensor, target: torch.Tensor, weight: torch.T
     count = quantiles.shape[-1]
     tau = (torch.arange(count, dtype=quantiles.dtype, device=quantiles.device) + 0.5) / count
     error = target[:, None, :] - quantiles[:, :, None]
-    size = error.detach().abs().clamp(max=1.0)
-    huber = size * (error.abs() - 0.5 * size)
-    asymmetric = (tau[:, None] - (error.detach() < 0).to(tau.dtype)).abs() * huber
-    return (weight * asymmetric.mean(-1).sum(-1)).mean()
+    huber = nn.functional.huber_loss(error, torch.zeros_like(error), reduction="none")
+    side = torch.where(error.detach() < 0, 1.0 - tau[:, None], tau[:, None])
+    return (weight * (side * huber).mean(-1).sum(-1)).mean()
 
 
 def of_action(quantiles: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
