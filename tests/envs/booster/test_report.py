@@ -56,7 +56,8 @@ def test_evaluation_writes_tables_and_figures(options, tmp_path, capsys):
         found = {line["regulator"]: line for line in csv.DictReader(file)}
     assert list(found) == ["learned", "PI, published gains", "PID, best gains", "best quadratic", "no control"]
     errors = {name: float(line["mean_magnitude_iminer"]) for name, line in found.items()}
-    assert errors["best quadratic"] < errors["PI, published gains"]
+    if "env.mode=compat" not in options:  # there courses end at different times
+        assert errors["best quadratic"] < errors["PI, published gains"]
     learned = np.array([float(line["IMINER learned"]) for line in lines if line["IMINER learned"]])
     assert np.abs(learned).mean() == pytest.approx(errors["learned"], abs=1e-4)
     if "matplotlib" not in said:
