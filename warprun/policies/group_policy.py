@@ -44,7 +44,7 @@ class GroupPolicy(nn.Module):
         Actions are [B] int64 for Discrete, [B, C] int64 for MultiDiscrete, and [B, C] float32 within the bounds for Box. An action that
         the mask forbids is never the best, unless it forbids all of a choice: then it is the first one.
         """
-        output, carry = self.step(obs, obs.new_zeros((len(obs), self.carry)) if carry is None else carry)
+        output, carry = self.step(obs, obs.new_zeros((obs.shape[0], self.carry)) if carry is None else carry)
         return self.best(output, mask), output, carry
 
     def step(self, obs: torch.Tensor, carry: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,7 +60,7 @@ class GroupPolicy(nn.Module):
 
     def policy_output(self, obs: torch.Tensor) -> torch.Tensor:
         """Return what the network gives at the beginning of an episode, see `Acting.gives`, [B, P]."""
-        return self.step(obs, obs.new_zeros((len(obs), self.carry)))[0]
+        return self.step(obs, obs.new_zeros((obs.shape[0], self.carry)))[0]
 
     def best(self, output: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """Return the most probable actions, those of the largest value, or the actions of the network."""
