@@ -67,7 +67,7 @@ class A2C(OnPolicyAgent[A2CConfig]):
 
         gradient, means = learner.gradient(loss, batch, batch.advantage, moments=moments)
         norm = learner.step(gradient)
-        mean = A2CLoss(*means[: len(A2CLoss._fields)])
+        mean = A2CLoss(*means[: len(A2CLoss._fields)].unbind())
         return {"policy": mean.policy, "value": mean.value, "entropy": mean.entropy, "grad_norm": norm}
 
     @classmethod

@@ -109,7 +109,7 @@ class PPO(OnPolicyAgent[PPOConfig]):
                 means, going_on = self._minibatch(learner, batch, order[part], going_on)
                 total += torch.where(going_on, means, 0.0)
                 taken += going_on
-        mean = PPOLoss(*(total / taken.clamp(min=1.0))[:-1])
+        mean = PPOLoss(*(total / taken.clamp(min=1.0))[:-1].unbind())
         return {
             "policy": mean.policy,
             "value": mean.value,
@@ -145,7 +145,7 @@ class PPO(OnPolicyAgent[PPOConfig]):
         gradient, means = learner.gradient(loss, batch, advantage, order, moments)
         if config.target_kl is None:
             return torch.cat((means, learner.step(gradient)[None])), going_on
-        going_on = going_on & (PPOLoss(*means).approx_kl <= config.target_kl)
+        going_on = going_on & (PPOLoss(*means.unbind()).approx_kl <= config.target_kl)
         # The step is taken, and undone if the update has stopped: a branch would make the host wait for the device.
         before = [tensor.clone() for tensor in learner.trained()]
         norm = learner.step(gradient)

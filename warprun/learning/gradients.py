@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp_cuda import TALL, columns_for
-from warprun.learning.returns import Spread, Target
+from warprun.learning.returns import Estimate, Target
 from warprun.math import exp
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import Spec
@@ -73,7 +73,7 @@ class GradientKernels(Protocol):
 
         The tensors of `rows` are contiguous and on the device of the network; `entropy_coef` is a number there, []. With `moments`, mean
         and variance, [] each, the loss takes advantages that are normalized by them (`returns.normalize_advantage`). The next call may
-        overwrite the gradient.
+        overwrite both. The same `rows` object means the same memory.
         """
 
 
@@ -83,10 +83,8 @@ class ReturnKernels(Protocol):
     def next_value(self, trajectory: Trajectory, name: str) -> torch.Tensor:
         """Return V of the observation after each step of group `name`, [T, N, A]."""
 
-    def estimate(
-        self, target: Target, trajectory: Trajectory, name: str, reward: torch.Tensor, log_ratio: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor, Spread]:
-        """Return (advantage, return), [T, N, A], of group `name`, and their spread.
+    def estimate(self, target: Target, trajectory: Trajectory, name: str, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
+        """Return advantages and returns, [T, N, A], of group `name`; the next call for this trajectory may overwrite them.
 
         `reward` is in the units of the values; `log_ratio` [T, N, A] is for targets that use it.
         """

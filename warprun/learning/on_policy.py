@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
@@ -29,6 +31,7 @@ from warprun.learning.optimizers import OPTIMIZERS, Adam, clip_norm
 from warprun.learning.policy import Policy
 from warprun.learning.returns import (
     TARGETS,
+    Estimate,
     Spread,
     Steps,
     explained_variance,
@@ -57,7 +60,8 @@ class Past(NamedTuple):
     """[T, B] bool: an episode begins with this step."""
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True)
+class Batch:
     """A rollout to learn from: T steps of B = N*A actors; features F, mask entries M, components C.
 
     `samples` makes it what minibatches are made of: rows [R, ...] in the place of [T, B, ...], R = T*B; with memory sequences [B, T, ...].
@@ -84,15 +88,19 @@ class Batch(NamedTuple):
 
     def samples(self) -> Batch:
         """Return the same as samples, each of which a gradient takes whole: rows [R, ...], step after step, or sequences [B, T, ...]."""
+        return self._samples
+
+    @cached_property
+    def _samples(self) -> Batch:
         if self.past is None:
             return self.each(lambda tensor: tensor.flatten(0, 1))
         sequences = self.each(lambda tensor: tensor.transpose(0, 1).contiguous())
-        return sequences._replace(past=Past(self.past.carry, self.past.begins.T.contiguous()))
+        return replace(sequences, past=Past(self.past.carry, self.past.begins.T.contiguous()))
 
     def pick(self, index: slice | torch.Tensor) -> Batch:
         """Return the samples that `index` picks: views for a slice, copies for a tensor of their numbers."""
         past = None if self.past is None else Past(self.past.carry[index], self.past.begins[index])
-        return self.each(lambda tensor: tensor[index])._replace(past=past)
+        return replace(self.each(lambda tensor: tensor[index]), past=past)
 
     def rows(self) -> Batch:
         """Return samples as rows [R, ...], without their past."""
@@ -141,6 +149,10 @@ class Learner(Generic[C]):
         """act(obs [R, F], policy_output [R, P], value [R]) writes what the policy gives for observations."""
         self._scheduled: tuple[float, float] | None = None
         """Learning rate and entropy coefficient that were set last."""
+        self._batch: tuple[Estimate, Batch] | None = None
+        """The last batch, and the estimate that it holds, if all its tensors are views: kernels write the next one to the same memory."""
+        self._rows: tuple[Batch, Rows] | None = None
+        """The last batch whose rows were all taken in their order, and these rows."""
         if plan.networks == "kernels" and device.type == "cpu":
             self.fused = self._cpu_kernels(derivatives if plan.gradients == "kernels" else None, context.threads)
             self.act = FusedActing(self.policy.kernel_network(), context.threads)
@@ -214,16 +226,21 @@ class Learner(Generic[C]):
         log_prob = self.judge(trajectory) if self.target.uses_ratio else group.log_prob
         log_ratio = log_prob - group.log_prob if self.target.uses_ratio else None
         if self.fused:
-            advantage, returns, spread = self.fused.returns.estimate(self.target, trajectory, self.name, reward, log_ratio)
+            found = self.fused.returns.estimate(self.target, trajectory, self.name, reward, log_ratio)
         else:
             ends = trajectory.terminated[..., None], trajectory.truncated[..., None]
-            advantage, returns = self.target(Steps(reward, group.value, self.next_value(trajectory), *ends, log_ratio))
-            spread = Spread.of(advantage, returns)
-        spread = spread.over_processes(self.communicator, advantage.numel())
+            found = Estimate.of(*self.target(Steps(reward, group.value, self.next_value(trajectory), *ends, log_ratio)))
+        # The same estimate is of the same trajectory: its numbers have changed, the views of it have not.
+        if self._batch and self._batch[0] is found:
+            return self._batch[1]
+        spread = found.spread.over_processes(self.communicator, found.advantage.numel())
         mask = None if group.mask is None else group.mask[:-1]
-        batch = Batch(group.obs[:-1], mask, group.action, log_prob, group.value, advantage, returns, spread)
+        batch = Batch(group.obs[:-1], mask, group.action, log_prob, group.value, found.advantage, found.returns, spread)
         batch = batch.each(lambda tensor: tensor.flatten(1, 2))  # environments and actors to one dimension
-        return batch._replace(past=self.past(trajectory))
+        batch = replace(batch, past=self.past(trajectory))
+        views = all(tensor is None or tensor.is_contiguous() for tensor in (group.obs, group.mask, group.action, log_prob, group.value))
+        self._batch = (found, batch) if views and spread is found.spread else None
+        return batch
 
     def past(self, trajectory: Trajectory) -> Past | None:
         """Return what the steps of a rollout follow; None if the policy has no memory."""
@@ -295,7 +312,7 @@ class Learner(Generic[C]):
             advantage = normalize_advantage(advantage, *moments) if moments else advantage
 
             def terms(part: slice) -> tuple[torch.Tensor, ...]:
-                samples = batch.pick(part if order is None else order[part])._replace(advantage=advantage[part])
+                samples = replace(batch.pick(part if order is None else order[part]), advantage=advantage[part])
                 output, value = self.policy.along(samples.obs, *samples.past) if samples.past else self.policy(samples.obs)
                 rows = samples.rows()
                 log_prob, entropy = distributions.evaluate(self.policy.space, output, rows.mask, rows.action)
@@ -313,12 +330,15 @@ class Learner(Generic[C]):
         order: torch.Tensor | None,
         moments: tuple[torch.Tensor, torch.Tensor] | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        mask = batch.obs.new_zeros((0, 0), dtype=torch.bool) if batch.mask is None else batch.mask
-        everything = batch.obs.new_zeros(0, dtype=torch.int64) if order is None else order
-        tensors = (everything, batch.obs, mask, batch.action, batch.log_prob, batch.value, advantage, batch.returns)
-        gradient, terms = kernel.gradient(Rows(*(tensor.contiguous() for tensor in tensors)), self.entropy_coef, moments)
-        policy, value, entropy = terms[:3]
-        loss = policy + self.config.value_coef * value - self.entropy_coef * entropy
+        if order is None and advantage is batch.advantage:
+            if not self._rows or self._rows[0] is not batch:
+                self._rows = batch, _rows(batch, advantage, order)
+            rows = self._rows[1]
+        else:
+            rows = _rows(batch, advantage, order)
+        gradient, terms = kernel.gradient(rows, self.entropy_coef, moments)
+        policy, value, entropy = terms[:3].unbind()
+        loss = torch.add(policy, value, alpha=self.config.value_coef).addcmul_(entropy, self.entropy_coef, value=-1.0)
         return gradient, torch.cat((loss[None], terms))
 
     def step(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -450,7 +470,7 @@ class OnPolicyAgent(ABC, Generic[C]):
             found = self.learn_group(learner, batch) | learner.report(batch)
             metrics[learner.name] = {f"loss/{name}": value for name, value in found.items()}
             # After learning: the policy acted by the former statistics, and the ratios of this update need the same.
-            learner.observe(batch.obs.flatten(0, 1))
+            learner.observe(batch.samples().rows().obs)
         self.updates += 1
         return by_group(metrics)
 
@@ -488,6 +508,14 @@ class OnPolicyAgent(ABC, Generic[C]):
         for learner in self.learners:
             tensors |= {f"{learner.name}/{name}": tensor for name, tensor in learner.tensors().items()}
         return tensors
+
+
+def _rows(batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None) -> Rows:
+    """Return what kernels take of the rows of a batch: the rows `order`, or all."""
+    mask = batch.obs.new_zeros((0, 0), dtype=torch.bool) if batch.mask is None else batch.mask
+    everything = batch.obs.new_zeros(0, dtype=torch.int64) if order is None else order
+    tensors = (everything, batch.obs, mask, batch.action, batch.log_prob, batch.value, advantage, batch.returns)
+    return Rows(*(tensor.contiguous() for tensor in tensors))
 
 
 def flops_per_row(weights: int, passes: int) -> float:

@@ -7,7 +7,7 @@ observation, which is not `value[t + 1]`), and `terminated`, `truncated` bool. A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -37,18 +37,27 @@ class Spread(NamedTuple):
         """Return the spread of rows [...]."""
         return Spread(*mean_and_variance(advantage), *mean_and_variance(returns))
 
-    @staticmethod
-    def of_sums(sums: Sequence[float], count: int) -> Spread:
-        """Return the spread of `count` rows from four sums: of advantages and their squares, of returns and theirs."""
-        found = []
-        for total, square in (sums[:2], sums[2:]):
-            found += [total / count, max(0.0, square - total * total / count) / max(1, count - 1)]
-        return Spread(*torch.tensor(found).unbind())
-
     def over_processes(self, communicator: Communicator, count: int) -> Spread:
         """Return the spread of the rows of all processes, of which this one has `count`."""
+        if communicator.size == 1:
+            return self
         advantage = variance_over_processes(communicator, self.mean, self.variance, count)
         return Spread(*advantage, *variance_over_processes(communicator, self.returns_mean, self.returns_variance, count))
+
+
+class Estimate(NamedTuple):
+    """What a policy learns from a rollout. Kernels return the same object for a trajectory again, with new numbers in its tensors."""
+
+    advantage: torch.Tensor
+    """[T, ...]."""
+    returns: torch.Tensor
+    """[T, ...]: what the value should be."""
+    spread: Spread
+
+    @staticmethod
+    def of(advantage: torch.Tensor, returns: torch.Tensor) -> Estimate:
+        """Return the estimate with its spread."""
+        return Estimate(advantage, returns, Spread.of(advantage, returns))
 
 
 def gae(
@@ -224,7 +233,7 @@ def explained_variance(spread: Spread) -> torch.Tensor:
 
     The advantages of `spread` must be the errors returns - value.
     """
-    explained = 1 - spread.variance / spread.returns_variance
+    explained = (spread.returns_variance - spread.variance) / spread.returns_variance
     return torch.where(spread.returns_variance > 0, explained, 0.0)
 
 

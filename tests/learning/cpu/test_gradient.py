@@ -215,7 +215,7 @@ def test_the_fused_gradient_is_autograds(algorithm: str, space: str, masked: boo
     # All rows twice, the picked ones in another order: `order` must find them.
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     back = torch.argsort(order)
-    shuffled = Batch(*(None if t is None else torch.cat((t[order], t[order] * 0)) for t in rows[:-1]), rows.spread)
+    shuffled = rows.each(lambda tensor: torch.cat((tensor[order], tensor[order] * 0)))
     assert learner.fused is not None
     assert learner.fused.gradient is not None
     gradient, means = learner.gradient(lambda *_: (), shuffled, rows.advantage, back)

@@ -283,9 +283,14 @@ class FusedGradient:
             terms=np.zeros((SHARES, TERMS)),
             total=zeros(network.parameters.size),
         )
+        self._gradients = torch.from_numpy(self.memory.gradient)
+        self._total = torch.from_numpy(self.memory.total)
+        self._terms = torch.zeros(TERMS)
+        self._means = self._terms.numpy()
+        """The memory of `_terms`."""
         self._call: Call | None = None
-        self._places: tuple[int, ...] = ()
-        """Addresses and lengths of the rows that `_call` has."""
+        self._bound_rows: Rows | None = None
+        """The rows that `_call` has."""
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernel (`kernels.ahead`)."""
@@ -312,21 +317,19 @@ class FusedGradient:
         call.change(ENTROPY_ARGUMENT, np.float32(entropy_coef.item()))
         self.moments[:] = (0.0, 1.0) if moments is None else shift_and_scale(float(moments[0]), float(moments[1]))
         self.team.share(call, shares, 6.0 * self.network.parameters.size * count)
-        terms = torch.from_numpy((self.memory.terms[:shares].sum(0) / count).astype(np.float32))
+        self._means[:] = self.memory.terms[:shares].sum(0) / count
         if shares == 1:
-            return torch.from_numpy(self.memory.gradient[0]), terms
-        total = torch.from_numpy(self.memory.total)
-        torch.sum(torch.from_numpy(self.memory.gradient[:shares]), 0, out=total)
-        return total, terms
+            return self._gradients[0], self._terms
+        torch.sum(self._gradients[:shares], 0, out=self._total)
+        return self._total, self._terms
 
     def _bound(self, rows: Rows) -> Call:
-        """Return the call of the kernel for these rows, the former one if they are at the same place in memory."""
-        places = tuple(number for tensor in rows for number in (tensor.data_ptr(), len(tensor)))
+        """Return the call of the kernel for these rows."""
         if self._call is None:
             self._call = Call(self.module.gradient, *self._given(Rows._make(tensor.numpy() for tensor in rows)))
-        elif places != self._places:
+        elif rows is not self._bound_rows:
             self._call.change(ROWS_ARGUMENT, Rows._make(tensor.numpy() for tensor in rows))
-        self._places = places
+        self._bound_rows = rows
         return self._call
 
 

@@ -18,7 +18,7 @@ from warprun.kernels.mlp import Network, forward, normalize
 from warprun.kernels.simd import COLUMNS, NARROW
 from warprun.kernels.team import team
 from warprun.learning.cpu.statistics import Ends
-from warprun.learning.returns import GAE, Spread, Steps, Target
+from warprun.learning.returns import GAE, Estimate, Spread, Steps, Target
 from warprun.simulation.trajectory import Trajectory
 
 float32, float64 = np.float32, np.float64
@@ -166,13 +166,24 @@ def advantages(first, last, thread, network, steps, reward, gamma, gae_lambda, a
 
 
 class Bound(NamedTuple):
-    """A kernel for one trajectory."""
+    """The kernel of next values for one trajectory."""
 
     call: Call
     ends: Ends
     memory: Memory
-    results: tuple[torch.Tensor, ...]
-    """[T, N, A] each."""
+    next_value: torch.Tensor
+    """[T, N, A]."""
+
+
+class BoundGAE(NamedTuple):
+    """The kernel of advantages for one trajectory and one place of its rewards."""
+
+    call: Call
+    ends: Ends
+    memory: Memory
+    estimate: Estimate
+    spread: np.ndarray
+    """[4] float32: the memory of `estimate.spread`."""
 
 
 class FusedReturns:
@@ -184,7 +195,7 @@ class FusedReturns:
         functions = {"next_values_of_part": next_values_of_part, "advantages_of_part": advantages_of_part}
         self.module = kernels.load_module("returns", SOURCE, functions | {"BOUND": kernels.BOUND}, kernels.merged_function)
         self._next_values: WeakKeyDictionary[Trajectory, Bound] = WeakKeyDictionary()
-        self._advantages: WeakKeyDictionary[Trajectory, dict[int, Bound]] = WeakKeyDictionary()
+        self._advantages: WeakKeyDictionary[Trajectory, dict[int, BoundGAE]] = WeakKeyDictionary()
         """By the address of the rewards."""
 
     def compile_ahead(self, target: Target) -> None:
@@ -203,15 +214,13 @@ class FusedReturns:
             steps, out = _steps(trajectory, name, ends), torch.zeros_like(trajectory.groups[name].value)
             memory = self._memory(steps)
             call = Call(self.module.next_values, self.network, steps, out.flatten(1).numpy(), memory)
-            self._next_values[trajectory] = Bound(call, ends, memory, (out,))
+            self._next_values[trajectory] = Bound(call, ends, memory, out)
         bound = self._next_values[trajectory]
         self._run(bound)
-        return bound.results[0]
+        return bound.next_value
 
-    def estimate(
-        self, target: Target, trajectory: Trajectory, name: str, reward: torch.Tensor, log_ratio: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor, Spread]:
-        """Return (advantage, return), [T, N, A], of group `name`, and their spread.
+    def estimate(self, target: Target, trajectory: Trajectory, name: str, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
+        """Return advantages and returns, [T, N, A], of group `name`.
 
         `reward` is in the units of the values; `log_ratio` [T, N, A] is for targets that use it.
         """
@@ -219,10 +228,10 @@ class FusedReturns:
             return self._gae(target, trajectory, name, reward)
         # Only GAE has its own kernel; other estimators start from the next values.
         ends = trajectory.terminated[..., None], trajectory.truncated[..., None]
-        advantage, returns = target(Steps(reward, trajectory.groups[name].value, self.next_value(trajectory, name), *ends, log_ratio))
-        return advantage, returns, Spread.of(advantage, returns)
+        value = trajectory.groups[name].value
+        return Estimate.of(*target(Steps(reward, value, self.next_value(trajectory, name), *ends, log_ratio)))
 
-    def _gae(self, target: GAE, trajectory: Trajectory, name: str, reward: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Spread]:
+    def _gae(self, target: GAE, trajectory: Trajectory, name: str, reward: torch.Tensor) -> Estimate:
         reward = reward.contiguous()
         places = self._advantages.setdefault(trajectory, {})
         address = reward.data_ptr()
@@ -231,18 +240,22 @@ class FusedReturns:
             places[address] = self._bind(target, trajectory, name, reward)
         bound = places[address]
         self._run(bound)
-        advantage, returns = bound.results
-        return advantage, returns, Spread.of_sums(bound.memory.sums.sum(0).tolist(), advantage.numel())
+        count = reward.numel()
+        total, square, returns_total, returns_square = bound.memory.sums.sum(0).tolist()
+        bound.spread[:] = (*_moments(total, square, count), *_moments(returns_total, returns_square, count))
+        return bound.estimate
 
-    def _bind(self, target: GAE, trajectory: Trajectory, name: str, reward: torch.Tensor) -> Bound:
+    def _bind(self, target: GAE, trajectory: Trajectory, name: str, reward: torch.Tensor) -> BoundGAE:
         ends, advantage, returns = Ends(trajectory, reward.shape[2]), torch.zeros_like(reward), torch.zeros_like(reward)
         steps = _steps(trajectory, name, ends)
         memory = self._memory(steps)
         of_rows = (reward.flatten(1).numpy(), np.float32(target.gamma), np.float32(target.gae_lambda))
         given = (self.network, steps, *of_rows, advantage.flatten(1).numpy(), returns.flatten(1).numpy(), memory)
-        return Bound(Call(self.module.advantages, *given), ends, memory, (advantage, returns))
+        spread = torch.zeros(len(Spread._fields))
+        estimate = Estimate(advantage, returns, Spread(*spread.unbind()))
+        return BoundGAE(Call(self.module.advantages, *given), ends, memory, estimate, spread.numpy())
 
-    def _run(self, bound: Bound) -> None:
+    def _run(self, bound: Bound | BoundGAE) -> None:
         bound.ends.refresh()
         parts = len(bound.memory.sums)
         self.team.share(bound.call, parts, 2.0 * self.network.parameters.size * parts * COLUMNS)
@@ -260,6 +273,11 @@ class FusedReturns:
             columns=np.zeros((threads, SUMS, COLUMNS)),
             sums=np.zeros((-(-columns // COLUMNS), SUMS)),
         )
+
+
+def _moments(total: float, square: float, count: int) -> tuple[float, float]:
+    """Return mean and unbiased variance of `count` numbers from their sum and the sum of their squares."""
+    return total / count, max(0.0, square - total * total / count) / max(1, count - 1)
 
 
 def _steps(trajectory: Trajectory, name: str, ends: Ends) -> Rollout:

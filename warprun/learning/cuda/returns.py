@@ -14,7 +14,7 @@ import torch
 from warprun.kernels.mlp import Network
 from warprun.kernels.mlp_cuda import BlockNetwork, block_network, columns_for, compute_layer, load_columns, read, write
 from warprun.learning.cuda.gradient import COLUMNS, threads_of
-from warprun.learning.returns import GAE, Spread, Steps, Target
+from warprun.learning.returns import GAE, Estimate, Spread, Steps, Target
 from warprun.simulation.cuda_launch import launch, module_for, on_device
 from warprun.simulation.trajectory import Trajectory
 
@@ -197,10 +197,8 @@ class CudaReturns:
         self._follow(_rollout(trajectory, name), out)
         return out
 
-    def estimate(
-        self, target: Target, trajectory: Trajectory, name: str, reward: torch.Tensor, log_ratio: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor, Spread]:
-        """Return (advantage, return), [T, N, A], of group `name`, and their spread.
+    def estimate(self, target: Target, trajectory: Trajectory, name: str, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
+        """Return advantages and returns, [T, N, A], of group `name`.
 
         `reward` is in the units of the values; `log_ratio` [T, N, A] is for targets that use it.
         """
@@ -208,8 +206,7 @@ class CudaReturns:
         if not isinstance(target, GAE):
             # Only GAE has its own kernel; other estimators start from the next values.
             ends = trajectory.terminated[..., None], trajectory.truncated[..., None]
-            advantage, returns = target(Steps(reward, trajectory.groups[name].value, following, *ends, log_ratio))
-            return advantage, returns, Spread.of(advantage, returns)
+            return Estimate.of(*target(Steps(reward, trajectory.groups[name].value, following, *ends, log_ratio)))
         reward = reward.contiguous()
         rollout, advantage, returns = _rollout(trajectory, name), torch.empty_like(reward), torch.empty_like(reward)
         blocks = -(-rollout.columns // THREADS)
@@ -219,7 +216,7 @@ class CudaReturns:
         given = (on_device(rollout), *flat[:2], *numbers, *flat[2:], on_device(sums))
         launch(self.module, "advantages", (blocks, THREADS), given)
         launch(self.module, "spread", (1, 8 * SUMS), (on_device(sums), blocks, reward.numel(), on_device(out)))
-        return advantage, returns, Spread(*out.unbind())
+        return Estimate(advantage, returns, Spread(*out.unbind()))
 
     def _follow(self, rollout: Rollout, out: torch.Tensor) -> None:
         torch.index_select(self.parameters, 0, self.index, out=self.network.weights)
