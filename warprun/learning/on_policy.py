@@ -528,7 +528,7 @@ class OnPolicyAgent(ABC, Generic[C]):
 
 
 def _rows(batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None) -> Rows:
-    """Return what kernels take of a flattened batch: the rows `order`, or all."""
+    """Return what kernels take of the rows of a batch: the rows `order`, or all."""
     mask = batch.obs.new_zeros((0, 0), dtype=torch.bool) if batch.mask is None else batch.mask
     everything = batch.obs.new_zeros(0, dtype=torch.int64) if order is None else order
     tensors = (everything, batch.obs, mask, batch.action, batch.log_prob, batch.value, advantage, batch.returns)
