@@ -1,6 +1,6 @@
 """CUDA graphs without a GPU: a record of torch's operations and of the launches of kernels, which is run again with the same numbers.
 
-    NUMBA_ENABLE_CUDASIM=1 python -m tests.kernels.graphs FILE.npz
+    NUMBA_ENABLE_CUDASIM=1 python -m tests.kernels.graphs FILE.npz CASE...
 
 trains agents in the CUDA simulator, launch by launch and by such graphs, and writes their state. The code for GPUs runs here on the CPU:
 replay by torch's operations.
@@ -159,4 +159,5 @@ def launch(module: Any, *given: Any) -> None:
 if __name__ == "__main__":
     as_on_a_gpu()
     with_few_threads()
-    np.savez(sys.argv[1], **{key: value for case in CASES for captured in (False, True) for key, value in train(case, captured).items()})
+    file, *cases = sys.argv[1:]
+    np.savez(file, **{key: value for case in cases for captured in (False, True) for key, value in train(case, captured).items()})

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 import pytest
@@ -24,16 +25,25 @@ from warprun.simulation.device import Device
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Return what the cases leave behind, by name."""
-    file = tmp_path_factory.mktemp("graphs") / "trained.npz"
-    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.kernels.graphs", str(file)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "1"}
-    subprocess.run(command, cwd=ROOT, env=environment, check=True)
-    return dict(np.load(file))
+    """Return a function that trains some cases, once, and returns what they leave behind, by name."""
+
+    @cache
+    def train(cases):
+        file = tmp_path_factory.mktemp("graphs") / "trained.npz"
+        command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.kernels.graphs", str(file), *cases]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "1"}
+        subprocess.run(command, cwd=ROOT, env=environment, check=True)
+        return dict(np.load(file))
+
+    return train
 
 
-@pytest.mark.parametrize("case", graphs.CASES)
+BY_TORCH = tuple(case for case in graphs.CASES if case not in graphs.BY_KERNELS)
+
+
+@pytest.mark.parametrize("case", [*BY_TORCH, *(pytest.param(case, marks=pytest.mark.slow) for case in graphs.BY_KERNELS)])
 def test_captured_training_is_the_plain_one(trained, case):
+    trained = trained(BY_TORCH if case in BY_TORCH else (case,))
     plain = {name: array for name, array in trained.items() if name.startswith(f"{case}/plain/")}
     assert sum(name.endswith("parameters") for name in plain) > 0
     for name, array in plain.items():
