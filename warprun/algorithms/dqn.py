@@ -13,7 +13,7 @@ from warprun.algorithms.settings import DQNConfig
 from warprun.concurrency.communicator import Communicator, mean_
 from warprun.kernels.mlp import Network
 from warprun.learning.cpu.actor import fused_layers, layer_rows
-from warprun.learning.cpu.updates import GradientKernels, KernelOptimizer
+from warprun.learning.cpu.updates import BatchKernels, KernelOptimizer
 from warprun.learning.critics import Optimized, QuantileQNetwork, Trained, seeded
 from warprun.learning.interfaces import Context, Metrics
 from warprun.learning.networks import training
@@ -111,7 +111,7 @@ class KernelStep:
         self.config = config
         table = layer_rows(values.network.policy_layers(), values.parameters, values.network.features)
         outputs = [table[-1].out_row + k for k in range(table[-1].n_out)]
-        self.kernels = GradientKernels(config.batch_size, outputs[-1] + 1, len(values.parameters), context.threads, context.communicator)
+        self.kernels = BatchKernels(config.batch_size, outputs[-1] + 1, len(values.parameters), context.threads, context.communicator)
         online = self.kernels.net(values.parameters, table, outputs)
         self.nets = (online._replace(parameters=values.target_parameters.numpy()), online)
         self.optimizer = KernelOptimizer(values, online, config.max_grad_norm, context.communicator, config.batch_size)

@@ -18,7 +18,7 @@ from warprun.kernels.mlp import Network
 from warprun.learning.cpu.actor import critic_rows, fused_layers, layer_rows
 from warprun.learning.cpu.losses import Drawing
 from warprun.learning.cpu.optimizer import FusedAdam
-from warprun.learning.cpu.updates import GradientKernels, KernelOptimizer
+from warprun.learning.cpu.updates import BatchKernels, KernelOptimizer
 from warprun.learning.critics import Critics, Optimized, SquashedActor, Trained, seeded
 from warprun.learning.distributions import squashed
 from warprun.learning.interfaces import Context, Metrics, own_seed
@@ -150,7 +150,7 @@ class KernelStep:
         tables = critic_rows(critics.network, critics.parameters, act[0].n_in + act[-1].n_out // 2)
         rows = max(tables[-1][-1].out_row, outputs[-1]) + 1
         most = max(len(actor.parameters), len(critics.parameters))
-        self.kernels = GradientKernels(config.batch_size, rows, most, context.threads, context.communicator)
+        self.kernels = BatchKernels(config.batch_size, rows, most, context.threads, context.communicator)
         self.actor = self.kernels.net(actor.parameters, act, outputs)
         self.critics = self.kernels.net(critics.parameters, list(chain(*tables)), [table[-1].out_row for table in tables])
         self.target_critics = self.critics._replace(parameters=critics.target_parameters.numpy())

@@ -16,7 +16,7 @@ from warprun.concurrency.communicator import Communicator, mean_
 from warprun.kernels.mlp import Network
 from warprun.learning.cpu.actor import critic_rows, fused_layers, layer_rows
 from warprun.learning.cpu.losses import Smoothing
-from warprun.learning.cpu.updates import GradientKernels, KernelOptimizer
+from warprun.learning.cpu.updates import BatchKernels, KernelOptimizer
 from warprun.learning.critics import Actor, Critics, Optimized, Trained, seeded
 from warprun.learning.interfaces import Context, Metrics, own_seed
 from warprun.learning.networks import training
@@ -112,7 +112,7 @@ class KernelStep:
         act = layer_rows(actor.network.policy_layers(), actor.parameters, actor.network.features)
         tables = critic_rows(critics.network, critics.parameters, act[0].n_in + act[-1].n_out)
         rows = max(tables[-1][-1].out_row + 1, act[-1].out_row + act[-1].n_out)
-        self.kernels = GradientKernels(config.batch_size, rows, len(critics.parameters), context.threads, context.communicator)
+        self.kernels = BatchKernels(config.batch_size, rows, len(critics.parameters), context.threads, context.communicator)
         self.actor = self.kernels.net(actor.parameters, act, [act[-1].out_row + d for d in range(act[-1].n_out)])
         self.critics = self.kernels.net(critics.parameters, list(chain(*tables)), [table[-1].out_row for table in tables])
         self.first_critic = self.critics._replace(layers=self.critics.layers[: len(tables[0])], outputs=self.critics.outputs[:1])

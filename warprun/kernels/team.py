@@ -29,8 +29,8 @@ PATIENCE = 2000
 HAND_OFF = 400_000
 """Floating-point operations from which on a second thread takes a part of a call.
 
-At 100 operations a nanosecond these are 4 microseconds. Handing over work to a thread that is awake takes 0.5 to 1.5 on two processors (Zen
-4, Xeon), and what it computes with is in the cache of the other one.
+At 100 operations a nanosecond these are 4 microseconds: more than it takes to hand over work to a thread that is awake, and to fetch what
+it computes with from the cache of the other one.
 """
 SLOT = 64
 """Words of eight bytes that a thread has for itself: whole cache lines, and room for a mutex and a condition of POSIX."""

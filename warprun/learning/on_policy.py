@@ -254,7 +254,7 @@ class Learner(Generic[C]):
         if past := self.past(trajectory):
             return replace(batch, past=past)
         views = all(tensor is None or tensor.is_contiguous() for tensor in (group.obs, group.mask, group.action, log_prob, group.value))
-        self._batch = (found, batch) if views and alive is None and spread is found.spread else None
+        self._batch = (found, batch) if self.fused and views and alive is None and spread is found.spread else None
         return batch
 
     def past(self, trajectory: Trajectory) -> Past | None:

@@ -28,7 +28,7 @@ CASES: dict[str, tuple[str, Space, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("batch_size", [50, 300])
 def test_kernels_take_the_steps_that_torch_takes(case: str, batch_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_updates, "HAND_OFF", 0)  # threads for small networks, too
+    monkeypatch.setattr(fused_updates, "THREADS_FROM", 0)  # threads for small networks, too
     name, space, settings = CASES[case]
     env = environment(one=space)
     if name == "dqn":

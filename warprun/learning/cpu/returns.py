@@ -194,9 +194,10 @@ class FusedReturns:
         self.team = team(threads)
         functions = {"next_values_of_part": next_values_of_part, "advantages_of_part": advantages_of_part}
         self.module = kernels.load_module("returns", SOURCE, functions | {"BOUND": kernels.BOUND}, kernels.merged_function)
-        self._next_values: WeakKeyDictionary[Trajectory, Bound] = WeakKeyDictionary()
-        self._advantages: WeakKeyDictionary[Trajectory, dict[int, BoundGAE]] = WeakKeyDictionary()
-        """By the address of the rewards."""
+        self._next_values: WeakKeyDictionary[Trajectory, dict[str, Bound]] = WeakKeyDictionary()
+        """By the name of the group."""
+        self._advantages: WeakKeyDictionary[Trajectory, dict[tuple[str, GAE, int], BoundGAE]] = WeakKeyDictionary()
+        """By the name of the group, the target and the address of the rewards; only the last one."""
 
     def compile_ahead(self, target: Target) -> None:
         """Let another process compile the kernel for a target (`kernels.ahead`)."""
@@ -209,13 +210,14 @@ class FusedReturns:
 
     def next_value(self, trajectory: Trajectory, name: str) -> torch.Tensor:
         """Return V of the observation after each step of group `name`, [T, N, A]; the next call for this trajectory overwrites it."""
-        if trajectory not in self._next_values:
+        bound_to = self._next_values.setdefault(trajectory, {})
+        if name not in bound_to:
             ends = Ends(trajectory, name)
             steps, out = _steps(trajectory, name, ends), torch.zeros_like(trajectory.groups[name].value)
             memory = self._memory(steps)
             call = Call(self.module.next_values, self.network, steps, out.flatten(1).numpy(), memory)
-            self._next_values[trajectory] = Bound(call, ends, memory, out)
-        bound = self._next_values[trajectory]
+            bound_to[name] = Bound(call, ends, memory, out)
+        bound = bound_to[name]
         self._run(bound)
         return bound.next_value
 
@@ -234,11 +236,11 @@ class FusedReturns:
     def _gae(self, target: GAE, trajectory: Trajectory, name: str, reward: torch.Tensor) -> Estimate:
         reward = reward.contiguous()
         places = self._advantages.setdefault(trajectory, {})
-        address = reward.data_ptr()
-        if address not in places:
+        place = name, target, reward.data_ptr()
+        if place not in places:
             places.clear()
-            places[address] = self._bind(target, trajectory, name, reward)
-        bound = places[address]
+            places[place] = self._bind(target, trajectory, name, reward)
+        bound = places[place]
         self._run(bound)
         count = trajectory.groups[name].rows  # of actors that had left, advantage and return are 0 and add nothing
         total, square, returns_total, returns_square = bound.memory.sums.sum(0).tolist()

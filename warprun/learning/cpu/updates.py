@@ -30,7 +30,7 @@ from warprun.learning.replay.ring import Transitions
 
 SHARE_BLOCKS = 2
 """Blocks in a share; every share has its own gradient."""
-HAND_OFF = 8_000_000
+THREADS_FROM = 8_000_000
 """A second thread is used from this number of parameters times transitions on: below it, waking the thread takes longer."""
 BATCH_ARGUMENT = 3
 """Number of the batch among the arguments of a kernel, after the three of every call."""
@@ -103,11 +103,11 @@ def module() -> ModuleType:
     return kernels.load_module("off_policy_updates", SOURCE, functions | {"BOUND": kernels.BOUND, "COLUMNS": COLUMNS})
 
 
-class GradientKernels:
+class BatchKernels:
     """Computes gradients of batches of one size, for networks with up to `rows` rows in a block and `parameters` parameters."""
 
     def __init__(self, batch_size: int, rows: int, parameters: int, threads: int, communicator: Communicator) -> None:
-        self.team = team(threads if batch_size * parameters > HAND_OFF else 1)
+        self.team = team(threads if batch_size * parameters > THREADS_FROM else 1)
         self.shares = -(-batch_size // (COLUMNS * SHARE_BLOCKS))
         self.communicator = communicator
         count = self.team.count
