@@ -34,7 +34,7 @@ def warprun(*arguments: str) -> None:
 
 def machine(out: Path) -> str:
     """Return what the runs were made on, and how busy it was when they began and ended."""
-    versions = json.loads(next(out.glob("*/versions.json")).read_text())
+    versions = json.loads(next(out.rglob("versions.json")).read_text())
     load = json.loads((out / "load.json").read_text())
     device = versions["gpu"] or versions["cpu"]
     return f"{device}, {versions['cores']} cores; load average {load['before']:.1f} before and {load['after']:.1f} after the runs"

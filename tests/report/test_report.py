@@ -15,6 +15,7 @@ from matplotlib import image
 
 from tests.report.made import made
 from warprun.cli import main as cli
+from warprun.report.runs import collect
 
 Captured = pytest.CaptureFixture[str]
 FIGURES = ("learning", "scores", "throughput", "profiles", "improvement")
@@ -98,6 +99,23 @@ def test_single_runs_and_unfinished_ones(without_figures: None, capsys: Captured
     assert "runs/b" in Path("report/report.html").read_text()
     assert cli.run(["report", "runs", "unfinished=true", "returns=train", "log_x=true"]) == 0
     assert "1 run without an end: runs/b (interrupted)" in capsys.readouterr().out
+
+
+def test_the_runs_of_sweeps(tmp_path: Path) -> None:
+    """A sweep has a lock, as a run has; so have its jobs, beside their runs."""
+    sweep = tmp_path / "sweeps" / "first"
+    for job in range(2):
+        made(sweep / f"000{job}_seed={job}", [1.0, 2.0], settings={"seed": job})
+        folder = sweep / "jobs" / f"000{job}"
+        folder.mkdir(parents=True)
+        for name in ("lock", "status.json", "log.txt"):
+            (folder / name).touch()
+    for name in ("plan.json", "lock"):
+        (sweep / name).touch()
+    for place in (tmp_path, sweep):
+        runs, left_out = collect([place], unfinished=False)
+        assert sorted(run.settings["seed"] for run in runs) == [0, 1]
+        assert not left_out
 
 
 def test_figures_of_an_earlier_report_do_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,6 +145,9 @@ def _draw_throughput(panel: Any, series: dict[str, list[tuple[int, Interval, Sty
         panel.set_ylim(top=max(2.0 * top, panel.get_ylim()[0] * 10), bottom=0.5 * min(value for _, value in every))
     panel.set(xscale="log", yscale="log", xlabel="environments", ylabel="environment steps per second")
     panel.margins(x=0.08)
+    bottom, top = panel.get_ylim()
+    if top < 100 * bottom:
+        panel.yaxis.set_major_locator(_ones_twos_fives())
     panel.yaxis.set_major_formatter(_engineering())
     panel.xaxis.set_major_formatter("{x:,.0f}")
     _name_decades_only(panel)
@@ -259,6 +262,13 @@ def _name_decades_only(panel: Any) -> None:
 
     panel.xaxis.set_minor_formatter(NullFormatter())
     panel.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _ones_twos_fives() -> Any:
+    """Return ticks for a logarithmic axis of a decade or two."""
+    from matplotlib.ticker import LogLocator
+
+    return LogLocator(subs=(1.0, 2.0, 5.0))
 
 
 def _engineering() -> Any:

@@ -16,6 +16,7 @@ from warprun.errors import UserError, one_line, printable
 from warprun.report.statistics import Array
 from warprun.runtime import rundir
 from warprun.runtime.records.jsonl import JsonLines, read_rows
+from warprun.sweeps.plan import JOBS, PLAN
 
 MAX_DEPTH = 6
 """Folders inside each other that are searched for runs."""
@@ -90,7 +91,9 @@ def run_folders(place: Path) -> Iterator[Path]:
     """Yield the run folders in and below a folder, also those of runs that did not get beyond their set-up."""
     for folder, inner, files in os.walk(place):
         here = Path(folder)
-        if {CONFIG, LOCK, VERSIONS} & set(files):
+        if PLAN in files:  # a sweep: it is locked as a run is, and JOBS has the locks of its processes
+            inner[:] = [name for name in inner if name != JOBS]
+        elif {CONFIG, LOCK, VERSIONS} & set(files):
             inner.clear()
             yield here
         elif len(here.relative_to(place).parts) >= MAX_DEPTH:

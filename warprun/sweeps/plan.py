@@ -29,6 +29,8 @@ from warprun.files import read_json, write_atomic
 from warprun.runtime.rundir import Held
 
 PLAN = "plan.json"
+JOBS = "jobs"
+"""Folder of what jobs have beside their runs."""
 FORMAT = 1
 MOST_BYTES = 1 << 30
 LABEL = 60
@@ -46,7 +48,7 @@ class Job(NamedTuple):
     @property
     def folder(self) -> Path:
         """Its status, log and lock."""
-        return self.run.parent / "jobs" / f"{self.number:04}"
+        return self.run.parent / JOBS / f"{self.number:04}"
 
     @property
     def log(self) -> Path:
