@@ -159,6 +159,8 @@ def code_of_rank(code: int) -> int:
     0 does, after it has said what is wrong, unless it is itself lost.
     """
     speaks = is_first() or first_is_lost
+    if first_is_lost:
+        code = FIRST_IS_LOST
     silence()
     for number in (signal.SIGINT, signal.SIGTERM):  # mpiexec sends them as soon as rank 0 has ended; the code would be theirs
         signal.signal(number, signal.SIG_IGN)
@@ -169,3 +171,5 @@ def code_of_rank(code: int) -> int:
 
 first_is_lost = False
 """Whether rank 0 gives no sign of life any more."""
+FIRST_IS_LOST = 3
+"""Exit code of the other ranks then."""

@@ -57,7 +57,7 @@ def test_a_killed_sweep_ends_as_one_that_nobody_disturbed(tmp_path: Path) -> Non
     assert kills, "the sweep ended before it was killed"
     assert started(tmp_path / "killed", settings, tmp_path / "log").wait(timeout=1200) == 0
     jobs = plan.read(tmp_path / "killed").jobs
-    assert len(jobs) == 8 and all(states.read(job).state == "finished" for job in jobs)
+    assert len(jobs) == 8 and all(states.read(job).state in states.DONE for job in jobs)
     for job in jobs:
         assert outcome(job.run) == outcome(tmp_path / "undisturbed" / job.run.name), f"job {job.number} differs after {kills} kills"
 

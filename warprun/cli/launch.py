@@ -15,7 +15,7 @@ from warprun import signals
 from warprun.config.schema import Config, DdpConfig
 from warprun.errors import UserError
 from warprun.kernels.driver import why_no_cuda
-from warprun.processes import PARENT, SOCKET, visible_gpus
+from warprun.processes import FIRST_IS_LOST, PARENT, SOCKET, visible_gpus
 
 GRACE_S = 10.0
 """Seconds that the others have to end after one process has failed: they find it, and rank 0 says so."""
@@ -72,12 +72,20 @@ def _wait(ranks: list[subprocess.Popen[bytes]]) -> int:
         time.sleep(LOOK_S)
         if failed_s is None and any(process.poll() for process in ranks):
             failed_s = time.monotonic()
-        if ranks[0].poll() or (failed_s is not None and time.monotonic() - failed_s > GRACE_S):
+        if _is_said(ranks) or (failed_s is not None and time.monotonic() - failed_s > GRACE_S):
             break
-    codes = [process.poll() for process in ranks]
-    if codes[0] is not None and codes[0] > 0:
-        return codes[0]
-    return 0 if not any(code is None or code for code in codes) else max(1, *(code or 1 for code in codes))
+    first, *others = (process.poll() for process in ranks)
+    if first is not None and first > 0:
+        return first
+    if FIRST_IS_LOST in others:
+        return 1
+    return max((1 if code is None or code < 0 else code) for code in (first, *others))
+
+
+def _is_said(ranks: list[subprocess.Popen[bytes]]) -> bool:
+    """Return whether rank 0 has failed and said why, or all others have ended because it is lost."""
+    first, *others = (process.poll() for process in ranks)
+    return (first or 0) > 0 or (None not in others and FIRST_IS_LOST in others)
 
 
 def _send(process: subprocess.Popen[bytes], number: int) -> None:

@@ -182,6 +182,8 @@ class Watch:
             return
         with suppress(Exception):
             self.last_words(self._fault)
+        if processes.first_is_lost:  # rank 1 has said so
+            os._exit(processes.FIRST_IS_LOST)
         if not self._has_told:
             processes.last_word(f"warprun: error: {self._fault}")
         os._exit(1)
