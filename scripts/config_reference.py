@@ -13,6 +13,7 @@ from pathlib import Path
 from warprun.algorithms import config_class
 from warprun.config import launch
 from warprun.config import schema as config
+from warprun.learning import network_settings
 from warprun.learning import settings as agents
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -34,8 +35,8 @@ RUN_TABLES: dict[str, tuple[type, str]] = {
     "td3": (config_class("td3"), "agent."),
     "sac": (config_class("sac"), "agent."),
     "replay": (agents.ReplayConfig, "agent.replay."),
-    "layers": (agents.LayersConfig, "agent.network."),
-    "network": (agents.NetworkConfig, "agent.network."),
+    "layers": (network_settings.LayersConfig, "agent.network."),
+    "network": (network_settings.NetworkConfig, "agent.network."),
     "optimizer": (agents.OptimizerConfig, "agent.optimizer."),
 }
 SWEEP_TABLES: dict[str, tuple[type, str]] = {

@@ -35,7 +35,7 @@ from warprun.envs import cartpole
 from warprun.learning.cuda import gradient, optimizer, returns, statistics
 from warprun.learning.gradients import Fused
 from warprun.learning.interfaces import Context
-from warprun.learning.settings import NetworkConfig
+from warprun.learning.network_settings import NetworkConfig
 from warprun.plan import STEPWISE
 from warprun.simulation.trajectory import allocate
 

@@ -11,8 +11,8 @@ from tests.learning.helpers import CPU, Golden, close
 from warprun.algorithms.dqn import dqn_loss, dqn_target, of_action, quantile_loss, quantile_target
 from warprun.algorithms.td3 import critic_loss, critic_target, smoothed
 from warprun.learning.critics import Actor, Critics, DuelingQNetwork, QNetwork, QuantileQNetwork, Trained
+from warprun.learning.network_settings import LayersConfig
 from warprun.learning.optimizers import OptimizerConfig
-from warprun.learning.settings import LayersConfig
 
 
 def test_dqn(golden: Golden) -> None:
@@ -35,7 +35,7 @@ def test_dqn(golden: Golden) -> None:
 
 def golden_networks(g: dict[str, torch.Tensor]) -> tuple[Trained[Actor], Trained[Critics]]:
     """Return an actor and twin critics with the golden parameters, targets included."""
-    config = LayersConfig([len(g["net_actor_0"])])
+    config = LayersConfig(hidden=[len(g["net_actor_0"])])
     features, components = g["state"].shape[1], g["action"].shape[1]
     actor = Trained(Actor(features, components, config).double(), OptimizerConfig(), 1e-3, CPU)
     critics = Trained(Critics(features, components, config, 2).double(), OptimizerConfig(), 1e-3, CPU)
@@ -88,9 +88,9 @@ def test_ddpg(golden: Golden) -> None:
 
 def test_dueling_values_are_those_of_the_definition() -> None:
     torch.manual_seed(0)
-    network = DuelingQNetwork(3, 4, LayersConfig([8, 5])).double()
+    network = DuelingQNetwork(3, 4, LayersConfig(hidden=[8, 5])).double()
     obs = torch.randn(6, 3, dtype=torch.float64)
-    values, hidden = network(obs), network.trunk(obs).relu()
+    values, hidden = network(obs), network.hidden(obs)
     close(values.mean(-1), network.value(hidden).squeeze(-1))
     advantage = network.advantage(hidden)
     close(values[:, 1] - values[:, 0], advantage[:, 1] - advantage[:, 0])
@@ -145,7 +145,7 @@ def test_the_quantile_loss_finds_the_quantiles_of_a_distribution() -> None:
 @pytest.mark.parametrize("kind", [QNetwork, DuelingQNetwork])
 def test_values_are_the_means_of_quantiles(kind: type[QNetwork] | type[DuelingQNetwork]) -> None:
     torch.manual_seed(0)
-    network = QuantileQNetwork(kind(3, 4, LayersConfig([8, 5])), 5, 4, 7).double()
+    network = QuantileQNetwork(kind(3, 4, LayersConfig(hidden=[8, 5])), 5, 4, 7).double()
     obs = torch.randn(6, 3, dtype=torch.float64)
     quantiles = network.quantiles(obs)
     assert quantiles.shape == (6, 4, 7)
@@ -160,7 +160,7 @@ def test_values_are_the_means_of_quantiles(kind: type[QNetwork] | type[DuelingQN
 
 @pytest.mark.parametrize("tau", [0.005, 1.0])
 def test_targets_follow(tau: float) -> None:
-    trained = Trained(QNetwork(2, 3, LayersConfig([4])), OptimizerConfig(), 1e-3, CPU)
+    trained = Trained(QNetwork(2, 3, LayersConfig(hidden=[4])), OptimizerConfig(), 1e-3, CPU)
     trained.parameters.normal_()
     before = trained.target_parameters.clone()
     trained.update_target(tau)

@@ -18,9 +18,10 @@ from tests.learning.test_off_policy import single
 from tests.simulation.rollouts import make
 from warprun.environment import Box, Environment, Group
 from warprun.learning.distributions import squashed
+from warprun.learning.network_settings import LayersConfig
 from warprun.learning.off_policy import Due
 from warprun.learning.replay.ring import Transitions
-from warprun.learning.settings import LayersConfig, ReplayConfig
+from warprun.learning.settings import ReplayConfig
 from warprun.learning.shuffle import normals
 from warprun.simulation.exploration import Exploration
 
@@ -103,7 +104,7 @@ def flat(tensors: Any) -> torch.Tensor:
 
 
 BETA1 = 0.9
-SETTINGS = {"network": LayersConfig([24, 17]), "temperature": 0.3, "gamma": 0.9, "tau": 0.1, "n_step": 2}
+SETTINGS = {"network": LayersConfig(hidden=[24, 17]), "temperature": 0.3, "gamma": 0.9, "tau": 0.1, "n_step": 2}
 
 
 def prepared(fused: bool, batch_size: int = 50, **settings: Any) -> tuple[Any, Transitions[torch.Tensor]]:

@@ -113,10 +113,11 @@ def test_constants_are_those_of_the_code() -> None:
 def test_replay_and_networks_are_counted_exactly() -> None:
     import torch
 
+    from warprun.learning.network_settings import NetworkConfig
     from warprun.learning.networks import ActorCritic
     from warprun.learning.optimizers import OPTIMIZERS as CLASSES
     from warprun.learning.replay.replay import Replay
-    from warprun.learning.settings import NetworkConfig, OptimizerConfig, ReplayConfig
+    from warprun.learning.settings import OptimizerConfig, ReplayConfig
     from warprun.spec import Box, GroupSpec
 
     group = GroupSpec("agent", 1, Box(3), Box(2, -1.0, 1.0))
@@ -125,7 +126,7 @@ def test_replay_and_networks_are_counted_exactly() -> None:
             config = ReplayConfig(capacity=capacity, prioritized=prioritized)
             replay = Replay(config, group, torch.device("cpu"), n_envs=1, batch_size=1, n_step=1, gamma=0.9, seed=0)
             held = [*replay.ring, *([replay.tree.priority, replay.tree.sums] if prioritized else [])]
-            assert memory.ring(capacity, 3, 2, prioritized) == sum(part.numel() * part.element_size() for part in held)
+            assert memory.ring(capacity, 6, 2, prioritized) == sum(part.numel() * part.element_size() for part in held)
     network = ActorCritic(3, 2, NetworkConfig(hidden=[5, 7]))
     assert memory.parameters(3, 3, [5, 7]) == sum(p.numel() for p in network.parameters())
     for name in OPTIMIZERS:

@@ -22,9 +22,10 @@ from tests.agents import build
 from tests.learning.cuda.simulated import KERNEL_MODULES, cuda_kernels, with_few_threads
 from tests.simulation import rollouts
 from warprun.kernels import graph
+from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.replay import replay as replay_memory
 from warprun.learning.replay.torch_operations import TorchOperations
-from warprun.learning.settings import LayersConfig, NetworkConfig, ReplayConfig
+from warprun.learning.settings import ReplayConfig
 from warprun.simulation import cuda_launch
 from warprun.simulation.device import Device
 
@@ -34,7 +35,7 @@ N_ENVS = 4
 ON_POLICY = {"horizon": 3, "network": NetworkConfig(hidden=[8]), "learning_rate_end": 1e-4}
 OFF_POLICY = {
     "horizon": 2,
-    "network": LayersConfig([8]),
+    "network": LayersConfig(hidden=[8]),
     "learning_starts": 8,
     "batch_size": 8,
     "utd_ratio": 0.5,

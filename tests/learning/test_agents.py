@@ -16,7 +16,7 @@ from warprun.concurrency.single import SingleProcess
 from warprun.environment import Box, Environment, MultiDiscrete, Space
 from warprun.errors import UserError
 from warprun.learning.distributions import evaluate
-from warprun.learning.settings import NetworkConfig
+from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.shuffle import permutation
 from warprun.learning.slices import ROWS
 from warprun.simulation.trajectory import Trajectory

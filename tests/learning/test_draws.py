@@ -13,8 +13,9 @@ from tests.compiled import compiled
 from tests.learning.helpers import SPACES, environment
 from warprun.environment import Box
 from warprun.learning.interfaces import Agent
+from warprun.learning.network_settings import LayersConfig
 from warprun.learning.replay import draws
-from warprun.learning.settings import LayersConfig, ReplayConfig
+from warprun.learning.settings import ReplayConfig
 from warprun.learning.shuffle import normals, permutation, random_bits
 
 PLACES = list(product(range(21), range(51)))
@@ -68,6 +69,6 @@ def test_groups_and_networks_of_neighbouring_seeds_share_no_weights(name: str) -
             found += weights(build("a2c", env, seed=seed))
         else:
             env = environment(one=Box(2), same=Box(2))
-            found += weights(build("td3", env, seed=seed, network=LayersConfig([32]), replay=ReplayConfig(capacity=300)))
+            found += weights(build("td3", env, seed=seed, network=LayersConfig(hidden=[32]), replay=ReplayConfig(capacity=300)))
     assert len(found) == 5 * (2 if name == "a2c" else 4)
     assert np.abs(np.corrcoef(found)[np.triu_indices(len(found), 1)]).max() < 0.6

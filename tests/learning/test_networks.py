@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.networks import ActorCritic, flatten_parameters
-from warprun.learning.settings import NetworkConfig
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "gelu", "silu"])

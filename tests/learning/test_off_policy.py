@@ -18,9 +18,10 @@ from warprun.config.compose import compose
 from warprun.environment import Box, Discrete, Environment, Group, Phase
 from warprun.errors import UserError
 from warprun.learning.interfaces import Metrics
+from warprun.learning.network_settings import LayersConfig
 from warprun.learning.off_policy import Due
 from warprun.learning.replay.ring import Transitions
-from warprun.learning.settings import LayersConfig, ReplayConfig
+from warprun.learning.settings import ReplayConfig
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import allocate
 from warprun.state import restore
@@ -69,7 +70,7 @@ def test_tabular_dqn_reaches_the_optimal_values(double: bool, fused: bool, golde
         "target_update_interval": 50,
     }
     env, count = single("dqn", features=6), len(state)
-    more = {"batch_size": 256, "utd_ratio": 50 / count, "replay": ReplayConfig(count), "network": LayersConfig([48])}
+    more = {"batch_size": 256, "utd_ratio": 50 / count, "replay": ReplayConfig(count), "network": LayersConfig(hidden=[48])}
     agent = agent_for("dqn", env, n_envs=count, fused=fused, **settings, **more)
     taken, one_hot = allocate(env.spec, 1, count, CPU), torch.eye(6)
     group = taken.groups["one"]
@@ -79,7 +80,7 @@ def test_tabular_dqn_reaches_the_optimal_values(double: bool, fused: bool, golde
     for update in range(100):
         agent.update(taken, update / 100)
     with torch.no_grad():
-        found = agent.learners[0].act(one_hot)
+        found = agent.learners[0].policy(one_hot)
     assert agent.learners[0].updates == 5000
     assert (found - best).abs().max() < 0.01 * (best.max() - best.min())
     assert found.argmax(-1).tolist() == g["greedy"].tolist()
@@ -107,16 +108,16 @@ def test_a_probe_that_only_the_time_limit_ends(name: str) -> None:
         settings |= {"temperature": 0.1, "target_entropy": -2.0}
     elif name != "dqn":
         settings |= {"noise_std": 0.5}
-    agent = agent_for(name, env, n_envs=8, fused=True, **settings, network=LayersConfig([32], "tanh"))
+    agent = agent_for(name, env, n_envs=8, fused=True, **settings, network=LayersConfig(hidden=[32], activation="tanh"))
     engine = make(env, f"probe_{name}", n_envs=8, horizon=1, exploration=agent.exploration, networks=agent.networks())
     for n in range(400):
         agent.update(engine.collect(agent.act), n / 400)
     learner = agent.learners[0]
     with torch.no_grad():
         if name == "dqn":
-            assert learner.act(torch.zeros(1, 1)).item() == pytest.approx(1 / (1 - gamma), rel=0.05)
+            assert learner.policy(torch.zeros(1, 1)).item() == pytest.approx(1 / (1 - gamma), rel=0.05)
         else:
-            found = learner.act(torch.tensor([[1.0], [-1.0]]))[:, 0]
+            found = learner.policy(torch.tensor([[1.0], [-1.0]]))[:, 0]
             found = (found.tanh() if name == "sac" else found).tolist()
             assert found == pytest.approx([0.5, -0.5], abs=0.12)
 

@@ -20,14 +20,19 @@ from tests.learning.helpers import SPACES, environment
 from tests.learning.test_off_policy import single
 from warprun.environment import Environment
 from warprun.learning import capture
-from warprun.learning.settings import LayersConfig, NetworkConfig, ReplayConfig
+from warprun.learning.network_settings import LayersConfig, NetworkConfig
+from warprun.learning.settings import ReplayConfig
 from warprun.simulation.trajectory import allocate
 
 META = torch.device("meta")
 SCHEDULES = {"learning_rate_end": 1e-5, "entropy_coef_end": 0.0, "network": NetworkConfig(hidden=[8])}
-LATE = {"learning_rate_end": 1e-5, "learning_starts": 20, "batch_size": 16, "utd_ratio": 0.2, "network": LayersConfig([8])}
+LATE = {"learning_rate_end": 1e-5, "learning_starts": 20, "batch_size": 16, "utd_ratio": 0.2, "network": LayersConfig(hidden=[8])}
 RMSPROPS = {"one": {"optimizer": {"name": "rmsprop"}}, "real": {"optimizer": {"name": "rmsprop_tf"}}}
 PRIORITIZED = ReplayConfig(capacity=200, prioritized=True)
+REMEMBERS = {
+    "network": LayersConfig(type="lstm", hidden=[5], units=[4], sequence=3),
+    "replay": ReplayConfig(capacity=200, prioritized=True, sequence=2, burn_in=1),
+}
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "a2c": ("a2c", SCHEDULES),
@@ -43,6 +48,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dqn dueling": ("dqn", LATE | {"dueling": True}),
     "dqn quantiles": ("dqn", LATE | {"quantiles": 5, "dueling": True, "replay": PRIORITIZED}),
     "sac": ("sac", LATE | {"target_update_interval": 2, "max_grad_norm": 1.0, "normalize_obs": True}),
+    "dqn memory": ("dqn", LATE | REMEMBERS | {"n_step": 2, "normalize_obs": True, "dueling": True}),
+    "td3 memory": ("td3", LATE | REMEMBERS | {"policy_delay": 2}),
+    "sac memory": ("sac", LATE | REMEMBERS),
     "ddpg": ("ddpg", LATE | {"replay": PRIORITIZED, "noise": "ou"}),
     "td3": ("td3", LATE | {"policy_delay": 2, "target_update_interval": 2, "max_grad_norm": 1.0}),
 }

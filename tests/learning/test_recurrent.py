@@ -17,11 +17,12 @@ from warprun.config.registry import import_environment
 from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.learning import distributions
+from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.networks import StochasticPolicy
 from warprun.learning.on_policy import Batch, Learner, Past
 from warprun.learning.recurrent import Recurrent
 from warprun.learning.returns import Spread
-from warprun.learning.settings import NetworkConfig, group_config
+from warprun.learning.settings import group_config
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.trajectory import Trajectory
 

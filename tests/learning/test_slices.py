@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.learning.helpers import CPU, close
+from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.networks import ActorCritic, flatten_parameters
-from warprun.learning.settings import NetworkConfig
 from warprun.learning.slices import ROWS, Slices, split
 
 N_ROWS = 5 * ROWS + 77

@@ -27,9 +27,10 @@ from warprun.concurrency.single import SingleProcess
 from warprun.config.compose import compose
 from warprun.errors import UserError
 from warprun.learning.critics import Critics, Trained
+from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.networks import ActorCritic, training
 from warprun.learning.own_network import own_network
-from warprun.learning.settings import LayersConfig, NetworkConfig, OptimizerConfig
+from warprun.learning.settings import OptimizerConfig
 from warprun.runtime import checkpoint
 from warprun.spec import Box, Discrete, GroupSpec, Spec
 

@@ -56,7 +56,7 @@ def test_the_kernels_of_agents_that_explore_are_those_of_training(env: str, agen
         learner.exploration.copy_(torch.tensor([share, 0.0, 1.0]))
         taken = cell.simulator.collect(cell.agent.act)
         group = taken.groups["agent"]
-        best = cell.agent.learners[0].act(learner.normalized(group.obs[0].flatten(0, 1)))
+        best = cell.agent.learners[0].policy(learner.normalized(group.obs[0].flatten(0, 1)))
         best = best.argmax(-1, keepdim=True) if agent == "dqn" else best[:, :1].tanh() if agent == "sac" else best
         actions.append(torch.allclose(best.float(), group.action[0].flatten(0, 1).float(), atol=1e-4))
     assert actions == [False, True]

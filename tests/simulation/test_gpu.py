@@ -9,7 +9,8 @@ import torch
 from tests.agents import build
 from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, make, roll_out, roll_out_networks
 from warprun.envs import cartpole
-from warprun.learning.settings import LayersConfig, NetworkConfig, ReplayConfig
+from warprun.learning.network_settings import LayersConfig, NetworkConfig
+from warprun.learning.settings import ReplayConfig
 from warprun.simulation.device import Device
 
 pytestmark = pytest.mark.gpu
@@ -54,7 +55,13 @@ def setting(case, agent, n_envs, horizon, fused, captured=False):
         more = {"network": NetworkConfig(hidden=[32]), "entropy_coef_end": 0.0}
     else:
         replay = ReplayConfig(20 * n_envs, prioritized=True)
-        more = {"network": LayersConfig([32]), "replay": replay, "learning_starts": 0, "utd_ratio": 12 / (n_envs * horizon), "n_step": 2}
+        more = {
+            "network": LayersConfig(hidden=[32]),
+            "replay": replay,
+            "learning_starts": 0,
+            "utd_ratio": 12 / (n_envs * horizon),
+            "n_step": 2,
+        }
         more |= {"target_update_interval": 5}
     more |= {"horizon": horizon, "learning_rate_end": 1e-4}
     made = build(agent, environment, device=CUDA.torch, n_envs=n_envs, seed=0, fused=fused, captured=captured, **more)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from torch import nn
 
 from warprun.algorithms.settings import DDPGConfig, DQNConfig, SACConfig, TD3Config
-from warprun.learning.acting import Acting
-from warprun.learning.critics import Actor, DuelingQNetwork, QNetwork, QuantileQNetwork, SquashedActor
+from warprun.learning.acting import Acting, Gives
+from warprun.learning.critics import Actor, DuelingQNetwork, QNetwork, QuantileQNetwork, Remembering, SquashedActor
 from warprun.learning.networks import buffers, flatten_parameters
+from warprun.learning.recurrent import parts
+from warprun.learning.settings import OffPolicyConfig
 from warprun.spec import Discrete, GroupSpec
-from warprun.state import State
 
 AnyQNetwork = QNetwork | DuelingQNetwork | QuantileQNetwork
 
@@ -20,7 +21,10 @@ def q_network(config: DQNConfig, group: GroupSpec) -> AnyQNetwork:
     actions, network = group.action.n, config.network
     kind: type[QNetwork] | type[DuelingQNetwork] = DuelingQNetwork if config.dueling else QNetwork
     values = kind(group.observation.size, actions, network)
-    return values if config.quantiles is None else QuantileQNetwork(values, network.hidden[-1], actions, config.quantiles)
+    if config.quantiles is None:
+        return values
+    width = [network.head_inputs(group.observation.size), *network.last_hidden][-1]
+    return QuantileQNetwork(values, width, actions, config.quantiles)
 
 
 def actor(config: DDPGConfig | TD3Config, group: GroupSpec) -> Actor:
@@ -36,25 +40,26 @@ def squashed_actor(config: SACConfig, group: GroupSpec) -> SquashedActor:
 def values(config: DQNConfig, group: GroupSpec) -> Acting:
     """Return the network of DQN; its action is the one of largest value."""
     module = q_network(config, group)
-    layers = [] if config.network.module is not None else module.policy_layers()
-    return Acting(module, "values", layers, _tensors("values", module))
+    return _acting(config, module, "values", [] if config.network.module is not None else module.policy_layers(), "values")
 
 
 def actions(config: DDPGConfig | TD3Config, group: GroupSpec) -> Acting:
     """Return the actor of DDPG or TD3."""
     module = actor(config, group)
-    layers = [] if config.network.module is not None else module.policy_layers()
-    return Acting(module, "actions", layers, _tensors("actor", module))
+    return _acting(config, module, "actions", [] if config.network.module is not None else module.policy_layers(), "actor")
 
 
 def squashed(config: SACConfig, group: GroupSpec) -> Acting:
     """Return the actor of SAC; its best action is the tanh of the mean."""
     module = squashed_actor(config, group)
     layers = [] if config.network.module is not None else [*module.policy_layers(), nn.Tanh()]
-    return Acting(module, "squashed", layers, _tensors("actor", module))
+    return _acting(config, module, "squashed", layers, "actor")
 
 
-def _tensors(name: str, module: nn.Module) -> State:
-    """Return live tensors by the names of `critics.Trained`."""
-    found = {"parameters": flatten_parameters(module)} | buffers(module)
-    return {f"{name}/{key}": tensor for key, tensor in found.items()}
+def _acting(config: OffPolicyConfig, module: Remembering, gives: Gives, layers: list[nn.Module], name: str) -> Acting:
+    """Return what acts; `name`: of the network in a checkpoint, see `critics.Trained`."""
+    tensors = {f"{name}/{key}": tensor for key, tensor in ({"parameters": flatten_parameters(module)} | buffers(module)).items()}
+    memory = module.memory
+    if memory is None:
+        return Acting(module, gives, layers, tensors)
+    return Acting(module, gives, [*parts(memory), *layers], tensors, memory.carry, memory.sequence)

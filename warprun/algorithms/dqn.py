@@ -19,6 +19,7 @@ from warprun.learning.interfaces import Context, Metrics
 from warprun.learning.networks import training
 from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay.ring import Transitions
+from warprun.learning.replay.sequences import History, recall
 from warprun.seeds import derived_seed
 from warprun.spec import GroupSpec
 
@@ -62,25 +63,33 @@ Judged = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """The loss [] of a batch, and the values [B] of its actions and their temporal-difference errors [B], without gradients."""
 
 
-def judge_values(config: DQNConfig, values: Trained[AnyQNetwork], batch: Transitions[torch.Tensor]) -> Judged:
+def judge_values(
+    config: DQNConfig, values: Trained[AnyQNetwork], batch: Transitions[torch.Tensor], history: History | None = None
+) -> Judged:
     """Compare the values of the actions of a batch with their targets."""
+    seen = recall(values.network.memory, batch, history)
     with torch.no_grad():
-        next_online = values.network(batch.next_obs) if config.double else None
-        target = dqn_target(values.target(batch.next_obs), next_online, batch.reward, batch.discount)
+        next_online = values.network(seen.next_obs) if config.double else None
+        next_target = values.target(recall(values.target.memory, batch, history).next_obs)
+        target = dqn_target(next_target, next_online, batch.reward, batch.discount)
     with training(values.network):
-        value = values.network(batch.obs).gather(-1, batch.action.long()).squeeze(-1)
+        value = values.network(seen.obs).gather(-1, batch.action.long()).squeeze(-1)
     return dqn_loss(value, target, batch.weight), value.detach(), value.detach() - target
 
 
-def judge_quantiles(config: DQNConfig, values: Trained[AnyQNetwork], batch: Transitions[torch.Tensor]) -> Judged:
+def judge_quantiles(
+    config: DQNConfig, values: Trained[AnyQNetwork], batch: Transitions[torch.Tensor], history: History | None = None
+) -> Judged:
     """Compare the quantiles of the actions of a batch with their targets; values are their means."""
     online, target_network = values.network, values.target
     assert isinstance(online, QuantileQNetwork) and isinstance(target_network, QuantileQNetwork)
+    seen = recall(online.memory, batch, history)
     with torch.no_grad():
-        best = (online if config.double else target_network)(batch.next_obs).argmax(-1)
-        target = quantile_target(target_network.quantiles(batch.next_obs), best, batch.reward, batch.discount)
+        next_rows = recall(target_network.memory, batch, history).next_obs
+        best = (online(seen.next_obs) if config.double else target_network(next_rows)).argmax(-1)
+        target = quantile_target(target_network.quantiles(next_rows), best, batch.reward, batch.discount)
     with training(online):
-        quantiles = of_action(online.quantiles(batch.obs), batch.action.squeeze(-1).long())
+        quantiles = of_action(online.quantiles(seen.obs), batch.action.squeeze(-1).long())
     value = quantiles.detach().mean(-1)
     return quantile_loss(quantiles, target, batch.weight), value, value - target.mean(-1)
 
@@ -92,10 +101,10 @@ class TorchStep:
         self.config, self.values, self.communicator = config, values, communicator
         self.judge = judge_values if config.quantiles is None else judge_quantiles
 
-    def __call__(self, batch: Transitions[torch.Tensor], due: Due) -> tuple[torch.Tensor, Metrics]:
+    def __call__(self, batch: Transitions[torch.Tensor], due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch; return the temporal-difference errors [B] and metrics."""
         config, values, rows = self.config, self.values, len(batch.reward)
-        loss, value, error = self.judge(config, values, batch)
+        loss, value, error = self.judge(config, values, batch, history)
         norm = values.step(loss, config.max_grad_norm, self.communicator, rows)
         if due.target:
             values.update_target(config.tau)
@@ -105,7 +114,7 @@ class TorchStep:
 
 
 class KernelStep:
-    """The gradient step of DQN in CPU kernels; for networks without dueling and quantiles."""
+    """The gradient step of DQN in CPU kernels; for networks without dueling, quantiles and memory."""
 
     def __init__(self, config: DQNConfig, values: Trained[AnyQNetwork], context: Context) -> None:
         self.config = config
@@ -116,7 +125,7 @@ class KernelStep:
         self.nets = (online._replace(parameters=values.target_parameters.numpy()), online)
         self.optimizer = KernelOptimizer(values, online, config.max_grad_norm, context.communicator, config.batch_size)
 
-    def __call__(self, batch: Transitions[torch.Tensor], due: Due) -> tuple[torch.Tensor, Metrics]:
+    def __call__(self, batch: Transitions[torch.Tensor], due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch; return the temporal-difference errors [B] and metrics."""
         self.kernels.compute("q_values", self.nets, self.config.double, batch)
         norm = self.optimizer.step(self.config.tau if due.target else 0.0)
@@ -140,9 +149,10 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         """Return the trained networks by name."""
         return {"values": self.values}
 
-    def act(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return the values of the actions [B, n] for normalised observations [B, F]."""
-        return self.values.network(obs)
+    @property
+    def policy(self) -> AnyQNetwork:
+        """The network that acts: it gives the values of the actions [B, n]."""
+        return self.values.network
 
     def kernel_network(self) -> Network:
         """Return the acting network for fused rollouts."""

@@ -27,6 +27,7 @@ from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
 from warprun.learning.optimizers import Adam
 from warprun.learning.replay.draws import seed_words
 from warprun.learning.replay.ring import Transitions
+from warprun.learning.replay.sequences import History, recall
 from warprun.learning.shuffle import normals
 from warprun.seeds import derived_seed
 from warprun.spec import GroupSpec
@@ -94,24 +95,28 @@ class TorchStep:
     def __init__(self, config: SACConfig, networks: Networks, communicator: Communicator) -> None:
         self.config, self.networks, self.communicator = config, networks, communicator
 
-    def __call__(self, batch: Transitions[torch.Tensor], due: Due) -> tuple[torch.Tensor, Metrics]:
+    def __call__(self, batch: Transitions[torch.Tensor], due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch; return the temporal-difference errors [B] and metrics.
 
-        An error is the larger absolute one of both critics, as for TD3.
+        An error is the larger absolute one of both critics, as for TD3; the memory of the critics begins with zeros, as there.
         """
+        of_critics = history and history.forgotten()
         config, networks, rows = self.config, self.networks, len(batch.reward)
         actor, critics, temperature = networks.actor, networks.critics, networks.temperature
         alpha = temperature.network().detach()
 
-        target = self.target(batch, alpha)
+        target = self.target(batch, history, alpha)
+        seen = recall(critics.network.memory, batch, of_critics)
         with training(critics.network):
-            values = critics.network(batch.obs, batch.action)
-        of_critics = critic_loss(values, target, batch.weight)
-        norm = critics.step(of_critics, config.max_grad_norm, self.communicator, rows)
+            values = critics.network(seen.obs, batch.action)
+        loss = critic_loss(values, target, batch.weight)
+        norm = critics.step(loss, config.max_grad_norm, self.communicator, rows)
 
+        with torch.no_grad():
+            judged = recall(critics.network.memory, batch, of_critics).obs
         with training(actor.network):
-            action, log_prob = self.drawn(actor.network(batch.obs), networks.action_seed)
-        of_actor = actor_loss(critics.network(batch.obs, action), log_prob, alpha)
+            action, log_prob = self.drawn(actor.network(recall(actor.network.memory, batch, history).obs), networks.action_seed)
+        of_actor = actor_loss(critics.network(judged, action), log_prob, alpha)
         actor.step(of_actor, config.max_grad_norm, self.communicator, rows)
 
         log_prob = log_prob.detach()
@@ -122,16 +127,17 @@ class TorchStep:
         if due.target:
             critics.update_target(config.tau)
         error = (values.detach() - target).abs().amax(0)
-        means = torch.stack((of_critics.detach(), values.detach().mean(), of_actor.detach(), -log_prob.mean()))
+        means = torch.stack((loss.detach(), values.detach().mean(), of_actor.detach(), -log_prob.mean()))
         mean_(self.communicator, rows, means)
         return error, {"critic": means[0], "q": means[1], "actor": means[2], "entropy": means[3], "grad_norm": norm}
 
     @torch.no_grad()
-    def target(self, batch: Transitions[torch.Tensor], temperature: torch.Tensor) -> torch.Tensor:
+    def target(self, batch: Transitions[torch.Tensor], history: History | None, temperature: torch.Tensor) -> torch.Tensor:
         """Return the target values [B] of a batch."""
-        networks = self.networks
-        action, log_prob = self.drawn(networks.actor.network(batch.next_obs), networks.next_action_seed)
-        return soft_target(networks.critics.target(batch.next_obs, action), log_prob, temperature, batch.reward, batch.discount)
+        actor, critics = self.networks.actor.network, self.networks.critics.target
+        action, log_prob = self.drawn(actor(recall(actor.memory, batch, history).next_obs), self.networks.next_action_seed)
+        next_rows = recall(critics.memory, batch, history and history.forgotten()).next_obs
+        return soft_target(critics(next_rows, action), log_prob, temperature, batch.reward, batch.discount)
 
     def drawn(self, policy_output: torch.Tensor, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return actions [B, C] drawn from a policy and their log-densities [B]."""
@@ -140,7 +146,7 @@ class TorchStep:
 
 
 class KernelStep:
-    """The gradient step of SAC in CPU kernels."""
+    """The gradient step of SAC in CPU kernels; for networks without memory."""
 
     def __init__(self, config: SACConfig, networks: Networks, context: Context) -> None:
         self.config, self.networks = config, networks
@@ -162,7 +168,7 @@ class KernelStep:
         self.temperature_optimizer = FusedAdam(temperature.optimizer, temperature.parameters, temperature.learning_rate.tensor, None)
         self.temperature_gradient = torch.zeros(1)
 
-    def __call__(self, batch: Transitions[torch.Tensor], due: Due) -> tuple[torch.Tensor, Metrics]:
+    def __call__(self, batch: Transitions[torch.Tensor], due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch; return the temporal-difference errors [B] and metrics.
 
         The critics' target moves before the actor's step, which does not read it.
@@ -218,9 +224,10 @@ class SACLearner(OffPolicyLearner[SACConfig]):
         """Return what is trained by name."""
         return {"actor": self.actor, "critics": self.critics, "temperature": self.temperature}
 
-    def act(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return the means and log standard deviations [B, 2 C] for normalised observations [B, F]."""
-        return self.actor.network(obs)
+    @property
+    def policy(self) -> SquashedActor:
+        """The network that acts: it gives means and log standard deviations [B, 2 C]."""
+        return self.actor.network
 
     def kernel_network(self) -> Network:
         """Return the acting network for fused rollouts."""

@@ -23,6 +23,7 @@ from warprun.learning.networks import training
 from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay.draws import seed_words
 from warprun.learning.replay.ring import Transitions
+from warprun.learning.replay.sequences import History, recall
 from warprun.learning.shuffle import normals
 from warprun.seeds import derived_seed
 from warprun.spec import GroupSpec
@@ -63,15 +64,18 @@ class TorchStep:
     def __init__(self, config: TD3Config, networks: Networks, communicator: Communicator) -> None:
         self.config, self.networks, self.communicator = config, networks, communicator
 
-    def __call__(self, batch: Transitions[torch.Tensor], due: Due) -> tuple[torch.Tensor, Metrics]:
+    def __call__(self, batch: Transitions[torch.Tensor], due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch; return the temporal-difference errors [B] and metrics.
 
-        An error is the largest absolute one of all critics (Fujimoto et al. 2020, LAP).
+        An error is the largest absolute one of all critics (Fujimoto et al. 2020, LAP). What replay memory stored beside a sequence is of
+        the actor; the memory of the critics begins with zeros.
         """
         config, actor, critics, rows = self.config, self.networks.actor, self.networks.critics, len(batch.reward)
-        target = self.target(batch)
+        of_critics = history and history.forgotten()
+        target = self.target(batch, history)
+        seen = recall(critics.network.memory, batch, of_critics)
         with training(critics.network):
-            values = critics.network(batch.obs, batch.action)
+            values = critics.network(seen.obs, batch.action)
         loss = critic_loss(values, target, batch.weight)
         norm = critics.step(loss, config.max_grad_norm, self.communicator, rows)
         error = (values.detach() - target).abs().amax(0)
@@ -79,9 +83,11 @@ class TorchStep:
         mean_(self.communicator, rows, means)
         metrics = {"critic": means[0], "q": means[1], "grad_norm": norm}
         if due.actor:
+            with torch.no_grad():
+                judged = recall(critics.network.memory, batch, of_critics).obs
             with training(actor.network):
-                action = actor.network(batch.obs)
-            actor_loss = -critics.network.first(batch.obs, action).mean()
+                action = actor.network(recall(actor.network.memory, batch, history).obs)
+            actor_loss = -critics.network.first(judged, action).mean()
             actor.step(actor_loss, config.max_grad_norm, self.communicator, rows)
             metrics["actor"] = actor_loss.detach()
             mean_(self.communicator, rows, metrics["actor"])
@@ -91,18 +97,19 @@ class TorchStep:
         return error, metrics
 
     @torch.no_grad()
-    def target(self, batch: Transitions[torch.Tensor]) -> torch.Tensor:
+    def target(self, batch: Transitions[torch.Tensor], history: History | None = None) -> torch.Tensor:
         """Return the target values [B] of a batch."""
-        config, networks = self.config, self.networks
-        action = networks.actor.target(batch.next_obs)
+        config, actor, critics = self.config, self.networks.actor.target, self.networks.critics.target
+        action = actor(recall(actor.memory, batch, history).next_obs)
         if config.target_policy_noise > 0:
-            noise = normals(action.numel(), networks.smoothing_seed, networks.number).view_as(action)
+            noise = normals(action.numel(), self.networks.smoothing_seed, self.networks.number).view_as(action)
             action = smoothed(action, noise, config.target_policy_noise, config.target_noise_clip)
-        return critic_target(networks.critics.target(batch.next_obs, action), batch.reward, batch.discount)
+        next_rows = recall(critics.memory, batch, history and history.forgotten()).next_obs
+        return critic_target(critics(next_rows, action), batch.reward, batch.discount)
 
 
 class KernelStep:
-    """The gradient step of TD3 in CPU kernels."""
+    """The gradient step of TD3 in CPU kernels; for networks without memory."""
 
     def __init__(self, config: TD3Config, networks: Networks, context: Context) -> None:
         self.config, actor, critics = config, networks.actor, networks.critics
@@ -121,7 +128,7 @@ class KernelStep:
         self.actor_optimizer = KernelOptimizer(actor, self.actor, config.max_grad_norm, context.communicator, config.batch_size)
         self.critics_optimizer = KernelOptimizer(critics, self.critics, config.max_grad_norm, context.communicator, config.batch_size)
 
-    def __call__(self, batch: Transitions[torch.Tensor], due: Due) -> tuple[torch.Tensor, Metrics]:
+    def __call__(self, batch: Transitions[torch.Tensor], due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch; return the temporal-difference errors [B] and metrics.
 
         The critics' target moves before the actor's step, which does not read it.
@@ -160,9 +167,10 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
         """Return the trained networks by name."""
         return {"actor": self.actor, "critics": self.critics}
 
-    def act(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return the actions [B, C] for normalised observations [B, F]."""
-        return self.actor.network(obs)
+    @property
+    def policy(self) -> Actor:
+        """The network that acts."""
+        return self.actor.network
 
     def kernel_network(self) -> Network:
         """Return the acting network for fused rollouts."""

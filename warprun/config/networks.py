@@ -104,7 +104,11 @@ def _hidden(agent: object) -> Iterator[list[int]]:
     """Yield the hidden layers of an agent and of its groups; networks of the user have none that are known."""
     if isinstance(agent, Mapping):
         if isinstance(agent.get("hidden"), list) and agent.get("module") is None:
-            recurrent = [*agent.get("units", []), *agent.get("after", [])] if agent.get("type") in ("lstm", "gru") else []
-            yield [*agent["hidden"], *recurrent]  # recurrent layers have several times as many weights as counted here
+            after = agent.get("after")
+            own = [*agent.get("units", []), *(agent["hidden"] if after is None else after)]
+            yield [
+                *agent["hidden"],
+                *(own if agent.get("type") in ("lstm", "gru") else []),
+            ]  # recurrent layers have several times as many weights as counted here
         for value in agent.values():
             yield from _hidden(value)

@@ -1,4 +1,4 @@
-"""Names of files in a run folder, and whether a run can begin in a folder. No numba, no torch."""
+"""Names of files in the folders of runs and sweeps, and whether a run can begin in a folder. No numba, no torch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ ENVIRONMENT = "environment"
 """Folder of the source and the tables of the environment, see `config.kept`."""
 LINES = {"last": "checkpoints", "best": "best"}
 """Value of `checkpoint` -> the folder of the checkpoints that it selects: the newest, and the one with the best evaluation."""
+PLAN, JOBS = "plan.json", "jobs"
+"""In the folder of a sweep: its plan, and the folder of what jobs have beside their runs."""
 LOGS = "logs"
 """Folder of what ranks other than 0 print."""
 SET_UP = {LOCK, LOGS, ENVIRONMENT, NETWORKS, VERSIONS, f"{VERSIONS}.tmp", f"{CONFIG}.tmp"}

@@ -13,15 +13,17 @@ from warprun.learning.settings import OnPolicyConfig
 from warprun.spec import GroupSpec
 from warprun.state import State
 
+Gives = Literal["distribution", "values", "actions", "squashed"]
+
 
 @dataclass(frozen=True)
 class Acting:
     """The network of one group, untrained."""
 
     module: nn.Module
-    """From normalised observations [B, F] to the policy output [B, P], or to a tuple that begins with it; with memory by its `unroll`, see
-    `learning.recurrent`."""
-    gives: Literal["distribution", "values", "actions", "squashed"]
+    """From normalised observations [B, F] to the policy output [B, P], or to a tuple that begins with it; with memory by its
+    `unroll`, which gives the policy output first and the carry last."""
+    gives: Gives
     """What the policy output is: logits, or means and log standard deviations; values of actions; actions within -1..1; or means and log
     standard deviations of a normal distribution that tanh squashes."""
     layers: list[nn.Module]

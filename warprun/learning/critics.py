@@ -11,33 +11,55 @@ from torch import nn
 
 from warprun.concurrency.communicator import Communicator, mean_
 from warprun.learning.device_scalar import DeviceScalar
-from warprun.learning.networks import ACTIVATIONS, buffers, flatten_parameters, layers, make_network
+from warprun.learning.network_settings import LayersConfig
+from warprun.learning.networks import buffers, flatten_parameters, hidden_layers, make_head, make_memory
 from warprun.learning.optimizers import OPTIMIZERS, clip_norm
-from warprun.learning.settings import LayersConfig, OptimizerConfig
+from warprun.learning.recurrent import Recurrent
+from warprun.learning.settings import OptimizerConfig
 
 N = TypeVar("N", bound=nn.Module)
 N_co = TypeVar("N_co", bound=nn.Module, covariant=True)
 
 
-class QNetwork(nn.Module):
+class Remembering(nn.Module):
+    """A network that sees observations through a memory, if it has one.
+
+    `forward` takes rows: what the memory gives for observations (`recall`, `Recurrent.trace`), or without memory the observations.
+    """
+
+    def __init__(self, features: int, memory: Recurrent | None) -> None:
+        super().__init__()
+        self.features = features
+        self.memory = memory
+
+    def unroll(self, obs: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return outputs [T, B, O] and the carry [B, H] after steps `obs` [T, B, F] that follow `carry`, see `Recurrent.unroll`.
+
+        Only with memory.
+        """
+        assert self.memory is not None
+        rows, carry = self.memory.unroll(obs, carry, begins)
+        return self(rows), carry
+
+
+class QNetwork(Remembering):
     """Values of all actions, Q(s, .)."""
 
     def __init__(self, features: int, actions: int, config: LayersConfig) -> None:
-        super().__init__()
-        self.features = features
-        self.layers = make_network(features, actions, config)
+        super().__init__(features, make_memory(features, config))
+        self.layers = make_head(config.head_inputs(features), actions, config)
 
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return the values [B, actions] of `obs` [B, F]."""
-        values: torch.Tensor = self.layers(obs)
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the values [B, actions] of `rows` [B, F]."""
+        values: torch.Tensor = self.layers(rows)
         return values
 
-    def hidden(self, obs: torch.Tensor) -> torch.Tensor:
+    def hidden(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the outputs [B, H] of the last hidden layer; only if the network is not one of the user."""
         *hidden, _ = self.layers.children()
         for layer in hidden:
-            obs = layer(obs)
-        return obs
+            rows = layer(rows)
+        return rows
 
     def of_hidden(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the values [B, actions] of what `hidden` returned."""
@@ -50,24 +72,23 @@ class QNetwork(nn.Module):
         return list(self.layers.children())
 
 
-class DuelingQNetwork(nn.Module):
+class DuelingQNetwork(Remembering):
     """Values of all actions: the value of the state plus advantages of mean 0 (Wang et al. 2016, eq. 9)."""
 
     def __init__(self, features: int, actions: int, config: LayersConfig) -> None:
-        super().__init__()
-        self.features = features
-        self.trunk = layers(features, config.hidden[-1], config.hidden[:-1], config.activation)
-        self.activation = ACTIVATIONS[config.activation]()
-        self.value = nn.Linear(config.hidden[-1], 1)
-        self.advantage = nn.Linear(config.hidden[-1], actions)
+        super().__init__(features, make_memory(features, config))
+        sizes = [config.head_inputs(features), *config.last_hidden]
+        self.trunk = nn.Sequential(*hidden_layers(sizes, config.activation))
+        self.value = nn.Linear(sizes[-1], 1)
+        self.advantage = nn.Linear(sizes[-1], actions)
 
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return the values [B, actions] of `obs` [B, F]."""
-        return self.of_hidden(self.hidden(obs))
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the values [B, actions] of `rows` [B, F]."""
+        return self.of_hidden(self.hidden(rows))
 
-    def hidden(self, obs: torch.Tensor) -> torch.Tensor:
+    def hidden(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the outputs [B, H] of the last hidden layer."""
-        hidden: torch.Tensor = self.activation(self.trunk(obs))
+        hidden: torch.Tensor = self.trunk(rows)
         return hidden
 
     def of_hidden(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -78,10 +99,10 @@ class DuelingQNetwork(nn.Module):
 
     def policy_layers(self) -> list[nn.Module]:
         """Return layers whose largest output is the best action: the advantages."""
-        return [*self.trunk, self.activation, self.advantage]
+        return [*self.trunk, self.advantage]
 
 
-class QuantileQNetwork(nn.Module):
+class QuantileQNetwork(Remembering):
     """Quantiles of the return of all actions: the value of the action plus deviations of mean 0.
 
     These are the functions that a last layer of all quantiles can represent (Dabney et al. 2018, section 4). But values have an output
@@ -90,20 +111,19 @@ class QuantileQNetwork(nn.Module):
 
     def __init__(self, values: QNetwork | DuelingQNetwork, width: int, actions: int, quantiles: int) -> None:
         """`width`: units of the last hidden layer of `values`."""
-        super().__init__()
-        self.features = values.features
+        super().__init__(values.features, values.memory)
         self.values = values
         self.deviation = nn.Linear(width, actions * quantiles)
         self.count = quantiles
 
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return the values [B, actions] of `obs` [B, F], the means of the quantiles."""
-        values: torch.Tensor = self.values(obs)
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the values [B, actions] of `rows` [B, F], the means of the quantiles."""
+        values: torch.Tensor = self.values(rows)
         return values
 
-    def quantiles(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return the quantiles [B, actions, N] of `obs` [B, F]."""
-        hidden = self.values.hidden(obs)
+    def quantiles(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the quantiles [B, actions, N] of `rows` [B, F]."""
+        hidden = self.values.hidden(rows)
         deviation = self.deviation(hidden).unflatten(-1, (-1, self.count))
         return self.values.of_hidden(hidden).unsqueeze(-1) + deviation - deviation.mean(-1, keepdim=True)
 
@@ -112,17 +132,16 @@ class QuantileQNetwork(nn.Module):
         return self.values.policy_layers()
 
 
-class Actor(nn.Module):
+class Actor(Remembering):
     """A deterministic policy; tanh limits actions to -1..1."""
 
     def __init__(self, features: int, components: int, config: LayersConfig) -> None:
-        super().__init__()
-        self.features = features
-        self.layers = make_network(features, components, config)
+        super().__init__(features, make_memory(features, config))
+        self.layers = make_head(config.head_inputs(features), components, config)
 
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return the actions [B, C] of `obs` [B, F]."""
-        actions: torch.Tensor = self.layers(obs)
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the actions [B, C] of `rows` [B, F]."""
+        actions: torch.Tensor = self.layers(rows)
         return actions.tanh()
 
     def policy_layers(self) -> list[nn.Module]:
@@ -130,17 +149,16 @@ class Actor(nn.Module):
         return [*self.layers.children(), nn.Tanh()]
 
 
-class SquashedActor(nn.Module):
+class SquashedActor(Remembering):
     """A normal distribution whose draws tanh takes to -1..1 (`distributions.squashed`)."""
 
     def __init__(self, features: int, components: int, config: LayersConfig) -> None:
-        super().__init__()
-        self.features = features
-        self.layers = make_network(features, 2 * components, config)
+        super().__init__(features, make_memory(features, config))
+        self.layers = make_head(config.head_inputs(features), 2 * components, config)
 
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return the means, then the log standard deviations, [B, 2 C] of `obs` [B, F]."""
-        output: torch.Tensor = self.layers(obs)
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the means, then the log standard deviations, [B, 2 C] of `rows` [B, F]."""
+        output: torch.Tensor = self.layers(rows)
         return output
 
     def policy_layers(self) -> list[nn.Module]:
@@ -148,21 +166,22 @@ class SquashedActor(nn.Module):
         return list(self.layers.children())
 
 
-class Critics(nn.Module):
-    """`count` independent networks of the value of a continuous action, Q_k(s, a)."""
+class Critics(Remembering):
+    """`count` independent networks of the value of a continuous action, Q_k(s, a); a memory is one for all of them."""
 
     def __init__(self, features: int, components: int, config: LayersConfig, count: int) -> None:
-        super().__init__()
-        self.each = nn.ModuleList(make_network(features + components, 1, config) for _ in range(count))
+        super().__init__(features, make_memory(features, config))
+        inputs = config.head_inputs(features) + components
+        self.each = nn.ModuleList(make_head(inputs, 1, config) for _ in range(count))
 
-    def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        """Return the values [count, B] of `action` [B, C] in `obs` [B, F]."""
-        both = torch.cat((obs, action), -1)
+    def forward(self, rows: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """Return the values [count, B] of `action` [B, C] in `rows` [B, F]."""
+        both = torch.cat((rows, action), -1)
         return torch.stack([critic(both).squeeze(-1) for critic in self.each])
 
-    def first(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    def first(self, rows: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         """Return the values [B] by the first network."""
-        return self.each[0](torch.cat((obs, action), -1)).squeeze(-1)
+        return self.each[0](torch.cat((rows, action), -1)).squeeze(-1)
 
 
 class Optimized(Generic[N_co]):

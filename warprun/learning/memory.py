@@ -152,9 +152,12 @@ def moments(rows: int, features: int) -> Phase:
     return [4 * rows * features, 8 * rows * features]
 
 
-def ring(capacity: int, features: int, components: int, prioritized: bool) -> int:
-    """Return the bytes of the transitions of replay memory, and of their priorities with the sums above them."""
-    rows = capacity * (FLOAT * (2 * features + components + 1) + 1)
+def ring(capacity: int, observed: int, components: int, prioritized: bool) -> int:
+    """Return the bytes of the transitions of replay memory, and of their priorities with the sums above them.
+
+    `observed`: the numbers of both observations of a transition, and of what the policy remembered before it.
+    """
+    rows = capacity * (FLOAT * (observed + components + 1) + 1)
     if not prioritized:
         return rows
     nodes, sums = -(-capacity // BRANCHES), 1

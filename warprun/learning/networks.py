@@ -10,26 +10,42 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.own_network import own_network
 from warprun.learning.recurrent import Recurrent, carry_of, unroll
-from warprun.learning.settings import LayersConfig, NetworkConfig
 from warprun.spec import Box, GroupSpec
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}
 
 
-def make_network(inputs: int, outputs: int, config: NetworkConfig | LayersConfig) -> nn.Module:
+def make_network(inputs: int, outputs: int, config: LayersConfig) -> nn.Module:
     """Return a network from rows [B, inputs] to [B, outputs]; with memory over sequences of them, see `Recurrent`.
 
     Raises UserError for a module of the user that does not work.
     """
+    if config.remembers:
+        return _recurrent(inputs, outputs, config)
+    return make_head(inputs, outputs, config)
+
+
+def make_memory(inputs: int, config: LayersConfig) -> Recurrent | None:
+    """Return the recurrent layers and those before them, whose outputs are the inputs of a head; None without memory."""
+    return _recurrent(inputs, None, config) if config.remembers else None
+
+
+def make_head(inputs: int, outputs: int, config: LayersConfig) -> nn.Module:
+    """Return the layers after the memory; without memory the whole network, as `make_network`."""
     if config.module is not None:
         return own_network(inputs, outputs, config.module, config.kwargs)
-    if isinstance(config, LayersConfig) or not config.remembers:
-        return layers(inputs, outputs, config.hidden, config.activation)
-    before = nn.Sequential(*hidden_layers([inputs, *config.hidden], config.activation))
-    after = layers(config.units[-1], outputs, config.after, config.activation)
-    return Recurrent(config.type, before, [[inputs, *config.hidden][-1], *config.units], after, config.sequence)
+    return layers(inputs, outputs, config.last_hidden, config.activation)
+
+
+def _recurrent(inputs: int, outputs: int | None, config: LayersConfig) -> Recurrent:
+    """Return a network with memory; `outputs` None: it ends with the last recurrent layer."""
+    sizes = [inputs, *config.hidden]
+    before = nn.Sequential(*hidden_layers(sizes, config.activation))
+    after = nn.Sequential() if outputs is None else layers(config.units[-1], outputs, config.last_hidden, config.activation)
+    return Recurrent(config.type, before, [sizes[-1], *config.units], after, config.sequence)
 
 
 def layers(features: int, outputs: int, hidden: Sequence[int], activation: str) -> nn.Sequential:

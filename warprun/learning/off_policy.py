@@ -12,13 +12,14 @@ from torch import nn
 from warprun.kernels.mlp import Network
 from warprun.learning.capture import captured
 from warprun.learning.cpu.acting import FusedActing
-from warprun.learning.critics import Optimized
+from warprun.learning.critics import Optimized, Remembering
 from warprun.learning.device_scalar import DeviceScalar
 from warprun.learning.interfaces import Context, Metrics, own_seed
 from warprun.learning.metrics import by_group
 from warprun.learning.normalization import ObservationNormalizer
 from warprun.learning.replay.replay import Replay
 from warprun.learning.replay.ring import Transitions
+from warprun.learning.replay.sequences import History, Sequences
 from warprun.learning.settings import OffPolicyConfig, check_groups, check_settings, group_config
 from warprun.learning.slices import use_one_torch_thread
 from warprun.seeds import derived_seed
@@ -45,8 +46,11 @@ class GradientStep(Protocol):
     It averages gradients and metrics over processes. The same `due` means the same work on the device, so CUDA graphs can repeat it.
     """
 
-    def __call__(self, batch: Transitions[torch.Tensor], due: Due) -> tuple[torch.Tensor, Metrics]:
-        """Learn from a batch with normalised observations; return the temporal-difference errors [B] and metrics."""
+    def __call__(self, batch: Transitions[torch.Tensor], due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
+        """Learn from a batch with normalised observations; return the temporal-difference errors [B] and metrics.
+
+        `history`: the sequences that the batch is part of, for networks with memory.
+        """
 
 
 class DeviceWork(NamedTuple):
@@ -78,6 +82,9 @@ class OffPolicyLearner(ABC, Generic[C]):
             seed=own_seed(context, seed, "replay"),
             sources=context.sources,
         )
+        self.carry = config.network.carry()
+        """Numbers H that the policy remembers of an episode, for each actor; 0: it has no memory."""
+        self.sequences = Sequences(self.replay, self.carry, config.n_step, config.gamma) if self.carry else None
         self.exploration = torch.tensor([1.0, 0.0, 1.0], device=device)
         """[3] float32: probability of a random action, standard deviation and decay of the noise (`kernels.sampling.explore_real`)."""
         self._updates = Counter()
@@ -94,10 +101,10 @@ class OffPolicyLearner(ABC, Generic[C]):
     def trained(self) -> Mapping[str, Optimized[nn.Module]]:
         """Return the trained networks by name."""
 
+    @property
     @abstractmethod
-    def act(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return the policy output for normalised observations [B, F]: values of actions [B, n], actions [B, C], or those of a squashed
-        policy [B, 2 C]."""
+    def policy(self) -> Remembering:
+        """The network that acts: it gives values of actions [B, n], actions [B, C], or means and log standard deviations [B, 2 C]."""
 
     @abstractmethod
     def explore(self, progress: float) -> None:
@@ -115,6 +122,14 @@ class OffPolicyLearner(ABC, Generic[C]):
     def kernel_network(self) -> Network:
         """Return the acting network for fused rollouts."""
 
+    def act(self, obs: torch.Tensor, carry: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what `policy` gives for observations [B, F] after `carry` [B, H], and the next carry."""
+        with torch.no_grad():
+            if not self.carry:
+                return self.policy(self.normalized(obs)), carry
+            output, carry = self.policy.unroll(self.normalized(obs)[None], carry, torch.zeros_like(obs[None, :, 0], dtype=torch.bool))
+            return output[0], carry
+
     def normalized(self, obs: torch.Tensor) -> torch.Tensor:
         """Return observations as the networks get them."""
         return self.normalizer(obs) if self.normalizer else obs
@@ -128,6 +143,8 @@ class OffPolicyLearner(ABC, Generic[C]):
         """Do the device's part of `add`."""
         group = trajectory.groups[self.name]
         self.replay.store(trajectory, group)
+        if self.sequences:
+            self.sequences.store(trajectory, self.name)
         if self.normalizer:
             self.normalizer.statistics.update(group.obs[:-1].flatten(0, 2))
             self.normalizer.refresh()
@@ -140,10 +157,13 @@ class OffPolicyLearner(ABC, Generic[C]):
 
     def learn(self, due: Due) -> Metrics:
         """Do the device's part of `update`: draw a batch, take a gradient step, update the priorities of the batch."""
-        batch = self.replay.draw(self.number.tensor)
+        batch, history = self.sequences.draw(self.number.tensor) if self.sequences else (self.replay.draw(self.number.tensor), None)
         if self.normalizer:
             batch = batch._replace(obs=self.normalizer(batch.obs), next_obs=self.normalizer(batch.next_obs))
-        error, metrics = self.gradient_step(batch, due)
+            history = history and history._replace(obs=self.normalizer(history.obs))
+        error, metrics = self.gradient_step(batch, due, history)
+        if self.sequences and history:
+            error = self.sequences.errors(error, history)
         self.replay.update_priorities(batch.row, error)
         return metrics
 
@@ -180,6 +200,8 @@ class OffPolicyLearner(ABC, Generic[C]):
             tensors |= {f"{name}/{key}": tensor for key, tensor in trained.tensors().items()}
         if self.normalizer:
             tensors |= {f"obs/{name}": tensor for name, tensor in self.normalizer.tensors().items()}
+        if self.sequences:
+            tensors["replay/carry"] = self.sequences.carry
         return tensors | {f"replay/{name}": tensor for name, tensor in self.replay.tensors().items()}
 
 
@@ -199,7 +221,7 @@ class OffPolicyAgent(ABC, Generic[C]):
             for i, group in enumerate(spec.groups)
         ]
         self.exploration = Exploration(config.policies, {learner.name: learner.exploration for learner in self.learners})
-        self.carry: Mapping[str, int] = {}
+        self.carry = {learner.name: learner.carry for learner in self.learners}
         by_kernels = context.plan.networks == "kernels" and context.device.type == "cpu"
         self._acting = [FusedActing(learner.kernel_network(), context.threads) if by_kernels else None for learner in self.learners]
         self._env_steps = Counter()
@@ -237,9 +259,11 @@ class OffPolicyAgent(ABC, Generic[C]):
             if acting:
                 acting(obs, policy_output)
                 continue
-            with torch.no_grad():
-                output = learner.act(learner.normalized(obs))
+            before = trajectory.carry_before(learner.name, row).flatten(0, 1) if learner.carry else obs.new_zeros(len(obs), 0)
+            output, after = learner.act(obs, before)
             policy_output[:, : output.shape[-1]] = output
+            if learner.carry:
+                trajectory.carries[learner.name].after[row].view(-1, learner.carry).copy_(after)
 
     def update(self, trajectory: Trajectory, progress: float) -> Metrics:
         """Store a rollout and take the gradient steps that are due at `progress`, 0 to 1, of the run.

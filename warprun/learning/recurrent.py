@@ -37,12 +37,17 @@ class Recurrent(nn.Module):
 
         Before a step for which `begins` [T, B] bool is true, an episode begins and the carry becomes zeros.
         """
-        seen = []
-        for row, begun in zip(self.before(x), begins, strict=True):
-            row, carry = self._step(row, carry.masked_fill(self._forgets(carry, begun), 0.0))
+        seen, last = [], carry
+        for row, after in self._steps(x, carry, begins):
             seen.append(row)
+            last = after
         y: torch.Tensor = self.after(torch.stack(seen))
-        return y, carry
+        return y, last
+
+    def trace(self, x: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return outputs [T, B, O] and the carries after each step [T, B, H], see `unroll`."""
+        seen, carries = zip(*self._steps(x, carry, begins), strict=True)
+        return self.after(torch.stack(seen)), torch.stack(carries)
 
     def start_orthogonal(self) -> None:
         """Begin with orthogonal weights and gates that keep what is remembered: their biases are 1 (Jozefowicz et al. 2015), others 0."""
@@ -63,6 +68,12 @@ class Recurrent(nn.Module):
         """Return [B, 1] bool."""
         begun = begun[:, None]
         return begun if self.sequence is None else begun | (carry[:, -1:] >= self.sequence)
+
+    def _steps(self, x: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield the outputs of the last recurrent layer [B, U] and the carry [B, H] after each step, see `unroll`."""
+        for row, begun in zip(self.before(x), begins, strict=True):
+            row, carry = self._step(row, carry.masked_fill(self._forgets(carry, begun), 0.0))
+            yield row, carry
 
     def _step(self, x: torch.Tensor, carry: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the output [B, U] of the last recurrent layer for `x` [B, I], and the next carry [B, H]."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, ClassVar, Protocol, Self, TypeVar
@@ -10,23 +9,16 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from warprun import own_module
 from warprun.errors import UserError, did_you_mean
 from warprun.learning import memory
 from warprun.learning.memory import AgentMemory, RunSizes
+from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.setting_checks import at_least, below_one, not_negative, one_of, positive, within
 from warprun.plan import Fusion
 from warprun.renamed import new_name
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, PolicyKind, Spec
 
-ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
-KERNEL_ACTIVATIONS = ("tanh", "relu")
-"""Activations that the kernels of warprun compute."""
-GATES = {"mlp": 0, "lstm": 4, "gru": 3}
-"""Type of a network -> gates of a unit of its recurrent layers."""
 OPTIMIZERS = ("adam", "rmsprop", "rmsprop_tf")
-MAX_LAYERS = 64
-"""Most hidden layers of a network."""
 ADVANTAGES = ("gae", "nstep", "vtrace", "exarl_vtrace")
 SHARED_BY_GROUPS = ("name", "horizon", "groups")
 """Settings that cannot differ between groups."""
@@ -44,85 +36,6 @@ class Requirements:
     """Whether the bounds of a Box must be finite, because the agent acts within -1..1."""
     leaving: bool = True
     """Whether it learns right where actors leave episodes before they end."""
-
-
-@dataclass
-class NetworkConfig:
-    """The network that computes the policy's outputs and the value."""
-
-    type: str = "mlp"
-    """mlp (fully connected layers), or with memory: lstm, gru. agent.network=lstm is short for agent.network.type=lstm."""
-    hidden: list[int] = field(default_factory=lambda: [64, 64])
-    """Sizes of the hidden layers; of a network with memory those before its recurrent layers, of which there may be none: []."""
-    units: list[int] = field(default_factory=lambda: [64])
-    """lstm, gru: units of each recurrent layer."""
-    after: list[int] = field(default_factory=list)
-    """lstm, gru: sizes of the hidden layers between recurrent layers and outputs."""
-    sequence: int | None = None
-    """lstm, gru: steps of a sequence, after which the network forgets everything and no gradient goes back; null: those of the episode."""
-    activation: str = "tanh"
-    """tanh, relu, elu, gelu or silu."""
-    shared: bool = True
-    """One network for policy and value, or one trunk of layers; false: two networks."""
-    orthogonal: bool = True
-    """Initialise weights of layers orthogonally and biases with 0; false: torch's default."""
-    log_std_init: float = 0.0
-    """Initial logarithm of the standard deviations of Box actions; they do not depend on the observation."""
-    module: str | None = None
-    """A network of your own: ./FILE.py:CLASS or MODULE:CLASS; null: fully connected layers."""
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments of CLASS: agent.network.kwargs.NAME=value."""
-
-    def check(self, key: str) -> None:
-        """Raise UserError for a value that cannot work; `key` is the key of these settings."""
-        self._check_memory(key)
-        _check_layers(self, key)
-        if not math.isfinite(self.log_std_init):
-            raise UserError(f"{key}.log_std_init={self.log_std_init}: it must be finite")
-
-    def _check_memory(self, key: str) -> None:
-        one_of(self, key, "type", tuple(GATES))
-        given = {"sequence": self.sequence, "after": self.after or None}
-        name = next((name for name, value in given.items() if value is not None), None)
-        if not self.remembers and name:
-            raise UserError(f"{key}.{name}={given[name]}: it is for networks with memory; add {key}=lstm or {key}=gru")
-        if self.remembers and self.module is not None:
-            raise UserError(f"{key}.type={self.type}: {key}.module is a network of your own; leave one of them out")
-        positive(self, key, "sequence")
-        for name, sizes in {"units": self.units, "after": self.after}.items():
-            _check_sizes(sizes, f"{key}.{name}", least=1 if name == "units" else 0)
-
-    @property
-    def runs_in_kernels(self) -> bool:
-        """Whether the kernels of warprun can compute the network."""
-        return self.module is None and not self.remembers and self.activation in KERNEL_ACTIVATIONS
-
-    @property
-    def remembers(self) -> bool:
-        """Whether the network has memory."""
-        return self.type != "mlp"
-
-    def parameters(self, inputs: int, outputs: int) -> int:
-        """Return the parameters of a network; of one of the user, whose size is not known, those of a single layer."""
-        if self.module is not None:
-            return memory.parameters(inputs, outputs, [])
-        if not self.remembers:
-            return memory.parameters(inputs, outputs, self.hidden)
-        sizes = [inputs, *self.hidden]
-        before = memory.parameters(inputs, sizes[-1], sizes[1:-1]) if self.hidden else 0
-        return before + memory.recurrent(sizes[-1], self.units, GATES[self.type]) + memory.parameters(self.units[-1], outputs, self.after)
-
-    def numbers(self) -> int:
-        """Return the numbers of a row that a gradient needs, without inputs and outputs; 0 for a network of the user."""
-        if self.module is not None:
-            return 0
-        # Of a unit of a recurrent layer: its gates, their inputs of both matrices, its states.
-        return sum(self.hidden) + ((3 * GATES[self.type] + 4) * sum(self.units) + sum(self.after) if self.remembers else 0)
-
-    def carry(self) -> int:
-        """Return the numbers that a network remembers of an episode."""
-        of_unit = {"mlp": 0, "lstm": 2, "gru": 1}[self.type]
-        return of_unit * sum(self.units) + (self.sequence is not None)
 
 
 @dataclass
@@ -246,7 +159,7 @@ class OnPolicyConfig:
         for group in spec.groups:
             own = group_config(self, group.name)
             if not own.network.runs_in_kernels:
-                return Fusion(None, False, no_kernels(own.network))
+                return Fusion(None, False, own.network.no_kernels())
             trunks = 1 if own.network.shared else 2
             rows[group.name] = group.observation.size + sum(own.network.hidden) * trunks + _acting_outputs(group) + 1
             reason = reason or own.no_kernel_gradients()
@@ -310,40 +223,19 @@ class ReplayConfig:
     """The exponent at the end of the run, reached linearly."""
     eps: float = 1e-6
     """Added to the error, so that every transition can be drawn."""
+    sequence: int = 40
+    """Networks with memory: steps of a sequence, of all of which a gradient step learns."""
+    burn_in: int = 20
+    """Networks with memory: steps before each sequence, from which memory is brought up to date without learning."""
+    eta: float = 0.9
+    """Networks with memory: weight of a sequence's largest error in its priority, against that of the mean."""
 
     def check(self, key: str) -> None:
         """Raise UserError for a value that cannot work; `key` is the key of these settings."""
-        at_least(self, key, 1, "capacity")
-        within(self, key, 0, 1, "alpha", "beta", "beta_end")
+        at_least(self, key, 1, "capacity", "sequence")
+        at_least(self, key, 0, "burn_in")
+        within(self, key, 0, 1, "alpha", "beta", "beta_end", "eta")
         positive(self, key, "eps")
-
-
-@dataclass
-class LayersConfig:
-    """The networks, all of the same kind."""
-
-    hidden: list[int] = field(default_factory=lambda: [64, 64])
-    """Sizes of the hidden layers."""
-    activation: str = "relu"
-    """tanh, relu, elu, gelu or silu."""
-    module: str | None = None
-    """A network of your own: ./FILE.py:CLASS or MODULE:CLASS; null: fully connected layers."""
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments of CLASS: agent.network.kwargs.NAME=value."""
-    type: str = "mlp"
-    """mlp; networks with memory (lstm, gru) are for A2C and PPO."""
-
-    def check(self, key: str) -> None:
-        """Raise UserError for a value that cannot work; `key` is the key of these settings."""
-        if GATES.get(self.type):
-            raise UserError(f"{key}.type={self.type}: agents with replay have no memory; agent=a2c and agent=ppo can")
-        one_of(self, key, "type", ("mlp",))
-        _check_layers(self, key)
-
-    @property
-    def runs_in_kernels(self) -> bool:
-        """Whether the kernels of warprun can compute the networks."""
-        return self.module is None and self.activation in KERNEL_ACTIVATIONS
 
 
 @dataclass
@@ -366,7 +258,7 @@ class OffPolicyConfig:
     learning_starts: int = 1000
     """Environment steps with random actions before the first gradient step."""
     batch_size: int = 256
-    """Transitions in a gradient step."""
+    """Transitions in a gradient step; of networks with memory, sequences of transitions."""
     learning_rate: float = 1e-3
     """Learning rate at the start."""
     learning_rate_end: float | None = None
@@ -410,9 +302,23 @@ class OffPolicyConfig:
                 f"agent.learning_starts={self.learning_starts}: the run has only total_steps={total_steps}, so nothing would be learned"
             )
         for group in spec.groups:
-            capacity = group_config(self, group.name).replay.capacity
-            if n_envs * group.size > capacity:
-                raise UserError(f"agent.replay.capacity={capacity}: a single step of n_envs={n_envs} has {n_envs * group.size} transitions")
+            own, actors = group_config(self, group.name), n_envs * group.size
+            capacity, steps = own.replay.capacity, own.steps_drawn()
+            if actors > capacity:
+                raise UserError(f"agent.replay.capacity={capacity}: a single step of n_envs={n_envs} has {actors} transitions")
+            if actors * steps > capacity:
+                raise UserError(
+                    f"agent.replay.capacity={capacity}: give {actors * steps}, the {steps} steps of a sequence with n_envs={n_envs}"
+                )
+            if own.network.remembers and own.learning_starts < n_envs * steps:
+                least = n_envs * steps
+                raise UserError(
+                    f"agent.learning_starts={own.learning_starts}: give {least}, the {steps} steps of a sequence with n_envs={n_envs}"
+                )
+
+    def steps_drawn(self) -> int:
+        """Return the steps in a row that a batch has of an actor; 1 without memory."""
+        return self.replay.burn_in + self.replay.sequence + self.n_step - 1 if self.network.remembers else 1
 
     def resized(self, times: float) -> Self:
         """Return the settings for `times` as many environments, of which gradient steps do not depend: `batch_size` sets their rows."""
@@ -429,7 +335,7 @@ class OffPolicyConfig:
         for group in spec.groups:
             own = group_config(self, group.name)
             if not own.network.runs_in_kernels:
-                return Fusion(None, False, no_kernels(own.network))
+                return Fusion(None, False, own.network.no_kernels())
             rows[group.name] = group.observation.size + sum(own.network.hidden) + own.acting_outputs(group) + 1
             reason = reason or own.no_kernel_gradients()
         return Fusion(rows, not reason, reason, "kernels compute gradients of off-policy agents on CPU only")
@@ -452,25 +358,26 @@ class OffPolicyConfig:
 
     def _memory_of(self, group: GroupSpec, sizes: RunSizes) -> AgentMemory:
         features, components = group.observation.size, group.action.components
-        hidden = self.network.hidden if self.network.module is None else []  # the size of a network of the user is not known
-        replay = memory.ring(self.replay.capacity, features, components, self.replay.prioritized)
-        batch = self.batch_size * 4 * (2 * features + components + 8)
+        network, remembered = self.network, self.network.carry()
+        replay = memory.ring(self.replay.capacity, 2 * features + remembered, components, self.replay.prioritized)
+        rows = self.batch_size * self.steps_drawn()
+        batch = rows * 4 * (2 * features + components + 8)
         kept = n_parameters = 0
-        phases = [memory.finite_check(self.replay.capacity * features)]
+        phases: list[memory.Phase] = [memory.finite_check(self.replay.capacity * max(features, remembered))]
         for inputs, outputs in self.trained_networks(group):
-            count, units = memory.parameters(inputs, outputs, hidden), inputs + sum(hidden) + outputs
+            count, units = network.parameters(inputs, outputs), inputs + network.numbers() + outputs
             kept += 4 * count * (2 + memory.optimizer_tensors(self.optimizer.name))
             phases.append(memory.finite_check(count))
             if sizes.kernel_gradients:
                 kept += -(-self.batch_size // memory.OFF_POLICY_SHARE_ROWS) * 4 * count + sizes.threads * 4 * units * memory.COLUMNS * 4
             else:
-                of_loss = [4 * self.batch_size * self.loss_numbers()] * memory.LOSS_TENSORS
-                phases += [[self.batch_size * units * 4] * 3 + [4 * count] * 2 + of_loss, memory.optimizer_step(count)]
+                of_loss = [4 * rows * self.loss_numbers()] * memory.LOSS_TENSORS
+                phases += [[rows * units * 4] * 3 + [4 * count] * 2 + of_loss, memory.optimizer_step(count)]
             n_parameters += count
-        phases.append(memory.making(2 * n_parameters, hidden, False))
+        phases.append(memory.making(2 * n_parameters, network.hidden if network.module is None else [], False))
         if self.normalize_obs:
-            rows = self.horizon * sizes.n_envs * group.size
-            phases += [memory.moments(rows, features), [4 * rows * features] * 2]  # statistics; the share that is clipped
+            stored = self.horizon * sizes.n_envs * group.size
+            phases += [memory.moments(stored, features), [4 * stored * features] * 2]  # statistics; the share that is clipped
         return AgentMemory(kept + batch, replay, tuple(phases))
 
 
@@ -534,7 +441,7 @@ def with_memory(config: AgentConfig, spec: Spec) -> str:
     found = ""
     for group in spec.groups:
         network = getattr(group_config(config, group.name), "network", None)
-        if isinstance(network, NetworkConfig) and network.remembers:
+        if isinstance(network, LayersConfig) and network.remembers:
             found = found or f"agent.network.type={network.type}"
             if group.leaves:
                 raise UserError(f"{found}: actors of group {group.name!r} leave episodes before they end; write agent.network.type=mlp")
@@ -586,32 +493,6 @@ def _check_shared(config: OnPolicyConfig | OffPolicyConfig, key: str) -> None:
     not_negative(config, key, "learning_rate_end")
     config.optimizer.check(f"{key}.optimizer")
     config.network.check(f"{key}.network")
-
-
-def no_kernels(network: NetworkConfig | LayersConfig) -> str:
-    """Return why kernels cannot compute a network, of which `runs_in_kernels` is false."""
-    if network.module is not None:
-        return "torch computes networks of your own, agent.network.module"
-    if network.type != "mlp":
-        return f"torch computes networks with memory, agent.network.type={network.type}"
-    return f"agent.network.activation={network.activation}; kernels compute tanh and relu"
-
-
-def _check_layers(network: NetworkConfig | LayersConfig, key: str) -> None:
-    if network.module is not None:
-        own_module.named(f"{key}.module", network.module)
-    elif network.kwargs:
-        raise UserError(f"{key}.kwargs.{min(map(str, network.kwargs))}: arguments are for a network of your own; add {key}.module=")
-    _check_sizes(network.hidden, f"{key}.hidden", least=1 if network.type == "mlp" else 0)
-    one_of(network, key, "activation", ACTIVATIONS)
-
-
-def _check_sizes(sizes: list[int], key: str, least: int) -> None:
-    """Raise UserError if `sizes` are no sizes of layers, of which there must be `least` or more."""
-    if len(sizes) < least or any(not isinstance(size, int) or isinstance(size, bool) or size < 1 for size in sizes):
-        raise UserError(f"{key}={sizes}: give one size of at least 1 for each hidden layer, such as [64,64]")
-    if len(sizes) > MAX_LAYERS:
-        raise UserError(f"{key} has {len(sizes)} layers; it can have {MAX_LAYERS}")
 
 
 def _acting_outputs(group: GroupSpec) -> int:

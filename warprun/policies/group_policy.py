@@ -54,7 +54,7 @@ class GroupPolicy(nn.Module):
             obs = normalized(obs, self.shift, self.scale)
         if self.carry:
             begins = torch.zeros_like(obs[None, :, 0], dtype=torch.bool)
-            output, _, carry = self.network.unroll(obs[None], carry, begins)  # type: ignore[operator]
+            output, *_, carry = self.network.unroll(obs[None], carry, begins)  # type: ignore[operator]
             return output[0], carry
         given = self.network(obs)
         return given[0] if isinstance(given, tuple) else given, carry

@@ -10,13 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from warprun.config.run_folder import CONFIG, LOCK, VERSIONS
+from warprun.config.run_folder import CONFIG, JOBS, LOCK, PLAN, VERSIONS
 from warprun.config.saved import leaves
 from warprun.errors import UserError, one_line, printable
 from warprun.report.statistics import Array
 from warprun.runtime import rundir
 from warprun.runtime.records.jsonl import JsonLines, read_rows
-from warprun.sweeps.plan import JOBS, PLAN
 
 MAX_DEPTH = 6
 """Folders inside each other that are searched for runs."""

@@ -24,13 +24,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from warprun.config.run_folder import JOBS, PLAN
 from warprun.errors import UserError, printable, shown
 from warprun.files import read_json, write_atomic
 from warprun.runtime.rundir import Held
 
-PLAN = "plan.json"
-JOBS = "jobs"
-"""Folder of what jobs have beside their runs."""
 FORMAT = 1
 MOST_BYTES = 1 << 30
 LABEL = 60

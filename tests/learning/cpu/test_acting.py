@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.agents import build
-from warprun.learning.settings import LayersConfig, NetworkConfig
+from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.simulation import trajectory
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Spec
 
@@ -14,7 +14,7 @@ SPACES = {"discrete": Discrete(5), "choices": MultiDiscrete((3, 2)), "box": Box(
 ALGORITHMS = [("a2c", "discrete"), ("ppo", "choices"), ("ppo", "box"), ("dqn", "discrete"), ("td3", "box"), ("sac", "box")]
 NETWORKS = {
     "on-policy": [NetworkConfig(hidden=[32, 16]), NetworkConfig(hidden=[24], activation="relu", shared=False)],
-    "off-policy": [LayersConfig([32, 16], "tanh"), LayersConfig([24], "relu")],
+    "off-policy": [LayersConfig(hidden=[32, 16], activation="tanh"), LayersConfig(hidden=[24], activation="relu")],
 }
 
 

@@ -21,9 +21,9 @@ from warprun.environment import Box, Discrete, Environment, MultiDiscrete, Space
 from warprun.envs import acrobot, cartpole, mountain_car_continuous
 from warprun.kernels.mlp import Network
 from warprun.learning import distributions
+from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.on_policy import Batch, Learner
 from warprun.learning.returns import Spread
-from warprun.learning.settings import NetworkConfig
 from warprun.simulation.device import choose
 from warprun.simulation.kernel_engine import KernelEngine
 

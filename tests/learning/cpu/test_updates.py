@@ -11,15 +11,16 @@ from tests.agents import build
 from tests.learning.helpers import environment, rollout
 from warprun.environment import Box, Discrete, Space
 from warprun.learning.cpu import updates as fused_updates
-from warprun.learning.settings import LayersConfig, ReplayConfig
+from warprun.learning.network_settings import LayersConfig
+from warprun.learning.settings import ReplayConfig
 
 CASES: dict[str, tuple[str, Space, dict[str, Any]]] = {
     "dqn": ("dqn", Discrete(3), {}),
     "plain dqn": ("dqn", Discrete(3), {"double": False, "max_grad_norm": None, "n_step": 3, "normalize_obs": True}),
     "prioritized dqn": ("dqn", Discrete(3), {"replay": ReplayConfig(200, prioritized=True), "target_update_interval": 3, "tau": 0.3}),
     "ddpg": ("ddpg", Box(2), {"learning_rate_end": 1e-5}),
-    "td3": ("td3", Box(2), {"network": LayersConfig([24, 17], "tanh"), "max_grad_norm": 0.1}),
-    "sac": ("sac", Box(2), {"network": LayersConfig([24, 17], "tanh"), "max_grad_norm": 0.1, "learning_rate_end": 1e-5}),
+    "td3": ("td3", Box(2), {"network": LayersConfig(hidden=[24, 17], activation="tanh"), "max_grad_norm": 0.1}),
+    "sac": ("sac", Box(2), {"network": LayersConfig(hidden=[24, 17], activation="tanh"), "max_grad_norm": 0.1, "learning_rate_end": 1e-5}),
     "sac prioritized": ("sac", Box(2), {"replay": ReplayConfig(200, prioritized=True), "target_update_interval": 3, "n_step": 2}),
     "sac constant": ("sac", Box(1), {"temperature_learning_rate": None, "temperature": 0.2, "normalize_obs": True}),
 }

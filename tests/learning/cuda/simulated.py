@@ -23,8 +23,9 @@ from warprun.learning.cuda import optimizer as cuda_optimizer
 from warprun.learning.cuda import returns as cuda_returns
 from warprun.learning.cuda import statistics as cuda_statistics
 from warprun.learning.gradients import Fused, Rows
+from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.on_policy import Learner
-from warprun.learning.settings import NetworkConfig, OptimizerConfig
+from warprun.learning.settings import OptimizerConfig
 
 NETWORKS = {
     "tanh": NetworkConfig(hidden=[9, 8]),

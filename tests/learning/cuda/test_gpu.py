@@ -12,7 +12,7 @@ from tests.agents import build
 from tests.learning.cpu.test_gradient import SPACES, exact_gradient, learner_for, rows_for
 from tests.learning.helpers import SPACES as GROUPS
 from tests.learning.helpers import environment, rollout
-from warprun.learning.settings import NetworkConfig
+from warprun.learning.network_settings import NetworkConfig
 from warprun.simulation.trajectory import Trajectory, allocate
 from warprun.spec import Spec
 

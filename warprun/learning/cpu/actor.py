@@ -19,7 +19,7 @@ CODES: dict[type, int] = {nn.Tanh: TANH, nn.ReLU: RELU}
 def layer_rows(parts: Iterable[nn.Module], parameters: torch.Tensor, row: int) -> list[Layer]:
     """Return the table of linear layers and their activations. Outputs begin at row `row` of a block; the first layer reads row 0.
 
-    `parameters` is the flat tensor that the layers are views of. Activations are those of `settings.KERNEL_ACTIVATIONS`.
+    `parameters` is the flat tensor that the layers are views of. Activations are those of `network_settings.KERNEL_ACTIVATIONS`.
     """
     table: list[Layer] = []
     in_row, parts = 0, list(parts)
