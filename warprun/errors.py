@@ -16,6 +16,10 @@ class UserError(Exception):
     """A mistake of the user: one line that says what is wrong, where, and what to do. Exit code 2."""
 
 
+class NotInstalledError(UserError):
+    """A library is missing that an extra of warprun installs."""
+
+
 class ContractError(ValueError):
     """A mistake in the definition of an environment; the message is one line."""
 

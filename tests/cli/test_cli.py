@@ -226,6 +226,14 @@ def test_envs_lists_everything_and_survives_a_broken_one_of_the_user(started, ca
     assert told.err == ""
 
 
+def test_envs_without_an_extra_says_what_to_install(started):
+    code = "import sys; sys.modules['gymnasium'] = None; from warprun.cli.main import run; sys.exit(run(['envs']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "not installed" in done.stdout
+    assert 'heat_equation: gymnasium is not installed; run: pip install "warprun[gymnasium]"' in done.stdout
+
+
 def test_envs_fails_where_a_shipped_environment_is_broken(started, capsys, monkeypatch):
     from warprun.cli import listing
 

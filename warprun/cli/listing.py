@@ -10,7 +10,7 @@ from warprun.config.external import BY_ID
 from warprun.config.registry import is_shipped
 from warprun.config.schema import EnvConfig, load_environment
 from warprun.environment import Box, Discrete, Environment, Space
-from warprun.errors import UserError, printable
+from warprun.errors import NotInstalledError, UserError, printable
 from warprun.runtime.records.console import table_console
 
 
@@ -19,15 +19,18 @@ def print_environments() -> list[str]:
     console = table_console(160)
     table = Table("name", "actors", "observation", "action", "time limit", "solved at", "parameters")
     broken: dict[str, str] = {}
+    missing_extras: dict[str, str] = {}
     for name in environment_names():
         try:
             table.add_row(*_row(environment_config(name)))
         except UserError as error:
-            broken[name] = str(error)
-            table.add_row(printable(name), Text("fails to load", style="red"))
+            missing = isinstance(error, NotInstalledError)
+            (missing_extras if missing else broken)[name] = str(error)
+            table.add_row(printable(name), Text("not installed", style="yellow") if missing else Text("fails to load", style="red"))
     console.print(table)
-    for name, reason in broken.items():
-        console.print(printable(f"{name}: {reason}"), style="red", soft_wrap=True)
+    for reasons, style in ((missing_extras, "yellow"), (broken, "red")):
+        for name, reason in reasons.items():
+            console.print(printable(f"{name}: {reason}"), style=style, soft_wrap=True)
     return [f"{name}: {reason}" for name, reason in broken.items() if is_shipped("env", name)]
 
 

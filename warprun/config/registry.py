@@ -17,6 +17,7 @@ from warprun import sources
 from warprun.config.external import External, external_environment, is_external, steps
 from warprun.environment import Environment, arguments
 from warprun.errors import ContractError, UserError, nearest, shown, similar
+from warprun.extras import needs
 from warprun.files import read_limited
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.simulation.simulator import SimulatorFactory
@@ -106,7 +107,7 @@ def import_environment(
         raise UserError(f"environment file {module} is a folder (working folder: {Path.cwd()})")
     if file and not file.is_file():
         raise UserError(f"environment file {module} does not exist (working folder: {Path.cwd()})")
-    with errors_of_user(f"environment {module} fails to import"):
+    with errors_of_user(f"environment {module} fails to import"), needs("gymnasium", "gymnasium"), needs("mpi4py", "mpi"):
         found = sources.read_file(file) if file else None
         loaded = found.load() if found else sources.import_package(module)
         name = file.stem if file else module.rpartition(".")[2]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from warprun.errors import UserError, nearest, shown
+from warprun.extras import needs
 from warprun.interop.environments import Wishes, load, make_engine
-from warprun.interop.extras import needs
 
 with needs("pettingzoo", "pettingzoo"):
     from gymnasium import error, spaces

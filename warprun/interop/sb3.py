@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from warprun.errors import UserError
-from warprun.interop.extras import needs
+from warprun.extras import needs
 from warprun.interop.vector import WarprunVectorEnv, make_vec
 
 with needs("stable_baselines3", "sb3"):

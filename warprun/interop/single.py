@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from warprun.errors import UserError, shown
+from warprun.extras import needs
 from warprun.interop.environments import Wishes, load, make_engine, only_actor
-from warprun.interop.extras import needs
 
 with needs("gymnasium", "gymnasium"):
     import gymnasium

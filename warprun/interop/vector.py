@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from warprun.errors import UserError, nearest, shown
+from warprun.extras import needs
 from warprun.interop.environments import Wishes, load, make_engine, only_actor
-from warprun.interop.extras import needs
 
 with needs("gymnasium", "gymnasium"):
     from gymnasium import error
