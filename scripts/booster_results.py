@@ -40,6 +40,11 @@ STEPS, HISTORY, WARM = 100, 15, 2
 CORRECTED = {
     "ppo": ["env=booster", "agent=ppo"],
     "dqn": ["env=booster", "agent=dqn"],
+    "dqn lstm": [
+        *("env=booster", "agent=dqn", "tuned=none", "n_envs=64", "total_steps=250000", "agent.horizon=4", "agent.learning_starts=6400"),
+        *("agent.utd_ratio=0.02", "agent.batch_size=32", "agent.learning_rate_end=1e-5", "agent.gamma=0.9", "agent.network=lstm"),
+        *("agent.replay.sequence=20", "agent.replay.burn_in=5"),
+    ],
     "ppo, continuous": ["env=booster_continuous", "agent=ppo"],
     "td3, continuous": ["env=booster_continuous", "agent=td3"],
 }
