@@ -203,7 +203,7 @@ class Expressions:
 
     def _reduction(self, group: Group, kind: str, n: int, name: str) -> str:
         value = self._slot(group, next(f for f in group.fields if f.name == name), "actor")
-        first, add = ("0.0", f"total += {value}") if kind == "sum" else ("-np.inf", f"total = max(total, np.float32({value}))")
+        first, add = ("0.0", f"total += np.float32({value})") if kind == "sum" else ("-np.inf", f"total = max(total, np.float32({value}))")
         return self.target.per_reduction(
             n,
             f"total = np.float32({first})",
