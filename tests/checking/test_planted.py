@@ -30,7 +30,7 @@ SHIPPED = (
     "catalysis_continuous",
     "covid",
 )
-SHIPPED += ("booster", "booster_continuous")
+SHIPPED += ("booster", "booster_continuous", "tag_gridworld", "tag_continuous")
 
 
 def findings(overrides: list[str], processes: bool) -> list[Finding]:
