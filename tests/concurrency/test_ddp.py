@@ -25,6 +25,7 @@ AGENTS = {
     "td3": [*OFF_POLICY, "agent=td3", "agent.normalize_obs=true"],
     "ddpg": [*OFF_POLICY, "agent=ddpg", "engine.fused=false"],
     "sac": [*OFF_POLICY, "agent=sac"],
+    "td3 memory": [*OFF_POLICY, "agent=td3", "agent.network=lstm", "agent.replay.sequence=4", "agent.replay.burn_in=2"],
     "dqn": [*OFF_POLICY, "env=cartpole", "agent=dqn", "agent.replay.prioritized=true"],
 }
 
