@@ -11,7 +11,10 @@ from torch import nn
 
 from tests.agents import build
 from tests.learning.test_recurrent import KINDS, by_formulas, engine_for, maze
+from warprun.algorithms import config_class
 from warprun.algorithms.dqn import judge_values
+from warprun.algorithms.settings import DQNConfig
+from warprun.config.registry import import_environment
 from warprun.errors import UserError
 from warprun.learning.network_settings import LayersConfig
 from warprun.learning.off_policy import OffPolicyLearner
@@ -211,8 +214,6 @@ def test_priorities_are_of_sequences() -> None:
 @pytest.mark.parametrize("name", ["ddpg", "td3", "sac"])
 def test_actors_and_critics_learn_with_memory(name: str) -> None:
     """The pendulum without velocity: gradients arrive in every layer, recurrent ones included, and in no other way than by recall."""
-    from warprun.config.registry import import_environment
-
     environment = import_environment("warprun.envs.pendulum", {"velocity": False})[0]
     network = LayersConfig(type="lstm", activation="tanh", **SMALL)
     agent = build(name, environment, n_envs=3, network=network, replay=ReplayConfig(**REPLAY), batch_size=8, horizon=4, learning_starts=60)
@@ -251,12 +252,18 @@ def test_settings_know_the_sizes(settings: dict[str, Any], more: dict[str, Any])
     ],
 )
 def test_mistakes_are_one_line(settings: dict[str, Any], message: str) -> None:
-    from warprun.algorithms.settings import DQNConfig
-
     config = DQNConfig(**({"network": LayersConfig(type="gru"), "learning_starts": 1000} | settings))
     with pytest.raises(UserError, match=message):
         config.check("agent")
         config.check_run(maze().spec, 4, 100_000)
+
+
+@pytest.mark.parametrize("name", ["ddpg", "td3", "sac"])
+@pytest.mark.parametrize("layers", [{"after": []}, {"hidden": []}])
+def test_values_are_not_linear_in_the_action(name: str, layers: dict[str, list[int]]) -> None:
+    config = config_class(name)(network=LayersConfig(type="gru", **layers))
+    with pytest.raises(UserError, match=r"agent.network.after=\[\]: values would be linear in the action"):
+        config.check("agent")
 
 
 def share_of_right_turns(network: LayersConfig, updates: int) -> float:

@@ -153,6 +153,7 @@ class DDPGConfig(OffPolicyConfig):
     def check(self, key: str) -> None:
         """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
         super().check(key)
+        _check_critics(self, key)
         _check_exploration(self, key)
 
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
@@ -187,6 +188,7 @@ class TD3Config(OffPolicyConfig):
     def check(self, key: str) -> None:
         """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
         super().check(key)
+        _check_critics(self, key)
         _check_exploration(self, key)
         at_least(self, key, 1, "policy_delay")
         not_negative(self, key, "target_policy_noise", "target_noise_clip")
@@ -222,6 +224,7 @@ class SACConfig(OffPolicyConfig):
     def check(self, key: str) -> None:
         """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
         super().check(key)
+        _check_critics(self, key)
         positive(self, key, "actor_learning_rate", "temperature", "temperature_learning_rate")
         finite(self, key, "target_entropy")
         within(self, key, 0, 1, "noise_theta")
@@ -235,6 +238,12 @@ class SACConfig(OffPolicyConfig):
         """Return, for every network that is trained for a group, its inputs and outputs."""
         features, components = group.observation.size, group.action.components
         return [(features, self.acting_outputs(group)), *[(features + components, 1)] * 2]
+
+
+def _check_critics(config: DDPGConfig | TD3Config | SACConfig, key: str) -> None:
+    """Raise UserError if nothing lies between the action, which comes after the memory, and the values."""
+    if config.network.remembers and not config.network.last_hidden:
+        raise UserError(f"{key}.network.after=[]: values would be linear in the action; give hidden layers, such as [64]")
 
 
 def _check_exploration(config: DDPGConfig | TD3Config, key: str) -> None:
