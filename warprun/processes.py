@@ -160,7 +160,7 @@ def code_of_rank(code: int) -> int:
     """
     speaks = is_first() or first_is_lost
     if first_is_lost:
-        code = FIRST_IS_LOST
+        code = code_of_lost()
     silence()
     for number in (signal.SIGINT, signal.SIGTERM):  # mpiexec sends them as soon as rank 0 has ended; the code would be theirs
         signal.signal(number, signal.SIG_IGN)
@@ -171,5 +171,10 @@ def code_of_rank(code: int) -> int:
 
 first_is_lost = False
 """Whether rank 0 gives no sign of life any more."""
-FIRST_IS_LOST = 3
-"""Exit code of the other ranks then."""
+FIRST_IS_LOST = 113
+"""Exit code of the other ranks then, which tells the process that started them to wait no longer; no other program is likely to have it."""
+
+
+def code_of_lost() -> int:
+    """Return the exit code of this process if rank 0 is lost."""
+    return FIRST_IS_LOST if PARENT in os.environ else 1

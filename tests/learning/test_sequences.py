@@ -43,8 +43,8 @@ class Step(NamedTuple):
 def learner_and_steps(kind: str, rollouts: int = 11, **settings: Any) -> tuple[OffPolicyLearner[Any], list[list[Step]]]:
     """Return the learner of a DQN that has seen some rollouts of a maze and never learned, and all steps of every environment."""
     environment = maze(length=2, time_limit=8)
-    settings = {"batch_size": 40, "gamma": GAMMA, "n_step": N_STEP, "horizon": HORIZON} | settings
-    agent = build("dqn", environment, n_envs=N_ENVS, network=LayersConfig(type=kind, **SMALL), replay=ReplayConfig(**REPLAY), **settings)
+    defaults = {"batch_size": 40, "gamma": GAMMA, "n_step": N_STEP, "horizon": HORIZON, "replay": ReplayConfig(**REPLAY)}
+    agent = build("dqn", environment, n_envs=N_ENVS, network=LayersConfig(type=kind, **SMALL), **(defaults | settings))
     engine = engine_for(agent, environment, n_envs=N_ENVS, horizon=HORIZON)
     learner: OffPolicyLearner[Any] = agent.learners[0]
     steps: list[list[Step]] = [[] for _ in range(N_ENVS)]
@@ -83,8 +83,7 @@ def check_draws(learner: OffPolicyLearner[Any], steps: list[list[Step]]) -> set[
         for b in range(40):
             # Row of the ring -> environment and step: the last step that was written there.
             place, env = divmod(int(batch.row[b]), N_ENVS)
-            drawn = max(step for step in range(total) if step % kept == place)
-            begin = min(drawn, total - wide)
+            begin = max(step for step in range(total) if step % kept == place)
             seen.add(begin)
             own = steps[env][begin : begin + wide]
             assert torch.equal(history.obs[:, b], torch.stack([step.obs for step in own]))
@@ -107,9 +106,10 @@ def check_draws(learner: OffPolicyLearner[Any], steps: list[list[Step]]) -> set[
     return seen
 
 
+@pytest.mark.parametrize("prioritized", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_sequences_are_those_of_the_environments_with_the_memory_of_their_episodes(kind: str) -> None:
-    learner, steps = learner_and_steps(kind)
+def test_sequences_are_those_of_the_environments_with_the_memory_of_their_episodes(kind: str, prioritized: bool) -> None:
+    learner, steps = learner_and_steps(kind, replay=ReplayConfig(**REPLAY, prioritized=prioritized))
     ends = [(step.terminated, step.truncated) for step in steps[0]]
     assert (True, False) in ends and (False, True) in ends
     found = check_draws(learner, steps)
@@ -200,6 +200,46 @@ def test_dqn_compares_values_after_a_sequence_with_those_of_the_target_network()
     torch.testing.assert_close(loss, nn.functional.huber_loss(expected, target.detach()))
 
 
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("rollouts", [3, 11])
+def test_whole_sequences_are_drawn_equally_often(prioritized: bool, rollouts: int) -> None:
+    """Of a ring that is not full and of one that is; new sequences have the same, the largest priority."""
+    learner, _ = learner_and_steps("gru", rollouts, replay=ReplayConfig(**REPLAY, prioritized=prioritized))
+    assert learner.sequences
+    total, kept = rollouts * HORIZON, REPLAY["capacity"] // N_ENVS
+    possible = min(total, kept) - learner.sequences.wide + 1
+    rows = torch.cat([learner.sequences.draw(torch.tensor(number))[0].row.clone() for number in range(300)])
+    ages = (rows // N_ENVS - max(0, total - kept)) % kept
+    counts = torch.bincount(ages * N_ENVS + rows % N_ENVS, minlength=possible * N_ENVS)
+    assert len(counts) == possible * N_ENVS
+    expected = 300 * 40 / len(counts)
+    assert ((counts - expected).square() / expected).sum() < len(counts) + 6 * (2 * len(counts)) ** 0.5
+
+
+def test_a_priority_is_that_of_the_drawn_sequence() -> None:
+    learner, _ = learner_and_steps("gru", replay=ReplayConfig(**REPLAY, prioritized=True, alpha=1.0))
+    assert learner.sequences
+    batch, _ = learner.sequences.draw(torch.tensor(0))
+    learner.replay.update_priorities(batch.row, torch.where(batch.row == batch.row[0], 1e6, 1e-6))
+    drawn, _ = learner.sequences.draw(torch.tensor(1))
+    assert (drawn.row == batch.row[0]).float().mean() > 0.9
+
+
+def test_critics_forget_at_the_same_steps_as_the_actor() -> None:
+    """With `agent.network.sequence` the count of steps is kept, all else is not."""
+    environment = maze(length=2, time_limit=8)
+    network = LayersConfig(type="gru", sequence=3, **SMALL)
+    settings: dict[str, Any] = {"replay": ReplayConfig(**REPLAY), "horizon": HORIZON, "batch_size": 40}
+    agent = build("dqn", environment, n_envs=N_ENVS, network=network, **settings)
+    engine = engine_for(agent, environment, n_envs=N_ENVS, horizon=HORIZON)
+    for _ in range(4):
+        agent.learners[0].add(engine.collect(agent.act))
+    _, history = agent.learners[0].sequences.draw(torch.tensor(0))
+    forgotten = history.forgotten().carry
+    assert torch.equal(forgotten[:, -1], history.carry[:, -1]) and forgotten[:, -1].unique().tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert not forgotten[:, :-1].any() and history.carry[:, :-1].any()
+
+
 def test_priorities_are_of_sequences() -> None:
     """Kapturowski et al. 2019, section 2.3, by hand."""
     learner, _ = learner_and_steps("gru")
@@ -244,8 +284,14 @@ def test_settings_know_the_sizes(settings: dict[str, Any], more: dict[str, Any])
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"learning_starts": 100}, "agent.learning_starts=100: give 240, the 60 steps of a sequence with n_envs=4"),
-        ({"replay": ReplayConfig(capacity=200)}, "agent.replay.capacity=200: give 240, the 60 steps of a sequence with n_envs=4"),
+        (
+            {"learning_starts": 100},
+            "agent.learning_starts=100: give 240 or more, burn_in .* 1 = 60 steps of n_envs=4",
+        ),
+        (
+            {"replay": ReplayConfig(capacity=200)},
+            "agent.replay.capacity=200: give 240 or more, burn_in .* 1 = 60 steps of 4 actors",
+        ),
         ({"replay": ReplayConfig(sequence=0)}, "agent.replay.sequence=0"),
         ({"replay": ReplayConfig(burn_in=-1)}, "agent.replay.burn_in=-1"),
         ({"replay": ReplayConfig(eta=2.0)}, "agent.replay.eta=2"),

@@ -177,7 +177,7 @@ def test_more_truncations_than_the_spec_allows_end_the_run():
     simulator.trajectory.truncated[[1, 4, 8], 2] = True
     sentinel.after_rollout()
     simulator.trajectory.truncated[6, 2] = True
-    message = "Calm.collect: environment 2 was truncated 4 times in 9 steps; with spec.time_limit=4 it can be 3: lower the time limit"
+    message = "collect of the simulator: environment 2 was truncated 4 times in 9 steps; with spec.time_limit=4 it can be 3"
     with pytest.raises(TrainingFailed, match=message):
         sentinel.after_rollout()
 

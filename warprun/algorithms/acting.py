@@ -6,7 +6,7 @@ from torch import nn
 
 from warprun.algorithms.settings import DDPGConfig, DQNConfig, SACConfig, TD3Config
 from warprun.learning.acting import Acting, Gives
-from warprun.learning.critics import Actor, DuelingQNetwork, QNetwork, QuantileQNetwork, Remembering, SquashedActor
+from warprun.learning.critics import Actor, DuelingQNetwork, QNetwork, QuantileQNetwork, SquashedActor
 from warprun.learning.networks import buffers, flatten_parameters
 from warprun.learning.recurrent import parts
 from warprun.learning.settings import OffPolicyConfig
@@ -23,8 +23,7 @@ def q_network(config: DQNConfig, group: GroupSpec) -> AnyQNetwork:
     values = kind(group.observation.size, actions, network)
     if config.quantiles is None:
         return values
-    width = [network.head_inputs(group.observation.size), *network.last_hidden][-1]
-    return QuantileQNetwork(values, width, actions, config.quantiles)
+    return QuantileQNetwork(values, network.last_inputs(group.observation.size), actions, config.quantiles)
 
 
 def actor(config: DDPGConfig | TD3Config, group: GroupSpec) -> Actor:
@@ -40,25 +39,27 @@ def squashed_actor(config: SACConfig, group: GroupSpec) -> SquashedActor:
 def values(config: DQNConfig, group: GroupSpec) -> Acting:
     """Return the network of DQN; its action is the one of largest value."""
     module = q_network(config, group)
-    return _acting(config, module, "values", [] if config.network.module is not None else module.policy_layers(), "values")
+    return _acting(config, module, "values", "values")
 
 
 def actions(config: DDPGConfig | TD3Config, group: GroupSpec) -> Acting:
     """Return the actor of DDPG or TD3."""
     module = actor(config, group)
-    return _acting(config, module, "actions", [] if config.network.module is not None else module.policy_layers(), "actor")
+    return _acting(config, module, "actions", "actor")
 
 
 def squashed(config: SACConfig, group: GroupSpec) -> Acting:
     """Return the actor of SAC; its best action is the tanh of the mean."""
     module = squashed_actor(config, group)
-    layers = [] if config.network.module is not None else [*module.policy_layers(), nn.Tanh()]
-    return _acting(config, module, "squashed", layers, "actor")
+    return _acting(config, module, "squashed", "actor")
 
 
-def _acting(config: OffPolicyConfig, module: Remembering, gives: Gives, layers: list[nn.Module], name: str) -> Acting:
+def _acting(config: OffPolicyConfig, module: AnyQNetwork | Actor | SquashedActor, gives: Gives, name: str) -> Acting:
     """Return what acts; `name`: of the network in a checkpoint, see `critics.Trained`."""
     tensors = {f"{name}/{key}": tensor for key, tensor in ({"parameters": flatten_parameters(module)} | buffers(module)).items()}
+    if config.network.module is not None:
+        return Acting(module, gives, [], tensors)
+    layers = [*module.policy_layers(), *([nn.Tanh()] if gives == "squashed" else [])]
     memory = module.memory
     if memory is None:
         return Acting(module, gives, layers, tensors)

@@ -183,7 +183,7 @@ class Watch:
         with suppress(Exception):
             self.last_words(self._fault)
         if processes.first_is_lost:  # rank 1 has said so
-            os._exit(processes.FIRST_IS_LOST)
+            os._exit(processes.code_of_lost())
         if not self._has_told:
             processes.last_word(f"warprun: error: {self._fault}")
         os._exit(1)

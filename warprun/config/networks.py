@@ -103,12 +103,10 @@ def _check_layers(inputs: int, sizes: list[int], checkpoint_bytes: int) -> None:
 def _hidden(agent: object) -> Iterator[list[int]]:
     """Yield the hidden layers of an agent and of its groups; networks of the user have none that are known."""
     if isinstance(agent, Mapping):
-        if isinstance(agent.get("hidden"), list) and agent.get("module") is None:
-            after = agent.get("after")
-            own = [*agent.get("units", []), *(agent["hidden"] if after is None else after)]
-            yield [
-                *agent["hidden"],
-                *(own if agent.get("type") in ("lstm", "gru") else []),
-            ]  # recurrent layers have several times as many weights as counted here
+        hidden, after = agent.get("hidden"), agent.get("after")
+        if isinstance(hidden, list) and agent.get("module") is None:
+            # Recurrent layers have several times as many weights as counted here.
+            recurrent = [*agent.get("units", []), *(hidden if after is None else after)] if agent.get("type") in ("lstm", "gru") else []
+            yield [*hidden, *recurrent]
         for value in agent.values():
             yield from _hidden(value)

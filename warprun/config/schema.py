@@ -452,7 +452,8 @@ def _check_leaf(key: str, value: object, depth: int = 0) -> None:
             name, item = f"{key}.{setting.name}" if key else setting.name, getattr(value, setting.name)
             # A reference to another key can put anything in place of a dict or list.
             wanted = type(setting.default_factory()) if setting.default_factory is not NO_DEFAULT else object
-            require(wanted not in (dict, list) or isinstance(item, wanted), f"{name}={item} must be a {wanted.__name__}")
+            is_left_out = item is None and "None" in str(setting.type)
+            require(wanted not in (dict, list) or isinstance(item, wanted) or is_left_out, f"{name}={item} must be a {wanted.__name__}")
             _check_leaf(name, item, depth + 1)
 
 

@@ -77,10 +77,10 @@ class DuelingQNetwork(Remembering):
 
     def __init__(self, features: int, actions: int, config: LayersConfig) -> None:
         super().__init__(features, make_memory(features, config))
-        sizes = [config.head_inputs(features), *config.last_hidden]
-        self.trunk = nn.Sequential(*hidden_layers(sizes, config.activation))
-        self.value = nn.Linear(sizes[-1], 1)
-        self.advantage = nn.Linear(sizes[-1], actions)
+        width = config.last_inputs(features)
+        self.trunk = nn.Sequential(*hidden_layers([config.head_inputs(features), *config.last_hidden], config.activation))
+        self.value = nn.Linear(width, 1)
+        self.advantage = nn.Linear(width, actions)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the values [B, actions] of `rows` [B, F]."""

@@ -92,6 +92,10 @@ class LayersConfig:
         """Return the inputs of the layers after the memory; without memory those of the network."""
         return self.units[-1] if self.remembers else inputs
 
+    def last_inputs(self, inputs: int) -> int:
+        """Return the inputs of the last layer."""
+        return [self.head_inputs(inputs), *self.last_hidden][-1]
+
     def parameters(self, inputs: int, outputs: int) -> int:
         """Return the parameters of a network; of one of the user, whose size is not known, those of a single layer."""
         if self.module is not None:

@@ -306,15 +306,12 @@ class OffPolicyConfig:
             capacity, steps = own.replay.capacity, own.steps_drawn()
             if actors > capacity:
                 raise UserError(f"agent.replay.capacity={capacity}: a single step of n_envs={n_envs} has {actors} transitions")
+            sum_of = f"burn_in + sequence + n_step - 1 = {steps} steps"
             if actors * steps > capacity:
-                raise UserError(
-                    f"agent.replay.capacity={capacity}: give {actors * steps}, the {steps} steps of a sequence with n_envs={n_envs}"
-                )
+                raise UserError(f"agent.replay.capacity={capacity}: give {actors * steps} or more, {sum_of} of {actors} actors")
             if own.network.remembers and own.learning_starts < n_envs * steps:
-                least = n_envs * steps
-                raise UserError(
-                    f"agent.learning_starts={own.learning_starts}: give {least}, the {steps} steps of a sequence with n_envs={n_envs}"
-                )
+                given = own.learning_starts
+                raise UserError(f"agent.learning_starts={given}: give {n_envs * steps} or more, {sum_of} of n_envs={n_envs}")
 
     def steps_drawn(self) -> int:
         """Return the steps in a row that a batch has of an actor; 1 without memory."""

@@ -90,7 +90,7 @@ def run_folders(place: Path) -> Iterator[Path]:
     """Yield the run folders in and below a folder, also those of runs that did not get beyond their set-up."""
     for folder, inner, files in os.walk(place):
         here = Path(folder)
-        if PLAN in files:  # a sweep: it is locked as a run is, and JOBS has the locks of its processes
+        if PLAN in files and CONFIG not in files:  # a sweep: it is locked as a run is, and JOBS has the locks of its processes
             inner[:] = [name for name in inner if name != JOBS]
         elif {CONFIG, LOCK, VERSIONS} & set(files):
             inner.clear()

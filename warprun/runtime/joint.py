@@ -44,7 +44,7 @@ def config_of(config: Config, rank: int, size: int) -> Config:
 def check_shares(config: Config, size: int) -> None:
     """Raise UserError if the agent cannot work with the share that some rank has."""
     spec = load_environment(config.env)[0].spec
-    for rank in {0, size - 1}:
+    for rank in range(size):
         own = config_of(config, rank, size)
         try:
             own.agent.check("agent")

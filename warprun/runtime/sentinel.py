@@ -20,7 +20,8 @@ class Sentinel:
     """Checks every rollout, update, evaluation and checkpoint; each method raises TrainingFailed for numbers that are not finite.
 
     The error names the first cause: an observation rather than the loss that is computed from it. On CUDA the checks of rollouts and
-    updates do not wait for the device. They find a fault when its flag has arrived on the host, at the latest before the next checkpoint.
+    updates do not wait for the device, except those of a simulator of the user. They find a fault when its flag has arrived on the host, at
+    the latest before the next checkpoint.
     """
 
     def __init__(self, simulator: Simulator, message: Callable[[str], None], replaces: bool, of_user: bool, replaced: int = 0) -> None:
@@ -115,7 +116,7 @@ def _refuse_truncations(simulator: Simulator) -> None:
     most, env = trajectory.truncated.sum(0).max(0)
     if most > rows:
         raise TrainingFailed(
-            f"{type(simulator).__name__}.collect: environment {int(env)} was truncated {int(most)} times in {trajectory.horizon} steps; "
+            f"collect of the simulator: environment {int(env)} was truncated {int(most)} times in {trajectory.horizon} steps; "
             f"with spec.time_limit={simulator.spec.time_limit} it can be {rows}: lower the time limit of the spec"
         )
 

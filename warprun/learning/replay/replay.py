@@ -37,6 +37,7 @@ class Replay:
     ) -> None:
         """`sources`: simulators whose rollouts take turns, see `Context`."""
         self.config = config
+        self.batch_size = batch_size
         self.n_step = n_step
         self.gamma = gamma
         self.seed = seed

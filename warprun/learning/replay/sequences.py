@@ -2,7 +2,7 @@
 
 Beside each transition replay memory keeps what the policy remembered before it (their "stored state"). A drawn sequence begins with steps
 from which memory is brought up to date by the weights of today ("burn-in"); gradients come from the steps that follow. Any stored step can
-begin a sequence. Sequences go on over the ends of episodes, where memory begins anew.
+begin a sequence, if all steps of the sequence are there. Sequences go on over the ends of episodes, where memory begins anew.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from typing import NamedTuple
 
 import torch
 
+from warprun.learning.network_settings import LayersConfig
 from warprun.learning.recurrent import Recurrent
 from warprun.learning.replay.replay import Replay
 from warprun.learning.replay.ring import GOES_ON, TERMINATED, Transitions
+from warprun.learning.replay.torch_operations import levels_of, sum_up
+from warprun.learning.shuffle import random_bits
 from warprun.simulation.trajectory import Trajectory
 
 
@@ -33,10 +36,15 @@ class History(NamedTuple):
     """[T, B] int64: the step whose `next_obs` ends the n-step return of each learned one."""
     burn_in: int
     """Steps before the first learned one."""
+    counts: bool
+    """Whether the last number of a carry counts the steps since it forgot, see `Recurrent.parts`."""
 
     def forgotten(self) -> History:
-        """Return the sequences as a network sees them whose memory was not stored: it begins with zeros."""
-        return self._replace(carry=torch.zeros_like(self.carry))
+        """Return the sequences as a network sees them whose memory was not stored: it begins with zeros, and forgets at the same steps."""
+        carry = torch.zeros_like(self.carry)
+        if self.counts:
+            carry[:, -1] = self.carry[:, -1]
+        return self._replace(carry=carry)
 
 
 class Seen(NamedTuple):
@@ -72,37 +80,53 @@ def recall(memory: Recurrent | None, batch: Transitions[torch.Tensor], history: 
 class Sequences:
     """Draws sequences from replay memory, and keeps what the policy remembered, H numbers of an actor."""
 
-    def __init__(self, replay: Replay, carry: int, n_step: int, gamma: float) -> None:
-        """`replay`: of one source, whose rollouts follow each other."""
-        assert not len(replay.place.newest)
+    def __init__(self, replay: Replay, network: LayersConfig, n_step: int, gamma: float) -> None:
+        """`replay`: of one source, whose rollouts follow each other, with room for a sequence (`OffPolicyConfig.check_run`)."""
         self.replay, self.n_step, self.gamma = replay, n_step, gamma
         self.steps, self.burn_in = replay.config.sequence, replay.config.burn_in
-        self.carry = torch.zeros(len(replay.ring.reward), carry, device=replay.ring.reward.device)
+        self.wide = self.burn_in + self.steps + n_step - 1
+        """Steps of a sequence with all that its returns need."""
+        self.kept = replay.place.rows // replay.place.actors
+        """Steps of the ring."""
+        assert not len(replay.place.newest) and self.kept >= self.wide
+        self.counts = network.sequence is not None
+        device = replay.ring.reward.device
+        self.carry = torch.zeros(len(replay.ring.reward), network.carry(), device=device)
         """[R, H]: before each transition of the ring."""
+        self._actors = torch.arange(replay.place.actors, device=device)
+        self._levels = levels_of(replay.tree)
 
     def store(self, trajectory: Trajectory, name: str) -> None:
         """Write what the policy of group `name` remembered in a rollout that `Replay.store` has written."""
-        place, device = self.replay.place, self.carry.device
-        actors = torch.arange(place.actors, device=device)
         for t in range(trajectory.horizon):
+            step = self.replay.place.steps - trajectory.horizon + t
             before = trajectory.carries[name].first if t == 0 else trajectory.carry_before(name, t)
-            step = place.steps - trajectory.horizon + t
-            self.carry.index_copy_(0, step * place.actors % place.rows + actors, before.flatten(0, 1))
+            self.carry.index_copy_(0, self._rows(step), before.flatten(0, 1))
+            if self.replay.config.prioritized:
+                self._prioritize(step)
+
+    def _rows(self, step: torch.Tensor) -> torch.Tensor:
+        """Return the rows of a step [] of all actors."""
+        return step * len(self._actors) % self.replay.place.rows + self._actors
+
+    def _prioritize(self, newest: torch.Tensor) -> None:
+        """Let the sequence that ends with the step `newest` [] be drawn, with the largest priority; none begins with that step yet."""
+        tree, whole = self.replay.tree, newest - self.wide + 1
+        begins = self._rows(whole.clamp(min=0))
+        tree.priority[self._rows(newest)] = 0.0
+        tree.priority[begins] = torch.where(whole >= 0, tree.largest, tree.priority[begins])
+        for rows in (begins, self._rows(newest)):
+            sum_up(tree, self._levels, rows)
 
     def draw(self, number: torch.Tensor) -> tuple[Transitions[torch.Tensor], History]:
         """Return batch `number` ([] int64) of B sequences: the T * B transitions to learn, and their history.
 
-        `row` [B] is what `Replay.update_priorities` takes. Only if replay memory holds a whole sequence, see `OffPolicyConfig.check_run`.
+        `row` [B], of their first steps, is what `Replay.update_priorities` takes.
         """
-        ring, place, drawn = self.replay.ring, self.replay.place, self.replay.draw(number)
-        wide = self.burn_in + self.steps + self.n_step - 1
-        kept = place.rows // place.actors
-        count = place.steps.clamp(max=kept)
-        oldest = place.steps - count
-        age = (drawn.row // place.actors - oldest) % kept  # steps after the oldest
-        begin = torch.minimum(age, count - wide)  # the last sequence ends with the newest step
-        ages = begin + torch.arange(wide, device=begin.device)[:, None]
-        rows = (oldest + ages) % kept * place.actors + drawn.row % place.actors
+        ring, place = self.replay.ring, self.replay.place
+        begin, of_sequence = self._begin(number)
+        ages = torch.arange(self.wide, device=begin.device)[:, None]
+        rows = (begin // place.actors + ages) % self.kept * place.actors + begin % place.actors
         ended = ring.ends[rows] != GOES_ON
         begins = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))
 
@@ -110,12 +134,23 @@ class Sequences:
         total, discount, last = self._returns(ring.reward[rows], ended)
         ends_at, chosen = ring.ends[rows].gather(0, last), rows[learned]
         discount = torch.where(ends_at == TERMINATED, 0.0, discount)
-        weight = drawn.weight.expand(self.steps, -1)
         next_obs = ring.next_obs[rows.gather(0, last)]
-        parts = (ring.obs[chosen], ring.action[chosen], total, discount, next_obs, weight)
+        parts = (ring.obs[chosen], ring.action[chosen], total, discount, next_obs, of_sequence.expand(self.steps, -1))
         obs, action, total, discount, next_obs, weight = (part.flatten(0, 1) for part in parts)
-        batch = Transitions(obs, action, total, discount, next_obs, weight, drawn.row)
-        return batch, History(ring.obs[rows], begins, self.carry[rows[0]], last, self.burn_in)
+        batch = Transitions(obs, action, total, discount, next_obs, weight, begin)
+        return batch, History(ring.obs[rows], begins, self.carry[begin], last, self.burn_in, self.counts)
+
+    def _begin(self, number: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the rows of the first steps of batch `number`, [B] int64, and the weights of its sequences [B]."""
+        place, count = self.replay.place, self.replay.batch_size
+        if self.replay.config.prioritized:
+            drawn = self.replay.draw(number)
+            return drawn.row, drawn.weight
+        steps = place.steps.clamp(max=self.kept)
+        possible = (steps - self.wide + 1) * place.actors
+        after_oldest = random_bits(count, self.replay.seed, number) * possible >> 32
+        rows = ((place.steps - steps) * place.actors + after_oldest) % place.rows
+        return rows, torch.ones(count, device=rows.device)
 
     def _returns(self, reward: torch.Tensor, ended: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return sums of up to n rewards, discounts after them and the last steps of the learned steps, see `Operations.gather`."""

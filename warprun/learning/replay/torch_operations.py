@@ -16,8 +16,7 @@ class TorchOperations:
 
     def __init__(self, ring: Ring[torch.Tensor], tree: Tree[torch.Tensor], place: Place[torch.Tensor], batch_size: int) -> None:
         self.ring, self.tree, self.place, self.batch_size = ring, tree, place, batch_size
-        self.levels = list(pairwise(tree.levels.tolist()))
-        """Begin and end of each level in the sums."""
+        self.levels = levels_of(tree)
 
     def store(self, trajectory: Trajectory, group: GroupTrajectory, t: int) -> None:
         """Write step `t` of the rollout."""
@@ -38,7 +37,7 @@ class TorchOperations:
         ring.ends[rows] = ends.repeat_interleave(group.reward.shape[-1])
         if len(tree.priority):
             tree.priority[rows] = tree.largest
-            self._sum_up(rows)
+            sum_up(tree, self.levels, rows)
 
     def _link(self, step: torch.Tensor, source: torch.Tensor, continues: torch.Tensor) -> None:
         """Let `step` follow the newest step of its source, if that one is still there."""
@@ -104,14 +103,19 @@ class TorchOperations:
         priority = ((error.double().abs() + eps) ** alpha).float()
         self.tree.priority[row] = priority
         self.tree.largest.copy_(torch.maximum(self.tree.largest, priority.max()))
-        self._sum_up(row)
+        sum_up(self.tree, self.levels, row)
 
-    def _sum_up(self, row: torch.Tensor) -> None:
-        """Compute the sums above rows again from all their summands: adding differences would accumulate rounding errors."""
-        tree = self.tree
-        below, node = tree.priority, row
-        for begin, end in self.levels:
-            node = node // BRANCHES
-            own = tree.sums[begin:end]
-            own[node] = below.view(-1, BRANCHES)[node].double().sum(1)
-            below = own
+
+def levels_of(tree: Tree[torch.Tensor]) -> list[tuple[int, int]]:
+    """Return begin and end of each level in the sums."""
+    return list(pairwise(tree.levels.tolist()))
+
+
+def sum_up(tree: Tree[torch.Tensor], levels: list[tuple[int, int]], row: torch.Tensor) -> None:
+    """Compute the sums above rows again from all their summands: adding differences would accumulate rounding errors."""
+    below, node = tree.priority, row
+    for begin, end in levels:
+        node = node // BRANCHES
+        own = tree.sums[begin:end]
+        own[node] = below.view(-1, BRANCHES)[node].double().sum(1)
+        below = own
