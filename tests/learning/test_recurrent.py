@@ -13,6 +13,7 @@ from torch import nn
 
 from tests.agents import build
 from tests.simulation.rollouts import CASES, make
+from warprun.config.compose import compose
 from warprun.config.registry import import_environment
 from warprun.environment import Environment
 from warprun.errors import UserError
@@ -295,6 +296,14 @@ def test_settings_know_the_sizes(settings: dict[str, Any], shared: bool) -> None
 def test_mistakes_are_one_line(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         NetworkConfig(**settings).check("agent.network")
+
+
+def test_after_may_be_null() -> None:
+    """As the layers before the memory; no other list may be."""
+    agent = compose(["env=cartpole", "agent=ppo", "agent.network=lstm", "agent.network.hidden=[7]", "agent.network.after=null"]).agent
+    assert agent.network.last_hidden == [7]
+    with pytest.raises(UserError, match="agent.network.hidden cannot be null"):
+        compose(["env=cartpole", "agent=ppo", "agent.network=lstm", "agent.network.hidden=null"])
 
 
 def test_groups_choose_their_memory() -> None:
