@@ -302,7 +302,7 @@ def test_after_may_be_null() -> None:
     """As the layers before the memory; no other list may be."""
     agent = compose(["env=cartpole", "agent=ppo", "agent.network=lstm", "agent.network.hidden=[7]", "agent.network.after=null"]).agent
     assert agent.network.last_hidden == [7]
-    with pytest.raises(UserError, match="agent.network.hidden cannot be null"):
+    with pytest.raises(UserError, match=r"agent\.network\.hidden cannot be null"):
         compose(["env=cartpole", "agent=ppo", "agent.network=lstm", "agent.network.hidden=null"])
 
 
