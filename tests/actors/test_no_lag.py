@@ -42,7 +42,6 @@ CASES = [
     ("a2c", "sync", 4),
     ("dqn", "async", 2),
     ("a2c", "seed", 3),
-    ("td3", "seed", 3),
     *(
         pytest.param(*case, marks=pytest.mark.slow)
         for case in (
@@ -60,6 +59,7 @@ CASES = [
             ("td3", "sync", 2),
             ("td3", "sync", 3),
             ("td3", "async", 2),
+            ("td3", "seed", 3),
             ("sac", "seed", 3),
             ("sac", "async", 2),
         )

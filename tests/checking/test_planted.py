@@ -16,7 +16,7 @@ from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.runtime.build import set_up
 
-OFTEN = ("swapped fields", "rare NaN", "writes to others", "variable set in one branch", "random of Python")
+OFTEN = ("swapped fields", "rare NaN", "variable set in one branch", "random of Python")
 """Mistakes that are always tested."""
 CASES = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in PLANTED]
 SHIPPED = (

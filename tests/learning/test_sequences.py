@@ -11,6 +11,7 @@ from torch import nn
 
 from tests.agents import build
 from tests.learning.test_recurrent import KINDS, by_formulas, engine_for, maze
+from tests.selection import few
 from warprun.algorithms import config_class
 from warprun.algorithms.dqn import judge_values
 from warprun.algorithms.settings import DQNConfig
@@ -330,6 +331,6 @@ def share_of_right_turns(network: LayersConfig, updates: int) -> float:
     return right / ended
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", few(KINDS, "gru"))
 def test_memory_solves_a_maze(kind: str) -> None:
     assert share_of_right_turns(LayersConfig(type=kind, hidden=[], units=[16], after=[]), 300) > 0.95
