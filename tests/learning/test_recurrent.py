@@ -322,8 +322,13 @@ def share_of_right_turns(network: NetworkConfig, updates: int) -> float:
     engine = engine_for(agent, environment, n_envs=64, horizon=16)
     for n in range(updates):
         agent.update(engine.collect(agent.act), n / updates)
+    return right_turns(agent, engine, rollouts=6)
+
+
+def right_turns(agent: Any, engine: KernelEngine, rollouts: int) -> float:
+    """Return the share of the episodes that end in some greedy rollouts with the right turn."""
     right = ended = 0
-    for _ in range(6):
+    for _ in range(rollouts):
         taken = engine.collect(agent.act, greedy=True)
         right += int((taken.groups["agent"].reward == 4.0).sum())
         ended += int((taken.terminated | taken.truncated).sum())

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.agents import build
-from tests.learning.test_recurrent import KINDS, by_formulas, engine_for, maze
+from tests.learning.test_recurrent import KINDS, by_formulas, engine_for, maze, right_turns
 from tests.selection import few
 from warprun.algorithms import config_class
 from warprun.algorithms.dqn import judge_values
@@ -20,7 +20,7 @@ from warprun.errors import UserError
 from warprun.learning.network_settings import LayersConfig
 from warprun.learning.off_policy import OffPolicyLearner
 from warprun.learning.recurrent import Recurrent
-from warprun.learning.replay.sequences import Sequences, recall
+from warprun.learning.replay.sequences import Sequences, recall, recall_both, recall_next
 from warprun.learning.settings import ReplayConfig
 from warprun.simulation.trajectory import Trajectory
 
@@ -151,12 +151,14 @@ def test_what_is_recalled_is_that_of_the_formulas(kind: str) -> None:
     memory = learner.policy.memory
     assert memory
     memory.double().requires_grad_()
-    found = recall(memory, batch, history)
+    rows_found, next_found = recall_both(memory, batch, history)
+    assert torch.equal(rows_found, recall(memory, batch, history))
+    assert torch.equal(next_found, recall_next(memory, batch, history))
     parameters = list(memory.parameters())
     steps, count = history.last.shape
-    weights = torch.randn(found.obs.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    gradient = torch.autograd.grad((found.obs * weights).sum(), parameters)
-    assert not found.next_obs.requires_grad
+    weights = torch.randn(rows_found.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    gradient = torch.autograd.grad((rows_found * weights).sum(), parameters)
+    assert not next_found.requires_grad
 
     total = torch.zeros((), dtype=torch.float64)
     for b in range(0, count, 3):
@@ -164,12 +166,12 @@ def test_what_is_recalled_is_that_of_the_formulas(kind: str) -> None:
         for first, end in pairwise(cuts):
             rows = list(by_formulas(memory, history.obs[first:end, b]))
             for t in range(max(first, history.burn_in), min(end, history.burn_in + steps)):
-                torch.testing.assert_close(found.obs[(t - history.burn_in) * count + b], rows[t - first], rtol=1e-9, atol=1e-12)
+                torch.testing.assert_close(rows_found[(t - history.burn_in) * count + b], rows[t - first], rtol=1e-9, atol=1e-12)
         for t in range(steps):
             last = int(history.last[t, b])
             first = max(cut for cut in cuts if cut <= last)
             following = torch.cat((history.obs[first : last + 1, b], batch.next_obs[t * count + b][None]))
-            torch.testing.assert_close(found.next_obs[t * count + b], list(by_formulas(memory, following))[-1], rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(next_found[t * count + b], list(by_formulas(memory, following))[-1], rtol=1e-9, atol=1e-12)
     # The gradient: a memory that begins with what burn-in left, without gradients.
     for b in range(count):
         carry = history.carry[b : b + 1]
@@ -191,11 +193,11 @@ def test_dqn_compares_values_after_a_sequence_with_those_of_the_target_network()
     values.target_parameters.normal_(0.0, 0.3)
     batch, history = learner.sequences.draw(torch.tensor(1))
     loss, value, error = judge_values(learner.config, values, batch, history)
-    rows = recall(values.network.memory, batch, history)
-    next_rows = recall(values.target.memory, batch, history).next_obs
-    chosen = values.network.layers(rows.next_obs).argmax(-1)
+    rows, next_rows = recall_both(values.network.memory, batch, history)
+    chosen = values.network.layers(next_rows).argmax(-1)
+    next_rows = recall_next(values.target.memory, batch, history)
     target = batch.reward + batch.discount * values.target.layers(next_rows)[torch.arange(len(chosen)), chosen]
-    expected = values.network.layers(rows.obs)[torch.arange(len(chosen)), batch.action[:, 0].long()]
+    expected = values.network.layers(rows)[torch.arange(len(chosen)), batch.action[:, 0].long()]
     torch.testing.assert_close(value, expected.detach())
     torch.testing.assert_close(error, (expected - target).detach())
     torch.testing.assert_close(loss, nn.functional.huber_loss(expected, target.detach()))
@@ -323,12 +325,7 @@ def share_of_right_turns(network: LayersConfig, updates: int) -> float:
     engine = engine_for(agent, environment, n_envs=32, horizon=4, exploration=agent.exploration)
     for n in range(updates):
         agent.update(engine.collect(agent.act), n / updates)
-    right = ended = 0
-    for _ in range(40):
-        taken = engine.collect(agent.act, greedy=True)
-        right += int((taken.groups["agent"].reward == 4.0).sum())
-        ended += int((taken.terminated | taken.truncated).sum())
-    return right / ended
+    return right_turns(agent, engine, rollouts=40)
 
 
 @pytest.mark.parametrize("kind", few(KINDS, "gru"))

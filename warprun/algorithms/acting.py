@@ -8,7 +8,7 @@ from warprun.algorithms.settings import DDPGConfig, DQNConfig, SACConfig, TD3Con
 from warprun.learning.acting import Acting, Gives
 from warprun.learning.critics import Actor, DuelingQNetwork, QNetwork, QuantileQNetwork, SquashedActor
 from warprun.learning.networks import buffers, flatten_parameters
-from warprun.learning.recurrent import parts
+from warprun.learning.recurrent import carry_of, parts
 from warprun.learning.settings import OffPolicyConfig
 from warprun.spec import Discrete, GroupSpec
 
@@ -59,8 +59,6 @@ def _acting(config: OffPolicyConfig, module: AnyQNetwork | Actor | SquashedActor
     tensors = {f"{name}/{key}": tensor for key, tensor in ({"parameters": flatten_parameters(module)} | buffers(module)).items()}
     if config.network.module is not None:
         return Acting(module, gives, [], tensors)
-    layers = [*module.policy_layers(), *([nn.Tanh()] if gives == "squashed" else [])]
-    memory = module.memory
-    if memory is None:
-        return Acting(module, gives, layers, tensors)
-    return Acting(module, gives, [*parts(memory), *layers], tensors, memory.carry, memory.sequence)
+    remembering = [] if module.memory is None else parts(module.memory)
+    layers = [*remembering, *module.policy_layers(), *([nn.Tanh()] if gives == "squashed" else [])]
+    return Acting(module, gives, layers, tensors, carry_of(module.memory), config.network.sequence)

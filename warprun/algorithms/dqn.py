@@ -19,7 +19,7 @@ from warprun.learning.interfaces import Context, Metrics
 from warprun.learning.networks import training
 from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay.ring import Transitions
-from warprun.learning.replay.sequences import History, recall
+from warprun.learning.replay.sequences import History, recall_both, recall_next
 from warprun.seeds import derived_seed
 from warprun.spec import GroupSpec
 
@@ -67,13 +67,13 @@ def judge_values(
     config: DQNConfig, values: Trained[AnyQNetwork], batch: Transitions[torch.Tensor], history: History | None = None
 ) -> Judged:
     """Compare the values of the actions of a batch with their targets."""
-    seen = recall(values.network.memory, batch, history)
+    rows, next_rows = recall_both(values.network.memory, batch, history)
     with torch.no_grad():
-        next_online = values.network(seen.next_obs) if config.double else None
-        next_target = values.target(recall(values.target.memory, batch, history).next_obs)
+        next_online = values.network(next_rows) if config.double else None
+        next_target = values.target(recall_next(values.target.memory, batch, history))
         target = dqn_target(next_target, next_online, batch.reward, batch.discount)
     with training(values.network):
-        value = values.network(seen.obs).gather(-1, batch.action.long()).squeeze(-1)
+        value = values.network(rows).gather(-1, batch.action.long()).squeeze(-1)
     return dqn_loss(value, target, batch.weight), value.detach(), value.detach() - target
 
 
@@ -83,13 +83,13 @@ def judge_quantiles(
     """Compare the quantiles of the actions of a batch with their targets; values are their means."""
     online, target_network = values.network, values.target
     assert isinstance(online, QuantileQNetwork) and isinstance(target_network, QuantileQNetwork)
-    seen = recall(online.memory, batch, history)
+    rows, next_rows = recall_both(online.memory, batch, history)
     with torch.no_grad():
-        next_rows = recall(target_network.memory, batch, history).next_obs
-        best = (online(seen.next_obs) if config.double else target_network(next_rows)).argmax(-1)
-        target = quantile_target(target_network.quantiles(next_rows), best, batch.reward, batch.discount)
+        next_target = recall_next(target_network.memory, batch, history)
+        best = (online(next_rows) if config.double else target_network(next_target)).argmax(-1)
+        target = quantile_target(target_network.quantiles(next_target), best, batch.reward, batch.discount)
     with training(online):
-        quantiles = of_action(online.quantiles(seen.obs), batch.action.squeeze(-1).long())
+        quantiles = of_action(online.quantiles(rows), batch.action.squeeze(-1).long())
     value = quantiles.detach().mean(-1)
     return quantile_loss(quantiles, target, batch.weight), value, value - target.mean(-1)
 

@@ -27,7 +27,7 @@ from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
 from warprun.learning.optimizers import Adam
 from warprun.learning.replay.draws import seed_words
 from warprun.learning.replay.ring import Transitions
-from warprun.learning.replay.sequences import History, recall
+from warprun.learning.replay.sequences import History, recall, recall_both, recall_next
 from warprun.learning.shuffle import normals
 from warprun.seeds import derived_seed
 from warprun.spec import GroupSpec
@@ -105,17 +105,18 @@ class TorchStep:
         actor, critics, temperature = networks.actor, networks.critics, networks.temperature
         alpha = temperature.network().detach()
 
-        target = self.target(batch, history, alpha)
-        seen = recall(critics.network.memory, batch, of_critics)
+        of_actions, of_next_actions = recall_both(actor.network.memory, batch, history)
+        target = self.target(batch, of_next_actions, of_critics, alpha)
+        of_values = recall(critics.network.memory, batch, of_critics)
         with training(critics.network):
-            values = critics.network(seen.obs, batch.action)
+            values = critics.network(of_values, batch.action)
         loss = critic_loss(values, target, batch.weight)
         norm = critics.step(loss, config.max_grad_norm, self.communicator, rows)
 
         with torch.no_grad():
-            judged = recall(critics.network.memory, batch, of_critics).obs
+            judged = recall(critics.network.memory, batch, of_critics)
         with training(actor.network):
-            action, log_prob = self.drawn(actor.network(recall(actor.network.memory, batch, history).obs), networks.action_seed)
+            action, log_prob = self.drawn(actor.network(of_actions), networks.action_seed)
         of_actor = actor_loss(critics.network(judged, action), log_prob, alpha)
         actor.step(of_actor, config.max_grad_norm, self.communicator, rows)
 
@@ -132,11 +133,13 @@ class TorchStep:
         return error, {"critic": means[0], "q": means[1], "actor": means[2], "entropy": means[3], "grad_norm": norm}
 
     @torch.no_grad()
-    def target(self, batch: Transitions[torch.Tensor], history: History | None, temperature: torch.Tensor) -> torch.Tensor:
-        """Return the target values [B] of a batch."""
+    def target(
+        self, batch: Transitions[torch.Tensor], of_next_actions: torch.Tensor, of_critics: History | None, temperature: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the target values [B] of a batch; `of_next_actions`: the rows that follow, for the actor."""
         actor, critics = self.networks.actor.network, self.networks.critics.target
-        action, log_prob = self.drawn(actor(recall(actor.memory, batch, history).next_obs), self.networks.next_action_seed)
-        next_rows = recall(critics.memory, batch, history and history.forgotten()).next_obs
+        action, log_prob = self.drawn(actor(of_next_actions), self.networks.next_action_seed)
+        next_rows = recall_next(critics.memory, batch, of_critics)
         return soft_target(critics(next_rows, action), log_prob, temperature, batch.reward, batch.discount)
 
     def drawn(self, policy_output: torch.Tensor, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

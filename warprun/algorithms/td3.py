@@ -23,7 +23,7 @@ from warprun.learning.networks import training
 from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay.draws import seed_words
 from warprun.learning.replay.ring import Transitions
-from warprun.learning.replay.sequences import History, recall
+from warprun.learning.replay.sequences import History, recall, recall_next
 from warprun.learning.shuffle import normals
 from warprun.seeds import derived_seed
 from warprun.spec import GroupSpec
@@ -73,9 +73,9 @@ class TorchStep:
         config, actor, critics, rows = self.config, self.networks.actor, self.networks.critics, len(batch.reward)
         of_critics = history and history.forgotten()
         target = self.target(batch, history)
-        seen = recall(critics.network.memory, batch, of_critics)
+        of_values = recall(critics.network.memory, batch, of_critics)
         with training(critics.network):
-            values = critics.network(seen.obs, batch.action)
+            values = critics.network(of_values, batch.action)
         loss = critic_loss(values, target, batch.weight)
         norm = critics.step(loss, config.max_grad_norm, self.communicator, rows)
         error = (values.detach() - target).abs().amax(0)
@@ -84,9 +84,9 @@ class TorchStep:
         metrics = {"critic": means[0], "q": means[1], "grad_norm": norm}
         if due.actor:
             with torch.no_grad():
-                judged = recall(critics.network.memory, batch, of_critics).obs
+                judged = recall(critics.network.memory, batch, of_critics)
             with training(actor.network):
-                action = actor.network(recall(actor.network.memory, batch, history).obs)
+                action = actor.network(recall(actor.network.memory, batch, history))
             actor_loss = -critics.network.first(judged, action).mean()
             actor.step(actor_loss, config.max_grad_norm, self.communicator, rows)
             metrics["actor"] = actor_loss.detach()
@@ -100,11 +100,11 @@ class TorchStep:
     def target(self, batch: Transitions[torch.Tensor], history: History | None = None) -> torch.Tensor:
         """Return the target values [B] of a batch."""
         config, actor, critics = self.config, self.networks.actor.target, self.networks.critics.target
-        action = actor(recall(actor.memory, batch, history).next_obs)
+        action = actor(recall_next(actor.memory, batch, history))
         if config.target_policy_noise > 0:
             noise = normals(action.numel(), self.networks.smoothing_seed, self.networks.number).view_as(action)
             action = smoothed(action, noise, config.target_policy_noise, config.target_noise_clip)
-        next_rows = recall(critics.memory, batch, history and history.forgotten()).next_obs
+        next_rows = recall_next(critics.memory, batch, history and history.forgotten())
         return critic_target(critics(next_rows, action), batch.reward, batch.discount)
 
 

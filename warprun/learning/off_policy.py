@@ -84,7 +84,7 @@ class OffPolicyLearner(ABC, Generic[C]):
         )
         self.carry = config.network.carry()
         """Numbers H that the policy remembers of an episode, for each actor; 0: it has no memory."""
-        self.sequences = Sequences(self.replay, config.network, config.n_step, config.gamma) if self.carry else None
+        self.sequences = Sequences(self.replay, config) if self.carry else None
         self.exploration = torch.tensor([1.0, 0.0, 1.0], device=device)
         """[3] float32: probability of a random action, standard deviation and decay of the noise (`kernels.sampling.explore_real`)."""
         self._updates = Counter()

@@ -224,11 +224,11 @@ class ReplayConfig:
     eps: float = 1e-6
     """Added to the error, so that every transition can be drawn."""
     sequence: int = 40
-    """Networks with memory: steps of a sequence, of all of which a gradient step learns."""
+    """Networks with memory: steps of a sequence; a gradient step learns from all of them."""
     burn_in: int = 20
     """Networks with memory: steps before each sequence, from which memory is brought up to date without learning."""
     eta: float = 0.9
-    """Networks with memory: weight of a sequence's largest error in its priority, against that of the mean."""
+    """Networks with memory: weight of the largest error of a sequence in its priority; the mean of its errors has the rest."""
 
     def check(self, key: str) -> None:
         """Raise UserError for a value that cannot work; `key` is the key of these settings."""

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import torch
 
-from warprun.learning.network_settings import LayersConfig
 from warprun.learning.recurrent import Recurrent
 from warprun.learning.replay.replay import Replay
 from warprun.learning.replay.ring import GOES_ON, TERMINATED, Transitions
 from warprun.learning.replay.torch_operations import levels_of, sum_up
+from warprun.learning.settings import OffPolicyConfig
 from warprun.learning.shuffle import random_bits
 from warprun.simulation.trajectory import Trajectory
 
@@ -47,51 +47,64 @@ class History(NamedTuple):
         return self._replace(carry=carry)
 
 
-class Seen(NamedTuple):
-    """What the head of a network gets for the rows of a batch."""
-
-    obs: torch.Tensor
-    """[R, U]: for the observations, with gradients."""
-    next_obs: torch.Tensor
-    """[R, U]: for the observations that follow, without gradients."""
-
-
-def recall(memory: Recurrent | None, batch: Transitions[torch.Tensor], history: History | None) -> Seen:
-    """Return what a memory makes of the observations of a batch; the observations themselves without memory."""
+def recall(memory: Recurrent | None, batch: Transitions[torch.Tensor], history: History | None) -> torch.Tensor:
+    """Return what a memory gives for the observations of a batch, [R, U]; the observations themselves without memory."""
     if memory is None or history is None:
-        return Seen(batch.obs, batch.next_obs)
-    (steps, count), first = history.last.shape, history.burn_in
-    before, learned, after = slice(first), slice(first, first + steps), slice(first + steps, None)
-    carry = history.carry
-    with torch.no_grad():
-        if first:
-            _, carry = memory.unroll(history.obs[before], carry, history.begins[before])
-    rows, carries = memory.trace(history.obs[learned], carry, history.begins[learned])
-    with torch.no_grad():
-        if len(history.obs) > first + steps:
-            _, later = memory.trace(history.obs[after], carries[-1], history.begins[after])
-            carries = torch.cat((carries, later))
-        at = (history.last - first)[..., None].expand(-1, -1, carries.shape[-1])
-        none = torch.zeros(1, steps * count, dtype=torch.bool, device=rows.device)
-        next_rows, _ = memory.unroll(batch.next_obs[None], carries.gather(0, at).flatten(0, 1), none)
-    return Seen(rows.flatten(0, 1), next_rows[0])
+        return batch.obs
+    rows, _ = _trace(memory, history)
+    return rows[: len(history.last)].flatten(0, 1)
+
+
+@torch.no_grad()
+def recall_next(memory: Recurrent | None, batch: Transitions[torch.Tensor], history: History | None) -> torch.Tensor:
+    """Return what a memory gives for the observations that follow, [R, U], without gradients."""
+    if memory is None or history is None:
+        return batch.next_obs
+    _, carries = _trace(memory, history)
+    return _next_rows(memory, batch, history, carries)
+
+
+def recall_both(memory: Recurrent | None, batch: Transitions[torch.Tensor], history: History | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what `recall` and `recall_next` do, of the same weights, for the work of one."""
+    if memory is None or history is None:
+        return batch.obs, batch.next_obs
+    rows, carries = _trace(memory, history)
+    return rows[: len(history.last)].flatten(0, 1), _next_rows(memory, batch, history, carries)
+
+
+def _trace(memory: Recurrent, history: History) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what a memory gives for the learned steps and those after them, and the carries after each; none of burn-in's gradients."""
+    carry, first = history.carry, history.burn_in
+    if first:
+        with torch.no_grad():
+            _, carry = memory.unroll(history.obs[:first], carry, history.begins[:first])
+    return memory.trace(history.obs[first:], carry, history.begins[first:])
+
+
+@torch.no_grad()
+def _next_rows(memory: Recurrent, batch: Transitions[torch.Tensor], history: History, carries: torch.Tensor) -> torch.Tensor:
+    """Return what a memory gives for the next observations [R, F] of a batch, after the carries of the steps before them."""
+    at = (history.last - history.burn_in)[..., None].expand(-1, -1, carries.shape[-1])
+    none = torch.zeros(1, len(batch.next_obs), dtype=torch.bool, device=carries.device)
+    rows, _ = memory.unroll(batch.next_obs[None], carries.gather(0, at).flatten(0, 1), none)
+    return rows[0]
 
 
 class Sequences:
     """Draws sequences from replay memory, and keeps what the policy remembered, H numbers of an actor."""
 
-    def __init__(self, replay: Replay, network: LayersConfig, n_step: int, gamma: float) -> None:
+    def __init__(self, replay: Replay, config: OffPolicyConfig) -> None:
         """`replay`: of one source, whose rollouts follow each other, with room for a sequence (`OffPolicyConfig.check_run`)."""
-        self.replay, self.n_step, self.gamma = replay, n_step, gamma
-        self.steps, self.burn_in = replay.config.sequence, replay.config.burn_in
-        self.wide = self.burn_in + self.steps + n_step - 1
+        self.replay = replay
+        self.steps, self.burn_in = config.replay.sequence, config.replay.burn_in
+        self.wide = config.steps_drawn()
         """Steps of a sequence with all that its returns need."""
         self.kept = replay.place.rows // replay.place.actors
         """Steps of the ring."""
         assert not len(replay.place.newest) and self.kept >= self.wide
-        self.counts = network.sequence is not None
+        self.counts = config.network.sequence is not None
         device = replay.ring.reward.device
-        self.carry = torch.zeros(len(replay.ring.reward), network.carry(), device=device)
+        self.carry = torch.zeros(len(replay.ring.reward), config.network.carry(), device=device)
         """[R, H]: before each transition of the ring."""
         self._actors = torch.arange(replay.place.actors, device=device)
         self._levels = levels_of(replay.tree)
@@ -124,7 +137,7 @@ class Sequences:
         `row` [B], of their first steps, is what `Replay.update_priorities` takes.
         """
         ring, place = self.replay.ring, self.replay.place
-        begin, of_sequence = self._begin(number)
+        begin, weights = self._begin(number)
         ages = torch.arange(self.wide, device=begin.device)[:, None]
         rows = (begin // place.actors + ages) % self.kept * place.actors + begin % place.actors
         ended = ring.ends[rows] != GOES_ON
@@ -135,7 +148,7 @@ class Sequences:
         ends_at, chosen = ring.ends[rows].gather(0, last), rows[learned]
         discount = torch.where(ends_at == TERMINATED, 0.0, discount)
         next_obs = ring.next_obs[rows.gather(0, last)]
-        parts = (ring.obs[chosen], ring.action[chosen], total, discount, next_obs, of_sequence.expand(self.steps, -1))
+        parts = (ring.obs[chosen], ring.action[chosen], total, discount, next_obs, weights.expand(self.steps, -1))
         obs, action, total, discount, next_obs, weight = (part.flatten(0, 1) for part in parts)
         batch = Transitions(obs, action, total, discount, next_obs, weight, begin)
         return batch, History(ring.obs[rows], begins, self.carry[begin], last, self.burn_in, self.counts)
@@ -158,10 +171,10 @@ class Sequences:
         last = first.expand(-1, reward.shape[1])
         total, discount = torch.zeros_like(last, dtype=reward.dtype), torch.ones_like(last, dtype=reward.dtype)
         goes_on = torch.ones_like(last, dtype=torch.bool)
-        for n in range(self.n_step):
+        for n in range(self.replay.n_step):
             at = slice(self.burn_in + n, self.burn_in + n + self.steps)
             total = torch.where(goes_on, total + discount * reward[at], total)
-            discount = torch.where(goes_on, discount * self.gamma, discount)
+            discount = torch.where(goes_on, discount * self.replay.gamma, discount)
             last = torch.where(goes_on, first + n, last)
             goes_on = goes_on & ~ended[at]
         return total, discount, last
