@@ -59,11 +59,11 @@ def rate(rows: list[dict[str, float]]) -> float:
 def half(name: str, seconds: float) -> None:
     """Print environment steps per second of rollouts alone or of updates alone, on one thread."""
     from warprun.config.compose import compose
-    from warprun.runtime.build import make_agent, make_simulator, prepare, set_up
+    from warprun.runtime.build import make_agent, make_training_simulator, prepare, set_up
 
     setup = set_up(compose([*QUIET, *CARTPOLES]))
     agent, config = make_agent(setup), setup.config
-    simulator = make_simulator(setup, config.n_envs, config.agent.horizon, 0, agent)
+    simulator = make_training_simulator(setup, agent)
     prepare(setup, simulator)
     trajectory = simulator.collect(agent.act)
     agent.update(trajectory, 0.0)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 
 from warprun.config.compose import compose
-from warprun.runtime.build import make_agent, make_engine, make_simulator, set_up
+from warprun.runtime.build import make_agent, make_engine, make_training_simulator, set_up
 
 HORIZON = 64
 
@@ -52,7 +52,7 @@ def main() -> None:
     engine.reset()
     alone = rates(engine.retrace, steps, chosen.seconds, chosen.threads)
     agent = make_agent(setup)
-    simulator = make_simulator(setup, chosen.envs, HORIZON, 0, agent)
+    simulator = make_training_simulator(setup, agent)
     simulator.prepare()
     rolled = rates(lambda: simulator.collect(agent.act), steps, chosen.seconds, chosen.threads)
 

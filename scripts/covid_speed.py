@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from warprun.config.compose import compose
-from warprun.runtime.build import make_agent, make_engine, make_simulator, set_up
+from warprun.runtime.build import make_agent, make_engine, make_training_simulator, set_up
 from warprun.runtime.build import threads as threads_of
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.kernel_engine import KernelEngine
@@ -104,7 +104,7 @@ def training(n_envs: int, seconds: float) -> tuple[Split, int]:
     config = replace(config, agent=replace(config.agent, epochs=1, horizon=90 if n_envs <= 60 else 18))
     setup = set_up(config)
     agent = make_agent(setup)
-    engine = make_simulator(setup, n_envs, config.agent.horizon, 0, agent)
+    engine = make_training_simulator(setup, agent)
     engine.prepare()
     rollouts: list[float] = []
     updates: list[float] = []

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from warprun.config.compose import compose
-from warprun.runtime.build import make_agent, make_simulator, prepare, set_up
+from warprun.runtime.build import make_agent, make_training_simulator, prepare, set_up
 
 Train = Callable[[int], None]
 """Trains for about this many environment steps."""
@@ -80,7 +80,7 @@ def own(case: Case, threads: int, workers: int, stack: ExitStack) -> Train:
     config = compose(overrides)
     setup = set_up(config)
     agent = make_agent(setup)
-    simulator = make_simulator(setup, case.n_envs, config.agent.horizon, 0, agent)
+    simulator = make_training_simulator(setup, agent)
     stack.callback(simulator.close)
     prepare(setup, simulator)
 

@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from warprun.config.compose import compose
 from warprun.config.memory import estimate, size_text
-from warprun.runtime.build import make_agent, make_simulator, prepare, set_up
+from warprun.runtime.build import make_agent, make_training_simulator, prepare, set_up
 
 ITERATIONS, WARM_UP, SHOWN = 10, 5, 25
 
@@ -26,7 +26,7 @@ def main(overrides: list[str]) -> None:
     setup = set_up(config)
     cuda = setup.device.kind == "cuda"
     agent = make_agent(setup)
-    simulator = make_simulator(setup, config.n_envs, config.agent.horizon, config.seed, agent)
+    simulator = make_training_simulator(setup, agent)
     prepare(setup, simulator)
 
     def iterate() -> float:

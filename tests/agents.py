@@ -24,7 +24,8 @@ def plan_for(config: Any, spec: Spec, device: torch.device = CPU, *, fused: bool
     rollout = "fused" if by_kernels else "stepwise"
     networks = "kernels" if by_kernels else "torch"
     gradients = "kernels" if by_kernels and fusion.kernel_gradients and (device.type == "cpu" or not fusion.reason_on_gpu) else "torch"
-    return Plan(rollout, "a test", networks, "a test", gradients, "a test", captured, "" if captured else "a test")
+    keeps = gradients == "kernels" and device.type == "cpu"
+    return Plan(rollout, "a test", networks, "a test", gradients, "a test", keeps, captured, "" if captured else "a test")
 
 
 def build(

@@ -34,6 +34,8 @@ class Plan:
     gradients: Literal["kernels", "torch"]
     """What computes gradients."""
     gradients_reason: str
+    keeps: bool
+    """Whether gradients take the activations of rollouts that fit into the memory for them, instead of computing them again."""
     captured: bool
     """Whether CUDA graphs repeat rollouts and updates."""
     captured_reason: str
@@ -58,5 +60,5 @@ class Plan:
 
 
 _TORCH = "torch computes everything"
-STEPWISE = Plan("stepwise", _TORCH, "torch", _TORCH, "torch", _TORCH, False, "")
+STEPWISE = Plan("stepwise", _TORCH, "torch", _TORCH, "torch", _TORCH, False, False, "")
 """Everything by torch and single kernels."""

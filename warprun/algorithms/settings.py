@@ -19,6 +19,8 @@ NOISES = ("gaussian", "ou")
 class A2CConfig(OnPolicyConfig):
     """Advantage actor-critic: one gradient step for each rollout."""
 
+    one_gradient: ClassVar[bool] = True
+
     name: str = "a2c"
     """Name of the agent."""
     learning_rate: float = 3e-3

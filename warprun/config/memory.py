@@ -76,7 +76,9 @@ def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
     )
     fused = of_kernels and kernel_networks
     kernel_gradients = kernel_networks and fusion.kernel_gradients and config.engine.gradients != "torch"
-    sizes = RunSizes(config.n_envs, threads, kernel_networks, kernel_gradients and not (on_gpu and fusion.reason_on_gpu), on_gpu)
+    kernel_gradients = kernel_gradients and not (on_gpu and fusion.reason_on_gpu)
+    keeps = config.engine.keep_activations and fused and kernel_gradients and not on_gpu
+    sizes = RunSizes(config.n_envs, threads, kernel_networks, kernel_gradients, keeps, on_gpu)
     of_agent = agent.memory(spec, sizes)
     limit = spec.time_limit or config.eval.max_steps
     steps = min(EVALUATION_STEPS, limit)

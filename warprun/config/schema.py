@@ -205,6 +205,8 @@ class EngineConfig:
     """Compute inference, sampling, steps and gradients of mlp networks in fused kernels if possible; false: networks run in torch."""
     gradients: str = "auto"
     """What computes gradients: kernels (or an error), torch, or auto: kernels if possible."""
+    keep_activations: bool = True
+    """CPU, A2C: the gradient takes what the rollout computed, up to 128 MiB for each thread; false: it computes the same again."""
     cuda_graph: bool = True
     """CUDA: after a few iterations repeat rollouts and updates as CUDA graphs; false: launch each kernel. No effect on CPU."""
 

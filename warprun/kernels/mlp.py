@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warprun.kernels.simd import NARROW, add_row_sums, multiply, outer
+from warprun.kernels.simd import COLUMNS, NARROW, add_row_sums, multiply, outer
 from warprun.math import tanh
 
 float32 = np.float32
@@ -64,6 +64,8 @@ class Inference(NamedTuple):
     """[thread, row, COLUMNS] float32: memory for activations."""
     logits: np.ndarray
     """[thread, P, actor, lane] float32: policy outputs of a tile."""
+    kept: np.ndarray
+    """[tile, step, row, COLUMNS] float32: the activations of a whole rollout (`Trajectory.activations`), or [0, 0, 0, 0]."""
 
 
 def forward(parameters, layers, block):
@@ -130,19 +132,28 @@ def through_activation(activation, out, slope):
             slope[m] = slope[m] if out[m] > float32(0.0) else float32(0.0)
 
 
-def infer(network, obs, n_actors, features, block, logits, value):
-    """Write the policy's outputs and the value for a tile of environments.
+def width_of(rows):
+    """Return the columns of a block for that many rows: no more than they need."""
+    return -(-rows // NARROW) * NARROW
 
-    `obs` [lane, actor, feature] and `value` [lane, actor] are flat; `logits` is [P, actor, LANES]. `block` [row, COLUMNS] is memory for
-    activations: as many actors as fit in are computed together, each in as many columns as the tile has environments.
+
+def infer(inference, thread, tile, t, n_actors, features, obs, value):
+    """Write the policy's outputs (`Inference.logits`) and the value for a tile of environments at step `t`.
+
+    `obs` [lane, actor, feature] and `value` [lane, actor] are flat. As many actors as fit into a block are computed together, each in as
+    many columns as the tile has environments.
     """
+    network, logits, kept = inference.network, inference.logits[thread], inference.kept
     lanes = value.size // n_actors
-    width = -(-lanes // NARROW) * NARROW
-    together = block.shape[1] // width
-    flat, n_logits = block.reshape(block.size), network.value_row - network.policy_row
+    width = width_of(lanes)
+    together = COLUMNS // width
+    n_logits = network.value_row - network.policy_row
+    memory = inference.blocks[thread].reshape(network.rows * COLUMNS)
+    if kept.size > 0:
+        memory = kept.reshape(kept.size)[(tile * kept.shape[1] * COLUMNS + t * width) * network.rows :]
     for begin in range(0, n_actors, together):
         actors = min(together, n_actors - begin)
-        part = flat[: network.rows * actors * width].reshape(network.rows, actors * width)
+        part = memory[: network.rows * actors * width].reshape(network.rows, actors * width)
         for a in range(actors):
             for f in range(features):
                 for lane in range(lanes):

@@ -61,6 +61,11 @@ class Rows(NamedTuple):
     """[B] float32: already selected by `order`."""
     returns: torch.Tensor
     """[R] float32."""
+    activations: torch.Tensor
+    """[tiles, T, network rows, COLUMNS] float32: what the network computed for all rows (`Trajectory.activations`), which a gradient may
+    change; or [0, 0, 0, 0]."""
+    step_rows: int
+    """Rows of a step of the rollout, if all rows are taken in their order; else B."""
 
 
 class GradientKernels(Protocol):
@@ -69,8 +74,9 @@ class GradientKernels(Protocol):
     def gradient(
         self, rows: Rows, entropy_coef: torch.Tensor, moments: tuple[torch.Tensor, torch.Tensor] | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the flat gradient [P] of the mean loss over `rows`, and the means of the terms, [TERMS] float32.
+        """Return the flat gradient [P] of the mean loss over `rows`, and the means of the loss and of its terms, [1 + TERMS] float32.
 
+        The loss is that of the policy, plus the value loss times its coefficient, minus the entropy times `entropy_coef`.
         The tensors of `rows` are contiguous and on the device of the network; `entropy_coef` is a number there, []. With `moments`, mean
         and variance, [] each, the loss takes advantages that are normalized by them (`returns.normalize_advantage`). The next call may
         overwrite both. The same `rows` object means the same memory.

@@ -71,6 +71,9 @@ class Agent(Stateful, Protocol):
     """How actions are drawn (`kernels.sampling.explore_real`); None: policies give distributions, from which actions are sampled."""
     carry: Mapping[str, int]
     """Per group, how many numbers its policy remembers of an episode, for each actor (`Trajectory.carries`); 0, or no entry: none."""
+    kept: Mapping[str, int]
+    """Groups whose activations of a fused rollout `update` takes instead of computing them again, and the rows of their network
+    (`Trajectory.activations`)."""
     n_parameters: int
     """Numbers that are trained."""
     learning_starts: int

@@ -21,6 +21,8 @@ OFF_POLICY_SHARE_ROWS = 128
 """Transitions of a share in the kernels of off-policy agents (`learning.cpu.updates.SHARE_BLOCKS` blocks)."""
 GRADIENT_BLOCKS_BYTES = 640 * 1024
 """Activations and derivatives that a thread processes at once (`learning.cpu.gradient.CACHE_BYTES`)."""
+ACTIVATIONS_BYTES = 128 << 20
+"""Most bytes of activations that a rollout keeps for the gradient, for each thread."""
 GRADIENT_THREADS = 512
 """Threads of a multiprocessor that compute a gradient at once: as many as its registers allow (`learning.cuda.gradient`)."""
 MULTIPROCESSORS = 160
@@ -47,6 +49,8 @@ class RunSizes(NamedTuple):
     """Whether kernels compute networks without gradients."""
     kernel_gradients: bool
     """Whether kernels compute the gradients."""
+    keeps: bool
+    """That of `Plan`."""
     on_gpu: bool
 
 
@@ -113,6 +117,12 @@ def on_policy_gradient(n_parameters: int, units: int, rows: int, sizes: RunSizes
         slice_rows, at_once = -(-rows // slices), sizes.threads
     # torch keeps the outputs of every layer for the backward pass.
     return 0, [one] * (slices + at_once) + [slice_rows * units * FLOAT] * (2 * at_once)
+
+
+def activations(n_envs: int, horizon: int, units: int, threads: int) -> int:
+    """Return the bytes of the activations that a rollout keeps for the gradient; 0 if they are too many, or too few to fill a block."""
+    needed = FLOAT * -(-n_envs // COLUMNS) * COLUMNS * horizon * units
+    return needed if n_envs >= COLUMNS and needed <= threads * ACTIVATIONS_BYTES else 0
 
 
 def cuda_blocks(width: int, threads: int, multiprocessors: int) -> int:

@@ -222,6 +222,7 @@ class OffPolicyAgent(ABC, Generic[C]):
         ]
         self.exploration = Exploration(config.policies, {learner.name: learner.exploration for learner in self.learners})
         self.carry = {learner.name: learner.carry for learner in self.learners}
+        self.kept: dict[str, int] = {}
         by_kernels = context.plan.networks == "kernels" and context.device.type == "cpu"
         self._acting = [FusedActing(learner.kernel_network(), context.threads) if by_kernels else None for learner in self.learners]
         self._env_steps = Counter()

@@ -42,7 +42,7 @@ from warprun.learning.returns import (
 from warprun.learning.settings import OnPolicyConfig, check_groups, check_settings, group_config
 from warprun.learning.slices import Slices
 from warprun.seeds import derived_seed
-from warprun.simulation.trajectory import Trajectory, rows_of
+from warprun.simulation.trajectory import GroupTrajectory, Trajectory, rows_of
 from warprun.spec import GroupSpec, Spec
 from warprun.state import State
 
@@ -88,6 +88,10 @@ class Batch:
     """None if the policy has no memory."""
     alive: torch.Tensor | None = None
     """[T, B] bool: the actor was in the episode; None: all were. Of others, advantage, return and value are 0."""
+    activations: torch.Tensor | None = None
+    """What the network computed for all rows, if it was kept and the network is still the same (`Trajectory.activations`)."""
+    step_rows: int | None = None
+    """Rows of a step, if the rows are those of whole steps."""
 
     def samples(self) -> Batch:
         """Return the same as samples, each of which a gradient takes whole: rows [R, ...], step after step, or sequences [B, T, ...].
@@ -100,7 +104,9 @@ class Batch:
     def _samples(self) -> Batch:
         if self.past is None:
             rows = self.each(lambda tensor: tensor.flatten(0, 1))
-            return rows if rows.alive is None else rows.pick(rows_of(rows.alive))
+            if rows.alive is not None:
+                return rows.pick(rows_of(rows.alive))
+            return replace(rows, activations=self.activations, step_rows=self.value.shape[1])
         sequences = self.each(lambda tensor: tensor.transpose(0, 1).contiguous())
         return replace(sequences, past=Past(self.past.carry, self.past.begins.T.contiguous()))
 
@@ -114,7 +120,7 @@ class Batch:
         return self if self.past is None else self.each(lambda tensor: tensor.flatten(0, 1))
 
     def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        """Return a batch of what `change` makes of each tensor but those of the past, which it leaves out."""
+        """Return a batch of what `change` makes of each tensor; the past, the activations and the rows of a step are left out."""
         return Batch(
             obs=change(self.obs),
             mask=None if self.mask is None else change(self.mask),
@@ -157,6 +163,10 @@ class Learner(Generic[C]):
         """The kernels that take the place of torch; None if torch computes everything."""
         self.act: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] = self.policy.act
         """act(obs [R, F], policy_output [R, P], value [R]) writes what the policy gives for observations."""
+        self.kept = 0
+        """Rows of the network, if the gradient takes its activations from the rollout; else 0."""
+        self._renormalized = False
+        """Whether observations are normalised otherwise than in the rollout that is learned from."""
         self._scheduled: tuple[float, float] | None = None
         """Learning rate and entropy coefficient that were set last."""
         self._batch: tuple[Estimate, Batch] | None = None
@@ -166,6 +176,9 @@ class Learner(Generic[C]):
         if plan.networks == "kernels" and device.type == "cpu":
             self.fused = self._cpu_kernels(derivatives if plan.gradients == "kernels" else None, context.threads)
             self.act = FusedActing(self.policy.kernel_network(), context.threads)
+            if plan.keeps:
+                units = self.policy.kernel_network().rows
+                self.kept = units if config.kept_activations(group, context.n_envs, units, context.threads) else 0
         elif plan.gradients == "kernels":
             assert derivatives
             self.fused = self._cuda_kernels(derivatives, device)
@@ -177,7 +190,7 @@ class Learner(Generic[C]):
         returns.compile_ahead(self.target)
         fused = Fused(returns)
         if derivatives:
-            gradient = FusedGradient(network, self.policy.space, derivatives, threads)
+            gradient = FusedGradient(network, self.policy.space, derivatives, self.config.value_coef, threads)
             gradient.compile_ahead()
             fused = fused._replace(gradient=gradient)
         if derivatives and isinstance(self.optimizer, Adam):
@@ -203,7 +216,9 @@ class Learner(Generic[C]):
         from warprun.learning.cuda.statistics import THREADS, CudaRewards, observations
 
         network, space = self.policy.kernel_network(), self.policy.space
-        fused = Fused(CudaReturns(network, space.outputs, device), CudaGradient(network, space, derivatives, device))
+        fused = Fused(
+            CudaReturns(network, space.outputs, device), CudaGradient(network, space, derivatives, self.config.value_coef, device)
+        )
         if isinstance(self.optimizer, Adam):
             optimizer = CudaAdam(self.optimizer, self.policy.parameters, self.learning_rate, self.config.max_grad_norm)
             fused = fused._replace(step=optimizer.step)
@@ -251,10 +266,13 @@ class Learner(Generic[C]):
         mask = None if group.mask is None else group.mask[:-1]
         batch = Batch(group.obs[:-1], mask, group.action, log_prob, group.value, found.advantage, found.returns, spread, alive=alive)
         batch = batch.each(lambda tensor: tensor.flatten(1, 2))  # environments and actors to one dimension
+        if self.kept and not self._renormalized:
+            batch = replace(batch, activations=trajectory.activations.get(self.name))
         if past := self.past(trajectory):
             return replace(batch, past=past)
         views = all(tensor is None or tensor.is_contiguous() for tensor in (group.obs, group.mask, group.action, log_prob, group.value))
-        self._batch = (found, batch) if self.fused and views and alive is None and spread is found.spread else None
+        lasting = self.fused and views and alive is None and spread is found.spread and not self._renormalized
+        self._batch = (found, batch) if lasting else None
         return batch
 
     def past(self, trajectory: Trajectory) -> Past | None:
@@ -351,10 +369,8 @@ class Learner(Generic[C]):
             rows = self._rows[1]
         else:
             rows = _rows(batch, advantage, order)
-        gradient, terms = kernel.gradient(rows, self.entropy_coef, moments)
-        policy, value, entropy = terms[:3].unbind()
-        loss = torch.add(policy, value, alpha=self.config.value_coef).addcmul_(entropy, self.entropy_coef, value=-1.0)
-        return gradient, torch.cat((loss[None], terms))
+        gradient, means = kernel.gradient(rows, self.entropy_coef, moments)
+        return gradient, means.clone()
 
     def step(self, gradient: torch.Tensor) -> torch.Tensor:
         """Move the parameters against `gradient` [P], clipped, perhaps in place; return the norm it had, []."""
@@ -364,8 +380,14 @@ class Learner(Generic[C]):
         self.optimizer.step(self.policy.parameters, gradient, self.learning_rate)
         return norm
 
+    def normalize_by(self, group: GroupTrajectory) -> None:
+        """Normalise the observations of a rollout by their own moments, although the policy saw them as they are."""
+        self._renormalized = True
+        self.policy.normalize_by(*group.of_alive(group.obs[:-1]))
+
     def observe(self, obs: torch.Tensor) -> None:
         """Add `obs` [B, F] to the statistics of observations, if there are any, and normalise by them from now on."""
+        self._renormalized = False
         if self.fused and self.fused.observe:
             self.fused.observe(obs)
         else:
@@ -427,6 +449,7 @@ class OnPolicyAgent(ABC, Generic[C]):
             own = group_config(config, group.name)
             self.learners.append(Learner(own, group, context, slices, derived_seed(context.seed, "group", i), self.derivatives(own)))
         self.carry = {learner.name: learner.policy.carry for learner in self.learners}
+        self.kept = {learner.name: learner.kept for learner in self.learners if learner.kept}
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
         """Updates so far."""
         self._has_updated = False
@@ -470,8 +493,7 @@ class OnPolicyAgent(ABC, Generic[C]):
                 # they are far from 1, so they are normalised by their own moments. PPO's ratios stay right: log-probabilities are those
                 # of the policy that acted.
                 for learner in self.learners:
-                    group = trajectory.groups[learner.name]
-                    learner.policy.normalize_by(*group.of_alive(group.obs[:-1]))
+                    learner.normalize_by(trajectory.groups[learner.name])
         return self.device_work.learn(trajectory)
 
     def schedule(self, progress: float) -> None:
@@ -531,8 +553,11 @@ def _rows(batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None) -> 
     """Return what kernels take of the rows of a batch: the rows `order`, or all."""
     mask = batch.obs.new_zeros((0, 0), dtype=torch.bool) if batch.mask is None else batch.mask
     everything = batch.obs.new_zeros(0, dtype=torch.int64) if order is None else order
-    tensors = (everything, batch.obs, mask, batch.action, batch.log_prob, batch.value, advantage, batch.returns)
-    return Rows(*(tensor.contiguous() for tensor in tensors))
+    whole = order is None
+    kept = batch.activations if whole and batch.activations is not None else batch.obs.new_zeros((0, 0, 0, 0))
+    tensors = (everything, batch.obs, mask, batch.action, batch.log_prob, batch.value, advantage, batch.returns, kept)
+    step_rows = batch.step_rows if whole and batch.step_rows else len(advantage)
+    return Rows._make([*(tensor.contiguous() for tensor in tensors), step_rows])
 
 
 def flops_per_row(weights: int, passes: int) -> float:

@@ -70,6 +70,8 @@ class OnPolicyConfig:
     """Policies give distributions, from which actions are sampled."""
     requirements: ClassVar[Requirements] = Requirements()
     """What the agent needs of the groups that it acts for."""
+    one_gradient: ClassVar[bool] = False
+    """Whether an update is one gradient step, on all rows of a rollout in their order."""
 
     name: str = ""
     """Name of the agent."""
@@ -144,6 +146,15 @@ class OnPolicyConfig:
         """Return into how many gradient steps a pass is cut."""
         return 1
 
+    def kept_activations(self, group: GroupSpec, n_envs: int, units: int, threads: int) -> int:
+        """Return the bytes of the activations that a fused rollout on CPU keeps for the gradient; 0: it keeps none.
+
+        `units` are the numbers of a row in all layers, inputs and outputs included.
+        """
+        if not self.one_gradient or group.size > 1 or group.leaves:
+            return 0
+        return memory.activations(n_envs, self.horizon, units, threads)
+
     def resized(self, times: float) -> Self:
         """Return the settings for `times` as many environments, with as many rows in each gradient step; as they are by default."""
         return self
@@ -199,6 +210,8 @@ class OnPolicyConfig:
         ]
         if network.remembers:
             kept += 4 * trunks * network.carry() * (rows + sizes.n_envs * group.size)
+        if sizes.keeps:
+            kept += self.kept_activations(group, sizes.n_envs, units, sizes.threads)
         if self.advantage == "vtrace":
             # Policy outputs, then ratios and their intermediate results.
             phases.append([4 * rows * group.action.outputs * (3 if isinstance(group.action, Box) else 2), *[4 * rows] * 12])

@@ -21,7 +21,7 @@ from warprun.config.schema import Config
 from warprun.kernels import peak
 from warprun.kernels.graph import WARM_UP
 from warprun.runtime import rundir
-from warprun.runtime.build import make_agent, make_simulator, prepare, set_up, threads
+from warprun.runtime.build import make_agent, make_training_simulator, prepare, set_up, threads
 from warprun.runtime.clock import PhaseClock
 from warprun.simulation.kernel_engine import KernelEngine
 
@@ -110,7 +110,7 @@ class _Cell:
     def __init__(self, config: Config) -> None:
         self.config, self.setup = config, set_up(config)
         self.agent = make_agent(self.setup)
-        self.simulator = make_simulator(self.setup, config.n_envs, config.agent.horizon, config.seed, self.agent)
+        self.simulator = make_training_simulator(self.setup, self.agent)
         prepare(self.setup, self.simulator)
         self.simulations: list[float] = []
         self.rollouts: list[float] = []

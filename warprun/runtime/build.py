@@ -88,6 +88,7 @@ def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
         why_torch,
         "torch" if why_torch_gradients else "kernels",
         why_torch_gradients,
+        config.engine.keep_activations and not why_stepwise and not why_torch_gradients and device.torch.type == "cpu",
         captured,
         why_not,
     )
@@ -117,19 +118,36 @@ def make_simulator(
     agent: Draws,
     announce: Callable[[str], None] = lambda line: None,
     first_env: int = 0,
+    kept: Mapping[str, int] | None = None,
 ) -> Simulator:
     """Return a simulator for an agent, of the environments `first_env` and following of a run; `announce` gets one line if kernels have
-    to be compiled. Raises UserError."""
+    to be compiled, `kept` is that of `KernelEngine`. Raises UserError."""
     simulator: Simulator
     if isinstance(setup.environment, Environment):
         networks = agent.networks() if setup.plan.fused else None
         simulator = make_engine(
-            setup, n_envs, horizon, seed, first_env=first_env, exploration=agent.exploration, networks=networks, announce=announce
+            setup,
+            n_envs,
+            horizon,
+            seed,
+            first_env=first_env,
+            exploration=agent.exploration,
+            networks=networks,
+            kept=kept,
+            announce=announce,
         )
     else:
         simulator = make_external(setup, n_envs, horizon, seed, agent.exploration, first_env)
     simulator.trajectory.remember(agent.carry)
     return simulator
+
+
+def make_training_simulator(
+    setup: Setup, agent: Agent, announce: Callable[[str], None] = lambda line: None, first_env: int = 0
+) -> Simulator:
+    """Return the simulator whose rollouts `agent` learns from, each before the next one; as `make_simulator`. Raises UserError."""
+    config = setup.config
+    return make_simulator(setup, config.n_envs, config.agent.horizon, config.seed, agent, announce, first_env, agent.kept)
 
 
 def make_external(setup: Setup, n_envs: int, horizon: int, seed: int, exploration: Exploration | None, first_env: int = 0) -> Simulator:
@@ -175,10 +193,11 @@ def make_engine(
     first_env: int = 0,
     exploration: Exploration | None = None,
     networks: Mapping[str, Network] | None = None,
+    kept: Mapping[str, int] | None = None,
     auto_reset: bool = True,
     announce: Callable[[str], None] = lambda line: None,
 ) -> KernelEngine:
-    """Return a kernel engine; `exploration` and, for fused rollouts, `networks` are those of the agent.
+    """Return a kernel engine; `exploration` and, for fused rollouts, `networks` are those of the agent, `kept` is that of `KernelEngine`.
 
     Without `auto_reset` an environment whose episode has ended stays in its final state. Raises UserError.
     """
@@ -201,6 +220,7 @@ def make_engine(
         auto_reset=auto_reset,
         exploration=exploration,
         networks=networks,
+        kept=kept,
         captured=setup.plan.captured,
         replaces=config.env.on_nan == "reset" and auto_reset,
     )

@@ -24,7 +24,7 @@ from warprun.learning.interfaces import Agent
 from warprun.learning.settings import OffPolicyConfig, share_of, shared
 from warprun.processes import place
 from warprun.runtime import checkpoint
-from warprun.runtime.build import Setup, make_agent, make_simulator, prepare, set_up
+from warprun.runtime.build import Setup, make_agent, make_training_simulator, prepare, set_up
 from warprun.runtime.orders import Order, give, take
 from warprun.runtime.ranks import begin
 from warprun.runtime.sentinel import refuse
@@ -75,10 +75,10 @@ def set_up_rank(config: Config, team: Team) -> Setup:
 
 def make_parts(setup: Setup, total_envs: int, announce: Callable[[str], None]) -> tuple[Agent, Simulator]:
     """Return the agent of a rank and the simulator of its environments, which are numbered through all `total_envs`."""
-    config, communicator = setup.config, setup.communicator
+    communicator = setup.communicator
     agent = make_agent(setup)
     first_env = sum(share_of(total_envs, rank, communicator.size) for rank in range(communicator.rank))
-    simulator = make_simulator(setup, config.n_envs, config.agent.horizon, config.seed, agent, announce, first_env)
+    simulator = make_training_simulator(setup, agent, announce, first_env)
     try:
         prepare(setup, simulator)
     except BaseException:

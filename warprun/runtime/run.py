@@ -27,7 +27,7 @@ from warprun.errors import RunHasEndedError, TrainingFailed, UserError, one_line
 from warprun.kernels import ahead
 from warprun.learning.interfaces import Agent
 from warprun.runtime import checkpoint, position, rundir
-from warprun.runtime.build import Setup, make_agent, make_simulator, prepare, set_up, threads
+from warprun.runtime.build import Setup, make_agent, make_training_simulator, prepare, set_up, threads
 from warprun.runtime.clock import PhaseClock
 from warprun.runtime.evaluate import Evaluator, StoppedError
 from warprun.runtime.joint import JointSimulator, connect, describe, leave, make_parts, restore_rank, set_up_rank
@@ -274,7 +274,7 @@ class _Run:
         agent = make_agent(self.setup)
         if threads(config) > 1:
             ahead.begin()  # its kernels, while this process compiles those of the simulator
-        simulator = make_simulator(self.setup, config.n_envs, config.agent.horizon, config.seed, agent, self.records.message)
+        simulator = make_training_simulator(self.setup, agent, self.records.message)
         self.open.append(simulator)
         prepare(self.setup, simulator)
         return agent, simulator

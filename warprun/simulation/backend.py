@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, Protocol
 
+import torch
+
 from warprun.kernels.mlp import Network
 
 Kernel = Literal["reset", "sample", "greedy", "step"]
@@ -19,8 +21,11 @@ class KernelBackend(Protocol):
     def run(self, kernel: Kernel, row: int, offset: int) -> None:
         """Run a kernel over all environments, on row `row` of the trajectory, `offset` steps after `began`."""
 
-    def fuse(self, networks: Mapping[str, Network]) -> None:
-        """Prepare `rollout` with these networks, one for each group, which must fit (`kernel_engine.fits_shared_memory`)."""
+    def fuse(self, networks: Mapping[str, Network], activations: Mapping[str, torch.Tensor]) -> None:
+        """Prepare `rollout` with these networks, one for each group, which must fit (`kernel_engine.fits_shared_memory`).
+
+        A rollout fills `activations` (`Trajectory.activations`), which only kernels on CPU do.
+        """
 
     def rollout(self, steps: int, greedy: bool) -> None:
         """Run `steps` steps from row 0 and `began` on, with actions of the networks of `fuse`: sampled or the best ones."""

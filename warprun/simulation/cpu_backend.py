@@ -40,8 +40,11 @@ class CpuBackend:
         call.change(1, np.uint32(offset & 0xFFFFFFFF))
         self._team.share(call, self._tiles)
 
-    def fuse(self, networks: Mapping[str, Network]) -> None:
-        inferences = [self._inference(group.size, group.action.outputs, networks[group.name]) for group in self._plan.environment.groups]
+    def fuse(self, networks: Mapping[str, Network], activations: Mapping[str, torch.Tensor]) -> None:
+        inferences = [
+            self._inference(group.size, group.action.outputs, networks[group.name], activations.get(group.name))
+            for group in self._plan.environment.groups
+        ]
         self._rollout = Call(self._module.rollout, 0, False, np.uint32(0), *self._arguments, *inferences)
 
     def rollout(self, steps: int, greedy: bool) -> None:
@@ -54,8 +57,10 @@ class CpuBackend:
         self._retrace.change(0, steps)
         self._team.share(self._retrace, self._tiles)
 
-    def _inference(self, actors: int, outputs: int, network: Network) -> Inference:
+    def _inference(self, actors: int, outputs: int, network: Network, activations: torch.Tensor | None) -> Inference:
         """Return a network with memory for each thread: a block of activations, and the policy outputs of a tile."""
         count = self._team.count
         blocks = np.zeros((count, network.rows, COLUMNS), np.float32)
-        return Inference(network, blocks, np.zeros((count, outputs, actors, self._module.LANES), np.float32))
+        logits = np.zeros((count, outputs, actors, self._module.LANES), np.float32)
+        kept = np.zeros((0, 0, 0, 0), np.float32) if activations is None else activations.numpy()
+        return Inference(network, blocks, logits, kept)

@@ -46,7 +46,8 @@ class CudaBackend:
     def run(self, kernel: Kernel, row: int, offset: int) -> None:
         self._launch.each(kernel, (row, np.uint32(offset & 0xFFFFFFFF), *self._arguments))
 
-    def fuse(self, networks: Mapping[str, Network]) -> None:
+    def fuse(self, networks: Mapping[str, Network], activations: Mapping[str, torch.Tensor]) -> None:
+        assert not activations
         self._fused = self._fused_launch(networks)
 
     def rollout(self, steps: int, greedy: bool) -> None:

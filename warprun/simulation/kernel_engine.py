@@ -16,6 +16,7 @@ from warprun.kernels.driver import SIMULATOR_LIMIT, available_memory
 from warprun.kernels.graph import Captured
 from warprun.kernels.mlp import Network
 from warprun.kernels.mlp_cuda import columns_for
+from warprun.kernels.simd import COLUMNS
 from warprun.simulation import memory as store
 from warprun.simulation import trajectory
 from warprun.simulation.arrays import ArrayPlan
@@ -40,10 +41,11 @@ class KernelEngine:
     `params` is a NamedTuple of numbers, `tables` one of numpy arrays and numbers (or None). `vary` maps parameters to (low, high): every
     environment draws them again for each episode. Random draws depend on the number of an environment; `first_env` is that of the first.
     `exploration` is that of the agent (`learning.interfaces.Agent`). `networks`: the acting network of each group, for fused rollouts;
-    None: `act` is called between kernels. `captured`: CUDA graphs repeat rollouts (CUDA only). `replaces`: an environment with a fault in
-    its reward, observation or mask is terminated with reward 0 and reset. `build` makes of each function what the kernels of device
-    `python` call. `rollout`: a trajectory of others, in which the engine only samples actions; None: one of its own. `announce` gets a line
-    of text if kernels must be compiled.
+    None: `act` is called between kernels. `kept`: groups of one actor whose activations a fused rollout on CPU keeps, if it can, and the
+    rows of their network (`Trajectory.activations`). `captured`: CUDA graphs repeat rollouts (CUDA only). `replaces`: an environment with
+    a fault in its reward, observation or mask is terminated with reward 0 and reset. `build` makes of each function what the kernels of
+    device `python` call. `rollout`: a trajectory of others, in which the engine only samples actions; None: one of its own. `announce` gets
+    a line of text if kernels must be compiled.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class KernelEngine:
         auto_reset: bool = True,
         exploration: Exploration | None = None,
         networks: Mapping[str, Network] | None = None,
+        kept: Mapping[str, int] | None = None,
         captured: bool = False,
         replaces: bool = False,
         build: Callable[[object], object] = trial_function,
@@ -110,7 +113,9 @@ class KernelEngine:
         self._kernels = self._bind(built.module, scalars | built.values, threads or os.cpu_count() or 1)
         self._fused = networks is not None
         if networks is not None:
-            self._kernels.fuse(networks)
+            if self.plan.target is CPU and built.module.LANES == COLUMNS:  # what is kept are the blocks of a gradient
+                self.trajectory.keep(kept or {}, COLUMNS)
+            self._kernels.fuse(networks, self.trajectory.activations)
         self._roll_out = Captured(self._roll_out_once) if captured else self._roll_out_once
 
     def _bind(self, module: ModuleType, scalars: dict[str, Any], threads: int) -> KernelBackend:

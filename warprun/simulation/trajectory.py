@@ -85,6 +85,10 @@ class Trajectory:
     """[] bool: the first step follows the last one of the rollout of the same source that the agent saw before."""
     carries: dict[str, Carry] = field(default_factory=dict)
     """What policies remember, for every group whose policy has memory; see `remember`."""
+    activations: dict[str, torch.Tensor] = field(default_factory=dict)
+    """[tiles, T, rows, columns] float32 of groups of one actor: what the acting network computed in this rollout, from the normalised
+    observation to the outputs (`kernels.mlp.Layer`), one column for each environment of a tile. The last tile has blocks of fewer columns,
+    one after the other, if it has fewer environments (`kernels.mlp.infer`). See `keep`."""
 
     @property
     def horizon(self) -> int:
@@ -117,6 +121,11 @@ class Trajectory:
             if size:
                 place = self.groups[name].value.new_zeros((*self.groups[name].value.shape, size))
                 self.carries[name] = Carry(torch.zeros_like(place[0]), place)
+
+    def keep(self, rows: Mapping[str, int], columns: int) -> None:
+        """Make place for what networks compute in rollouts: group -> rows of a block; `columns`: environments of a tile."""
+        for name, count in rows.items():
+            self.activations[name] = self.groups[name].value.new_zeros((-(-self.n_envs // columns), self.horizon, count, columns))
 
     def forget(self) -> None:
         """Let all policies forget: every environment begins an episode. Simulators call this when they reset."""

@@ -70,12 +70,13 @@ def gradient(algorithm: str, space: str, masked: bool, network: str) -> dict[str
     mask = torch.zeros((0, 0), dtype=torch.bool) if twice.mask is None else twice.mask
     fused = cuda_kernels(learner, algorithm).gradient
     assert fused
-    given = Rows(torch.argsort(order), twice.obs, mask, twice.action, twice.log_prob, twice.value, rows.advantage, twice.returns)
+    numbers = twice.log_prob, twice.value, rows.advantage, twice.returns
+    given = Rows(torch.argsort(order), twice.obs, mask, twice.action, *numbers, torch.zeros(0, 0, 0, 0), ROWS)
     found, means = fused.gradient(given, learner.entropy_coef)
     return {
         "gradient": found.numpy(),
         "exact gradient": exact,
-        "terms": means[: len(terms) - 1].numpy(),
+        "terms": means[1 : len(terms)].numpy(),
         "exact terms": np.array(terms[1:]),
     }
 

@@ -1,8 +1,8 @@
 """The gradient of a policy in one kernel (CPU): forward, derivatives of the loss, backward and sum, in blocks that stay in cache.
 
-Rows are cut into shares of whole blocks by a rule that depends only on their number; the last block is as narrow as its rows allow. A
-thread computes one share after the other, and gradients are added in the order of the shares, so the number of threads does not change a
-bit.
+Rows are cut into blocks and shares by a rule that depends only on their number and on that of a step: a block holds the rows of one tile at
+one step, and is as narrow as they allow. Its activations are computed, or those of the rollout, which are the same. A thread computes one
+share after the other, and gradients are added in the order of the shares, so the number of threads does not change a bit.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 from warprun.kernels import ahead
 from warprun.kernels import compile as kernels
 from warprun.kernels.bound import Call, signature
-from warprun.kernels.mlp import Network, backward, forward, normalize
-from warprun.kernels.simd import COLUMNS, NARROW
+from warprun.kernels.mlp import Network, backward, forward, normalize, width_of
+from warprun.kernels.simd import COLUMNS
 from warprun.kernels.team import team
 from warprun.learning.gradients import (
     FORBIDDEN,
@@ -41,8 +41,10 @@ CACHE_BYTES = 640 * 1024
 SHARE_BLOCKS = 4
 """Blocks of a share, if there are not too many rows: the sums over the columns of so many blocks cost a quarter of those of single ones."""
 
-SHARES_ARGUMENT, ROWS_ARGUMENT, ENTROPY_ARGUMENT = 0, 3, 6
-"""Numbers of the arguments of the kernel, after the three of every call, that change."""
+ROWS_ARGUMENT = 2
+"""Number of the argument of the kernel, after the three of every call, that changes."""
+SHIFT, SCALE, ENTROPY_COEF, VALUE_COEF = range(4)
+"""Numbers of an update: what is subtracted from advantages, what they are multiplied by, and the weights of two terms of the loss."""
 
 float32 = np.float32
 
@@ -64,8 +66,12 @@ class Memory(NamedTuple):
     """[share, P]."""
     terms: np.ndarray
     """[share, TERMS] float64: sums over rows."""
+    shares: np.ndarray
+    """[1] int64: the shares of this batch."""
     total: np.ndarray
     """[P]: the sum of `gradient`."""
+    means: np.ndarray
+    """[1 + TERMS]: the loss and its terms, means over rows."""
 
 
 # Rows of Memory.columns. From CHOICES on, three for each choice of an action: logarithm of the sum of exponentials, entropy, action.
@@ -76,8 +82,11 @@ CHOICES = 11
 CONSTANTS = {
     "BOUND": kernels.BOUND,
     "COLUMNS": COLUMNS,
-    "NARROW": NARROW,
     "TERMS": TERMS,
+    "SHIFT": SHIFT,
+    "SCALE": SCALE,
+    "ENTROPY_COEF": ENTROPY_COEF,
+    "VALUE_COEF": VALUE_COEF,
     "LOG_PROB": LOG_PROB,
     "OLD_LOG_PROB": OLD_LOG_PROB,
     "OLD_VALUE": OLD_VALUE,
@@ -93,11 +102,8 @@ CONSTANTS = {
 """Globals of the kernel."""
 
 
-def load(network, rows, moments, begin, n, block, columns, picked):
-    """Write `n` rows to a block, one per column. Other columns keep their values; the kernel sets their derivatives to 0.
-
-    `moments` [2] are what is subtracted from advantages and what they are multiplied by.
-    """
+def load(rows, numbers, begin, n, columns, picked):
+    """Write the numbers of `n` rows to `columns`. Other columns keep their values; the kernel sets their derivatives to 0."""
     for c in range(n):
         picked[c] = rows.order[begin + c] if rows.order.size > 0 else begin + c
     for c in range(n):
@@ -105,10 +111,22 @@ def load(network, rows, moments, begin, n, block, columns, picked):
         columns[OLD_LOG_PROB, c] = rows.log_prob[row]
         columns[OLD_VALUE, c] = rows.value[row]
         columns[RETURNS, c] = rows.returns[row]
-        columns[ADVANTAGE, c] = (rows.advantage[begin + c] - moments[0]) * moments[1]
-        for f in range(rows.obs.shape[1]):
-            block[f, c] = rows.obs[row, f]
+        columns[ADVANTAGE, c] = (rows.advantage[begin + c] - numbers[SHIFT]) * numbers[SCALE]
+
+
+def steps_of(rows):
+    """Return into how many steps of how many rows a gradient cuts `rows`: those of the rollout, unless they would not fill a block."""
+    count = rows.advantage.size
+    return (count // rows.step_rows, rows.step_rows) if rows.step_rows >= COLUMNS else (1, count)
+
+
+def compute(network, obs, n, block, picked):
+    """Compute the network for the first `n` rows that are `picked` of `obs`, one per column of `block`."""
+    for c in range(n):
+        for f in range(obs.shape[1]):
+            block[f, c] = obs[picked[c], f]
     normalize(network.mean, network.scale, block)
+    forward(network.parameters, network.layers, block)
 
 
 def choices_forward(network, nvec, rows, n, block, columns, picked):
@@ -200,29 +218,36 @@ from numba import njit
 
 
 @njit(cache=True, **BOUND)
-def gradient(first, last, thread, shares, network, nvec, rows, moments, coefficients, entropy_coef, memory):
-    count, height = rows.advantage.size, network.rows
-    weight = float32(1.0) / float32(count)
-    in_all = -(-count // COLUMNS)
+def gradient(first, last, thread, network, nvec, rows, numbers, coefficients, memory):
+    height, kept = network.rows, rows.activations.reshape(rows.activations.size)
+    steps, step_rows = steps_of(rows)
+    weight = float32(1.0) / float32(rows.advantage.size)
+    # Blocks are numbered tile after tile, in each step after step. Only those of the last tile may have fewer columns.
+    full = step_rows // COLUMNS * steps
+    in_all, shares = -(-step_rows // COLUMNS) * steps, memory.shares[0]
     together = memory.blocks.shape[1] // (height * COLUMNS)
     columns, picked = memory.columns[thread], memory.picked[thread]
     for share in range(first, last):
         gradient, terms = memory.gradient[share], memory.terms[share]
         gradient[:] = float32(0.0)
         terms[:] = 0.0
-        begin, end = in_all * share // shares * COLUMNS, min(count, in_all * (share + 1) // shares * COLUMNS)
-        while begin < end:
-            # As many whole blocks as fit into the memory, or one narrow block of the rows that are left.
-            used = max(1, min(together, (end - begin) // COLUMNS))
-            width = min(COLUMNS, -(-(end - begin) // NARROW) * NARROW)
+        number, end = in_all * share // shares, in_all * (share + 1) // shares
+        while number < end:
+            # As many blocks of one width as fit into the memory.
+            used = min(together, (min(end, full) if number < full else end) - number)
+            n = COLUMNS if number < full else step_rows % COLUMNS
+            width = width_of(n)
             size = used * height * width
-            blocks = memory.blocks[thread][:size].reshape(used, height, width)
+            start = (number if number < full else full) * COLUMNS + max(0, number - full) * width
+            place = kept[start * height :] if kept.size > 0 else memory.blocks[thread]
+            blocks = place[:size].reshape(used, height, width)
             d_blocks = memory.d_blocks[thread][:size].reshape(used, height, width)
-            for number in range(used):
-                n = min(width, end - begin)
-                block, d_block = blocks[number], d_blocks[number]
-                load(network, rows, moments, begin, n, block, columns, picked)
-                forward(network.parameters, network.layers, block)
+            for b in range(used):
+                block, d_block = blocks[b], d_blocks[b]
+                begin = (number + b) % steps * step_rows + (number + b) // steps * COLUMNS
+                load(rows, numbers, begin, n, columns, picked)
+                if kept.size == 0:
+                    compute(network, rows.obs, n, block, picked)
                 {actions}_forward(network, nvec, rows, n, block, columns, picked)
                 for c in range(width):
                     d_log_prob, d_value, columns[POLICY, c], columns[VALUE, c], columns[KL, c], columns[CLIPPED, c] = {derivatives}(
@@ -241,12 +266,28 @@ def gradient(first, last, thread, shares, network, nvec, rows, moments, coeffici
                     for c in range(n):
                         total += columns[POLICY + k, c]
                     terms[k] += total
-                {actions}_backward(network, nvec, n, block, columns, entropy_coef * weight, d_block, gradient)
+                {actions}_backward(network, nvec, n, block, columns, numbers[ENTROPY_COEF] * weight, d_block, gradient)
                 d_block[network.policy_row : network.value_row + 1, n:] = float32(0.0)
-                begin += n
+            number += used
             backward(network.parameters, network.layers, blocks, d_blocks, memory.zeros, gradient)
+
+
+@njit(cache=True, **BOUND)
+def finish(first, last, thread, rows, numbers, memory):
+    total, means, shares = memory.total, memory.means, memory.shares[0]
+    total[:] = memory.gradient[0]
+    for share in range(1, shares):
+        more = memory.gradient[share]
+        for m in range(total.size):
+            total[m] += more[m]
+    for k in range(TERMS):
+        term = 0.0
+        for share in range(shares):
+            term += memory.terms[share, k]
+        means[1 + k] = term / rows.advantage.size
+    means[0] = means[1] + numbers[VALUE_COEF] * means[2] - numbers[ENTROPY_COEF] * means[3]
 '''
-"""The kernel, with placeholders for the name of the action distribution and of the derivatives of the loss.
+"""The kernel, with placeholders for the name of the action distribution and of the derivatives of the loss, and the one that adds shares.
 
 Each combination is a kernel of its own, because Numba can neither inline nor cache a function that it gets as an argument.
 """
@@ -255,19 +296,19 @@ Each combination is a kernel of its own, because Numba can neither inline nor ca
 class FusedGradient:
     """Computes gradients of one network; allocates its memory once."""
 
-    def __init__(self, network: Network, space: Space, derivatives: Derivatives, threads: int) -> None:
+    def __init__(self, network: Network, space: Space, derivatives: Derivatives, value_coef: float, threads: int) -> None:
         self.network = network
         self.coefficients = derivatives.coefficients
         self.team = team(threads)
         self.nvec = np.array([] if isinstance(space, Box) else space.nvec if isinstance(space, MultiDiscrete) else [space.n], np.int64)
         actions, loss = "gaussian" if isinstance(space, Box) else "choices", derivatives.function.__name__
         heads = (gaussian_forward, gaussian_backward) if isinstance(space, Box) else (choices_forward, choices_backward)
-        functions = {function.__name__: function for function in (load, forward, backward, *heads, derivatives.function)}
+        functions = (load, compute, steps_of, width_of, backward, *heads, derivatives.function)
         source = KERNEL.format(actions=actions, derivatives=loss)
-        self.module = kernels.load_module(loss, source, functions | CONSTANTS)
+        self.module = kernels.load_module(loss, source, {function.__name__: function for function in functions} | CONSTANTS)
         self.together = max(1, min(16, CACHE_BYTES // (2 * network.rows * COLUMNS * 4)))
         """Blocks that a thread processes at once."""
-        self.moments = np.array([0.0, 1.0], np.float32)
+        self.numbers = np.array([0.0, 1.0, 0.0, value_coef], np.float32)
 
         def zeros(*shape: int) -> np.ndarray:
             return np.zeros(shape, np.float32)
@@ -281,59 +322,62 @@ class FusedGradient:
             zeros=zeros(network.rows),
             gradient=zeros(SHARES, network.parameters.size),
             terms=np.zeros((SHARES, TERMS)),
+            shares=np.ones(1, np.int64),
             total=zeros(network.parameters.size),
+            means=zeros(1 + TERMS),
         )
-        self._gradients = torch.from_numpy(self.memory.gradient)
-        self._total = torch.from_numpy(self.memory.total)
-        self._terms = torch.zeros(TERMS)
-        self._means = self._terms.numpy()
-        """The memory of `_terms`."""
-        self._call: Call | None = None
-        self._bound_rows: Rows | None = None
-        """The rows that `_call` has."""
+        self._results = torch.from_numpy(self.memory.total), torch.from_numpy(self.memory.means)
+        self._bound: tuple[Rows, Call, Call] | None = None
+        """The last rows, and the calls of the two kernels for them."""
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernel (`kernels.ahead`)."""
         numbers = np.zeros(1, np.float32)
         action = np.zeros((1, 1), np.int32 if self.nvec.size else np.float32)
-        rows = Rows._make([np.zeros(0, np.int64), np.zeros((1, 1), np.float32), np.zeros((0, 0), np.bool_), action, *[numbers] * 4])
+        obs, mask, activations = np.zeros((1, 1), np.float32), np.zeros((0, 0), np.bool_), np.zeros((0, 0, 0, 0), np.float32)
+        rows = Rows._make([np.zeros(0, np.int64), obs, mask, action, *[numbers] * 4, activations, 1])
         ahead.want(self.module, "gradient", signature(self._given(rows)))
+        ahead.want(self.module, "finish", signature((rows, self.numbers, self.memory)))
 
     def _given(self, rows: Rows) -> tuple[object, ...]:
-        return 0, self.network, self.nvec, rows, self.moments, self.coefficients, np.float32(0.0), self.memory
+        return self.network, self.nvec, rows, self.numbers, self.coefficients, self.memory
 
     def gradient(
         self, rows: Rows, entropy_coef: torch.Tensor, moments: tuple[torch.Tensor, torch.Tensor] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the flat gradient [P] of the mean loss over `rows`, and the means of the terms, [TERMS] float32.
-
-        See `GradientKernels`.
-        """
+        """Return the flat gradient [P] of the mean loss over `rows`, and the means of the loss and its terms; see `GradientKernels`."""
         count = len(rows.advantage)
-        blocks = -(-count // COLUMNS)
+        blocks = -(-rows.step_rows // COLUMNS) * (count // rows.step_rows) if rows.step_rows >= COLUMNS else -(-count // COLUMNS)
         shares = max(1, min(SHARES, blocks // min(self.together, SHARE_BLOCKS)))
-        call = self._bound(rows)
-        call.change(SHARES_ARGUMENT, shares)
-        call.change(ENTROPY_ARGUMENT, np.float32(entropy_coef.item()))
-        self.moments[:] = (0.0, 1.0) if moments is None else shift_and_scale(float(moments[0]), float(moments[1]))
-        self.team.share(call, shares, 6.0 * self.network.parameters.size * count)
-        self._means[:] = self.memory.terms[:shares].sum(0) / count
-        if shares == 1:
-            return self._gradients[0], self._terms
-        torch.sum(self._gradients[:shares], 0, out=self._total)
-        return self._total, self._terms
+        compute, finish = self._calls(rows)
+        self.memory.shares[0] = shares
+        self.numbers[ENTROPY_COEF] = entropy_coef.item()
+        self.numbers[:ENTROPY_COEF] = (0.0, 1.0) if moments is None else shift_and_scale(moments[0].item(), moments[1].item())
+        self.team.share(compute, shares, 6.0 * self.network.parameters.size * count)
+        finish(0, 1, 0)
+        return self._results
 
-    def _bound(self, rows: Rows) -> Call:
-        """Return the call of the kernel for these rows."""
-        if self._call is None:
-            self._call = Call(self.module.gradient, *self._given(Rows._make(tensor.numpy() for tensor in rows)))
-        elif rows is not self._bound_rows:
-            self._call.change(ROWS_ARGUMENT, Rows._make(tensor.numpy() for tensor in rows))
-        self._bound_rows = rows
-        return self._call
+    def _calls(self, rows: Rows) -> tuple[Call, Call]:
+        """Return the calls of the kernels for these rows."""
+        if self._bound is None:
+            given = _arrays(rows)
+            compute = Call(self.module.gradient, *self._given(given))
+            self._bound = rows, compute, Call(self.module.finish, given, self.numbers, self.memory)
+        former, compute, finish = self._bound
+        if rows is not former:
+            given = _arrays(rows)
+            compute.change(ROWS_ARGUMENT, given)
+            finish.change(0, given)
+            self._bound = rows, compute, finish
+        return compute, finish
 
 
 def shift_and_scale(mean: float, variance: float) -> tuple[float, float]:
     """Return what is subtracted from advantages and what they are multiplied by, so that they are those of `normalize_advantage`."""
     deviation = math.sqrt(variance)
     return mean, 1.0 / (deviation + 1e-8) if deviation > ROUNDING * abs(mean) else 1.0
+
+
+def _arrays(rows: Rows) -> Rows:
+    """Return what the kernel takes of rows."""
+    return Rows._make(part.numpy() if isinstance(part, torch.Tensor) else part for part in rows)

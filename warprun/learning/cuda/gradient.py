@@ -261,7 +261,8 @@ def reduce(partial, width, blocks, total):
 class CudaGradient:
     """Computes gradients of one network; allocates its memory once, but for what is as large as the number of blocks."""
 
-    def __init__(self, network: Network, space: Space, derivatives: Derivatives, device: torch.device) -> None:
+    def __init__(self, network: Network, space: Space, derivatives: Derivatives, value_coef: float, device: torch.device) -> None:
+        self.value_coef = value_coef
         self.coefficients = derivatives.coefficients
         self.parameters = torch.as_tensor(network.parameters)
         outputs, components = space.outputs, space.components
@@ -302,8 +303,7 @@ class CudaGradient:
     def gradient(
         self, rows: Rows, entropy_coef: torch.Tensor, moments: tuple[torch.Tensor, torch.Tensor] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the flat gradient [P] of the mean loss over `rows`, and the means of the terms, [TERMS] float32; the next call overwrites
-        both. With `moments`, mean and variance, the loss takes advantages that are normalized by them."""
+        """Return the flat gradient [P] of the mean loss over `rows`, and the means of the loss and its terms; see `GradientKernels`."""
         torch.index_select(self.parameters, 0, self.index, out=self.packed)
         count = len(rows.advantage)
         tiles = Tiles(
@@ -328,7 +328,10 @@ class CudaGradient:
         launch(self.module, "gradient", (blocks, self.threads), (*given, partial), self.shared_bytes)
         grid = (-(-self.width // 32), 32 * REDUCE_PARTS)
         launch(self.module, "reduce", grid, (partial, self.width, blocks, on_device(self.total)))
-        return self.total[:-TERMS], self.total[-TERMS:]
+        terms = self.total[-TERMS:]
+        policy, value, entropy = terms[:3].unbind()
+        loss = torch.add(policy, value, alpha=self.value_coef).addcmul_(entropy, entropy_coef, value=-1.0)
+        return self.total[:-TERMS], torch.cat((loss[None], terms))
 
 
 FUNCTIONS = (

@@ -47,7 +47,7 @@ def retrace(first_tile, last_tile, thread, steps, now, common, $arrays):
 """
 
 CPU_INFERENCE = """
-infer($network, ${group}_arrays.obs[t]$obs_part, $actors, $features, $blocks[thread], $logits[thread], ${group}_arrays.value[t]$value_part)
+infer(${group}_inference, thread, tile, t, $actors, $features, ${group}_arrays.obs[t]$obs_part, ${group}_arrays.value[t]$value_part)
 """
 
 
@@ -81,16 +81,13 @@ class CpuTarget(Target):
         return fill(CPU_ROLLOUT, arrays=arrays(groups), inferences=inferences(groups), inference=inference, logits=logits)
 
     def _inference(self, group: Group) -> str:
-        given, features = f"{group.name}_inference", group.observation.size
+        features = group.observation.size
         return fill(
             CPU_INFERENCE,
             group=group.name,
-            network=f"{given}.network",
             obs_part=self.part(group.size * features),
             actors=str(group.size),
             features=str(features),
-            blocks=f"{given}.blocks",
-            logits=f"{given}.logits",
             value_part=self.part(group.size),
         )
 
