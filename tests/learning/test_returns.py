@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from tests.learning.helpers import Golden, close
-from warprun.learning.returns import ExarlVTrace, Spread, Steps, explained_variance, gae, nstep, vtrace
+from warprun.learning.returns import ExarlVTrace, Spread, Steps, explained_variance, explained_variance_on_cpu, gae, nstep, vtrace
 
 PRECISIONS = [(torch.float64, 1e-10), (torch.float32, 1e-5)]
 
@@ -92,7 +94,8 @@ def test_what_exarl_calls_vtrace() -> None:
     close(advantage, monte_carlo - value + 0.5 * returns, 1e-6)
 
 
-def test_explained_variance(golden: Golden) -> None:
+@pytest.mark.parametrize("explained_variance", [explained_variance, explained_variance_on_cpu])
+def test_explained_variance(explained_variance: Callable[[Spread], torch.Tensor], golden: Golden) -> None:
     g = golden("misc")
     close(explained_variance(Spread.of(g["ev_true"] - g["ev_pred"], g["ev_true"])), g["explained_variance"])
 

@@ -35,6 +35,7 @@ from warprun.learning.returns import (
     Spread,
     Steps,
     explained_variance,
+    explained_variance_on_cpu,
     mean_and_variance,
     normalize_advantage,
     variance_over_processes,
@@ -163,6 +164,7 @@ class Learner(Generic[C]):
         """The kernels that take the place of torch; None if torch computes everything."""
         self.act: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] = self.policy.act
         """act(obs [R, F], policy_output [R, P], value [R]) writes what the policy gives for observations."""
+        self.explained_variance = explained_variance_on_cpu if device.type == "cpu" else explained_variance
         self.kept = 0
         """Rows of the network, if the gradient takes its activations from the rollout; else 0."""
         self._renormalized = False
@@ -400,7 +402,7 @@ class Learner(Generic[C]):
             rows = batch.samples().rows()
             errors = Spread.of(rows.returns - rows.value, rows.returns).over_processes(self.communicator, len(rows.returns))
         return {
-            "explained_variance": explained_variance(errors),
+            "explained_variance": self.explained_variance(errors),
             "learning_rate": self.learning_rate.clone(),
         }
 

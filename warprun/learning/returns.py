@@ -234,11 +234,14 @@ def explained_variance(spread: Spread) -> torch.Tensor:
 
     The advantages of `spread` must be the errors returns - value.
     """
-    if spread.variance.device.type == "cpu":  # operations on single numbers take torch ten times as long as Python
-        of_returns = spread.returns_variance.item()
-        return spread.variance.new_tensor((of_returns - spread.variance.item()) / of_returns if of_returns > 0 else 0.0)
     explained = (spread.returns_variance - spread.variance) / spread.returns_variance
     return torch.where(spread.returns_variance > 0, explained, 0.0)
+
+
+def explained_variance_on_cpu(spread: Spread) -> torch.Tensor:
+    """Return the same in a tenth of the time: operations on single numbers are slow in torch."""
+    of_returns = spread.returns_variance.item()
+    return spread.variance.new_tensor((of_returns - spread.variance.item()) / of_returns if of_returns > 0 else 0.0)
 
 
 def mean_and_variance(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
