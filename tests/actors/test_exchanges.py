@@ -52,6 +52,7 @@ def test_no_rollout_is_lost_or_used_twice(mode: str, learners: int, actors: int,
             assert order == sorted(order)
 
 
+@pytest.mark.slow
 def test_range_never_collides_and_random_does_as_the_closed_form_says(tmp_path: Path) -> None:
     """P(no two of L learners draw the same of A actors) = A! / ((A - L)! A^L)."""
     learners, actors, rounds = 2, 4, 400

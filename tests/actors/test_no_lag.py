@@ -39,13 +39,13 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 CASES = [
-    ("a2c", "sync", 4),
     ("dqn", "async", 2),
     ("a2c", "seed", 3),
     *(
         pytest.param(*case, marks=pytest.mark.slow)
         for case in (
             ("a2c", "sync", 2),
+            ("a2c", "sync", 4),
             ("a2c", "async", 2),
             ("a2c", "seed", 2),
             ("a2c", "seed", 4),

@@ -58,6 +58,7 @@ def test_agents_get_what_the_actors_of_training_get():
                 np.testing.assert_array_equal(_plain(obs[f"{name}_{n}"]), expected.tolist())
 
 
+@pytest.mark.slow
 def test_every_agent_must_act():
     env = warprun.make_parallel(MARKET)
     env.reset(seed=0)

@@ -33,7 +33,7 @@ def assert_close(a, b, n_envs):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("n_envs", [1, 37, 100])
+@pytest.mark.parametrize("n_envs", [pytest.param(1, marks=pytest.mark.slow), 37, pytest.param(100, marks=pytest.mark.slow)])
 def test_threads_change_nothing(name, n_envs):
     one, two = roll(name, n_envs, threads=1), roll(name, n_envs, threads=2)
     assert_same(one, two)
