@@ -209,6 +209,8 @@ class EngineConfig:
     """CPU, A2C: the gradient takes what the rollout computed, up to 128 MiB for each thread; false: it computes the same again."""
     cuda_graph: bool = True
     """CUDA: after a few iterations repeat rollouts and updates as CUDA graphs; false: launch each kernel. No effect on CPU."""
+    tf32: bool = False
+    """CUDA: torch multiplies matrices on tensor cores in TF32 (10 bits after the point). Kernels of warprun always compute in float32."""
 
 
 @dataclass

@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import torch
+
 from warprun.algorithms import agent_class
 from warprun.concurrency.communicator import Communicator
 from warprun.concurrency.single import SingleProcess
@@ -46,6 +48,9 @@ class Setup:
 def set_up(config: Config, communicator: Communicator = SINGLE) -> Setup:
     """Choose the device, load the environment and its tables, and plan how the run executes. Raises UserError."""
     device = choose(config.device)
+    if device.kind == "cuda":
+        # For the whole process: torch has no narrower setting.
+        torch.set_float32_matmul_precision("high" if config.engine.tf32 else "highest")
     environment, _ = load_environment(config.env, config.concurrency.parallel)
     tables = make_tables(environment, config.env) if isinstance(environment, Environment) else None
     return Setup(config, device, environment, tables, make_plan(config, environment, device), communicator)
