@@ -42,7 +42,8 @@ def test_two_processes_take_the_steps_of_one(network: str, tmp_path: Path) -> No
             torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("agent", few(AGENTS, "a2c"))
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", AGENTS)
 def test_a_run_that_continues_equals_one_that_was_left_alone(agent: str, tmp_path: Path) -> None:
     steps = 13 * 8 * 6 if "n_envs=13" in AGENTS[agent] else 300
     # The first part has another length, so nothing may depend on the share of the run that is done.
@@ -71,6 +72,7 @@ def test_a_run_continues_with_other_numbers_of_processes(tmp_path: Path) -> None
     assert [entry["env_steps"] for entry in resumes] == [416, 1248]
 
 
+@pytest.mark.slow
 def test_replay_memory_cannot_be_shared_out_anew(tmp_path: Path) -> None:
     train(2, tmp_path / "run", *AGENTS["dqn"], "total_steps=200")
     before = (tmp_path / "run" / "config.yaml").read_bytes()

@@ -79,7 +79,8 @@ NAMES = sorted({name for p in sources(environment(("agent",))) for name in local
 STEMS = sorted({name.removeprefix("agent_") for name in NAMES} | {"tile", "env", "uniform", "Rng", "draw", "choose", "State", "<lambda>"})
 
 
-@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2])
 def test_functions_called_as_what_kernels_use(size):
     """Every name of the kernels in turn is the name of all functions, and of a function of another group."""
     for stem in STEMS:
