@@ -14,7 +14,6 @@ import torch
 
 from tests.concurrency.runs import CARTPOLE, ROOT, train, warprun
 from tests.runs import weights
-from tests.selection import few
 from warprun.runtime import checkpoint
 
 OFF_POLICY = ["env=pendulum", "n_envs=5", "agent.learning_starts=50", "agent.replay.capacity=500", "agent.batch_size=9"]
