@@ -135,13 +135,13 @@ def bench(options: argparse.Namespace, work: Path) -> tuple[bool, str]:
             given = [
                 *overrides,
                 f"device={options.device}",
-                f"engine.cuda_graph={graph}",
+                f"engine.capture={graph}",
                 f"sizes={options.sizes}",
                 f"out={work / 'bench'}",
             ]
             ran = command([*WARPRUN, "bench", *given], PARTS["bench"].seconds, COLUMNS="120")
             all_good &= ran.good
-            texts.append(f"{name}, engine.cuda_graph={graph}{': ' * bool(ran.why)}{ran.why}\n\n{block(ran.output)}")
+            texts.append(f"{name}, engine.capture={graph}{': ' * bool(ran.why)}{ran.why}\n\n{block(ran.output)}")
     return all_good, "\n\n".join(texts)
 
 

@@ -36,9 +36,10 @@ class Plan:
     gradients_reason: str
     keeps: bool
     """Whether gradients take the activations of rollouts that fit into the memory for them, instead of computing them again."""
-    captured: bool
-    """Whether CUDA graphs repeat rollouts and updates."""
+    captured: Literal["graphs", "calls"] | None
+    """How recorded work is repeated: rollouts and updates as CUDA graphs, updates as lists of kernel calls (CPU); None: not at all."""
     captured_reason: str
+    """Why a GPU does not repeat CUDA graphs."""
 
     @property
     def fused(self) -> bool:
@@ -54,11 +55,11 @@ class Plan:
         elif self.networks == "kernels" and not self.fused:
             parts.append("networks and gradients by kernels")
         path = ", ".join(parts).replace("fused, ", "fused rollout, ")
-        if self.captured:
+        if self.captured == "graphs":
             return f"{path}; captured in CUDA graphs"
         return f"{path}; not captured ({self.captured_reason})" if self.captured_reason else path
 
 
 _TORCH = "torch computes everything"
-STEPWISE = Plan("stepwise", _TORCH, "torch", _TORCH, "torch", _TORCH, False, False, "")
+STEPWISE = Plan("stepwise", _TORCH, "torch", _TORCH, "torch", _TORCH, False, None, "")
 """Everything by torch and single kernels."""

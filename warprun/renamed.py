@@ -18,6 +18,7 @@ RENAMED = {
     "agent.epsilon_fraction": "agent.exploration_fraction",
     "agent.network.name": "agent.network.module",
     "agent.network.options": "agent.network.kwargs",
+    "engine.cuda_graph": "engine.capture",
 }
 """Former keys, and what to write instead."""
 FORMER_DEFAULTS = {"network": {"name": "mlp", "options": {}}}

@@ -11,7 +11,7 @@ from warprun.config.compose import compose
 from warprun.config.schema import load_environment
 
 
-def test_cuda_graphs_keep_what_an_update_works_with() -> None:
+def test_captures_keep_what_an_update_works_with() -> None:
     config = compose(["env=cartpole", "agent=a2c", "n_envs=10000", "engine.gradients=torch"])
     environment, _ = load_environment(config.env)
     parts = memory.estimate(config, environment, on_gpu=True).parts
@@ -21,7 +21,7 @@ def test_cuda_graphs_keep_what_an_update_works_with() -> None:
     by_kernels = memory.estimate(kernels, environment, on_gpu=True).parts
     assert by_kernels["CUDA graphs"] < parts["CUDA graphs"]
     assert by_kernels["networks"] > parts["networks"]
-    eager = replace(config, engine=replace(config.engine, cuda_graph=False))
+    eager = replace(config, engine=replace(config.engine, capture=False))
     assert memory.estimate(eager, environment, on_gpu=True).parts["CUDA graphs"] == 0
 
 

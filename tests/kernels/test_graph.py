@@ -93,17 +93,18 @@ def test_numbers_of_the_host_are_those_of_the_capture(monkeypatch):
     ("device", "wanted", "told"),
     [
         ("cuda", True, "; captured in CUDA graphs"),
-        ("cuda", False, "; not captured (engine.cuda_graph=false)"),
+        ("cuda", False, "; not captured (engine.capture=false)"),
         ("cpu", True, ""),
+        ("cpu", False, ""),
         ("cudasim", True, ""),
     ],
 )
 def test_the_setting_decides_on_cuda_and_the_plan_says_so(device, wanted, told):
     # Nothing is built, so no GPU is needed.
-    config = compose(["env=cartpole", "device=cpu", f"engine.cuda_graph={str(wanted).lower()}"])
+    config = compose(["env=cartpole", "device=cpu", f"engine.capture={str(wanted).lower()}"])
     plan = make_plan(config, load_environment(config.env)[0], Device(device, "a test"))
     assert str(plan).partition(";")[1:] == told.partition(";")[1:]
-    assert plan.captured == (device == "cuda" and wanted)
+    assert plan.captured == (("graphs" if device == "cuda" else "calls") if wanted else None)
 
 
 @pytest.mark.parametrize("ends_with_an_error", [False, True])
@@ -123,5 +124,5 @@ def test_what_cannot_be_captured_is_told_in_one_line(monkeypatch, ends_with_an_e
     def work():
         raise RuntimeError("operation not permitted when stream is capturing\nCUDA kernel errors might be ...")
 
-    with pytest.raises(UserError, match=r"^a CUDA graph .*\(operation not permitted .* capturing\); run with engine\.cuda_graph=false$"):
+    with pytest.raises(UserError, match=r"^a CUDA graph .*\(operation not permitted .* capturing\); run with engine\.capture=false$"):
         graph.record(work)

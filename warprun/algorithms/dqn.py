@@ -129,7 +129,7 @@ class KernelStep:
         """Learn from a batch; return the temporal-difference errors [B] and metrics."""
         self.kernels.compute("q_values", self.nets, self.config.double, batch)
         norm = self.optimizer.step(self.config.tau if due.target else 0.0)
-        q, loss = self.kernels.means()
+        q, loss = self.kernels.means("q_values")
         return self.kernels.error, {"value": loss, "q": q, "grad_norm": norm}
 
 

@@ -14,11 +14,12 @@ from torch import nn
 from warprun.algorithms import acting
 from warprun.algorithms.settings import SACConfig
 from warprun.concurrency.communicator import Communicator, mean_
+from warprun.kernels.bound import Call
 from warprun.kernels.mlp import Network
 from warprun.learning.cpu.actor import critic_rows, fused_layers, layer_rows
 from warprun.learning.cpu.losses import Drawing
 from warprun.learning.cpu.optimizer import FusedAdam
-from warprun.learning.cpu.updates import BatchKernels, KernelOptimizer
+from warprun.learning.cpu.updates import BatchKernels, KernelOptimizer, module
 from warprun.learning.critics import Critics, Optimized, SquashedActor, Trained, seeded
 from warprun.learning.distributions import squashed
 from warprun.learning.interfaces import Context, Metrics, own_seed
@@ -169,7 +170,9 @@ class KernelStep:
         self.critics_optimizer = KernelOptimizer(critics, self.critics, config.max_grad_norm, context.communicator, config.batch_size)
         assert isinstance(temperature.optimizer, Adam)
         self.temperature_optimizer = FusedAdam(temperature.optimizer, temperature.parameters, temperature.learning_rate.tensor, None)
-        self.temperature_gradient = torch.zeros(1)
+        self.temperature_gradient, self.entropy = torch.zeros(1), torch.zeros(1)
+        self._slope: Call | None = None
+        """Computes both of these."""
 
     def __call__(self, batch: Transitions[torch.Tensor], due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch; return the temporal-difference errors [B] and metrics.
@@ -179,15 +182,17 @@ class KernelStep:
         kernels = self.kernels
         kernels.compute("soft_critics", (self.actor, self.target_critics, self.critics), self.next_drawing, batch)
         norm = self.critics_optimizer.step(self.config.tau if due.target else 0.0)
-        q, of_critics = kernels.means()
+        q, of_critics = kernels.means("soft_critics")
         kernels.compute("soft_actor", (self.critics, self.actor), self.drawing, batch)
         self.actor_optimizer.step(0.0)
-        log_prob, of_actor = kernels.means()
+        log_prob, of_actor = kernels.means("soft_actor")
+        if self._slope is None:
+            places = (self.temperature_gradient.numpy(), self.entropy.numpy())
+            self._slope = Call(module().temperature, self.log_temperature, log_prob.numpy(), self.networks.target_entropy, *places)
+        self._slope(0, 1, 0)
         if self.config.temperature_learning_rate is not None:
-            # The derivative of J(alpha) by log alpha.
-            self.temperature_gradient[0] = -math.exp(self.log_temperature[0]) * (log_prob + self.networks.target_entropy)
             self.temperature_optimizer.step(self.temperature_gradient)
-        return kernels.error, {"critic": of_critics, "q": q, "actor": of_actor, "entropy": -log_prob, "grad_norm": norm}
+        return kernels.error, {"critic": of_critics, "q": q, "actor": of_actor, "entropy": self.entropy[0], "grad_norm": norm}
 
     def stream(self, seed: int) -> Drawing:
         """Return what the kernels draw actions by, from the random stream of a seed."""

@@ -136,12 +136,12 @@ class KernelStep:
         kernels, tau = self.kernels, self.config.tau if due.target else 0.0
         kernels.compute("critics", (self.target_actor, self.target_critics, self.critics), self.smoothing, batch)
         norm = self.critics_optimizer.step(tau)
-        q, loss = kernels.means()
+        q, loss = kernels.means("critics")
         metrics = {"critic": loss, "q": q, "grad_norm": norm}
         if due.actor:
             kernels.compute("actor", (self.first_critic, self.actor), None, batch)
             self.actor_optimizer.step(tau)
-            metrics["actor"] = kernels.means()[1]
+            metrics["actor"] = kernels.means("actor")[1]
         return kernels.error, metrics
 
 

@@ -14,6 +14,6 @@ def gpu_failure(error: BaseException, environment: str) -> TrainingFailed | None
     if "out of memory" in reason:
         return TrainingFailed(f"the memory of the GPU is full in a run of {environment}: {reason}; lower n_envs or agent.horizon")
     return TrainingFailed(
-        f"the GPU fails in a run of {environment}: {reason}; run again with CUDA_LAUNCH_BLOCKING=1 and engine.cuda_graph=false, which names"
+        f"the GPU fails in a run of {environment}: {reason}; run again with CUDA_LAUNCH_BLOCKING=1 and engine.capture=false, which names"
         " the kernel"
     )

@@ -91,7 +91,7 @@ def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
         trajectory, evaluation = trajectory + inference, evaluation + 2 * inference
     counted = steps * max(evaluation_envs(config, environment, count) for count in episodes)
     phases = [*of_agent.phases, [counted, 8 * counted, 8 * counted, 8 * counted, counted]]
-    captured = on_gpu and of_kernels and config.engine.cuda_graph
+    captured = on_gpu and of_kernels and config.engine.capture
     return Estimate(
         {
             "process": CUDA_CONTEXT if on_gpu else PROCESS,

@@ -207,8 +207,8 @@ class EngineConfig:
     """What computes gradients: kernels (or an error), torch, or auto: kernels if possible."""
     keep_activations: bool = True
     """CPU, A2C: the gradient takes what the rollout computed, up to 128 MiB for each thread; false: it computes the same again."""
-    cuda_graph: bool = True
-    """CUDA: after a few iterations repeat rollouts and updates as CUDA graphs; false: launch each kernel. No effect on CPU."""
+    capture: bool = True
+    """CUDA: after a few iterations repeat rollouts and updates as CUDA graphs. CPU: repeat updates that are lists of kernel calls."""
     tf32: bool = False
     """CUDA: torch multiplies matrices on tensor cores in TF32 (10 bits after the point). Kernels of warprun always compute in float32."""
 

@@ -8,7 +8,9 @@ point of the kernel (`entry.py`) reads them.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -35,6 +37,29 @@ def signature(arguments: Sequence[object]) -> list[Type]:
     return [types.int64] * SPAN + [typeof(value) for value in arguments]
 
 
+@dataclass(frozen=True)
+class Made:
+    """A call that was made: the items 0 .. `total` - 1 of a kernel, split between `count` threads."""
+
+    code: int
+    arguments: bytes
+    """What lay in memory at the address of the arguments."""
+    total: int
+    count: int = field(compare=False)
+    """It depends on what other threads are at, and changes no result."""
+    kept: tuple[object, ...] = field(compare=False)
+    """The arguments, so that their memory stays."""
+
+
+class Calls(threading.local):
+    """The calls that this thread has made since `made` is a list."""
+
+    made: list[Made] | None = None
+
+
+recording = Calls()
+
+
 class Call:
     """A kernel with its arguments, which it keeps alive. Arrays are passed by address: later changes of their numbers count.
 
@@ -54,8 +79,11 @@ class Call:
     def __call__(self, first: int, last: int, thread: int) -> None:
         """Do the work of the items `first` .. `last` - 1 with the memory of a thread."""
         if self._entry or self.compiled():
+            assert recording.made is None or first == thread == 0, "only calls of all items can be repeated"
+            self.note(last, 1)
             check(self._entry(self.address, first, last, thread))  # type: ignore[misc]
         else:
+            assert recording.made is None, "only compiled kernels can be repeated"
             self.kernel(first, last, thread, *self.arguments)
 
     def compiled(self) -> bool:
@@ -71,6 +99,11 @@ class Call:
             self.address = self._record.ctypes.data
             self._entry = ENTRY(self.code)
         return self._entry is not None
+
+    def note(self, total: int, count: int) -> None:
+        """Record a call of this kernel, if calls are recorded."""
+        if recording.made is not None:
+            recording.made.append(Made(self.code, self._record.tobytes(), total, count, tuple(self.arguments)))
 
     def change(self, number: int, value: object) -> None:
         """Replace argument `number` by another of the same type. Raises TypeError for an array of another dtype, shape or layout."""

@@ -63,7 +63,7 @@ def record(work: Callable[[], Result]) -> tuple[Callable[[], None], Result]:
     except Exception as error:  # torch, Numba and the driver each raise their own error class
         # If the work fails, ending the capture fails too, with an error that hides the cause.
         reason = str(error.__context__ or error).partition("\n")[0]
-        raise UserError(f"a CUDA graph cannot hold the rollout or the update ({reason}); run with engine.cuda_graph=false") from error
+        raise UserError(f"a CUDA graph cannot hold the rollout or the update ({reason}); run with engine.capture=false") from error
     return graph.replay, result
 
 

@@ -12,6 +12,7 @@ import ctypes
 import os
 import platform
 import threading
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from llvmlite import binding as llvm
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from warprun.kernels.bound import Call, check
+from warprun.kernels.bound import Call, Made, check
 
 SPINS = 4000
 """Looks for work before a thread sleeps: about 100 microseconds, longer than Python takes between the kernels of an iteration."""
@@ -198,6 +199,35 @@ end:
   %result = phi i32 [ %own_status, %own ], [ %worst, %joined ]
   ret i32 %result
 }}
+
+; Make `number` calls in turn, each split between at most `most` threads; return the status of the first that fails, or 0.
+define i32 @warprun_repeat(ptr %slots, ptr %calls, i64 %number, i64 %most) {{
+begin:
+  br label %next
+next:
+  %n = phi i64 [ 0, %begin ], [ %after, %going ]
+  %at = mul i64 %n, 4
+  %call = getelementptr i64, ptr %calls, i64 %at
+  {_at("%call", 1, "arguments_at")}
+  {_at("%call", 2, "total_at")}
+  {_at("%call", 3, "count_at")}
+  %entry = load ptr, ptr %call
+  %arguments = load ptr, ptr %arguments_at
+  %total = load i64, ptr %total_at
+  %wanted = load i64, ptr %count_at
+  %few = icmp ult i64 %wanted, %most
+  %count = select i1 %few, i64 %wanted, i64 %most
+  %status = call i32 @warprun_share(ptr %slots, i64 %count, ptr %entry, ptr %arguments, i64 %total)
+  %fine = icmp eq i32 %status, 0
+  br i1 %fine, label %going, label %end
+going:
+  %after = add i64 %n, 1
+  %more = icmp ult i64 %after, %number
+  br i1 %more, label %next, label %end
+end:
+  %result = phi i32 [ %status, %next ], [ 0, %going ]
+  ret i32 %result
+}}
 """
 
 
@@ -220,15 +250,39 @@ class Team:
             call(0, total, 0)
             return
         count = min(self.count, total) if operations > HAND_OFF else 1
-        if count < 2 or not self._free.acquire(blocking=False):
+        if self._take(count) == 1:
             call(0, total, 0)
             return
         try:
-            if not self._others:
-                self._begin()
+            call.note(total, count)
             check(_functions().share(self._slots.ctypes.data, count, call.code, call.address, total))
         finally:
             self._free.release()
+
+    def repeating(self, calls: Sequence[Made]) -> Callable[[], None]:
+        """Return a function that makes these calls again, one after the other, without Python between them."""
+        arguments = [np.frombuffer(call.arguments, np.uint8).copy() for call in calls]
+        made = np.array([(call.code, a.ctypes.data, call.total, call.count) for call, a in zip(calls, arguments, strict=True)], np.int64)
+        kept = arguments, [call.kept for call in calls]
+        slots, address, most, run = self._slots.ctypes.data, made.ctypes.data, max(call.count for call in calls), _functions().repeat
+
+        def repeat(memory: object = (made, kept)) -> None:
+            count = self._take(most)
+            try:
+                check(run(slots, address, len(made), count))
+            finally:
+                if count > 1:
+                    self._free.release()
+
+        return repeat
+
+    def _take(self, count: int) -> int:
+        """Return how many threads the caller may use, which releases `_free` if they are more than one: `count`, or only itself."""
+        if count == 1 or not self._free.acquire(blocking=False):
+            return 1
+        if not self._others:
+            self._begin()
+        return count
 
     def _begin(self) -> None:
         open_slot, serve = _functions().open, _functions().serve
@@ -260,6 +314,7 @@ class _Functions(NamedTuple):
     tell: Any
     serve: Any
     share: Any
+    repeat: Any
 
 
 @cache
@@ -274,6 +329,7 @@ def _functions() -> _Functions:
         "tell": ctypes.CFUNCTYPE(None, pointer, number),
         "serve": ctypes.CFUNCTYPE(None, pointer),
         "share": ctypes.CFUNCTYPE(ctypes.c_int32, pointer, number, pointer, pointer, number),
+        "repeat": ctypes.CFUNCTYPE(ctypes.c_int32, pointer, pointer, number, number),
     }
     _kept.append(library)
     return _Functions(**{name: kind(library.get_pointer_to_function(f"warprun_{name}")) for name, kind in kinds.items()})

@@ -90,7 +90,7 @@ class OffPolicyLearner(ABC, Generic[C]):
         self._updates = Counter()
         self.number = DeviceScalar(0, device)
         """Number of the gradient step that the device computes, counted from 0."""
-        self.device_work = DeviceWork(store=captured(self.store, context.plan), learn=captured(self.learn, context.plan))
+        self.device_work = DeviceWork(store=captured(self.store, context), learn=captured(self.learn, context))
 
     @property
     def updates(self) -> int:

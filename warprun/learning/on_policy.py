@@ -35,7 +35,6 @@ from warprun.learning.returns import (
     Spread,
     Steps,
     explained_variance,
-    explained_variance_on_cpu,
     mean_and_variance,
     normalize_advantage,
     variance_over_processes,
@@ -93,6 +92,8 @@ class Batch:
     """What the network computed for all rows, if it was kept and the network is still the same (`Trajectory.activations`)."""
     step_rows: int | None = None
     """Rows of a step, if the rows are those of whole steps."""
+    explained_variance: torch.Tensor | None = None
+    """[]: that of the values, if it is already known."""
 
     def samples(self) -> Batch:
         """Return the same as samples, each of which a gradient takes whole: rows [R, ...], step after step, or sequences [B, T, ...].
@@ -132,6 +133,7 @@ class Batch:
             returns=change(self.returns),
             spread=self.spread,
             alive=None if self.alive is None else change(self.alive),
+            explained_variance=self.explained_variance,
         )
 
 
@@ -164,7 +166,6 @@ class Learner(Generic[C]):
         """The kernels that take the place of torch; None if torch computes everything."""
         self.act: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] = self.policy.act
         """act(obs [R, F], policy_output [R, P], value [R]) writes what the policy gives for observations."""
-        self.explained_variance = explained_variance_on_cpu if device.type == "cpu" else explained_variance
         self.kept = 0
         """Rows of the network, if the gradient takes its activations from the rollout; else 0."""
         self._renormalized = False
@@ -267,6 +268,7 @@ class Learner(Generic[C]):
         spread = found.spread.over_processes(self.communicator, group.rows)
         mask = None if group.mask is None else group.mask[:-1]
         batch = Batch(group.obs[:-1], mask, group.action, log_prob, group.value, found.advantage, found.returns, spread, alive=alive)
+        batch = replace(batch, explained_variance=found.explained_variance if spread is found.spread else None)
         batch = batch.each(lambda tensor: tensor.flatten(1, 2))  # environments and actors to one dimension
         if self.kept and not self._renormalized:
             batch = replace(batch, activations=trajectory.activations.get(self.name))
@@ -371,8 +373,7 @@ class Learner(Generic[C]):
             rows = self._rows[1]
         else:
             rows = _rows(batch, advantage, order)
-        gradient, means = kernel.gradient(rows, self.entropy_coef, moments)
-        return gradient, means.clone()
+        return kernel.gradient(rows, self.entropy_coef, moments)
 
     def step(self, gradient: torch.Tensor) -> torch.Tensor:
         """Move the parameters against `gradient` [P], clipped, perhaps in place; return the norm it had, []."""
@@ -397,14 +398,14 @@ class Learner(Generic[C]):
 
     def report(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the metrics that every update has."""
-        errors = batch.spread
-        if not self.target.gives_errors:
-            rows = batch.samples().rows()
-            errors = Spread.of(rows.returns - rows.value, rows.returns).over_processes(self.communicator, len(rows.returns))
-        return {
-            "explained_variance": self.explained_variance(errors),
-            "learning_rate": self.learning_rate.clone(),
-        }
+        explained = batch.explained_variance
+        if explained is None:
+            errors = batch.spread
+            if not self.target.gives_errors:
+                rows = batch.samples().rows()
+                errors = Spread.of(rows.returns - rows.value, rows.returns).over_processes(self.communicator, len(rows.returns))
+            explained = explained_variance(errors)
+        return {"explained_variance": explained, "learning_rate": self.learning_rate}
 
     def diagnostics(self, trajectory: Trajectory) -> dict[str, torch.Tensor]:
         """Return metrics of a rollout, [] each, that are too slow for every update."""
@@ -453,10 +454,10 @@ class OnPolicyAgent(ABC, Generic[C]):
         self.carry = {learner.name: learner.policy.carry for learner in self.learners}
         self.kept = {learner.name: learner.kept for learner in self.learners if learner.kept}
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
-        """Updates so far."""
+        """Updates so far: a tensor, which a captured update reads."""
         self._has_updated = False
         """Whether `update` was called in this process."""
-        self.device_work = DeviceWork(learn=captured(self.learn, context.plan))
+        self.device_work = DeviceWork(learn=captured(self.learn, context))
 
     @property
     def n_parameters(self) -> int:
@@ -496,7 +497,9 @@ class OnPolicyAgent(ABC, Generic[C]):
                 # of the policy that acted.
                 for learner in self.learners:
                     learner.normalize_by(trajectory.groups[learner.name])
-        return self.device_work.learn(trajectory)
+        metrics = self.device_work.learn(trajectory)
+        self.updates += 1
+        return metrics
 
     def schedule(self, progress: float) -> None:
         """Set learning rates and coefficients: the part of an update that a CUDA graph cannot hold."""
@@ -512,7 +515,6 @@ class OnPolicyAgent(ABC, Generic[C]):
             metrics[learner.name] = {f"loss/{name}": value for name, value in found.items()}
             # After learning: the policy acted by the former statistics, and the ratios of this update need the same.
             learner.observe(batch.samples().rows().obs)
-        self.updates += 1
         return by_group(metrics)
 
     def networks(self) -> dict[str, Network]:

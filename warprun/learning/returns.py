@@ -54,6 +54,8 @@ class Estimate(NamedTuple):
     returns: torch.Tensor
     """[T, ...]: what the value should be."""
     spread: Spread
+    explained_variance: torch.Tensor | None = None
+    """[]: that of `spread`, if kernels have computed it."""
 
     @staticmethod
     def of(group: GroupTrajectory, advantage: torch.Tensor, returns: torch.Tensor) -> Estimate:
@@ -236,12 +238,6 @@ def explained_variance(spread: Spread) -> torch.Tensor:
     """
     explained = (spread.returns_variance - spread.variance) / spread.returns_variance
     return torch.where(spread.returns_variance > 0, explained, 0.0)
-
-
-def explained_variance_on_cpu(spread: Spread) -> torch.Tensor:
-    """Return the same in a tenth of the time: operations on single numbers are slow in torch."""
-    of_returns = spread.returns_variance.item()
-    return spread.variance.new_tensor((of_returns - spread.variance.item()) / of_returns if of_returns > 0 else 0.0)
 
 
 def mean_and_variance(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 
@@ -59,13 +60,14 @@ def set_up(config: Config, communicator: Communicator = SINGLE) -> Setup:
 def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
     """Decide how a run executes; nothing is built or changed. Raises UserError for `engine.gradients=kernels` where it cannot be."""
     of_kernels = isinstance(environment, Environment)
-    captured, why_not = False, ""
+    captured: Literal["graphs", "calls"] | None = None
+    why_not = ""
     if device.kind == "cuda":
-        why_not = "" if config.engine.cuda_graph else "engine.cuda_graph=false"
+        why_not = "" if config.engine.capture else "engine.capture=false"
         why_not = why_not if of_kernels else "the environment is not made of kernels"
         if any(group.leaves for group in environment.spec.groups):
             why_not = why_not or "actors leave episodes, so the number of rows to learn from changes"
-        captured = not why_not
+        captured = None if why_not else "graphs"
 
     fusion = config.agent.fusion(environment.spec)
     why_stepwise = why_torch = no_kernel_networks(config, fusion)
@@ -86,6 +88,8 @@ def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
         raise UserError(f"engine.gradients=kernels: kernels cannot ({why_torch_gradients}); with engine.gradients=auto torch does it")
     if config.engine.gradients == "torch":
         why_torch_gradients = why_torch_gradients or "engine.gradients=torch"
+    if config.engine.capture and device.torch.type == "cpu" and not why_torch_gradients:
+        captured = "calls"
     return Plan(
         "stepwise" if why_stepwise else "fused",
         why_stepwise,
@@ -226,14 +230,14 @@ def make_engine(
         exploration=exploration,
         networks=networks,
         kept=kept,
-        captured=setup.plan.captured,
+        captured=setup.plan.captured == "graphs",
         replaces=config.env.on_nan == "reset" and auto_reset,
     )
 
 
 def uncaptured(setup: Setup) -> Setup:
     """Return the same set-up without CUDA graphs, for simulators that run now and then."""
-    return replace(setup, plan=replace(setup.plan, captured=False))
+    return replace(setup, plan=replace(setup.plan, captured=None))
 
 
 def threads(config: Config) -> int:

@@ -8,7 +8,7 @@ import torch
 from tests.learning.helpers import SPACES, close, environment, rollout
 from tests.learning.test_agents import make
 from warprun.kernels.simd import COLUMNS
-from warprun.learning.returns import Spread
+from warprun.learning.returns import Spread, explained_variance
 
 
 @pytest.mark.parametrize("n_envs", [1, 5, COLUMNS + 3, 5 * COLUMNS])
@@ -32,3 +32,6 @@ def test_rows_of_a_rollout_are_those_of_torch(n_envs: int, normalize_obs: bool, 
         close(found.returns, expected.returns, 1e-6)
         spread = torch.stack(found.spread), torch.stack(Spread.of(expected.advantage.double(), expected.returns.double()))
         close(*spread, 1e-6)
+        if advantage == "gae":
+            assert found.explained_variance is not None
+            close(found.explained_variance, explained_variance(Spread(*spread[1])), 1e-6)

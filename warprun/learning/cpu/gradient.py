@@ -8,6 +8,7 @@ share after the other, and gradients are added in the order of the shares, so th
 from __future__ import annotations
 
 import math
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -41,12 +42,19 @@ CACHE_BYTES = 640 * 1024
 SHARE_BLOCKS = 4
 """Blocks of a share, if there are not too many rows: the sums over the columns of so many blocks cost a quarter of those of single ones."""
 
-ROWS_ARGUMENT = 2
-"""Number of the argument of the kernel, after the three of every call, that changes."""
-SHIFT, SCALE, ENTROPY_COEF, VALUE_COEF = range(4)
-"""Numbers of an update: what is subtracted from advantages, what they are multiplied by, and the weights of two terms of the loss."""
+SHARES_ARGUMENT, ROWS_ARGUMENT, NUMBERS_ARGUMENT = 0, 1, 2
+"""Numbers of the arguments of the kernels, after the three of every call, that change."""
 
 float32 = np.float32
+
+
+class Numbers(NamedTuple):
+    """Numbers of an update, [] float32 each, in the memory of those who set them."""
+
+    entropy_coef: np.ndarray
+    mean: np.ndarray
+    """Of the advantages, which are normalized by it and by `variance`; 0 and 1 leave them as they are."""
+    variance: np.ndarray
 
 
 class Memory(NamedTuple):
@@ -66,8 +74,6 @@ class Memory(NamedTuple):
     """[share, P]."""
     terms: np.ndarray
     """[share, TERMS] float64: sums over rows."""
-    shares: np.ndarray
-    """[1] int64: the shares of this batch."""
     total: np.ndarray
     """[P]: the sum of `gradient`."""
     means: np.ndarray
@@ -83,10 +89,6 @@ CONSTANTS = {
     "BOUND": kernels.BOUND,
     "COLUMNS": COLUMNS,
     "TERMS": TERMS,
-    "SHIFT": SHIFT,
-    "SCALE": SCALE,
-    "ENTROPY_COEF": ENTROPY_COEF,
-    "VALUE_COEF": VALUE_COEF,
     "LOG_PROB": LOG_PROB,
     "OLD_LOG_PROB": OLD_LOG_PROB,
     "OLD_VALUE": OLD_VALUE,
@@ -102,7 +104,13 @@ CONSTANTS = {
 """Globals of the kernel."""
 
 
-def load(rows, numbers, begin, n, columns, picked):
+def shift_and_scale(mean, variance):
+    """Return what is subtracted from advantages and what they are multiplied by, so that they are those of `normalize_advantage`."""
+    deviation = math.sqrt(np.float64(variance))
+    return mean, float32(1.0 / (deviation + 1e-8) if deviation > ROUNDING * abs(mean) else 1.0)
+
+
+def load(rows, shift, scale, begin, n, columns, picked):
     """Write the numbers of `n` rows to `columns`. Other columns keep their values; the kernel sets their derivatives to 0."""
     for c in range(n):
         picked[c] = rows.order[begin + c] if rows.order.size > 0 else begin + c
@@ -111,13 +119,17 @@ def load(rows, numbers, begin, n, columns, picked):
         columns[OLD_LOG_PROB, c] = rows.log_prob[row]
         columns[OLD_VALUE, c] = rows.value[row]
         columns[RETURNS, c] = rows.returns[row]
-        columns[ADVANTAGE, c] = (rows.advantage[begin + c] - numbers[SHIFT]) * numbers[SCALE]
+        columns[ADVANTAGE, c] = (rows.advantage[begin + c] - shift) * scale
 
 
-def steps_of(rows):
-    """Return into how many steps of how many rows a gradient cuts `rows`: those of the rollout, unless they would not fill a block."""
-    count = rows.advantage.size
-    return (count // rows.step_rows, rows.step_rows) if rows.step_rows >= COLUMNS else (1, count)
+def steps_of(count, step_rows):
+    """Return into how many steps of how many rows a gradient cuts `count` rows: those of the rollout if they fill a block."""
+    return (count // step_rows, step_rows) if step_rows >= COLUMNS else (1, count)
+
+
+def blocks_of(steps, step_rows):
+    """Return how many blocks these rows take."""
+    return -(-step_rows // COLUMNS) * steps
 
 
 def compute(network, obs, n, block, picked):
@@ -218,13 +230,14 @@ from numba import njit
 
 
 @njit(cache=True, **BOUND)
-def gradient(first, last, thread, network, nvec, rows, numbers, coefficients, memory):
+def gradient(first, last, thread, shares, rows, numbers, network, nvec, coefficients, memory):
     height, kept = network.rows, rows.activations.reshape(rows.activations.size)
-    steps, step_rows = steps_of(rows)
+    steps, step_rows = steps_of(rows.advantage.size, rows.step_rows)
     weight = float32(1.0) / float32(rows.advantage.size)
+    shift, scale = shift_and_scale(numbers.mean[()], numbers.variance[()])
     # Blocks are numbered tile after tile, in each step after step. Only those of the last tile may have fewer columns.
     full = step_rows // COLUMNS * steps
-    in_all, shares = -(-step_rows // COLUMNS) * steps, memory.shares[0]
+    in_all = blocks_of(steps, step_rows)
     together = memory.blocks.shape[1] // (height * COLUMNS)
     columns, picked = memory.columns[thread], memory.picked[thread]
     for share in range(first, last):
@@ -245,7 +258,7 @@ def gradient(first, last, thread, network, nvec, rows, numbers, coefficients, me
             for b in range(used):
                 block, d_block = blocks[b], d_blocks[b]
                 begin = (number + b) % steps * step_rows + (number + b) // steps * COLUMNS
-                load(rows, numbers, begin, n, columns, picked)
+                load(rows, shift, scale, begin, n, columns, picked)
                 if kept.size == 0:
                     compute(network, rows.obs, n, block, picked)
                 {actions}_forward(network, nvec, rows, n, block, columns, picked)
@@ -266,15 +279,15 @@ def gradient(first, last, thread, network, nvec, rows, numbers, coefficients, me
                     for c in range(n):
                         total += columns[POLICY + k, c]
                     terms[k] += total
-                {actions}_backward(network, nvec, n, block, columns, numbers[ENTROPY_COEF] * weight, d_block, gradient)
+                {actions}_backward(network, nvec, n, block, columns, numbers.entropy_coef[()] * weight, d_block, gradient)
                 d_block[network.policy_row : network.value_row + 1, n:] = float32(0.0)
             number += used
             backward(network.parameters, network.layers, blocks, d_blocks, memory.zeros, gradient)
 
 
 @njit(cache=True, **BOUND)
-def finish(first, last, thread, rows, numbers, memory):
-    total, means, shares = memory.total, memory.means, memory.shares[0]
+def finish(first, last, thread, shares, rows, numbers, value_coef, memory):
+    total, means = memory.total, memory.means
     total[:] = memory.gradient[0]
     for share in range(1, shares):
         more = memory.gradient[share]
@@ -285,7 +298,7 @@ def finish(first, last, thread, rows, numbers, memory):
         for share in range(shares):
             term += memory.terms[share, k]
         means[1 + k] = term / rows.advantage.size
-    means[0] = means[1] + numbers[VALUE_COEF] * means[2] - numbers[ENTROPY_COEF] * means[3]
+    means[0] = means[1] + value_coef * means[2] - numbers.entropy_coef[()] * means[3]
 '''
 """The kernel, with placeholders for the name of the action distribution and of the derivatives of the loss, and the one that adds shares.
 
@@ -303,12 +316,13 @@ class FusedGradient:
         self.nvec = np.array([] if isinstance(space, Box) else space.nvec if isinstance(space, MultiDiscrete) else [space.n], np.int64)
         actions, loss = "gaussian" if isinstance(space, Box) else "choices", derivatives.function.__name__
         heads = (gaussian_forward, gaussian_backward) if isinstance(space, Box) else (choices_forward, choices_backward)
-        functions = (load, compute, steps_of, width_of, backward, *heads, derivatives.function)
+        functions = (load, compute, shift_and_scale, steps_of, blocks_of, width_of, backward, *heads, derivatives.function)
         source = KERNEL.format(actions=actions, derivatives=loss)
         self.module = kernels.load_module(loss, source, {function.__name__: function for function in functions} | CONSTANTS)
         self.together = max(1, min(16, CACHE_BYTES // (2 * network.rows * COLUMNS * 4)))
         """Blocks that a thread processes at once."""
-        self.numbers = np.array([0.0, 1.0, 0.0, value_coef], np.float32)
+        self._plain = torch.zeros(()), torch.ones(())
+        """Moments that leave advantages as they are."""
 
         def zeros(*shape: int) -> np.ndarray:
             return np.zeros(shape, np.float32)
@@ -322,62 +336,44 @@ class FusedGradient:
             zeros=zeros(network.rows),
             gradient=zeros(SHARES, network.parameters.size),
             terms=np.zeros((SHARES, TERMS)),
-            shares=np.ones(1, np.int64),
             total=zeros(network.parameters.size),
             means=zeros(1 + TERMS),
         )
         self._results = torch.from_numpy(self.memory.total), torch.from_numpy(self.memory.means)
-        self._bound: tuple[Rows, Call, Call] | None = None
-        """The last rows, and the calls of the two kernels for them."""
+        number, action = np.zeros(1, np.float32), np.zeros((1, 1), np.int32 if self.nvec.size else np.float32)
+        obs, mask, activations = np.zeros((1, 1), np.float32), np.zeros((0, 0), np.bool_), np.zeros((0, 0, 0, 0), np.float32)
+        # These stand for the rows and the numbers until the first gradient.
+        rows = Rows._make([np.zeros(0, np.int64), obs, mask, action, *[number] * 4, activations, 1])
+        zero = Numbers(*[np.zeros((), np.float32)] * 3)
+        self._compute = Call(self.module.gradient, 1, rows, zero, self.network, self.nvec, self.coefficients, self.memory)
+        self._finish = Call(self.module.finish, 1, rows, zero, np.float32(value_coef), self.memory)
+        self._rows: Rows | None = None
+        self._numbers: tuple[torch.Tensor, ...] = ()
 
     def compile_ahead(self) -> None:
-        """Let another process compile the kernel (`kernels.ahead`)."""
-        numbers = np.zeros(1, np.float32)
-        action = np.zeros((1, 1), np.int32 if self.nvec.size else np.float32)
-        obs, mask, activations = np.zeros((1, 1), np.float32), np.zeros((0, 0), np.bool_), np.zeros((0, 0, 0, 0), np.float32)
-        rows = Rows._make([np.zeros(0, np.int64), obs, mask, action, *[numbers] * 4, activations, 1])
-        ahead.want(self.module, "gradient", signature(self._given(rows)))
-        ahead.want(self.module, "finish", signature((rows, self.numbers, self.memory)))
-
-    def _given(self, rows: Rows) -> tuple[object, ...]:
-        return self.network, self.nvec, rows, self.numbers, self.coefficients, self.memory
+        """Let another process compile the kernels (`kernels.ahead`)."""
+        ahead.want(self.module, "gradient", signature(self._compute.arguments))
+        ahead.want(self.module, "finish", signature(self._finish.arguments))
 
     def gradient(
         self, rows: Rows, entropy_coef: torch.Tensor, moments: tuple[torch.Tensor, torch.Tensor] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the flat gradient [P] of the mean loss over `rows`, and the means of the loss and its terms; see `GradientKernels`."""
         count = len(rows.advantage)
-        blocks = -(-rows.step_rows // COLUMNS) * (count // rows.step_rows) if rows.step_rows >= COLUMNS else -(-count // COLUMNS)
-        shares = max(1, min(SHARES, blocks // min(self.together, SHARE_BLOCKS)))
-        compute, finish = self._calls(rows)
-        self.memory.shares[0] = shares
-        self.numbers[ENTROPY_COEF] = entropy_coef.item()
-        self.numbers[:ENTROPY_COEF] = (0.0, 1.0) if moments is None else shift_and_scale(moments[0].item(), moments[1].item())
-        self.team.share(compute, shares, 6.0 * self.network.parameters.size * count)
-        finish(0, 1, 0)
+        shares = max(1, min(SHARES, blocks_of(*steps_of(count, rows.step_rows)) // min(self.together, SHARE_BLOCKS)))
+        self._give(SHARES_ARGUMENT, shares)
+        if rows is not self._rows:
+            self._give(ROWS_ARGUMENT, Rows._make(part.numpy() if isinstance(part, torch.Tensor) else part for part in rows))
+            self._rows = rows
+        numbers = entropy_coef, *(moments or self._plain)
+        if any(new is not former for new, former in zip_longest(numbers, self._numbers)):
+            self._give(NUMBERS_ARGUMENT, Numbers(*(number.numpy() for number in numbers)))
+            self._numbers = numbers
+        self.team.share(self._compute, shares, 6.0 * self.network.parameters.size * count)
+        self._finish(0, 1, 0)
         return self._results
 
-    def _calls(self, rows: Rows) -> tuple[Call, Call]:
-        """Return the calls of the kernels for these rows."""
-        if self._bound is None:
-            given = _arrays(rows)
-            compute = Call(self.module.gradient, *self._given(given))
-            self._bound = rows, compute, Call(self.module.finish, given, self.numbers, self.memory)
-        former, compute, finish = self._bound
-        if rows is not former:
-            given = _arrays(rows)
-            compute.change(ROWS_ARGUMENT, given)
-            finish.change(0, given)
-            self._bound = rows, compute, finish
-        return compute, finish
-
-
-def shift_and_scale(mean: float, variance: float) -> tuple[float, float]:
-    """Return what is subtracted from advantages and what they are multiplied by, so that they are those of `normalize_advantage`."""
-    deviation = math.sqrt(variance)
-    return mean, 1.0 / (deviation + 1e-8) if deviation > ROUNDING * abs(mean) else 1.0
-
-
-def _arrays(rows: Rows) -> Rows:
-    """Return what the kernel takes of rows."""
-    return Rows._make(part.numpy() if isinstance(part, torch.Tensor) else part for part in rows)
+    def _give(self, number: int, value: object) -> None:
+        """Change an argument that both kernels have."""
+        self._compute.change(number, value)
+        self._finish.change(number, value)

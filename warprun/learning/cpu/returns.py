@@ -147,6 +147,19 @@ def advantages_of_part(part, thread, network, steps, reward, gamma, gae_lambda, 
         memory.sums[part, k] = np.sum(sums[k])
 
 
+def spread_of(count, sums, spread, explained):
+    """Write mean and variance of `count` advantages and returns to `spread` (`Spread`), and the variance that the values explain."""
+    for k in range(0, SUMS, 2):
+        total, square = 0.0, 0.0
+        for part in range(sums.shape[0]):
+            total += sums[part, k]
+            square += sums[part, k + 1]
+        spread[k] = total / count
+        spread[k + 1] = max(0.0, square - total * total / count) / max(1, count - 1)
+    errors, returns = spread[1], spread[3]
+    explained[0] = (returns - errors) / returns if returns > 0.0 else 0.0
+
+
 SOURCE = '''"""Next values and advantages; written by warprun."""
 
 from numba import njit
@@ -162,6 +175,11 @@ def next_values(first, last, thread, network, steps, next_value, memory):
 def advantages(first, last, thread, network, steps, reward, gamma, gae_lambda, advantage, returns, memory):
     for part in range(first, last):
         advantages_of_part(part, thread, network, steps, reward, gamma, gae_lambda, advantage, returns, memory)
+
+
+@njit(cache=True, **BOUND)
+def spread(first, last, thread, count, sums, found, explained):
+    spread_of(count, sums, found, explained)
 '''
 
 
@@ -176,14 +194,14 @@ class Bound(NamedTuple):
 
 
 class BoundGAE(NamedTuple):
-    """The kernel of advantages for one trajectory and one place of its rewards."""
+    """The kernels of advantages for one trajectory and one place of its rewards."""
 
     call: Call
+    spread: Call
+    """The kernel that makes the sums of `memory` the moments of `estimate`."""
     ends: Ends
     memory: Memory
     estimate: Estimate
-    spread: np.ndarray
-    """[4] float32: the memory of `estimate.spread`."""
 
 
 class FusedReturns:
@@ -192,7 +210,7 @@ class FusedReturns:
     def __init__(self, network: Network, threads: int) -> None:
         self.network = network
         self.team = team(threads)
-        functions = {"next_values_of_part": next_values_of_part, "advantages_of_part": advantages_of_part}
+        functions = {f.__name__: f for f in (next_values_of_part, advantages_of_part, spread_of)}
         self.module = kernels.load_module("returns", SOURCE, functions | {"BOUND": kernels.BOUND}, kernels.merged_function)
         self._next_values: WeakKeyDictionary[Trajectory, dict[str, Bound]] = WeakKeyDictionary()
         """By the name of the group."""
@@ -207,6 +225,8 @@ class FusedReturns:
         between = (values, number, number, values) if isinstance(target, GAE) else ()
         given = (self.network, steps, *between, values, self._memory(steps))
         ahead.want(self.module, "advantages" if between else "next_values", signature(given))
+        if between:
+            ahead.want(self.module, "spread", signature((1, self._memory(steps).sums, values[0], values[0])))
 
     def next_value(self, trajectory: Trajectory, name: str) -> torch.Tensor:
         """Return V of the observation after each step of group `name`, [T, N, A]; the next call for this trajectory overwrites it."""
@@ -242,9 +262,8 @@ class FusedReturns:
             places[place] = self._bind(target, trajectory, name, reward)
         bound = places[place]
         self._run(bound)
-        count = trajectory.groups[name].rows  # of actors that had left, advantage and return are 0 and add nothing
-        total, square, returns_total, returns_square = bound.memory.sums.sum(0).tolist()
-        bound.spread[:] = (*_moments(total, square, count), *_moments(returns_total, returns_square, count))
+        bound.spread.change(0, trajectory.groups[name].rows)  # of actors that had left, advantage and return are 0 and add nothing
+        bound.spread(0, 1, 0)
         return bound.estimate
 
     def _bind(self, target: GAE, trajectory: Trajectory, name: str, reward: torch.Tensor) -> BoundGAE:
@@ -253,9 +272,10 @@ class FusedReturns:
         memory = self._memory(steps)
         of_rows = (reward.flatten(1).numpy(), np.float32(target.gamma), np.float32(target.gae_lambda))
         given = (self.network, steps, *of_rows, advantage.flatten(1).numpy(), returns.flatten(1).numpy(), memory)
-        spread = torch.zeros(len(Spread._fields))
-        estimate = Estimate(advantage, returns, Spread(*spread.unbind()))
-        return BoundGAE(Call(self.module.advantages, *given), ends, memory, estimate, spread.numpy())
+        spread, explained = torch.zeros(len(Spread._fields)), torch.zeros(1)
+        estimate = Estimate(advantage, returns, Spread(*spread.unbind()), explained[0])
+        moments = Call(self.module.spread, 1, memory.sums, spread.numpy(), explained.numpy())
+        return BoundGAE(Call(self.module.advantages, *given), moments, ends, memory, estimate)
 
     def _run(self, bound: Bound | BoundGAE) -> None:
         bound.ends.refresh()
@@ -275,11 +295,6 @@ class FusedReturns:
             columns=np.zeros((threads, SUMS, COLUMNS)),
             sums=np.zeros((-(-columns // COLUMNS), SUMS)),
         )
-
-
-def _moments(total: float, square: float, count: int) -> tuple[float, float]:
-    """Return mean and unbiased variance of `count` numbers from their sum and the sum of their squares."""
-    return total / count, max(0.0, square - total * total / count) / max(1, count - 1)
 
 
 def _steps(trajectory: Trajectory, name: str, ends: Ends) -> Rollout:

@@ -41,7 +41,7 @@ class Running(NamedTuple):
     rows: NDArray[np.float64]
     """[1]: rows so far."""
     pivot: NDArray[np.float64]
-    """[lane * F]: subtracted from the numbers before they are summed."""
+    """[thread, lane * F]: subtracted from the numbers before they are summed; the same for all threads."""
     sums: NDArray[np.float64]
     """[share, 2, lane * F]: of the numbers and of their squares."""
     shift: NDArray[np.float32]
@@ -50,24 +50,26 @@ class Running(NamedTuple):
     """[F]: 1 / standard deviation."""
 
 
-def moments_of_share(share, shares, rows, running):
+def moments_of_share(share, thread, shares, rows, running):
     """Sum the numbers of a share of `rows` [R, F] and their squares."""
     features = rows.shape[1]
     begin, end = rows.shape[0] * share // shares * features, rows.shape[0] * (share + 1) // shares * features
     width = LANES * features
-    flat = rows.reshape(rows.size)[begin:end]
+    flat, pivot = rows.reshape(rows.size)[begin:end], running.pivot[thread]
+    for m in range(pivot.size):
+        pivot[m] = rows[0, m % features]
     totals, squares = running.sums[share, 0], running.sums[share, 1]
     totals[:] = 0.0
     squares[:] = 0.0
     for first in range(0, flat.size, width):
         part = flat[first : first + width]
         for m in range(part.size):
-            x = float64(part[m]) - running.pivot[m]
+            x = float64(part[m]) - pivot[m]
             totals[m] += x
             squares[m] += x * x
 
 
-def discounted_of_part(part, reward, terminated, truncated, returns, source, continues, gamma, running):
+def discounted_of_part(part, thread, reward, terminated, truncated, returns, source, continues, gamma, running):
     """Sum the discounted returns so far of a part of the columns of `reward` [T, R], and their squares.
 
     `returns` [source * R] are the returns before the first step, and become those after the last one.
@@ -78,7 +80,8 @@ def discounted_of_part(part, reward, terminated, truncated, returns, source, con
     totals, squares = running.sums[part, 0], running.sums[part, 1]
     totals[:] = 0.0
     squares[:] = 0.0
-    pivot = running.pivot[0]
+    pivot = float64(reward[0, 0])
+    running.pivot[thread, 0] = pivot
     if not continues[0]:
         so_far[:] = float32(0.0)
     for t in range(horizon):
@@ -116,7 +119,7 @@ def merge_sums(count, running):
                 second += running.sums[share, 1, m]
         offset = first / count
         variance = max(second / count - offset * offset, 0.0)
-        delta = running.pivot[f] + offset - running.mean[f]
+        delta = running.pivot[0, f] + offset - running.mean[f]
         squares = running.variance[f] * before + variance * count + delta * delta * (before * count / total)
         running.mean[f] += delta * (count / total)
         running.variance[f] = squares / total
@@ -134,13 +137,13 @@ from numba import njit
 @njit(cache=True, **BOUND)
 def moments(first, last, thread, shares, rows, running):
     for share in range(first, last):
-        moments_of_share(share, shares, rows, running)
+        moments_of_share(share, thread, shares, rows, running)
 
 
 @njit(cache=True, **BOUND)
 def discounted(first, last, thread, reward, terminated, truncated, returns, source, continues, gamma, running):
     for part in range(first, last):
-        discounted_of_part(part, reward, terminated, truncated, returns, source, continues, gamma, running)
+        discounted_of_part(part, thread, reward, terminated, truncated, returns, source, continues, gamma, running)
 
 
 @njit(cache=True, **BOUND)
@@ -184,7 +187,9 @@ class Ends:
 class Merging:
     """Takes sums into running statistics."""
 
-    def __init__(self, statistics: RunningStatistics, shift: torch.Tensor, scale: torch.Tensor, shares: int, lanes: int) -> None:
+    def __init__(
+        self, statistics: RunningStatistics, shift: torch.Tensor, scale: torch.Tensor, shares: int, lanes: int, threads: int
+    ) -> None:
         """`shift` and `scale`, [F] float32 each, are set to what numbers are normalised by from now on."""
         features = len(statistics.mean)
         self.statistics = statistics
@@ -192,7 +197,7 @@ class Merging:
             mean=statistics.mean.numpy(),
             variance=statistics.variance.numpy(),
             rows=statistics.count.view(1).numpy(),
-            pivot=np.zeros(lanes * features),
+            pivot=np.zeros((threads, lanes * features)),
             sums=np.zeros((shares, 2, lanes * features)),
             shift=shift.numpy(),
             scale=scale.numpy(),
@@ -210,7 +215,7 @@ class Merging:
         features = len(self._shift)
         sums = torch.from_numpy(self.running.sums).sum(0).view(2, -1, features).sum(1) / count
         variance = (sums[1] - sums[0] * sums[0]).clamp_(min=0.0)
-        self.statistics.merge([(torch.from_numpy(self.running.pivot[:features]) + sums[0], variance, count)])
+        self.statistics.merge([(torch.from_numpy(self.running.pivot[0, :features]) + sums[0], variance, count)])
         self._shift.copy_(self.statistics.mean)
         self._scale.copy_(inverse_deviation(self.statistics.mean, self.statistics.variance))
 
@@ -220,7 +225,7 @@ class FusedObservations:
 
     def __init__(self, normalizer: ObservationNormalizer, threads: int) -> None:
         self.team = team(threads)
-        self._merging = Merging(normalizer.statistics, normalizer.shift, normalizer.scale, SHARES, LANES)
+        self._merging = Merging(normalizer.statistics, normalizer.shift, normalizer.scale, SHARES, LANES, threads)
         self._place = (0, 0)
         """Address and number of the rows that `_call` has."""
 
@@ -234,10 +239,7 @@ class FusedObservations:
         """Take in `obs` [B, F], contiguous, and normalise by the statistics from now on."""
         running, place = self._merging.running, (obs.data_ptr(), len(obs))
         if place != self._place:
-            rows = obs.numpy()
-            self._call, self._first, self._place = Call(_module().moments, SHARES, rows, running), rows[0], place
-            self._pivot = running.pivot.reshape(LANES, -1)
-        self._pivot[:] = self._first
+            self._call, self._place = Call(_module().moments, SHARES, obs.numpy(), running), place
         self.team.share(self._call, SHARES, 4.0 * obs.numel())
         self._merging(len(obs))
 
@@ -253,7 +255,7 @@ class FusedRewards:
     def compile_ahead(self) -> None:
         """Let another process compile the kernels (`kernels.ahead`)."""
         numbers, flags, gamma = np.zeros((1, 1), np.float32), np.zeros((1, 1), np.bool_), np.float32(0.0)
-        running = Merging(self.normalizer.statistics, torch.zeros(1), torch.zeros(1), 1, COLUMNS).running
+        running = Merging(self.normalizer.statistics, torch.zeros(1), torch.zeros(1), 1, COLUMNS, 1).running
         so_far = np.zeros(1, np.float32), np.zeros(1, np.int64), np.zeros(1, np.bool_)
         ahead.want(_module(), "discounted", signature((numbers, flags, flags, *so_far, gamma, running)))
         ahead.want(_module(), "normalized", signature((numbers, flags, gamma, running, numbers)))
@@ -266,7 +268,6 @@ class FusedRewards:
         discounted, normalized, merging, ends, reward = self._bound[trajectory]
         ends.refresh()
         rewards: Any = discounted.arguments[0]
-        merging.running.pivot[0] = rewards[0, 0]
         parts = -(-rewards.shape[1] // COLUMNS)
         self.team.share(discounted, parts, 8.0 * rewards.size)
         merging(rewards.size)
@@ -278,7 +279,7 @@ class FusedRewards:
         out, ends = torch.zeros_like(given), Ends(trajectory, name)
         gamma, columns = np.float32(self.normalizer.gamma), given.shape[1] * given.shape[2]
         shift, scale = torch.zeros((2, 1)).unbind()
-        merging = Merging(self.normalizer.statistics, shift, scale, -(-columns // COLUMNS), COLUMNS)
+        merging = Merging(self.normalizer.statistics, shift, scale, -(-columns // COLUMNS), COLUMNS, self.team.count)
         reward, over, cut = given.flatten(1).numpy(), ends.terminated.numpy(), ends.truncated.numpy()
         returns, source, continues = self.normalizer.returns.view(-1), trajectory.source.view(1), trajectory.continues.view(1)
         if self.normalizer.sources == 1:

@@ -27,6 +27,7 @@ from warprun.learning.cpu.losses import LOSS, VALUE, Drawing, Memory, Net, Smoot
 from warprun.learning.cpu.optimizer import FusedAdam
 from warprun.learning.critics import Optimized, Trained
 from warprun.learning.replay.ring import Transitions
+from warprun.math import exp
 
 SHARE_BLOCKS = 2
 """Blocks in a share; every share has its own gradient."""
@@ -58,6 +59,21 @@ def add_shares(gradients):
         more = gradients[share]
         for m in range(total.size):
             total[m] += more[m]
+
+
+def mean_terms(count, terms, means):
+    """Write the means over `count` transitions to `means` [2], from the sums `terms` [share, 2]."""
+    for k in range(means.size):
+        total = 0.0
+        for share in range(terms.shape[0]):
+            total += terms[share, k]
+        means[k] = total / count
+
+
+def temperature_slope(log_temperature, mean_log_prob, target_entropy, slope, entropy):
+    """Write the derivative of J(alpha) by log alpha (Haarnoja et al. 2018b, eq. 18) and the mean entropy, [1] each."""
+    slope[0] = -exp(log_temperature[0]) * (mean_log_prob[()] + target_entropy)
+    entropy[0] = -mean_log_prob[()]
 
 
 Settings = bool | Smoothing | Drawing | None
@@ -92,6 +108,16 @@ from numba import njit
 def add(first, last, thread, gradients):
     add_shares(gradients)
 
+
+@njit(cache=True, **BOUND)
+def mean(first, last, thread, count, terms, means):
+    mean_terms(count, terms, means)
+
+
+@njit(cache=True, **BOUND)
+def temperature(first, last, thread, log_temperature, mean_log_prob, target_entropy, slope, entropy):
+    temperature_slope(log_temperature, mean_log_prob, target_entropy, slope, entropy)
+
 '''
 
 
@@ -99,7 +125,7 @@ def add(first, last, thread, gradients):
 def module() -> ModuleType:
     """Return the compiled kernels."""
     functions: dict[str, Callable[..., object]] = {f"{name}_block": function for name, function in LOSSES.items()}
-    functions |= {f.__name__: f for f in (bounds, backward_share, add_shares)}
+    functions |= {f.__name__: f for f in (bounds, backward_share, add_shares, mean_terms, temperature_slope)}
     return kernels.load_module("off_policy_updates", SOURCE, functions | {"BOUND": kernels.BOUND, "COLUMNS": COLUMNS})
 
 
@@ -120,6 +146,8 @@ class BatchKernels:
         )
         self._calls: dict[str, tuple[Call, Transitions[torch.Tensor]]] = {}
         """By loss, with the last batch: without observation normalisation the next batch has the same memory."""
+        self._means: dict[str, tuple[Call, torch.Tensor]] = {}
+        """By loss: the kernel that computes the means of its terms, and these, [2] float64."""
         self.error = torch.from_numpy(self.memory.error)
         """[B]: the temporal-difference errors of the last batch."""
 
@@ -144,11 +172,19 @@ class BatchKernels:
             self._calls[loss] = call, batch
         self.team.share(call, self.shares)
 
-    def means(self) -> tuple[float, float]:
-        """Return the means of the value and of the loss over the last batches of all processes."""
-        means = self.memory.terms.sum(0) / len(self.memory.error)
-        mean_(self.communicator, len(self.memory.error), torch.from_numpy(means))
-        return float(means[VALUE]), float(means[LOSS])
+    def means(self, loss: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the means of the value and of the loss, [] each, over the last batches of all processes.
+
+        `loss` is what was computed last. The next call for it overwrites them.
+        """
+        rows = len(self.memory.error)
+        if loss not in self._means:
+            found = torch.zeros(2, dtype=torch.float64)
+            self._means[loss] = Call(module().mean, rows, self.memory.terms, found.numpy()), found
+        call, found = self._means[loss]
+        call(0, 1, 0)
+        mean_(self.communicator, rows, found)
+        return found[VALUE], found[LOSS]
 
 
 class KernelOptimizer:
@@ -164,8 +200,11 @@ class KernelOptimizer:
         self.gradient = torch.from_numpy(net.gradient[0])
         self.communicator, self.rows = communicator, rows
 
-    def step(self, tau: float) -> float:
-        """Take a gradient step by the mean gradient of all processes and move the target by `tau`; return the norm before clipping."""
+    def step(self, tau: float) -> torch.Tensor:
+        """Take a gradient step by the mean gradient of all processes and move the target by `tau`.
+
+        Return the norm before clipping, [], which the next call overwrites.
+        """
         self._add(0, 1, 0)
         mean_(self.communicator, self.rows, self.gradient)
-        return self.adam.step(self.gradient, tau).item()
+        return self.adam.step(self.gradient, tau)

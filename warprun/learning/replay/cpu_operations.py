@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from operator import is_
 from types import ModuleType
 
 import numpy as np
 import torch
 
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
+from warprun.kernels.bound import Call
 from warprun.learning.replay.draws import bits_of, key_of, seed_words
 from warprun.learning.replay.ring import BRANCHES, GOES_ON, TERMINATED, TRUNCATED, Place, Ring, Transitions, Tree
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
@@ -163,30 +165,31 @@ SOURCE = '''"""Experience replay; written by warprun."""
 from numba import njit
 
 
-@njit(nogil=True, cache=True, **FLAGS)
-def store(ring, tree, place, rollout, t):
-    store_step(ring, tree, place, *rollout, t)
+@njit(cache=True, **BOUND)
+def store(first, last, thread, ring, tree, place, rollout):
+    for t in range(first, last):
+        store_step(ring, tree, place, *rollout, t)
 
 
-@njit(nogil=True, cache=True, **FLAGS)
-def draw(ring, tree, place, seed_low, seed_high, number, beta, n_step, gamma, batch):
+@njit(cache=True, **BOUND)
+def draw(first, last, thread, ring, tree, place, seed_low, seed_high, number, beta, n_step, gamma, batch):
     draw_batch(ring, tree, place, key_of(seed_low, seed_high, uint32(number[()])), beta[()], n_step, gamma, batch)
 
 
-@njit(nogil=True, cache=True, **FLAGS)
-def gather(*arguments):
-    gather_batch(*arguments)
+@njit(cache=True, **BOUND)
+def gather(first, last, thread, ring, place, n_step, gamma, batch):
+    gather_batch(ring, place, n_step, gamma, batch)
 
 
-@njit(nogil=True, cache=True, **FLAGS)
-def find(tree, masses, rows):
-    for b in range(masses.size):
+@njit(cache=True, **BOUND)
+def find(first, last, thread, tree, masses, rows):
+    for b in range(first, last):
         rows[b] = find_row(tree, masses[b])
 
 
-@njit(nogil=True, cache=True, **FLAGS)
-def put(*arguments):
-    put_priorities(*arguments)
+@njit(cache=True, **BOUND)
+def put(first, last, thread, tree, rows, errors, alpha, eps):
+    put_priorities(tree, rows, errors, alpha, eps)
 '''
 
 
@@ -196,7 +199,7 @@ def module() -> ModuleType:
     functions: dict[str, Callable[..., object]] = {
         f.__name__: f for f in (store_step, draw_batch, gather_batch, find_row, put_priorities, key_of)
     }
-    return kernels.load_module("replay", SOURCE, functions | {"FLAGS": kernels.FLAGS, "uint32": uint32})
+    return kernels.load_module("replay", SOURCE, functions | {"BOUND": kernels.BOUND, "uint32": uint32})
 
 
 class CpuOperations:
@@ -208,39 +211,51 @@ class CpuOperations:
         self.tree = Tree(*(part.numpy() for part in tree))
         self.place = Place(place.actors, place.rows, place.steps.numpy(), place.following.numpy(), place.newest.numpy())
         self.batch = _batch(ring, torch.zeros(batch_size, dtype=torch.int64))
-        self.batch_arrays = _arrays(self.batch)
-        self.rollout: tuple[Trajectory | None, tuple[np.ndarray, ...]] = (None, ())
+        self._calls: dict[str, tuple[Call, tuple[object, ...]]] = {}
+        """By the name of the kernel: its last call, and what it was made for."""
 
-    def store(self, trajectory: Trajectory, group: GroupTrajectory, t: int) -> None:
-        """Write step `t` of the rollout."""
-        if self.rollout[0] is not trajectory:
+    def store(self, trajectory: Trajectory, group: GroupTrajectory) -> None:
+        """Write a rollout."""
+
+        def call() -> Call:
             ends = (trajectory.terminated, trajectory.truncated)
             parts = (group.obs, group.final_obs, group.action, group.reward, *ends, trajectory.source, trajectory.continues)
-            self.rollout = (trajectory, tuple(part.numpy() for part in parts))
-        module().store(self.ring, self.tree, self.place, self.rollout[1], t)
+            return Call(module().store, self.ring, self.tree, self.place, tuple(part.numpy() for part in parts))
+
+        self._call("store", call, trajectory)(0, trajectory.horizon, 0)
 
     def draw(self, seed: int, number: torch.Tensor, beta: torch.Tensor, n_step: int, gamma: float) -> Transitions[torch.Tensor]:
         """Return batch `number`."""
-        low, high = seed_words(seed)
-        stream = (uint32(low), uint32(high), number.numpy(), beta.numpy())
-        module().draw(self.ring, self.tree, self.place, *stream, n_step, gamma, self.batch_arrays)
+
+        def call() -> Call:
+            low, high = seed_words(seed)
+            stream = (uint32(low), uint32(high), number.numpy(), beta.numpy())
+            return Call(module().draw, self.ring, self.tree, self.place, *stream, n_step, gamma, _arrays(self.batch))
+
+        self._call("draw", call, seed, number, beta, n_step, gamma)(0, 1, 0)
         return self.batch
 
     def gather(self, row: torch.Tensor, n_step: int, gamma: float) -> Transitions[torch.Tensor]:
         """Return the transitions of up to n steps that begin in rows [B]."""
         batch = _batch(self.ring_tensors, row)
-        module().gather(self.ring, self.place, n_step, gamma, _arrays(batch))
+        Call(module().gather, self.ring, self.place, n_step, gamma, _arrays(batch))(0, 1, 0)
         return batch
 
     def find(self, mass: torch.Tensor) -> torch.Tensor:
         """Return the rows whose interval of the cumulative priorities contains `mass`."""
         rows = np.empty(len(mass), np.int64)
-        module().find(self.tree, mass.numpy(), rows)
+        Call(module().find, self.tree, mass.numpy(), rows)(0, len(rows), 0)
         return torch.from_numpy(rows)
 
     def set_priorities(self, row: torch.Tensor, error: torch.Tensor, alpha: float, eps: float) -> None:
-        """Set the priorities of rows [B]."""
-        module().put(self.tree, row.numpy(), error.numpy(), alpha, eps)
+        """Set the priorities of rows [B] to (|error| + eps)^alpha and update their sums."""
+        self._call("put", lambda: Call(module().put, self.tree, row.numpy(), error.numpy(), alpha, eps), row, error, alpha, eps)(0, 1, 0)
+
+    def _call(self, kernel: str, make: Callable[[], Call], *given: object) -> Call:
+        """Return the last call of a kernel if it was made for the same objects, else a new one."""
+        if kernel not in self._calls or not all(map(is_, given, self._calls[kernel][1])):
+            self._calls[kernel] = make(), given
+        return self._calls[kernel][0]
 
 
 def _batch(ring: Ring[torch.Tensor], row: torch.Tensor) -> Transitions[torch.Tensor]:

@@ -85,8 +85,7 @@ class Replay:
 
     def store(self, trajectory: Trajectory, group: GroupTrajectory) -> None:
         """Write a rollout; call `advance` first. This is the device's part of storing a rollout."""
-        for t in range(trajectory.horizon):
-            self.operations.store(trajectory, group, t)
+        self.operations.store(trajectory, group)
 
     def schedule(self, progress: float) -> None:
         """Set `beta` for `progress`, 0 to 1, of the run."""

@@ -80,8 +80,8 @@ class Transitions(NamedTuple, Generic[A]):
 class Operations(Protocol):
     """The operations on one ring; kernels compute them on a CPU, torch on other devices, with the same results."""
 
-    def store(self, trajectory: Trajectory, group: GroupTrajectory, t: int) -> None:
-        """Write step `t` of the rollout that `Place.steps` already includes; new transitions get the largest priority."""
+    def store(self, trajectory: Trajectory, group: GroupTrajectory) -> None:
+        """Write the rollout, which `Place.steps` already includes; new transitions get the largest priority."""
 
     def draw(self, seed: int, number: torch.Tensor, beta: torch.Tensor, n_step: int, gamma: float) -> Transitions[torch.Tensor]:
         """Return batch `number` ([] int64) of the random stream `seed`, drawn with replacement.

@@ -18,8 +18,12 @@ class TorchOperations:
         self.ring, self.tree, self.place, self.batch_size = ring, tree, place, batch_size
         self.levels = levels_of(tree)
 
-    def store(self, trajectory: Trajectory, group: GroupTrajectory, t: int) -> None:
-        """Write step `t` of the rollout."""
+    def store(self, trajectory: Trajectory, group: GroupTrajectory) -> None:
+        """Write the rollout."""
+        for t in range(trajectory.horizon):
+            self._store_step(trajectory, group, t)
+
+    def _store_step(self, trajectory: Trajectory, group: GroupTrajectory, t: int) -> None:
         ring, tree, place = self.ring, self.tree, self.place
         step = place.steps - trajectory.horizon + t
         first = step * place.actors % place.rows
