@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from warprun import signals
 from warprun.cli.gpu_failure import gpu_failure
+from warprun.cli.loading import begin_to_load_torch, uncollected
 from warprun.cli.outcome import DONE, FAILED, Outcome, attempt
 from warprun.cli.settings import check_settings, one_run, read_settings
 from warprun.cli.streams import close_streams, open_streams
@@ -180,13 +181,10 @@ def _run(asked: Continued | Config) -> Result | None:
         # Imported after the checks, because they import torch and numba.
         if world and _follows(config, world):
             return None
-        if isinstance(asked, Continued):
-            from warprun.runtime.run import resume
+        with uncollected():
+            from warprun.runtime.run import resume, train
 
-            return resume(*asked, world)
-        from warprun.runtime.run import train
-
-        return train(config, world)
+        return resume(*asked, world) if isinstance(asked, Continued) else train(config, world)
     except BaseException as error:
         failure = gpu_failure(error, config.env.name) or error
         if world:
@@ -274,6 +272,7 @@ def train_one(overrides: list[str]) -> int:
     for override in overrides:
         if is_of_sweep(override):
             raise UserError(f"{shown(override)} is a setting of a sweep: add -m")
+    begin_to_load_torch()
     try:
         asked = _asked(overrides)
         config = asked.config if isinstance(asked, Continued) else asked

@@ -259,13 +259,19 @@ def _settings() -> Content:
 
 
 @cache
+def _instructions(code: CodeType) -> tuple[dis.Instruction, ...]:
+    """Return the instructions of bytecode, without inline caches and with whole arguments."""
+    return tuple(step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "EXTENDED_ARG"))
+
+
+@cache
 def code_content(code: CodeType) -> bytes:
     """Return the hash of bytecode without line numbers, annotations, docstring and unused constants. Raises Unhashable."""
     instructions = []
-    for step in dis.get_instructions(code):
+    for step in _instructions(code):
         if step.opname in ("IMPORT_NAME", "IMPORT_FROM"):
             raise Unhashable(f"{_place(code)}: it imports {step.argval}", found=True)
-        if step.opname not in ("CACHE", "EXTENDED_ARG", "RESUME", "NOP"):
+        if step.opname not in ("RESUME", "NOP"):
             instructions.append((step.opname, _operand(step)))
     arguments = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     return _digest((instructions, arguments, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_exceptiontable))
@@ -293,9 +299,7 @@ def chains(code: CodeType) -> tuple[Chain, ...]:
     found: dict[Chain, None] = {}
     name, closure = "", False
     attributes: tuple[str, ...] = ()
-    for step in [*dis.get_instructions(code), None]:
-        if step is not None and step.opname in ("CACHE", "EXTENDED_ARG"):
-            continue
+    for step in [*_instructions(code), None]:
         if step is not None and name and step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             attributes = (*attributes, step.argval)
             continue

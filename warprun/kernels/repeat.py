@@ -87,6 +87,11 @@ class _Watch(TorchDispatchMode):
 
     torch_computes = False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # To keep its compiler out of this class, torch would import it, which takes a second.
+        return False
+
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
         self.torch_computes = self.torch_computes or not function.is_view
         return function(*arguments, **(named or {}))
