@@ -83,7 +83,10 @@ class Agent(Stateful, Protocol):
         """Write every group's `policy_output`, and `value[row]` if it has one, for the observations of row `row`."""
 
     def update(self, trajectory: Trajectory, progress: float) -> Metrics:
-        """Learn from a rollout at `progress`, 0 to 1, of the run; return the metrics of this update, which may be none."""
+        """Learn from a rollout at `progress`, 0 to 1, of the run; return the metrics of this update, which may be none.
+
+        The next update may overwrite their tensors.
+        """
 
     def policy_state(self) -> State:
         """Return the part of `state` that `act` and `networks` need; more of it is allowed."""
