@@ -12,9 +12,11 @@ import pytest
 from numba import njit
 
 from warprun.kernels.compile import FLAGS
-from warprun.kernels.simd import COLUMNS, NARROW, ROWS, WIDTH, add_row_sums, multiply, outer
+from warprun.kernels.simd import COLUMNS, MANY, NARROW, ROWS, STRIP, TERMS, WIDTH, add_row_sums, multiply, outer
 
 SIZES = [(1, 1), (3, 64), (64, 4), (ROWS, ROWS), (ROWS + 1, 7), (50, 50), (64, 64)]
+# Larger ones are cut: sums into pieces, and outer products into strips.
+SIZES += [(3, TERMS + 1), (MANY - 1, MANY), (MANY, MANY + STRIP), (2 * TERMS + 5, STRIP + 1)]
 
 
 @njit(**FLAGS)
@@ -61,7 +63,7 @@ def test_products_equal_float64(rows: int, terms: int, columns: int) -> None:
 
 @pytest.mark.parametrize(("rows", "terms"), SIZES)
 @pytest.mark.parametrize("blocks", [1, 3])
-@pytest.mark.parametrize("columns", [NARROW, COLUMNS])
+@pytest.mark.parametrize("columns", [NARROW, COLUMNS, COLUMNS + NARROW])
 def test_outer_adds_the_products_of_all_blocks(rows: int, terms: int, blocks: int, columns: int) -> None:
     dy, x, g = numbers(blocks, rows, columns), numbers(blocks, terms, columns), numbers(rows, terms)
     exact = g + np.einsum("njc,nkc->jk", dy.astype(float), x)

@@ -2,7 +2,7 @@
 
 Why it is here. A policy of 64-64 units costs 9 kFLOP per step and an environment about 0.1, so these products decide the speed of a run.
 LLVM vectorises plain loops over columns, but loads and stores the accumulators at every term. Here a block of ROWS x VECTORS accumulators
-stays in registers over the whole sum, so every load feeds several multiply-adds. AVX-512 has 32 registers of 16 floats: 4 x 4
+stays in registers over a sum of TERMS terms, so every load feeds several multiply-adds. AVX-512 has 32 registers of 16 floats: 4 x 4
 accumulators, 4 inputs, 1 weight. AVX2 (16 registers of 8) and NEON (32 of 4) get the same code at their width.
 
 Layout. Activations are [feature, column], one column for each actor and environment of a block: COLUMNS in a block, or NARROW if there
@@ -58,10 +58,17 @@ VECTORS = 2 if WIDTH == 8 else 4
 ROWS = 4
 """Rows of a block of accumulators; remaining rows are computed in blocks of fewer rows."""
 
-BREADTHS = (WIDTH * VECTORS, NARROW) if WIDTH * VECTORS > NARROW else (WIDTH * VECTORS,)
-"""Columns of a block of accumulators; the second is for columns that do not fill the first."""
+BREADTHS = tuple(breadth for breadth in (64, 32, 16) if breadth <= WIDTH * VECTORS)
+"""Columns of a block of accumulators; each after the first is for columns that do not fill the one before."""
+TERMS = 128
+"""Terms that are summed for all rows before the next ones are read: with COLUMNS columns 32 kB, which stay in the first-level cache."""
+STRIP = 64
+"""Terms that `outer` transposes together."""
+MANY = 32
+"""Rows from which on `outer` transposes; it does so for multiples of as many terms."""
 
 _FLOAT, _INDEX = ir.FloatType(), ir.IntType(64)
+_ZERO = _INDEX(0)
 _VECTOR = ir.VectorType(_FLOAT, WIDTH)
 
 
@@ -112,35 +119,72 @@ def _multiply(
     k: _Writer, w: Value, row_stride: Value, sum_stride: Value, start: Value, x: Value, y: Value, rows: Value, terms: Value, columns: Value
 ) -> None:
     b = k.builder
+    first = k.smaller(terms, TERMS)
+    _product(k, w, row_stride, sum_stride, x, columns, y, columns, rows, first, columns, start)
+    for term, count in k.pieces(first, terms, TERMS):
+        weights, inputs = b.gep(w, [b.mul(term, sum_stride)]), b.gep(x, [b.mul(term, columns)])
+        k.call(_product, weights, row_stride, sum_stride, inputs, columns, y, columns, rows, count, columns)
+
+
+def _product(
+    k: _Writer,
+    w: Value,
+    row_stride: Value,
+    sum_stride: Value,
+    x: Value,
+    x_stride: Value,
+    y: Value,
+    y_stride: Value,
+    rows: Value,
+    terms: Value,
+    columns: Value,
+    start: Value | None = None,
+) -> None:
+    """Write y[:rows] = start[:rows] + w x[:terms], or without `start` add w x[:terms] to y. Rows of x and y are `..._stride` apart."""
+    b = k.builder
     for column, breadth in k.blocks(columns, BREADTHS):
         vectors = range(0, breadth, WIDTH)
-        # A multiply-add takes four cycles, so a single vector needs more rows.
-        most = ROWS * max(1, VECTORS // (2 * len(vectors)))
-        for first, height in k.blocks(rows, (most, 2, 1)):
+        # A multiply-add takes four cycles, so fewer vectors need more rows.
+        most = ROWS * min(2, VECTORS // len(vectors))
+        for first, height in k.blocks(rows, (most, 2, 1) if start else (most, 1)):
             row = [k.add(first, r) for r in range(height)]
-            begin = [k.splat(k.number(start, j)) for j in row]
-            sums = [[k.variable(value) for _ in vectors] for value in begin]
+            at = [b.add(b.mul(j, y_stride), column) for j in row]
+            if start:
+                begin = [[k.splat(k.number(start, j))] * len(vectors) for j in row]
+            else:
+                begin = [[k.load(y, k.add(place, v)) for v in vectors] for place in at]
+            sums = [[k.variable(value) for value in values] for values in begin]
             weight_row = [b.gep(w, [b.mul(j, row_stride)]) for j in row]
             with cgutils.for_range(b, terms) as loop:
-                at = b.add(b.mul(loop.index, columns), column)
-                inputs = [k.load(x, k.add(at, v)) for v in vectors]
+                place = b.add(b.mul(loop.index, x_stride), column)
+                inputs = [k.load(x, k.add(place, v)) for v in vectors]
                 offset = b.mul(loop.index, sum_stride)
                 for r in range(height):
                     weight = k.splat(k.number(weight_row[r], offset))
                     for total, value in zip(sums[r], inputs, strict=True):
                         k.accumulate(total, weight, value)
             for r in range(height):
-                at = b.add(b.mul(row[r], columns), column)
                 for total, v in zip(sums[r], vectors, strict=True):
-                    k.store(b.load(total), y, k.add(at, v))
+                    k.store(b.load(total), y, k.add(at[r], v))
 
 
 def _outer(
     k: _Writer, g: Value, dy: Value, dy_stride: Value, x: Value, x_stride: Value, rows: Value, terms: Value, blocks: Value, columns: Value
 ) -> None:
     b = k.builder
+    # With columns in the lanes, the sums over lanes take a third of the time. Many rows repay transposing x, so that lanes are terms.
+    many = b.icmp_unsigned(">=", rows, _INDEX(MANY))
+    whole = b.select(many, b.mul(b.udiv(terms, _INDEX(MANY)), _INDEX(MANY)), _ZERO)
+    strip = k.memory(STRIP * COLUMNS)
+    for i, breadth in k.pieces(_ZERO, whole, STRIP):
+        with cgutils.for_range(b, blocks) as loop:
+            for column, count in k.pieces(_ZERO, columns, COLUMNS):
+                inputs = b.gep(x, [b.add(b.add(b.mul(loop.index, x_stride), b.mul(i, columns)), column)])
+                k.transpose(inputs, columns, strip, breadth, breadth, count)
+                slopes = b.gep(dy, [b.add(b.mul(loop.index, dy_stride), column)])
+                k.call(_product, slopes, columns, _INDEX(1), strip, breadth, b.gep(g, [i]), terms, rows, count, breadth)
     for j, height in k.blocks(rows, (ROWS, 2, 1)):
-        for i, breadth in k.blocks(terms, (ROWS, 1)):
+        for i, breadth in k.blocks(terms, (ROWS, 1), whole):
             sums = [[k.variable(k.zero) for _ in range(breadth)] for _ in range(height)]
             with cgutils.for_range(b, blocks) as loop:
                 dy_at = b.add(b.mul(loop.index, dy_stride), b.mul(j, columns))
@@ -169,23 +213,14 @@ def _add_row_sums(k: _Writer, g: Value, x: Value, stride: Value, rows: Value, bl
 
 
 def _call(write: Callable[..., None]) -> CodeGenerator:
-    """Return a generator of calls to the function that `write` writes. Each kernel has it once: inlined, every call would be compiled."""
+    """Return a generator of calls to the function that `write` writes."""
 
     def generate(context: TargetContext, builder: ir.IRBuilder, signature: Signature, values: Sequence[Value]) -> Value:
         given = [
             context.make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
             for kind, value in zip(signature.args, values, strict=True)
         ]
-        module, name = builder.module, f"warprun{write.__name__}"
-        function = module.globals.get(name)
-        if function is None:
-            function = ir.Function(module, ir.FunctionType(ir.VoidType(), [value.type for value in given]), name)
-            function.linkage = "linkonce_odr"
-            function.attributes.add("noinline")
-            body = ir.IRBuilder(function.append_basic_block())
-            write(_Writer(body), *function.args)
-            body.ret_void()
-        builder.call(function, given)
+        _Writer(builder).call(write, *given)
         return context.get_dummy_value()
 
     return generate
@@ -198,20 +233,57 @@ class _Writer:
         self.builder = builder
         self.zero = ir.Constant(_VECTOR, [0.0] * WIDTH)
 
-    def blocks(self, count: Value, heights: tuple[int, ...]) -> Iterator[tuple[Value, int]]:
+    def call(self, write: Callable[..., None], *given: Value) -> None:
+        """Call the function that `write` writes. Each kernel has it once: inlined, every call would be compiled."""
+        module, name = self.builder.module, f"warprun{write.__name__}"
+        function = module.globals.get(name)
+        if function is None:
+            function = ir.Function(module, ir.FunctionType(ir.VoidType(), [value.type for value in given]), name)
+            function.linkage = "linkonce_odr"
+            function.attributes.add("noinline")
+            function.attributes.add("optsize")  # unrolled loops would take longer to compile, and not less to run
+            body = ir.IRBuilder(function.append_basic_block())
+            write(_Writer(body), *function.args)
+            body.ret_void()
+        self.builder.call(function, given)
+
+    def blocks(self, end: Value, heights: tuple[int, ...], begin: Value = _ZERO) -> Iterator[tuple[Value, int]]:
         """Yield (first row, height) inside a loop over blocks of rows for each of `heights` in turn; each takes the rows that are left."""
-        b, begin = self.builder, _INDEX(0)
+        b, last = self.builder, end
         for height in heights:
-            end = b.mul(b.udiv(count, _INDEX(height)), _INDEX(height))
+            end = b.add(begin, b.mul(b.udiv(b.sub(last, begin), _INDEX(height)), _INDEX(height)))
             with cgutils.for_range_slice(b, begin, end, _INDEX(height), intp=_INDEX) as (index, _):
                 yield index, height
             begin = end
 
+    def pieces(self, begin: Value, end: Value, size: int) -> Iterator[tuple[Value, Value]]:
+        """Yield (first item, number of items) inside a loop over pieces of `size` items, of which the last one may be smaller."""
+        with cgutils.for_range_slice(self.builder, begin, end, _INDEX(size), intp=_INDEX) as (first, _):
+            yield first, self.smaller(self.builder.sub(end, first), size)
+
+    def smaller(self, count: Value, limit: int) -> Value:
+        """Return the smaller one of two numbers."""
+        return self.builder.select(self.builder.icmp_unsigned("<", count, _INDEX(limit)), count, _INDEX(limit))
+
     def vectors(self, columns: Value) -> Iterator[Value]:
         """Yield the first column of each vector inside a loop that advances NARROW columns at a time."""
-        with cgutils.for_range_slice(self.builder, _INDEX(0), columns, _INDEX(NARROW), intp=_INDEX) as (column, _):
+        with cgutils.for_range_slice(self.builder, _ZERO, columns, _INDEX(NARROW), intp=_INDEX) as (column, _):
             for v in range(0, NARROW, WIDTH):
                 yield self.add(column, v)
+
+    def transpose(self, x: Value, x_stride: Value, y: Value, y_stride: Value, rows: Value, columns: Value) -> None:
+        """Write the first rows and columns of x, whole vectors of both, to the columns and rows of y."""
+        b, half = self.builder, WIDTH // 2
+        # Rows and columns change places bit by bit of their numbers: each time rows that are half a square apart are interleaved.
+        halves = [_lanes(lane + row for lane in range(begin, begin + half) for row in (0, WIDTH)) for begin in (0, half)]
+        for row, _ in self.blocks(rows, (WIDTH,)):
+            for column, _ in self.blocks(columns, (WIDTH,)):
+                square = [self.load(x, self.at(column, r, x_stride, b.mul(row, x_stride))) for r in range(WIDTH)]
+                for _ in range(WIDTH.bit_length() - 1):
+                    pairs = zip(square[:half], square[half:], strict=True)
+                    square = [b.shuffle_vector(upper, lower, lanes) for upper, lower in pairs for lanes in halves]
+                for c, vector in enumerate(square):
+                    self.store(vector, y, self.at(row, c, y_stride, b.mul(column, y_stride)))
 
     def splat(self, number: Value) -> Value:
         """Return a vector with `number` in every lane."""
@@ -249,6 +321,12 @@ class _Writer:
         """Return the address of a new variable with the initial value `value`; LLVM keeps it in a register."""
         made = cgutils.alloca_once(self.builder, _VECTOR)
         self.builder.store(value, made)
+        return made
+
+    def memory(self, count: int) -> Value:
+        """Return the address of `count` floats that last as long as the call; whole cache lines."""
+        made = cgutils.alloca_once(self.builder, _FLOAT, _INDEX(count))
+        made.align = 64
         return made
 
     def number(self, pointer: Value, index: Value) -> Value:
