@@ -16,14 +16,17 @@ are few (any multiple of NARROW works). Weights are [out, in] as in torch, so th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import llvmlite.binding as llvm
+import numpy as np
 from llvmlite import ir
 from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from llvmlite.ir import Value
@@ -64,12 +67,22 @@ TERMS = 128
 """Terms that are summed for all rows before the next ones are read: with COLUMNS columns 32 kB, which stay in the first-level cache."""
 STRIP = 64
 """Terms that `outer` transposes together."""
+LINE = 64
+"""Bytes of a cache line."""
 MANY = 32
 """Rows from which on `outer` transposes; it does so for multiples of as many terms."""
 
 _FLOAT, _INDEX = ir.FloatType(), ir.IntType(64)
 _ZERO = _INDEX(0)
 _VECTOR = ir.VectorType(_FLOAT, WIDTH)
+
+
+def aligned_zeros(*shape: int) -> NDArray[np.float32]:
+    """Return float32 zeros that begin at a cache line. Vectors that reach into a second line take twice as long to load or store."""
+    size = math.prod(shape)
+    memory = np.zeros(size + LINE // 4, np.float32)
+    begin = -memory.ctypes.data % LINE // 4
+    return memory[begin : begin + size].reshape(shape)
 
 
 @intrinsic

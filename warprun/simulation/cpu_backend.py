@@ -10,7 +10,7 @@ import torch
 
 from warprun.kernels.bound import Call
 from warprun.kernels.mlp import Inference, Network
-from warprun.kernels.simd import COLUMNS
+from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.team import team
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.backend import Kernel
@@ -60,7 +60,7 @@ class CpuBackend:
     def _inference(self, actors: int, outputs: int, network: Network, activations: torch.Tensor | None) -> Inference:
         """Return a network with memory for each thread: a block of activations, and the policy outputs of a tile."""
         count = self._team.count
-        blocks = np.zeros((count, network.rows, COLUMNS), np.float32)
+        blocks = aligned_zeros(count, network.rows, COLUMNS)
         logits = np.zeros((count, outputs, actors, self._module.LANES), np.float32)
         kept = np.zeros((0, 0, 0, 0), np.float32) if activations is None else activations.numpy()
         return Inference(network, blocks, logits, kept)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
 from warprun.kernels.bound import Call
 from warprun.kernels.mlp import Network, forward, normalize
-from warprun.kernels.simd import COLUMNS, NARROW
+from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
 from warprun.kernels.team import team
 
 NO_VALUE = torch.zeros(0)
@@ -58,7 +57,7 @@ class FusedActing:
         self.team = team(threads)
         functions = {"act_on_part": act_on_part, "BOUND": kernels.BOUND}
         self.module = kernels.load_module("acting", SOURCE, functions, kernels.merged_function)
-        self._blocks = np.zeros((self.team.count, network.rows * COLUMNS), np.float32)
+        self._blocks = aligned_zeros(self.team.count, network.rows * COLUMNS)
         """[thread, row * COLUMNS]: activations of a block, as wide as its rows need."""
         self._call: Call | None = None
         self._places: tuple[tuple[int, int], ...] = ()

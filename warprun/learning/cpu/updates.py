@@ -19,7 +19,7 @@ from warprun.concurrency.communicator import Communicator, mean_
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
 from warprun.kernels.bound import Call
 from warprun.kernels.mlp import Layer, backward
-from warprun.kernels.simd import COLUMNS
+from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.team import team
 from warprun.learning import optimizers
 from warprun.learning.cpu import losses
@@ -154,7 +154,7 @@ class BatchKernels:
     def net(self, parameters: torch.Tensor, table: list[Layer], outputs: list[int]) -> Net:
         """Return a network for the kernels, on the memory of `parameters` [P] and with its own working memory."""
         rows = max(layer.out_row + layer.n_out for layer in table)
-        blocks, derivatives = np.zeros((2, self.team.count, SHARE_BLOCKS, rows, COLUMNS), np.float32)
+        blocks, derivatives = aligned_zeros(2, self.team.count, SHARE_BLOCKS, rows, COLUMNS)
         gradient = np.zeros((self.shares, len(parameters)), np.float32)
         return Net(parameters.numpy(), np.array(table, np.int64), np.array(outputs, np.int64), blocks, derivatives, gradient)
 
