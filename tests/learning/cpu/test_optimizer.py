@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from warprun.learning import optimizers
-from warprun.learning.cpu.optimizer import FusedAdam
+from warprun.learning.cpu.optimizer import PIECE, SPLIT_FROM, FusedAdam
 from warprun.learning.settings import OptimizerConfig
 
 
@@ -43,6 +43,22 @@ def test_the_target_follows() -> None:
     for expected in (0.25, 0.4375):
         adam.step(torch.ones(33), tau=0.25)
         assert torch.equal(parameters, torch.ones(33)) and torch.equal(target, torch.full((33,), expected))
+
+
+def test_threads_do_not_change_steps() -> None:
+    size = SPLIT_FROM * PIECE + 5
+    generator = torch.Generator().manual_seed(1)
+    first, rate = torch.randn(size, generator=generator), torch.tensor(1e-2, dtype=torch.float64)
+    results = []
+    for threads in (1, 2, 3):
+        generator.manual_seed(2)
+        parameters, target = first.clone(), torch.zeros(size)
+        adam = FusedAdam(optimizers.Adam(parameters, OptimizerConfig()), parameters, rate, 0.5, target, threads)
+        norms = [adam.step(torch.randn(size, generator=generator), tau=0.1).item() for _ in range(3)]
+        results.append((norms, parameters, target))
+    for norms, parameters, target in results[1:]:
+        assert norms == results[0][0]
+        assert torch.equal(parameters, results[0][1]) and torch.equal(target, results[0][2])
 
 
 def test_moments_without_gradient_end_at_zero() -> None:

@@ -18,7 +18,7 @@ from warprun.kernels import ahead
 from warprun.kernels import compile as kernels
 from warprun.kernels.bound import Call, signature
 from warprun.kernels.mlp import Network, backward, forward, normalize, width_of
-from warprun.kernels.simd import COLUMNS
+from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.team import team
 from warprun.learning.gradients import (
     FORBIDDEN,
@@ -324,20 +324,17 @@ class FusedGradient:
         self._plain = torch.zeros(()), torch.ones(())
         """Moments that leave advantages as they are."""
 
-        def zeros(*shape: int) -> np.ndarray:
-            return np.zeros(shape, np.float32)
-
         count, numbers = self.team.count, self.together * network.rows * COLUMNS
         self.memory = Memory(
-            blocks=zeros(count, numbers),
-            d_blocks=zeros(count, numbers),
-            columns=zeros(count, CHOICES + 3 * self.nvec.size, COLUMNS),
+            blocks=aligned_zeros(count, numbers),
+            d_blocks=aligned_zeros(count, numbers),
+            columns=aligned_zeros(count, CHOICES + 3 * self.nvec.size, COLUMNS),
             picked=np.zeros((count, COLUMNS), np.int64),
-            zeros=zeros(network.rows),
-            gradient=zeros(SHARES, network.parameters.size),
+            zeros=aligned_zeros(network.rows),
+            gradient=aligned_zeros(SHARES, network.parameters.size),
             terms=np.zeros((SHARES, TERMS)),
-            total=zeros(network.parameters.size),
-            means=zeros(1 + TERMS),
+            total=aligned_zeros(network.parameters.size),
+            means=aligned_zeros(1 + TERMS),
         )
         self._results = torch.from_numpy(self.memory.total), torch.from_numpy(self.memory.means)
         number, action = np.zeros(1, np.float32), np.zeros((1, 1), np.int32 if self.nvec.size else np.float32)

@@ -1,4 +1,7 @@
-"""Clipping, Adam and the average of a target network in one kernel (CPU): torch needs twenty operations for them."""
+"""Clipping, Adam and the average of a target network in one or two kernels (CPU): torch needs twenty operations for them.
+
+The norm of the whole gradient comes first, so threads that share the parameters need a kernel for it and one for the rest.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,19 @@ from numpy.typing import NDArray
 from warprun.kernels import ahead
 from warprun.kernels import compile as kernels
 from warprun.kernels.bound import Call, signature
+from warprun.kernels.team import Team, team
 from warprun.learning import optimizers
 from warprun.learning.adam import adam
 from warprun.math import sqrt
 
 GRADIENT_ARGUMENT, TAU_ARGUMENT = 0, 3
-"""Numbers of the arguments of the kernel, after the three of every call, that change."""
+"""Numbers of the arguments of the kernels, after the three of every call, that change."""
+PIECE = 4096
+"""Parameters in a piece: each has its own sum of squares, so that threads do not change the norm."""
+SPLIT_FROM = 8
+"""Pieces from which on several threads share them: fewer take a thread less time than handing over half of them."""
+LANES = 16
+"""Sums of squares of a piece: the additions of a single one would wait for each other."""
 
 float32 = np.float32
 
@@ -33,7 +43,7 @@ class State(NamedTuple):
     mean: NDArray[np.float32]
     square: NDArray[np.float32]
     partial_sums: NDArray[np.float32]
-    """[16]: sums of the squares of a gradient."""
+    """[piece, LANES]: sums of the squares of a gradient."""
     norm: NDArray[np.float32]
     """[]: that of the gradient before clipping."""
     steps: NDArray[np.float64]
@@ -45,30 +55,38 @@ class State(NamedTuple):
     eps: float
 
 
-def adam_step(gradient, state, max_norm, tau):
-    """Clip `gradient` [P] in place, take an Adam step and move the target by `tau`; Kingma & Ba 2015, algorithm 1."""
-    # Sixteen partial sums: the additions of a single sum would wait for each other.
-    partial_sums = state.partial_sums
-    partial_sums[:] = float32(0.0)
-    whole = gradient.size // 16 * 16
-    for m in range(0, whole, 16):
-        for lane in range(16):
-            partial_sums[lane] += gradient[m + lane] * gradient[m + lane]
-    for m in range(whole, gradient.size):
-        partial_sums[0] += gradient[m] * gradient[m]
-    norm = sqrt(float32(np.sum(partial_sums)))
-    state.norm[()] = norm
+def begin_step(first, last, gradient, state):
+    """Sum the squares of pieces `first` .. `last` - 1 of `gradient` [P]; the first piece counts the step."""
+    for piece in range(first, last):
+        sums, part = state.partial_sums[piece], gradient[piece * PIECE : (piece + 1) * PIECE]
+        sums[:] = float32(0.0)
+        whole = part.size // LANES * LANES
+        for m in range(0, whole, LANES):
+            for lane in range(LANES):
+                sums[lane] += part[m + lane] * part[m + lane]
+        for m in range(whole, part.size):
+            sums[0] += part[m] * part[m]
+    if first == 0:
+        state.steps[0] += 1.0
+
+
+def end_step(first, last, gradient, state, max_norm, tau):
+    """Clip these pieces of `gradient` in place, take an Adam step and move the target by `tau`; Kingma & Ba 2015, algorithm 1."""
+    norm = sqrt(float32(np.sum(state.partial_sums)))
+    if first == 0:
+        state.norm[()] = norm
     scale = min(float32(1.0), float32(max_norm) / (norm + float32(1e-6)))
-    state.steps[0] += 1.0
     correction1 = np.float64(1.0) - np.float64(state.beta1) ** state.steps[0]
     correction2 = np.float64(1.0) - np.float64(state.beta2) ** state.steps[0]
     step, square_scale = float32(state.learning_rate[()] / correction1), float32(1.0 / correction2)
     keep1, keep2, beta2 = float32(1.0 - state.beta1), float32(1.0 - state.beta2), float32(state.beta2)
     eps, target_step = float32(state.eps), float32(tau)
-    parameters, target, mean, square = state.parameters, state.target, state.mean, state.square
-    for m in range(gradient.size):
-        gradient[m] *= scale
-        mean[m], square[m], change = adam(gradient[m], mean[m], square[m], keep1, beta2, keep2, step, square_scale, eps)
+    begin, end = first * PIECE, last * PIECE
+    slope, mean, square = gradient[begin:end], state.mean[begin:end], state.square[begin:end]
+    parameters, target = state.parameters[begin:end], state.target[begin:end]
+    for m in range(slope.size):
+        slope[m] *= scale
+        mean[m], square[m], change = adam(slope[m], mean[m], square[m], keep1, beta2, keep2, step, square_scale, eps)
         parameters[m] -= change
     for m in range(target.size):
         target[m] += target_step * (parameters[m] - target[m])
@@ -80,18 +98,36 @@ from numba import njit
 
 
 @njit(cache=True, **BOUND)
-def adam(first, last, thread, gradient, state, max_norm, tau):
-    adam_step(gradient, state, max_norm, tau)
+def whole(first, last, thread, gradient, state, max_norm, tau):
+    begin_step(first, last, gradient, state)
+    end_step(first, last, gradient, state, max_norm, tau)
+
+
+@njit(cache=True, **BOUND)
+def begin(first, last, thread, gradient, state, max_norm, tau):
+    begin_step(first, last, gradient, state)
+
+
+@njit(cache=True, **BOUND)
+def end(first, last, thread, gradient, state, max_norm, tau):
+    end_step(first, last, gradient, state, max_norm, tau)
 '''
 
 
 @cache
 def _module() -> ModuleType:
-    return kernels.load_module("optimizer", SOURCE, {"adam_step": adam_step, "BOUND": kernels.BOUND}, kernels.merged_function)
+    functions = {"begin_step": begin_step, "end_step": end_step, "BOUND": kernels.BOUND}
+    return kernels.load_module("optimizer", SOURCE, functions, kernels.merged_function)
+
+
+def split(parameters: int, threads: int) -> tuple[Team, int]:
+    """Return the team that shares the pieces of so many parameters, and the number of pieces."""
+    pieces = -(-parameters // PIECE)
+    return team(threads if pieces >= SPLIT_FROM else 1), pieces
 
 
 class FusedAdam:
-    """Applies gradients by a kernel: the same as `optimizers.clip_norm` and `optimizers.Adam` in torch."""
+    """Applies gradients by kernels: the same as `optimizers.clip_norm` and `optimizers.Adam` in torch."""
 
     def __init__(
         self,
@@ -100,8 +136,10 @@ class FusedAdam:
         learning_rate: torch.Tensor,
         max_norm: float | None,
         target: torch.Tensor | None = None,
+        threads: int = 1,
     ) -> None:
         """`parameters` [P] and `target` [P] are moved in place; `learning_rate` [] float64 is read in every step."""
+        self._team, self._pieces = split(len(parameters), threads)
         self.norm = torch.zeros(())
         """[]: norm of the last gradient before clipping."""
         config = optimizer.config
@@ -110,7 +148,7 @@ class FusedAdam:
             target=np.zeros(0, np.float32) if target is None else target.numpy(),
             mean=optimizer.mean.numpy(),
             square=optimizer.square.numpy(),
-            partial_sums=np.zeros(16, np.float32),
+            partial_sums=np.zeros((self._pieces, LANES), np.float32),
             norm=self.norm.numpy(),
             steps=optimizer.steps.view(1).numpy(),
             learning_rate=learning_rate.numpy(),
@@ -119,14 +157,16 @@ class FusedAdam:
             eps=config.eps,
         )
         self._max_norm = float(np.inf if max_norm is None else max_norm)
-        self._call = Call(_module().adam, optimizer.mean.numpy(), self._state, self._max_norm, 0.0)
+        self._names = ("whole",) if self._team.count == 1 else ("begin", "end")
+        self._calls = [Call(getattr(_module(), name), optimizer.mean.numpy(), self._state, self._max_norm, 0.0) for name in self._names]
         """Any array [P] stands for the gradient until the first step."""
         self._place = 0
-        """Address of the gradient that `_call` has."""
+        """Address of the gradient that `_calls` have."""
 
     def compile_ahead(self) -> None:
-        """Let another process compile the kernel (`kernels.ahead`)."""
-        ahead.want(_module(), "adam", signature(self._call.arguments))
+        """Let another process compile the kernels (`kernels.ahead`)."""
+        for name, call in zip(self._names, self._calls, strict=True):
+            ahead.want(_module(), name, signature(call.arguments))
 
     def step(self, gradient: torch.Tensor, tau: float = 0.0) -> torch.Tensor:
         """Clip `gradient` [P] in place, move the parameters against it and the target by `tau` to them.
@@ -135,8 +175,13 @@ class FusedAdam:
         """
         place = gradient.data_ptr()
         if place != self._place:
-            self._call.change(GRADIENT_ARGUMENT, gradient.numpy())
+            for call in self._calls:
+                call.change(GRADIENT_ARGUMENT, gradient.numpy())
             self._place = place
-        self._call.change(TAU_ARGUMENT, tau)
-        self._call(0, 1, 0)
+        self._calls[-1].change(TAU_ARGUMENT, tau)
+        if self._team.count == 1:
+            self._calls[0](0, self._pieces, 0)
+        else:
+            for call in self._calls:
+                self._team.share(call, self._pieces)
         return self.norm

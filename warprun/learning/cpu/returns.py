@@ -15,7 +15,7 @@ from warprun.kernels import ahead
 from warprun.kernels import compile as kernels
 from warprun.kernels.bound import Call, signature
 from warprun.kernels.mlp import Network, forward, normalize
-from warprun.kernels.simd import COLUMNS, NARROW
+from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
 from warprun.kernels.team import team
 from warprun.learning.cpu.statistics import Ends
 from warprun.learning.returns import GAE, Estimate, Spread, Steps, Target
@@ -286,12 +286,12 @@ class FusedReturns:
         threads, (horizon, columns) = self.team.count, steps.value.shape
         listed = (threads, COLUMNS * (len(steps.final_obs) // columns + 1))
         return Memory(
-            block=np.zeros((threads, self.network.rows * COLUMNS), np.float32),
-            following=np.zeros((threads, horizon, COLUMNS), np.float32),
+            block=aligned_zeros(threads, self.network.rows * COLUMNS),
+            following=aligned_zeros(threads, horizon, COLUMNS),
             cuts=np.zeros((threads, COLUMNS), np.int64),
             rows=np.zeros(listed, np.int64),
             places=np.zeros(listed, np.int64),
-            after=np.zeros((threads, COLUMNS), np.float32),
+            after=aligned_zeros(threads, COLUMNS),
             columns=np.zeros((threads, SUMS, COLUMNS)),
             sums=np.zeros((-(-columns // COLUMNS), SUMS)),
         )

@@ -2,7 +2,7 @@
 
 Batches and networks are small, so torch would spend its time between operations. The size of a batch alone decides how it is cut into
 shares. A thread computes one share after another in blocks of COLUMNS transitions (`cpu.losses`). The gradients are added in the order of
-the shares, so they do not depend on the number of threads. One kernel then clips the sum, takes an Adam step and moves the target network.
+the shares, so they do not depend on the number of threads. Other kernels clip the sum, take an Adam step and move the target network.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from warprun.kernels.team import team
 from warprun.learning import optimizers
 from warprun.learning.cpu import losses
 from warprun.learning.cpu.losses import LOSS, VALUE, Drawing, Memory, Net, Smoothing
-from warprun.learning.cpu.optimizer import FusedAdam
+from warprun.learning.cpu.optimizer import PIECE, FusedAdam, split
 from warprun.learning.critics import Optimized, Trained
 from warprun.learning.replay.ring import Transitions
 from warprun.math import exp
@@ -52,11 +52,12 @@ def backward_share(net, thread, used, memory, gradient):
     backward(net.parameters, net.layers, blocks, derivatives, memory.zeros, gradient)
 
 
-def add_shares(gradients):
-    """Add the gradients of all shares [share, P] to that of the first one."""
-    total = gradients[0]
+def add_shares(first, last, gradients):
+    """Add pieces `first` .. `last` - 1 of the gradients of all shares [share, P] to those of the first one."""
+    begin, end = first * PIECE, min(last * PIECE, gradients.shape[1])
+    total = gradients[0, begin:end]
     for share in range(1, gradients.shape[0]):
-        more = gradients[share]
+        more = gradients[share, begin:end]
         for m in range(total.size):
             total[m] += more[m]
 
@@ -106,7 +107,7 @@ from numba import njit
 {"".join(KERNEL.format(loss=name) for name in LOSSES)}
 @njit(cache=True, **BOUND)
 def add(first, last, thread, gradients):
-    add_shares(gradients)
+    add_shares(first, last, gradients)
 
 
 @njit(cache=True, **BOUND)
@@ -195,7 +196,9 @@ class KernelOptimizer:
         optimizer = trained.optimizer
         assert isinstance(optimizer, optimizers.Adam)
         target = trained.target_parameters if isinstance(trained, Trained) else None
-        self.adam = FusedAdam(optimizer, trained.parameters, trained.learning_rate.tensor, max_norm, target)
+        threads = len(net.blocks)
+        self.adam = FusedAdam(optimizer, trained.parameters, trained.learning_rate.tensor, max_norm, target, threads)
+        self._team, self._pieces = split(len(trained.parameters), threads)
         self._add = Call(module().add, net.gradient)
         self.gradient = torch.from_numpy(net.gradient[0])
         self.communicator, self.rows = communicator, rows
@@ -205,6 +208,6 @@ class KernelOptimizer:
 
         Return the norm before clipping, [], which the next call overwrites.
         """
-        self._add(0, 1, 0)
+        self._team.share(self._add, self._pieces)
         mean_(self.communicator, self.rows, self.gradient)
         return self.adam.step(self.gradient, tau)
