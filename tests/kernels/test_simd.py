@@ -12,7 +12,7 @@ import pytest
 from numba import njit
 
 from warprun.kernels.compile import FLAGS
-from warprun.kernels.simd import COLUMNS, MANY, NARROW, ROWS, STRIP, TERMS, WIDTH, add_row_sums, multiply, outer
+from warprun.kernels.simd import COLUMNS, LINE, MANY, NARROW, ROWS, STRIP, TERMS, WIDTH, add_row_sums, aligned_zeros, multiply, outer
 
 SIZES = [(1, 1), (3, 64), (64, 4), (ROWS, ROWS), (ROWS + 1, 7), (50, 50), (64, 64)]
 # Larger ones are cut: sums into pieces, and outer products into strips.
@@ -79,6 +79,13 @@ def test_row_sums_of_all_blocks(rows: int, blocks: int, columns: int) -> None:
     exact = g + x.astype(float).sum((0, 2))
     row_sums(g, x)
     assert_close(g, exact, blocks * columns)
+
+
+def test_aligned_zeros_begin_at_a_cache_line() -> None:
+    kept = [aligned_zeros(3, size) for size in (1, 5, 16, 300_000)]
+    for memory, size in zip(kept, (1, 5, 16, 300_000), strict=True):
+        assert memory.ctypes.data % LINE == 0 and memory.shape == (3, size) and memory.flags.c_contiguous
+        assert not memory.any()
 
 
 @pytest.mark.slow
