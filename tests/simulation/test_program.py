@@ -52,7 +52,7 @@ def test_kernels_take_one_tuple_for_each_group(target):
     source = write(ArrayPlan(market.environment, target, 1, 1)).source
     for kernel in ("reset", "sample", "greedy", "step"):
         taken = re.search(rf"^def {kernel}\((.*)\):$", source, re.MULTILINE)[1]
-        assert taken.endswith("row, now, common, producers_arrays, regulator_arrays")
+        assert taken.endswith("common, producers_arrays, regulator_arrays")
 
 
 def test_no_array_is_called_as_the_end_of_another():

@@ -76,7 +76,7 @@ class CpuSteps:
         return bool(self._takes[number](given, action))
 
     def reset(self, now: int, bound: Sequence[object]) -> None:
-        Call(self._reset, 0, np.uint32(now & 0xFFFFFFFF), *bound[1 : 1 + len(self._batches)])(0, self._tiles, 0)
+        Call(self._reset, np.array([0, now], np.int64), *bound[1 : 1 + len(self._batches)])(0, self._tiles, 0)
 
     def advance(self, now: int, bound: Sequence[object]) -> bool:
         number = np.uint32(now & 0xFFFFFFFF)

@@ -311,8 +311,12 @@ class KernelEngine:
         self._guarded(lambda: self._kernels.run(kernel, row, now - self._began))
 
     def _guarded(self, launch: Callable[[], None]) -> None:
-        with errors_of_kernels(self.device, self.functions):
+        try:
             launch()
+        except Exception:
+            # Not around all calls: to enter and leave a context takes as long as a step of 1,000 small environments.
+            with errors_of_kernels(self.device, self.functions):
+                raise
 
 
 def fits_shared_memory(spec: Spec, network_rows: Mapping[str, int]) -> bool:

@@ -16,8 +16,9 @@ def ${kernel}_tile(tile, row, now, common, $arrays$logits):
 
 
 @njit(cache=True, **BOUND)
-def $kernel(first_tile, last_tile, thread, row, now, common, $arrays):
-    now = np.uint32((common.began[0] + now) & 0xFFFFFFFF)
+def $kernel(first_tile, last_tile, thread, at, common, $arrays):
+    row = at[0]
+    now = np.uint32((common.began[0] + at[1]) & 0xFFFFFFFF)
     for tile in range(first_tile, last_tile):
         ${kernel}_tile(tile, row, now, common, $arrays$policy_outputs)
 """
