@@ -34,9 +34,17 @@ RESET, STEP, ACTION, VARIATION, EXPLORATION = 0, 1, 2, 3, 4
 def _round(c0, c1, c2, c3, k0, k1):
     product0 = uint64(c0) * uint64(0xD2511F53)
     product1 = uint64(c2) * uint64(0xCD9E8D57)
-    high0, low0 = uint32(product0 >> uint64(32)), uint32(product0 & uint64(0xFFFFFFFF))
-    high1, low1 = uint32(product1 >> uint64(32)), uint32(product1 & uint64(0xFFFFFFFF))
-    return uint32(high1 ^ c1 ^ k0), low1, uint32(high0 ^ c3 ^ k1), low0
+    high0, high1 = uint32(product0 >> uint64(32)), uint32(product1 >> uint64(32))
+    return uint32(high1 ^ c1 ^ k0), _low(c2, 0x100000000 - 0xCD9E8D57), uint32(high0 ^ c3 ^ k1), _low(c0, 0x100000000 - 0xD2511F53)
+
+
+def _low(c, negated):
+    """Return the low half of a product: of minus `c` and minus the other factor, modulo 2^32.
+
+    LLVM makes it a product of 32 bits, of which vectors have as many as lanes. It would see the low half of a product whose high half is
+    used, too, and compute it once more with 64 bits for each lane.
+    """
+    return uint32((uint64(0x100000000) - (uint64(c) * uint64(negated) & uint64(0xFFFFFFFF))) & uint64(0xFFFFFFFF))
 
 
 def philox(c0, c1, c2, c3, k0, k1):
@@ -52,12 +60,9 @@ def philox(c0, c1, c2, c3, k0, k1):
 def bits(rng, index):
     """Return draw `index` as uint32, uniform over all 2^32 values."""
     words = philox(rng.environment, rng.step, rng.source, uint32(index >> 2), rng.seed_low, rng.seed_high)
+    # Without branches, so that a loop over draws can become vectors.
     word = index & 3
-    if word == 0:
-        return words[0]
-    if word == 1:
-        return words[1]
-    return words[2] if word == 2 else words[3]
+    return where(word < 2, where(word == 0, words[0], words[1]), where(word == 2, words[2], words[3]))
 
 
 def uniform(rng, index, low, high):
