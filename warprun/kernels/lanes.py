@@ -83,6 +83,19 @@ class KernelLibrary(JITCodeLibrary):
         super()._optimize_final_module()
         for tile in dict.fromkeys(self._tiles):
             self._final_module.link_in(tile._get_module_for_linking(), preserve=True)
+        self._inline_tiles()
+
+    def _inline_tiles(self) -> None:
+        """Put the code of tiles in the place of their calls, each of which would pass hundreds of sizes and addresses through memory."""
+        tiles = {each.name for tile in self._tiles for each in tile._final_module.functions if not each.is_declaration}
+        for function in self._final_module.functions:
+            if function.name in tiles and not function.is_declaration:
+                function.add_function_attribute("alwaysinline")
+                function.linkage = "internal"
+        _, builder = _passes(self, unrolls=False)
+        manager = llvm.create_new_module_pass_manager()
+        manager.add_always_inliner_pass()
+        manager.run(self._final_module, builder)
 
 
 def for_inlined(state: StateDict, function: Callable[..., object]) -> None:
