@@ -60,8 +60,7 @@ $barrier
 
 ENDED = """
 # At the end of an episode: keep its final observation, count it, begin the next one in the same step.
-$final_observations
-$count
+$keep
 $barrier
 $reset
 $barrier
@@ -232,22 +231,26 @@ class Bodies:
         counted = " * (1 - replaced[1, lane])" if self.plan.replaces else ""
         ended = fill(
             ENDED,
-            final_observations=self._final_observations(),
-            count=t.once(
-                f"ended[lane] += 1{counted}",
-                f"ended_steps[lane] += clock[lane]{counted}",
-                "clock[lane] = 0",
-                self._vary(),
+            keep=t.per_ended(
+                self._final_observations(),
+                t.once(
+                    f"ended[lane] += 1{counted}",
+                    f"ended_steps[lane] += clock[lane]{counted}",
+                    "clock[lane] = 0",
+                    self._vary(),
+                ),
             ),
-            reset=lines(*(t.actors_of(group, self._count_return(group), self._reset_actor(group)) for group in groups)),
+            reset=lines(*(t.actors_of(group, t.per_ended(*self._begin_actor(group))) for group in groups)),
             barrier=t.barrier,
         )
         observers = [group.observe for group in groups] if self.environment.time_limit else []
         return t.if_ended(e.reductions(observers), ended)
 
-    def _count_return(self, group: Group) -> str:
+    def _begin_actor(self, group: Group) -> tuple[str, ...]:
+        """Return the statements that count the return of an actor, and with which its next episode begins."""
         count = f"{group.name}_ended_return[actor, lane] += {group.name}_episode_return[actor, lane]"
-        return block("if replaced[1, lane] == 0:", count) if self.plan.replaces else count
+        counted = block("if replaced[1, lane] == 0:", count) if self.plan.replaces else count
+        return self.target.lane_loop, counted, self._reset_actor(group)
 
     def _final_observations(self) -> str:
         if not self.environment.time_limit:

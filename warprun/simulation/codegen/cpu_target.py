@@ -51,6 +51,24 @@ CPU_INFERENCE = """
 infer(${group}_inference, thread, tile, t, $actors, $features, ${group}_arrays.obs[t]$obs_part, ${group}_arrays.value[t]$value_part)
 """
 
+SOME_END = """
+for part in range((count + $together - 1) // $together):
+    begin = part * $together
+    width = min($together, count - begin)
+    some_over = False
+    for n in range(width):
+        lane = begin + n
+        some_over |= $over
+    if not some_over:
+        continue
+    $body
+"""
+
+OVER = "terminated[lane] | truncated[lane]"
+"""Whether the episode of a lane ends in this step."""
+TOGETHER = 16
+"""Lanes that begin their next episodes together: those of a vector of AVX-512."""
+
 
 class CpuTarget(Target):
     """A CPU thread owns tiles of environments; LLVM vectorises the loops over the lanes of a tile."""
@@ -114,11 +132,15 @@ class CpuTarget(Target):
         return f"terminated[lane] |= {over}"
 
     def note_end(self) -> str:
-        return "any_over |= terminated[lane] | truncated[lane]"
+        return f"any_over |= {OVER}"
 
     def if_ended(self, reductions: str, body: str) -> str:
-        skip = block("if not (terminated[lane] or truncated[lane]):", "continue")
-        return block("if any_over:", reductions, self.per_environment(skip, body))
+        # Few episodes end in a step, unless all began together. So these loops are over the lanes of one vector, if one of them ends.
+        some = fill(SOME_END, over=OVER, together=str(TOGETHER), body=body)
+        return block("if any_over:", reductions, some)
+
+    def per_ended(self, *body: str) -> str:
+        return block("for n in range(width):", "lane = begin + n", block(f"if {OVER}:", *body))
 
     def if_unsound(self, body: str) -> str:
         return block("if not sound:", self.per_environment(body))

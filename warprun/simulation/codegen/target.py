@@ -95,6 +95,10 @@ class Target(ABC):
         """Return `body` for the environments whose episode ends, after the reductions that it needs."""
         return block(f"if terminated[{self.at}] or truncated[{self.at}]:", reductions, body)
 
+    def per_ended(self, *body: str) -> str:
+        """Return the loop that runs `body` for each environment whose episode ends, within `if_ended`."""
+        return lines(*body)
+
     def if_unsound(self, body: str) -> str:
         """Return statements that one thread runs for each environment if `sound` is False."""
         return block("if not sound:", self.once(body))
