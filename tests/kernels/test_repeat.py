@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +11,15 @@ import numpy as np
 import pytest
 import torch
 
+from warprun.algorithms.a2c import A2C
+from warprun.algorithms.settings import A2CConfig
 from warprun.config.compose import compose
 from warprun.errors import UserError
 from warprun.kernels.bound import Call
 from warprun.kernels.compile import BOUND, load_module
 from warprun.kernels.repeat import CHECKED, TRIES, Repeated
+from warprun.kernels.team import team
+from warprun.learning.on_policy import Batch, Learner
 from warprun.runtime.build import make_agent, make_training_simulator, prepare, set_up
 from warprun.state import restore
 
@@ -39,7 +45,7 @@ class Training:
     """An agent and its simulator."""
 
     def __init__(self, case: str, captured: bool, threads: int) -> None:
-        setup = set_up(compose([*CASES[case], f"engine.capture={str(captured).lower()}", f"concurrency.threads={threads}"]))
+        self.setup = setup = set_up(compose([*CASES[case], f"engine.capture={str(captured).lower()}", f"concurrency.threads={threads}"]))
         self.agent = make_agent(setup)
         self.simulator = make_training_simulator(setup, self.agent)
         prepare(setup, self.simulator)
@@ -59,7 +65,7 @@ class Training:
         """Whether machine code makes the updates."""
         agent: Any = self.agent
         works = [agent.device_work] if hasattr(agent, "device_work") else [learner.device_work for learner in agent.learners]
-        return all(work._repeats for table in works for work in table)
+        return all(isinstance(work, Repeated) and work.repeats for table in works for work in table)
 
 
 def same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
@@ -89,6 +95,34 @@ def test_a_restored_agent_goes_on_as_recorded() -> None:
     for training in (going_on, plain):
         training.update(UPDATES)
     same(going_on.numbers(), plain.numbers())
+
+
+def test_two_trajectories_take_turns() -> None:
+    """Each is recorded on its own, and neither is mistaken for the other."""
+    recorded, plain = Training("A2C, activations kept", True, 1), Training("A2C, activations kept", False, 1)
+    for training in (recorded, plain):
+        others = make_training_simulator(training.setup, training.agent)
+        prepare(training.setup, others)
+        for n in range(3 * CHECKED):
+            simulator = training.simulator if n // 7 % 2 else others
+            training.metrics = training.agent.update(simulator.collect(training.agent.act), 0.5)
+    assert recorded.repeats
+    same(recorded.numbers(), plain.numbers())
+
+
+def test_an_agent_that_derives_from_another_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it adds may compute something in Python, which machine code would leave out."""
+
+    class Decaying(A2C):
+        def learn_group(self, learner: Learner[A2CConfig], batch: Batch) -> dict[str, torch.Tensor]:
+            found = super().learn_group(learner, batch)
+            learner.policy.parameters.numpy()[:] *= 0.9
+            return found
+
+    monkeypatch.setattr("warprun.runtime.build.agent_class", lambda name: Decaying)
+    training = Training("A2C", True, 1)
+    training.update(3 * UPDATES)
+    assert float(training.agent.learners[0].policy.parameters.abs().max()) < 0.1  # type: ignore[attr-defined]
 
 
 # Work of a single kernel -----------------------------------------------------------------------------------------------------------------
@@ -144,6 +178,44 @@ def test_other_work_is_not_repeated(besides: str) -> None:
     found = adding.run(2 * TRIES)
     assert adding.runs == 2 * TRIES
     assert found == (list(np.cumsum(np.arange(2 * TRIES))) if besides == "other numbers" else list(range(1, 2 * TRIES + 1)))
+
+
+def test_every_combination_of_arguments_is_looked_at() -> None:
+    """Though they take turns, as gradient steps of TD3 with and without the actor."""
+    calls = {True: Adding(), False: Adding()}
+    work = Repeated(lambda which: calls[which]._run(), 1)
+    for n in range(2 * CHECKED):
+        work(n % 2 == 0)
+    assert [adding.runs for adding in calls.values()] == [3, 3]
+    calls[False].call.change(1, 2.0)
+    with pytest.raises(UserError, match="other kernel calls"):
+        for n in range(2 * CHECKED):
+            work(n % 2 == 0)
+
+
+def test_repeated_work_within_other_work_is_part_of_it() -> None:
+    inner = Adding()
+    outer = Repeated(lambda: inner.work(), 1)
+    for _ in range(30):
+        outer()
+    assert float(inner.numbers[0]) == 30.0
+
+
+def test_what_does_not_repeat_keeps_nothing() -> None:
+    adding = Adding(lambda n: adding.call.change(1, float(n)))
+    adding.run(TRIES + 1)
+    numbers = weakref.ref(adding.numbers)
+    (known,) = adding.work._known.values()
+    assert known.last is None and known.repeat is None
+    del adding, known
+    gc.collect()
+    assert numbers() is None
+
+
+def test_no_items() -> None:
+    adding = Adding()
+    team(2).share(adding.call, 0)
+    assert float(adding.numbers[0]) == 0.0
 
 
 def test_work_that_changes_later_ends_in_an_error() -> None:

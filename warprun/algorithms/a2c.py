@@ -56,6 +56,7 @@ class A2C(OnPolicyAgent[A2CConfig]):
     """One gradient step on each rollout."""
 
     Config = A2CConfig
+    recordable = True
 
     def learn_group(self, learner: Learner[A2CConfig], batch: Batch) -> dict[str, torch.Tensor]:
         """Train the policy of one group on a rollout; return its metrics."""

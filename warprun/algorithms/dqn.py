@@ -136,6 +136,8 @@ class KernelStep:
 class DQNLearner(OffPolicyLearner[DQNConfig]):
     """The Q-network of one group."""
 
+    recordable = True
+
     def __init__(self, config: DQNConfig, group: GroupSpec, context: Context, seed: int) -> None:
         super().__init__(config, group, context, seed)
         network = seeded(derived_seed(seed, "values"), lambda: q_network(config, group))

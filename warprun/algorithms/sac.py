@@ -203,6 +203,8 @@ class KernelStep:
 class SACLearner(OffPolicyLearner[SACConfig]):
     """The actor, the critics and the temperature of one group."""
 
+    recordable = True
+
     def __init__(self, config: SACConfig, group: GroupSpec, context: Context, seed: int) -> None:
         super().__init__(config, group, context, seed)
         device, features, components = context.device, group.observation.size, group.action.components

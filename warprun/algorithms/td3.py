@@ -148,6 +148,8 @@ class KernelStep:
 class TD3Learner(OffPolicyLearner[TD3Config]):
     """The actor and the critics of one group."""
 
+    recordable = True
+
     def __init__(self, config: TD3Config, group: GroupSpec, context: Context, seed: int, *, n_critics: int) -> None:
         super().__init__(config, group, context, seed)
         device, features, components = context.device, group.observation.size, group.action.components

@@ -37,24 +37,28 @@ def signature(arguments: Sequence[object]) -> list[Type]:
     return [types.int64] * SPAN + [typeof(value) for value in arguments]
 
 
+NEVER = 0
+"""`Made.code` of a call that cannot be repeated: of a kernel that is not compiled, or of some of its items."""
+
+
 @dataclass(frozen=True)
 class Made:
-    """A call that was made: the items 0 .. `total` - 1 of a kernel, split between `count` threads."""
+    """A call that was made: the items 0 .. `total` - 1 of a kernel, split between up to `count` threads."""
 
     code: int
     arguments: bytes
     """What lay in memory at the address of the arguments."""
     total: int
-    count: int = field(compare=False)
-    """It depends on what other threads are at, and changes no result."""
+    count: int
     kept: tuple[object, ...] = field(compare=False)
     """The arguments, so that their memory stays."""
 
 
 class Calls(threading.local):
-    """The calls that this thread has made since `made` is a list."""
+    """The calls of one thread."""
 
     made: list[Made] | None = None
+    """Those made so far, in their order, while they are recorded; else None."""
 
 
 recording = Calls()
@@ -78,12 +82,14 @@ class Call:
 
     def __call__(self, first: int, last: int, thread: int) -> None:
         """Do the work of the items `first` .. `last` - 1 with the memory of a thread."""
+        self.note(last, 1, whole=first == thread == 0)
+        self.run(first, last, thread)
+
+    def run(self, first: int, last: int, thread: int) -> None:
+        """Do the same without a record of it."""
         if self._entry or self.compiled():
-            assert recording.made is None or first == thread == 0, "only calls of all items can be repeated"
-            self.note(last, 1)
             check(self._entry(self.address, first, last, thread))  # type: ignore[misc]
         else:
-            assert recording.made is None, "only compiled kernels can be repeated"
             self.kernel(first, last, thread, *self.arguments)
 
     def compiled(self) -> bool:
@@ -100,10 +106,11 @@ class Call:
             self._entry = ENTRY(self.code)
         return self._entry is not None
 
-    def note(self, total: int, count: int) -> None:
-        """Record a call of this kernel, if calls are recorded."""
+    def note(self, total: int, count: int, whole: bool = True) -> None:
+        """Record a call of the items 0 .. `total` - 1, on up to `count` threads, if calls are recorded; not `whole`: of others."""
         if recording.made is not None:
-            recording.made.append(Made(self.code, self._record.tobytes(), total, count, tuple(self.arguments)))
+            code = self.code if whole and self.compiled() else NEVER
+            recording.made.append(Made(code, self._record.tobytes(), total, count, tuple(self.arguments)))
 
     def change(self, number: int, value: object) -> None:
         """Replace argument `number` by another of the same type. Raises TypeError for an array of another dtype, shape or layout."""

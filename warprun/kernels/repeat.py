@@ -12,52 +12,74 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from warprun.errors import UserError
-from warprun.kernels.bound import Made, recording
+from warprun.kernels.bound import NEVER, Made, recording
 from warprun.kernels.team import team
 
 Arguments = TypeVarTuple("Arguments")
 Results = TypeVar("Results")
 
 TRIES = 10
-"""Runs that are recorded before work counts as different in every run. The first ones of an agent compile kernels and make views."""
+"""Runs in which work may become the same as in the run before. The first ones of an agent compile kernels and make views."""
 CHECKED = 100
 """One of so many runs is made by Python, to see whether the work is still the same."""
+KEYS = 16
+"""Combinations of arguments that may be recorded; what is recorded keeps its memory."""
 
 
 class Repeated(Generic[Results, *Arguments]):
-    """CPU work that machine code repeats once it has made the same kernel calls (`Call`) twice in a row, and nothing but views besides.
+    """CPU work that machine code repeats once it has made the same kernel calls (`Call`) twice in a row, and torch nothing but views.
 
-    What cannot be seen from outside, the work must keep to, as for `graph.Captured`: numbers that change between runs lie in memory, which
-    the host writes before the call, and the memory of the results is always the same, so the next run overwrites them. The arguments are
-    hashable; each combination is recorded on its own. Raises UserError if the work makes other calls later.
+    What cannot be seen from outside, the work must keep to, as for `graph.Captured`: Python computes nothing in it, numbers that change
+    between runs lie in memory, which the host writes before the call, and the results are tensors that are always in the same memory, so
+    the next run overwrites them. The arguments are hashable; each combination is recorded on its own. Raises UserError if the work makes
+    other calls later.
     """
 
     def __init__(self, work: Callable[[*Arguments], Results], threads: int) -> None:
         self._work = work
         self._team = team(threads)
-        self._tried: dict[tuple[*Arguments], list[Recording[Results]]] = {}
-        self._repeats: dict[tuple[*Arguments], tuple[Callable[[], None], Recording[Results]]] = {}
-        self._runs = 0
+        self._known: dict[tuple[*Arguments], _Known[Results]] = {}
+
+    @property
+    def repeats(self) -> bool:
+        """Whether some of the work is repeated."""
+        return any(known.repeat for known in self._known.values())
 
     def __call__(self, *arguments: *Arguments) -> Results:
         """Run the work once."""
-        if arguments in self._repeats:
-            repeat, former = self._repeats[arguments]
-            self._runs += 1
-            if self._runs % CHECKED:
-                repeat()
-                return former.results
-            made = Recording(lambda: self._work(*arguments))
-            if not made.repeats(former):
-                raise UserError("an update has made other kernel calls than the same update before it; run with engine.capture=false")
-            return made.results
-        tried = self._tried.setdefault(arguments, [])
-        if len(tried) == TRIES:
+
+        def work() -> Results:
             return self._work(*arguments)
-        tried.append(Recording(lambda: self._work(*arguments)))
-        if len(tried) > 1 and tried[-1].repeats(tried[-2]):
-            self._repeats[arguments] = self._team.repeating(tried[-1].made), tried[-1]
-        return tried[-1].results
+
+        if recording.made is not None or (arguments not in self._known and len(self._known) == KEYS):
+            return work()
+        known = self._known.setdefault(arguments, _Known())
+        known.runs += 1
+        if known.repeat and known.last:
+            if known.runs % CHECKED:
+                known.repeat()
+                return known.last.results
+            checked = Recording(work)
+            if not checked.repeats(known.last):
+                raise UserError("an update has made other kernel calls than the same update before it; run with engine.capture=false")
+            return checked.results
+        if known.runs > TRIES:
+            known.last = None
+            return work()
+        former, known.last = known.last, Recording(work)
+        if former and known.last.repeats(former):
+            known.repeat = self._team.repeating(known.last.made)
+        return known.last.results
+
+
+class _Known(Generic[Results]):
+    """What is known of the work with some arguments."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.last: Recording[Results] | None = None
+        self.repeat: Callable[[], None] | None = None
+        """Makes the calls of `last`."""
 
 
 class Recording(Generic[Results]):
@@ -74,12 +96,15 @@ class Recording(Generic[Results]):
         finally:
             recording.made = None
         self.torch_computes = watch.torch_computes
+        if self.torch_computes:
+            self.made.clear()  # they keep memory
 
     def repeats(self, former: Recording[Results]) -> bool:
         """Return whether both runs made the same kernel calls, which wrote results to the same tensors, and nothing else."""
-        if not self.made or self.torch_computes or former.torch_computes or (places := _places(self.results)) is None:
+        places = _places(self.results)
+        if not self.made or any(call.code == NEVER for call in self.made) or places is None:
             return False
-        return self.made == former.made and places == _places(former.results)
+        return not self.torch_computes and self.made == former.made and places == _places(former.results)
 
 
 class _Watch(TorchDispatchMode):

@@ -246,15 +246,12 @@ class Team:
 
         `operations`: floating-point operations of the call, if they are known. Threads do not change results, so one does a small call.
         """
-        if not call.compiled():
-            call(0, total, 0)
-            return
-        count = min(self.count, total) if operations > HAND_OFF else 1
-        if self._take(count) == 1:
-            call(0, total, 0)
+        count = min(self.count, total) if operations > HAND_OFF and call.compiled() else 1
+        call.note(total, count)
+        if not self._take(count):
+            call.run(0, total, 0)
             return
         try:
-            call.note(total, count)
             check(_functions().share(self._slots.ctypes.data, count, call.code, call.address, total))
         finally:
             self._free.release()
@@ -266,23 +263,27 @@ class Team:
         kept = arguments, [call.kept for call in calls]
         slots, address, most, run = self._slots.ctypes.data, made.ctypes.data, max(call.count for call in calls), _functions().repeat
 
-        def repeat(memory: object = (made, kept)) -> None:
-            count = self._take(most)
+        def repeat(memory: object = (made, kept)) -> None:  # whose default keeps the memory of the calls
+            taken = self._take(most)
             try:
-                check(run(slots, address, len(made), count))
+                check(run(slots, address, len(made), most if taken else 1))
             finally:
-                if count > 1:
+                if taken:
                     self._free.release()
 
         return repeat
 
-    def _take(self, count: int) -> int:
-        """Return how many threads the caller may use, which releases `_free` if they are more than one: `count`, or only itself."""
-        if count == 1 or not self._free.acquire(blocking=False):
-            return 1
-        if not self._others:
-            self._begin()
-        return count
+    def _take(self, count: int) -> bool:
+        """Return whether the caller has `count` threads for itself until it releases `_free`; if not, it works alone."""
+        if count < 2 or not self._free.acquire(blocking=False):
+            return False
+        try:
+            if not self._others:
+                self._begin()
+        except BaseException:
+            self._free.release()
+            raise
+        return True
 
     def _begin(self) -> None:
         open_slot, serve = _functions().open, _functions().serve

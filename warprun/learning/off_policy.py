@@ -64,6 +64,8 @@ class OffPolicyLearner(ABC, Generic[C]):
     """The replay memory and the networks of one group; an algorithm adds networks, `gradient_step` and exploration."""
 
     gradient_step: GradientStep
+    recordable: ClassVar[bool] = False
+    """Whether updates on CPU may be recorded (`capture.captured`)."""
 
     def __init__(self, config: C, group: GroupSpec, context: Context, seed: int) -> None:
         device = context.device
@@ -90,7 +92,7 @@ class OffPolicyLearner(ABC, Generic[C]):
         self._updates = Counter()
         self.number = DeviceScalar(0, device)
         """Number of the gradient step that the device computes, counted from 0."""
-        self.device_work = DeviceWork(store=captured(self.store, context), learn=captured(self.learn, context))
+        self.device_work = DeviceWork(store=captured(self.store, context, type(self)), learn=captured(self.learn, context, type(self)))
 
     @property
     def updates(self) -> int:

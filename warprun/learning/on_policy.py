@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Generic, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -112,6 +113,11 @@ class Batch:
         sequences = self.each(lambda tensor: tensor.transpose(0, 1).contiguous())
         return replace(sequences, past=Past(self.past.carry, self.past.begins.T.contiguous()))
 
+    @cached_property
+    def in_order(self) -> Rows:
+        """What kernels take of all rows."""
+        return _rows(self, self.advantage, None)
+
     def pick(self, index: slice | torch.Tensor) -> Batch:
         """Return the samples that `index` picks: views for a slice, copies for a tensor of their numbers."""
         past = None if self.past is None else Past(self.past.carry[index], self.past.begins[index])
@@ -172,10 +178,8 @@ class Learner(Generic[C]):
         """Whether observations are normalised otherwise than in the rollout that is learned from."""
         self._scheduled: tuple[float, float] | None = None
         """Learning rate and entropy coefficient that were set last."""
-        self._batch: tuple[Estimate, Batch] | None = None
-        """The last batch, and the estimate that it holds, if all its tensors are views: kernels write the next one to the same memory."""
-        self._rows: tuple[Batch, Rows] | None = None
-        """The last batch whose rows were all taken in their order, and these rows."""
+        self._batches: WeakKeyDictionary[Trajectory, tuple[Estimate, Batch]] = WeakKeyDictionary()
+        """Batches whose tensors are all views, and the estimates that they hold: kernels write the next ones to the same memory."""
         if plan.networks == "kernels" and device.type == "cpu":
             self.fused = self._cpu_kernels(derivatives if plan.gradients == "kernels" else None, context.threads)
             self.act = FusedActing(self.policy.kernel_network(), context.threads)
@@ -262,9 +266,10 @@ class Learner(Generic[C]):
         else:
             ends = trajectory.ends(self.name)
             found = Estimate.of(group, *self.target(Steps(reward, group.value, self.next_value(trajectory), *ends, log_ratio)))
-        # The same estimate is of the same trajectory: its numbers have changed, the views of it have not.
-        if self._batch and self._batch[0] is found:
-            return self._batch[1]
+        # In the same estimate numbers have changed, the views of it have not.
+        former = self._batches.get(trajectory)
+        if former and former[0] is found:
+            return former[1]
         spread = found.spread.over_processes(self.communicator, group.rows)
         mask = None if group.mask is None else group.mask[:-1]
         batch = Batch(group.obs[:-1], mask, group.action, log_prob, group.value, found.advantage, found.returns, spread, alive=alive)
@@ -276,7 +281,10 @@ class Learner(Generic[C]):
             return replace(batch, past=past)
         views = all(tensor is None or tensor.is_contiguous() for tensor in (group.obs, group.mask, group.action, log_prob, group.value))
         lasting = self.fused and views and alive is None and spread is found.spread and not self._renormalized
-        self._batch = (found, batch) if lasting else None
+        if lasting:
+            self._batches[trajectory] = found, batch
+        else:
+            self._batches.pop(trajectory, None)
         return batch
 
     def past(self, trajectory: Trajectory) -> Past | None:
@@ -341,7 +349,8 @@ class Learner(Generic[C]):
         """Return the flat gradient [P] of `loss`, and the means of its terms, [K], over the rows of all processes.
 
         `batch` are `Batch.samples`, `order` [B] picks some of them (None: all), and `advantage` [B], of sequences [B, T], is what the loss
-        takes as theirs, normalized by `moments`, mean and variance, if given. The next call may overwrite the gradient.
+        takes as theirs, normalized by `moments`, mean and variance, if given. The next call may overwrite the gradient, and the means if there
+        is no `order`.
         """
         if self.fused and self.fused.gradient:
             gradient, means = self._fused_gradient(self.fused.gradient, batch, advantage, order, moments)
@@ -368,12 +377,9 @@ class Learner(Generic[C]):
         moments: tuple[torch.Tensor, torch.Tensor] | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if order is None and advantage is batch.advantage:
-            if not self._rows or self._rows[0] is not batch:
-                self._rows = batch, _rows(batch, advantage, order)
-            rows = self._rows[1]
-        else:
-            rows = _rows(batch, advantage, order)
-        return kernel.gradient(rows, self.entropy_coef, moments)
+            return kernel.gradient(batch.in_order, self.entropy_coef, moments)
+        gradient, means = kernel.gradient(_rows(batch, advantage, order), self.entropy_coef, moments)
+        return gradient, means.clone()
 
     def step(self, gradient: torch.Tensor) -> torch.Tensor:
         """Move the parameters against `gradient` [P], clipped, perhaps in place; return the norm it had, []."""
@@ -442,6 +448,8 @@ class OnPolicyAgent(ABC, Generic[C]):
     """Dataclass of its settings."""
     exploration = None
     """Policies give distributions, from which actions are sampled."""
+    recordable: ClassVar[bool] = False
+    """Whether updates on CPU may be recorded (`capture.captured`)."""
 
     def __init__(self, config: C, spec: Spec, context: Context) -> None:
         check_settings(config)
@@ -457,7 +465,7 @@ class OnPolicyAgent(ABC, Generic[C]):
         """Updates so far: a tensor, which a captured update reads."""
         self._has_updated = False
         """Whether `update` was called in this process."""
-        self.device_work = DeviceWork(learn=captured(self.learn, context))
+        self.device_work = DeviceWork(learn=captured(self.learn, context, type(self)))
 
     @property
     def n_parameters(self) -> int:

@@ -364,7 +364,7 @@ class FusedGradient:
             self._rows = rows
         numbers = entropy_coef, *(moments or self._plain)
         if any(new is not former for new, former in zip_longest(numbers, self._numbers)):
-            self._give(NUMBERS_ARGUMENT, Numbers(*(number.numpy() for number in numbers)))
+            self._give(NUMBERS_ARGUMENT, Numbers(*(number.float().numpy() for number in numbers)))
             self._numbers = numbers
         self.team.share(self._compute, shares, 6.0 * self.network.parameters.size * count)
         self._finish(0, 1, 0)
