@@ -72,7 +72,11 @@ def begin_step(first, last, gradient, state):
 
 def end_step(first, last, gradient, state, max_norm, tau):
     """Clip these pieces of `gradient` in place, take an Adam step and move the target by `tau`; Kingma & Ba 2015, algorithm 1."""
-    norm = sqrt(float32(np.sum(state.partial_sums)))
+    total = float32(0.0)
+    for piece in range(state.partial_sums.shape[0]):
+        for lane in range(LANES):
+            total += state.partial_sums[piece, lane]
+    norm = sqrt(total)
     if first == 0:
         state.norm[()] = norm
     scale = min(float32(1.0), float32(max_norm) / (norm + float32(1e-6)))
