@@ -153,8 +153,9 @@ def in_memory(kind: Type, value: Any) -> object:
         contiguous = kind.layout == "A" or (value.flags.c_contiguous if kind.layout == "C" else value.flags.f_contiguous)
         if value.dtype != _dtype(kind.dtype) or value.ndim != kind.ndim or not contiguous:
             raise TypeError(f"a kernel for {kind} got an array of {value.dtype} with shape {value.shape} and strides {value.strides}")
-        # Kernels count no references (`meminfo`) and hand no arrays to Python (`parent`).
-        return 0, 0, value.size, value.itemsize, value.__array_interface__["data"][0], value.shape, value.strides
+        # Kernels count no references (`meminfo`) and hand no arrays to Python (`parent`). NumPy gives empty arrays any address.
+        address = value.__array_interface__["data"][0] if value.size else 0
+        return 0, 0, value.size, value.itemsize, address, value.shape, value.strides
     if isinstance(kind, types.BaseTuple):
         return tuple(in_memory(each, part) for each, part in zip(kind, value, strict=True))
     return 0 if isinstance(kind, types.NoneType) else value

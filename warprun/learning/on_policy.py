@@ -349,8 +349,8 @@ class Learner(Generic[C]):
         """Return the flat gradient [P] of `loss`, and the means of its terms, [K], over the rows of all processes.
 
         `batch` are `Batch.samples`, `order` [B] picks some of them (None: all), and `advantage` [B], of sequences [B, T], is what the loss
-        takes as theirs, normalized by `moments`, mean and variance, if given. The next call may overwrite the gradient, and the means if there
-        is no `order`.
+        takes as theirs, normalized by `moments`, mean and variance, if given. The next call may overwrite the gradient, without `order`
+        also the means.
         """
         if self.fused and self.fused.gradient:
             gradient, means = self._fused_gradient(self.fused.gradient, batch, advantage, order, moments)
