@@ -86,7 +86,7 @@ def test_agents_want_what_their_updates_call(monkeypatch: pytest.MonkeyPatch, tm
     sizes = ["n_envs=4", "agent.horizon=4", "total_steps=32", "eval.episodes=2", "tuned=none"]
     given = [f"env={env}", f"agent={agent}", *sizes, f"output_root={tmp_path}", "agent.minibatches=1" if agent == "ppo" else "", *more]
     warprun.train([each for each in given if each])
-    assert {"gradient", "adam"} < {kernel for _, kernel, _ in wanted}
+    assert {"gradient", "whole"} < {kernel for _, kernel, _ in wanted}
     for module, kernel, types in wanted:
         assert types in getattr(module, kernel).overloads
 

@@ -181,10 +181,15 @@ def _run(asked: Continued | Config) -> Result | None:
         # Imported after the checks, because they import torch and numba.
         if world and _follows(config, world):
             return None
-        with uncollected():
-            from warprun.runtime.run import resume, train
+        if isinstance(asked, Continued):
+            with uncollected():
+                from warprun.runtime.run import resume
 
-        return resume(*asked, world) if isinstance(asked, Continued) else train(config, world)
+            return resume(*asked, world)
+        with uncollected():
+            from warprun.runtime.run import train
+
+        return train(config, world)
     except BaseException as error:
         failure = gpu_failure(error, config.env.name) or error
         if world:
