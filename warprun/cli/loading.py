@@ -28,7 +28,7 @@ def _load(library: Path) -> None:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Do not look for reference cycles within the block, and never among the objects that it leaves: imports make a million, which stay."""
+    """Do not look for reference cycles within the block, and never among the objects that it leaves: those of imports stay."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -208,7 +208,7 @@ class EngineConfig:
     keep_activations: bool = True
     """CPU, A2C: the gradient takes what the rollout computed, up to 128 MiB for each thread; false: it computes the same again."""
     capture: bool = True
-    """CUDA: after a few iterations repeat rollouts and updates as CUDA graphs. CPU: repeat updates that are lists of kernel calls."""
+    """CUDA: after a few iterations repeat rollouts and updates as CUDA graphs. CPU: repeat the kernel calls of updates without Python."""
     tf32: bool = False
     """CUDA: torch multiplies matrices on tensor cores in TF32 (10 bits after the point). Kernels of warprun always compute in float32."""
 
