@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ ENDLESS = [*QUIET, "eval.final_episodes=2", "stop_when_solved=false"]
 CARTPOLE = ["env=cartpole", "agent=a2c", "n_envs=13", "agent.horizon=8"]
 
 
-def warprun(*arguments: str, timeout_s: float = 120, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run `warprun ARGUMENTS`; `environment` changes variables."""
+def warprun(*arguments: str, timeout_s: float = 120, start: Sequence[str] = (), **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run `warprun ARGUMENTS`; `environment` changes variables, and `start` is what starts several processes."""
     environment = os.environ | options.pop("environment", {})
-    command = [sys.executable, "-m", "warprun", *arguments]
+    command = [*start, sys.executable, "-m", "warprun", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment, **options)
 
 

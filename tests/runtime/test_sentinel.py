@@ -17,8 +17,6 @@ from warprun.runtime import checkpoint, rundir
 from warprun.runtime.run import train
 from warprun.runtime.sentinel import Sentinel
 from warprun.simulation.device import Device
-from warprun.simulation.trajectory import allocate
-from warprun.spec import Box, Discrete, GroupSpec, Spec
 
 ENVIRONMENT = Path(__file__).parents[1] / "environments" / "flawed.py"
 SMALL = ["n_envs=8", "concurrency.threads=1", "device=cpu", "eval.every=never", "eval.episodes=2", "log.live=false"]
@@ -165,26 +163,12 @@ class Calm:
 )
 def test_losses_and_gradients_are_looked_at(metrics, said):
     with pytest.raises(TrainingFailed, match=said):
-        Sentinel(Calm(), print, False, False).after_update(metrics)
-
-
-def test_more_truncations_than_the_spec_allows_end_the_run():
-    """A simulator of the user, whose final observations would be read beyond their end."""
-    spec = Spec((GroupSpec("walker", 1, Box(1), Discrete(2)),), time_limit=4)
-    simulator = Calm()
-    simulator.spec, simulator.trajectory = spec, allocate(spec, 9, 3, torch.device("cpu"))
-    sentinel = Sentinel(simulator, print, False, True)
-    simulator.trajectory.truncated[[1, 4, 8], 2] = True
-    sentinel.after_rollout()
-    simulator.trajectory.truncated[6, 2] = True
-    message = "collect of the simulator: environment 2 was truncated 4 times in 9 steps; with spec.time_limit=4 it can be 3"
-    with pytest.raises(TrainingFailed, match=message):
-        sentinel.after_rollout()
+        Sentinel(Calm(), print, False).after_update(metrics)
 
 
 def test_a_state_that_is_lost_is_not_saved():
     with pytest.raises(TrainingFailed, match="parameters of group miners are not finite"):
-        Sentinel(Calm(), print, False, False).before_save({"updates": torch.tensor(3), "miners/parameters": torch.tensor([1.0, math.nan])})
+        Sentinel(Calm(), print, False).before_save({"updates": torch.tensor(3), "miners/parameters": torch.tensor([1.0, math.nan])})
 
 
 def test_a_sweep_tells_the_line_as_it_is():
@@ -192,7 +176,7 @@ def test_a_sweep_tells_the_line_as_it_is():
 
 
 def test_what_may_be_infinite_is_left_alone():
-    Sentinel(Calm(), print, False, False).after_update({"loss/explained_variance": torch.tensor(-math.inf), "mine/number": math.nan})
+    Sentinel(Calm(), print, False).after_update({"loss/explained_variance": torch.tensor(-math.inf), "mine/number": math.nan})
 
 
 def test_numbers_that_json_lacks_are_null(tmp_path):

@@ -27,7 +27,7 @@ from warprun.simulation.exploration import Exploration
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.simulation.kernel_engine import KernelEngine, fits_shared_memory
 from warprun.simulation.simulator import Simulator
-from warprun.simulation.simulator_check import check_simulator
+from warprun.simulation.simulator_check import CheckedSimulator, check_simulator
 from warprun.user_code import errors_of_user
 
 SINGLE = SingleProcess()
@@ -181,7 +181,7 @@ def make_external(setup: Setup, n_envs: int, horizon: int, seed: int, exploratio
     with errors_of_user(f"make_simulator of {config.env.module} fails"):
         made = make(n_envs=n_envs, first_env=first_env, horizon=horizon, seed=seed, device=setup.device, exploration=exploration)
         check_simulator(made, make, environment.spec, n_envs, horizon)
-        return made
+        return CheckedSimulator(made, first_env)
 
 
 def prepare(setup: Setup, simulator: Simulator) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from warprun.config.memory import evaluation_envs
-from warprun.errors import UserError
+from warprun.errors import TrainingFailed, UserError
 from warprun.files import refuse_links
 from warprun.learning.interfaces import Agent
 from warprun.runtime import checkpoint
@@ -124,8 +124,11 @@ class Evaluator:
         for first in range(0, self.max_steps, taken.horizon):
             if is_stopped():
                 raise StoppedError
-            simulator.collect(self.agent.act, greedy)
-            refuse(simulator.fault(wait=True), "in an evaluation ")
+            try:
+                simulator.collect(self.agent.act, greedy)
+                refuse(simulator.fault(wait=True))
+            except TrainingFailed as error:
+                raise TrainingFailed(f"in an evaluation {error}") from error
             ends = taken.terminated | taken.truncated
             # The step that ends an episode still counts. Later steps belong to the next episode.
             counts = going_on & (ends.cumsum(0) - ends.long() == 0) & (row < self.max_steps - first)

@@ -22,7 +22,6 @@ from warprun.config.compose import note_on_tuned
 from warprun.config.networks import modules
 from warprun.config.run_folder import CONFIG, SET_UP, STATUS
 from warprun.config.schema import Config, to_dict
-from warprun.environment import Environment
 from warprun.errors import RunHasEndedError, TrainingFailed, UserError, one_line
 from warprun.kernels import ahead
 from warprun.learning.interfaces import Agent
@@ -221,8 +220,7 @@ class _Run:
         names = list(self.simulator.trajectory.groups)
         self.returns = "return" if len(names) == 1 else f"{config.eval.group or names[0]}/return"
         """Name, below `train/` and `eval/`, of the return that decides which checkpoint is best and whether the run is solved."""
-        of_user = not isinstance(self.setup.environment, Environment | ExternalEnvironment)
-        self.sentinel = Sentinel(self.simulator, self.records.message, config.env.on_nan == "reset", of_user, self.position.replaced)
+        self.sentinel = Sentinel(self.simulator, self.records.message, config.env.on_nan == "reset", self.position.replaced)
         self.clock = PhaseClock(self.setup.device.torch)
         self.metrics = dict(self.position.metrics)
         self.losses: dict[str, torch.Tensor | float] = dict(self.position.losses)

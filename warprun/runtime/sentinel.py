@@ -20,17 +20,13 @@ class Sentinel:
     """Checks every rollout, update, evaluation and checkpoint; each method raises TrainingFailed for numbers that are not finite.
 
     The error names the first cause: an observation rather than the loss that is computed from it. On CUDA the checks of rollouts and
-    updates do not wait for the device, except those of a simulator of the user. They find a fault when its flag has arrived on the host, at
-    the latest before the next checkpoint.
+    updates do not wait for the device. They find a fault when its flag has arrived on the host, at the latest before the next
+    checkpoint.
     """
 
-    def __init__(self, simulator: Simulator, message: Callable[[str], None], replaces: bool, of_user: bool, replaced: int = 0) -> None:
-        """`replaces`: whether environments that are not finite are reset (`env.on_nan=reset`); `replaced`: how many have been.
-
-        `of_user`: the simulator is code of the user.
-        """
+    def __init__(self, simulator: Simulator, message: Callable[[str], None], replaces: bool, replaced: int = 0) -> None:
+        """`replaces`: whether environments that are not finite are reset (`env.on_nan=reset`); `replaced`: how many have been."""
         self.simulator = simulator
-        self._of_user = of_user
         self._message = message
         self._replaces = replaces
         self.replaced = replaced
@@ -39,8 +35,6 @@ class Sentinel:
     def after_rollout(self) -> None:
         """Check the outputs of the environments and of the policies."""
         refuse(self.simulator.fault())
-        if self._of_user:
-            _refuse_truncations(self.simulator)
 
     def after_update(self, metrics: Metrics) -> None:
         """Check the losses and gradient norms, `loss/...`, of an update."""
@@ -107,18 +101,6 @@ def refuse(fault: Fault | None, where: str = "") -> None:
     else:
         line += "; with env.on_nan=reset such environments are reset"
     raise TrainingFailed(line)
-
-
-def _refuse_truncations(simulator: Simulator) -> None:
-    """Raise TrainingFailed if an environment was truncated more often than `final_obs` has rows: learning would read beyond them."""
-    trajectory = simulator.trajectory
-    rows = min(len(group.final_obs) for group in trajectory.groups.values())
-    most, env = trajectory.truncated.sum(0).max(0)
-    if most > rows:
-        raise TrainingFailed(
-            f"collect of the simulator: environment {int(env)} was truncated {int(most)} times in {trajectory.horizon} steps; "
-            f"with spec.time_limit={simulator.spec.time_limit} it can be {rows}: lower the time limit of the spec"
-        )
 
 
 def _named(metric: str) -> str:

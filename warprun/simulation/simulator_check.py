@@ -1,4 +1,4 @@
-"""Checks that what an environment gives as its `Simulator` is one, before a run begins."""
+"""Checks of a `Simulator` that is code of the user: before a run that it is one, and in a run that it keeps to its spec."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import fields
 import torch
 
 from warprun.environment import refusal
-from warprun.errors import shown
+from warprun.errors import TrainingFailed, shown
 from warprun.simulation.arrays import Layout, rollout_arrays
+from warprun.simulation.simulator import Act, Simulator
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 from warprun.spec import Spec
 
@@ -64,3 +65,31 @@ def _tensor(where: str, given: object, layout: Layout) -> Iterator[str]:
         yield f"{where} must have the shape and dtype {wanted}; it has {found}"
     elif not given.is_contiguous():
         yield f"{where} must be contiguous, as warprun.simulation.trajectory.allocate makes it; its strides are {given.stride()}"
+
+
+class CheckedSimulator:
+    """A simulator of the user, whose every rollout is checked."""
+
+    def __init__(self, own: Simulator, first_env: int) -> None:
+        """`first_env`: number of its first environment in the run."""
+        self.spec, self.device, self.n_envs, self.trajectory = own.spec, own.device, own.n_envs, own.trajectory
+        self.prepare, self.reset, self.episodes, self.fault = own.prepare, own.reset, own.episodes, own.fault
+        self.state, self.close = own.state, own.close
+        self._own, self._first_env = own, first_env
+        self._most = min(len(group.final_obs) for group in self.trajectory.groups.values())
+
+    @property
+    def steps(self) -> int:
+        """Steps that every environment has taken."""
+        return self._own.steps
+
+    def collect(self, act: Act, greedy: bool = False) -> Trajectory:
+        """Roll out. Raises TrainingFailed if an environment was truncated more often than `final_obs` has rows, which learning reads."""
+        trajectory = self._own.collect(act, greedy)
+        times, env = trajectory.truncated.sum(0).max(0)
+        if times > self._most:
+            raise TrainingFailed(
+                f"environment {self._first_env + int(env)} was truncated {int(times)} times in {trajectory.horizon} steps by collect of the"
+                f" simulator; with spec.time_limit={self.spec.time_limit} it can be {self._most}: lower the time limit of the spec"
+            )
+        return trajectory
