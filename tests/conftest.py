@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_CONFIG_HOME"] = str(folder.with_name("home"))
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _mark_long(items)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
@@ -29,6 +32,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if problem:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {problem}"))
+
+
+def _mark_long(items: list[pytest.Item]) -> None:
+    """Mark the cases of a test as `long` but the first n, where the test has the mark `by_default(n)`."""
+    seen: Counter[tuple[Path, str]] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("by_default")
+        if mark and isinstance(item, pytest.Function) and not item.get_closest_marker("slow"):
+            seen[item.path, item.originalname] += 1
+            if seen[item.path, item.originalname] > mark.args[0]:
+                item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,7 @@ def test_agents_solve_the_simulator_of_the_docs(examples: Path, monkeypatch: pyt
     assert result.eval_return == pytest.approx(0.93)
 
 
+@pytest.mark.by_default(0)
 def test_processes_of_the_concurrency_mode_of_the_docs_hold_the_same_network(examples: Path) -> None:
     command = [sys.executable, "distributed.py"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

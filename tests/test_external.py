@@ -55,6 +55,7 @@ def test_ppo_learns_to_keep_the_level(folder: Path) -> None:
     assert result.metrics["eval/terminated"] < 0.05
 
 
+@pytest.mark.by_default(0)
 def test_the_mpi_program_of_the_page_trains_and_is_evaluated(folder: Path) -> None:
     pytest.importorskip("mpi4py")
     from tests.actors.ranks import start

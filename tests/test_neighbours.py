@@ -106,6 +106,7 @@ def test_one_thread_and_many_sort_alike(threads: int) -> None:
         np.testing.assert_array_equal(place[:, 0], expected)
 
 
+@pytest.mark.by_default(0)
 def test_an_engine_counts_neighbours_and_leaves_out_who_has_left() -> None:
     """On two groups and 20 environments, the numbers of the observation against NumPy."""
     engine = make(leaving.environment, "leaving", n_envs=20, horizon=6)

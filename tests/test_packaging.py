@@ -124,6 +124,7 @@ def surroundings(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return tmp_path
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("surroundings", ["empty", "checkout", "copy of a checkout", "conf of another project"], indirect=True)
 def test_works_in_any_folder(surroundings: Path) -> None:
     # As a script of the user: Python looks beside the script first, not in the working folder.

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from warprun.interop.vector import make_vec
     from warprun.policies.loading import load
     from warprun.policies.policy import Policy
-    from warprun.runtime.run import Result
+    from warprun.runtime.train import Result
 
 __all__ = ["Policy", "Result", "TrainingFailed", "UserError", "load", "make_parallel", "make_sb3", "make_vec", "train"]
 
 _LAZY = {
     "train": "warprun.cli.main",
-    "Result": "warprun.runtime.run",
+    "Result": "warprun.runtime.train",
     "load": "warprun.policies.loading",
     "Policy": "warprun.policies.policy",
     "make_vec": "warprun.interop.vector",

@@ -85,6 +85,7 @@ def assert_all_gone(ranks: Ranks, before: set[str]) -> None:
     assert done.returncode == 0, done.stderr  # the last checkpoint is intact
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("mode", ["async", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("rma", "sync", "seed"))])
 def test_an_exception_of_an_actor_ends_the_run_and_names_it(mode: str, tmp_path: Path) -> None:
     before = shared_memory()

@@ -57,6 +57,7 @@ def test_a_run_continues(tmp_path: Path) -> None:
     assert json.loads((folder / "status.json").read_text())["env_steps"] == 96
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_exception_of_any_rank_of_a_group_ends_the_run(rank: int, tmp_path: Path) -> None:
     """Also if the other ranks wait for it in code of the environment."""
@@ -82,6 +83,7 @@ def test_a_rank_that_fails_before_the_run_is_named(where: str, rank: int, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize(
     ("ranks", "arguments", "said"),
     [

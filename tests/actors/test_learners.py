@@ -23,6 +23,7 @@ def test_two_learners_take_the_steps_of_one_process(tmp_path: Path) -> None:
             torch.testing.assert_close(ours[name], tensor, rtol=2e-4, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}")
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("mode", ["rma", pytest.param("async", marks=pytest.mark.slow)])
 def test_the_last_rollouts_are_learned_from_if_they_are_fewer_than_learners(mode: str, tmp_path: Path) -> None:
     """Five rollouts of 48 steps for two learners: the last update has one."""

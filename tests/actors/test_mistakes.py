@@ -14,6 +14,7 @@ from tests.actors.ranks import start
 SMALL = ["env=cartpole", "agent=a2c", "device=cpu", "total_steps=1000"]
 
 
+@pytest.mark.by_default(5)
 @pytest.mark.parametrize(
     ("ranks", "arguments", "said"),
     [
@@ -61,6 +62,7 @@ def test_a_mistake_in_one_rank_only_ends_all(tmp_path: Path) -> None:
     assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.by_default(0)
 def test_ranks_with_different_environments_are_refused(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(
         "import os\nfrom dataclasses import replace\nfrom warprun.envs.cartpole import environment\n"

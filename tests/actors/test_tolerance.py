@@ -45,12 +45,14 @@ def test_the_run_goes_on_without_an_actor(how: str, more: list[str], said: str, 
     assert last["actors/lost"] == 1
 
 
+@pytest.mark.by_default(0)
 def test_more_than_are_tolerated_end_the_run(tmp_path: Path) -> None:
     done = start(4, *SETTINGS, "total_steps=1e6", f"run_dir={tmp_path / 'run'}", cwd=ROOT)
     assert done.returncode != 0
     assert "warprun: error: rank 2 (actor 1): fragile: environment 1 failed at step 21" in done.stderr
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("more", [["concurrency=rma"], ["concurrency.learners=2"], ["env=cartpole"]])
 def test_what_cannot_be_tolerated_is_refused(more: list[str], tmp_path: Path) -> None:
     own = SETTINGS if "env=cartpole" not in more else [*QUIET, "concurrency=async", "n_envs=3"]

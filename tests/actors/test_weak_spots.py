@@ -34,6 +34,7 @@ THETA, X = 0.20943951023931953, 2.4
 """Limits of CartPole."""
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("rollouts", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_an_end_mark_is_never_lost(rollouts: int, tmp_path: Path) -> None:
     """Three learners and five actors for a few rollouts: most actors end before they have made one, and learners help each other."""
@@ -48,6 +49,7 @@ def test_left_over_rollouts_arrive_once(tmp_path: Path) -> None:
     assert len(made) == len(set(made)) == 31
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("mode", few(["seed", "rma", "async"], "rma"))
 def test_transitions_follow_the_equations_of_motion(mode: str, tmp_path: Path) -> None:
     """What a learner has in replay memory, against CartPole in float64: the next state is not the state, and ends are where they belong."""
@@ -72,6 +74,7 @@ def moved(state: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
     return torch.stack([x + 0.02 * speed, speed + 0.02 * speeding_up, theta + 0.02 * turning, turning + 0.02 * turning_up], 1)
 
 
+@pytest.mark.by_default(0)
 def test_every_environment_and_actor_draws_noise_of_its_own() -> None:
     noise = explore(Box(2, -1.0, 1.0), (0.0, 0.1, 1.0), [0.0, 0.0], 2)
     assert noise.numel() == 2 * 2000 * 2
@@ -87,6 +90,7 @@ def test_every_environment_and_actor_draws_noise_of_its_own() -> None:
     assert torch.cat(drawn).unique().numel() == 2 * 4 * 6
 
 
+@pytest.mark.by_default(0)
 def test_lag_is_seen_and_bounded(tmp_path: Path) -> None:
     """A ring holds `concurrency.queue` rollouts, and an actor makes one more meanwhile."""
     actors = 3

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from warprun.checking.machine_code import instructions, loops_without_vectors
 from warprun.checking.processes import machine_code
 
@@ -36,6 +38,7 @@ def test_names_in_ptx_are_no_instructions() -> None:
     assert ".f64" in instructions("add.f64 %fd1, %fd2, %fd3;")
 
 
+@pytest.mark.by_default(0)
 def test_the_code_of_an_environment_is_looked_into(tmp_path: Path) -> None:
     """CartPole is vectors on CPU; loops that lanes leave at different times are cut from code with debug information, too."""
     with machine_code(tmp_path, ["env=cartpole"]) as looking:

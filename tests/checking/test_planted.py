@@ -43,6 +43,7 @@ def findings(overrides: list[str], processes: bool) -> list[Finding]:
     return list(check_here(begin(setup, setup.environment)))
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_planted_mistake_is_found_and_named(name: str, tmp_path: Path) -> None:
     mistake = PLANTED[name]

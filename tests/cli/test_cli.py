@@ -46,7 +46,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list:
     configs: list = []
     result = types.SimpleNamespace(eval_return=1.0, folder=tmp_path)
     monkeypatch.setitem(
-        sys.modules, "warprun.runtime.run", types.SimpleNamespace(train=lambda config, world=None: configs.append(config) or result)
+        sys.modules, "warprun.runtime.train", types.SimpleNamespace(train=lambda config, crew=None: configs.append(config) or result)
     )
     monkeypatch.chdir(tmp_path)
     return configs
@@ -82,6 +82,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.by_default(6)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_told_in_one_line_before_anything_is_written(tmp_path, mistake):
     (tmp_path / "full").mkdir()
@@ -161,10 +162,10 @@ def test_traceback_only_when_asked_for(started, capsys, monkeypatch):
 
 
 def test_what_nobody_foresaw_is_one_line_and_code_1(started, capsys, monkeypatch):
-    def train(config, world=None):
+    def train(config, crew=None):
         raise ZeroDivisionError("one\ntwo")
 
-    monkeypatch.setattr(sys.modules["warprun.runtime.run"], "train", train)
+    monkeypatch.setattr(sys.modules["warprun.runtime.train"], "train", train)
     assert cli.run([]) == 1
     told = capsys.readouterr().err
     assert re.fullmatch(
@@ -173,10 +174,10 @@ def test_what_nobody_foresaw_is_one_line_and_code_1(started, capsys, monkeypatch
 
 
 def test_interrupt_is_code_130(started, capsys, monkeypatch):
-    def train(config, world=None):
+    def train(config, crew=None):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["warprun.runtime.run"], "train", train)
+    monkeypatch.setattr(sys.modules["warprun.runtime.train"], "train", train)
     assert cli.run([]) == 130
     assert capsys.readouterr().err == "warprun: error: interrupted\n"
 

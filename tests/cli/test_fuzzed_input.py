@@ -26,7 +26,7 @@ LIMIT_S = 5.0
 def guarded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Work in a folder with one file, where nothing is trained, measured or fetched."""
     result = types.SimpleNamespace(folder=tmp_path, eval_return=1.0, eval_stderr=None, train_return=None, env_steps=1, wall_s=1.0)
-    monkeypatch.setitem(sys.modules, "warprun.runtime.run", types.SimpleNamespace(train=lambda config, world=None: result))
+    monkeypatch.setitem(sys.modules, "warprun.runtime.train", types.SimpleNamespace(train=lambda config, crew=None: result))
     measured = types.SimpleNamespace(simulation_steps_per_s=None, threads=1)
     monkeypatch.setattr("warprun.runtime.bench.bench", lambda *given: [measured])
     monkeypatch.setattr("warprun.runtime.bench.report", lambda *given: None)
@@ -73,6 +73,7 @@ def attack(seeds: range) -> list[str]:
     return wrong
 
 
+@pytest.mark.by_default(0)
 def test_fuzzed_arguments(guarded):
     assert not attack(range(400))
 

@@ -135,6 +135,7 @@ def test_settings_of_sweeps_need_a_sweep(fake, capsys):
     assert cli.run(["status", "s"]) == 2 and cli.run(["job", "s", "0"]) == 2
 
 
+@pytest.mark.by_default(0)
 def test_an_interrupted_sweep_continues_to_the_same_bits(tmp_path):
     settings = [*TINY, "total_steps=300000", "seed=0,1", "launcher.workers=2"]
     command = [sys.executable, "-m", "warprun", "-m", *settings]

@@ -57,10 +57,11 @@ def share_of_right_suggestions(count: int, seed: int, capsys: pytest.CaptureFixt
 
 @pytest.fixture
 def nothing_trained(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "warprun.runtime.run", types.SimpleNamespace(train=lambda config, world=None: pytest.fail("trained")))
+    monkeypatch.setitem(sys.modules, "warprun.runtime.train", types.SimpleNamespace(train=lambda config, crew=None: pytest.fail("trained")))
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.by_default(0)
 def test_suggestions_for_typos(nothing_trained, capsys):
     assert share_of_right_suggestions(150, 1, capsys) >= 0.95
 

@@ -106,6 +106,7 @@ class Run:
         return self.process.returncode, error
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize(
     ("how", "number"),
     [
@@ -128,6 +129,7 @@ def test_a_rank_that_is_attacked_at_a_random_moment_ends_the_run(how: str, numbe
     assert_ended_well(folder, code, error, how, rank)
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_is_passed_on_and_saves_a_checkpoint(number: signal.Signals, tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
@@ -140,6 +142,7 @@ def test_a_signal_is_passed_on_and_saves_a_checkpoint(number: signal.Signals, tm
     assert checkpoint.load(run.folder).env_steps == status["env_steps"]
 
 
+@pytest.mark.by_default(0)
 def test_ranks_end_with_the_process_that_has_started_them(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     run.process.kill()

@@ -18,6 +18,7 @@ SMALL = ["env=cartpole", "agent=a2c", "device=cpu", "total_steps=1000", "n_envs=
 TORCH = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "LOCAL_RANK": "0"}
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize(
     ("arguments", "environment", "said"),
     [
@@ -37,6 +38,7 @@ def test_a_mistake_is_one_line(arguments: list[str], environment: dict[str, str]
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

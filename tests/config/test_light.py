@@ -18,6 +18,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("arguments", REFUSED, ids=" ".join)
 def test_a_refused_config_imports_neither_torch_nor_numba(arguments: list[str]) -> None:
     code = f"import sys; from warprun.cli.main import run; code = run(sys.argv[1:]); print(code, {HEAVY})"

@@ -63,6 +63,7 @@ HUGE = {
 }
 
 
+@pytest.mark.by_default(3)
 @pytest.mark.parametrize("arguments", HUGE)
 def test_what_does_not_fit_is_refused_before_torch_is_loaded(arguments: str) -> None:
     code = "import sys; from warprun.cli.main import run; print(run(sys.argv[1:]), 'torch' in sys.modules, 'numba' in sys.modules)"
@@ -75,6 +76,7 @@ def test_what_does_not_fit_is_refused_before_torch_is_loaded(arguments: str) -> 
     assert "this machine has free" in line and line.endswith(f": lower {key}")
 
 
+@pytest.mark.by_default(0)
 def test_a_setting_that_costs_memory_raises_the_estimate() -> None:
     def total(*overrides: str) -> int:
         config = compose(["env=pendulum", "device=cpu", "concurrency.threads=1", *overrides])

@@ -92,6 +92,7 @@ def test_two_environments_with_a_helper_of_one_name(workplace):
     assert "helper" not in sys.modules and str(workplace / "one") not in sys.path
 
 
+@pytest.mark.by_default(0)
 def test_runs_of_one_process_have_their_own_helper(workplace):
     make(workplace / "one", 1.0), make(workplace / "two", 2.0)
     program = f"""
@@ -222,6 +223,7 @@ def test_files_of_shipped_environments_are_those_of_the_environment():
     assert all(name.startswith("warprun.envs.covid") for name in covid)
 
 
+@pytest.mark.by_default(0)
 def test_compiled_kernels_are_found_whatever_the_folder(workplace):
     """Numba keeps the types of arguments by name, and names of modules depend on their folder."""
     program = (

@@ -20,6 +20,7 @@ pettingzoo_test = pytest.importorskip("pettingzoo.test")
 MARKET = "tests.environments.market"
 
 
+@pytest.mark.by_default(0)
 def test_pettingzoo_finds_nothing_wrong():
     env = warprun.make_parallel(MARKET, time_limit=6)
     with warnings.catch_warnings():

@@ -29,6 +29,7 @@ def engine_of(module: str, n_envs: int = N, seed: int = 7, **options):
     return make(environment, module.rpartition(".")[2], n_envs=n_envs, horizon=1, seed=seed, **options)
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("module", "randomize"),

@@ -41,6 +41,7 @@ def trained(tmp_path_factory):
 BY_TORCH = tuple(case for case in graphs.CASES if case not in graphs.BY_KERNELS)
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("case", [*BY_TORCH, *(pytest.param(case, marks=pytest.mark.slow) for case in graphs.BY_KERNELS)])
 def test_captured_training_is_the_plain_one(trained, case):
     trained = trained(BY_TORCH if case in BY_TORCH else (case,))

@@ -108,6 +108,7 @@ def instructions(ptx):
     return re.sub(r"//.*|[%$\w]*_[$\w]+|%\w+", "", ptx)
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("case", few(CASES, "cartpole", "crane", "loops descend"))
 def test_kernels_compile_to_lean_ptx(case, tmp_path):
     module, signature, _ = program(case)
@@ -135,6 +136,7 @@ def often(case, capability):
     return pytest.param(case, capability, marks=marks, id=f"{case} {capability[0]}.{capability[1]}")
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize(("case", "capability"), [often(case, capability) for case in CASES for capability in CAPABILITIES])
 def test_rollouts_compile_to_lean_ptx(case, capability, tmp_path):
     module, _, signature = program(case)

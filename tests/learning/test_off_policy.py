@@ -50,6 +50,7 @@ def every_transition(probability: torch.Tensor, each: int) -> torch.Tensor:
     return torch.tensor(rows)
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize(("double", "fused"), [(False, True), (True, True), (True, False)])
 def test_tabular_dqn_reaches_the_optimal_values(double: bool, fused: bool, golden: Golden) -> None:
     """One-hot states, no end: the values are those of the exact solution, to 1 % of their range.
@@ -86,6 +87,7 @@ def test_tabular_dqn_reaches_the_optimal_values(double: bool, fused: bool, golde
     assert found.argmax(-1).tolist() == g["greedy"].tolist()
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_probe_that_only_the_time_limit_ends(name: str) -> None:
     """1 / (1 - gamma): truncation bootstraps. Real actions: the good one is found, too."""

@@ -117,6 +117,7 @@ def world(name: str) -> Environment:
     return environment(**SPACES) if name in ("a2c", "ppo") else single(name)
 
 
+@pytest.mark.by_default(3)
 @pytest.mark.parametrize("case", few(CASES, *(case for case in CASES if case != "sac memory")))
 def test_updates_are_the_same_work_on_the_device_alone(case: str, works: list[Watched]) -> None:
     name, settings = CASES[case]

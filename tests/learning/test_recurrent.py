@@ -223,6 +223,7 @@ def test_the_gradient_sees_the_policy_that_acted(kind: str) -> None:
     assert not torch.allclose(*probabilities(agent.learners[0], taken), atol=1e-5)  # the carry of row 0 counts
 
 
+@pytest.mark.by_default(0)
 def test_groups_masks_and_normalisation() -> None:
     """Five producers with masks, MultiDiscrete regulator: one group with memory, the other without; A2C with V-trace."""
     environment = CASES["market"].environment
@@ -336,11 +337,13 @@ def right_turns(agent: Any, engine: KernelEngine, rollouts: int) -> float:
     return right / ended
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_solves_a_maze(kind: str) -> None:
     assert share_of_right_turns(NetworkConfig(type=kind, hidden=[], units=[16]), 60) > 0.95
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("network", [NetworkConfig(hidden=[16]), NetworkConfig(type="lstm", hidden=[], units=[16], sequence=1)])
 def test_without_memory_half_of_the_turns_are_right(network: NetworkConfig) -> None:
     """An MLP, and an LSTM whose sequences have one step."""

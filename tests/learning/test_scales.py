@@ -36,6 +36,7 @@ def probabilities(agent: Any, obs: float, group: int = 0) -> torch.Tensor:
         return agent.learners[group].policy(torch.tensor([[obs]]))[0][0].softmax(0)
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("fused", [False, True], ids=["stepwise", "fused"])
 @pytest.mark.parametrize("name", UPDATES)
 @pytest.mark.parametrize("units", few(REWARDS, "(20.0, 1.0)", "(0.0, 1e-09)"), ids=str)

@@ -107,6 +107,7 @@ def check_draws(learner: OffPolicyLearner[Any], steps: list[list[Step]]) -> set[
     return seen
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("prioritized", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_sequences_are_those_of_the_environments_with_the_memory_of_their_episodes(kind: str, prioritized: bool) -> None:
@@ -254,6 +255,7 @@ def test_priorities_are_of_sequences() -> None:
     assert found[:3].tolist() == pytest.approx([0.9 * 2.0 + 0.1 * 3.0 / 9, 0.5, 0.0])
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("name", ["ddpg", "td3", "sac"])
 def test_actors_and_critics_learn_with_memory(name: str) -> None:
     """The pendulum without velocity: gradients arrive in every layer, recurrent ones included, and in no other way than by recall."""
@@ -328,6 +330,7 @@ def share_of_right_turns(network: LayersConfig, updates: int) -> float:
     return right_turns(agent, engine, rollouts=40)
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("kind", few(KINDS, "gru"))
 def test_memory_solves_a_maze(kind: str) -> None:
     assert share_of_right_turns(LayersConfig(type=kind, hidden=[], units=[16], after=[]), 300) > 0.95

@@ -22,6 +22,7 @@ from warprun.runtime.trained import load_checkpoint, open_run, trained_agent
 PINBALL = ["env=cartpole", "env.name=pinball", "env.module=tests.environments.pinball"]
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize(("fused", "greedy"), [("false", True), ("false", False), pytest.param("true", True, marks=pytest.mark.slow)])
 def test_episodes_are_those_of_an_evaluation(tmp_path: Path, fused: str, greedy: bool) -> None:
     """Exactly if the networks run in torch in both, else up to the rounding of sums."""
@@ -45,6 +46,7 @@ def test_episodes_are_those_of_an_evaluation(tmp_path: Path, fused: str, greedy:
     np.testing.assert_allclose(rewards, returns, rtol=1e-6)
 
 
+@pytest.mark.by_default(0)
 def test_random_choices_are_uniform_and_allowed(tmp_path: Path) -> None:
     played = play_random(*MARKET, episodes=200, records=(tmp_path / "a.npz",))
     assert {episode.end for episode in played} <= {"terminated", "truncated"}
@@ -60,6 +62,7 @@ def test_random_choices_are_uniform_and_allowed(tmp_path: Path) -> None:
     assert stats.chisquare(counts).pvalue > 1e-3, counts
 
 
+@pytest.mark.by_default(0)
 def test_random_numbers_are_uniform_within_their_bounds() -> None:
     setup, _ = made("env=cartpole", "env.name=crane", "env.module=tests.environments.crane", "eval.max_steps=400")
     policy = RandomPolicy(setup.environment.spec, 0)

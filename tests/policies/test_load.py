@@ -68,6 +68,7 @@ STEPWISE = [pytest.param(name, False, marks=[] if name == "a2c crane" else pytes
 FUSED = [pytest.param(name, True, marks=[] if name in BY_DEFAULT else pytest.mark.slow, id=f"{name} fused") for name in RUNS]
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize(("name", "fused"), [*FUSED, *STEPWISE])
 def test_actions_are_those_of_an_evaluation(trained: Trained, name: str, fused: bool) -> None:
     taken = played(trained(name), fused)
@@ -159,6 +160,7 @@ def test_sampled_actions_of_sac_are_the_tanh_of_normal_ones(trained: Trained) ->
     assert policy.act(obs)[0] == pytest.approx(2.0 * np.tanh(mean), abs=1e-5)
 
 
+@pytest.mark.by_default(0)
 def test_forbidden_actions_are_never_chosen(trained: Trained) -> None:
     policy = warprun.load(trained("ppo market"))
     random = np.random.default_rng(0)
@@ -228,6 +230,7 @@ def test_mistakes_are_one_line(trained: Trained, case: str) -> None:
     assert "\n" not in str(failure.value)
 
 
+@pytest.mark.by_default(0)
 def test_runs_that_cannot_be_loaded_are_refused(trained: Trained, tmp_path: Path) -> None:
     run = trained("ppo cartpole")
     with pytest.raises(UserError, match="is not a run folder"):

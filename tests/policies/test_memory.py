@@ -66,6 +66,7 @@ def setup_of(folder: Path) -> Setup:
     return set_up(open_config(folder, from_dict(rundir.read_config(folder)), trusted=False))
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_that_continues_equals_one_that_was_left_alone(trained: Trained, tmp_path: Path, name: str) -> None:
     """Bit for bit, also what is remembered of the episodes that go on."""
@@ -166,6 +167,7 @@ def by_numpy(file: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]
     return {"policy_output": output, "next_carry": after}
 
 
+@pytest.mark.by_default(3)
 @pytest.mark.parametrize(("kind", "program"), [(".pt2", by_torch), (".onnx", by_onnx), (".npz", by_numpy)])
 @pytest.mark.parametrize("name", RUNS)
 def test_a_file_remembers(

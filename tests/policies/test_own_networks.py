@@ -75,6 +75,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("agent", few(["a2c", "ppo", "dqn", "td3", "ddpg", "sac"], "ppo", "sac"))
 def test_every_agent_trains_it_and_the_run_folder_has_all_of_it(
     home: Path, agent: str, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
@@ -110,6 +111,7 @@ def test_an_edited_file_changes_no_run_that_exists(home: Path) -> None:
     assert cli.run(["eval", "run", "episodes=4"]) == 0
 
 
+@pytest.mark.by_default(0)
 def test_onnx_of_a_network_of_the_user(home: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     folder = warprun.train([*SHORT, *AGENTS["td3"], MODULE, "run_dir=run"]).folder

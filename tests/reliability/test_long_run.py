@@ -43,15 +43,19 @@ def watched(folder: Path, total_steps: int) -> list[Use]:
 
 
 def check(found: list[Use]) -> None:
-    """Compare the largest use in the first quarter with that in the last."""
+    """Compare the smallest use in the first quarter with that in the last.
+
+    What leaks raises the smallest use too; a checkpoint that is being written at the moment of a look does not.
+    """
     quarter = max(1, len(found) // 4)
-    first, last = (Use(*map(max, zip(*part, strict=True))) for part in (found[:quarter], found[-quarter:]))
+    first, last = (Use(*map(min, zip(*part, strict=True))) for part in (found[:quarter], found[-quarter:]))
     print(f"{first} to {last}: memory {last.resident_kib / first.resident_kib - 1:+.2%}")
     assert last.resident_kib <= 1.01 * first.resident_kib
     assert last.files <= first.files
     assert last.threads <= first.threads
 
 
+@pytest.mark.by_default(0)
 def test_a_run_does_not_grow(tmp_path):
     check(watched(tmp_path, 20_000_000))
 

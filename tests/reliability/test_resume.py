@@ -61,6 +61,7 @@ def attack(whole: tuple[str, dict[str, object], float], folder: Path, rounds: in
         shutil.rmtree(place)
 
 
+@pytest.mark.by_default(1)
 def test_a_killed_run_ends_as_one_that_was_left_alone(whole, tmp_path):
     attack(whole, tmp_path, 3)
 

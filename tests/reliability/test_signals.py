@@ -87,6 +87,7 @@ def attack(whole: tuple[dict[str, object], float], folder: Path, name: str, roun
     return times
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("name", few(CODES, "SIGINT", "SIGUSR1"))
 def test_a_signal_saves_and_ends(whole, tmp_path, name):
     assert max(attack(whole, tmp_path, name, 2)) < WITHIN_S

@@ -15,6 +15,7 @@ from warprun.learning.on_policy import flops_per_row
 from warprun.runtime.bench import _Cell
 
 
+@pytest.mark.by_default(0)
 def test_bench_writes_what_it_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("warprun.runtime.bench.SECONDS", 0.02)
     out = tmp_path / "bench"

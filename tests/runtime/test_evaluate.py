@@ -41,6 +41,7 @@ def run(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.by_default(0)
 def test_mean_and_standard_error_are_those_of_the_distribution():
     n = 20_000
     found = evaluator(n).play(greedy=False)

@@ -15,7 +15,7 @@ from warprun.config.compose import compose, note_on_tuned
 from warprun.errors import TrainingFailed, UserError
 from warprun.kernels import driver as devices
 from warprun.learning.on_policy import OnPolicyAgent
-from warprun.runtime import checkpoint, run
+from warprun.runtime import checkpoint, notes, run, train
 from warprun.runtime.evaluate import Evaluation
 from warprun.runtime.records import Records
 
@@ -24,14 +24,14 @@ from warprun.runtime.records import Records
 def failing(monkeypatch, tmp_path):
     """Runs that write something and then find a mistake."""
 
-    def fail(config, held, world):
+    def fail(config, held, crew):
         folder = held.folder
         (folder / "config.yaml").touch()
         (folder / "environment").mkdir()
         (folder / "environment" / "file").touch()
         raise UserError("a mistake")
 
-    monkeypatch.setattr(run, "_Run", fail)
+    monkeypatch.setattr(train, "Run", fail)
     monkeypatch.chdir(tmp_path)
 
 
@@ -45,7 +45,7 @@ def test_an_early_failure_leaves_what_was_there(failing, tmp_path, there, settin
     (tmp_path / there).mkdir(exist_ok=True)
     before = left(tmp_path)
     with pytest.raises(UserError, match="a mistake"):
-        run.train(compose(["env=cartpole", setting]))
+        train.train(compose(["env=cartpole", setting]))
     assert left(tmp_path) == before
 
 
@@ -53,7 +53,7 @@ def test_an_early_failure_leaves_the_folder_of_another_run(failing, tmp_path):
     other = tmp_path / "outputs" / "other"
     other.mkdir(parents=True)
     with pytest.raises(UserError):
-        run.train(compose(["env=cartpole"]))
+        train.train(compose(["env=cartpole"]))
     assert left(tmp_path) == ["outputs", "outputs/other"]
 
 
@@ -117,12 +117,12 @@ def judged(monkeypatch):
             played.append((self.purpose, mean))
             return Evaluation(self.episodes, {"agent": mean}, {"agent": math.sqrt(self.episodes)}, 1.0, 1.0, None, None)
 
-    monkeypatch.setattr(run._Run, "_evaluator", lambda self, episodes, purpose: Told(purpose, episodes))
+    monkeypatch.setattr(run.Run, "_evaluator", lambda self, episodes, purpose: Told(purpose, episodes))
     return given, played
 
 
-def go(tmp_path: Path, *overrides: str) -> run.Result:
-    return run.train(compose([*SMALL, *QUIET, f"run_dir={tmp_path / 'run'}", *overrides]))
+def go(tmp_path: Path, *overrides: str) -> train.Result:
+    return train.train(compose([*SMALL, *QUIET, f"run_dir={tmp_path / 'run'}", *overrides]))
 
 
 def test_solved_is_what_fresh_episodes_confirm_beyond_doubt(judged, tmp_path):
@@ -214,7 +214,7 @@ def test_a_final_evaluation_that_fails_leaves_the_policy(judged, tmp_path):
 
 
 def test_iterations_that_take_long_are_announced_once(judged, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(run, "LONG_ITERATION_S", 0.0)
+    monkeypatch.setattr(notes, "LONG_ITERATION_S", 0.0)
     go(tmp_path, "total_steps=320")
     assert capsys.readouterr().out.count("an iteration takes") == 1
 
@@ -270,5 +270,5 @@ def test_who_interrupts_is_obeyed_although_the_aim_is_reached(monkeypatch, tmp_p
 
     monkeypatch.setattr(run.Evaluator, "play", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run.train(config)
+        train.train(config)
     assert '"interrupted"' in (tmp_path / "run" / "status.json").read_text()

@@ -14,8 +14,8 @@ from warprun.cli import main as cli
 from warprun.config.compose import compose
 from warprun.errors import TrainingFailed, UserError, one_line
 from warprun.runtime import checkpoint, rundir
-from warprun.runtime.run import train
 from warprun.runtime.sentinel import Sentinel
+from warprun.runtime.train import train
 from warprun.simulation.device import Device
 
 ENVIRONMENT = Path(__file__).parents[1] / "environments" / "flawed.py"
@@ -86,6 +86,7 @@ RUNS = {
 }
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("case", few(RUNS, "ppo reward", "a2c stepwise", "ppo final", "dqn", "in the evaluation"))
 def test_a_planted_fault_ends_the_run(home, capsys, case):
     settings, planted, line = RUNS[case]

@@ -56,6 +56,7 @@ def test_a_run_that_continues_stays_one_run_of_mlflow(store) -> None:
     assert run.info.status == "FINISHED" and run.data.metrics["train/progress"] == 1.0
 
 
+@pytest.mark.by_default(0)
 def test_weights_and_biases_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     monkeypatch.chdir(tmp_path)

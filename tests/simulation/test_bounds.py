@@ -67,6 +67,7 @@ def seen(device: str) -> np.ndarray:
     return np.stack(found, axis=1)
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("target", ["cpu", "cudasim", "plain"])
 def test_step_sees_no_action_out_of_bounds(target, tmp_path):
     if target == "cpu":

@@ -32,6 +32,7 @@ def simulated(request, tmp_path_factory):
     )
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("name", few(FUSED_CASES, "cartpole tanh", "crane_exploring relu", "mountain_car_continuous tanh"))
 def test_a_fused_rollout_is_the_stepwise_one(simulated, name):
     expected, found = roll_out_networks(name, CPU, fused=False), simulated[name]

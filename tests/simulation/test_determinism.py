@@ -32,6 +32,7 @@ def assert_close(a, b, n_envs):
         np.testing.assert_allclose(a[name][part], b[name][part], rtol=rtol, atol=rtol, err_msg=name)
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("n_envs", [pytest.param(1, marks=pytest.mark.slow), 37, pytest.param(100, marks=pytest.mark.slow)])
 def test_threads_change_nothing(name, n_envs):

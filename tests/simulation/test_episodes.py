@@ -135,6 +135,7 @@ def test_parameters_that_do_not_vary_keep_what_they_are_set_to():
     assert (engine.trajectory.groups["agent"].obs[0, :, 0, WEIGHT] == 7.5).all()
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("case", few(["cartpole", "market"], "cartpole"))
 def test_retracing_equals_stepping(case):
     """Twice, for a rollout begins where the one before ended."""

@@ -105,6 +105,7 @@ def test_they_run(names):
     assert engine.trajectory.groups["agent"].obs[1].flatten().tolist() == [1.0, 1.0] * 3
 
 
+@pytest.mark.by_default(0)
 def test_groups_of_such_names_run():
     engine = make(environment(("clock", "agent", "agent_final", "agent_ended", "agent_mask")), "groups", n_envs=2, horizon=6)
     for row in range(5):

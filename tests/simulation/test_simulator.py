@@ -46,6 +46,7 @@ def copied(trajectory: Trajectory) -> dict[str, torch.Tensor]:
     return found
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("made", SIMULATORS.values(), ids=SIMULATORS)
 def test_a_restored_simulator_takes_the_same_steps(made: Callable[[int], Simulator]) -> None:
     first, second = made(1), made(1)

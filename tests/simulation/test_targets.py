@@ -24,6 +24,7 @@ def others(request, tmp_path_factory):
     return {name: load(process, folder / f"{name}.npz") for name, process in processes.items()}
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("case", TESTED)
 @pytest.mark.parametrize("target", ["plain", "cudasim"])
 def test_trajectories_are_the_same(others, target, case):

@@ -41,6 +41,7 @@ def random_actions(space, shape, mask, draw):
     return np.stack([part.argmax(-1) for part in np.split(scores, np.cumsum(counts)[:-1], -1)], -1)
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("name", NAMES[:1] + [pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:]])
 def test_steps_are_those_of_training(name):
     case = CASES[name]
@@ -117,6 +118,7 @@ for name in ("clockwork", "market"):
 """
 
 
+@pytest.mark.by_default(0)
 def test_the_cuda_kernels_give_the_same():
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "1"}
     done = subprocess.run([sys.executable, "-c", SIMULATED], cwd=Path(ROOT), env=environment, capture_output=True, text=True)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from warprun.cli.resume import Continued
     from warprun.concurrency.team import Team
     from warprun.config.schema import Config
-    from warprun.runtime.run import Result
+    from warprun.runtime.crew import Crew
+    from warprun.runtime.train import Result
 
 HELP = """\
 warprun: reinforcement learning at very high data throughput, for environments that are scientific simulations
@@ -179,17 +180,18 @@ def _run(asked: Continued | Config) -> Result | None:
     world = world_of(config)
     try:
         # Imported after the checks, because they import torch and numba.
-        if world and _follows(config, world):
+        crew = _crew_of(config, world) if world else None
+        if world and not crew:
             return None
         if isinstance(asked, Continued):
             with uncollected():
-                from warprun.runtime.run import resume
+                from warprun.runtime.train import resume
 
-            return resume(*asked, world)
+            return resume(*asked, crew)
         with uncollected():
-            from warprun.runtime.run import train
+            from warprun.runtime.train import train
 
-        return train(config, world)
+        return train(config, crew)
     except BaseException as error:
         failure = gpu_failure(error, config.env.name) or error
         if world:
@@ -199,23 +201,26 @@ def _run(asked: Continued | Config) -> Result | None:
         raise failure from error
 
 
-def _follows(config: Config, world: World | Team) -> bool:
-    """Live as a rank other than 0 if this process is one, and return whether it is."""
+def _crew_of(config: Config, world: World | Team) -> Crew | None:
+    """Return the crew of the run if this process drives it; else live as one of its other processes to the end, and return None."""
     from warprun.concurrency.team import Team
 
     if isinstance(world, Team):
-        if world.rank:
-            from warprun.runtime.joint import follow
+        from warprun.runtime.joint import Learners
 
-            follow(config, world)
-        return world.rank > 0
-    from warprun.runtime.roles import check_gpus, run_rank
+        learners = Learners(world)
+        if world.rank == 0:
+            return learners
+        learners.follow(config)
+        return None
+    from warprun.runtime.roles import LearnersWithActors, check_gpus, run_rank
 
     if world.layout.learners > 1:
         check_gpus(config, world)
-    if world.process:
-        run_rank(config, world)
-    return world.process > 0
+    if world.process == 0:
+        return LearnersWithActors(world)
+    run_rank(config, world)
+    return None
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -22,7 +22,7 @@ from warprun.runtime import rundir
 
 
 class Continued(NamedTuple):
-    """The arguments of `runtime.run.resume`."""
+    """The arguments of `runtime.train.resume`."""
 
     config: Config
     folder: Path

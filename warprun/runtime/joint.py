@@ -1,13 +1,14 @@
 """Data-parallel learners (concurrency=ddp): each rank simulates its share of the environments, and rank 0 leads.
 
-Every rank has an agent with the same parameters. Rank 0 drives the run and writes its files; its simulator, `JointSimulator`, speaks for
-the environments of all. The others follow its orders.
+Every rank has an agent with the same parameters. Rank 0 drives the run, writes its files, and counts the episodes of all. The others follow
+its orders.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,25 +16,23 @@ import torch
 import torch.distributed as dist
 
 from warprun import signals
-from warprun.concurrency.communicator import Communicator
 from warprun.concurrency.distributed import Distributed
 from warprun.concurrency.team import Team
 from warprun.config.schema import Config, load_environment
 from warprun.errors import TrainingFailed, UserError
 from warprun.learning.interfaces import Agent
-from warprun.learning.settings import OffPolicyConfig, share_of, shared
+from warprun.learning.settings import share_of, shared
 from warprun.processes import place
 from warprun.runtime import checkpoint
-from warprun.runtime.build import Setup, make_agent, make_training_simulator, prepare, set_up
+from warprun.runtime.build import Setup, make_agent, set_up
+from warprun.runtime.crew import Crew
 from warprun.runtime.orders import Order, give, take
 from warprun.runtime.ranks import begin
 from warprun.runtime.sentinel import refuse
-from warprun.runtime.shared_state import continued, digest, own_state, receive_states, send_state
-from warprun.simulation.device import Device, choose
-from warprun.simulation.simulator import Act, Episodes, Simulator
-from warprun.simulation.trajectory import Trajectory
-from warprun.spec import Spec
-from warprun.state import State, restore
+from warprun.runtime.shared_state import digest, own_state, receive_states, send_state
+from warprun.simulation.device import choose
+from warprun.simulation.simulator import Episodes, Simulator
+from warprun.state import State
 
 
 def config_of(config: Config, rank: int, size: int) -> Config:
@@ -67,151 +66,121 @@ def check_devices(team: Team, wanted: str) -> None:
         )
 
 
-def set_up_rank(config: Config, team: Team) -> Setup:
-    """Return the set-up of a rank. Raises UserError."""
-    communicator = Distributed(team.rank, team.size, choose(config.device).torch, team.watch)
-    return set_up(config_of(config, team.rank, team.size), communicator)
+class Learners(Crew):
+    """The ranks of a data-parallel run: rank 0 drives the run, and the others do what it orders."""
 
+    def __init__(self, team: Team) -> None:
+        super().__init__()
+        self._team = team
 
-def make_parts(setup: Setup, total_envs: int, announce: Callable[[str], None]) -> tuple[Agent, Simulator]:
-    """Return the agent of a rank and the simulator of its environments, which are numbered through all `total_envs`."""
-    communicator = setup.communicator
-    agent = make_agent(setup)
-    first_env = sum(share_of(total_envs, rank, communicator.size) for rank in range(communicator.rank))
-    simulator = make_training_simulator(setup, agent, announce, first_env)
-    try:
-        prepare(setup, simulator)
-    except BaseException:
-        simulator.close()
-        raise
-    return agent, simulator
+    def together(self) -> AbstractContextManager[None]:
+        """Do something in all ranks or in none."""
+        return self._team.together()
 
+    def set_up(self, config: Config) -> Setup:
+        """Return the set-up of this rank, whose config has its share of the environments. Raises UserError."""
+        team, self.n_envs = self._team, config.n_envs
+        self._communicator = Distributed(team.rank, team.size, choose(config.device).torch, team.watch)
+        self.setup = set_up(config_of(config, team.rank, team.size), self._communicator)
+        return self.setup
 
-def connect(setup: Setup, team: Team, agent: Agent) -> None:
-    """Connect a rank with the others, and give all the policy of rank 0."""
-    communicator = setup.communicator
-    assert isinstance(communicator, Distributed)
-    communicator.meet(dist.PrefixStore("learners", team.watch.store()))
-    communicator.contribute(setup.config.n_envs)
-    communicator.broadcast_(agent.policy_state().values())
-    team.watch.progress = lambda: communicator.joined
+    def make_parts(self, announce: Callable[[str], None], clock: Callable[[], float]) -> tuple[Agent, Simulator]:
+        """Return the agent of this rank, and the simulator of its environments, which are numbered through those of all ranks."""
+        self.agent = make_agent(self.setup)
+        first_env = sum(share_of(self.n_envs, rank, self._team.size) for rank in range(self._team.rank))
+        return self.agent, self._make_simulator(announce, first_env)
 
+    def meet(self, folder: Path, saved: checkpoint.Loaded | None, last_words: Callable[[str], None]) -> str:
+        """Wait until all ranks are set up, and connect with them."""
+        self._team.share(f"{folder.absolute()}\n{saved.path.absolute() if saved else ''}")
+        with self.together():
+            pass
+        self._connect()
+        self._team.watch.last_words = last_words
+        shares = [share_of(self.n_envs, rank, self._team.size) for rank in (0, self._team.size - 1)]
+        each = f"{shares[0]:,}" if shares[0] == shares[1] else f"{shares[1]:,} or {shares[0]:,}"
+        return f"{self._team.size} processes learn together, with {each} environments each"
 
-def describe(config: Config, team: Team) -> str:
-    """Return the ranks of a run as one line."""
-    shares = [share_of(config.n_envs, rank, team.size) for rank in (0, team.size - 1)]
-    each = f"{shares[0]:,}" if shares[0] == shares[1] else f"{shares[1]:,} or {shares[0]:,}"
-    return f"{team.size} processes learn together, with {each} environments each"
-
-
-class JointSimulator:
-    """The simulator of rank 0, which counts the episodes of all ranks."""
-
-    def __init__(self, own: Simulator, agent: Agent, communicator: Communicator) -> None:
-        self.own = own
-        self.spec: Spec = own.spec
-        self.device: Device = own.device
-        self.n_envs, self.trajectory, self.prepare, self.reset = own.n_envs, own.trajectory, own.prepare, own.reset
-        self.fault, self.state, self.close = own.fault, own.state, own.close
-        self._agent, self._communicator = agent, communicator
-
-    @property
-    def steps(self) -> int:
-        """Steps that every environment has taken."""
-        return self.own.steps
-
-    def collect(self, act: Act, greedy: bool = False) -> Trajectory:
-        """Roll out the environments of this rank; the others do the same."""
-        return self.own.collect(act, greedy)
+    def iterate(self, progress: float) -> None:
+        """Order a rollout and an update."""
+        give(self._communicator, Order.ITERATE, progress)
 
     def episodes(self) -> Episodes:
         """Return the episodes of all ranks. Raises TrainingFailed if the policies of two ranks differ."""
         give(self._communicator, Order.COUNT)
-        return count(self._communicator, self.own.episodes(), self._agent)
+        return self._count()
 
-    def states_of_others(self) -> State:
-        """Return what the other ranks have to save, by names of `shared_state`."""
+    def state(self) -> State:
+        """Return the state of this rank, and what differs from it in the others."""
+        own = own_state(self.agent, self.simulator)
         give(self._communicator, Order.SAVE)
-        return receive_states(self._communicator, own_state(self._agent, self.own))
+        return own | receive_states(self._communicator, own)
 
+    def end(self) -> None:
+        """Order the end of the run, and part from the others."""
+        give(self._communicator, Order.END)
+        self._communicator.part()
+        self._team.watch.end()
 
-def count(communicator: Communicator, ended: Episodes, agent: Agent) -> Episodes:
-    """Return the episodes of all ranks together; every rank calls this. Raises TrainingFailed if the policies of two ranks differ."""
-    returns = [mean * ended.count if ended.count else 0.0 for mean in ended.mean_return.values()]
-    steps = ended.mean_length * ended.count if ended.count else 0.0
-    high, low = divmod(digest(agent.policy_state().values()), 2**32)
-    table = torch.zeros((communicator.size, 5 + len(returns)), dtype=torch.float64)
-    table[communicator.rank] = torch.tensor([high, low, ended.count, steps, ended.replaced, *returns], dtype=torch.float64)
-    communicator.sum_(table)
-    different = (table[:, :2] != table[0, :2]).any(1).nonzero().flatten().tolist()
-    if different:
-        raise TrainingFailed(f"rank {different[0]} has other parameters than rank 0: the machines do not compute the same")
-    episodes, length, replaced, *total = table[:, 2:].sum(0).tolist()
-    mean = {name: value / episodes if episodes else math.nan for name, value in zip(ended.mean_return, total, strict=True)}
-    return Episodes(int(episodes), length / episodes if episodes else math.nan, mean, int(replaced))
+    def follow(self, config: Config) -> None:
+        """Live as a rank other than 0: do what rank 0 orders, until it says that the run is over. Signals are left to rank 0."""
+        with signals.requests.deferred():
+            path = begin(self._team, self._team.rank, Team.name)
+            try:
+                with self.together():
+                    self.set_up(config)
+                    self.make_parts(print, lambda: 0.0)
+                    if path:
+                        self._restore_as_rank_0(Path(path))
+                self._connect()
+                self._obey()
+                self._team.watch.end()
+                self._communicator.part()
+            finally:
+                self.close()
 
+    def _obey(self) -> None:
+        while True:
+            order, progress = take(self._communicator)
+            if order == Order.END:
+                return
+            if order == Order.ITERATE:
+                trajectory = self.simulator.collect(self.agent.act)
+                refuse(self.simulator.fault())
+                self.agent.update(trajectory, progress)
+                continue
+            refuse(self.simulator.fault(wait=True))
+            if order == Order.COUNT:
+                self._count()
+            else:
+                send_state(self._communicator, own_state(self.agent, self.simulator))
 
-def restore_rank(setup: Setup, agent: Agent, simulator: Simulator, saved: checkpoint.Loaded) -> int:
-    """Continue a rank from a checkpoint; return how many ranks saved it. Raises UserError.
+    def _connect(self) -> None:
+        """Connect this rank with the others, and give all the policy of rank 0."""
+        communicator = self._communicator
+        communicator.meet(dist.PrefixStore("learners", self._team.watch.store()))
+        communicator.contribute(self.setup.config.n_envs)
+        communicator.broadcast_(self.agent.policy_state().values())
+        self._team.watch.progress = lambda: communicator.joined
 
-    If these were others in number, the environments begin new episodes, with draws that no rank has used.
-    """
-    communicator, own = setup.communicator, own_state(agent, simulator)
-    tensors, ranks = continued(own, saved.tensors, communicator.rank, communicator.size)
-    if ranks != communicator.size:
-        if isinstance(setup.config.agent, OffPolicyConfig):
-            now = communicator.size
-            raise UserError(f"{saved.path} has the replay memory of {ranks} processes, and these are {now}: continue with {ranks}")
-        restore({name: own[name] for name in tensors}, tensors)
-        simulator.reset()
-        return ranks
-    restore(own, tensors)
-    return ranks
+    def _restore_as_rank_0(self, path: Path) -> None:
+        saved = checkpoint.load(path.parents[1])
+        if saved.path.name != path.name:
+            raise UserError(f"it finds {saved.path.name} in {path.parents[1]}, and rank 0 {path.name}")
+        self.restore(saved)
 
-
-def follow(config: Config, team: Team) -> None:
-    """Live as a rank other than 0: do what rank 0 orders, until it says that the run is over. Signals are left to rank 0."""
-    with signals.requests.deferred():
-        path = begin(team, team.rank, Team.name)
-        with team.together():
-            setup = set_up_rank(config, team)
-            agent, simulator = make_parts(setup, config.n_envs, print)
-            if path:
-                _restore_as_rank_0(setup, agent, simulator, Path(path))
-        try:
-            connect(setup, team, agent)
-            _obey(setup.communicator, agent, simulator)
-            team.watch.end()
-            leave(setup.communicator)
-        finally:
-            simulator.close()
-
-
-def _restore_as_rank_0(setup: Setup, agent: Agent, simulator: Simulator, path: Path) -> None:
-    saved = checkpoint.load(path.parents[1])
-    if saved.path.name != path.name:
-        raise UserError(f"it finds {saved.path.name} in {path.parents[1]}, and rank 0 {path.name}")
-    restore_rank(setup, agent, simulator, saved)
-
-
-def leave(communicator: Communicator) -> None:
-    """End the connection with the other ranks; all call this together."""
-    assert isinstance(communicator, Distributed)
-    communicator.part()
-
-
-def _obey(communicator: Communicator, agent: Agent, simulator: Simulator) -> None:
-    while True:
-        order, progress = take(communicator)
-        if order == Order.END:
-            return
-        if order == Order.ITERATE:
-            trajectory = simulator.collect(agent.act)
-            refuse(simulator.fault())
-            agent.update(trajectory, progress)
-        elif order == Order.COUNT:
-            refuse(simulator.fault(wait=True))
-            count(communicator, simulator.episodes(), agent)
-        elif order == Order.SAVE:
-            refuse(simulator.fault(wait=True))
-            send_state(communicator, own_state(agent, simulator))
+    def _count(self) -> Episodes:
+        """Return the episodes of all ranks together; every rank calls this. Raises TrainingFailed if the policies of two ranks differ."""
+        ended, communicator = self.simulator.episodes(), self._communicator
+        returns = [mean * ended.count if ended.count else 0.0 for mean in ended.mean_return.values()]
+        steps = ended.mean_length * ended.count if ended.count else 0.0
+        high, low = divmod(digest(self.agent.policy_state().values()), 2**32)
+        table = torch.zeros((communicator.size, 5 + len(returns)), dtype=torch.float64)
+        table[communicator.rank] = torch.tensor([high, low, ended.count, steps, ended.replaced, *returns], dtype=torch.float64)
+        communicator.sum_(table)
+        different = (table[:, :2] != table[0, :2]).any(1).nonzero().flatten().tolist()
+        if different:
+            raise TrainingFailed(f"rank {different[0]} has other parameters than rank 0: the machines do not compute the same")
+        episodes, length, replaced, *total = table[:, 2:].sum(0).tolist()
+        mean = {name: value / episodes if episodes else math.nan for name, value in zip(ended.mean_return, total, strict=True)}
+        return Episodes(int(episodes), length / episodes if episodes else math.nan, mean, int(replaced))

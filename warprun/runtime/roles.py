@@ -1,10 +1,11 @@
-"""What the processes of a run of learners and actors do: the simulator of a learner, and the lives of the others."""
+"""What the processes of a run of learners and actors do: the learners, and the lives of the others."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -23,8 +24,10 @@ from warprun.concurrency.single import SingleProcess
 from warprun.config.schema import AsyncConfig, Config, SeedConfig
 from warprun.errors import TrainingFailed, UserError, one_line
 from warprun.learning.interfaces import Agent
+from warprun.runtime import checkpoint
 from warprun.runtime.build import Setup, make_agent, make_simulator, prepare, set_up
-from warprun.runtime.orders import Order, take
+from warprun.runtime.crew import Crew
+from warprun.runtime.orders import Order, give, take
 from warprun.runtime.ranks import begin
 from warprun.runtime.sentinel import refuse
 from warprun.seeds import derived_seed
@@ -38,36 +41,111 @@ def rollout_envs(config: Config, world: World) -> int:
     return config.n_envs // world.layout.actors
 
 
-def make_learner(setup: Setup, world: World, clock: Callable[[], float]) -> tuple[Agent, ReceivedRollouts]:
-    """Return the agent of a learner and its simulator, which is what actors send; `clock` returns the seconds of the run."""
-    config, n_envs = setup.config, rollout_envs(setup.config, world)
-    together = 1 if isinstance(config.concurrency, AsyncConfig) else len(world.layout.actors_of(world.rank))
-    agent = make_agent(setup, n_envs * together, world.layout.actors if together == 1 else 1)
-    simulator = ReceivedRollouts(
-        world,
-        WeightsBuffer(Drawing(agent.exploration).policy_state() if _learner_acts(config) else agent.policy_state()),
-        spec=setup.environment.spec,
-        horizon=config.agent.horizon,
-        n_envs=n_envs,
-        per_update=together,
-        total_steps=config.total_steps,
-        device=setup.device,
-        clock=clock,
-        communicator=setup.communicator,
-    )
-    return agent, simulator
+class LearnersWithActors(Crew):
+    """Learners whose rollouts come from actors: learner 0 drives the run, the other learners follow its orders, actors ask for weights."""
 
+    simulator: ReceivedRollouts
 
-def connect(setup: Setup, world: World, agent: Agent, received: ReceivedRollouts) -> None:
-    """Connect a learner with the other ranks, and give it what rank 0 knows. Raises UserError if ranks have different environments."""
-    compare(world, setup)
-    if isinstance(setup.communicator, Distributed):
-        setup.communicator.meet(dist.PrefixStore("learners", world.watch.store()))
-        setup.communicator.broadcast_([*agent.state().values(), *received.state().values()])
-    concurrency, seed = setup.config.concurrency, derived_seed(setup.config.seed, "learner", world.rank)
-    max_lag = concurrency.max_lag if isinstance(concurrency, AsyncConfig) else None
-    device = setup.device.torch
-    received.connect(lambda weights, rollout: learner_exchange(world, concurrency, weights, rollout, device, seed), max_lag)
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def together(self) -> AbstractContextManager[None]:
+        """Do something in all processes or in none."""
+        return self._world.together()
+
+    def set_up(self, config: Config) -> Setup:
+        """Return the set-up of this learner. Raises UserError."""
+        world = self._world
+        communicator: Communicator = SingleProcess()
+        if world.layout.learners > 1:
+            communicator = Distributed(world.rank, world.layout.learners, choose(config.device).torch, world.watch)
+        self.setup = set_up(config, communicator)
+        return self.setup
+
+    def make_parts(self, announce: Callable[[str], None], clock: Callable[[], float]) -> tuple[Agent, Simulator]:
+        """Return the agent, and the simulator whose rollouts are those that actors send."""
+        setup, world = self.setup, self._world
+        config, n_envs = setup.config, rollout_envs(setup.config, world)
+        together = 1 if isinstance(config.concurrency, AsyncConfig) else len(world.layout.actors_of(world.rank))
+        self.agent = agent = make_agent(setup, n_envs * together, world.layout.actors if together == 1 else 1)
+        self.simulator = ReceivedRollouts(
+            world,
+            WeightsBuffer(Drawing(agent.exploration).policy_state() if _learner_acts(config) else agent.policy_state()),
+            spec=setup.environment.spec,
+            horizon=config.agent.horizon,
+            n_envs=n_envs,
+            per_update=together,
+            total_steps=config.total_steps,
+            device=setup.device,
+            clock=clock,
+            communicator=setup.communicator,
+        )
+        return self.agent, self.simulator
+
+    def restore(self, saved: checkpoint.Loaded) -> str:
+        """Continue from a checkpoint; actors always begin new episodes, and `meet` says so."""
+        super().restore(saved)
+        return ""
+
+    def meet(self, folder: Path, saved: checkpoint.Loaded | None, last_words: Callable[[str], None]) -> str:
+        """Wait until all processes are set up, and connect with them."""
+        self._world.share(f"{folder.absolute()}\n{self.simulator.rollouts}")
+        with self.together():
+            pass
+        self._connect()
+        self._world.watch.last_words = last_words
+        return self.simulator.describe()
+
+    def iterate(self, progress: float) -> None:
+        """Order the other learners to learn from their next rollouts."""
+        give(self.setup.communicator, Order.ITERATE, progress)
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps of all rollouts that were learned from."""
+        return self.simulator.env_steps
+
+    def lost(self) -> Sequence[str]:
+        """Return the actors that the run goes on without, each with the reason."""
+        return self.simulator.lost
+
+    def metrics(self) -> dict[str, float]:
+        """Return what section "Records" of docs/actors.md lists, since the last call."""
+        return dict(self.simulator.metrics())
+
+    def end(self) -> None:
+        """End the run for learners and actors."""
+        give(self.setup.communicator, Order.END)
+        self.simulator.close()
+        self._world.watch.end()
+
+    def follow(self, config: Config) -> None:
+        """Live as a learner other than the first: take part in every iteration, until that one says that the run is over."""
+        began_s = time.monotonic()
+        begin(self._world, self._world.process, self._world.layout.name)
+        with self.together():
+            self.set_up(config)
+            agent, received = self.make_parts(print, lambda: time.monotonic() - began_s)
+        self._connect()
+        while True:
+            order, progress = take(self.setup.communicator)
+            if order == Order.END:
+                break
+            agent.update(received.collect(agent.act), progress)
+        received.close()
+
+    def _connect(self) -> None:
+        """Connect a learner with the other processes, and give it what learner 0 knows. Raises UserError if environments differ."""
+        setup, world = self.setup, self._world
+        compare(world, setup)
+        if isinstance(setup.communicator, Distributed):
+            setup.communicator.meet(dist.PrefixStore("learners", world.watch.store()))
+            setup.communicator.broadcast_([*self.agent.state().values(), *self.simulator.state().values()])
+        concurrency, seed = setup.config.concurrency, derived_seed(setup.config.seed, "learner", world.rank)
+        max_lag = concurrency.max_lag if isinstance(concurrency, AsyncConfig) else None
+        device = setup.device.torch
+        self.simulator.connect(lambda weights, rollout: learner_exchange(world, concurrency, weights, rollout, device, seed), max_lag)
 
 
 def check_gpus(config: Config, world: World) -> None:
@@ -163,36 +241,15 @@ def serve(world: World) -> None:
     place.serve(patience=world.wait)
 
 
-def communicator_of(config: Config, world: World) -> Communicator:
-    """Return the communicator of the learners; it works from `connect` on."""
-    if world.layout.learners == 1:
-        return SingleProcess()
-    return Distributed(world.rank, world.layout.learners, choose(config.device).torch, world.watch)
-
-
-def learn(config: Config, world: World) -> None:
-    """Live as a learner other than rank 0: take part in every iteration, until rank 0 says that the run is over."""
-    began_s = time.monotonic()
-    begin(world, world.process, world.layout.name)
-    with world.together():
-        setup = set_up(config, communicator_of(config, world))
-        agent, received = make_learner(setup, world, lambda: time.monotonic() - began_s)
-    connect(setup, world, agent, received)
-    while True:
-        order, progress = take(setup.communicator)
-        if order == Order.END:
-            break
-        agent.update(received.collect(agent.act), progress)
-    received.close()
-
-
 def run_rank(config: Config, world: World) -> None:
     """Run any rank but 0 to its end. Signals are left to rank 0."""
     with signals.requests.deferred():
         if world.serves:
             serve(world)
+        elif world.is_learner:
+            LearnersWithActors(world).follow(config)
         else:
-            (learn if world.is_learner else act)(config, world)
+            act(config, world)
     world.watch.end()
 
 

@@ -22,7 +22,7 @@ from warprun.sweeps.plan import Job
 
 Train = Callable[[str, int], int]
 """Trains the job with a number of a sweep folder in this process, and returns the exit code. It must be importable by its name."""
-PRELOADED = "warprun.runtime.run"
+PRELOADED = "warprun.runtime.train"
 """What every job imports. A server imports it once, and forks a process for each job: importing it takes longer than a short run."""
 
 

@@ -108,6 +108,7 @@ def test_search_finds_a_minimum():
     assert found == pytest.approx((0.3, -0.07), abs=2e-4)
 
 
+@pytest.mark.by_default(0)
 def test_best_gains_are_better_than_the_published_ones():
     made = engine(60, action="continuous")
     given = held(made, 40).episodes

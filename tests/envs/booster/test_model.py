@@ -86,6 +86,7 @@ def reference(found, changes, tables, p):
     return deltas, iminers, rewards, length
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("plant", PLANTS)
 @pytest.mark.parametrize("mode", ["corrected", "compat"])
 def test_episodes_of_random_actions_equal_a_reference(plant, mode):
@@ -155,6 +156,7 @@ def test_observations_are_the_last_samples(history):
     np.testing.assert_allclose(found.seen[:, 1:, -4], (found.iminer + 0.0003) / 0.26, atol=1e-5)
 
 
+@pytest.mark.by_default(0)
 def test_signals_have_the_published_statistics():
     seen = held(engine(2000, history=1, action="continuous")).seen.reshape(-1, 5)
     for n, name in enumerate(SIGNALS):

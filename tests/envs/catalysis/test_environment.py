@@ -81,6 +81,7 @@ def test_edges_of_surfaces_that_are_not_periodic_cost_and_stop():
     assert group.reward[-3, 0, 0] > -1.0
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("continuous", [False, True])
 def test_shaping_adds_up_to_the_potential_of_the_start(continuous):
     """Along any path, the sum of shaping is the start's potential less the last one's: what a step closer gains, a step back loses."""

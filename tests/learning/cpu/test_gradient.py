@@ -69,6 +69,7 @@ def agent(env: Environment, n_envs: int, network: NetworkConfig, threads: int = 
     return made
 
 
+@pytest.mark.by_default(6)
 @pytest.mark.parametrize("name", few(ENVIRONMENTS, "cartpole", "mountain_car_continuous"))
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("n_envs", [1, 100])
@@ -202,6 +203,7 @@ def exact_gradient(algorithm: str, learner: Learner[Any], rows: Batch) -> tuple[
     return torch.cat([g.reshape(-1) for g in gradients]).numpy(), [float(term.detach()) for term in terms]
 
 
+@pytest.mark.by_default(30)
 @pytest.mark.parametrize("algorithm", ["a2c", "ppo"])
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("masked", [False, True])

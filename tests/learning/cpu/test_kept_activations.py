@@ -39,6 +39,7 @@ def train(config: Config, keeps: bool, updates: int = 4) -> tuple[Any, Any]:
     return agent, simulator
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("case", CASES)
 def test_not_a_bit_differs(case: str) -> None:
     config = config_of(*CASES[case])

@@ -21,6 +21,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]
     return dict(np.load(file))
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("case", GRADIENTS, ids=str)
 def test_the_gradient_is_autograds(simulated: dict[str, np.ndarray], case: tuple[object, ...]) -> None:
     name = "/".join(map(str, case))

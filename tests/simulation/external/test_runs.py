@@ -42,6 +42,7 @@ AGENTS = {
 }
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("agent", AGENTS)
 def test_every_agent_trains_and_is_evaluated(agent: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     short = ["total_steps=320", *(["agent.learning_starts=32"] if agent in ("dqn", "ddpg", "td3", "sac") else ["agent.horizon=16"])]
@@ -54,6 +55,7 @@ def test_every_agent_trains_and_is_evaluated(agent: str, folder: Path, capfd: py
     assert json.loads((folder / "run" / "status.json").read_text())["state"] == "finished"
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("name", ["walk", "saved"])
 def test_a_resumed_run_goes_on(name: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     given = [
@@ -164,6 +166,7 @@ def test_an_object_is_no_class(folder: Path) -> None:
             environment(module=f"object{index}.py")
 
 
+@pytest.mark.by_default(0)
 def test_bench_and_a_sweep(folder: Path) -> None:
     assert cli.run(["bench", "sizes=2,4", "env=walk", "agent=a2c", "agent.horizon=4", *QUIET]) == 0
     assert cli.run(["-m", "env=walk", "seed=0,1", "agent=a2c", "total_steps=128", "agent.horizon=8", *SMALL]) == 0

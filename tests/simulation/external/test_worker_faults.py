@@ -88,6 +88,7 @@ def test_an_environment_with_nan_is_reset_if_the_user_wants(on_nan: str, tmp_pat
         assert warprun.train(given).metrics["env/resets_on_nan"] == 2.0  # one in each worker
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
 @pytest.mark.parametrize("repeat", REPEATS)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
