@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from tests.learning.helpers import CPU, Golden, close
-from warprun.algorithms.dqn import dqn_loss, dqn_target, of_action, quantile_loss, quantile_target
+from warprun.algorithms.dqn import dqn_loss, dqn_target, judge_values, of_action, quantile_loss, quantile_target, rescaled, unscaled
+from warprun.algorithms.settings import DQNConfig
 from warprun.algorithms.td3 import critic_loss, critic_target, smoothed
 from warprun.learning.critics import Actor, Critics, DuelingQNetwork, QNetwork, QuantileQNetwork, Trained
 from warprun.learning.network_settings import LayersConfig
 from warprun.learning.optimizers import OptimizerConfig
+from warprun.learning.replay.ring import Transitions
 
 
 def test_dqn(golden: Golden) -> None:
@@ -95,6 +97,63 @@ def test_dueling_values_are_those_of_the_definition() -> None:
     advantage = network.advantage(hidden)
     close(values[:, 1] - values[:, 0], advantage[:, 1] - advantage[:, 0])
     assert [layer.out_features for layer in network.trunk if isinstance(layer, torch.nn.Linear)] == [8, 5]
+
+
+def h(x: float, eps: float) -> float:
+    """Pohlen et al. 2018, section 3.2."""
+    return math.copysign(math.sqrt(abs(x) + 1) - 1, x) + eps * x
+
+
+def inverse_h(y: float, eps: float) -> float:
+    """Pohlen et al. 2018, proposition A.2."""
+    return math.copysign(((math.sqrt(1 + 4 * eps * (abs(y) + 1 + eps)) - 1) / (2 * eps)) ** 2 - 1, y)
+
+
+VALUES = [0.0, *(sign * 10.0**power for power in (-4, -1, 0, 1, 2, 3, 5) for sign in (-1.0, 1.0))]
+
+
+@pytest.mark.parametrize("eps", [1e-3, 1e-2, 1.0])
+def test_values_are_rescaled_as_the_formulas_say(eps: float) -> None:
+    x = torch.tensor(VALUES, dtype=torch.float64)
+    close(rescaled(x, eps), torch.tensor([h(value, eps) for value in VALUES], dtype=torch.float64))
+    y = rescaled(x, eps)
+    close(unscaled(y, eps), torch.tensor([inverse_h(value, eps) for value in y.tolist()], dtype=torch.float64))
+    close(unscaled(y, eps), x)
+    assert rescaled(x.sort()[0], eps).diff().min() > 0
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-3, 1.0])
+def test_rescaling_and_its_inverse_keep_the_digits_of_float32(eps: float) -> None:
+    """The inverse as it is written in the paper has an error of 3e-5 near 0."""
+    x = torch.tensor(VALUES)
+    torch.testing.assert_close(rescaled(x, eps).double(), rescaled(x.double(), eps), rtol=3e-7, atol=0.0)
+    torch.testing.assert_close(unscaled(rescaled(x, eps), eps), x, rtol=2e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("network", [QNetwork, DuelingQNetwork])
+def test_targets_of_rescaled_values_are_those_of_the_formula(network: type[QNetwork] | type[DuelingQNetwork], double: bool) -> None:
+    """h(r + gamma^n h^-1(Q'(s', a))) of the n-step sums and discounts that replay gives; Kapturowski et al. 2019, section 2.3."""
+    torch.manual_seed(0)
+    config = DQNConfig(value_rescaling=1e-2, double=double, dueling=network is DuelingQNetwork)
+    values = Trained(network(3, 4, LayersConfig(hidden=[8])).double(), OptimizerConfig(), 1e-3, CPU)
+    values.target_parameters.normal_()
+    obs, next_obs = torch.randn(2, 6, 3, dtype=torch.float64)
+    reward, weight = 30.0 * torch.randn(6, dtype=torch.float64), torch.rand(6, dtype=torch.float64)
+    discount, action = 0.9 ** torch.tensor([1.0, 3.0, 3.0, 2.0, 3.0, 1.0]).double(), torch.tensor([[0], [3], [2], [1], [1], [0]])
+    discount[4] = 0.0
+    loss, value, error = judge_values(config, values, Transitions(obs, action, reward, discount, next_obs, weight, action[:, 0]))
+    expected = []
+    for row in range(6):
+        of_target, of_online = values.target(next_obs)[row].tolist(), values.network(next_obs)[row].tolist()
+        chosen = max(range(4), key=(of_online if double else of_target).__getitem__)
+        target = h(float(reward[row]) + float(discount[row]) * inverse_h(of_target[chosen], 1e-2), 1e-2)
+        expected.append(values.network(obs)[row, action[row]].item() - target)
+    close(error, torch.tensor(expected, dtype=torch.float64))
+    close(value, values.network(obs).gather(-1, action).squeeze(-1))
+    assert float(loss) == pytest.approx(
+        sum(float(weight[n]) * (abs(e) - 0.5 if abs(e) > 1 else e * e / 2) for n, e in enumerate(expected)) / 6
+    )
 
 
 def test_quantile_targets_are_those_of_the_best_action() -> None:

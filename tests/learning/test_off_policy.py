@@ -333,6 +333,8 @@ WRONG = {
     "agent=sac env=pendulum agent.target_entropy=nan": "agent.target_entropy=nan: it must be finite",
     "agent=sac env=pendulum agent.noise_theta=0": "agent.noise_theta=0.0: it must be above 0 and finite",
     "agent=dqn agent.quantiles=0": "agent.quantiles=0: it must lie between 1 and 1000",
+    "agent=dqn agent.value_rescaling=-1": "agent.value_rescaling=-1.0: it must be 0 or more",
+    "agent=dqn agent.value_rescaling=1e-3 agent.quantiles=9": "agent.value_rescaling=0.001 with agent.quantiles: the mean of rescaled",
     "agent=dqn agent.quantiles=9 agent.network.module=torch.nn:Flatten": "agent.quantiles=9 splits the last layer in two",
     "agent=dqn agent.utd_ratio=0": "agent.utd_ratio=0.0: it must be above 0",
     "agent=td3 env=pendulum agent.epsilon=0.1": "unknown key 'agent.epsilon'",

@@ -36,6 +36,10 @@ CASES = [
     ),
     ("external", "cpu", [], f"{EXTERNAL}, networks and gradients by kernels"),
     ("external", "cpu", ["engine.fused=false"], f"{EXTERNAL}, networks by torch (engine.fused=false)"),
+    (
+        *("kernels", "cpu", ["agent=dqn", "agent.value_rescaling=1e-3"]),
+        "fused rollout, update by torch (agent.value_rescaling=0.001)",
+    ),
     ("external", "cpu", ["agent=dqn", "agent.dueling=true"], f"{EXTERNAL}, update by torch (agent.dueling=true)"),
     ("external", "cuda", [], f"{EXTERNAL}; not captured (the environment is not made of kernels)"),
 ]

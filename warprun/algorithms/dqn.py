@@ -1,5 +1,6 @@
 """Deep Q-network (Mnih et al. 2015) with settings for double (van Hasselt et al. 2016), dueling (Wang et al. 2016), distributional
-(Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression") and n-step learning."""
+(Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression"), rescaled (Pohlen et al. 2018, "Observe and Look
+Further: Achieving Consistent Performance on Atari") and n-step learning."""
 
 from __future__ import annotations
 
@@ -28,6 +29,27 @@ def dqn_target(next_target: torch.Tensor, next_online: torch.Tensor | None, rewa
     """Return reward + discount Q'(s', a) [B]: a is the best by `next_online` [B, n] (double) or, without it, by `next_target` [B, n]."""
     best = (next_target if next_online is None else next_online).argmax(-1, keepdim=True)
     return reward + discount * next_target.gather(-1, best).squeeze(-1)
+
+
+def rescaled(values: torch.Tensor, eps: float | None) -> torch.Tensor:
+    """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x of `values`, of any shape; None: the values. Pohlen et al. 2018, section 3.2.
+
+    The difference of the root and 1 is written as |x| / (sqrt(|x| + 1) + 1), which loses no digits near 0.
+    """
+    return values if eps is None else values / ((values.abs() + 1.0).sqrt() + 1.0) + eps * values
+
+
+def unscaled(values: torch.Tensor, eps: float | None) -> torch.Tensor:
+    """Return the inverse of `rescaled`; Pohlen et al. 2018, proposition A.2.
+
+    With u = sqrt(|x| + 1) - 1 it is |h(x)| = u + eps u (u + 2): the positive root u of this, in the form that loses no digits, and from it
+    |x| = u (u + 2).
+    """
+    if eps is None:
+        return values
+    size, linear = values.abs(), 1.0 + 2.0 * eps
+    u = 2.0 * size / (linear + (linear * linear + 4.0 * eps * size).sqrt())
+    return values.sign() * u * (u + 2.0)
 
 
 def dqn_loss(value: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -66,12 +88,13 @@ Judged = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 def judge_values(
     config: DQNConfig, values: Trained[AnyQNetwork], batch: Transitions[torch.Tensor], history: History | None = None
 ) -> Judged:
-    """Compare the values of the actions of a batch with their targets."""
+    """Compare the values of the actions of a batch with their targets, h(r + discount h^-1(Q')) if they are rescaled."""
     rows, next_rows = recall_both(values.network.memory, batch, history)
     with torch.no_grad():
         next_online = values.network(next_rows) if config.double else None
         next_target = values.target(recall_next(values.target.memory, batch, history))
-        target = dqn_target(next_target, next_online, batch.reward, batch.discount)
+        next_values = unscaled(next_target, config.value_rescaling)
+        target = rescaled(dqn_target(next_values, next_online, batch.reward, batch.discount), config.value_rescaling)
     with training(values.network):
         value = values.network(rows).gather(-1, batch.action.long()).squeeze(-1)
     return dqn_loss(value, target, batch.weight), value.detach(), value.detach() - target
@@ -108,13 +131,13 @@ class TorchStep:
         norm = values.step(loss, config.max_grad_norm, self.communicator, rows)
         if due.target:
             values.update_target(config.tau)
-        means = torch.stack((loss.detach(), value.mean()))
+        means = torch.stack((loss.detach(), unscaled(value, config.value_rescaling).mean()))
         mean_(self.communicator, rows, means)
         return error, {"value": means[0], "q": means[1], "grad_norm": norm}
 
 
 class KernelStep:
-    """The gradient step of DQN in CPU kernels; for networks without dueling, quantiles and memory."""
+    """The gradient step of DQN in CPU kernels; for networks without dueling, quantiles, rescaling and memory."""
 
     def __init__(self, config: DQNConfig, values: Trained[AnyQNetwork], context: Context) -> None:
         self.config = config

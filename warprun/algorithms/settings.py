@@ -102,6 +102,8 @@ class DQNConfig(OffPolicyConfig):
     """The value of the state plus an advantage for each action; false: one layer for the values of all actions."""
     quantiles: int | None = None
     """Quantiles of the return that are learned of each action (QR-DQN); null: the mean alone."""
+    value_rescaling: float | None = None
+    """The network gives h(Q), h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x with this eps (R2D2: 0.001); null: Q itself."""
     epsilon_start: float = 1.0
     """Share of random actions at the start."""
     epsilon_end: float = 0.05
@@ -115,6 +117,10 @@ class DQNConfig(OffPolicyConfig):
         within(self, key, 0, 1, "epsilon_start", "epsilon_end", "exploration_fraction")
         if self.quantiles is not None:
             within(self, key, 1, MOST_QUANTILES, "quantiles")
+        not_negative(self, key, "value_rescaling")
+        if self.quantiles is not None and self.value_rescaling is not None:
+            rescaled = f"{key}.value_rescaling={self.value_rescaling}"
+            raise UserError(f"{rescaled} with {key}.quantiles: the mean of rescaled quantiles is no rescaled value; leave one of them out")
         splits = f"{key}.dueling=true" if self.dueling else f"{key}.quantiles={self.quantiles}" if self.quantiles is not None else ""
         if splits and self.network.module is not None:
             raise UserError(f"{splits} splits the last layer in two, so it is not for {key}.network.module; leave one of them out")
@@ -123,7 +129,10 @@ class DQNConfig(OffPolicyConfig):
         """Return why CPU kernels cannot compute the gradients; empty if they can."""
         if self.dueling:
             return "agent.dueling=true"
-        return super().no_kernel_gradients() if self.quantiles is None else f"agent.quantiles={self.quantiles}"
+        for name in ("quantiles", "value_rescaling"):
+            if getattr(self, name) is not None:
+                return f"agent.{name}={getattr(self, name)}"
+        return super().no_kernel_gradients()
 
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
         """Return, for every network that is trained for a group, its inputs and outputs."""
