@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +10,10 @@ import torch
 from gymnasium.error import ResetNeeded
 
 import warprun
-from tests.environments import market
+from tests.selection import few
 from tests.simulation.rollouts import make
 from warprun.errors import UserError
+from warprun.interop.environments import Wishes, load
 
 pettingzoo_test = pytest.importorskip("pettingzoo.test")
 
@@ -28,11 +28,11 @@ def test_pettingzoo_finds_nothing_wrong():
         pettingzoo_test.parallel_api_test(env, num_cycles=40)
 
 
-@pytest.mark.slow
-def test_agents_get_what_the_actors_of_training_get():
-    env = warprun.make_parallel(MARKET, time_limit=6)
-    engine = make(replace(market.environment, time_limit=6), "market", n_envs=1, horizon=1, seed=5)
-    assert env.possible_agents == [*(f"producers_{n}" for n in range(market.PRODUCERS)), "regulator_0"]
+@pytest.mark.parametrize("name", few([MARKET, "tag_gridworld", "tag_continuous"], "tag_gridworld"))
+def test_agents_get_what_the_actors_of_training_get(name):
+    env = warprun.make_parallel(name, time_limit=6)
+    engine = make(load(name, Wishes(time_limit=6))[1], name, n_envs=1, horizon=1, seed=5)
+    assert env.possible_agents == [f"{group.name}_{n}" for group in engine.spec.groups for n in range(group.size)]
     obs, infos = env.reset(seed=5)
     assert set(obs) == set(infos) == set(env.agents)
     for _ in range(6):

@@ -103,14 +103,15 @@ class KernelArguments:
     def of(self, step: Step) -> list[object]:
         """Return the arguments for a step, one NamedTuple for the environment and one for each group."""
         convert, (common, *groups) = self._convert, self._classes
-        made = [common._make((*self._fixed[0], convert(step.terminated), convert(step.truncated)))]
-        for kind, fixed, group in zip(groups, self._fixed[1:], step.groups, strict=True):
-            made.append(kind._make((*fixed, *(convert(array) for array in group if array is not None))))
+        fixed, *fixed_of_groups = self._fixed
+        made = [common(**fixed, terminated=convert(step.terminated), truncated=convert(step.truncated))]
+        for kind, own, group in zip(groups, fixed_of_groups, step.groups, strict=True):
+            given = {name: convert(array) for name, array in zip(group._fields, group, strict=True) if array is not None}
+            made.append(kind(**own, **given))
         return made
 
     def _fix(self) -> None:
-        # The arrays of a step are the last fields of each class, in the order of `Step` and `GroupStep`.
         self._fixed = [
-            tuple(self._convert(values[name]) for name in kind._fields if name not in ROLLOUT)
+            {name: self._convert(values[name]) for name in kind._fields if name not in ROLLOUT}
             for kind, values in zip(self._classes, self._values, strict=True)
         ]
