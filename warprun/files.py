@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import math
 import os
 import stat
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from warprun.errors import UserError, printable
 
 MAX_JSON_BYTES = 1 << 20
 """Size limit of a JSON file in a run folder."""
+MAX_JSON_VALUES = 16 << 20
+"""Most values of a JSON text; each takes some 64 bytes of memory."""
 MAX_FILES = 10_000
 """Most files in a folder that somebody else may have made and that is written to."""
 
@@ -113,14 +116,51 @@ def read_limited(path: Path, limit_bytes: int) -> bytes:
     return bytes(content)
 
 
+def read_end(path: Path, most_bytes: int) -> bytes:
+    """Return the last `most_bytes` of a regular file, or less. Raises OSError and UserError."""
+    with open_regular(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
+        return file.read(most_bytes)
+
+
 def read_json(path: Path, limit_bytes: int = MAX_JSON_BYTES) -> object:
     """Read a JSON file of at most `limit_bytes`. Raises UserError, and FileNotFoundError."""
     content = read_limited(path, limit_bytes)
     try:
-        found: object = json.loads(content)
-    except (ValueError, RecursionError):  # ValueError also for text that is not UTF-8, and for numbers with too many digits
+        return parse_json(content)
+    except ValueError:
         raise UserError(f"cannot read {printable(path)}: it is damaged, or it is not JSON") from None
+
+
+def parse_json(text: bytes) -> object:
+    """Parse JSON that somebody else may have written.
+
+    Raises ValueError for anything else: also for NaN, infinity, whole numbers of more than 20 characters, and for what takes much more
+    memory than its text: lists and sections inside each other beyond the depth of Python's stack, or more than MAX_JSON_VALUES values.
+    """
+    if text.count(b",") + text.count(b"[") + text.count(b"{") > MAX_JSON_VALUES:
+        raise ValueError("it has too many values")
+    try:
+        found: object = _DECODER.decode(text.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     return found
+
+
+def _whole(text: str) -> int:
+    if len(text) > 20:  # 64 bits; a whole number of any length is a surprise to everything that calculates with it
+        raise ValueError("a whole number has more than 64 bits")
+    return int(text)
+
+
+def _real(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("a number is not finite")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_int=_whole, parse_float=_real, parse_constant=_real)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -39,10 +39,12 @@ def test_a_damaged_plan_is_refused(tmp_path, content):
         plan.read(tmp_path)
 
 
-def test_run_folders_of_a_plan_lie_in_its_folder(tmp_path):
-    job = {"overrides": [], "run": "../../elsewhere"}
-    (tmp_path / "plan.json").write_text(json.dumps({"format": 1, "search": None, "working_folder": ".", "jobs": [job]}))
-    assert plan.read(tmp_path).jobs[0].run == tmp_path / "elsewhere"
+@pytest.mark.parametrize("run", ["../../elsewhere", "..", "", ".", "/0000", "a/0000", "jobs", "0001", "00001", "0000\0", 5])
+def test_run_folders_of_a_plan_lie_in_its_folder(tmp_path, run):
+    content = {"format": 1, "search": None, "working_folder": ".", "jobs": [{"overrides": [], "run": run}]}
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="damaged"):
+        plan.read(tmp_path)
 
 
 def test_a_sweep_that_cannot_begin_leaves_nothing(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from warprun.errors import UserError, counted, printable
-from warprun.files import write_atomic
+from warprun.files import atomic, write_atomic
 from warprun.report import figures, table
 from warprun.report.compare import Comparison, compare
 from warprun.report.curves import AXES, Banded, banded, csv_rows
@@ -136,9 +136,11 @@ def _draw(asked: Asked, comparison: Comparison, found: Sequence[Line], bands: di
                 path.unlink(missing_ok=True)
                 path.with_suffix(".png").unlink(missing_ok=True)
                 continue
-            figure.savefig(path, metadata=WITHOUT_DATE)
+            with atomic(path) as file:  # which follows no link
+                figure.savefig(file, format="svg", metadata=WITHOUT_DATE)
             figure.set_layout_engine("none")  # it keeps its layout, whose computation takes half of the time
-            figure.savefig(path.with_suffix(".png"), dpi=DPI)
+            with atomic(path.with_suffix(".png")) as file:
+                figure.savefig(file, format="png", dpi=DPI)
             pyplot.close(figure)
             drawn.append((path, figures.CAPTIONS[name]))
     return drawn

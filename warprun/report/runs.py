@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from warprun.config.run_folder import CONFIG, JOBS, LOCK, PLAN, VERSIONS
 from warprun.config.saved import leaves
-from warprun.errors import UserError, one_line, printable
+from warprun.errors import UserError, printable
 from warprun.report.statistics import Array
 from warprun.runtime import rundir
 from warprun.runtime.records.jsonl import JsonLines, read_rows
@@ -82,7 +83,7 @@ def collect(places: Sequence[Path], unfinished: bool) -> tuple[list[Run], list[L
         except UserError as error:
             left_out.append(LeftOut(folder, str(error)))
         except OSError as error:
-            left_out.append(LeftOut(folder, one_line(error)))
+            left_out.append(LeftOut(folder, f"cannot read {printable(error.filename or JsonLines.name)}: {error.strerror}"))
     return runs, left_out
 
 
@@ -110,10 +111,12 @@ def _read(folder: Path, unfinished: bool) -> Run:
         raise UserError(f"{state}; unfinished=true includes it if it has records")
     if not (folder / JsonLines.name).is_file():
         raise UserError(f"{state}, without {JsonLines.name}")
-    rows = [row for row in read_rows(folder / JsonLines.name) if {"env_steps", "wall_s"} <= row.keys()]
+    rows = read_rows(folder / JsonLines.name, _is_read)
     name = _name_of_return(settings, rows)
     if name is None:
         raise UserError(f"{state}, without a record of a return")
+    if any(after["env_steps"] < before["env_steps"] for before, after in pairwise(rows)):
+        raise UserError(f"{JsonLines.name} is damaged: its rows are not in the order of env_steps")
     speeds = [row["perf/env_steps_per_s"] for row in rows[1:] if np.isfinite(row.get("perf/env_steps_per_s", np.nan))]
     throughput = float(np.median(speeds)) if speeds else np.nan
     began_s = _began_s(rows[0], throughput)
@@ -121,6 +124,12 @@ def _read(folder: Path, unfinished: bool) -> Run:
     # Records of older runs repeat the last evaluation; only that of a new evaluation has its duration.
     evaluations = _curve([row for row in rows if "perf/eval_ms" in row], f"eval/{name}")
     return Run(folder, settings, state, evaluations, _curve(rows, f"train/{name}"), throughput)
+
+
+def _is_read(tag: str) -> bool:
+    return tag in ("env_steps", "wall_s", "perf/env_steps_per_s", "perf/eval_ms") or (
+        tag.startswith(("train/", "eval/")) and tag.endswith("return")
+    )
 
 
 def _began_s(first: Mapping[str, float], throughput: float) -> float:

@@ -190,6 +190,8 @@ def write_status(folder: Path, status: Mapping[str, object]) -> None:
 def read_status(folder: Path) -> dict[str, object]:
     """Read status.json; return an empty dict if it is missing or damaged. Of a run whose process has gone, the state is KILLED."""
     status = _read_json(folder / STATUS)
+    if status.get("state") not in STATES:
+        return {}
     if status.get("state") == "running" and not is_running(folder):
         status["state"] = KILLED
     return status

@@ -13,6 +13,7 @@ best.yaml             the settings of its best trial
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from warprun.config.run_folder import JOBS, PLAN
 from warprun.errors import UserError, printable, shown
@@ -30,7 +31,7 @@ from warprun.files import read_json, write_atomic
 from warprun.runtime.rundir import Held
 
 FORMAT = 1
-MOST_BYTES = 1 << 30
+MOST_BYTES = 1 << 28
 LABEL = 60
 """Characters of the settings in the name of a run folder."""
 
@@ -104,11 +105,22 @@ def read(folder: Path) -> Plan:
     except FileNotFoundError:
         raise UserError(f"{printable(folder)} is not a sweep folder: it has no {PLAN}") from None
     try:
-        assert isinstance(found, dict) and found["format"] == FORMAT
-        jobs = [Job(n, tuple(map(str, job["overrides"])), folder / Path(job["run"]).name) for n, job in enumerate(found["jobs"])]
-        return Plan(folder, Path(found["working_folder"]), jobs, found["search"])
-    except (AssertionError, KeyError, TypeError, ValueError):
+        return _parse(folder, found)
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise UserError(f"{printable(folder / PLAN)} is damaged, or of another version of warprun") from None
+
+
+def _parse(folder: Path, found: Any) -> Plan:
+    """Return the plan that a JSON text describes. Raises the errors of values of other types, and ValueError."""
+    jobs = [Job(n, (*job["overrides"],), folder / job["run"]) for n, job in enumerate(found["jobs"])]
+    search = None if found["search"] is None else dict(found["search"].items())
+    texts = [found["working_folder"], *itertools.chain(*(job.overrides for job in jobs)), *(search or {}).values()]
+    if found["format"] != FORMAT or any("\0" in text for text in texts):
+        raise ValueError("another format")
+    # The folder of a run that is repeated is removed first: it must not lie elsewhere, nor be the folder of something else.
+    if not all(re.fullmatch(rf"{job.number:04}([^\d\0][^\0]*)?", job.run.name) and job.run.parent == folder for job in jobs):
+        raise ValueError("another folder")
+    return Plan(folder, Path(found["working_folder"]), jobs, search)
 
 
 def is_sweep(folder: Path) -> bool:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from warprun.errors import UserError
 from warprun.runtime import rundir
-from warprun.runtime.records.jsonl import read_rows
+from warprun.runtime.records.jsonl import last_row, read_rows
 from warprun.sweeps.plan import Job
 
 WAITING = "waiting"
 DONE = ("finished", "solved")
-TAIL = 1 << 16
-"""Bytes of metrics.jsonl that are read for its last record."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ def read(job: Job) -> State:
     status = rundir.read_status(job.folder)
     state = str(status.get("state", WAITING))
     ran = rundir.read_status(job.run)
-    last = {} if state in (WAITING, *DONE) else _last_record(job.run / "metrics.jsonl")
+    last = {} if state in (WAITING, *DONE) else last_row(job.run / "metrics.jsonl")
     returned = next((value for value in (_number(ran, "eval"), _number(ran, "train")) if value is not None), None)
     recorded = [last[tag] for tag in last if tag.startswith(("eval/", "train/")) and tag.endswith("/return")]
     return State(
@@ -74,7 +70,7 @@ def read(job: Job) -> State:
 def evaluations(job: Job, group: str | None) -> list[tuple[int, float]]:
     """Return (env_steps, return of a group) of every evaluation that a run has recorded; `group` None: the environment's first."""
     try:
-        rows = read_rows(job.run / "metrics.jsonl")
+        rows = read_rows(job.run / "metrics.jsonl", lambda tag: tag == "env_steps" or tag.startswith("eval/"))
     except (OSError, UserError):
         return []
     found = []
@@ -85,31 +81,11 @@ def evaluations(job: Job, group: str | None) -> list[tuple[int, float]]:
     return found
 
 
-def _last_record(path: Path) -> dict[str, float]:
-    """Return the last complete record of metrics.jsonl; an empty dict if there is none."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return {}
-    return next((record for record in map(_parse, reversed(lines)) if record), {})
-
-
-def _parse(line: str) -> dict[str, float]:
-    try:
-        record = json.loads(line)
-    except ValueError:  # the last line of a process that was killed
-        return {}
-    return {str(key): value for key, value in record.items() if isinstance(value, int | float)} if isinstance(record, dict) else {}
-
-
 def _number(found: Mapping[str, object], key: str) -> float | None:
     value = found.get(key)
-    return float(value) if isinstance(value, int | float) else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _whole(found: Mapping[str, object], key: str) -> int | None:
-    value = found.get(key)
-    return int(value) if isinstance(value, int | float) else None
+    value = _number(found, key)
+    return None if value is None or abs(value) >= 2**63 else int(value)

@@ -10,8 +10,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.hparams import metadata
 
-from warprun.runtime.records import Records
-from warprun.runtime.records.jsonl import JsonLines, read_rows
+from warprun.errors import UserError
+from warprun.runtime.records import Records, jsonl
+from warprun.runtime.records.jsonl import JsonLines, last_row, read_rows
 from warprun.runtime.records.plain import PlainLines
 from warprun.runtime.records.progress import Progress
 from warprun.runtime.records.sink import Row
@@ -211,12 +212,17 @@ def test_records_load_neither_torch_nor_numba():
 
 def test_only_rows_of_numbers_within_limits_are_read(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
-    path.write_text(
-        '{"a": 1}\n' + "[" * 100_000 + '\n{"a": [1]}\n{"a": "x"}\n{"a": 2, "b": null}\n{"a": "' + "x" * 3_000_000 + '"}\n{"a": 3}\n{"a'
-    )
-    assert [row["a"] for row in read_rows(path)] == [1, 2, 3]
-    monkeypatch.setattr("warprun.runtime.records.jsonl.MAX_BYTES", 12)
-    assert [row["a"] for row in read_rows(path)] == [3]
+    long = "1" * 400
+    none = ("[1]", '"x"', f'"{"x" * 3_000_000}"', long, f"{long}.0", "NaN", "true", '4, "wall_s": null', '5, "env_steps": -1')
+    written = ("1", '2, "b": null', *none, "3", "null]", long)
+    rows = "".join(f'{{"env_steps": 1, "wall_s": 1, "a": {value}}}\n' for value in written)
+    path.write_bytes(f'{"[" * 100_000}\n{{"a": 0}}\n'.encode() + b"\xff\n" + rows.encode() + b'{"a')
+    assert [row["a"] for row in read_rows(path)] == [1, 2, 3] and last_row(path)["a"] == 3
+    assert read_rows(path, "a".__eq__)[0] == {"a": 1.0}
+    for limit, most in (("MAX_BYTES", 1000), ("MAX_LINES", 5), ("MAX_VALUES", 5)):
+        with monkeypatch.context() as patch, pytest.raises(UserError, match=r"metrics\.jsonl"):
+            patch.setattr(jsonl, limit, most)
+            read_rows(path)
 
 
 def test_a_sparse_file_takes_no_memory(tmp_path):
@@ -224,9 +230,9 @@ def test_a_sparse_file_takes_no_memory(tmp_path):
     path.write_text('{"a": 1}\n')
     os.truncate(path, 1 << 33)
     script = (
-        "import resource, sys; from pathlib import Path; from warprun.runtime.records.jsonl import JsonLines, read_rows\n"
+        "import resource, sys; from pathlib import Path; from warprun.runtime.records.jsonl import JsonLines, last_row\n"
         "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
-        "path = Path(sys.argv[1]); assert read_rows(path) == []; JsonLines(path.parent, 1 << 34)"
+        "path = Path(sys.argv[1]); assert last_row(path) == {}; JsonLines(path.parent, 1 << 34)"
     )
     assert subprocess.run([sys.executable, "-c", script, str(path)], timeout=60).returncode == 0
 

@@ -5,17 +5,27 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from warprun.files import open_regular
+from warprun.errors import UserError, printable
+from warprun.files import open_regular, parse_json, read_end
 from warprun.runtime.records.appender import Appender
 from warprun.runtime.records.sink import Row, Sink
 
 MAX_BYTES = 256 << 20
-"""Most bytes at the end of a file that are read when a run continues: at 1 to 2 KB a row, its last 100,000 rows and more."""
+"""Largest file that is read: at 1 to 2 KB a row 100,000 rows and more."""
+MAX_LINES = 500_000
+MAX_VALUES = 4 << 20
+"""Most numbers that are kept of a file; each takes some 100 bytes of memory."""
+MAX_NUMBER = 1e100
+"""Largest number that is read; all are float32 or counts. Sums and squares of larger ones would overflow."""
 MAX_LINE_BYTES = 1 << 20
 """Longest line that is read."""
+TAIL = 1 << 16
+"""Bytes that are read for the last row."""
 
 
 class JsonLines(Sink):
@@ -45,20 +55,47 @@ class JsonLines(Sink):
         self._file.close()
 
 
-def read_rows(path: Path) -> list[dict[str, float]]:
-    """Return the rows in the last MAX_BYTES of a metrics.jsonl; what is no row, such as a torn line, is left out.
+def read_rows(path: Path, wanted: Callable[[str], bool] = lambda tag: True) -> list[dict[str, float]]:
+    """Return the rows of a metrics.jsonl with their `wanted` tags; what is no row, such as a torn line, is left out.
 
-    Raises OSError, and UserError if it is no regular file.
+    Raises OSError, and UserError if it is no regular file or one beyond the limits: a curve without its beginning would be another curve.
     """
-    rows = []
+    rows: list[dict[str, float]] = []
+    values = 0
     with open_regular(path) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_BYTES))
-        while line := file.readline(MAX_LINE_BYTES):  # a part of a longer line is no row
-            with suppress(ValueError, RecursionError):
-                row = json.loads(line)
-                if isinstance(row, dict) and all(value is None or type(value) in (int, float) for value in row.values()):
-                    rows.append({tag: math.nan if value is None else value for tag, value in row.items()})
+        if os.fstat(file.fileno()).st_size > MAX_BYTES:
+            raise UserError(f"{printable(path)} is larger than {MAX_BYTES:,} bytes")
+        # A part of a longer line is no row.
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b"")):
+            row = _row(line, wanted)
+            values += len(row)
+            if number >= MAX_LINES or values > MAX_VALUES:
+                raise UserError(f"{printable(path)} has more than {MAX_LINES:,} lines or {MAX_VALUES:,} numbers")
+            if row:
+                rows.append(row)
     return rows
+
+
+def last_row(path: Path) -> dict[str, float]:
+    """Return the last row of a metrics.jsonl; an empty dict if there is none that can be read."""
+    try:
+        lines = read_end(path, TAIL).splitlines()
+    except (OSError, UserError):
+        return {}
+    return next(filter(None, (_row(line, lambda tag: True) for line in reversed(lines))), {})
+
+
+def _row(line: bytes, wanted: Callable[[str], bool]) -> dict[str, float]:
+    """Return the wanted values of a line; an empty dict if it is no row: an object of numbers, with env_steps and wall_s."""
+    with suppress(ValueError):
+        row = parse_json(line)
+        if (
+            isinstance(row, dict)
+            and all(value is None or (type(value) in (int, float) and abs(value) <= MAX_NUMBER) for value in row.values())
+            and all(row.get(tag) is not None and row[tag] >= 0 for tag in ("env_steps", "wall_s"))
+        ):
+            return {sys.intern(tag): math.nan if value is None else float(value) for tag, value in row.items() if wanted(tag)}
+    return {}
 
 
 def _whole_lines(path: Path) -> int:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from warprun.errors import UserError, printable
 from warprun.runtime.records.appender import cut
-from warprun.runtime.records.jsonl import MAX_BYTES, JsonLines, read_rows
+from warprun.runtime.records.jsonl import JsonLines, read_rows
 from warprun.runtime.records.services import services
 from warprun.runtime.records.sink import Row, Sink
 from warprun.runtime.records.tensorboard import PREFIX, TensorBoard
@@ -69,9 +69,11 @@ class Records:
             lines = self._folder / JsonLines.name
             if not lines.exists():
                 return []
-            if lines.stat().st_size > MAX_BYTES:
-                self.message(f"{printable(lines)} is large; notes on curves at the end of the run use its last {MAX_BYTES >> 20} MiB")
-            return read_rows(lines)
+            try:
+                return read_rows(lines)
+            except UserError as error:
+                self.message(f"{error}: notes on curves at the end of the run are those of what follows")
+                return []
         except OSError as error:
             raise UserError(f"cannot continue the records: {error.filename or self._folder}: {error.strerror}") from None
 
