@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 
 import pytest
@@ -24,6 +25,12 @@ def test_example_runs(example, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     exec(compile(example, str(PAGE), "exec"), {})
+
+
+def test_gymnasium_makes_what_the_table_names_without_an_import_of_warprun():
+    (call,) = re.findall(r"^\| `(gymnasium\.make\(.*?\))`", PAGE.read_text(), flags=re.MULTILINE)
+    done = subprocess.run([sys.executable, "-c", f"import gymnasium; print({call}.spec.id)"], capture_output=True, text=True)
+    assert done.stdout == "warprun/CartPole-v0\n", done.stderr
 
 
 def test_there_are_examples():
