@@ -64,7 +64,7 @@ AXES = {
     "lanes": "environments of a tile: 64 or 16 on CPU; on CUDA 32, or 1 if a group has several actors",
     "f": "float32 slots of the state of an actor, at least 1",
     "i": "int32 slots of the state of an actor, at least 1",
-    "f copies": "f if a phase of several actors reads its own group, else 0",
+    "f copies": "f if a phase reads its own group, of several actors or with array fields, else 0",
     "i copies": "i under the same condition",
     "sums": "fields that the group sums",
     "maxima": "fields whose maximum the group offers",
@@ -222,7 +222,9 @@ class ArrayPlan:
         # An empty array has no address that a kernel could get.
         floats = max(1, sum(f.slots for f in group.fields if not f.integer))
         integers = max(1, sum(f.slots for f in group.fields if f.integer))
-        copies = group.size > 1 and any(p.group == group.name and group.name in arguments(p.function) for p in self.environment.phases)
+        # Of a group of one actor a phase gets numbers, which do not change while it runs, and views of array fields, which do.
+        changes = group.size > 1 or any(f.length for f in group.fields)
+        copies = changes and any(p.group == group.name and group.name in arguments(p.function) for p in self.environment.phases)
         return group_sizes(group.spec) | {
             "f": floats,
             "i": integers,

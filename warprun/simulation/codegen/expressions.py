@@ -121,13 +121,14 @@ class Expressions:
             return f"Params({', '.join(f'varied[{vary.index(f)}, lane]' if f in vary else f'p.{f}' for f in self.params)})"
         if name in ARGUMENTS:
             return {"t": "clock[lane]", "i": "actor", "out": out}.get(name, name)
-        return self._others(name, "_before" if phase and name == group.name else "")
+        before = phase and name == group.name and "f_before" in self.arrays[name]
+        return self._others(name, "_before" if before else "")
 
     def _others(self, name: str, suffix: str) -> str:
         """Return the states of a group, or their sums or maxima."""
         for group in self.groups:
             if name == group.name:
-                return self.state(group, "0") if group.size == 1 else self.state(group, ":", suffix)
+                return self.state(group, "0" if group.size == 1 else ":", suffix)
             for kind, fields in (("sum", group.sums), ("max", group.maxima)):
                 if name == f"{group.name}_{kind}":
                     made = self.names.define(f"{name}_Fields", f'namedtuple("{name}_Fields", {fields!r})')
