@@ -326,13 +326,14 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def _show(overrides: list[str], flags: list[str]) -> int:
     from warprun.cli.show import hydra_main
+    from warprun.config.compose import of_memory
     from warprun.config.overrides import read
 
     if not any(flag in COMPLETION_FLAGS for flag in flags):
         complaint = io.StringIO()
         try:
             with redirect_stderr(complaint):
-                hydra_main(read(overrides), flags)
+                hydra_main(read([*overrides, *of_memory(overrides)]), flags)
         except SystemExit as stop:
             if stop.code:
                 raise UserError(complaint.getvalue().strip().rpartition("error: ")[2]) from stop

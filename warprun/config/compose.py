@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from typing import TypedDict
 
 import hydra
@@ -14,7 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, Node, OmegaConf
+from omegaconf import MISSING, DictConfig, Node, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from warprun.algorithms import AGENTS, agent_names, config_class
@@ -25,6 +27,7 @@ from warprun.config.schema import CONCURRENCY, Config, EnvConfig, OriginConfig, 
 from warprun.config.working_folder import WorkingFolder
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown, similar
 from warprun.kernels.driver import prepare
+from warprun.learning.settings import IN_SEQUENCES, OffPolicyConfig
 from warprun.renamed import new_name
 
 
@@ -89,13 +92,15 @@ def store(name: str, schema: type) -> None:
 
 def compose(overrides: Sequence[str]) -> Config:
     """Compose a config from `overrides` (key=value) and check it. Raises UserError."""
-    try:
-        config = _build(overrides)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise UserError(explain(error)) from error
+    config = _explained(overrides)
     check_tuned(overrides)
     check(config)
     return config
+
+
+def of_memory(overrides: Sequence[str]) -> list[str]:
+    """Return, as overrides, the settings that follow from the memory of policies, which Hydra does not know. Raises UserError."""
+    return _explained(overrides).origin.in_sequences
 
 
 def environment_names() -> list[str]:
@@ -177,6 +182,12 @@ def _resolved(override: str, composed: DictConfig) -> str:
     return f"{key}={OmegaConf.select(composed, key)}"
 
 
+def note_on_memory(config: Config) -> str | None:
+    """Return a line with the settings that have defaults of their own because policies have memory; None if there are none."""
+    named = " ".join(config.origin.in_sequences)
+    return f"with memory an update learns from sequences: {named} (defaults of their own, docs/memory.md)" if named else None
+
+
 def note_on_tuned(config: Config) -> str | None:
     """Return a line that names the tuned settings in use and the overrides that they were not tuned for; None without tuned settings."""
     if config.origin.tuned is None:
@@ -211,12 +222,50 @@ def explain(error: Exception) -> str:
     return _first_line(cause or error)
 
 
+def _explained(overrides: Sequence[str]) -> Config:
+    try:
+        return _build(overrides)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(explain(error)) from error
+
+
 def _build(overrides: Sequence[str]) -> Config:
     composed = _compose(read(overrides))
     choices = composed.hydra.runtime.choices
     OmegaConf.set_struct(composed, False)
     del composed["hydra"]
-    return build(composed, choices, overrides)
+    config = build(composed, choices, overrides)
+    agent = config.agent
+    if not isinstance(agent, OffPolicyConfig) or not agent.has_memory():
+        return config
+    fitted = agent.in_sequences(config.n_envs, _not_given(read(overrides), choices, config.origin.tuned))
+    before = dict(leaves({"agent": asdict(agent)}))
+    changed = [f"{key}={value}" for key, value in leaves({"agent": asdict(fitted)}) if before.get(key) != value]
+    return replace(config, agent=fitted, origin=replace(config.origin, in_sequences=changed))
+
+
+def _not_given(overrides: Sequence[str], choices: Mapping[str, str | None], tuned: str | None) -> list[str]:
+    """Return the settings of IN_SEQUENCES that no person gives: neither overrides nor a file, tuned settings if they are for memory."""
+    chosen = [f"{group}={choices[group]}" for group in ("env", "agent")]
+    if tuned and _compose([*chosen, f"tuned={tuned}"]).agent.network.type == "mlp":
+        overrides = [*(override for override in overrides if not override.startswith("tuned=")), "tuned=none"]
+    with _without_defaults(f"{choices['agent']}_schema"):
+        agent = _compose(overrides).agent
+    return [name for name in IN_SEQUENCES if OmegaConf.is_missing(agent, name)]
+
+
+@contextmanager
+def _without_defaults(schema: str) -> Iterator[None]:
+    """Let Hydra compose with a schema in which the settings of IN_SEQUENCES have no value, so that it shows which are given."""
+    kept = ConfigStore.instance().repo[f"{schema}.yaml"]
+    empty = OmegaConf.structured(kept.node)
+    for name in IN_SEQUENCES:
+        empty[name] = MISSING
+    ConfigStore.instance().repo[f"{schema}.yaml"] = replace(kept, node=empty)
+    try:
+        yield
+    finally:
+        ConfigStore.instance().repo[f"{schema}.yaml"] = kept
 
 
 def _env(overrides: Sequence[str]) -> EnvConfig:

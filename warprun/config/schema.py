@@ -269,6 +269,9 @@ class OriginConfig:
     n_envs: str | None = None
     """How n_envs was chosen; MEASURE: it still has to be, beginning from the number in the config; null: the config says it."""
 
+    in_sequences: list[str] = field(default_factory=list)
+    """Settings, with their values, that have defaults of their own because policies have memory, see `OffPolicyConfig.in_sequences`."""
+
     MEASURE: ClassVar[str] = "to be measured"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
@@ -251,6 +251,16 @@ class ReplayConfig:
         positive(self, key, "eps")
 
 
+IN_SEQUENCES = ("batch_size", "utd_ratio", "learning_starts", "target_update_interval", "tau")
+"""Settings that count other things for policies with memory, which learn from sequences, and so have other defaults for these."""
+SEQUENCES = 32
+"""Of a batch."""
+TIMES_LEARNED = 20.0
+"""How often a gradient step learns from a transition, on average over the run."""
+LEAST_START = 1000
+"""Environment steps before the first gradient step; more if the sequences of a batch have more steps."""
+
+
 @dataclass
 class OffPolicyConfig:
     """Settings that all off-policy agents have."""
@@ -329,6 +339,36 @@ class OffPolicyConfig:
     def steps_drawn(self) -> int:
         """Return the steps in a row that a batch has of an actor; 1 without memory."""
         return self.replay.burn_in + self.replay.sequence + self.n_step - 1 if self.network.remembers else 1
+
+    def has_memory(self) -> bool:
+        """Return whether the policy of a group has memory."""
+        return any(own.network.remembers for own in (self, *(group_config(self, name) for name in self.groups)))
+
+    def in_sequences(self, n_envs: int, free: Collection[str]) -> Self:
+        """Return the settings with those of `free`, names of IN_SEQUENCES, as policies with memory need them, for every group that has one.
+
+        A batch is SEQUENCES sequences, and there are as few of them as it takes to learn from a transition TIMES_LEARNED times. Target
+        networks follow after each of these few gradient steps, by a part of 0.01 as in `conf/tuned/t_maze_dqn.yaml`.
+        """
+        groups = {}
+        for name, changes in self.groups.items():
+            own, left = group_config(self, name), [key for key in free if key not in changes]
+            groups[name] = {**changes, **own._fitted(n_envs, left)}
+        return replace(self, groups=groups, **self._fitted(n_envs, free))
+
+    def _fitted(self, n_envs: int, free: Collection[str]) -> dict[str, Any]:
+        """Return the settings `free` of one group."""
+        if not self.network.remembers:
+            return {name: getattr(self, name) for name in free}
+        batch = SEQUENCES if "batch_size" in free else self.batch_size
+        found = {
+            "batch_size": batch,
+            "utd_ratio": float(f"{TIMES_LEARNED / (batch * self.replay.sequence):.3g}"),
+            "learning_starts": max(LEAST_START, n_envs * self.steps_drawn()),
+            "target_update_interval": 1,
+            "tau": 0.01 if "target_update_interval" in free else self.tau,
+        }
+        return {name: found[name] for name in free}
 
     def resized(self, times: float) -> Self:
         """Return the settings for `times` as many environments, of which gradient steps do not depend: `batch_size` sets their rows."""
