@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType
 from typing import Annotated, NamedTuple, Protocol, TypeAlias, TypeGuard, get_args, get_origin, get_type_hints, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -74,6 +75,10 @@ class Field(NamedTuple):
     @property
     def slots(self) -> int:
         return self.length or 1
+
+
+STATES: WeakKeyDictionary[object, tuple[Field, ...]] = WeakKeyDictionary()
+"""Every class that is the state of a group -> its fields."""
 
 
 class NoParams(NamedTuple):
@@ -132,6 +137,7 @@ class Group:
                     raise ContractError(f"group {self.name!r} declares a sum or maximum of {name!r} twice")
         if self.alive is not None and self.alive not in numbers:
             raise ContractError(f"alive of group {self.name!r} must be the name of a number of its state, not {shown(self.alive)}")
+        STATES[self.state] = self.fields
 
     @property
     def fields(self) -> tuple[Field, ...]:

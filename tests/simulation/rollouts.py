@@ -75,6 +75,7 @@ CASES = {
     "pendulum": Case("warprun.envs.pendulum"),
     "cartpole_positions": Case("warprun.envs.cartpole", options=(("velocity", False),)),
     "pendulum_positions": Case("warprun.envs.pendulum", options=(("velocity", False),)),
+    "conditional": Case("tests.environments.conditional"),
     "t_maze": Case("warprun.envs.t_maze", options=(("length", 1),)),
     "market": Case("tests.environments.market", time_limit=6, vary=(("imitation", (0.1, 0.5)),)),
     "crane": Case("tests.environments.crane", time_limit=None),

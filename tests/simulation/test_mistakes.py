@@ -68,9 +68,17 @@ MISTAKES = [
     ("return", "    return State(y, s.v), 0.0", f":{STEP - 1} in step", "must return state, reward, terminated; it returns 2 values"),
     ("return", "    return State(y, s.v), 0.0, False, 1", f":{STEP - 1} in step", "it returns 4 values"),
     ("return", "    pass", f":{STEP - 1} in step", "it returns nothing"),
-    ("return", "    return State(y), 0.0, False", f":{STEP - 1} in step", "missing a required argument: 'v'"),
+    ("return", "    return State(y), 0.0, False", f":{STEP + 1} in step", "missing a required argument: 'v'"),
     ("return", "    return Other(y), 0.0, False", f":{STEP - 1} in step", "must return a State as state; it returns a Other"),
-    ("return", "    return State(y, s), 0.0, False", f":{STEP - 1} in step", "must give State.v a number"),
+    ("return", "    return State(y, s), 0.0, False", f":{STEP + 1} in step", "must give State.v a number"),
+    ("step", "    if action:\n        y = s.x", f":{STEP + 2} in step", "the variable y may have no value here"),
+    ("step", "    for y in range(action):\n        pass", f":{STEP + 2} in step", "the variable y may have no value here"),
+    (
+        "helper",
+        "    for x in range(2):\n        z = x\n        if z:\n            w = z\n    return w",
+        f":{HELPER + 4} in helper",
+        "the variable w",
+    ),
     ("return", "    return State(y, s.v), (0.0, 1.0), False", f":{STEP - 1} in step", "a number as reward"),
     ("return", "    return State(y, s.v), 0.0, 0.5", f":{STEP - 1} in step", "True or False as terminated"),
     ("reset", "    return float32(0.0)", f":{RESET - 1} in reset", "must return a State as state; it returns float32"),
@@ -106,19 +114,15 @@ def test_the_file_without_mistakes_compiles(tmp_path):
     assert engine.trajectory.groups["agent"].obs[1, :, 0, 0].numpy() == pytest.approx([0.1] * 3)
 
 
-def test_fields_with_a_default_that_are_left_out(tmp_path):
-    text = FILE.format(**LINES).replace("    v: float32", "    v: float32 = 0.0\n    w: float32 = 0.0")
-    for given, words in (("s.v", "must give State all its fields; it leaves out w"), ("w=s.v", "give every NamedTuple all its fields")):
+def test_fields_with_a_default_are_filled_in(tmp_path):
+    fields = "    v: float32 = 0.25\n    w: float32 = 0.5"
+    text = FILE.format(**LINES).replace("    v: float32", fields).replace("return s.x, s.v", "return s.v, s.w")
+    for given, seen in (("s.v", (0.75, 0.5)), ("w=2", (0.25, 2.0)), ("", (0.25, 0.5))):
         file = tmp_path / "mine.py"
-        file.write_text(
-            text.replace("State(y, s.v)", f"State(y, {given})").replace(
-                "float32(0.0), float32(0.0)", "float32(0.0), float32(0.0), float32(0.0)"
-            )
-        )
-        with pytest.raises(UserError) as raised:
-            make(import_environment(str(file))[0], "mine")
-        assert str(raised.value).startswith(f"{file}:{STEP} in step ")
-        assert words in str(raised.value)
+        file.write_text(text.replace("State(y, s.v)", f"State(y, {given})").replace("float32(0.0), float32(0.0)", "0, 0.75"))
+        engine = make(import_environment(str(file))[0], "mine", n_envs=1, horizon=1)
+        engine.step(0)
+        assert tuple(engine.trajectory.groups["agent"].obs[1, 0, 0].tolist()) == seen
 
 
 class State(NamedTuple):

@@ -8,7 +8,7 @@ import pytest
 from tests.selection import few, selected
 from tests.simulation.rollouts import CASES, CPU, load, roll_out, start
 
-TESTED = few(CASES, "cartpole", "crane", "mountain_car_continuous", "loops integrate", "leaving")
+TESTED = few(CASES, "cartpole", "conditional", "crane", "mountain_car_continuous", "loops integrate", "leaving")
 
 
 @pytest.fixture(scope="module")

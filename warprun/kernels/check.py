@@ -5,16 +5,21 @@ from __future__ import annotations
 import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numba import typeof, types
+from numba.core import ir
 from numba.core.errors import NumbaError, NumbaWarning
 
 from warprun.environment import Box, Environment, Group, KernelFunction, MultiDiscrete, arguments
 from warprun.errors import UserError, one_line
 from warprun.kernels import compile as kernels
+from warprun.kernels.states import integer_fields
 from warprun.random import Rng
+
+if TYPE_CHECKING:
+    from numba.core.annotations.type_annotations import TypeAnnotation
 
 Check: TypeAlias = Callable[[Group, KernelFunction, types.Type], None]
 """Raises UserError if the type that a function returns is wrong."""
@@ -24,9 +29,12 @@ def check_functions(environment: Environment, params: NamedTuple, tables: object
     """Raise UserError if a function does not compile or returns a wrong type; `params` and `tables` have the types that kernels get."""
     if randomized:
         params = params._replace(**{name: np.float32(0.0) for name in randomized})
-    for group, function, check in _functions(environment):
+    found = list(_functions(environment))
+    for group, function, check in found:
         values = [_value(environment, group, name, params, tables) for name in arguments(function)]
         check(group, function, _return_type(function, values))
+    for function, types_in_code in kernels.checked_parts([function for _, function, _ in found]):
+        _check_stores(function, types_in_code)
 
 
 def place(function: KernelFunction, line: int | None = None) -> str:
@@ -102,6 +110,33 @@ def _check_state(group: Group, function: KernelFunction, found: types.Type) -> N
             raise UserError(f"{place(function)} must pass on the array s.{field.name} as {name}; it gives {_described(kind)}")
         if not field.length and not isinstance(kind, types.Boolean) and not _is_real(kind):
             raise UserError(f"{place(function)} must give {name} a number; it gives {_described(kind)}")
+
+
+def _check_stores(function: KernelFunction, code: TypeAnnotation) -> None:
+    """Raise UserError if a real number or a number beyond 32 bits is written to an integer array, or made a field of a state."""
+    kinds = code.typemap
+    for statement in (each for block in code.blocks.values() for each in block.body):
+        where = place(function, statement.loc.line)
+        for kind in _stored_integers(statement, kinds):
+            if isinstance(kind, types.IntegerLiteral) and not -(2**31) <= kind.literal_value < 2**31:
+                raise UserError(f"{where}: {kind.literal_value} does not fit into the 32 bits of an integer")
+            if isinstance(kind, types.Float):  # a state with one does not compile
+                raise UserError(
+                    f"{where}: an array of integers gets a real number; write int32(...), which cuts off the digits, or declare it float32"
+                )
+
+
+def _stored_integers(statement: ir.Stmt, kinds: Mapping[str, types.Type]) -> list[types.Type]:
+    """Return the types of what a statement stores as an integer, in an array or in a new state."""
+    if isinstance(statement, ir.SetItem | ir.StaticSetItem):
+        array = kinds[statement.target.name]
+        return [kinds[statement.value.name]] if isinstance(array, types.Array) and isinstance(array.dtype, types.Integer) else []
+    if isinstance(statement, ir.Assign) and isinstance(statement.value, ir.Expr) and statement.value.op == "call":
+        given, named = statement.value.args, dict(statement.value.kws)
+        made = getattr(kinds[statement.value.func.name], "dispatcher", None)
+        found = [given[n] if n < len(given) else named.get(name) for n, name in (integer_fields(made.py_func) if made else ())]
+        return [kinds[value.name] for value in found if value is not None]
+    return []
 
 
 def _check_observe(group: Group, function: KernelFunction, found: types.Type) -> None:

@@ -9,7 +9,7 @@ import re
 import sys
 import types
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
@@ -41,8 +41,10 @@ from warprun.kernels.fingerprint import (
     is_library,
 )
 from warprun.kernels.kernel_files import KernelFiles, NoFiles, notice, scratch, without_comments, write_source
+from warprun.kernels.states import constructor, is_state, refused_field
 
 if TYPE_CHECKING:
+    from numba.core.annotations.type_annotations import TypeAnnotation
     from numba.core.compiler_machinery import PassManager
     from numba.types import Type
 
@@ -178,6 +180,15 @@ def merged_function(function: Value) -> Value:
     return njit(**MERGED)(built.py_func) if COMPILES and isinstance(function, types.FunctionType) and is_jitted(built) else built
 
 
+def checked_parts(functions: Sequence[KernelFunction]) -> Iterator[tuple[KernelFunction, TypeAnnotation]]:
+    """Yield each function that `checked_function` has compiled for these and for what they call, with the types in its code."""
+    of_environment = [function for function in reached(functions) if integers.in_environment(function)]
+    for (function, finish, _, _), built in list(_rebuilt.items()):
+        if finish is _checked and function in of_environment and is_jitted(built):
+            compiled = [built, _checked_for_python(built.py_func)]
+            yield from ((function, each.type_annotation) for one in compiled for each in one.overloads.values())
+
+
 def plain_function(function: Value) -> Value:
     """Return the same function uncompiled, for the CUDA simulator and for debuggers. Return other values as they are."""
     return cast(Value, _rebuild(function, _unchanged)) if isinstance(function, types.FunctionType) else function
@@ -232,6 +243,8 @@ def _rebuild(value: object, finish: Finish, within: Fingerprints | None = None) 
     """Return what replaces a value in kernels: float32 for a float, and for a function the result of `finish`."""
     if type(value) is float:
         return np.float32(value)
+    if is_state(value) and finish is not _unchanged and COMPILES:
+        return _constructor(cast(type, value), finish)
     if isinstance(value, tuple):
         parts = [_rebuild(each, finish, within) for each in value]
         return value if all(a is b for a, b in zip(parts, value, strict=True)) else _like(value, parts)
@@ -241,6 +254,11 @@ def _rebuild(value: object, finish: Finish, within: Fingerprints | None = None) 
     if is_jitted(value) and value._can_compile and "device" not in value.targetoptions:
         return _rebuild_function(value.py_func, finish, value.targetoptions, within or Fingerprints())
     return value
+
+
+@cache
+def _constructor(state: type, finish: Finish) -> KernelFunction:
+    return finish(constructor(state), {})
 
 
 def _like(value: tuple[object, ...], parts: list[Any]) -> tuple[object, ...]:
@@ -456,6 +474,9 @@ def _cause(text: str) -> str:
     makes_array = any(call.startswith(("empty(", "zeros(", "array(")) for call in calls)
     if "Only accept returning of array" in text and not makes_array:
         return "a function cannot return an array that it made or took from a NamedTuple; return a tuple of numbers"
+    in_state = refused_field(text)
+    if in_state:
+        return in_state
     if "NRT required" in text or "array_allocate" in text or makes_array:
         return "kernels cannot make arrays; write the numbers out, or loop over them"
     if "No implementation of function" in cause and calls:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import dis
+import inspect
 import random
 import sys
 import types
@@ -21,6 +22,7 @@ from warprun.errors import UserError, shown
 from warprun.kernels import integers
 from warprun.kernels.compile import reached
 from warprun.kernels.fingerprint import is_library
+from warprun.kernels.flow import unassigned
 
 NO_LISTS = "kernels cannot make a list; use a tuple, an array field of the state, or a loop"
 NO_DICTS = "kernels cannot make a dict; use a NamedTuple or a tuple"
@@ -83,6 +85,17 @@ def check_language(functions: tuple[KernelFunction, ...]) -> None:
                 _check(function, code)
 
 
+def check_variables(functions: tuple[KernelFunction, ...]) -> None:
+    """Raise UserError for a variable of `functions`, or of what they call, that is read where it may have no value."""
+    for function in reached(functions):
+        if integers.in_environment(function) and not is_library(sys.modules.get(function.__module__)):
+            for name, line in unassigned(function):
+                raise UserError(
+                    f"{function.__code__.co_filename}:{line} in {function.__name__}: the variable {name} may have no value here: a branch"
+                    " leaves it out, or a loop that sets it may make no turn; set it before"
+                )
+
+
 def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
     yield code
     for constant in code.co_consts:
@@ -99,6 +112,8 @@ def _check(function: KernelFunction, code: types.CodeType) -> None:
 
     if code.co_name in COMPREHENSIONS:
         raise refuse(COMPREHENSIONS[code.co_name])
+    if code.co_kwonlyargcount or code.co_flags & inspect.CO_VARKEYWORDS:
+        raise refuse("kernels know no keyword-only arguments and no **; write arguments without the *, they can still be given by name")
     steps = [
         step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "EXTENDED_ARG", "PRECALL", "KW_NAMES", "PUSH_NULL")
     ]

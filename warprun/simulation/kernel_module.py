@@ -16,7 +16,7 @@ from numba.core.errors import NumbaError
 from warprun.environment import Environment
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
 from warprun.kernels.check import check_functions
-from warprun.kernels.language import check_language
+from warprun.kernels.language import check_language, check_variables
 from warprun.simulation.codegen.program import Program
 from warprun.simulation.device import Device
 from warprun.simulation.trial import interpreted, out_of_bounds, trial_function
@@ -59,6 +59,7 @@ def load(
         check_language(tuple(functions))
     module = _import(program, name, device, single_tables, interpreted_by)
     if compiled and trial is not None and not kernels.is_cached(module):
+        check_variables(tuple(functions))
         check_functions(environment, typed(params), None if tables is None else read_only(single_tables), vary)
         trial()
         announce(f"compiling the kernels of {name} for {device.kind} (kept in {kernels.cache_root()})")

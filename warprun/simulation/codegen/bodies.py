@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from warprun.environment import Box, Group, arguments
+from warprun.kernels.flow import writes_the_same
 from warprun.kernels.sampling import (
     best_choice,
     best_gaussian,
@@ -317,7 +318,9 @@ class Bodies:
         size = group.observation.size
         if "out" in arguments(group.observe):
             place, call = self.e.call(group, group.observe, out=f"{row}[place : place + {size}]")
-            return lines(f"place = {index(group, at, 0, size)}", place, call)
+            # Rows are used again. Entries that no call of this actor writes are 0 from the start.
+            clear = "" if writes_the_same(group.observe) else block(f"for k in range({size}):", f"{row}[place + k] = 0.0")
+            return lines(f"place = {index(group, at, 0, size)}", clear, place, call)
         place, call = self.e.call(group, group.observe)
         seen = f"{group.name}_seen"
         stores = (f"{row}[{index(group, at, n, size)}] = {seen}[{n}]" for n in range(size))
