@@ -81,13 +81,16 @@ def test_what_is_refused_leaves_the_run_as_it_was(home, capsys, arguments, words
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
 
 
-def test_checkpoints_of_earlier_versions_are_evaluated_only(home, capsys, monkeypatch):
+@pytest.mark.parametrize("version", [2, 3])
+def test_checkpoints_of_earlier_versions_are_evaluated_only(version, home, capsys, monkeypatch):
     from warprun.runtime import checkpoint
 
     saved = checkpoint.load(home / "run")
-    agent = {name.removeprefix("agent/"): tensor for name, tensor in saved.tensors.items() if name.startswith("agent/")}
-    monkeypatch.setattr(checkpoint, "FORMAT", checkpoint.AGENT_ONLY)
-    checkpoint.save(home / "run", 2048, agent, {"evaluation": {}}, keep=1)
+    tensors = dict(saved.tensors)
+    if version == checkpoint.AGENT_ONLY:
+        tensors = {name.removeprefix("agent/"): tensor for name, tensor in tensors.items() if name.startswith("agent/")}
+    monkeypatch.setattr(checkpoint, "FORMAT", version)
+    checkpoint.save(home / "run", 2048, tensors, saved.meta, keep=1)
     monkeypatch.undo()
     monkeypatch.chdir(home)
     assert "cannot be resumed, only evaluated" in refused(["resume=run", "total_steps=4096"], capsys)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
@@ -9,10 +11,12 @@ import torch
 from tests.environments import clockwork
 from tests.selection import few
 from tests.simulation.rollouts import CASES, make
+from warprun.environment import Box, Discrete, float32, int32, single_agent
 
 LIMIT = clockwork.environment.time_limit
 N_ENVS, HORIZON = 70, 11  # a tile and a part of one; 4 truncations where nothing terminates
 VARY = {"weight": (-1.0, 3.0), "length": (5.0, 6.0)}
+LONG = 1_000_000
 TICKET, STEPS, CLOCK, WEIGHT, LENGTH = range(5)
 
 
@@ -72,6 +76,31 @@ def test_every_step_by_hand(ends):
     again = engine.episodes()
     assert again.count == 0
     assert np.isnan(again.mean_length)
+
+
+class Waiting(NamedTuple):
+    steps: int32
+
+
+def begin_waiting():
+    return Waiting(int32(0))
+
+
+def wait(s, t):
+    return Waiting(int32(s.steps + 1)), 0.1, t == LONG - 1
+
+
+def test_a_return_is_the_sum_of_its_rewards_in_long_episodes():
+    """Sums of float32 would be 1 % off."""
+    waiting = single_agent(
+        state=Waiting, observation=Box(1), action=Discrete(2), reset=begin_waiting, step=wait, observe=lambda s: (float32(s.steps),)
+    )
+    engine = make(waiting, "waiting", n_envs=1, horizon=1000)
+    for _ in range(LONG // 1000):
+        engine.retrace()
+    found = engine.episodes()
+    assert (found.count, found.mean_length) == (1, LONG)
+    assert found.mean_return["agent"] == pytest.approx(LONG * float(np.float32(0.1)), rel=1e-7)
 
 
 def test_terminated_wins_over_truncated():

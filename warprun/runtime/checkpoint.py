@@ -26,8 +26,9 @@ from warprun.errors import MOST_PRINTED, UserError, printable
 from warprun.files import atomic, open_regular, read_json, write_atomic
 from warprun.npz import BROKEN, read_array
 
-FORMAT = 3
-"""Version of the format. Format 2 stored the agent only, without `agent/` before the names; it can be evaluated, not resumed."""
+FORMAT = 4
+"""Version of the format. Agents of earlier formats can be evaluated; their runs cannot be resumed: in format 3 sums of rewards were one
+number each, and format 2 stored the agent only, without `agent/` before the names."""
 AGENT_ONLY = 2
 MANIFEST = "manifest.json"
 MAX_HEADER_BYTES = 16 << 20
@@ -235,8 +236,10 @@ def _open(path: Path, entry: Entry | None) -> Loaded:
             raise TypeError("the header has other types")
     except (*BROKEN, AttributeError):
         raise _DamagedError("is damaged: it is not a checkpoint") from None
-    if version not in (FORMAT, AGENT_ONLY):
+    if version not in range(AGENT_ONLY, FORMAT + 1):
         raise _DamagedError(f"has format {version!s:.20} of another version of warprun; this version reads format {FORMAT}")
+    if version != FORMAT:
+        meta.pop("run", None)
     before = "agent/" if version == AGENT_ONLY else ""
     named = {before + name.removeprefix("tensor/"): info for name, info in infos.items()}
     return Loaded(env_steps, _Tensors(path, archive, named), Meta(**meta), path)  # type: ignore[typeddict-item]

@@ -101,7 +101,7 @@ class Evaluator:
         while left > 0:
             played.append(self._play_once(min(left, self.simulator.n_envs), greedy, is_stopped))
             left -= self.simulator.n_envs
-        returns = {name: torch.cat([each.returns[name] for each in played]).double() for name in played[0].returns}
+        returns = {name: torch.cat([each.returns[name] for each in played]) for name in played[0].returns}
         return Evaluation(
             self.episodes,
             {name: float(total.mean()) for name, total in returns.items()},
@@ -119,7 +119,7 @@ class Evaluator:
         going_on = torch.arange(simulator.n_envs, device=self.device) < count
         length = torch.zeros(simulator.n_envs, device=self.device)
         terminated = torch.zeros_like(going_on)
-        total = {name: torch.zeros_like(length) for name in taken.groups}
+        total = {name: torch.zeros_like(length, dtype=torch.float64) for name in taken.groups}
         row = torch.arange(taken.horizon, device=self.device)[:, None]
         for first in range(0, self.max_steps, taken.horizon):
             if is_stopped():
@@ -135,7 +135,7 @@ class Evaluator:
             length += counts.sum(0)
             terminated |= (taken.terminated & counts).any(0)
             for name, group in taken.groups.items():
-                total[name] += (group.reward.mean(-1) * counts).sum(0)
+                total[name] += (group.reward.mean(-1) * counts).sum(0, dtype=torch.float64)
             going_on &= ~(ends & counts).any(0)
             if not going_on.any():
                 break

@@ -224,7 +224,7 @@ class KernelEngine:
         returns = {}
         for group in self.spec.groups:
             total = self.arrays.groups[group.name]["ended_return"]
-            returns[group.name] = float(total.double().sum()) / (count * group.size) if count else float("nan")
+            returns[group.name] = float(total[:, 0].double().sum()) / (count * group.size) if count else float("nan")
             total.zero_()
         common["ended"].zero_()
         common["ended_steps"].zero_()

@@ -77,6 +77,13 @@ $barrier
 $observe
 """
 
+ADD = """
+added = $number - $excess
+rounded = $total + added
+$excess = (rounded - $total) - added
+$total = rounded
+"""
+
 
 class Bodies:
     """Writes the body of each kernel."""
@@ -189,8 +196,7 @@ class Bodies:
         note = "" if self.plan.external else t.note_end()
         counted = () if self.plan.external else self.environment.groups
         returns = (
-            t.per_actor(g, self._no_reward_after_leaving(g), f"{g.name}_episode_return[actor, lane] += {self.e.entry(g, 'reward')}")
-            for g in counted
+            t.per_actor(g, self._no_reward_after_leaving(g), _add(f"{g.name}_episode_return", self.e.entry(g, "reward"))) for g in counted
         )
         count = t.per_environment(
             "elapsed = clock[lane] + 1",
@@ -249,7 +255,7 @@ class Bodies:
 
     def _begin_actor(self, group: Group) -> tuple[str, ...]:
         """Return the statements that count the return of an actor, and with which its next episode begins."""
-        count = f"{group.name}_ended_return[actor, lane] += {group.name}_episode_return[actor, lane]"
+        count = _add(f"{group.name}_ended_return", f"{group.name}_episode_return[0, actor, lane]")
         counted = block("if replaced[1, lane] == 0:", count) if self.plan.replaces else count
         return self.target.lane_loop, counted, self._reset_actor(group)
 
@@ -271,7 +277,7 @@ class Bodies:
     def _reset(self) -> str:
         t, external = self.target, self.plan.external
         counters = ("clock",) if external else ("clock", "cuts", "ended", "ended_steps")
-        returns = {g.name: "" if external else f"{g.name}_ended_return[actor, lane] = 0.0" for g in self.environment.groups}
+        returns = {g.name: "" if external else _clear(f"{g.name}_ended_return") for g in self.environment.groups}
         return fill(
             RESET,
             vary=lines(t.per_environment(self._vary()), t.barrier) if self.plan.vary else "",
@@ -287,7 +293,7 @@ class Bodies:
         if "noise" in self.e.arrays[group.name]:
             noise = block(f"for k in range({group.action.components}):", f"{group.name}_noise[k, actor, lane] = 0.0")
         fresh = f"{group.name}_fresh"
-        begin = "" if self.plan.external else f"{group.name}_episode_return[actor, lane] = 0.0"
+        begin = "" if self.plan.external else _clear(f"{group.name}_episode_return")
         return lines(begin, noise, place, f"{fresh} = {call}", self.e.store(group, fresh))
 
     def _vary(self) -> str:
@@ -386,3 +392,13 @@ class Bodies:
             size = group.action.size
             return [(f"{logits}[{n}, actor, {at}]", f"{logits}[{size + n}, actor, {at}]") for n in range(size)]
         return [(logits, "actor", at, str(first), str(count)) for first, count in choices_of(group.action)]
+
+
+def _clear(total: str) -> str:
+    """Return the statements that set a sum of this actor to 0."""
+    return lines(f"{total}[0, actor, lane] = 0.0", f"{total}[1, actor, lane] = 0.0")
+
+
+def _add(total: str, number: str) -> str:
+    """Return the statements that add to a sum of this actor in two words (Kahan, "Further remarks on reducing truncation errors", 1965)."""
+    return fill(ADD, total=f"{total}[0, actor, lane]", excess=f"{total}[1, actor, lane]", number=number)
