@@ -144,6 +144,74 @@ def test_plans_of_others(sweep: Path, case: str, capsys: Captured) -> None:
     assert "plan.json" in told(capsys, "status", "theirs", codes=(2,))
 
 
+def content(folder: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What jobs would train: overrides."""
+    found: list[list[str]] = []
+    monkeypatch.setattr("warprun.cli.main.train_one", lambda overrides: found.append(overrides) or 0)
+    return found
+
+
+@pytest.mark.parametrize("seal", [None, "", "0" * 64, "\ud800", "of somebody else"])
+def test_jobs_of_others_need_trust(sweep: Path, seal: str | None, trained: list[list[str]], capsys: Captured) -> None:
+    path = sweep / plan.PLAN
+    if seal == "of somebody else":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_CONFIG_HOME", str(sweep.parent / "home"))
+            plan.read(sweep).write()
+    else:
+        path.write_text(json.dumps(json.loads(path.read_text()) | ({} if seal is None else {"seal": seal})))
+    before = content(sweep)
+    for command in (["job", "theirs", "0"], ["-m", "sweep_dir=theirs"], ["-m", "seed=1", "sweep_dir=theirs"]):
+        assert "not a sweep of yours (no valid seal)" in told(capsys, *command, codes=(2,))
+    assert content(sweep) == before and trained == []
+    assert told(capsys, "job", "theirs", "0", "trust=true", codes=(0,)) == ""
+    assert trained[0][0] == "seed=1" and "trust=true" in trained[0]
+
+
+def test_a_study_of_others_needs_trust(sweep: Path, capsys: Captured) -> None:
+    study = json.loads((sweep / plan.PLAN).read_text()) | {"search": {"seed": "1,2"}}
+    (sweep / plan.PLAN).write_text(json.dumps(study))
+    before = content(sweep)
+    assert "not a sweep of yours" in told(capsys, "tune", "seed=1,2", "sweep_dir=theirs", codes=(2,))
+    assert content(sweep) == before
+
+
+def test_a_plan_of_yours_is_refused_once_it_was_changed(sweep: Path, trained: list[list[str]], capsys: Captured) -> None:
+    plan.read(sweep).write()
+    own = json.loads((sweep / plan.PLAN).read_text())
+    changes = ({"working_folder": "/tmp"}, {"jobs": [{**own["jobs"][0], "overrides": ["env.module=evil.py"]}]}, {"search": {"seed": "1"}})
+    for change in changes:
+        (sweep / plan.PLAN).write_text(json.dumps(own | change))
+        assert "no valid seal" in told(capsys, "job", "theirs", "0", codes=(2,))
+    (sweep / plan.PLAN).write_text(json.dumps(own))
+    told(capsys, "job", "theirs", "0", codes=(0,))
+    assert "trust=false" in trained[0]
+
+
+@pytest.mark.parametrize("place", ["0000", JOBS, f"{JOBS}/0000", f"{JOBS}/0000/log.txt", f"{JOBS}/0000/traceback.txt"])
+def test_a_job_follows_no_link(sweep: Path, place: str, trained: list[list[str]], capsys: Captured) -> None:
+    plan.read(sweep).write()
+    (sweep / place).rename(sweep.parent / "precious") if (sweep / place).exists() else (sweep.parent / "precious").write_text("mine")
+    (sweep / place).symlink_to(sweep.parent / "precious")
+    before = content(sweep.parent)
+    assert "link" in told(capsys, "job", "theirs", "0", codes=(2,))
+    assert content(sweep.parent) == before and trained == []
+
+
+def test_without_a_key_a_sweep_says_so(sweep: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    (sweep.parent / "home").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(sweep.parent / "home"))
+    mine = plan.planned(sweep.parent / "mine", [["seed=1"]])
+    plan.claimed(mine).release()
+    assert "has no seal" in capsys.readouterr().out and mine.seal == ""
+    assert "no valid seal" in told(capsys, "job", "mine", "0", codes=(2,))
+
+
 def test_many_tiny_rows_take_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warprun.runtime.records.jsonl.MAX_LINES", 5_000)
     path = tmp_path / "metrics.jsonl"

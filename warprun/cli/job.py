@@ -16,7 +16,7 @@ from warprun.cli.settings import read_settings, whole_number
 from warprun.config.compose import compose
 from warprun.config.registry import check_working_folder
 from warprun.errors import UserError, printable, shown
-from warprun.files import write_atomic
+from warprun.files import refuse_links, write_atomic
 from warprun.runtime import rundir
 from warprun.sweeps import plan, states
 from warprun.sweeps.plan import Job, Plan
@@ -28,6 +28,8 @@ class _JobSettings:
 
     threads: int = 0
     """CPU threads, if the job itself does not say; 0: all cores that it may use."""
+    trust: bool = False
+    """Train a job of a sweep that this user did not begin; it can run any code."""
 
 
 def job(arguments: Sequence[str]) -> int:
@@ -36,19 +38,27 @@ def job(arguments: Sequence[str]) -> int:
     names = read_settings("job", settings, arguments)
     if len(names) != 2:
         raise UserError("job takes a sweep folder and the number of a job, such as `warprun job outputs/sweeps/SWEEP 3`")
-    return train_job(names[0], whole_number("the job", names[1]), settings.threads)
+    return train_job(names[0], whole_number("the job", names[1]), settings.threads, settings.trust)
 
 
-def train_job(folder: str, number: int, threads: int = 0) -> int:
-    """Begin, continue or repeat a job, unless it is done; return the exit code. Its folder says how it ends. Raises UserError."""
+def train_job(folder: str, number: int, threads: int = 0, trusted: bool = False) -> int:
+    """Begin, continue or repeat a job, unless it is done; return the exit code. Its folder says how it ends.
+
+    `trusted`: its code may run even if no command of this user planned it, or began its run. Raises UserError.
+    """
     found = plan.read(Path(folder).absolute())
     if not 0 <= number < len(found.jobs):
         raise UserError(f"{printable(folder)} has no job {number}: they are numbered from 0 to {len(found.jobs) - 1}")
+    found.require_own(trusted)
     one = found.jobs[number]
     former = states.read(one)
     if former.is_done:
         print(f"job {number} has ended: {former.state}")
         return 0
+    refuse_links(one.folder)
+    for place in (one.folder.parent, one.run):
+        if place.is_symlink():
+            raise UserError(f"{printable(place)} is a link, and the command would write to it; remove it")
     try:
         one.folder.mkdir(parents=True, exist_ok=True)
         held = rundir.Held(one.folder)
@@ -58,7 +68,7 @@ def train_job(folder: str, number: int, threads: int = 0) -> int:
     try:
         rundir.write_status(one.folder, {"state": "running", **status})
         with signals.requests.last_words(lambda name: _write_end(one, status, Outcome(128, f"ended by {name}"))), _into_log(one):
-            outcome = attempt(lambda: _train(found, one, threads))
+            outcome = attempt(lambda: _train(found, one, threads, trusted))
             outcome.tell()
         _write_end(one, status, outcome)
     finally:
@@ -66,7 +76,7 @@ def train_job(folder: str, number: int, threads: int = 0) -> int:
     return outcome.code
 
 
-def _train(found: Plan, one: Job, threads: int) -> int:
+def _train(found: Plan, one: Job, threads: int, trusted: bool) -> int:
     from warprun.cli.main import train_one
 
     os.chdir(found.working_folder)
@@ -74,7 +84,7 @@ def _train(found: Plan, one: Job, threads: int) -> int:
     # What a failed run has saved leads to the same failure, and has the environment as it was. A run that was stopped or killed continues.
     if rundir.read_status(one.run).get("state") == "failed":
         shutil.rmtree(one.run)
-    overrides = [*one.overrides, f"run_dir={in_quotes(str(one.run))}", "resume=auto"]
+    overrides = [*one.overrides, f"run_dir={in_quotes(str(one.run))}", "resume=auto", f"trust={str(trusted).lower()}"]
     if threads and compose(list(one.overrides)).concurrency.threads is None:
         overrides.append(f"concurrency.threads={threads}")
     return train_one(overrides)

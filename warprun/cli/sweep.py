@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from warprun.cli.job import in_quotes, train_job
 from warprun.cli.next_steps import program, typed
 from warprun.cli.outcome import DONE, FAILED
 from warprun.config.compose import compose
-from warprun.config.launch import LaunchConfig, LocalConfig, SlurmConfig, compose_launch, is_of_sweep
+from warprun.config.launch import LaunchConfig, LocalConfig, SlurmConfig, taken_launch
 from warprun.config.overrides import MAX_RUNS, MAX_RUNS_EVER, runs
 from warprun.config.schema import Config
 from warprun.errors import UserError, printable
@@ -32,12 +33,11 @@ PLAIN_SEED = re.compile(r"seed=\d{1,19}")
 
 def sweep(overrides: Sequence[str]) -> int:
     """Check every run that `overrides` describe, then train those that are not done; return the exit code. Raises UserError."""
-    launch = compose_launch([override for override in overrides if is_of_sweep(override)])
-    given = [override for override in overrides if not is_of_sweep(override)]
+    launch, given = taken_launch(overrides)
     refuse(given)
     jobs = runs(given, MAX_RUNS_EVER if launch.sweep.yes else MAX_RUNS)
     configs = checked_runs(jobs)
-    found = plan.planned(sweep_folder(launch, configs[0]), jobs)
+    found = plan.planned(sweep_folder(launch, configs[0]), jobs, launch.trust)
     if isinstance(launch.launcher, SlurmConfig):
         slurm.check_program()
     begun = found.folder.exists()
@@ -48,9 +48,9 @@ def sweep(overrides: Sequence[str]) -> int:
         todo = [job for job, state in zip(found.jobs, board.states, strict=True) if not state.is_done and state.state != "running"]
         print(f"{printable(found.folder, 1000)}: {board.title()}", flush=True)
         if isinstance(launch.launcher, SlurmConfig):
-            return _submit(found, todo, launch.launcher, begun)
+            return _submit(found, todo, launch.launcher, begun, launch.trust)
         devices = {config.device for config in configs} if given else _devices(found)
-        return run_here(found, board, todo, launch.launcher, devices)
+        return run_here(found, board, todo, launch.launcher, devices, launch.trust)
 
 
 def _settle(board: Board) -> None:
@@ -70,11 +70,11 @@ def _last(job: Job, key: str) -> str:
     return next((override for override in reversed(job.overrides) if override.startswith(f"{key}=")), "")
 
 
-def run_here(found: Plan, board: Board, todo: Sequence[Job], launcher: LocalConfig, devices: set[str]) -> int:
+def run_here(found: Plan, board: Board, todo: Sequence[Job], launcher: LocalConfig, devices: set[str], trusted: bool) -> int:
     """Train jobs on this machine; print their table and what to do next; return the exit code."""
     try:
         if todo:
-            pool = Pool(found.folder, launcher.workers, devices, train_job)
+            pool = Pool(found.folder, launcher.workers, devices, partial(train_job, trusted=trusted or not found.seal))
             print(pool.describe(), flush=True)
             local.run(board, todo, pool)
     except KeyboardInterrupt:
@@ -108,12 +108,12 @@ def _return(board: Board, job: Job) -> float:
     return float("-inf") if returned is None or returned != returned else returned
 
 
-def _submit(found: Plan, todo: Sequence[Job], launcher: SlurmConfig, begun: bool) -> int:
+def _submit(found: Plan, todo: Sequence[Job], launcher: SlurmConfig, begun: bool, trusted: bool) -> int:
     if not todo:
         print("nothing is left to do")
         return DONE
     try:
-        number = slurm.submit(found, todo, launcher)
+        number = slurm.submit(found, todo, launcher, trusted or not found.seal)
     except UserError:
         if not begun:
             slurm.remove(found)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from warprun.cli.job import train_job
 from warprun.cli.next_steps import program, typed
 from warprun.cli.outcome import DONE, FAILED
 from warprun.cli.sweep import checked_runs, held, refuse, sweep_folder
-from warprun.config.launch import LocalConfig, compose_launch, is_of_sweep
+from warprun.config.launch import LocalConfig, taken_launch
 from warprun.errors import UserError, one_line, printable
 from warprun.runtime.records.console import table_console
 from warprun.sweeps import plan
@@ -23,8 +24,7 @@ SHORT = ("trials", "pruner")
 def tune(arguments: Sequence[str]) -> int:
     """Search the settings that have several values, and print the best ones; return FAILED if no trial has finished. Raises UserError."""
     overrides = [f"tune.{argument}" if argument.partition("=")[0] in SHORT else argument for argument in arguments]
-    launch = compose_launch([override for override in overrides if is_of_sweep(override)])
-    given = [override for override in overrides if not is_of_sweep(override)]
+    launch, given = taken_launch(overrides)
     refuse(given)
     if not isinstance(launch.launcher, LocalConfig):
         raise UserError(f"launcher={launch.launcher.name}: tune starts its trials on this machine; start it within a job of the cluster")
@@ -35,11 +35,12 @@ def tune(arguments: Sequence[str]) -> int:
         raise UserError(f"tune needs Optuna ({one_line(error)}): pip install 'warprun[tune]'") from None
     space = read_space(given)
     configs = checked_runs(space.corners())
-    found = plan.studied(sweep_folder(launch, configs[0]), space.text)
+    found = plan.studied(sweep_folder(launch, configs[0]), space.text, launch.trust)
     with held(found):
         study = studies.Study(found, space, launch.tune, configs[0].eval.group)
         board = Board.of(found)
-        pool = Pool(found.folder, launch.launcher.workers, {config.device for config in configs}, train_job)
+        train = partial(train_job, trusted=launch.trust or not found.seal)
+        pool = Pool(found.folder, launch.launcher.workers, {config.device for config in configs}, train)
         print(f"{printable(found.folder, 1000)}: {launch.tune.trials} trials, {pool.describe()}", flush=True)
         try:
             studies.run(study, board, pool)

@@ -92,6 +92,8 @@ class LaunchConfig:
     """What starts the jobs: a file of conf/launcher."""
     sweep_dir: str | None = None
     """Folder of the sweep; one that exists is continued; null: a new one in OUTPUT_ROOT/sweeps."""
+    trust: bool = False
+    """Continue a sweep that this user did not begin; its jobs can run any code."""
     sweep: SweepSettings = field(default_factory=SweepSettings)
     """The sweep."""
     tune: TuneSettings = field(default_factory=TuneSettings)
@@ -99,6 +101,7 @@ class LaunchConfig:
 
 
 LAUNCHERS: dict[str, type[LauncherConfig]] = {"local": LocalConfig, "slurm": SlurmConfig}
+TRUST = "trust"
 KEYS = ("launcher", "sweep_dir", "sweep", "tune")
 """First parts of the keys of these settings."""
 
@@ -108,8 +111,14 @@ def is_of_sweep(override: str) -> bool:
     return override.partition("=")[0].lstrip("+").partition(".")[0] in KEYS
 
 
+def taken_launch(overrides: Sequence[str]) -> tuple[LaunchConfig, list[str]]:
+    """Return the settings of a sweep that `overrides` give, checked, and the other overrides. Raises UserError."""
+    own = [override for override in overrides if is_of_sweep(override) or override.partition("=")[0] == TRUST]
+    return compose_launch(own), [override for override in overrides if override not in own]
+
+
 def compose_launch(overrides: Sequence[str]) -> LaunchConfig:
-    """Compose the settings of a sweep from those `overrides` that `is_of_sweep`, and check them. Raises UserError."""
+    """Compose the settings of a sweep and check them. Raises UserError."""
     register([])
     store("sweep_schema", LaunchConfig)
     for name, schema in LAUNCHERS.items():

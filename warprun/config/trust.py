@@ -1,8 +1,8 @@
-"""Seals of run folders: whether the code that a run folder opens with is the code that this user's own run put there.
+"""Seals of the folders of runs and sweeps: whether the code that a folder opens with is the code that this user's command put there.
 
 A run seals what it is opened with: config.yaml, and the manifests of the copies of its environment and its networks, which hold the SHA-256
 of every source file. The seal is the HMAC-SHA256 (RFC 2104) of these, with a key that only the user can read. A run folder of somebody
-else, or one that was changed, has no valid seal. No numba, no torch.
+else, or one that was changed, has no valid seal. A sweep seals its plan in the same way. No numba, no torch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hmac
 import os
 import secrets
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,7 +25,8 @@ MANIFEST, SEAL = f"{ENVIRONMENT}/manifest.json", f"{ENVIRONMENT}/seal"
 """Files of a run folder: what is sealed beside config.yaml, and the seal."""
 OF_NETWORKS = f"{NETWORKS}/{own_module.MANIFEST}"
 """Sealed too, if it exists."""
-PURPOSE = b"warprun seal of a run folder, version 1\n"
+OF_RUN, OF_PLAN = b"warprun seal of a run folder, version 1\n", b"warprun seal of a plan, version 1\n"
+"""What is sealed: the seal of one is none of the other."""
 KEY_BYTES = 32
 MAX_BYTES = 1 << 20
 """Size limit of a sealed file."""
@@ -62,6 +64,20 @@ def is_own(folder: Path) -> bool:
     return _valid_line(folder) is not None
 
 
+def plan_seal(content: bytes) -> str:
+    """Return the seal of a plan; make the user's key if there is none. Raises UserError, OSError and RuntimeError."""
+    return _hmac(_key() or _make_key(), OF_PLAN, [content])
+
+
+def is_own_plan(content: bytes, seal: str) -> bool:
+    """Return whether the seal of a plan is valid. Raises UserError if other users can read or change the key."""
+    try:
+        key = _key()
+    except RuntimeError:  # Python finds no home folder
+        return False
+    return key is not None and hmac.compare_digest(seal.encode(errors="replace"), _hmac(key, OF_PLAN, [content]).encode())
+
+
 def _valid_line(folder: Path) -> bytes | None:
     """Return the line of the seal that is valid; None if there is none. Raises UserError."""
     try:
@@ -80,8 +96,12 @@ def _digest(folder: Path, config: bytes, key: bytes) -> str:
     contents = [config, read_limited(folder / MANIFEST, MAX_BYTES)]
     with suppress(FileNotFoundError):
         contents.append(read_limited(folder / OF_NETWORKS, MAX_BYTES))
+    return _hmac(key, OF_RUN, contents)
+
+
+def _hmac(key: bytes, purpose: bytes, contents: Sequence[bytes]) -> str:
     hashes = [hashlib.sha256(content).digest() for content in contents]
-    return hmac.new(key, PURPOSE + b"".join(hashes), hashlib.sha256).hexdigest()
+    return hmac.new(key, purpose + b"".join(hashes), hashlib.sha256).hexdigest()
 
 
 def _key() -> bytes | None:

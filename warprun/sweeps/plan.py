@@ -25,12 +25,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from warprun.config import trust
 from warprun.config.run_folder import JOBS, PLAN
-from warprun.errors import UserError, printable, shown
+from warprun.errors import UserError, one_line, printable, shown
 from warprun.files import read_json, write_atomic
 from warprun.runtime.rundir import Held
 
 FORMAT = 1
+ADVICE = "read plan.json, then add trust=true"
 MOST_BYTES = 1 << 28
 LABEL = 60
 """Characters of the settings in the name of a run folder."""
@@ -70,6 +72,8 @@ class Plan:
     jobs: list[Job]
     search: dict[str, str] | None = None
     """Of a study, whose jobs `warprun tune` adds one by one: every setting, or what it ranges over; None: a sweep."""
+    seal: str = ""
+    """That of plan.json; empty before it is written, and if the user's key cannot be made."""
 
     def add(self, jobs: Sequence[Sequence[str]]) -> list[Job]:
         """Append jobs with these overrides; return them."""
@@ -82,10 +86,25 @@ class Plan:
         return self.jobs[first:]
 
     def write(self) -> None:
-        """Write plan.json. Raises OSError."""
+        """Seal plan.json and write it. Raises OSError."""
+        try:
+            self.seal = trust.plan_seal(self._sealed())
+        except (UserError, OSError, RuntimeError) as error:
+            if not is_sweep(self.folder):
+                print(f"the sweep folder has no seal, so continuing it later needs trust=true: {one_line(error)}")
+        write_atomic(self.folder / PLAN, json.dumps({**self._content(), "seal": self.seal}, indent=1).encode() + b"\n")
+
+    def require_own(self, trusted: bool) -> None:
+        """Raise UserError if no command of this user wrote the plan, whose jobs can run any code, and the user does not trust it."""
+        if not trusted and not trust.is_own_plan(self._sealed(), self.seal):
+            raise UserError(f"{printable(self.folder)} is not a sweep of yours (no valid seal), and its jobs can run any code: {ADVICE}")
+
+    def _content(self) -> dict[str, object]:
         jobs = [{"number": job.number, "overrides": list(job.overrides), "run": job.run.name} for job in self.jobs]
-        content = {"format": FORMAT, "search": self.search, "working_folder": str(self.working_folder), "jobs": jobs}
-        write_atomic(self.folder / PLAN, json.dumps(content, indent=1).encode() + b"\n")
+        return {"format": FORMAT, "search": self.search, "working_folder": str(self.working_folder), "jobs": jobs}
+
+    def _sealed(self) -> bytes:
+        return json.dumps(self._content(), sort_keys=True).encode()
 
     def names(self) -> list[str]:
         """Return for each job the settings in which it differs from others."""
@@ -114,13 +133,13 @@ def _parse(folder: Path, found: Any) -> Plan:
     """Return the plan that a JSON text describes. Raises the errors of values of other types, and ValueError."""
     jobs = [Job(n, (*job["overrides"],), folder / job["run"]) for n, job in enumerate(found["jobs"])]
     search = None if found["search"] is None else dict(found["search"].items())
-    texts = [found["working_folder"], *itertools.chain(*(job.overrides for job in jobs)), *(search or {}).values()]
+    texts = [found["working_folder"], found.get("seal", ""), *itertools.chain(*(job.overrides for job in jobs)), *(search or {}).values()]
     if found["format"] != FORMAT or any("\0" in text for text in texts):
         raise ValueError("another format")
     # The folder of a run that is repeated is removed first: it must not lie elsewhere, nor be the folder of something else.
     if not all(re.fullmatch(rf"{job.number:04}([^\d\0][^\0]*)?", job.run.name) and job.run.parent == folder for job in jobs):
         raise ValueError("another folder")
-    return Plan(folder, Path(found["working_folder"]), jobs, search)
+    return Plan(folder, Path(found["working_folder"]), jobs, search, found.get("seal", ""))
 
 
 def is_sweep(folder: Path) -> bool:
@@ -141,12 +160,12 @@ def latest(root: Path) -> Path:
     return max(found, key=lambda folder: (folder / PLAN).stat().st_mtime)
 
 
-def planned(folder: Path, jobs: Sequence[Sequence[str]]) -> Plan:
+def planned(folder: Path, jobs: Sequence[Sequence[str]], trusted: bool = False) -> Plan:
     """Return the plan of a folder with `jobs`: a new one, or that of the folder, to which new jobs are added. Nothing is written.
 
     Raises UserError if the folder holds something else, or jobs that are not among `jobs`.
     """
-    plan = _read_or_new(folder, None)
+    plan = _read_or_new(folder, None, trusted)
     if plan.search is not None:
         raise UserError(f"sweep_dir={folder} holds a study, which `warprun tune` continues; choose another folder")
     if not plan.jobs or jobs != [[]]:
@@ -154,12 +173,12 @@ def planned(folder: Path, jobs: Sequence[Sequence[str]]) -> Plan:
     return plan
 
 
-def studied(folder: Path, search: dict[str, str]) -> Plan:
+def studied(folder: Path, search: dict[str, str], trusted: bool = False) -> Plan:
     """Return the plan of a study over `search`: a new one, or that of the folder. Nothing is written.
 
     Raises UserError if the folder holds something else, or the study of another search space.
     """
-    plan = _read_or_new(folder, search)
+    plan = _read_or_new(folder, search, trusted)
     if plan.search is None:
         raise UserError(f"sweep_dir={folder} holds a sweep, which `warprun -m` continues; choose another folder")
     if plan.search != search:
@@ -170,12 +189,14 @@ def studied(folder: Path, search: dict[str, str]) -> Plan:
     return plan
 
 
-def _read_or_new(folder: Path, search: dict[str, str] | None) -> Plan:
+def _read_or_new(folder: Path, search: dict[str, str] | None, trusted: bool) -> Plan:
     if not is_sweep(folder):
         if folder.exists() and not (folder.is_dir() and {path.name for path in folder.iterdir()} <= {"lock", f"{PLAN}.tmp"}):
             raise UserError(f"sweep_dir={folder} exists, is not empty, and holds no sweep; choose another folder")
         return Plan(folder, Path.cwd(), [], search)
-    return read(folder)
+    found = read(folder)
+    found.require_own(trusted)
+    return found
 
 
 def _extend(plan: Plan, jobs: Sequence[Sequence[str]]) -> None:

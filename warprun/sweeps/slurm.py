@@ -29,15 +29,15 @@ def check_program() -> None:
         raise UserError("launcher=slurm: there is no sbatch here; call the command on a login node, or write launcher=local")
 
 
-def submit(plan: Plan, jobs: Sequence[Job], config: SlurmConfig) -> str:
-    """Write the script of the array and submit it; return the number of the SLURM job. Raises UserError."""
+def submit(plan: Plan, jobs: Sequence[Job], config: SlurmConfig, trusted: bool) -> str:
+    """Write the script of the array and submit it; return the number of the SLURM job. `trusted`: as of `train_job`. Raises UserError."""
     folder = plan.folder / FOLDER
     queued = _queued(folder)
     if queued:
         raise UserError(f"job array {queued} of this sweep is still queued or running; wait for its end, or `scancel {queued}`")
     folder.mkdir(exist_ok=True)
     path = folder / SCRIPT
-    write_atomic(path, script(plan, jobs, config).encode())
+    write_atomic(path, script(plan, jobs, config, trusted).encode())
     path.chmod(0o755)
     try:
         done = subprocess.run(
@@ -57,7 +57,7 @@ def remove(plan: Plan) -> None:
     shutil.rmtree(plan.folder, ignore_errors=True)
 
 
-def script(plan: Plan, jobs: Sequence[Job], config: SlurmConfig) -> str:
+def script(plan: Plan, jobs: Sequence[Job], config: SlurmConfig, trusted: bool = False) -> str:
     """Return the script of an array over `jobs`, whose tasks have the numbers of the jobs."""
     folder = plan.folder.absolute()
     limit = f"%{config.array_limit}" if config.array_limit else ""
@@ -87,7 +87,7 @@ def script(plan: Plan, jobs: Sequence[Job], config: SlurmConfig) -> str:
             *config.setup,
             'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}" # srun does not inherit it from sbatch',
             f"exec srun {shlex.quote(sys.executable)} -m warprun job {shlex.quote(str(folder))}"
-            ' "$SLURM_ARRAY_TASK_ID" "threads=$SRUN_CPUS_PER_TASK"',
+            ' "$SLURM_ARRAY_TASK_ID" "threads=$SRUN_CPUS_PER_TASK"' + (" trust=true" if trusted else ""),
             "",
         ]
     )
