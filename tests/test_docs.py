@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import subprocess
 import sys
 from importlib import util
@@ -11,18 +10,11 @@ from pathlib import Path
 import pytest
 
 import warprun
+from tests.commands import PAGES, ROOT, commands_of_page
 from tests.selection import few
-from warprun.config.compose import change, compose
-from warprun.config.launch import compose_launch, is_of_sweep
-from warprun.config.overrides import runs
-from warprun.config.schema import to_dict
-from warprun.sweeps.space import read_space
+from warprun.config.compose import compose
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SMALL = ["total_steps=32", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=2", "env.time_limit=8", "log.live=false"]
-NO_TRAINING = ("eval", "export", "play", "check", "envs", "data", "bench", "scripts", "status", "report")
-"""Verbs whose settings are not those of a run."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -30,19 +22,20 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def files(page: Path) -> dict[str, str]:
-    """Return the files that a page tells its reader to make: blocks that begin with `# PATH`."""
+    """Return the files that a page tells its reader to make: blocks that begin with `# PATH` or `// PATH`."""
     found = {}
-    for block in blocks(page, "python") + blocks(page, "yaml"):
-        named = re.match(r"(?:# @package _global_\n)?# (\S+\.(?:py|yaml))\n", block)
+    for block in blocks(page, "python") + blocks(page, "yaml") + blocks(page, "c"):
+        named = re.match(r"(?:# @package _global_\n)?(?:#|//) (\S+\.(?:py|yaml|c))\n", block)
         if named:
             found[named[1]] = block
     return found
 
 
-def commands(page: Path) -> list[str]:
-    """Return the command lines of a page that call warprun, without what follows in a comment."""
-    lines = [line.split("  #")[0].strip() for block in blocks(page, "sh") for line in block.splitlines()]
-    return [line for line in lines if re.match(r"(\w+=\S+ )*warprun ", line)]
+def make_files(page: Path, folder: Path) -> None:
+    for name, text in files(page).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 @pytest.fixture
@@ -50,10 +43,7 @@ def workplace(tmp_path, monkeypatch):
     """A folder in which to make the files of a page."""
 
     def make(page: Path) -> Path:
-        for name, text in files(page).items():
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+        make_files(page, tmp_path)
         return tmp_path
 
     monkeypatch.chdir(tmp_path)
@@ -82,36 +72,8 @@ def test_example_environments_train(workplace, page, name):
     assert result.env_steps == 32
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_commands_are_accepted(workplace, page):
-    workplace(page)
-    for command in commands(page):
-        words = command[command.index("warprun ") :].split()[1:]
-        if words[0] in ("eval", "export", "play", "check", "envs", "data", "bench", "scripts", "status", "report") or words[0].startswith(
-            "--"
-        ):
-            continue
-        if words[0] == "tune":
-            words = [word if not word.startswith(("trials=", "pruner=")) else f"tune.{word}" for word in shlex.split(command)[2:]]
-            compose_launch([word for word in words if is_of_sweep(word)])
-            for corner in read_space([word for word in words if not is_of_sweep(word)]).corners():
-                compose(corner)
-            continue
-        words = shlex.split(" ".join(words)) if "-m" in words else words
-        compose_launch([word for word in words if is_of_sweep(word)])
-        words = [word for word in words if not is_of_sweep(word)]
-        settings = [word for word in words if "=" in word and not word.startswith(("-", "resume=", "trust=", "out="))]
-        if words[0].startswith("resume="):
-            mode = ["concurrency=ddp"] if any(setting.startswith("concurrency.processes=") for setting in settings) else []
-            change(to_dict(compose(["env=cartpole", *mode])), settings)
-            continue
-        # Of a sweep, every value must be accepted; the first job will do.
-        compose(runs(settings)[0])
-
-
-def test_there_are_examples_and_commands():
+def test_there_are_examples():
     assert len(EXAMPLES) >= 4
-    assert sum(len(commands(page)) for page in PAGES) >= 12
 
 
 def test_functions_of_the_tutorial_run_in_plain_python(workplace):
@@ -125,7 +87,7 @@ def test_functions_of_the_tutorial_run_in_plain_python(workplace):
 def test_ways_to_debug_of_the_tutorial(workplace, tmp_path, setting, monkeypatch):
     page = ROOT / "docs" / "environments.md"
     workplace(page)
-    (command,) = [command for command in commands(page) if setting in command]
+    (command,) = [command for command in commands_of_page(page) if setting in command]
     before, _, after = command.partition("warprun ")
     for name, value in (word.split("=") for word in before.split()):
         monkeypatch.setenv(name, value)

@@ -67,7 +67,7 @@ warprun: reinforcement learning at very high data throughput, for environments t
 Groups (including your own files ./conf/GROUP/NAME.yaml)
 {groups}
 
-Keys
+Keys (quote brackets, parentheses and * for the shell: 'agent.network.hidden=[64,64]' 'seed=range(0,8)')
   n_envs=1024            number of environments that run in parallel; 1e4 is 10000, auto measures which number learns fastest
   total_steps=1e7        environment steps, summed over the environments
   max_minutes=null       end after this many minutes, compilation included
@@ -96,10 +96,10 @@ Options
 
 Examples
   warprun env=cartpole n_envs=10000
-  warprun env=pendulum agent=ppo seed=3 agent.network.hidden=[128,128] name=wide
+  warprun env=pendulum agent=ppo seed=3 'agent.network.hidden=[128,128]' name=wide
   warprun -m agent=a2c,ppo seed=0,1,2 n_envs=100,10000
   warprun eval latest episodes=1000 greedy=false
-  warprun play latest episodes=3 record=[episodes.csv,episodes.gif]
+  warprun play latest episodes=3 'record=[episodes.csv,episodes.gif]'
 """
 
 HYDRA_FLAGS = ("--cfg", "-c", "--info", "-i", "--resolve", "--package", "-p", "--shell-completion", "-sc", "--hydra-help")

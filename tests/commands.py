@@ -1,0 +1,107 @@
+"""Every command of warprun that the project shows, the words that a shell makes of it, and how it runs within seconds.
+
+    python -m tests.commands WORD ...
+
+is `warprun WORD ...` with a tiny budget.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from warprun.cli.main import HELP, main
+from warprun.config.launch import is_of_sweep
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SHELLS = [shell for shell in ("bash", "dash", "zsh") if shutil.which(shell)]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+CALL = r"(?:\w+=\S+ |mpiexec -n \d+ )*warprun [^`\n]+"
+INLINE = re.compile(rf"`({CALL})`")
+PLACEHOLDER = re.compile(r"\.\.\.|[|{}]|(?<!=)\[|\b(?!RUN\b|SIGUSR1\b)[A-Z]{2,}\b|^warprun (\w+|-m)$")
+"""What a form has, in place of something that its reader fills in; or the name of a verb alone."""
+LINE = re.compile(r"(^|[\s\"])(warprun|\S+\.sbatch) |^(mkdir|cc) ")
+"""A line of shell that the tests execute: not the installation of something, and no script that measures."""
+TINY = ["max_minutes=0.01", "eval.episodes=2", "eval.final_episodes=2"]
+"""One iteration."""
+FEW_MORE = ["max_minutes=null", "eval.episodes=2", "eval.final_episodes=2"]
+
+
+def scripts(page: Path) -> list[str]:
+    """Return the blocks of shell in a page."""
+    return [text for language, text in BLOCK.findall(page.read_text()) if language in ("sh", "bash")]
+
+
+def commands_of_page(page: Path) -> list[str]:
+    """Return the lines of shell of a page and the complete commands within its text, in their order."""
+    found, end = [], 0
+    text = page.read_text()
+    for block in BLOCK.finditer(text):
+        found += INLINE.findall(text[end : block.start()])
+        if block[1] in ("sh", "bash"):
+            found += [line for line in block[2].splitlines() if LINE.search(line.partition("  #")[0])]
+        end = block.end()
+    return _complete([*found, *INLINE.findall(text[end:])])
+
+
+def shown() -> dict[str, list[str]]:
+    """Return the commands of every page, of the help and of every file whose comments or strings show some, by its path."""
+    found = {page: commands_of_page(page) for page in PAGES}
+    for file in sorted((ROOT / "conf").rglob("*.yaml")):
+        found[file] = _complete(re.findall(rf"^# (?:.*?[^`])??({CALL})$", file.read_text(), re.MULTILINE))
+    for file in sorted(path for folder in ("warprun", "envs", "scripts") for path in (ROOT / folder).rglob("*.py")):
+        found[file] = _complete(INLINE.findall(file.read_text()))
+    found[ROOT / "warprun" / "cli" / "main.py"] += [line.strip() for line in HELP.partition("\nExamples\n")[2].splitlines()]
+    return {str(path.relative_to(ROOT)): commands for path, commands in found.items() if commands}
+
+
+def _complete(commands: Sequence[str]) -> list[str]:
+    return [command for command in dict.fromkeys(commands) if not PLACEHOLDER.search(command.partition("  #")[0])]
+
+
+READ = """
+shopt -s failglob
+command_not_found_handle() { printf '%s\\0' "$@"; printf '\\n'; }
+"""
+"""Calls print their words. A pattern that matches no file is an error, as in zsh."""
+
+
+def words(command: str, folder: Path) -> list[list[str]]:
+    """Return the words of each call of warprun in a line of shell, as bash passes them in a folder."""
+    bash = shutil.which("bash")
+    assert bash
+    done = subprocess.run([bash, "-c", READ + command], capture_output=True, text=True, cwd=folder, env={"PATH": "/nowhere"})
+    assert done.returncode == 0 and not done.stderr, f"{command}\n{done.stderr}"
+    found = []
+    for call in (line.split("\0")[:-1] for line in done.stdout.splitlines()):
+        if "--wrap" in call:
+            found += words(call[call.index("--wrap") + 1], folder)
+        elif "warprun" in call:
+            found.append(call[call.index("warprun") + 1 :])
+        else:
+            found += [["train", *call[n + 1 :]] for n, word in enumerate(call) if word.endswith(".sbatch")]
+    return found
+
+
+def tiny(given: list[str]) -> list[str]:
+    """Return the words of a command with a budget with which it takes seconds."""
+    if any(word.startswith("resume=") and word != "resume=auto" for word in given):
+        more = any(word.startswith("total_steps=") for word in given)
+        return [*given, *FEW_MORE, f"total_steps={500_000 if more else 400_000}"]
+    verb = given[0] if "=" not in given[0] and not given[0].startswith("-") else "train"
+    if verb == "bench":
+        return [*given, "sizes=10", "threads=1"]
+    trains = verb in ("train", "tune") and not any(word.startswith("--") for word in given)
+    if not trains or all(is_of_sweep(word) or word == "-m" for word in given):
+        return given
+    return [*given, *TINY, *(["trials=2"] if verb == "tune" else [])]
+
+
+if __name__ == "__main__":
+    sys.argv = ["warprun", *tiny(sys.argv[1:])]
+    main()
