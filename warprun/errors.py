@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 from collections.abc import Iterable, Sequence
 
@@ -53,7 +54,7 @@ def require(holds: bool, message: str) -> None:
 
 def one_line(error: BaseException) -> str:
     """Return an error as one line: the message of a `UserError` or `TrainingFailed`, else type and message."""
-    words = " ".join(str(error).split())
+    words = _on_one_line(str(error))
     return words if isinstance(error, UserError | TrainingFailed) else f"{type(error).__name__}: {words}"
 
 
@@ -71,8 +72,13 @@ def counted(count: int, noun: str) -> str:
 
 def printable(text: object, most: int = 200) -> str:
     """Return text from outside on one line, its middle cut beyond `most` characters, without control characters, which a terminal obeys."""
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in " ".join(str(text).split()))
+    line = _on_one_line(str(text))
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in line)
     return line if len(line) <= most else f"{line[: most // 2]}...{line[-(most // 2) :]}"
+
+
+def _on_one_line(text: str) -> str:
+    return re.sub(r"\s*[^\S ]\s*", " ", text.strip())  # spaces stay: they can be part of a path
 
 
 def did_you_mean(name: object, known: Sequence[str]) -> str:

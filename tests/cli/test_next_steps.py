@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from warprun import commands as printed
 from warprun.cli import main as cli
-from warprun.cli import next_steps
 from warprun.cli.next_steps import next_steps as commands
 
 Captured = pytest.CaptureFixture[str]
@@ -41,7 +41,7 @@ def by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (scripts / name).write_text("#!/bin/sh\n")
         (scripts / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(scripts))
-    monkeypatch.setattr(next_steps.sysconfig, "get_path", lambda name: str(scripts))
+    monkeypatch.setattr(printed.sysconfig, "get_path", lambda name: str(scripts))
     monkeypatch.setattr(sys, "executable", str(scripts / "python"))
 
 
@@ -60,7 +60,7 @@ def test_programs_off_the_path_are_called_by_their_path(run: Path, by_name: None
 
 def test_programs_without_a_script_are_called_through_the_interpreter(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(next_steps.sysconfig, "get_path", lambda name: "no_scripts")
+    monkeypatch.setattr(printed.sysconfig, "get_path", lambda name: "no_scripts")
     monkeypatch.setattr(sys, "executable", str(Path.cwd() / ".venv" / "bin" / "python"))
     assert commands([run], run)[:2] == [
         ".venv/bin/python -m warprun eval 'outputs/a run'",

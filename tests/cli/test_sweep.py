@@ -53,7 +53,7 @@ def test_every_combination_is_a_job_and_shows_in_the_table(fake, capsys):
     told = capsys.readouterr().out
     assert "6 of 6 jobs finished" in told and "agent=ppo seed=7" in told and "7.00 ± 0.25" in told and "warprun report s" in told
     assert "n_envs" not in told  # the same for all
-    assert (fake / "s" / "0005_agent=ppo,seed=7").is_dir()
+    assert (fake / "s" / "0005_ppo_seed-7").is_dir()
 
 
 def test_finished_jobs_are_skipped_failed_ones_repeated_and_new_ones_added(fake, capsys):
@@ -166,7 +166,7 @@ def wait_for(holds, process: subprocess.Popen) -> None:
 def test_a_job_that_fails_has_its_traceback_and_begins_anew(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     found = plan.planned(tmp_path / "s", [[*TINY, "total_steps=2048", "agent.learning_rate=1e30"]])
-    plan.claimed(found).release()
+    plan.claimed(found, tmp_path).release()
     (one,) = found.jobs
     assert jobs.train_job("s", 0) == 1
     assert capfd.readouterr().err == ""

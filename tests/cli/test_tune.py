@@ -130,7 +130,7 @@ def test_a_trial_below_the_median_is_pruned_and_an_interrupted_one_continues(tmp
 
     searched = space.read_space(SEARCH)
     made = plan.studied(tmp_path / "s", searched.text)
-    plan.claimed(made).release()
+    plan.claimed(made, tmp_path).release()
     one = study.Study(made, searched, TuneSettings(trials=8), None)
     for n in range(study.LEAST_TRIALS):
         job = one.next()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -14,21 +17,48 @@ from warprun.sweeps.table import Board
 
 def test_a_plan_is_read_as_it_was_written(tmp_path):
     made = plan.planned(tmp_path / "s", [["seed=1", "agent.network.hidden=[64,64]"], ["seed=2", "agent.network.hidden=[64,64]"]])
-    plan.claimed(made).release()
+    plan.claimed(made, tmp_path).release()
     found = plan.read(tmp_path / "s")
     assert found == made
-    assert [job.run.name for job in found.jobs] == ["0000_seed=1", "0001_seed=2"]
+    assert [job.run.name for job in found.jobs] == ["0000_seed-1", "0001_seed-2"]
     assert found.names() == ["seed=1", "seed=2"]
     assert str(found.jobs[1].folder).endswith("jobs/0001")
 
 
-def test_names_of_run_folders_have_no_other_characters():
-    label = plan._label(["agent.network.hidden=[64,64]", "name='a/b c'", "x=" + "y" * 99])
-    assert label.startswith("_hidden=-64,64-,name=-a-b-c-,x=y") and len(label) == plan.LABEL + 1
+@pytest.mark.parametrize(
+    ("one", "other", "name"),
+    [
+        (["agent=ppo", "seed=0"], ["agent=a2c", "seed=1"], "0000_ppo_seed-0"),
+        (["agent.learning_rate=1e-3", "env.params.force=-2"], [], "0000_learning_rate-1e-3_force--2"),
+        (["agent.gamma=0.9", "agent.groups.fast.gamma=1"], [], "0000_agent.gamma-0.9_fast.gamma-1"),
+        (["agent.network.hidden=[64,32]", "name='a/b c=Ü'"], [], "0000_hidden-64-32_name-a-b-c"),
+        (["tuned=none", "+env.params={a:1,b:2}"], [], "0000_tuned-none_params-a-1-b-2"),
+        (["seed=0", "name=" + "y" * 99], [], "0000_seed-0_name-" + "y" * 63),
+        ([], ["seed=1"], "0000"),
+    ],
+)
+def test_names_of_run_folders_are_plain_words_of_what_differs(tmp_path, one, other, name):
+    found = plan.planned(tmp_path, [one, other]).jobs[0].run.name
+    assert found == name and len(found) <= 80
+
+
+def test_the_newest_sweep_is_found_wherever_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    root = Path("outputs")
+    with pytest.raises(UserError, match="no sweep in outputs/sweeps"):
+        plan.latest(root)
+    for age, folder in ((30, plan.new_folder(root, "a b")), (20, Path("mine")), (10, tmp_path / "else where" / "ü=1"), (0, Path("gone"))):
+        plan.claimed(plan.planned(folder, [["seed=1"]]), root).release()
+        os.utime(folder / "plan.json", (1e9 - age, 1e9 - age))
+        assert plan.latest(root).samefile(folder)
+    shutil.rmtree("gone")
+    assert plan.latest(root) == tmp_path / "else where" / "ü=1"
+    os.utime("mine/plan.json", (2e9, 2e9))  # a command continues it
+    assert plan.latest(root) == tmp_path / "mine"
 
 
 def test_the_order_of_overrides_does_not_matter(tmp_path):
-    plan.claimed(plan.planned(tmp_path, [["seed=1", "n_envs=9"]])).release()
+    plan.claimed(plan.planned(tmp_path, [["seed=1", "n_envs=9"]]), tmp_path).release()
     assert len(plan.planned(tmp_path, [["n_envs=9", "seed=1"]]).jobs) == 1
 
 
@@ -51,13 +81,13 @@ def test_a_sweep_that_cannot_begin_leaves_nothing(tmp_path, monkeypatch):
     made = plan.planned(tmp_path / "a" / "s", [["seed=1"]])
     monkeypatch.setattr(plan, "write_atomic", lambda path, data: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(UserError, match="No space left"):
-        plan.claimed(made)
+        plan.claimed(made, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_states_and_time_left(tmp_path):
     made = plan.planned(tmp_path, [[f"seed={seed}"] for seed in range(4)])
-    plan.claimed(made).release()
+    plan.claimed(made, tmp_path).release()
     for job in made.jobs[:3]:
         job.folder.mkdir(parents=True)
         job.run.mkdir()
@@ -90,7 +120,7 @@ def test_a_large_table_shows_running_and_failed_jobs_first(tmp_path):
     from rich.console import Console
 
     made = plan.planned(tmp_path, [[f"seed={seed}"] for seed in range(50)])
-    plan.claimed(made).release()
+    plan.claimed(made, tmp_path).release()
     made.jobs[40].folder.mkdir(parents=True)
     rundir.write_status(made.jobs[40].folder, {"state": "failed", "error": "why it failed"})
     console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115

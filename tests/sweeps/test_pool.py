@@ -36,7 +36,7 @@ def test_gpus_are_those_that_the_variable_allows(monkeypatch):
 @pytest.fixture
 def made(tmp_path):
     found = plan.planned(tmp_path / "s", [[f"seed={seed}"] for seed in (5, 6, fake_jobs.WAITS, 7)])
-    plan.claimed(found).release()
+    plan.claimed(found, tmp_path).release()
     return found
 
 

@@ -15,7 +15,7 @@ from warprun.cli.outcome import Outcome, attempt
 from warprun.cli.settings import read_settings, whole_number
 from warprun.config.compose import compose
 from warprun.config.registry import check_working_folder
-from warprun.errors import UserError, printable, shown
+from warprun.errors import UserError, printable
 from warprun.files import refuse_links, write_atomic
 from warprun.runtime import rundir
 from warprun.sweeps import plan, states
@@ -84,7 +84,7 @@ def _train(found: Plan, one: Job, threads: int, trusted: bool) -> int:
     # What a failed run has saved leads to the same failure, and has the environment as it was. A run that was stopped or killed continues.
     if rundir.read_status(one.run).get("state") == "failed":
         shutil.rmtree(one.run)
-    overrides = [*one.overrides, f"run_dir={in_quotes(str(one.run))}", "resume=auto", f"trust={str(trusted).lower()}"]
+    overrides = [*one.overrides, f"run_dir={one.run}", "resume=auto", f"trust={str(trusted).lower()}"]
     if threads and compose(list(one.overrides)).concurrency.threads is None:
         overrides.append(f"concurrency.threads={threads}")
     return train_one(overrides)
@@ -118,10 +118,3 @@ def _into_log(one: Job) -> Iterator[None]:
         for number, former in enumerate(before, 1):
             os.dup2(former, number)
             os.close(former)
-
-
-def in_quotes(text: str) -> str:
-    """Return a path as a value of an override. Raises UserError for one that Hydra cannot read."""
-    if "'" in text or "\\" in text or "$" in text or not text.isprintable():
-        raise UserError(f"sweep_dir: a path cannot have quotes, backslashes or $: {shown(text)}")
-    return f"'{text}'"

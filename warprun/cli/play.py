@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warprun.cli.settings import check_choice, check_settings, one_run, read_settings
+from warprun.cli.settings import check_choice, check_settings, is_setting, one_run, read_settings
 from warprun.config.run_folder import LINES
 from warprun.errors import MOST_PRINTED, UserError, printable
 from warprun.playing.paths import record_paths
@@ -42,7 +42,7 @@ class PlaySettings:
 
 def play(arguments: Sequence[str]) -> None:
     """Play, record and print what came of it. Raises UserError."""
-    overrides = [argument for argument in arguments if argument.partition("=")[0].partition(".")[0] == "env"]
+    overrides = [argument for argument in arguments if is_setting(argument) and argument.partition("=")[0].partition(".")[0] == "env"]
     settings = PlaySettings()
     names = read_settings("play", settings, [argument for argument in arguments if argument not in overrides])
     run = one_run("play", names)

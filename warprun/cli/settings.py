@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, Protocol
@@ -25,15 +26,21 @@ def read_settings(verb: str, settings: Any, arguments: Sequence[str]) -> list[st
     Raises UserError.
     """
     known = [field.name for field in fields(settings)]
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if equals and key not in known:
+    given = [argument for argument in arguments if is_setting(argument)]
+    for argument in given:
+        key, _, value = argument.partition("=")
+        if key not in known:
             raise UserError(f"{verb} has no setting {key!r}{nearest(key, known)} (there are: {', '.join(known)})")
-        if equals:
-            setattr(settings, key, _convert(key, value, getattr(settings, key)))
-            if key in ("episodes", "every") and getattr(settings, key) < 1:
-                raise UserError(f"{argument} must be at least 1")
-    return [argument for argument in arguments if "=" not in argument]
+        setattr(settings, key, _convert(key, value, getattr(settings, key)))
+        if key in ("episodes", "every") and getattr(settings, key) < 1:
+            raise UserError(f"{argument} must be at least 1")
+    return [argument for argument in arguments if argument not in given]
+
+
+def is_setting(argument: str) -> bool:
+    """Return whether an argument is a setting `key=value`: a path can have `=` in it too, and what exists is a path."""
+    key, equals, _ = argument.partition("=")
+    return bool(equals) and "/" not in key and not os.path.exists(argument)
 
 
 def one_run(verb: str, names: Sequence[str]) -> str:

@@ -11,14 +11,14 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from warprun.cli.job import in_quotes, train_job
-from warprun.cli.next_steps import program, typed
+from warprun.cli.job import train_job
 from warprun.cli.outcome import DONE, FAILED
+from warprun.commands import program, typed
 from warprun.config.compose import compose
 from warprun.config.launch import LaunchConfig, LocalConfig, SlurmConfig, taken_launch
 from warprun.config.overrides import MAX_RUNS, MAX_RUNS_EVER, runs
 from warprun.config.schema import Config
-from warprun.errors import UserError, printable
+from warprun.errors import UserError, printable, shown
 from warprun.runtime.records.console import table_console
 from warprun.sweeps import local, plan, slurm
 from warprun.sweeps.plan import Job, Plan
@@ -41,7 +41,7 @@ def sweep(overrides: Sequence[str]) -> int:
     if isinstance(launch.launcher, SlurmConfig):
         slurm.check_program()
     begun = found.folder.exists()
-    with held(found):
+    with held(found, configs[0]):
         board = Board.of(found)
         if isinstance(launch.launcher, LocalConfig):
             _settle(board)
@@ -163,14 +163,15 @@ def sweep_folder(launch: LaunchConfig, first: Config) -> Path:
     """Return the folder that the user named, or a new one. Raises UserError."""
     name = first.name or f"{first.env.label}_{first.agent.name}"
     folder = Path(launch.sweep_dir).absolute() if launch.sweep_dir else plan.new_folder(Path(first.output_root).absolute(), name)
-    in_quotes(str(folder))
+    if "$" in str(folder) or not str(folder).isprintable():
+        raise UserError(f"sweep_dir: a path cannot have $ or control characters: {shown(str(folder))}")
     return Path(os.path.relpath(folder)) if folder.is_relative_to(Path.cwd()) else folder
 
 
 @contextmanager
-def held(found: Plan) -> Iterator[None]:
-    """Hold the folder of a plan, so that no other command starts jobs in it."""
-    lock = plan.claimed(found)
+def held(found: Plan, first: Config) -> Iterator[None]:
+    """Hold the folder of a plan, so that no other command starts jobs in it; `first`: the config of its first job."""
+    lock = plan.claimed(found, Path(first.output_root))
     try:
         yield
     finally:

@@ -7,9 +7,9 @@ from contextlib import suppress
 from functools import partial
 
 from warprun.cli.job import train_job
-from warprun.cli.next_steps import program, typed
 from warprun.cli.outcome import DONE, FAILED
 from warprun.cli.sweep import checked_runs, held, refuse, sweep_folder
+from warprun.commands import program, typed
 from warprun.config.launch import LocalConfig, taken_launch
 from warprun.errors import UserError, one_line, printable
 from warprun.runtime.records.console import table_console
@@ -36,7 +36,7 @@ def tune(arguments: Sequence[str]) -> int:
     space = read_space(given)
     configs = checked_runs(space.corners())
     found = plan.studied(sweep_folder(launch, configs[0]), space.text, launch.trust)
-    with held(found):
+    with held(found, configs[0]):
         study = studies.Study(found, space, launch.tune, configs[0].eval.group)
         board = Board.of(found)
         train = partial(train_job, trusted=launch.trust or not found.seal)

@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import partial
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override, RangeSweep, Sweep
+from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override, Quote, QuotedString, RangeSweep, Sweep
 from hydra.errors import HydraException
 
 from warprun.config.registry import options
@@ -46,6 +46,8 @@ GROUPS = {
 ONLY_REFERENCES = "${...} can name another key, such as ${n_envs}; functions such as ${oc.env:...} are not called"
 FREE = ("env.params", "env.randomize", "env.options", "env.kwargs", "agent.groups", "agent.network.kwargs")
 """Dicts whose keys are not part of the schema, so Hydra requires a `+` before each."""
+PATHS = ("run_dir", "output_root", "sweep_dir", "resume")
+"""Settings whose value is a path as the shell passes it, whatever characters it has; null and a value in quotes are read by Hydra."""
 
 
 def read(overrides: Sequence[str]) -> list[str]:
@@ -131,10 +133,16 @@ def _values(override: Override) -> list[str]:
 
 
 def rewrite(override: str) -> str:
-    """Return an override in the form that Hydra accepts: 1e4 as 10000, options under `env.options`, free keys with `++` before them."""
+    """Return an override in the form that Hydra accepts.
+
+    1e4 becomes 10000, the values of PATHS are put in quotes, options come under `env.options`, free keys have `++` before them.
+    """
     key, _, value = override.partition("=")
     key = key.lstrip("+")
-    if key not in ("name", "run_dir", "output_root") and not set("'\"") & set(value):
+    if key in PATHS:
+        is_read = value in ("", "null") or value.startswith(("'", '"'))
+        return f"{key}={value if is_read else QuotedString(value, Quote.single).with_quotes()}"
+    if key != "name" and not set("'\"") & set(value):
         value = _SCIENTIFIC.sub(_written_out, value)
     key = _SHORT.get(key, key) if not value.strip().startswith("{") else key
     if _OPTION.fullmatch(key) and key.removeprefix("env.") not in _ENV_KEYS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from warprun.files import refuse_links
@@ -20,6 +21,11 @@ LOGS = "logs"
 """Folder of what ranks other than 0 print."""
 SET_UP = {LOCK, LOGS, ENVIRONMENT, NETWORKS, VERSIONS, f"{VERSIONS}.tmp", f"{CONFIG}.tmp"}
 """What lies in a run folder before its config.yaml, which is written last."""
+
+
+def folder_name(text: str) -> str:
+    """Return text as the name of a folder: letters, digits, `.`, `_` and `-`, which no shell and no reader of settings takes for more."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-") or "run"
 
 
 def is_free(run_dir: Path) -> bool:

@@ -18,6 +18,7 @@ from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from warprun.algorithms import agent_names, config_class
+from warprun.commands import program, typed
 from warprun.config import kept
 from warprun.config.cadence import parse
 from warprun.config.external import ALONE, External, Parallel
@@ -620,7 +621,7 @@ def _check_folder(key: str, folder: str) -> None:
         there = next(place for place in (path, *path.absolute().parents) if place.exists())
         require(there.is_dir(), f"{what}: {there} is not a folder")
         require(os.access(there, os.W_OK | os.X_OK), f"{what}: no permission to write into {there}")
-        begun = f"; resume={folder} continues its run" if (path / CONFIG).is_file() else ""
+        begun = f"; `{program()} resume={typed(path)}` continues its run" if (path / CONFIG).is_file() else ""
         require(key != "run_dir" or is_free(path), f"{what} exists and is not empty{begun}")
     except OSError as error:
         raise UserError(f"{what}: {error.strerror}") from None

@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 
+from warprun.commands import typed
 from warprun.config.networks import agent_settings, check_size, check_size_of_group, open_networks
 from warprun.config.run_folder import LINES
 from warprun.errors import UserError, did_you_mean, shown
@@ -53,7 +54,7 @@ def _spec(saved: checkpoints.Loaded) -> Spec:
     if "spec" not in saved.meta:
         raise UserError(
             f"{saved.path} is of an earlier version of warprun and does not say which spaces the environment has; "
-            "continue the run (resume=RUN, with a larger total_steps), which saves a checkpoint that does"
+            f"continue the run (resume={typed(saved.path.parents[1])}, with a larger total_steps), which saves a checkpoint that does"
         )
     try:
         return from_data(saved.meta["spec"])

@@ -32,8 +32,9 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from warprun.commands import program, typed
 from warprun.config import saved
-from warprun.config.run_folder import CONFIG, LOCK, STATUS, VERSIONS, is_free
+from warprun.config.run_folder import CONFIG, LOCK, STATUS, VERSIONS, folder_name, is_free
 from warprun.errors import UserError, one_line, printable
 from warprun.files import read_json, write_atomic
 
@@ -93,7 +94,7 @@ class Held:
 
 def create(root: Path, name: str) -> Held:
     """Make a new folder `root/name_YYYYmmdd-HHMMSS_xxxxxx` for a run and lock it. Raises UserError."""
-    label = re.sub(r"[^\w.=,+-]+", "-", name).lstrip(".-") or "run"
+    label = folder_name(name)
     while True:
         folder = root / f"{label}_{datetime.now():%Y%m%d-%H%M%S}_{secrets.token_hex(3)}"
         try:
@@ -117,7 +118,9 @@ def claim(folder: Path) -> Held:
             held.release()
     except OSError as error:
         raise UserError(f"cannot make the run folder {folder}: {error.strerror}") from None
-    raise UserError(f"{folder} exists and is not empty; choose another folder, or continue its run with resume={folder}")
+    raise UserError(
+        f"{folder} exists and is not empty; choose another folder, or continue its run with `{program()} resume={typed(folder)}`"
+    )
 
 
 def is_running(folder: Path) -> bool:

@@ -70,7 +70,7 @@ def _of_evaluations(metrics: Mapping[str, float], history: Sequence[Mapping[str,
             " their returns are incomplete"
         )
     if evaluations and best - evaluations[-1][tag] > 2.0 * error:
-        notes.append(f"the best checkpoint is better than the last one: warprun eval RUN checkpoint=best, about {best:.4g}")
+        notes.append(f"the best checkpoint is better than the last one, about {best:.4g}: checkpoint=best evaluates it")
     if len(evaluations) >= LEAST_RECORDS and best - evaluations[0][tag] <= 2.0 * error:
         notes.append(NO_BETTER)
     return notes

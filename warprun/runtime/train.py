@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warprun import signals
+from warprun.commands import program, typed
 from warprun.config.auto import is_open
 from warprun.config.run_folder import CONFIG, SET_UP
 from warprun.config.schema import Config
@@ -121,6 +122,10 @@ def _driven(run: Run) -> Result:
         status = run.drive()
     finally:
         run.held.release()
+    mode = run.config.concurrency
+    if status == "interrupted" and getattr(mode, "processes", 1) is not None:  # others start the processes of a mode without this number
+        with suppress(OSError):  # as for the records of a run
+            print(f"continue: {program()} resume={typed(run.folder)}", flush=True)
     if signals.requests.number is not None:  # also if the run had just ended: a stop request also ends the remaining runs of a sweep
         signals.requeue(signals.requests.number)
         raise KeyboardInterrupt

@@ -9,33 +9,38 @@ jobs/NUMBER/          the rest of a job: status.json, log.txt, traceback.txt of 
 slurm/                the script of a job array, and what its tasks print before a job begins
 study.db              the study of `warprun tune`, see `warprun.sweeps.study`
 best.yaml             the settings of its best trial
+
+It lies in OUTPUT_ROOT/sweeps, or elsewhere; then OUTPUT_ROOT/sweeps/*.place is a file with its path.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
 import re
 import secrets
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from warprun.commands import program, typed
 from warprun.config import trust
-from warprun.config.run_folder import JOBS, PLAN
+from warprun.config.run_folder import JOBS, PLAN, folder_name
 from warprun.errors import UserError, one_line, printable, shown
-from warprun.files import read_json, write_atomic
+from warprun.files import read_json, read_limited, write_atomic
 from warprun.runtime.rundir import Held
 
 FORMAT = 1
 ADVICE = "read plan.json, then add trust=true"
 MOST_BYTES = 1 << 28
-LABEL = 60
-"""Characters of the settings in the name of a run folder."""
+PLACE, MOST_PATH = ".place", 4096
+"""Ending of a file that holds the path of a sweep folder, and its most bytes."""
+MOST_NAME = 80
+"""Bytes of the name of a run folder."""
 
 
 class Job(NamedTuple):
@@ -80,9 +85,9 @@ class Plan:
         first = len(self.jobs)
         differing = _differing([*(job.overrides for job in self.jobs), *jobs])
         for number, overrides in enumerate(jobs, first):
-            own = [override for override in overrides if override.partition("=")[0] in differing]
-            label = _label(own) if self.search is None else ""
-            self.jobs.append(Job(number, tuple(overrides), self.folder / f"{number:04}{label}"))
+            own = [override for override in overrides if override.partition("=")[0] in differing and self.search is None]
+            name = folder_name("_".join([f"{number:04}", *_words(own)]))[:MOST_NAME].rstrip("._-")
+            self.jobs.append(Job(number, tuple(overrides), self.folder / name))
         return self.jobs[first:]
 
     def write(self) -> None:
@@ -149,12 +154,14 @@ def is_sweep(folder: Path) -> bool:
 
 def new_folder(root: Path, name: str) -> Path:
     """Return the path of a new sweep folder below `root`/sweeps; it is not made."""
-    return root / "sweeps" / f"{name}_{datetime.now():%Y%m%d-%H%M%S}_{secrets.token_hex(3)}"
+    return root / "sweeps" / f"{folder_name(name)}_{datetime.now():%Y%m%d-%H%M%S}_{secrets.token_hex(3)}"
 
 
 def latest(root: Path) -> Path:
-    """Return the newest sweep folder below `root`/sweeps. Raises UserError."""
+    """Return the sweep folder below `root`/sweeps, or named there, in which a command was called last. Raises UserError."""
     found = [plan.parent for plan in (root / "sweeps").glob(f"*/{PLAN}")]
+    places = [Path(os.fsdecode(read_limited(file, MOST_PATH))) for file in (root / "sweeps").glob(f"*{PLACE}")]
+    found += [folder for folder in places if is_sweep(folder)]
     if not found:
         raise UserError(f"no sweep in {root / 'sweeps'}")
     return max(found, key=lambda folder: (folder / PLAN).stat().st_mtime)
@@ -208,19 +215,24 @@ def _extend(plan: Plan, jobs: Sequence[Sequence[str]]) -> None:
         theirs = shown(" ".join(others[0].overrides))
         raise UserError(
             f"sweep_dir={plan.folder} holds {len(others):,} jobs that this command does not have, such as {theirs}; choose another"
-            f" folder, or continue it with `warprun -m sweep_dir={shlex.quote(str(plan.folder))}`"
+            f" folder, or continue it with `{program()} -m sweep_dir={typed(plan.folder)}`"
         )
     plan.add([job for key, job in asked.items() if key not in known])
 
 
-def claimed(plan: Plan) -> Held:
-    """Make and lock the folder of a plan and write plan.json. Raises UserError, and then leaves nothing new."""
-    made = [place for place in (plan.folder, *plan.folder.parents) if not place.exists()]
+def claimed(plan: Plan, root: Path) -> Held:
+    """Make and lock the folder of a plan, write plan.json, let `latest(root)` find it. Raises UserError, and then leaves nothing new."""
+    known, folder = root / "sweeps", plan.folder.absolute()
+    made = [place for start in (plan.folder, known) for place in (start, *start.parents) if not place.exists()]
     held = None
     try:
         plan.folder.mkdir(parents=True, exist_ok=True)
         held = Held(plan.folder)
         plan.write()
+        if folder.parent != known.absolute():
+            known.mkdir(parents=True, exist_ok=True)
+            path = os.fsencode(folder)
+            write_atomic(known / f"{hashlib.sha256(path).hexdigest()[:16]}{PLACE}", path)
         return held
     except OSError as error:
         if held:
@@ -248,8 +260,14 @@ def _differing(jobs: Sequence[Sequence[str]]) -> set[str]:
     return {override.partition("=")[0] for override, count in counts.items() if count < len(jobs)}
 
 
-def _label(overrides: Sequence[str]) -> str:
-    """Return the settings of a job as the end of a folder name."""
-    words = [override.partition("=")[0].rpartition(".")[2] + "=" + override.partition("=")[2] for override in overrides]
-    text = re.sub(r"[^\w.=,+-]+", "-", ",".join(words))[:LABEL]
-    return f"_{text}" if text else ""
+def _words(overrides: Sequence[str]) -> list[str]:
+    """Return the settings of a job as parts of a folder name: ppo, seed-0; a key by as many of its last parts as no other key shares."""
+    keys = [override.partition("=")[0] for override in overrides]
+    words = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        ends = [".".join(key.split(".")[-n:]) for n in range(1, key.count(".") + 2)]
+        end = next((end for end in ends if sum(f".{other}".endswith(f".{end}") for other in keys) == 1), key)
+        value = value.strip("[](){}'\" ")
+        words.append(value if key in ("env", "agent") else f"{end}-{value}")
+    return words

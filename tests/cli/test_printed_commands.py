@@ -1,0 +1,179 @@
+"""Every command that warprun prints for a person is run exactly as it is printed, in folders whose names a shell or Hydra could misread."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from warprun import commands
+from warprun.cli import main as cli
+from warprun.cli import sweep as sweeps
+from warprun.runtime import run as runs
+from warprun.runtime import rundir
+from warprun.sweeps import local, plan
+
+ALL_IN_ONE = "a  b=c,d [e] {f} (g) 'h' \"i\" ü日 & * ; # \\ !"
+FOLDERS = [
+    "two words",
+    "key=value",
+    "a=1,b=2",
+    "[list]",
+    "{dict: 1}",
+    "(x)",
+    "it's",
+    'say "hi"',
+    "Zürich 日本",
+    "'quoted'",
+    "-dash",
+    "~home",
+    "null",
+]
+TINY = [
+    "env=cartpole",
+    "agent=a2c",
+    "n_envs=8",
+    "total_steps=256",
+    "tuned=none",
+    "device=cpu",
+    "concurrency.threads=1",
+    "eval.episodes=2",
+    "eval.final_episodes=2",
+    "log.live=false",
+]
+SWEPT = ["-m", "seed=0,1", *TINY]
+Printed = Callable[..., list[str]]
+
+
+@pytest.fixture(params=[ALL_IN_ONE, *(pytest.param(name, marks=pytest.mark.long) for name in FOLDERS)])
+def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of a folder for runs and sweeps; the working folder has this name too."""
+    here = tmp_path / request.param
+    here.mkdir()
+    monkeypatch.chdir(here)
+    return str(request.param)
+
+
+@pytest.fixture
+def printed(capfd: pytest.CaptureFixture[str]) -> Printed:
+    """Return a function that calls warprun and returns the commands that it prints."""
+
+    def call(*arguments: str, code: int = 0) -> list[str]:
+        capfd.readouterr()
+        assert cli.run(arguments) == code
+        told = "\n".join(capfd.readouterr())
+        return list(_commands(told))
+
+    return call
+
+
+def _commands(told: str) -> Iterator[str]:
+    """Yield the commands in what warprun has printed: after `next:`, at the end of a line, and in backticks."""
+    for line in told.splitlines():
+        found = re.search(r"`([^`]*)`|(?:^  |^continue: |: )((?:\S*warprun|tensorboard|mkdir) .*)$", line)
+        if found and re.search(r"warprun|tensorboard", line):
+            yield found[1] or found[2]
+
+
+def shell(*given: str) -> list[str]:
+    """Run commands through bash, as they are; return what they print. TensorBoard only looks at its arguments: it would not end."""
+    told = []
+    for command in given:
+        words = f"{command} --version" if "tensorboard" in command else command
+        done = subprocess.run(["bash", "-c", words], capture_output=True, text=True)
+        print(f"{done.returncode}  {command}")
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        told.append(done.stdout)
+    return told
+
+
+def test_a_run(folder: str, printed: Printed) -> None:
+    evaluation, board, report = printed(*TINY, f"run_dir=./{folder}/1")
+    assert "--logdir" in board
+    shell(evaluation, board, report)
+    assert Path("report/report.html").is_file()
+
+
+def test_a_run_that_is_interrupted(folder: str, printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as stopped:
+        stopped.setattr(runs, "is_stopped", lambda: True)
+        continuing, *_ = printed(*TINY, f"run_dir=./{folder}")
+    assert printed(*TINY, f"run_dir=./{folder}", code=2) == [continuing]
+    shell(continuing)
+    assert json.loads((Path(folder) / "status.json").read_text())["state"] == "finished"
+
+
+def test_a_sweep(folder: str, printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as stopped:
+        stopped.setattr(local, "run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        (continuing,) = printed(*SWEPT, f"sweep_dir=./{folder}", code=130)
+    (again,) = printed("-m", "seed=5", *TINY, f"sweep_dir=./{folder}", code=2)
+    assert again == continuing
+    told = shell(continuing)[0]
+    report, evaluation = _commands(told)
+    shell(report, evaluation)
+    (line,) = [line for line in shell(f"{commands.program()} status")[0].splitlines() if "jobs finished" in line]
+    assert "2 of 2 jobs finished" in line
+
+
+def test_jobs_that_run_elsewhere(folder: str, printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeps, "SETTLE_S", 0.0)
+    made = plan.planned(Path(folder), [[*TINY, f"seed={seed}"] for seed in (0, 1)])
+    plan.claimed(made, Path("outputs")).release()
+    held = []
+    for job in made.jobs:
+        job.folder.mkdir(parents=True)
+        held.append(rundir.Held(job.folder))
+        rundir.write_status(job.folder, {"state": "running"})
+    shell(*printed("-m", f"sweep_dir=./{folder}"))
+    for one in held:
+        one.release()
+
+
+def test_a_job_array(folder: str, printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bin_ = Path("bin")
+    bin_.mkdir()
+    for name, does in {"sbatch": "echo 17", "squeue": "true", "scancel": "true"}.items():
+        (bin_ / name).write_text(f"#!/bin/sh\n{does}\n")
+        (bin_ / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(bin_.absolute()), prepend=":")
+    (status,) = printed(*SWEPT, "launcher=slurm", f"sweep_dir=./{folder}")
+    shell(status)
+
+
+@pytest.mark.by_default(0)
+def test_a_study(folder: str, printed: Printed) -> None:
+    pytest.importorskip("optuna")
+    search = ["agent.learning_rate=tag(log,interval(1e-4,1e-3))", "trials=2", *TINY]
+    evaluation, sweep = printed("tune", *search, f"sweep_dir=./{folder}")
+    shell(evaluation, sweep)
+    assert Path("conf/experiment/best.yaml").is_file()
+
+
+def test_folders_of_earlier_versions(tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Job folders had names with `=` and commas; every verb takes them."""
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(plan, "folder_name", lambda text: f"{text.replace('-', '=', 1)},seed=0")
+        report, _ = printed("-m", "seed=0", "agent.gamma=0.9,0.99", *TINY, "sweep_dir=s")
+    one = "s/0000_gamma=0.9,seed=0"
+    assert printed("-m", "sweep_dir=s")[0] == report
+    for call in (
+        ["eval", one],
+        ["eval", f"{one}/"],
+        ["export", one, "./a=b.npz"],
+        ["play", one, "policy=random"],
+        ["report", one],
+        ["report", one, "s/0001_gamma=0.99,seed=0", "out=r"],
+        ["status", "s"],
+        ["job", "s", "0"],
+        [f"resume={one}", "total_steps=512"],
+    ):
+        printed(*call)
+    monkeypatch.chdir("s")
+    printed("eval", "0000_gamma=0.9,seed=0")
+    printed("eval", "0000_gamma=0.8,seed=0", code=2)  # a setting that eval does not have
