@@ -207,7 +207,7 @@ def test_without_a_key_a_sweep_says_so(sweep: Path, monkeypatch: pytest.MonkeyPa
     (sweep.parent / "home").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(sweep.parent / "home"))
     mine = plan.planned(sweep.parent / "mine", [["seed=1"]])
-    plan.claimed(mine, tmp_path).release()
+    plan.claimed(mine, sweep.parent).release()
     assert "has no seal" in capsys.readouterr().out and mine.seal == ""
     assert "no valid seal" in told(capsys, "job", "mine", "0", codes=(2,))
 
