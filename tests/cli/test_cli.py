@@ -13,8 +13,10 @@ import pytest
 
 import warprun
 from warprun.cli import main as cli
-from warprun.config.schema import load_environment
+from warprun.config.compose import compose
+from warprun.config.schema import load_environment, to_dict
 from warprun.errors import UserError
+from warprun.runtime import rundir
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -276,6 +278,27 @@ def test_a_wrong_key_in_an_environment_file_is_told(started, capsys):
 def test_hydra_shows_the_config(started, capsys, arguments):
     assert cli.run(arguments.split()) == 0
     assert "n_envs: 3\n" in capsys.readouterr().out
+    assert not started
+
+
+def test_of_a_sweep_the_config_of_the_first_job_is_shown(started, capsys):
+    assert cli.run(["-m", "agent=ppo,a2c", "seed=3,4", "sweep_dir=s", "--cfg", "job"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("# 0000_ppo_seed-3, the first of 4 jobs\n") and "  name: ppo\n" in told and "\nseed: 3\n" in told
+    assert cli.run(["-m", "agent=ppo,a3c", "--cfg", "job"]) == 2 and "unknown agent 'a3c'" in capsys.readouterr().err
+    assert not started and not list(Path.cwd().iterdir())
+
+
+def test_of_a_run_that_continues_its_config_is_shown(started, capsys):
+    assert cli.run(["n_envs=3", "run_dir=mine", "resume=auto", "--cfg", "job"]) == 0  # there is none yet
+    assert "\nn_envs: 3\n" in capsys.readouterr().out
+    Path("mine").mkdir()
+    rundir.write_config(Path("mine"), to_dict(compose(["n_envs=3", "tuned=none"])))
+    for which in ("resume=mine", "resume=auto run_dir=mine n_envs=3 tuned=none"):
+        assert cli.run(f"{which} seed=7 --cfg job".split()) == 0
+        told = capsys.readouterr().out
+        assert "\nn_envs: 3\n" in told and "\nseed: 7\n" in told
+    assert cli.run(["resume=mine", "--info"]) == 2 and "--cfg job prints it" in capsys.readouterr().err
     assert not started
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import os
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stderr
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -107,7 +104,6 @@ HYDRA_FLAGS = ("--cfg", "-c", "--info", "-i", "--resolve", "--package", "-p", "-
 MULTIRUN_FLAGS = ("-m", "--multirun")
 SERVED = ("eval", "play", "check")
 """Verbs that rank 0 executes, if several processes were started; the others serve its environments, if these are parallel programs."""
-COMPLETION_FLAGS = ("--shell-completion", "-sc")
 FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--info", "-i")
 FLAGS_WITH_OPTIONAL_VALUE = ("--info", "-i")
 
@@ -263,13 +259,18 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _train(arguments: list[str]) -> int:
     overrides, flags = _split(arguments)
-    if any(flag in MULTIRUN_FLAGS for flag in flags) and not any(flag in HYDRA_FLAGS for flag in flags):
-        from warprun.cli.sweep import sweep
+    shown_by = [flag for flag in flags if flag not in MULTIRUN_FLAGS]
+    if flags == shown_by:
+        if not flags:
+            return train_one(overrides)
+        from warprun.cli.show import show
 
-        if started() > 1:
-            raise UserError(f"-m: a sweep is one process, and {started()} were started; start it once")
-        return sweep(overrides)
-    return _show(overrides, flags) if flags else train_one(overrides)
+        return show(overrides, flags)
+    from warprun.cli.sweep import show_first, sweep
+
+    if started() > 1:
+        raise UserError(f"-m: a sweep is one process, and {started()} were started; start it once")
+    return show_first(overrides, shown_by) if shown_by else sweep(overrides)
 
 
 def train_one(overrides: list[str]) -> int:
@@ -322,35 +323,6 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
             value_of = ""
             overrides.append(argument)
     return overrides, flags
-
-
-def _show(overrides: list[str], flags: list[str]) -> int:
-    from warprun.cli.show import hydra_main
-    from warprun.config.compose import of_memory
-    from warprun.config.overrides import read
-
-    if not any(flag in COMPLETION_FLAGS for flag in flags):
-        complaint = io.StringIO()
-        try:
-            with redirect_stderr(complaint):
-                hydra_main(read([*overrides, *of_memory(overrides)]), flags)
-        except SystemExit as stop:
-            if stop.code:
-                raise UserError(complaint.getvalue().strip().rpartition("error: ")[2]) from stop
-        return DONE
-    action, _, shell = " ".join(overrides).partition("=")
-    if action not in ("install", "uninstall", "query") or shell not in ("bash", "zsh", "fish"):
-        raise UserError(f"{shown(' '.join(overrides))}: write install=bash, or zsh or fish")
-    # The shell passes the whole command line, and Hydra does not know verbs.
-    line = os.environ.get("COMP_LINE", "")
-    if not line and any(override.startswith("query=") for override in overrides):
-        raise UserError("query= is for shells, which set COMP_LINE; write -sc install=bash, or zsh or fish")
-    words = line.split(" ", 2)
-    if words[1:2] == ["train"] and len(words) == 3:
-        os.environ["COMP_LINE"] = f"{words[0]} {words[2]}"
-        os.environ["COMP_POINT"] = str(int(os.environ.get("COMP_POINT", len(line))) - len("train "))
-    hydra_main(overrides, flags)
-    return DONE
 
 
 @dataclass

@@ -2,18 +2,63 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 
 import hydra
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from warprun.config.compose import PRIMARY, VERSION_BASE, explain, register
+from warprun.cli.outcome import DONE
+from warprun.cli.resume import Continued, continued
+from warprun.config.compose import PRIMARY, VERSION_BASE, derived, explain, register
+from warprun.config.overrides import read
 from warprun.config.registry import CONF
-from warprun.errors import UserError
+from warprun.config.schema import to_dict
+from warprun.errors import UserError, shown
+from warprun.runtime import rundir
+
+COMPLETION_FLAGS = ("--shell-completion", "-sc")
+
+
+def show(overrides: Sequence[str], flags: Sequence[str]) -> int:
+    """Print what `flags` ask for of the run that `overrides` describe or continue; return the exit code. Raises UserError."""
+    if any(flag in COMPLETION_FLAGS for flag in flags):
+        return _complete(overrides, flags)
+    asked = continued(overrides)
+    if isinstance(asked, Continued):
+        if list(flags) != ["--cfg", "job"]:
+            raise UserError(f"{' '.join(flags)}: a run that continues has its config from its folder, and --cfg job prints it")
+        print(rundir.config_text(to_dict(asked.stored)).decode(), end="")
+        return DONE
+    complaint = io.StringIO()
+    try:
+        with redirect_stderr(complaint):
+            hydra_main(read([*asked, *derived(asked)]), flags)
+    except SystemExit as stop:
+        if stop.code:
+            raise UserError(complaint.getvalue().strip().rpartition("error: ")[2]) from stop
+    return DONE
+
+
+def _complete(overrides: Sequence[str], flags: Sequence[str]) -> int:
+    """Install tab completion, or answer a shell."""
+    action, _, shell = " ".join(overrides).partition("=")
+    if action not in ("install", "uninstall", "query") or shell not in ("bash", "zsh", "fish"):
+        raise UserError(f"{shown(' '.join(overrides))}: write install=bash, or zsh or fish")
+    # The shell passes the whole command line, and Hydra does not know verbs.
+    line = os.environ.get("COMP_LINE", "")
+    if not line and any(override.startswith("query=") for override in overrides):
+        raise UserError("query= is for shells, which set COMP_LINE; write -sc install=bash, or zsh or fish")
+    words = line.split(" ", 2)
+    if words[1:2] == ["train"] and len(words) == 3:
+        os.environ["COMP_LINE"] = f"{words[0]} {words[2]}"
+        os.environ["COMP_POINT"] = str(int(os.environ.get("COMP_POINT", len(line))) - len("train "))
+    hydra_main(overrides, flags)
+    return DONE
 
 
 def hydra_main(overrides: Sequence[str], flags: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from warprun.config.compose import compose
 from warprun.config.launch import LaunchConfig, LocalConfig, SlurmConfig, taken_launch
 from warprun.config.overrides import MAX_RUNS, MAX_RUNS_EVER, runs
 from warprun.config.schema import Config
-from warprun.errors import UserError, printable, shown
+from warprun.errors import UserError, counted, printable, shown
 from warprun.runtime.records.console import table_console
 from warprun.sweeps import local, plan, slurm
 from warprun.sweeps.plan import Job, Plan
@@ -33,11 +33,7 @@ PLAIN_SEED = re.compile(r"seed=\d{1,19}")
 
 def sweep(overrides: Sequence[str]) -> int:
     """Check every run that `overrides` describe, then train those that are not done; return the exit code. Raises UserError."""
-    launch, given = taken_launch(overrides)
-    refuse(given)
-    jobs = runs(given, MAX_RUNS_EVER if launch.sweep.yes else MAX_RUNS)
-    configs = checked_runs(jobs)
-    found = plan.planned(sweep_folder(launch, configs[0]), jobs, launch.trust)
+    launch, given, configs, found = _planned(overrides)
     if isinstance(launch.launcher, SlurmConfig):
         slurm.check_program()
     begun = found.folder.exists()
@@ -51,6 +47,24 @@ def sweep(overrides: Sequence[str]) -> int:
             return _submit(found, todo, launch.launcher, begun, launch.trust)
         devices = {config.device for config in configs} if given else _devices(found)
         return run_here(found, board, todo, launch.launcher, devices, launch.trust)
+
+
+def show_first(overrides: Sequence[str], flags: Sequence[str]) -> int:
+    """Print what `flags`, options of Hydra, ask for of the first job; return the exit code. Raises UserError."""
+    from warprun.cli.show import show
+
+    *_, found = _planned(overrides)
+    print(f"# {found.jobs[0].run.name}, the first of {counted(len(found.jobs), 'job')}", flush=True)
+    return show(found.jobs[0].overrides, flags)
+
+
+def _planned(overrides: Sequence[str]) -> tuple[LaunchConfig, list[str], list[Config], Plan]:
+    """Return how the runs that `overrides` describe are launched, the overrides of runs, their configs and the plan. Raises UserError."""
+    launch, given = taken_launch(overrides)
+    refuse(given)
+    jobs = runs(given, MAX_RUNS_EVER if launch.sweep.yes else MAX_RUNS)
+    configs = checked_runs(jobs)
+    return launch, given, configs, plan.planned(sweep_folder(launch, configs[0]), jobs, launch.trust)
 
 
 def _settle(board: Board) -> None:

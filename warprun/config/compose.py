@@ -24,10 +24,12 @@ from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, rea
 from warprun.config.registry import CONF, conf_folder, conf_packages, options
 from warprun.config.saved import leaves
 from warprun.config.schema import CONCURRENCY, Config, EnvConfig, OriginConfig, check, from_dict
+from warprun.config.sharing import shareable
 from warprun.config.working_folder import WorkingFolder
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown, similar
 from warprun.kernels.driver import prepare
 from warprun.learning.settings import IN_SEQUENCES, OffPolicyConfig
+from warprun.processes import started
 from warprun.renamed import new_name
 
 
@@ -98,9 +100,14 @@ def compose(overrides: Sequence[str]) -> Config:
     return config
 
 
-def of_memory(overrides: Sequence[str]) -> list[str]:
-    """Return, as overrides, the settings that follow from the memory of policies, which Hydra does not know. Raises UserError."""
-    return _explained(overrides).origin.in_sequences
+def derived(overrides: Sequence[str]) -> list[str]:
+    """Return, as overrides, the settings that follow from memory and from the number of processes, of which Hydra does not know.
+
+    Raises UserError.
+    """
+    config = _explained(overrides)
+    is_chosen = config.origin.n_envs not in (None, OriginConfig.MEASURE)
+    return [*config.origin.in_sequences, *([f"n_envs={config.n_envs}"] if is_chosen else [])]
 
 
 def environment_names() -> list[str]:
@@ -234,7 +241,7 @@ def _build(overrides: Sequence[str]) -> Config:
     choices = composed.hydra.runtime.choices
     OmegaConf.set_struct(composed, False)
     del composed["hydra"]
-    config = build(composed, choices, overrides)
+    config = _shared(build(composed, choices, overrides), read(overrides))
     agent = config.agent
     if not isinstance(agent, OffPolicyConfig) or not agent.has_memory():
         return config
@@ -244,22 +251,39 @@ def _build(overrides: Sequence[str]) -> Config:
     return replace(config, agent=fitted, origin=replace(config.origin, in_sequences=changed))
 
 
+def _shared(config: Config, overrides: Sequence[str]) -> Config:
+    """Return a config whose environments the processes of the run can share; a number that a person gives is left as it is."""
+    size = getattr(config.concurrency, "processes", None) or started()
+    n_envs = config.n_envs if size <= 1 else shareable(config.n_envs, config.concurrency, size)
+    if n_envs == config.n_envs:
+        return config
+    with _without_defaults("config_schema", ["n_envs"]):
+        if not OmegaConf.is_missing(_compose(_untuned(overrides)), "n_envs"):
+            return config
+    how = f"n_envs={n_envs:,} instead of {config.n_envs:,}, which the {size} processes of this run cannot share"
+    return replace(config, n_envs=n_envs, origin=replace(config.origin, n_envs=how))
+
+
+def _untuned(overrides: Sequence[str]) -> list[str]:
+    return [*(override for override in overrides if not override.startswith("tuned=")), "tuned=none"]
+
+
 def _not_given(overrides: Sequence[str], choices: Mapping[str, str | None], tuned: str | None) -> list[str]:
     """Return the settings of IN_SEQUENCES that no person gives: neither overrides nor a file, tuned settings if they are for memory."""
     chosen = [f"{group}={choices[group]}" for group in ("env", "agent")]
     if tuned and _compose([*chosen, f"tuned={tuned}"]).agent.network.type == "mlp":
-        overrides = [*(override for override in overrides if not override.startswith("tuned=")), "tuned=none"]
-    with _without_defaults(f"{choices['agent']}_schema"):
+        overrides = _untuned(overrides)
+    with _without_defaults(f"{choices['agent']}_schema", IN_SEQUENCES):
         agent = _compose(overrides).agent
     return [name for name in IN_SEQUENCES if OmegaConf.is_missing(agent, name)]
 
 
 @contextmanager
-def _without_defaults(schema: str) -> Iterator[None]:
-    """Let Hydra compose with a schema in which the settings of IN_SEQUENCES have no value, so that it shows which are given."""
+def _without_defaults(schema: str, names: Sequence[str]) -> Iterator[None]:
+    """Let Hydra compose with a schema in which settings have no value, so that it shows which are given."""
     kept = ConfigStore.instance().repo[f"{schema}.yaml"]
     empty = OmegaConf.structured(kept.node)
-    for name in IN_SEQUENCES:
+    for name in names:
         empty[name] = MISSING
     ConfigStore.instance().repo[f"{schema}.yaml"] = replace(kept, node=empty)
     try:
