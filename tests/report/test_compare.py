@@ -138,15 +138,26 @@ def test_curves_meet_on_a_grid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "decimals"),
+    ("value", "low", "high", "shown"),
     [
-        ([Interval(499.993, 499.98, 500.0)], 3),
-        ([Interval(499.993, math.nan, math.nan), Interval(499.991, math.nan, math.nan)], 3),
-        ([Interval(12.3, 10.0, 14.0)], 1),
-        ([Interval(1234.0, 1000.0, 1500.0), Interval(2234.0, 1000.0, 2500.0)], 0),
-        ([Interval(500.0, 500.0, 500.0)], 0),
-        ([Interval(math.inf, math.nan, math.nan)], 0),
+        (157.52, 134.06, 182.94, "158 [134, 183]"),
+        (499.993, 499.98, 500.0, "499.993 [499.980, 500.000]"),
+        (12.34, 10.0, 14.0, "12.3 [10.0, 14.0]"),
+        (1234.0, 1000.0, 1500.0, "1,234 [1,000, 1,500]"),
+        (-0.0001, -5.0, 5.0, "0 [-5, 5]"),
+        (2e-5, 1.5e-5, 2.5e-5, "0.000020 [0.000015, 0.000025]"),
+        (500.0, 500.0, 500.0, "500 [500, 500]"),
+        (499.98, 499.98 - 1e-13, 499.98 + 1e-13, "500 [500, 500]"),
+        (134.1234, math.nan, math.nan, "134.1"),
+        (0.0, 0.0, 0.0, "0 [0, 0]"),
+        (15234.4, math.nan, math.nan, "15,234"),
+        (5.0, 4.0, math.inf, "5 [4, ∞]"),
+        (math.inf, 4.0, math.inf, "–"),
     ],
 )
-def test_digits_show_differences(values: list[Interval], decimals: int) -> None:
-    assert table.digits(values) == decimals
+def test_numbers_have_the_digits_that_their_intervals_support(value: float, low: float, high: float, shown: str) -> None:
+    assert table.cell(Interval(value, low, high)) == shown
+
+
+def test_counts_share_a_prefix() -> None:
+    assert table.cell(Interval(1.23e6, 0.41e6, 3.1e6), 1e6, " M") == "1.2 M [0.4 M, 3.1 M]"

@@ -9,23 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from warprun.report.axes import least_range, limits, logarithmic
 from warprun.report.compare import Comparison, Setting
 from warprun.report.curves import AXES, Banded
 from warprun.report.statistics import Interval, interval, iqm, median, performance_profile, probability_of_improvement
-from warprun.report.style import WIDTH, Style, legend_columns
+from warprun.report.style import HALF_WIDTH, LABEL, WIDTH, Style, folded, legend_shape, row_height
 from warprun.report.table import Line, unit_of_time
 
-THRESHOLDS = 101
-"""Returns at which a performance profile is computed."""
 MOST_PAIRS = 15
 """Pairs of settings that are compared each with each; of more settings, each is compared with the best."""
 CAPTIONS = {
     "learning": "Return during training. Lines: interquartile mean over seeds; bands: 95 % bootstrap intervals. A run that has ended keeps"
-    " its last value. Wall time is that of training, without compilation. Dashed: the threshold.",
+    " its last value. Wall time is that of training, without compilation. Grey: the threshold.",
     "throughput": "Environment steps per second, median over seeds, with 95 % bootstrap intervals. Dotted: throughput in proportion to the"
     " number of environments.",
     "scores": "Final return and time to the threshold, with 95 % bootstrap intervals over seeds. A setting half of whose runs or more do"
-    " not reach the threshold has no time.",
+    " not reach the threshold has no time; an arrow: the interval has no end.",
     "profiles": "Performance profiles: the share of runs whose final return is above a value, with 95 % bootstrap intervals.",
     "improvement": "The probability that a run of the first setting has a higher final return than a run of the second, with 95 %"
     " bootstrap intervals. At 0.5 neither is better.",
@@ -46,21 +45,29 @@ class Canvas:
             row[0].set_title(env, loc="left", fontweight="bold")
 
     def legend(self, styles: dict[str, Style], marked: bool = False) -> None:
-        """Put one legend below all panels."""
+        """Put one legend below all panels; the figure becomes higher by it."""
+        columns, width, height = legend_shape(list(styles), self.figure.get_figwidth())
+        self.figure.set_figheight(self.figure.get_figheight() + height)
         handles = [
             self._pyplot.Line2D(
-                [], [], color=style.color, linestyle=style.dash, marker=style.marker if marked else "", markersize=4, label=label
+                [],
+                [],
+                color=style.color,
+                linestyle=style.dash,
+                marker=style.marker if marked else "",
+                markersize=4,
+                label=folded(label, width),
             )
             for label, style in styles.items()
         ]
-        self.figure.legend(handles=handles, loc="outside lower center", ncols=legend_columns(list(styles), self.figure.get_figwidth()))
+        self.figure.legend(handles=handles, loc="outside lower center", ncols=columns)
 
 
 def learning(
     pyplot: Any, comparison: Comparison, bands: dict[str, list[Banded]], styles: dict[tuple[object, ...], Style], log: bool
 ) -> Any:
     """Return against environment steps and wall time, with bands over seeds."""
-    canvas = Canvas(pyplot, comparison, 2, 2.5, sharey="row")
+    canvas = Canvas(pyplot, comparison, 2, 2.3, sharey="row")
     returns = comparison.settings[0].returns
     for env, row in zip(comparison.envs, canvas.panels, strict=True):
         for panel, axis in zip(row, AXES, strict=True):
@@ -69,16 +76,16 @@ def learning(
             for each in shown:
                 style = styles[each.setting.values]
                 panel.fill_between(each.grid / scale, each.band.low, each.band.high, color=style.color, alpha=0.2, linewidth=0)
-                panel.plot(each.grid / scale, each.band.value, color=style.color, linestyle=style.dash)
+                marker = style.marker if each.grid.size == 1 else ""
+                panel.plot(each.grid / scale, each.band.value, color=style.color, linestyle=style.dash, marker=marker, markersize=4)
             _mark_threshold(panel, comparison, env)
             if log:
-                panel.set_xscale("log")
-                _name_decades_only(panel)
+                logarithmic(panel.xaxis)
             else:
                 panel.set_xlim(left=0)
-            panel.xaxis.set_major_formatter(_engineering() if axis == "env_steps" else "{x:g}")
             panel.set_xlabel("environment steps" if axis == "env_steps" else f"training time ({unit})")
         row[0].set_ylabel(f"{'evaluation' if returns == 'eval' else 'training'} return")
+        row[0].set_ylim(limits(row[0].dataLim.intervaly, least_range(comparison.of_env(env))))
     canvas.legend({comparison.label(values): style for values, style in styles.items()})
     return canvas.figure
 
@@ -108,7 +115,7 @@ def throughput(pyplot: Any, comparison: Comparison, styles: dict[tuple[object, .
             kept.setdefault(label, points[0][2])
     if len({(style.color, str(style.dash)) for style in kept.values()}) < len(kept):
         kept = {label: list(styles.values())[n % len(styles)] for n, label in enumerate(labels)}
-    canvas = Canvas(pyplot, comparison, 1, 2.9, width=4.2)
+    canvas = Canvas(pyplot, comparison, 1, 2.7, width=HALF_WIDTH)
     for env, (panel,) in zip(comparison.envs, canvas.panels, strict=True):
         _draw_throughput(panel, found.get(env, {}), kept)
     if len(kept) > 1:
@@ -143,39 +150,38 @@ def _draw_throughput(panel: Any, series: dict[str, list[tuple[int, Interval, Sty
         panel.plot(ends, value * ends / size, color="0.45", linewidth=0.8, linestyle=(0, (1, 1.5)), zorder=0)
         top = max(value for _, value in every)
         panel.set_ylim(top=max(2.0 * top, panel.get_ylim()[0] * 10), bottom=0.5 * min(value for _, value in every))
-    panel.set(xscale="log", yscale="log", xlabel="environments", ylabel="environment steps per second")
+    panel.set(xlabel="environments", ylabel="environment steps per second")
     panel.margins(x=0.08)
-    bottom, top = panel.get_ylim()
-    if top < 100 * bottom:
-        panel.yaxis.set_major_locator(_ones_twos_fives())
-    panel.yaxis.set_major_formatter(_engineering())
+    logarithmic(panel.xaxis)
+    logarithmic(panel.yaxis)
+    panel.set_xticks(sorted({size for size, _ in every}))
     panel.xaxis.set_major_formatter("{x:,.0f}")
-    _name_decades_only(panel)
 
 
 def scores(pyplot: Any, comparison: Comparison, found: Sequence[Line], styles: dict[tuple[object, ...], Style]) -> Any:
     """Final returns and times to the threshold of all settings, as points with intervals."""
     reached = any(line.reached and math.isfinite(line.reached.seconds.value) for line in found)
-    height = 0.75 + 0.24 * max(len(comparison.of_env(env)) for env in comparison.envs)
+    labels = {line.setting.values: folded(comparison.label(line.setting.values), LABEL) for line in found}
+    step = row_height(labels.values())
+    height = 0.65 + step * max(len(comparison.of_env(env)) for env in comparison.envs)
     canvas = Canvas(pyplot, comparison, 4 if reached else 2, height, sharey="row")
     for env, row in zip(comparison.envs, canvas.panels, strict=True):
         shown = [line for line in found if line.setting.env == env]
         unit, scale = unit_of_time([line.reached.seconds.value for line in shown if line.reached])
         columns: list[tuple[str, list[Interval]]] = [
-            ("final return\n(IQM)", [line.final["IQM"] for line in shown]),
-            ("final return\n(median)", [line.final["median"] for line in shown]),
+            (f"final return\n({name})", [line.final[name] for line in shown]) for name in ("IQM", "median")
         ]
         if reached:
             columns += [
                 ("env steps to\nthreshold", [line.reached.env_steps if line.reached else _UNKNOWN for line in shown]),
                 (f"time to\nthreshold ({unit})", [_scaled(line.reached.seconds, scale) if line.reached else _UNKNOWN for line in shown]),
             ]
+        ends = [end for _, intervals in columns[:2] for each in intervals for end in each if math.isfinite(end)]
+        returns = limits(ends, least_range(comparison.of_env(env)))
         for panel, (name, intervals) in zip(row, columns, strict=True):
-            _draw_points(panel, intervals, [styles[line.setting.values] for line in shown])
+            _draw_points(panel, intervals, [styles[line.setting.values] for line in shown], returns if "return" in name else None)
             panel.set_xlabel(name)
-            if "steps" in name:
-                panel.xaxis.set_major_formatter(_engineering())
-        row[0].set_yticks(range(len(shown)), [comparison.label(line.setting.values) for line in shown])
+        row[0].set_yticks(range(len(shown)), [labels[line.setting.values] for line in shown])
         row[0].set_ylim(len(shown) - 0.5, -0.5)
     return canvas.figure
 
@@ -187,36 +193,37 @@ def _scaled(each: Interval, scale: float) -> Interval:
     return Interval(*(value / scale for value in each))
 
 
-def _draw_points(panel: Any, intervals: Sequence[Interval], styles: Sequence[Style]) -> None:
-    """Draw one interval in each row."""
+def _draw_points(panel: Any, intervals: Sequence[Interval], styles: Sequence[Style], shown: tuple[float, float] | None) -> None:
+    """Draw one interval in each row, on an axis that shows `shown`; None: from 0 to the largest end."""
     panel.grid(axis="y", visible=False)
-    panel.margins(x=0.12)
-    panel.locator_params(axis="x", nbins=4)
     panel.tick_params(axis="y", length=0)
-    ends = [end for each in intervals for end in each if math.isfinite(end)]
-    right = max(ends, default=1.0) if not ends or max(ends) > min(ends) else max(ends) + 1.0
+    left, right = shown or (0.0, 1.1 * max((end for each in intervals for end in each if math.isfinite(end)), default=0.0) or 1.0)
+    panel.set_xlim(left, right)
+    panel.locator_params(axis="x", nbins=4)
     for place, (each, style) in enumerate(zip(intervals, styles, strict=True)):
         if not math.isfinite(each.value):
             continue
         if not math.isnan(each.low):
-            high = each.high if math.isfinite(each.high) else right
-            panel.plot([each.low, high], [place, place], color=style.color, linewidth=4, alpha=0.35, solid_capstyle="butt")
-        panel.plot(each.value, place, marker=style.marker, markersize=5, color=style.color, linestyle="")
+            panel.plot([each.low, min(each.high, right)], [place, place], color=style.color, linewidth=4, alpha=0.35, solid_capstyle="butt")
+        if math.isinf(each.high):
+            panel.plot(right, place, marker=">", markersize=4, color=style.color, clip_on=False)
+        panel.plot(each.value, place, marker=style.marker, markersize=5, color=style.color, linestyle="", clip_on=False)
 
 
 def profiles(pyplot: Any, comparison: Comparison, styles: dict[tuple[object, ...], Style]) -> Any:
     """Performance profiles of the final returns."""
-    canvas = Canvas(pyplot, comparison, 1, 2.6, width=4.2)
+    canvas = Canvas(pyplot, comparison, 1, 2.4, width=HALF_WIDTH)
     for env, (panel,) in zip(comparison.envs, canvas.panels, strict=True):
         settings = comparison.of_env(env)
-        every = np.concatenate([setting.final() for setting in settings])
-        margin = 0.03 * (every.max() - every.min()) or 1.0
-        thresholds = np.linspace(every.min() - margin, every.max() + margin, THRESHOLDS)
+        every = np.unique(np.concatenate([setting.final() for setting in settings]))
+        left, right = limits((every[0], every[-1]), least_range(settings))
+        # A profile changes at final returns only.
+        thresholds = np.array([left, *every, right])
         for setting in settings:
             style, profile = styles[setting.values], performance_profile(setting.final(), thresholds)
-            panel.fill_between(thresholds, profile.low, profile.high, color=style.color, alpha=0.15, linewidth=0, step="mid")
-            panel.step(thresholds, profile.value, where="mid", color=style.color, linestyle=style.dash)
-        panel.set(xlabel=f"final {settings[0].returns} return τ", ylabel="share of runs above τ", ylim=(-0.03, 1.03))
+            panel.fill_between(thresholds, profile.low, profile.high, color=style.color, alpha=0.15, linewidth=0, step="post")
+            panel.step(thresholds, profile.value, where="post", color=style.color, linestyle=style.dash)
+        panel.set(xlabel=f"final {settings[0].returns} return τ", ylabel="share of runs above τ", xlim=(left, right), ylim=(-0.03, 1.03))
     canvas.legend({comparison.label(values): style for values, style in styles.items()})
     return canvas.figure
 
@@ -248,30 +255,12 @@ def improvement(pyplot: Any, comparison: Comparison, styles: dict[tuple[object, 
     found = improvements(comparison)
     if not found:
         return None
-    figure, panel = pyplot.subplots(figsize=(WIDTH, 0.7 + 0.24 * len(found)), layout="constrained")
-    _draw_points(panel, [each for *_, each in found], [styles[one] for one, *_ in found])
+    names = [(comparison.label(one), comparison.label(other)) for one, other, _ in found]
+    between = "  >  " if max(len(one) + len(other) for one, other in names) < LABEL else "\n>  "
+    labels = [f"{folded(one, LABEL)}{between}{folded(other, LABEL)}" for one, other in names]
+    figure, panel = pyplot.subplots(figsize=(WIDTH, 0.55 + row_height(labels) * len(found)), layout="constrained")
+    _draw_points(panel, [each for *_, each in found], [styles[one] for one, *_ in found], (-0.02, 1.02))
     panel.axvline(0.5, color="0.45", linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
-    panel.set_yticks(range(len(found)), [f"{comparison.label(one)}  >  {comparison.label(other)}" for one, other, _ in found])
-    panel.set(ylim=(len(found) - 0.5, -0.5), xlim=(-0.02, 1.02), xlabel="probability of improvement")
+    panel.set_yticks(range(len(found)), labels)
+    panel.set(ylim=(len(found) - 0.5, -0.5), xlabel="probability of improvement")
     return figure
-
-
-def _name_decades_only(panel: Any) -> None:
-    """Leave out the texts between the powers of ten of logarithmic axes."""
-    from matplotlib.ticker import NullFormatter
-
-    panel.xaxis.set_minor_formatter(NullFormatter())
-    panel.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _ones_twos_fives() -> Any:
-    """Return ticks for a logarithmic axis of a decade or two."""
-    from matplotlib.ticker import LogLocator
-
-    return LogLocator(subs=(1.0, 2.0, 5.0))
-
-
-def _engineering() -> Any:
-    from matplotlib.ticker import EngFormatter
-
-    return EngFormatter(sep=" ")

@@ -10,9 +10,10 @@ from pathlib import Path
 from warprun.errors import UserError, counted, printable
 from warprun.files import atomic, write_atomic
 from warprun.report import figures, table
+from warprun.report.axes import finish
 from warprun.report.compare import Comparison, compare
 from warprun.report.curves import AXES, Banded, banded, csv_rows
-from warprun.report.page import page
+from warprun.report.page import alternative, page
 from warprun.report.runs import ENDED, LeftOut, Run, collect
 from warprun.report.style import MOST_LINES, WITHOUT_DATE, drawing, styles
 from warprun.report.table import Line, lines
@@ -110,7 +111,8 @@ def _write(asked: Asked, comparison: Comparison, found: Sequence[Line], notes: l
         notes.append("no figures: pip install matplotlib")
         print(notes[-1])
     title = f"{', '.join(comparison.envs)}: {counted(sum(len(setting.runs) for setting in comparison.settings), 'run')}"
-    body = [f"# {title}", table.markdown(comparison, found), *notes, *(f"![{p.stem}]({p.stem}.png)\n\n{caption}" for p, caption in drawn)]
+    images = (f"![{alternative(caption)}]({path.stem}.png)\n\n{caption}" for path, caption in drawn)
+    body = [f"# {title}", table.markdown(comparison, found), *notes, *images]
     write_atomic(out / "report.md", ("\n\n".join(body) + "\n").encode())
     names = table.headings(comparison, found)
     html = page(title, names, 1 + len(comparison.by), table.rows(comparison, found), drawn, notes)
@@ -136,9 +138,9 @@ def _draw(asked: Asked, comparison: Comparison, found: Sequence[Line], bands: di
                 path.unlink(missing_ok=True)
                 path.with_suffix(".png").unlink(missing_ok=True)
                 continue
+            finish(figure)
             with atomic(path) as file:  # which follows no link
                 figure.savefig(file, format="svg", metadata=WITHOUT_DATE)
-            figure.set_layout_engine("none")  # it keeps its layout, whose computation takes half of the time
             with atomic(path.with_suffix(".png")) as file:
                 figure.savefig(file, format="png", dpi=DPI)
             pyplot.close(figure)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -15,8 +16,10 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 MOST_LINES = len(COLORS) * len(DASHES)
 """Settings that can be told apart."""
-WIDTH = 6.8
-"""Inches: two columns of a page."""
+WIDTH, HALF_WIDTH = 6.8, 4.0
+"""Inches: two columns of a page, and a figure of one panel."""
+LABEL = 40
+"""Most characters of a line of a label beside a panel."""
 SETTINGS: Any = {
     "font.size": 8.5,
     "axes.labelsize": 8.5,
@@ -75,9 +78,21 @@ def drawing() -> Iterator[Any]:
         yield pyplot
 
 
-def legend_columns(labels: Sequence[str], width: float) -> int:
-    """Return how many columns a legend below a figure of `width` inches has."""
+def legend_shape(labels: Sequence[str], width: float) -> tuple[int, int, float]:
+    """Return the columns of a legend below a figure of `width` inches, the most characters of a line in it, and its height in inches."""
+    characters = int(17 * width)
     longest = max(map(len, labels), default=1)
-    most = max(1, min(len(labels), 4, int(17 * width) // (longest + 9)))
+    most = max(1, min(len(labels), 4, characters // (longest + 9)))
     rows = math.ceil(len(labels) / most)
-    return math.ceil(len(labels) / rows)
+    lines = sum(folded(label, characters - 9).count("\n") + 1 for label in labels) if most == 1 else rows
+    return math.ceil(len(labels) / rows), characters - 9, 0.17 * lines
+
+
+def folded(label: str, width: int) -> str:
+    """Return a label in lines of at most `width` characters, if its words are not longer."""
+    return "\n".join(textwrap.wrap(label, width, break_long_words=True, break_on_hyphens=False)) or label
+
+
+def row_height(labels: Iterable[str]) -> float:
+    """Return the height in inches of rows with these labels beside them."""
+    return 0.11 + 0.14 * max(label.count("\n") + 1 for label in labels)

@@ -1,4 +1,4 @@
-"""The table of a comparison: statistics over seeds, with as many digits as show differences; as text, Markdown and CSV."""
+"""The table of a comparison: statistics over seeds, rounded to what their intervals support; as text, Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from warprun.errors import counted, printable
 from warprun.files import write_atomic
 from warprun.report.compare import Comparison, Setting, text
 from warprun.report.statistics import Array, Interval, Statistic, interval, iqm, mean, median
-from warprun.runtime.records.numbers import si
+from warprun.runtime.records.numbers import prefix
 
-MOST_DECIMALS = 4
+DIGITS = 4
+"""Of a number whose interval has no width, or none that is more than rounding errors."""
 STATISTICS: dict[str, Statistic] = {"median": median, "mean": mean, "IQM": iqm}
 
 
@@ -97,9 +98,8 @@ def headings(comparison: Comparison, found: Sequence[Line]) -> list[str]:
 
 def rows(comparison: Comparison, found: Sequence[Line]) -> list[list[str]]:
     """Return the cells of the table as text: `value [low, high]`."""
-    decimals = max(digits([line.final[name] for line in found]) for name in STATISTICS)
-    columns = [_returns([line.final[name] for line in found], decimals) for name in STATISTICS]
-    columns.append(_returns([line.best for line in found], digits([line.best for line in found])))
+    columns = [[cell(line.final[name]) for line in found] for name in STATISTICS]
+    columns.append([cell(line.best) for line in found])
     if any(line.reached for line in found):
         columns += _columns_of_reached(found)
     columns.append([_count(line.throughput) for line in found])
@@ -118,14 +118,14 @@ def terminal(comparison: Comparison, found: Sequence[Line]) -> Table:
     for number, heading in enumerate(headings(comparison, found)):
         table.add_column(heading.replace(", ", "\n"), justify="left" if number <= len(comparison.by) else "right", overflow="fold")
     for row in rows(comparison, found):
-        table.add_row(*(cell.replace(" [", "\n[") for cell in row))
+        table.add_row(*(text.replace(" [", "\n[") for text in row))
     return table
 
 
 def markdown(comparison: Comparison, found: Sequence[Line]) -> str:
     """Return the table as Markdown."""
     names = headings(comparison, found)
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows(comparison, found)]
+    cells = [[text.replace("|", "\\|") for text in row] for row in rows(comparison, found)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (names, ["---"] * len(names), *cells)) + "\n"
 
 
@@ -185,30 +185,30 @@ def write_csv(path: Path, names: Sequence[str], table: Sequence[Sequence[object]
     write_atomic(path, buffer.getvalue().encode())
 
 
-def digits(found: Sequence[Interval]) -> int:
-    """Return the decimals with which a column is shown: two digits of the smallest spread, and as many as tell its values apart."""
-    spreads = [high - low for _, low, high in found if math.isfinite(high - low) and high > low]
-    decimals = max(0, 1 - math.floor(math.log10(min(spreads)))) if spreads else 0
-    values = {value for value, _, _ in found if math.isfinite(value)}
-    while decimals < MOST_DECIMALS and len({f"{value:.{decimals}f}" for value in values}) < len(values):
-        decimals += 1
-    return min(decimals, MOST_DECIMALS)
-
-
-def _returns(found: Sequence[Interval], decimals: int) -> list[str]:
-    return [_text(each, f",.{max(1, decimals)}f") for each in found]
+def cell(each: Interval, scale: float = 1.0, unit: str = "") -> str:
+    """Return `value [low, high]` in multiples of `scale`, each with two digits of the width of the interval; not reached is –."""
+    value, low, high = (number / scale for number in each)
+    if not math.isfinite(value):
+        return "–"
+    finite = [abs(number) for number in (value, low, high) if math.isfinite(number)]
+    width = high - low
+    known = math.isfinite(width) and width > 1e-6 * max(finite)
+    decimals = max(0, (1 if known else DIGITS - 1) - math.floor(math.log10(width if known else abs(value) or 1.0)))
+    texts = [f"{round(number, decimals) + 0.0:,.{decimals}f}" if math.isfinite(number) else "∞" for number in (value, low, high)]
+    if not known and decimals:
+        texts = [text.rstrip("0").rstrip(".") for text in texts]
+    value_text, *ends = (f"{text}{unit}" for text in texts)
+    return value_text if math.isnan(low) else f"{value_text} [{', '.join(ends)}]"
 
 
 def _columns_of_reached(found: Sequence[Line]) -> list[list[str]]:
     reached, (_, seconds) = [line.reached for line in found], _time_unit(found)
-    times = [Interval(*(value / seconds for value in each.seconds)) for each in reached if each]
-    decimals = max(1, digits(times))
     several = len({each.threshold for each in reached if each}) > 1
     return [
         *([["" if each is None else f"{each.threshold:g}" for each in reached]] if several else []),
         ["" if each is None else f"{each.runs}/{len(line.setting.curves())}" for line, each in zip(found, reached, strict=True)],
         ["" if each is None else _count(each.env_steps) for each in reached],
-        ["" if each is None else _text(Interval(*(v / seconds for v in each.seconds)), f",.{decimals}f") for each in reached],
+        ["" if each is None else cell(each.seconds, seconds) for each in reached],
     ]
 
 
@@ -216,20 +216,8 @@ def _time_unit(found: Sequence[Line]) -> tuple[str, float]:
     return unit_of_time([value for line in found if line.reached for value in line.reached.seconds])
 
 
-def _text(each: Interval, form: str) -> str:
-    """Return `value [low, high]`; a value that is not reached is –."""
-    value = f"{each.value:{form}}" if math.isfinite(each.value) else "–"
-    if math.isnan(each.low) or not math.isfinite(each.value):
-        return value
-    ends = (f"{end:{form}}" if math.isfinite(end) else "∞" for end in (each.low, each.high))
-    return f"{value} [{', '.join(ends)}]"
-
-
 def _count(each: Interval) -> str:
-    value = si(each.value) if math.isfinite(each.value) else "–"
-    if math.isnan(each.low) or not math.isfinite(each.value):
-        return value
-    return f"{value} [{', '.join(si(end) if math.isfinite(end) else '∞' for end in (each.low, each.high))}]"
+    return cell(each, *prefix(each.value))
 
 
 def _plain(cell: object) -> object:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 
 
+def prefix(value: float) -> tuple[float, str]:
+    """Return the factor in which three digits of a count or a rate are written, and its SI prefix: (1e6, " M")."""
+    # 999.5 k and above rounds to 1.00 M.
+    found = ((factor, name) for factor, name in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")) if abs(value) >= 0.9995 * factor)
+    return next(found, (1.0, ""))
+
+
 def si(value: float) -> str:
     """Write a count or a rate with three digits and an SI prefix: 1.23 M."""
     if not math.isfinite(value):
         return str(value)
-    magnitude = abs(value)
-    for factor, prefix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        # 999.5 k and above rounds to 1.00 M.
-        if magnitude >= 0.9995 * factor:
-            scaled = value / factor
-            decimals = 2 if abs(scaled) < 9.995 else 1 if abs(scaled) < 99.95 else 0
-            return f"{scaled:.{decimals}f}{prefix}"
-    return f"{value:.0f}" if magnitude >= 99.95 or value == int(value) else f"{value:.3g}"
+    factor, name = prefix(value)
+    if not name:
+        return f"{value:.0f}" if abs(value) >= 99.95 or value == int(value) else f"{value:.3g}"
+    scaled = value / factor
+    return f"{scaled:.{2 if abs(scaled) < 9.995 else 1 if abs(scaled) < 99.95 else 0}f}{name}"
 
 
 def number(value: float) -> str:
