@@ -18,21 +18,8 @@ from warprun.runtime import rundir
 from warprun.sweeps import local, plan
 
 ALL_IN_ONE = "a  b=c,d [e] {f} (g) 'h' \"i\" ü日 & * ; # \\ !"
-FOLDERS = [
-    "two words",
-    "key=value",
-    "a=1,b=2",
-    "[list]",
-    "{dict: 1}",
-    "(x)",
-    "it's",
-    'say "hi"',
-    "Zürich 日本",
-    "'quoted'",
-    "-dash",
-    "~home",
-    "null",
-]
+FOLDERS = ["key=value", "[list]", "'quoted'", "-dash", "~home", "null"]
+"""Where the beginning, or all of it, matters."""
 TINY = [
     "env=cartpole",
     "agent=a2c",
@@ -134,13 +121,13 @@ def test_jobs_that_run_elsewhere(folder: str, printed: Printed, monkeypatch: pyt
         one.release()
 
 
-def test_a_job_array(folder: str, printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
-    bin_ = Path("bin")
+def test_a_job_array(folder: str, printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bin_ = tmp_path / "bin"
     bin_.mkdir()
     for name, does in {"sbatch": "echo 17", "squeue": "true", "scancel": "true"}.items():
         (bin_ / name).write_text(f"#!/bin/sh\n{does}\n")
         (bin_ / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(bin_.absolute()), prepend=":")
+    monkeypatch.setenv("PATH", str(bin_), prepend=":")
     (status,) = printed(*SWEPT, "launcher=slurm", f"sweep_dir=./{folder}")
     shell(status)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -75,7 +76,7 @@ def _continued_if_begun(overrides: list[str], trusted: bool) -> Continued | list
 def _continued(folder: Path, saved: dict[str, object], stored: Config, trusted: bool) -> Continued:
     refuse_links(folder.resolve())  # the folder itself can be a link of the user
     config = open_config(folder, stored, trusted)
-    check(replace(config, run_dir=None, output_root=str(folder)))  # no folder is made
+    check(replace(config, run_dir=None, output_root=os.path.join(".", folder)))  # no folder is made
     own = kept.find(config.env.module)
     for line in own.differences() if own else []:
         print(line)
