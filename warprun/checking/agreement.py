@@ -5,21 +5,26 @@ from __future__ import annotations
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 import numpy as np
 
-from warprun.checking.explorer import Explorer
 from warprun.checking.findings import Problem, doubt
 from warprun.checking.names import place_of, short
 from warprun.checking.rolls import masks_of, put
-from warprun.checking.steps import Arrays, Differences, beginning, outcome, place
+from warprun.checking.steps import Arrays, Differences, beginning, outcome, stepped_plainly
 from warprun.checking.watch import Watch
 from warprun.environment import Environment
 from warprun.errors import UserError, one_line
+from warprun.simulation.comparison import sources
+from warprun.simulation.explorer import Explorer
 from warprun.simulation.kernel_engine import KernelEngine
+from warprun.simulation.plain import PlainEnvironment
 
 ENVIRONMENTS = 4
 MOST_STEPS = 400
@@ -68,13 +73,11 @@ def take_steps(engine: KernelEngine, count: int) -> Steps:
     return steps
 
 
-def repeat(engine: KernelEngine, steps: Steps, seconds: float) -> Differences:
-    """Repeat steps on another engine, each from the recorded beginning; `seconds` end it early, after at least one step."""
+def repeat(take: Callable[[Arrays], Arrays], steps: Steps, seconds: float) -> Differences:
+    """Repeat steps with another executor, each from the recorded beginning; `seconds` end it early, after at least one step."""
     found, end = Differences(), time.perf_counter() + seconds
     for begun, given in zip(steps.begun, steps.given, strict=True):
-        place(engine, begun)
-        engine.step(0)
-        found.compare(given, outcome(engine))
+        found.compare(given, take(begun))
         if time.perf_counter() > end:
             break
     return found
@@ -83,7 +86,8 @@ def repeat(engine: KernelEngine, steps: Steps, seconds: float) -> Differences:
 def disagreements(found: Differences, who: str, environment: Environment) -> Iterator[Problem]:
     """Return what is wrong between compiled kernels and `who`."""
     for name, count, example in found.described():
-        text = f"compiled kernels and {who} differ in {name}, {_function(name, environment)}, in {count} of {found.steps} steps ({example})"
+        where = ", ".join(dict.fromkeys(place_of(function) for function in sources(environment, name)))
+        text = f"compiled kernels and {who} differ in {name}, {where}, in {count} of {found.steps} steps ({example})"
         advice = "look for variables set in one branch only, int64 overflow, constants that change from import to import"
         if count == 1:
             yield doubt(f"{text}; a comparison at its threshold, which depends on rounding, or {advice}")
@@ -98,37 +102,31 @@ def agreed(compared: int, recorded: int) -> str:
     return f"{compared} steps agree with compiled kernels{rest}"
 
 
-def watched_run(environment: Environment, make: Callable[[Watch], KernelEngine], steps: Steps) -> tuple[Differences, list[Problem]]:
-    """Repeat steps in plain Python; return the differences, and what the watch saw."""
+def watched_run(
+    environment: Environment, steps: Steps, functions: Sequence[FunctionType], **of_run: Any
+) -> tuple[Differences, list[Problem]]:
+    """Repeat steps in plain Python; return the differences, and what the watch saw.
+
+    `functions` are those of the environment, `of_run` as for `PlainEnvironment`.
+    """
     watch, found = Watch(environment), Differences()
-    engine = make(watch)
+    played = [PlainEnvironment(environment, number, call=watch.build, **of_run) for number in range(ENVIRONMENTS)]
+    take = partial(stepped_plainly, played)
     with warnings.catch_warnings(), watch.float_errors():
         warnings.simplefilter("ignore", RuntimeWarning)
         try:
             with watch.draws():
-                engine.reset()
-                repeat(engine, Steps(steps.begun[:STEPS_WITH_DRAWS], steps.given[:STEPS_WITH_DRAWS]), SECONDS / 4)
-            found = repeat(engine, steps, SECONDS)
+                for each in played:
+                    each.reset()
+                repeat(take, Steps(steps.begun[:STEPS_WITH_DRAWS], steps.given[:STEPS_WITH_DRAWS]), SECONDS / 4)
+            found = repeat(take, steps, SECONDS)
         except UserError as error:
             return found, [Problem(str(error)), *watch.problems.values()]
         except Exception as error:  # functions of the user, in which anything can go wrong
-            files = {code.co_filename for code in (function.__code__ for function in engine.functions)}
+            files = {code.co_filename for code in (function.__code__ for function in functions)}
             frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
             if not frames:
                 raise
             where = f"{short(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name}"
             return found, [Problem(f"{where} fails as plain Python but not compiled: {one_line(error)}"), *watch.problems.values()]
     return found, list(watch.problems.values())
-
-
-def _function(name: str, environment: Environment) -> str:
-    """Return the places of the functions that an array follows from."""
-    group_name, _, kind = name.partition(".")
-    if not kind:
-        return ", ".join(dict.fromkeys(place_of(phase.function) for phase in environment.phases))
-    group = environment.group(group_name)
-    if kind == "observation":
-        return place_of(group.observe)
-    if kind == "mask" and group.mask:
-        return place_of(group.mask)
-    return ", ".join(dict.fromkeys(place_of(phase.function) for phase in environment.phases if phase.group == group_name))

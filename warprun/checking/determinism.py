@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from warprun.checking.explorer import Explorer
 from warprun.checking.findings import Problem, doubt
 from warprun.checking.names import listed
 from warprun.checking.rolls import KernelRolls, Rolls, SimulatorRolls
+from warprun.simulation.explorer import Explorer
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.simulator import Simulator
 from warprun.spec import Spec

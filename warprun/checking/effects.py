@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from warprun.checking.explorer import Actions, Explorer, Masks, sizes_of
 from warprun.checking.findings import Problem, doubt
 from warprun.checking.names import listed, phases_of, place_of
 from warprun.checking.rolls import masks_of, put
 from warprun.environment import Box, Environment, Group
+from warprun.simulation.explorer import Actions, Explorer, Masks, sizes_of
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.state import restore
 

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 
 from warprun.checking.determinism import determinism, seeds
 from warprun.checking.experience import gather
-from warprun.checking.explorer import Explorer
 from warprun.checking.findings import Finding, Problem, judge
 from warprun.checking.met import judge_experience
 from warprun.checking.rolls import SimulatorRolls
@@ -16,6 +15,7 @@ from warprun.config.registry import errors_of_user
 from warprun.environment import Environment
 from warprun.errors import TrainingFailed, UserError
 from warprun.runtime.build import Setup
+from warprun.simulation.explorer import Explorer
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.simulation.simulator import Simulator
 from warprun.simulation.simulator_check import check_simulator

@@ -9,13 +9,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from warprun.checking.agreement import ENVIRONMENTS, MOST_STEPS, Steps, agreed, disagreements, take_steps, watched_run
 from warprun.checking.determinism import determinism, seeds
 from warprun.checking.effects import actions, constant_fields, resets
 from warprun.checking.experience import gather
-from warprun.checking.explorer import Explorer
 from warprun.checking.findings import Finding, Problem, judge
 from warprun.checking.met import judge_experience
 from warprun.checking.processes import Helper, machine_code, simulated
@@ -23,12 +21,12 @@ from warprun.checking.rolls import KernelRolls, masks_of, put
 from warprun.checking.source import source
 from warprun.checking.speed import rate, steps_per_second
 from warprun.checking.tables import changing, digests
-from warprun.checking.watch import Watch
 from warprun.config.schema import make_tables, parameters
 from warprun.environment import Environment, arguments
 from warprun.runtime.build import Setup, make_engine
+from warprun.simulation.explorer import Explorer
 from warprun.simulation.kernel_engine import KernelEngine
-from warprun.simulation.trial import INTERPRETER
+from warprun.simulation.kernel_module import read_only, typed, typed_tables
 
 HORIZON = 16
 LARGEST_ROLLOUT = 2**24
@@ -80,7 +78,7 @@ def check_here(begun: Begun) -> Iterator[Finding]:
     setup, environment, engine = begun.setup, begun.environment, begun.engine
     yield Finding("compiles", "passed", f"for CPU, {begun.seconds:.1f} s")
     yield from judge("source", source(environment, engine.functions), "every parameter is read; no arrays of modules")
-    yield from _plain(setup, environment, begun.steps)
+    yield from _plain(begun)
     limit = environment.time_limit or 1000
     rolls = KernelRolls(engine, Explorer(engine.spec, engine.n_envs))
     met = gather(rolls, engine.spec, steps=min(4000, max(1000, 2 * limit)), seconds=SECONDS)
@@ -100,15 +98,11 @@ def _fitting(environment: Environment, most: int) -> int:
     return max(8, min(most, LARGEST_ROLLOUT // numbers))
 
 
-def _plain(setup: Setup, environment: Environment, steps: Steps) -> Iterator[Finding]:
-    plain: dict[str, Any] = {"device": INTERPRETER, "n_envs": ENVIRONMENTS, "horizon": 1, "seed": 0, "threads": 1}
-    plain |= {"params": parameters(environment, setup.config.env), "tables": setup.tables}
-    plain["vary"] = {name: (float(low), float(high)) for name, (low, high) in setup.config.env.randomize.items()}
-
-    def make(watch: Watch) -> KernelEngine:
-        return KernelEngine(environment, setup.config.env.name, **plain, build=watch.builder())
-
-    differences, problems = watched_run(environment, make, steps)
+def _plain(begun: Begun) -> Iterator[Finding]:
+    setup, environment, steps = begun.setup, begun.environment, begun.steps
+    of_run = {"params": typed(parameters(environment, setup.config.env)), "tables": read_only(typed_tables(setup.tables))}
+    vary = {name: (float(low), float(high)) for name, (low, high) in setup.config.env.randomize.items()}
+    differences, problems = watched_run(environment, steps, begun.engine.functions, seed=0, vary=vary, **of_run)
     wrong = [*disagreements(differences, "plain Python", environment)]
     yield from judge(
         "plain Python",

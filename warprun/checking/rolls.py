@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from warprun.checking.explorer import Actions, Explorer, Masks
+from warprun.simulation.explorer import Actions, Explorer, Masks
 from warprun.simulation.faults import Fault
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.simulator import Simulator

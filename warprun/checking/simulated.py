@@ -20,7 +20,10 @@ SECONDS = 8.0
 def main(steps: Path, found: Path, overrides: Sequence[str]) -> None:
     """Repeat the steps that file `steps` holds in the environment of `overrides`, and write `found`."""
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+    from functools import partial
+
     from warprun.checking.agreement import Steps, disagreements, repeat
+    from warprun.checking.steps import stepped
     from warprun.checking.tables import digests
     from warprun.config.compose import compose
     from warprun.environment import Environment
@@ -34,7 +37,7 @@ def main(steps: Path, found: Path, overrides: Sequence[str]) -> None:
     try:
         engine = make_engine(setup, len(recorded.given[0]["terminated"]), 1, 0)
         engine.reset()
-        differences = repeat(engine, recorded, SECONDS)
+        differences = repeat(partial(stepped, engine), recorded, SECONDS)
         count = differences.steps
         problems = [[p.message, p.verdict] for p in disagreements(differences, "the CUDA simulator", setup.environment)]
     except UserError as error:

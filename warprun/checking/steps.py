@@ -1,13 +1,14 @@
-"""Single steps of two engines from the same state, compared."""
+"""Single steps from the same state by two executors, compared: engines, and environments in plain Python."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 
 from warprun.simulation.kernel_engine import KernelEngine
+from warprun.simulation.plain import PlainEnvironment
 
 Arrays = dict[str, np.ndarray]
 TOLERANCE = 1e-3
@@ -25,7 +26,35 @@ def beginning(engine: KernelEngine) -> Arrays:
     return found
 
 
-def place(engine: KernelEngine, at: Arrays) -> None:
+def stepped(engine: KernelEngine, at: Arrays) -> Arrays:
+    """Take a step of an engine from the state of `beginning`; return the `outcome`."""
+    _place(engine, at)
+    engine.step(0)
+    return outcome(engine)
+
+
+def stepped_plainly(played: Sequence[PlainEnvironment], at: Arrays) -> Arrays:
+    """Take the same step in plain Python, one object for each environment, and return the same arrays."""
+    taken = []
+    for n, each in enumerate(played):
+        each.steps, each.clock = int(at["steps"]), int(at["clock"][n])
+        if "varied" in at:
+            each.params = each.params._replace(**dict(zip(each.vary, at["varied"][n], strict=True)))
+        for group in each.environment.groups:
+            for f in group.fields:
+                each.put(group, f, at[f"{group.name}.state.{f.name}"][n])
+        taken.append(each.step({group.name: at[f"{group.name}.action"][n] for group in each.environment.groups}))
+    found = {"terminated": np.array([one.terminated for one in taken]), "truncated": np.array([one.truncated for one in taken])}
+    for group in played[0].environment.groups:
+        found |= {f"{group.name}.state.{f.name}": np.stack([each.field(group, f) for each in played]) for f in group.fields}
+        found[f"{group.name}.reward"] = np.stack([one.reward[group.name] for one in taken])
+        found[f"{group.name}.observation"] = np.stack([one.seen.observation[group.name] for one in taken])
+        if group.mask:
+            found[f"{group.name}.mask"] = np.stack([one.seen.mask[group.name] for one in taken])
+    return found
+
+
+def _place(engine: KernelEngine, at: Arrays) -> None:
     """Put an engine into the state of `beginning`, with its actions in row 0."""
     engine.steps = int(at["steps"])
     _fill(engine, "clock", at["clock"][:, None])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,7 @@ import numpy as np
 from warprun import random
 from warprun.checking.findings import Problem, doubt
 from warprun.checking.names import place_of, short
-from warprun.environment import Environment, Group, arguments
+from warprun.environment import Environment, Group, KernelFunction, arguments
 from warprun.kernels import compile as kernels
 from warprun.kernels import integers
 
@@ -24,11 +23,10 @@ FLOAT_ERRORS = {
     "invalid value": "computes a number that is not defined (NaN)",
     "overflow": "exceeds the range of numbers",
 }
-NUMBERS = itertools.count()
 
 
 class Watch:
-    """Builds the functions of an environment for an interpreted engine, and collects what they do wrong."""
+    """Builds the functions of an environment for plain Python, and collects what they do wrong."""
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
@@ -37,19 +35,10 @@ class Watch:
         self._groups = {group.name: group for group in environment.groups}
         self._files: set[str] = set()
 
-    def builder(self) -> Callable[[object], object]:
-        """Return what an engine builds its functions with; its name is new, because kernel modules are kept by it."""
-
-        def build(function: object) -> object:
-            plain = kernels.plain_function(function)
-            if not isinstance(function, types.FunctionType) or not integers.in_environment(function):
-                return plain
-            self._files |= {f.__code__.co_filename for f in kernels.reached([function]) if integers.in_environment(f)}
-            assert isinstance(plain, types.FunctionType)
-            return self._watched(function, plain)
-
-        build.__name__ = f"watched_{next(NUMBERS)}"
-        return build
+    def build(self, function: KernelFunction) -> Callable[..., object]:
+        """Return what a `PlainEnvironment` calls in place of a function."""
+        self._files |= {f.__code__.co_filename for f in kernels.reached([function]) if integers.in_environment(f)}
+        return self._watched(function, kernels.plain_function(function))
 
     def note(self, key: object, problem: Problem) -> None:
         """Keep a problem unless there is one with this key."""
@@ -107,7 +96,7 @@ class Watch:
         finally:
             sys.setprofile(None)
 
-    def _watched(self, function: types.FunctionType, plain: types.FunctionType) -> Callable[..., object]:
+    def _watched(self, function: KernelFunction, plain: KernelFunction) -> Callable[..., object]:
         names = arguments(function)
 
         def call(*given: object) -> object:
@@ -130,7 +119,7 @@ class Watch:
             return value._make(Guard(v, f"{name}.{n}", self, what) if isinstance(v, np.ndarray) else v for n, v in parts)
         return value
 
-    def _check_state(self, function: types.FunctionType, group: Group, state: Sequence[object]) -> None:
+    def _check_state(self, function: KernelFunction, group: Group, state: Sequence[object]) -> None:
         for field, value in zip(group.fields, state, strict=True):
             if not field.integer or field.length or isinstance(value, bool | np.bool_):
                 continue

@@ -210,6 +210,8 @@ class EngineConfig:
     """CPU, A2C: the gradient takes what the rollout computed, up to 128 MiB for each thread; false: it computes the same again."""
     capture: bool = True
     """CUDA: after a few iterations repeat rollouts and updates as CUDA graphs. CPU: repeat the kernel calls of updates without Python."""
+    compare: bool = True
+    """Compare the first steps of some environments with plain Python, for up to 0.2 s, and end the run if they differ."""
     tf32: bool = False
     """CUDA: torch multiplies matrices on tensor cores in TF32 (10 bits after the point). Kernels of warprun always compute in float32."""
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
 from numba import typeof, types
 from numba.core import ir
 from numba.core.errors import NumbaError, NumbaWarning
 
-from warprun.environment import Box, Environment, Group, KernelFunction, MultiDiscrete, arguments
+from warprun.environment import Environment, Group, KernelFunction, arguments
 from warprun.errors import UserError, one_line
 from warprun.kernels import compile as kernels
 from warprun.kernels.states import integer_fields
-from warprun.random import Rng
 
 if TYPE_CHECKING:
     from numba.core.annotations.type_annotations import TypeAnnotation
@@ -25,13 +22,11 @@ Check: TypeAlias = Callable[[Group, KernelFunction, types.Type], None]
 """Raises UserError if the type that a function returns is wrong."""
 
 
-def check_functions(environment: Environment, params: NamedTuple, tables: object, randomized: Mapping[str, object]) -> None:
-    """Raise UserError if a function does not compile or returns a wrong type; `params` and `tables` have the types that kernels get."""
-    if randomized:
-        params = params._replace(**{name: np.float32(0.0) for name in randomized})
+def check_functions(environment: Environment, sample: Callable[[Group, str], object]) -> None:
+    """Raise UserError if a function does not compile or returns a wrong type; `sample` gives a value of an argument."""
     found = list(_functions(environment))
     for group, function, check in found:
-        values = [_value(environment, group, name, params, tables) for name in arguments(function)]
+        values = [sample(group, name) for name in arguments(function)]
         check(group, function, _return_type(function, values))
     for function, types_in_code in kernels.checked_parts([function for _, function, _ in found]):
         _check_stores(function, types_in_code)
@@ -174,57 +169,3 @@ def _described(found: types.Type) -> str:
     if isinstance(found, types.BaseTuple):
         return f"{len(found)} values ({', '.join(_described(each) for each in found)})"
     return str(found)
-
-
-# A sample value of every argument, for its type --------------------------------------------------------------------------------------
-
-
-def _value(environment: Environment, group: Group, name: str, params: NamedTuple, tables: object) -> object:
-    known: dict[str, Callable[[], object]] = {
-        "s": lambda: _state(group),
-        "action": lambda: _action(group),
-        "rng": lambda: Rng(*[np.uint32(0)] * 5),
-        "p": lambda: params,
-        "tables": lambda: tables,
-        "t": lambda: np.int32(0),
-        "i": lambda: 0,
-        "k": lambda: 0,
-        "out": lambda: np.zeros(group.observation.size, np.float32),
-    }
-    if name in known:
-        return known[name]()
-    for other in environment.groups:
-        if name == other.name:
-            return _state(other) if other.size == 1 else _states(other)
-        for kind, fields in (("sum", other.sums), ("max", other.maxima)):
-            if name == f"{other.name}_{kind}":
-                return namedtuple(f"{name}_State", fields)._make([np.float32(0.0)] * len(fields))  # type: ignore[attr-defined]
-    for index in environment.indices:
-        if name == index.name:
-            actors = sum(other.size for other in environment.indexed(index))
-            arrays = [_column(True, index.cells + 1), _column(True, actors), *(_column(False, actors) for _ in index.fields)]
-            return namedtuple(f"{name}_Index", ("first", "actor", *index.fields))._make(arrays)  # type: ignore[attr-defined]
-    raise AssertionError(name)
-
-
-def _column(integer: bool, length: int) -> np.ndarray:
-    """Return an array with the memory layout of a slice of a tile, of one environment."""
-    return _numbers(integer, length, 2)[..., 0]
-
-
-def _state(group: Group) -> NamedTuple:
-    return group.state._make(_numbers(f.integer, f.length, 2)[:, 0] if f.length else _numbers(f.integer)[()] for f in group.fields)
-
-
-def _states(group: Group) -> NamedTuple:
-    shapes = (((f.length, group.size) if f.length else (group.size,)) for f in group.fields)
-    return group.state._make(_numbers(f.integer, *shape, 2)[..., 0] for f, shape in zip(group.fields, shapes, strict=True))
-
-
-def _numbers(integer: bool, *shape: int) -> np.ndarray:
-    return np.zeros(shape, np.int32 if integer else np.float32)
-
-
-def _action(group: Group) -> object:
-    number = _numbers(not isinstance(group.action, Box))[()]
-    return (number,) * group.action.components if isinstance(group.action, Box | MultiDiscrete) else number

@@ -7,6 +7,7 @@ They compute the same operations in the same order for each lane. Kernels mark t
 
 from __future__ import annotations
 
+import collections
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -184,6 +185,10 @@ def _full_width(head: str) -> str:
     return re.sub(r"(\)(?: (?:local_)?unnamed_addr)?)([^()]*\{)$", rf'\1 "prefer-vector-width"="{32 * WIDTH}"\2', head)
 
 
+outcomes: collections.Counter[str] = collections.Counter()
+"""Loops over lanes that this process has compiled: how many were cut, and how many stay for which reason."""
+
+
 def _cut_function(blocks: dict[str, Block], metadata: Metadata) -> list[str]:
     """Return the code of a function with its marked loops cut."""
     start = next(iter(blocks))
@@ -194,8 +199,9 @@ def _cut_function(blocks: dict[str, Block], metadata: Metadata) -> list[str]:
     for n, header in enumerate(sorted(around - {""})):
         try:
             writers[header] = _writer(blocks, found[header], header, f"lanes{n}", metadata)
-        except Stays:
-            continue
+            outcomes["cut"] += 1
+        except Stays as reason:
+            outcomes[str(reason)] += 1
     written = {header: writer.write() for header, writer in writers.items()}
     gone = {label for header in writers for label in found[header]}
     last = {writer.counter.latch: writer.last for writer in writers.values()}
@@ -231,8 +237,8 @@ def _writer(blocks: dict[str, Block], labels: set[str], header: str, prefix: str
     return Writer(regions, counter, prefix, metadata)
 
 
-def unmarked() -> None:
-    """Mark nothing: what interpreted kernels call in place of `lane_loop`."""
+def _unmarked() -> None:
+    """Mark nothing."""
 
 
 @intrinsic
@@ -245,5 +251,5 @@ def _marked(typing: TypingContext) -> tuple[Signature, Callable[..., Value]]:
     return types.none(), write
 
 
-lane_loop: Callable[[], None] = unmarked if config.DISABLE_JIT else _marked
+lane_loop: Callable[[], None] = _unmarked if config.DISABLE_JIT else _marked
 """Mark the loop around it as one over lanes, no two of which touch the same memory if one of them writes."""

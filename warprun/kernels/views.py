@@ -43,11 +43,11 @@ def _of_tile(typing: TypingContext, array: Array, tile: Integer, shape: UniTuple
     return array.copy(ndim=array.ndim - 1)(array, types.int64, shape), generate
 
 
-def part_of_tile(array: np.ndarray, tile: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Return array[tile]: what interpreted kernels call in place of `of_tile`."""
+def _part_of_tile(array: np.ndarray, tile: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Return array[tile], without compilation."""
     found: np.ndarray = array[tile]
     return found
 
 
-of_tile: Callable[[np.ndarray, int, tuple[int, ...]], np.ndarray] = part_of_tile if config.DISABLE_JIT else _of_tile
+of_tile: Callable[[np.ndarray, int, tuple[int, ...]], np.ndarray] = _part_of_tile if config.DISABLE_JIT else _of_tile
 """(array, tile, shape) -> array[tile], whose shape must be `shape`, a tuple of constants; `array` must be contiguous."""

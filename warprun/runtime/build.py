@@ -128,9 +128,10 @@ def make_simulator(
     announce: Callable[[str], None] = lambda line: None,
     first_env: int = 0,
     kept: Mapping[str, int] | None = None,
+    compares: bool = False,
 ) -> Simulator:
     """Return a simulator for an agent, of the environments `first_env` and following of a run; `announce` gets one line if kernels have
-    to be compiled, `kept` is that of `KernelEngine`. Raises UserError."""
+    to be compiled, `kept` and `compares` are those of `KernelEngine`. Raises UserError."""
     simulator: Simulator
     if isinstance(setup.environment, Environment):
         networks = agent.networks() if setup.plan.fused else None
@@ -143,6 +144,7 @@ def make_simulator(
             exploration=agent.exploration,
             networks=networks,
             kept=kept,
+            compares=compares,
             announce=announce,
         )
     else:
@@ -156,7 +158,9 @@ def make_training_simulator(
 ) -> Simulator:
     """Return the simulator whose rollouts `agent` learns from, each before the next one; as `make_simulator`. Raises UserError."""
     config = setup.config
-    return make_simulator(setup, config.n_envs, config.agent.horizon, config.seed, agent, announce, first_env, agent.kept)
+    return make_simulator(
+        setup, config.n_envs, config.agent.horizon, config.seed, agent, announce, first_env, agent.kept, config.engine.compare
+    )
 
 
 def make_external(setup: Setup, n_envs: int, horizon: int, seed: int, exploration: Exploration | None, first_env: int = 0) -> Simulator:
@@ -203,10 +207,12 @@ def make_engine(
     exploration: Exploration | None = None,
     networks: Mapping[str, Network] | None = None,
     kept: Mapping[str, int] | None = None,
+    compares: bool = False,
     auto_reset: bool = True,
     announce: Callable[[str], None] = lambda line: None,
 ) -> KernelEngine:
-    """Return a kernel engine; `exploration` and, for fused rollouts, `networks` are those of the agent, `kept` is that of `KernelEngine`.
+    """Return a kernel engine; `exploration` and, for fused rollouts, `networks` are those of the agent, `kept` and `compares`
+    are those of `KernelEngine`.
 
     Without `auto_reset` an environment whose episode has ended stays in its final state. Raises UserError.
     """
@@ -230,6 +236,7 @@ def make_engine(
         exploration=exploration,
         networks=networks,
         kept=kept,
+        compares=compares,
         captured=setup.plan.captured == "graphs",
         replaces=config.env.on_nan == "reset" and auto_reset,
     )

@@ -186,7 +186,7 @@ def act(config: Config, world: World) -> None:
         # A run that continues begins new episodes: they must not repeat the draws of those before.
         seed = derived_seed(config.seed, "continued", rollouts) if rollouts else config.seed
         first = actor * n_envs
-        simulator = make_simulator(setup, n_envs, config.agent.horizon, seed, acting, print, first)
+        simulator = make_simulator(setup, n_envs, config.agent.horizon, seed, acting, print, first, compares=config.engine.compare)
         prepare(setup, simulator)
         weights = WeightsBuffer(acting.policy_state())
         rollout = RolloutBuffer(setup.environment.spec, config.agent.horizon, n_envs)

@@ -18,8 +18,7 @@ from warprun.kernels.driver import why_no_cuda
 class Device:
     """A device and the reason for it."""
 
-    kind: Literal["cpu", "cuda", "cudasim", "python"]
-    """python: the kernels of the CPU, interpreted; for trials (`trial.py`), not for runs."""
+    kind: Literal["cpu", "cuda", "cudasim"]
     why: str
 
     @property

@@ -12,6 +12,7 @@ import torch
 
 from warprun.environment import Environment
 from warprun.errors import UserError
+from warprun.kernels.compile import COMPILES
 from warprun.kernels.driver import SIMULATOR_LIMIT, available_memory
 from warprun.kernels.graph import Captured
 from warprun.kernels.mlp import Network
@@ -23,14 +24,14 @@ from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.backend import Kernel, KernelBackend
 from warprun.simulation.codegen.program import write
 from warprun.simulation.codegen.targets import CPU, target_for
+from warprun.simulation.comparison import Comparison
 from warprun.simulation.cpu_backend import CpuBackend
 from warprun.simulation.device import Device
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.faults import Arriving, Fault, first_fault
-from warprun.simulation.kernel_module import draw_scalars, errors_of_kernels, load, typed
+from warprun.simulation.kernel_module import draw_scalars, errors_of_kernels, load, read_only, typed, typed_tables
 from warprun.simulation.simulator import Act, Episodes
 from warprun.simulation.trajectory import Trajectory
-from warprun.simulation.trial import ENVIRONMENTS, INTERPRETER, trial_function, try_out
 from warprun.spec import Spec
 from warprun.state import Counter, State
 
@@ -42,10 +43,10 @@ class KernelEngine:
     environment draws them again for each episode. Random draws depend on the number of an environment; `first_env` is that of the first.
     `exploration` is that of the agent (`learning.interfaces.Agent`). `networks`: the acting network of each group, for fused rollouts;
     None: `act` is called between kernels. `kept`: groups of one actor whose activations a fused rollout on CPU keeps, if it can, and the
-    rows of their network (`Trajectory.activations`). `captured`: CUDA graphs repeat rollouts (CUDA only). `replaces`: an environment with
-    a fault in its reward, observation or mask is terminated with reward 0 and reset. `build` makes of each function what the kernels of
-    device `python` call. `rollout`: a trajectory of others, in which the engine only samples actions; None: one of its own. `announce` gets
-    a line of text if kernels must be compiled.
+    rows of their network (`Trajectory.activations`). `captured`: CUDA graphs repeat rollouts (CUDA only). `compares`: the
+    first steps are compared with plain Python (`Comparison`). `replaces`: an environment with
+    a fault in its reward, observation or mask is terminated with reward 0 and reset. `rollout`: a trajectory of others, in which
+    the engine only samples actions; None: one of its own. `announce` gets a line of text if kernels must be compiled.
     """
 
     def __init__(
@@ -67,8 +68,8 @@ class KernelEngine:
         networks: Mapping[str, Network] | None = None,
         kept: Mapping[str, int] | None = None,
         captured: bool = False,
+        compares: bool = False,
         replaces: bool = False,
-        build: Callable[[object], object] = trial_function,
         rollout: Trajectory | None = None,
         announce: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -104,11 +105,17 @@ class KernelEngine:
             params=params,
             tables=tables,
             vary=vary,
-            trial=None if rollout else lambda: trial_run(environment, name, seed, params, tables, vary),
+            checks=rollout is None,  # else the environment is one of warprun's own
             announce=announce,
-            interpreted_by=build,
         )
         self.functions = built.functions
+        self._comparison: Comparison | None = None
+        if compares and device.kind in ("cpu", "cuda") and COMPILES:
+            some = sorted({0, n_envs // 2, n_envs - 1})
+            given = {"seed": seed, "params": typed(params), "tables": read_only(typed_tables(tables)), "vary": vary}
+            self._comparison = Comparison(environment, some, first_env, self.functions, **given)
+        self._compared = 0
+        """`steps` up to which they are compared."""
         scalars = {"n_envs": n_envs} | draw_scalars(seed, first_env)
         self._kernels = self._bind(built.module, scalars | built.values, threads or os.cpu_count() or 1)
         self._fused = networks is not None
@@ -150,6 +157,7 @@ class KernelEngine:
         for name in ("fault", "any_fault", *(["replaced"] if self.replaces else [])):
             self.arrays.common[name].zero_()
         self.trajectory.forget()
+        self._compared = 0
         self._begin()
         # Use the draws of the step before: episodes that begin in the next step must not get the same ones.
         self._run("reset", 0, self.steps - 1)
@@ -202,7 +210,10 @@ class KernelEngine:
             self.carry_over()
         self._begin()
         self._roll_out(act, greedy)
+        if self._comparison and (self.steps != self._compared or not self._comparison.look(self.trajectory)):
+            self._comparison = None
         self._steps.value += self.trajectory.horizon
+        self._compared = self.steps
         self._begins_now = False
         return self.trajectory
 
@@ -322,12 +333,6 @@ class KernelEngine:
 def fits_shared_memory(spec: Spec, network_rows: Mapping[str, int]) -> bool:
     """Return whether the networks of a fused rollout fit into shared memory on CUDA; `network_rows` per group: see `plan.Fusion`."""
     return all(columns_for(rows, spec.group(name).size) > 0 for name, rows in network_rows.items())
-
-
-def trial_run(environment: Environment, name: str, seed: int, params: Any, tables: Any, vary: Mapping[str, tuple[float, float]]) -> None:
-    """Run the kernels of an environment for a while as plain Python, with checks of every index. Raises UserError."""
-    plain: dict[str, Any] = {"device": INTERPRETER, "n_envs": ENVIRONMENTS, "horizon": 1, "seed": seed, "threads": 1}
-    try_out(KernelEngine(environment, name, **plain, params=params, tables=tables, vary=vary))
 
 
 def check_memory(plan: ArrayPlan, device: Device) -> None:

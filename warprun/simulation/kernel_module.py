@@ -1,4 +1,4 @@
-"""The kernel module of an environment: checked, compiled or interpreted, with parameters and tables in the types of kernels."""
+"""The kernel module of an environment: checked, compiled or plain, with parameters and tables in the types of kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from warprun.kernels.check import check_functions
 from warprun.kernels.language import check_language, check_variables
 from warprun.simulation.codegen.program import Program
 from warprun.simulation.device import Device
-from warprun.simulation.trial import interpreted, out_of_bounds, trial_function
+from warprun.simulation.plain import PlainEnvironment
+from warprun.simulation.trial import out_of_bounds, try_out
 
 
 @dataclass(frozen=True)
@@ -42,38 +43,36 @@ def load(
     params: Any,
     tables: Any,
     vary: Mapping[str, tuple[float, float]],
-    trial: Callable[[], None] | None,
+    checks: bool,
     announce: Callable[[str], None],
-    interpreted_by: Callable[[object], object] = trial_function,
 ) -> KernelModule:
-    """Import the kernel module of `program`; its functions are compiled, interpreted or plain, depending on the device.
+    """Import the kernel module of `program`; its functions are compiled or plain, depending on the device.
 
-    Before an environment is compiled for the first time its functions are checked, `trial` runs, and `announce` gets a line of text.
-    `trial` None: nothing of this, since the environment is one of warprun's own. `interpreted_by` makes of each function what the kernels
-    of device `python` call. Raises UserError.
+    Before an environment is compiled for the first time its functions are checked and tried out if `checks`, and `announce` gets a line of
+    text. Raises UserError.
     """
-    single_tables = None if tables is None else typed(type(tables)(*(single_precision(v) for v in tables)))
+    single_tables = typed_tables(tables)
     functions = [f for f in map(inspect.unwrap, program.functions.values()) if isinstance(f, FunctionType)]
     compiled = kernels.COMPILES and device.kind in ("cpu", "cuda")
     if compiled:
         check_language(tuple(functions))
-    module = _import(program, name, device, single_tables, interpreted_by)
-    if compiled and trial is not None and not kernels.is_cached(module):
+    module = _import(program, name, device, single_tables)
+    if compiled and checks and not kernels.is_cached(module):
+        given = {"seed": 0, "params": typed(params), "tables": read_only(single_tables), "vary": vary}
         check_variables(tuple(functions))
-        check_functions(environment, typed(params), None if tables is None else read_only(single_tables), vary)
-        trial()
+        check_functions(environment, PlainEnvironment(environment, **given).sample)
+        try_out(environment, functions, **given)
         announce(f"compiling the kernels of {name} for {device.kind} (kept in {kernels.cache_root()})")
     values = {"p": typed(params)} if params._fields else {}
     if tables is not None:
         values["tables"] = _tables_for(device, single_tables)
-    if device.kind != "python":  # which calls functions with the types that they were checked with
-        values = {key: kernels.own_tuple(module, f"{key}_of_kernels", value) for key, value in values.items()}
+    values = {key: kernels.own_tuple(module, f"{key}_of_kernels", value) for key, value in values.items()}
     return KernelModule(module, functions, values)
 
 
 @contextmanager
 def errors_of_kernels(device: Device, functions: Sequence[FunctionType]) -> Iterator[None]:
-    """Convert errors of compiling and of interpreted kernels to a UserError that names the function of the environment."""
+    """Convert errors of compiling and of uncompiled kernels to a UserError that names the function of the environment."""
     # numba-cuda raises KeyError for a numpy function that it does not know; on other devices a KeyError is a bug of warprun.
     refusals = (NumbaError, KeyError) if device.kind == "cuda" else (NumbaError,)
     try:
@@ -93,18 +92,16 @@ def draw_scalars(seed: int, first_env: int = 0) -> dict[str, np.uint32]:
     }
 
 
-def _import(program: Program, name: str, device: Device, tables: Any, interpreted_by: Callable[[object], object]) -> ModuleType:
+def _import(program: Program, name: str, device: Device, tables: Any) -> ModuleType:
     globals_ = program.functions | compiler_options(device.kind)
     globals_ |= {} if tables is None else {"Tables": type(tables)}  # unused there; kernels know its fields by their numbers
-    builds: dict[str, Callable[[object], object]] = {"cudasim": kernels.plain_function, "python": interpreted_by}
-    build = builds.get(device.kind, kernels.device_function)
-    source = interpreted(program.source) if device.kind == "python" else program.source
-    return kernels.load_module(name, source, globals_, build)
+    build = kernels.plain_function if device.kind == "cudasim" else kernels.device_function
+    return kernels.load_module(name, program.source, globals_, build)
 
 
 def compiler_options(device_kind: str) -> dict[str, Any]:
     """Return the globals with which a kernel module sets its options of Numba."""
-    if device_kind in ("cpu", "python"):
+    if device_kind == "cpu":
         return {"FLAGS": kernels.KERNELS, "BOUND": kernels.BOUND_KERNELS, "INLINED": kernels.TILES}
     # The simulator compiles nothing and knows no inlining.
     return {"CACHE": device_kind == "cuda", "INLINED": {"device": True} | ({"forceinline": True} if device_kind == "cuda" else {})}
@@ -115,6 +112,11 @@ def typed(params: Any) -> Any:
     return type(params)(
         *(v if isinstance(v, np.ndarray) else np.float32(v) if isinstance(v, float | np.floating) else np.int32(v) for v in params)
     )
+
+
+def typed_tables(tables: Any) -> Any:
+    """Return tables in the types of kernels; None for None."""
+    return None if tables is None else typed(type(tables)(*(single_precision(table) for table in tables)))
 
 
 def single_precision(value: Any) -> Any:
@@ -136,8 +138,8 @@ def _tables_for(device: Device, tables: Any) -> Any:
 
 
 def read_only(tables: Any) -> Any:
-    """Return the same tables, with arrays that cannot be written."""
-    return type(tables)(*(_unwritable(v) if isinstance(v, np.ndarray) else v for v in tables))
+    """Return the same tables, with arrays that cannot be written; None for None."""
+    return tables and type(tables)(*(_unwritable(v) if isinstance(v, np.ndarray) else v for v in tables))
 
 
 def _unwritable(array: np.ndarray) -> np.ndarray:

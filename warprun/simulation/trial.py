@@ -1,6 +1,6 @@
 """A short trial run of an environment that checks every index. Compiled kernels do not: they would access other memory.
 
-The statements of the kernels are interpreted. The functions of the environment are compiled one by one, with bounds checks.
+The functions of the environment are compiled one by one, with bounds checks, and plain Python calls them.
 """
 
 from __future__ import annotations
@@ -10,55 +10,28 @@ import time
 import traceback
 import types
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import Any
 
 import numpy as np
-import torch
 
-from warprun.environment import Box, Group, MultiDiscrete
+from warprun.environment import Environment, KernelFunction
 from warprun.errors import UserError, one_line
 from warprun.kernels import compile as kernels
 from warprun.kernels import integers
 from warprun.kernels.check import place
-from warprun.simulation.device import Device
+from warprun.simulation.explorer import Explorer
+from warprun.simulation.plain import PlainEnvironment, Seen
 
-if TYPE_CHECKING:
-    from warprun.simulation.kernel_engine import KernelEngine
-
-T = TypeVar("T")
-
-INTERPRETER = Device("python", "a trial")
 ENVIRONMENTS = 2
-STEPS = 1000
-SECONDS = 2.0
+STEPS = 3000
+SECONDS = 1.0
 """The trial ends STEPS steps after its start or SECONDS seconds after its first step, whichever is earlier."""
-PLAIN = {
-    "numba import njit": f"{__name__} import uncompiled as njit",
-    "lanes import lane_loop": "lanes import unmarked as lane_loop",
-    "views import of_tile": "views import part_of_tile as of_tile",
-}
-"""Imports of a compiled kernel module -> those of an interpreted one."""
 
 
-def interpreted(source: str) -> str:
-    """Return the source of a kernel module with plain Python in place of `njit` and of what only compiled code can call."""
-    for compiled, plain in PLAIN.items():
-        source = source.replace(compiled, plain)
-    return source
-
-
-def uncompiled(**options: object) -> Callable[[T], T]:
-    """Replace `njit` in an interpreted module: leave the function as it is."""
-    return lambda function: function
-
-
-def trial_function(function: object) -> object:
-    """Return what an interpreted module calls in place of a function of the environment or of the engine."""
-    if not isinstance(function, types.FunctionType) or not integers.in_environment(function):
-        return kernels.plain_function(function)
+def trial_function(function: KernelFunction) -> KernelFunction:
+    """Return what a trial calls in place of a function of the environment."""
     checked = kernels.checked_function(function)
-    plain = cast(Callable[..., object], kernels.plain_function(function))
+    plain = kernels.plain_function(function)
 
     def call(*arguments: object) -> object:
         try:
@@ -74,26 +47,37 @@ def trial_function(function: object) -> object:
     return call
 
 
-def try_out(engine: KernelEngine) -> None:
-    """Step an engine on `INTERPRETER` with random actions; raise UserError for an index out of bounds, with file, line and function."""
-    random = np.random.default_rng(0)
-    end = math.inf
+def try_out(environment: Environment, functions: list[types.FunctionType], **of_run: Any) -> int:
+    """Play some environments with random actions and return the number of steps.
+
+    `functions` are those of the environment, `of_run` as for `PlainEnvironment`. Raises UserError for an index
+    out of bounds, with file, line and function.
+    """
+    played = [PlainEnvironment(environment, number, call=trial_function, **of_run) for number in range(ENVIRONMENTS)]
+    explorer, end, steps = Explorer(environment.spec, ENVIRONMENTS), math.inf, 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # compiled kernels overflow without a warning, too
         try:
-            engine.reset()
-            while engine.steps < STEPS and time.perf_counter() < end:
-                _act(engine, random)
-                engine.step(0)
-                engine.carry_over()
+            seen = [each.reset() for each in played]
+            while steps < STEPS and time.perf_counter() < end:
+                actions = explorer.choose(_masks(environment, seen))
+                seen = [each.step({name: rows[n] for name, rows in actions.items()}).seen for n, each in enumerate(played)]
+                steps += 1
                 end = min(end, time.perf_counter() + SECONDS)  # the first step may include compilation
         except UserError:
             raise
+        except IndexError as error:
+            raise out_of_bounds(error, functions) from error
         except Exception as error:  # functions of the user run as plain Python here, to find the line
-            where = _place(error, engine.functions)
+            where = _place(error, functions)
             if where is None:
                 raise
             raise UserError(f"{where}: {one_line(error)}") from error
+    return steps
+
+
+def _masks(environment: Environment, seen: list[Seen]) -> dict[str, np.ndarray | None]:
+    return {g.name: np.stack([each.mask[g.name] for each in seen]) if g.mask else None for g in environment.groups}
 
 
 def out_of_bounds(error: IndexError, functions: list[types.FunctionType]) -> UserError:
@@ -107,22 +91,3 @@ def _place(error: Exception, functions: list[types.FunctionType]) -> str | None:
     files = {function.__code__.co_filename for function in kernels.reached(functions) if integers.in_environment(function)}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else None
-
-
-def _act(engine: KernelEngine, random: np.random.Generator) -> None:
-    for group in engine.environment.groups:
-        taken = engine.trajectory.groups[group.name]
-        allowed = None if taken.mask is None else taken.mask[0].numpy()
-        taken.action[0].copy_(torch.from_numpy(_actions(group, tuple(taken.action.shape[1:3]), allowed, random)))
-
-
-def _actions(group: Group, actors: tuple[int, ...], allowed: np.ndarray | None, random: np.random.Generator) -> np.ndarray:
-    """Return one random action, of those allowed, for every actor [N, A, C]."""
-    space = group.action
-    if isinstance(space, Box):
-        return random.standard_normal((*actors, space.size), np.float32)
-    sizes = space.nvec if isinstance(space, MultiDiscrete) else (space.n,)
-    scores = random.random((*actors, sum(sizes)))
-    scores = scores if allowed is None else np.where(allowed, scores, -1.0)
-    choices = np.split(scores, np.cumsum(sizes)[:-1], axis=-1)
-    return np.stack([choice.argmax(-1) for choice in choices], axis=-1).astype(np.int32)

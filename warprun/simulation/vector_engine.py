@@ -18,7 +18,7 @@ from warprun.simulation.codegen.program import write
 from warprun.simulation.codegen.targets import CPU, target_for
 from warprun.simulation.cpu_steps import CpuSteps
 from warprun.simulation.device import Device
-from warprun.simulation.kernel_engine import check_memory, trial_run
+from warprun.simulation.kernel_engine import check_memory
 from warprun.simulation.kernel_module import draw_scalars, errors_of_kernels, load
 from warprun.simulation.steps import Array, Step, StepBackend, allocate_step
 
@@ -70,7 +70,7 @@ class VectorEngine:
             params=params,
             tables=tables,
             vary=vary,
-            trial=lambda: trial_run(environment, name, 0, params, tables, vary),
+            checks=True,
             announce=announce,
         )
         self.functions = built.functions

@@ -11,7 +11,7 @@ CPU, THREAD, BLOCK = CpuTarget(), ThreadTarget(), BlockTarget()
 
 
 def target_for(environment: Environment, device_kind: str) -> Target:
-    """Return the target for an environment on a device: cpu, python (uncompiled), cuda or cudasim."""
-    if device_kind in ("cpu", "python"):
+    """Return the target for an environment on a device: cpu, cuda or cudasim."""
+    if device_kind == "cpu":
         return CPU
     return THREAD if all(group.size == 1 for group in environment.groups) else BLOCK

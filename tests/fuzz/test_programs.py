@@ -1,0 +1,69 @@
+"""Random programs of the contract, compiled and in plain Python: the same numbers, by `==`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+import warprun
+from tests.fuzz import playing
+from tests.fuzz.planted import PLANTED
+from tests.fuzz.programs import Writer
+from warprun.simulation import trial
+
+ROOT = Path(__file__).parents[2]
+BY_LENGTH = sorted(range(400), key=lambda seed: len(Writer(seed).write()))
+LOOPS = [seed for seed in BY_LENGTH if re.search(r"_step\d.*\n(?:    .*\n)*    (?:while|for .*% 5)", Writer(seed).write())]
+"""Programs with a loop in a step that environments leave at different times."""
+SHORT = sorted({*BY_LENGTH[:15], *LOOPS[:15]})
+"""Programs that compile quickly."""
+PROGRAMS = 2000
+IN_ONE_TEST = 50
+
+
+@pytest.mark.parametrize("seed", SHORT)
+def test_a_short_program(seed, tmp_path, monkeypatch):
+    monkeypatch.setattr(trial, "STEPS", 20)
+    assert not list(playing.differences(seed, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 1000 + PROGRAMS, IN_ONE_TEST))
+def test_programs(first, tmp_path):
+    """In a process of their own, because compiled code stays in memory."""
+    done = played(range(first, first + IN_ONE_TEST), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_loops_of_programs_are_cut(tmp_path):
+    """Else the others would tell nothing of the cutting. In a process and with a cache of its own, so that they are compiled."""
+    done = played(LOOPS[:3], tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["cut"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", PLANTED)
+def test_a_planted_mistake_is_found(mistake, tmp_path):
+    file, old, new = PLANTED[mistake]
+    package = tmp_path / "warprun"
+    shutil.copytree(Path(warprun.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    source = (package / file).read_text()
+    assert old in source
+    (package / file).write_text(source.replace(old, new))
+    done = played([*LOOPS[:25], *BY_LENGTH[:100]], tmp_path, str(tmp_path))
+    assert done.returncode == 1 and done.stdout.startswith("program "), done.stdout + done.stderr
+
+
+def played(seeds: Iterable[int], folder: Path, *paths: str) -> subprocess.CompletedProcess[str]:
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, str(ROOT)]), "WARPRUN_CACHE_DIR": str(folder)}
+    command = [sys.executable, "-m", "tests.fuzz.playing", str(folder), *map(str, seeds)]
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
