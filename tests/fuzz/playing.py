@@ -19,6 +19,7 @@ from tests.simulation.rollouts import make
 from warprun.config.registry import import_environment
 from warprun.environment import Environment
 from warprun.kernels import lanes
+from warprun.kernels.compile import COMPILES
 from warprun.simulation import trial
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.kernel_module import read_only, typed, typed_tables
@@ -41,7 +42,8 @@ def differences(seed: int, folder: Path) -> Iterator[str]:
     """Yield what differs in the program of a seed, the first difference of every environment."""
     environment, module = import_environment(str(write(seed, folder)))
     choice = random.Random(seed)
-    n_envs, threads = choice.choice(SIZES), choice.choice((1, 2))
+    sizes = SIZES if COMPILES else [size for size in SIZES if size <= 65]
+    n_envs, threads = choice.choice(sizes), choice.choice((1, 2))
     engine = make(environment, f"program{seed}", n_envs=n_envs, horizon=HORIZON, seed=SEED, threads=threads, vary=module.VARY)
     numbers = sorted({0, n_envs - 1, *choice.sample(range(n_envs), min(n_envs, WATCHED - 2))})
     yield from _differences(environment, module, engine, numbers)

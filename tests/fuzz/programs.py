@@ -263,7 +263,10 @@ class Writer:
         scope.arrays |= {"tables.slope": (5, False), "tables.small": (6, True)}
         scope.reals.append(f"tables.grid[{self._index_of('i', 4)}, 1]")
         scope.asked.add("tables")
-        for other in r.sample(self.groups, r.randint(0, len(self.groups))):
+        others = r.sample(self.groups, r.randint(0, len(self.groups)))
+        if group not in others and r.random() < 0.4:
+            others.append(group)
+        for other in others:
             scope.asked.add(other.name)
             if other.size == 1:
                 scope.reals += [f"{other.name}.{name}" for name in other.reals]

@@ -25,8 +25,9 @@ LOOPS = [seed for seed in BY_LENGTH if re.search(r"_step\d.*\n(?:    .*\n)*    (
 """Programs with a loop in a step that environments leave at different times."""
 SHORT = sorted({*BY_LENGTH[:15], *LOOPS[:15]})
 """Programs that compile quickly."""
-PROGRAMS = 2000
-IN_ONE_TEST = 50
+IN_ONE_TEST = 100
+COMPILED = ("kernels/lane_", "kernels/flow.py")
+"""Files that have no part in kernels that Python interprets."""
 
 
 @pytest.mark.parametrize("seed", SHORT)
@@ -35,9 +36,22 @@ def test_a_short_program(seed, tmp_path, monkeypatch):
     assert not list(playing.differences(seed, tmp_path))
 
 
+def test_interpreted_programs(tmp_path):
+    """Python interprets the kernels, which takes a tenth of the time of compiling them."""
+    done = played(range(400, 430), tmp_path, interpreted=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 1000 + PROGRAMS, IN_ONE_TEST))
-def test_programs(first, tmp_path):
+@pytest.mark.parametrize("first", range(1000, 3000, IN_ONE_TEST))
+def test_many_interpreted_programs(first, tmp_path):
+    done = played(range(first, first + IN_ONE_TEST), tmp_path, interpreted=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 1500, IN_ONE_TEST))
+def test_many_programs(first, tmp_path):
     """In a process of their own, because compiled code stays in memory."""
     done = played(range(first, first + IN_ONE_TEST), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -59,11 +73,13 @@ def test_a_planted_mistake_is_found(mistake, tmp_path):
     source = (package / file).read_text()
     assert old in source
     (package / file).write_text(source.replace(old, new))
-    done = played([*LOOPS[:25], *BY_LENGTH[:100]], tmp_path, str(tmp_path))
+    compiled = file.startswith(COMPILED)
+    done = played([*LOOPS[:25], *BY_LENGTH[:60]] if compiled else range(200), tmp_path, str(tmp_path), interpreted=not compiled)
     assert done.returncode == 1 and done.stdout.startswith("program "), done.stdout + done.stderr
 
 
-def played(seeds: Iterable[int], folder: Path, *paths: str) -> subprocess.CompletedProcess[str]:
+def played(seeds: Iterable[int], folder: Path, *paths: str, interpreted: bool = False) -> subprocess.CompletedProcess[str]:
     variables = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, str(ROOT)]), "WARPRUN_CACHE_DIR": str(folder)}
+    variables |= {"NUMBA_DISABLE_JIT": "1"} if interpreted else {}
     command = [sys.executable, "-m", "tests.fuzz.playing", str(folder), *map(str, seeds)]
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)

@@ -179,7 +179,7 @@ def record(engine: KernelEngine, collects: int, seed: int = 0, act: Any = None, 
             kept[f"{name}.first_obs"] = group.obs[:1]
             slot = taken.final_slot()[..., None, None].expand(-1, -1, *group.final_obs.shape[2:])
             # Rows of final_obs that no truncation of this rollout wrote hold what an earlier one left.
-            kept[f"{name}.final_obs"] = group.final_obs.gather(0, slot) * taken.truncated[..., None, None]
+            kept[f"{name}.final_obs"] = group.final_obs.gather(0, slot).where(taken.truncated[..., None, None], 0.0)
             if group.mask is not None:
                 kept[f"{name}.mask"] = group.mask[:-1]
             if group.alive is not None and group.final_alive is not None:

@@ -14,6 +14,7 @@ import pytest
 from tests.simulation.rollouts import make
 from warprun.config.registry import import_environment
 from warprun.errors import UserError
+from warprun.simulation import trial
 
 LINES = {
     "constant": "    found = tables.rain[2]",
@@ -88,6 +89,14 @@ def test_an_index_out_of_bounds_is_told_before_training(tmp_path, mistake):
         make(import_environment(str(file))[0], "mine")
     assert str(raised.value).startswith(f"{file}{words}")
     assert "\n" not in str(raised.value)
+
+
+def test_an_index_that_is_wrong_after_thousands_of_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr(trial, "SECONDS", 1e9)
+    file = written(tmp_path, state="    found = tables.rain[s.n // 900]")
+    file.write_text(file.read_text().replace("s.n > 40", "s.n > 4000"))
+    with pytest.raises(UserError, match=":20 in step: index 3 is out of bounds for axis 0 with size 3"):
+        make(import_environment(str(file))[0], "mine")
 
 
 def test_the_command_ends_with_one_line(tmp_path):

@@ -212,6 +212,8 @@ class EngineConfig:
     """CUDA: after a few iterations repeat rollouts and updates as CUDA graphs. CPU: repeat the kernel calls of updates without Python."""
     compare: bool = True
     """Compare the first steps of some environments with plain Python, for up to 0.2 s, and end the run if they differ."""
+    debug: bool = False
+    """Fill with NaN and large integers, before each rollout, what it has to write: a number that nobody wrote then shows. Results stay."""
     tf32: bool = False
     """CUDA: torch multiplies matrices on tensor cores in TF32 (10 bits after the point). Kernels of warprun always compute in float32."""
 

@@ -238,6 +238,7 @@ def make_engine(
         kept=kept,
         compares=compares,
         captured=setup.plan.captured == "graphs",
+        debug=config.engine.debug,
         replaces=config.env.on_nan == "reset" and auto_reset,
     )
 

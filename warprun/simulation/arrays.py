@@ -21,6 +21,9 @@ NOT_EXTERNAL = frozenset(
 ONLY_EXTERNAL = frozenset({"final_mask"})
 """Arrays that only those kernels use."""
 
+SCRATCH = frozenset({"f_before", "i_before", "sum", "max", "place", "first", "actor", "copies"})
+"""Arrays that kernels write in every step before they read them."""
+
 Owner = Literal["kernels", "agent", "host"]
 
 FAULT_NUMBERS = 4

@@ -43,10 +43,10 @@ class KernelEngine:
     environment draws them again for each episode. Random draws depend on the number of an environment; `first_env` is that of the first.
     `exploration` is that of the agent (`learning.interfaces.Agent`). `networks`: the acting network of each group, for fused rollouts;
     None: `act` is called between kernels. `kept`: groups of one actor whose activations a fused rollout on CPU keeps, if it can, and the
-    rows of their network (`Trajectory.activations`). `captured`: CUDA graphs repeat rollouts (CUDA only). `compares`: the
-    first steps are compared with plain Python (`Comparison`). `replaces`: an environment with
-    a fault in its reward, observation or mask is terminated with reward 0 and reset. `rollout`: a trajectory of others, in which
-    the engine only samples actions; None: one of its own. `announce` gets a line of text if kernels must be compiled.
+    rows of their network (`Trajectory.activations`). `captured`: CUDA graphs repeat rollouts (CUDA only). `compares`: the first steps are
+    compared with plain Python (`Comparison`). `debug`: what a rollout has to write is filled with NaN before it. `replaces`: an
+    environment with a fault in its reward, observation or mask is terminated with reward 0 and reset. `rollout`: a trajectory of others,
+    in which the engine only samples actions; None: one of its own. `announce` gets a line of text if kernels must be compiled.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class KernelEngine:
         kept: Mapping[str, int] | None = None,
         captured: bool = False,
         compares: bool = False,
+        debug: bool = False,
         replaces: bool = False,
         rollout: Trajectory | None = None,
         announce: Callable[[str], None] = lambda line: None,
@@ -82,7 +83,7 @@ class KernelEngine:
         self.environment = environment
         self.spec = environment.spec
         self.plan = plan
-        self.replaces = replaces
+        self.replaces, self.debug = replaces, debug
         self.device = device
         self.n_envs = n_envs
         self.params = params
@@ -316,6 +317,8 @@ class KernelEngine:
     def _begin(self) -> None:
         """Set the step that kernels count from to the current step."""
         self._began = self.steps
+        if self.debug:
+            store.poison(self.arrays, self.trajectory)
         self.arrays.common["began"].fill_(self._began)
 
     def _run(self, kernel: Kernel, row: int, now: int) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import torch
 
-from warprun.simulation.arrays import COMMON, ONLY_EXTERNAL, PER_GROUP, ArrayPlan, Layout
+from warprun.simulation.arrays import COMMON, ONLY_EXTERNAL, PER_GROUP, SCRATCH, ArrayPlan, Layout
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 
 ROLLOUT = {"terminated", "truncated", *(f.name for f in fields(GroupTrajectory))} | ONLY_EXTERNAL
 """Arrays that are part of a `Trajectory` or of a `Step`."""
 FLAT = {array.name for array in (*COMMON, *PER_GROUP) if array.rows}
 """Arrays whose rows are flat in kernels."""
+
+POISON = 0x6AAAAAAA
+"""A large number in place of an int32 that is not written."""
 
 KernelValues = dict[str, dict[str, object]]
 """NamedTuple in the kernel module (`Common`, `GROUP_Arrays`) -> field -> tensor or scalar."""
@@ -42,6 +46,17 @@ def allocate(plan: ArrayPlan, device: torch.device, exploration: Mapping[str, to
     for name, numbers in exploration.items():
         groups[name]["exploration"] = numbers
     return Arrays(zeros(plan.common()), groups)
+
+
+def poison(arrays: Arrays, taken: Trajectory) -> None:
+    """Fill all that kernels have to write before anybody reads it with NaN, large integers and true."""
+    scratch = [tensor for name, tensor in arrays.by_name().items() if name.rpartition(".")[2] in SCRATCH]
+    rows = [taken.terminated, taken.truncated]
+    for group in taken.groups.values():
+        after = [rows[1:] for rows in (group.obs, group.mask, group.alive) if rows is not None]
+        rows += [*after, group.reward, group.final_obs, *([] if group.final_alive is None else [group.final_alive])]
+    for tensor in (*scratch, *rows):
+        tensor.fill_(math.nan if tensor.is_floating_point() else True if tensor.dtype == torch.bool else POISON)
 
 
 def kernel_values(arrays: Arrays, taken: Trajectory, scalars: Mapping[str, object]) -> KernelValues:
