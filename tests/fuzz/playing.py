@@ -119,7 +119,10 @@ def main(folder: Path, seeds: Iterable[int]) -> int:
     """
     trial.STEPS = 20
     for seed in seeds:
-        found = list(differences(seed, folder))
+        try:
+            found = list(differences(seed, folder))
+        except Exception as error:  # what a mistake in the package leads to
+            found = [f"{type(error).__name__}: {error}"]
         if found:
             print(f"program {seed}: {found[0]}")
             return 1

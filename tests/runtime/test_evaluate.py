@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
 import pytest
 
 import warprun
+from warprun.config.cadence import Cadence
 from warprun.config.compose import compose
 from warprun.config.schema import from_dict
 from warprun.runtime import checkpoint, rundir
 from warprun.runtime.build import make_agent, set_up
 from warprun.runtime.evaluate import Evaluation, Evaluator, describe_checkpoint, evaluate_run
+from warprun.runtime.evaluations import interval
 from warprun.seeds import derived_seed
 from warprun.state import restore
 
@@ -56,6 +59,40 @@ def test_every_evaluation_plays_other_episodes():
     one = evaluator(10)
     means = [one.play(greedy=True).mean_return["agent"] for _ in range(5)]
     assert len(set(means)) == 5
+
+
+def test_evaluations_take_a_tenth_of_the_steps_of_training_at_most(tmp_path, monkeypatch):
+    """CartPole of two million steps that goes on when it is solved: most episodes are as long as they can be."""
+    made = []
+    begin = Evaluator.__init__
+
+    def noted(self, *given):
+        begin(self, *given)
+        made.append(self)
+
+    monkeypatch.setattr(Evaluator, "__init__", noted)
+    more = ["device=cpu", "log.live=false", "stop_when_solved=false", "total_steps=2e6", f"run_dir={tmp_path / 'run'}"]
+    result = warprun.train(["env=cartpole", *more])
+    took = sum(each.simulator.steps * each.simulator.n_envs for each in made)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert sum("eval/return" in row for row in rows) == 10
+    assert took <= 0.1 * result.env_steps
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        (["env=cartpole", "agent=a2c"], 20 * 512 / 0.05),  # whole rollouts of 64 steps
+        (["env=cartpole", "agent=a2c", "total_steps=1e9"], 1e7),
+        (["env=cartpole", "agent=a2c", "total_steps=1e5"], 25_000),
+        (["env=cartpole", "agent=a2c", "eval.episodes=40", "env.time_limit=100", "total_steps=1e6"], 40 * 128 / 0.05),
+        (["env=cartpole", "agent=dqn", "tuned=none", "agent.utd_ratio=0.5", "agent.batch_size=32", "total_steps=1e6"], 10_240 / 0.05 / 16),
+        (["env=cartpole", "agent=a2c", "eval.every=3e5steps"], 3e5),
+    ],
+)
+def test_the_interval_follows_from_the_settings(given, expected):
+    config = compose([*given, "device=cpu"])
+    assert interval(config, set_up(config).environment) == Cadence("env_steps", pytest.approx(expected))
 
 
 def test_the_verb_plays_none_of_the_episodes_of_the_run(run):

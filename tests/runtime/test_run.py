@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from warprun.errors import TrainingFailed, UserError
 from warprun.kernels import driver as devices
 from warprun.learning.on_policy import OnPolicyAgent
 from warprun.runtime import checkpoint, notes, run, train
+from warprun.runtime.clock import PhaseClock, Spent
 from warprun.runtime.evaluate import Evaluation
 from warprun.runtime.records import Records
 
@@ -143,7 +145,7 @@ def test_a_run_that_goes_on_when_solved_confirms_only_its_end(judged, tmp_path):
     given, played = judged
     given["evaluation"], given["final evaluation"] = [480.0], [478.0]
     result = go(tmp_path, f"total_steps={3 * 64}", "eval.every=1iteration", "stop_when_solved=false")
-    assert played == [("evaluation", 480.0)] * 3 + [("final evaluation", 478.0)]
+    assert played == [("evaluation", 480.0)] * 2 + [("final evaluation", 478.0)]
     assert result.status == "solved"
 
 
@@ -154,7 +156,7 @@ def test_a_run_that_is_not_solved_reports_fresh_episodes_too(judged, tmp_path, c
     assert (result.status, result.eval_return, result.best_return) == ("finished", 90.0, 100.0)
     assert "no: env.solved_at=475" in capsys.readouterr().out
     assert checkpoint.load(tmp_path / "run", checkpoint.BEST).env_steps == 64
-    assert played[-2:] == [("evaluation", 100.0), ("final evaluation", 90.0)]
+    assert played[-2:] == [("final evaluation", 100.0), ("final evaluation", 90.0)]
 
 
 def test_evaluations_of_runs_that_differ_in_their_seed_stand_at_the_same_steps(judged, tmp_path):
@@ -164,6 +166,20 @@ def test_evaluations_of_runs_that_differ_in_their_seed_stand_at_the_same_steps(j
         rows = [json.loads(line) for line in (tmp_path / str(seed) / "run" / "metrics.jsonl").read_text().splitlines()]
         steps.append([(row["env_steps"], "eval/return" in row) for row in rows])
     assert steps[0] == steps[1] == [(320 * n, n % 2 == 0) for n in range(1, 21)]
+
+
+def test_the_speed_of_a_record_is_that_of_rollouts_and_updates(judged, tmp_path, monkeypatch, capsys):
+    """The last record has an evaluation, and the run shows the median of its records after the first."""
+    update_ms = iter([2500.0, 300.0, 500.0, 1500.0])
+    spent = {phase: Spent(0.0, ms) for phase, ms in {"rollout": 500.0, "eval": 1e6, "log": 1e6}.items()}
+    monkeypatch.setattr(PhaseClock, "read", lambda self: spent | {"update": Spent(0.0, next(update_ms))})
+    result = go(tmp_path, f"total_steps={4 * 64}", "log.every=1iteration", "eval.every=never")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["perf/env_steps_per_s"] for row in rows] == [64 / 3, 80.0, 64.0, 32.0]
+    assert result.metrics["perf/env_steps_per_s"] == 32.0
+    walls = [row["wall_s"] for row in rows]
+    assert walls == sorted(walls) and all(row["perf/wall_env_steps_per_s"] > 0 for row in rows)
+    assert re.search(r"^perf/env_steps_per_s +64\.00 *$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_the_time_limit_counts_for_the_schedules():

@@ -34,7 +34,7 @@ def test_a_clash_of_names_is_tried_again(tmp_path, monkeypatch):
     assert names == ["run_20261120-101500_aaaaaa", "run_20261120-101500_bbbbbb"]
 
 
-@pytest.mark.parametrize(("name", "label"), [("a/b c", "a-b-c"), ("../../x", "x"), ("", "run"), ("..", "run"), ("größe", "größe")])
+@pytest.mark.parametrize(("name", "label"), [("a/b c", "a-b-c"), ("../../x", "x"), ("", "run"), ("..", "run"), ("größe", "gr-e")])
 def test_any_name_makes_one_folder_in_the_root(tmp_path, name, label):
     folder = rundir.create(tmp_path, name).folder
     assert folder.parent == tmp_path

@@ -70,7 +70,7 @@ def test_nothing_is_said_of_curves_without_a_bar_if_evaluations_got_better():
 
 def test_a_best_checkpoint_that_is_better_is_named():
     history = [*LEARNED, LEARNED[-1] | {"eval/return": -196.0}]
-    assert "checkpoint=best, about -4.9" in notes(history, **{"eval/best_return": -4.9, "eval/episodes": 100})
+    assert "about -4.9: checkpoint=best evaluates it" in notes(history, **{"eval/best_return": -4.9, "eval/episodes": 100})
 
 
 def test_returns_that_are_cut_are_told():

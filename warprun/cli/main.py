@@ -77,7 +77,7 @@ Keys (quote brackets, parentheses and * for the shell: 'agent.network.hidden=[64
   resume=auto            continue the run in run_dir if there is one, else begin it: for batch jobs that are started again
   output_root=outputs    where run folders are made
   eval.every=5%          how often to evaluate: 10s, 5min, 1e6steps, 20iterations, 5% of the run, never; so log.every, checkpoint.every
-  eval.episodes=100      episodes of each evaluation; eval.final_episodes=1000 eval.greedy=true
+  eval.episodes=20       episodes of each evaluation; eval.final_episodes=200 eval.greedy=true
   env.params.NAME=v      a parameter of the environment
   env.randomize.NAME=[a,b]   draw a parameter uniformly for each environment and episode
   env.time_limit=500     steps of an episode at most

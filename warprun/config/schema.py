@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from warprun.algorithms import agent_names, config_class
 from warprun.commands import program, typed
 from warprun.config import kept
-from warprun.config.cadence import parse
+from warprun.config.cadence import AUTO, parse
 from warprun.config.external import ALONE, External, Parallel
 from warprun.config.memory import check_memory
 from warprun.config.registry import Defined, import_environment
@@ -220,9 +220,10 @@ class EngineConfig:
 
 @dataclass
 class EvalConfig:
-    every: str = "5%"
-    """Interval between evaluations during training: 10s, 5min, '1e6 steps', '20 iterations', 5% (of the run) or never."""
-    episodes: int = 100
+    every: str = "auto"
+    """Interval between evaluations during training: 10s, 5min, '1e6 steps', '20 iterations', 5% (of the run), never, or auto: so that they
+    take at most 5 % as many steps as training, see docs/reliability.md."""
+    episodes: int = 20
     """Episodes of an evaluation during training."""
     final_episodes: int | None = None
     """Fresh episodes of the evaluation at the end of a run, which also confirms that env.solved_at is reached; null: 10 x eval.episodes."""
@@ -492,7 +493,8 @@ def _check_values(config: Config) -> None:
         require(count is None or count >= 1, f"{key}={count} must be at least 1")
         require(count is None or count <= most, f"{key}={count} must be at most {most:,}")
     for key, text in {"eval": config.eval.every, "checkpoint": config.checkpoint.every, "log": config.log.every}.items():
-        parse(f"{key}.every", text)
+        if (key, text) != ("eval", AUTO):
+            parse(f"{key}.every", text)
     for service in config.log.services:
         require(service in SERVICES, f"log.services={service} is not one of {', '.join(SERVICES)}{nearest(service, SERVICES)}")
     require(bool(config.log.project.strip()), "log.project: write a name")

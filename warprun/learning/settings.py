@@ -159,6 +159,10 @@ class OnPolicyConfig:
         """Return the settings for `times` as many environments, with as many rows in each gradient step; as they are by default."""
         return self
 
+    def work(self) -> float:
+        """Return 1: the simulator may take most of the time."""
+        return 1.0
+
     def no_kernel_gradients(self) -> str:
         """Return why kernels cannot compute the gradients; empty if the agent gives the derivatives of its loss."""
         return "the agent gives no derivatives of its loss"
@@ -374,6 +378,10 @@ class OffPolicyConfig:
         """Return the settings for `times` as many environments, of which gradient steps do not depend: `batch_size` sets their rows."""
         return self
 
+    def work(self) -> float:
+        """Return the rows that gradient steps learn from for every environment step, at least 1."""
+        return max(1.0, self.utd_ratio * self.batch_size * self.steps_drawn())
+
     def no_kernel_gradients(self) -> str:
         """Return why CPU kernels cannot compute the gradients; empty if they can."""
         return "" if self.optimizer.name == "adam" else f"agent.optimizer.name={self.optimizer.name}"
@@ -456,6 +464,9 @@ class AgentConfig(Protocol):
 
     def resized(self, times: float) -> Self:
         """Return the settings that belong to `times` as many environments: those of its gradient steps, see `n_envs=auto`."""
+
+    def work(self) -> float:
+        """Return what an environment step with training takes at least, in steps of an evaluation: sets how often runs evaluate."""
 
     def fusion(self, spec: Spec) -> Fusion:
         """Return what kernels can compute of an agent with these settings."""

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
 
 from warprun import signals
+from warprun.config.cadence import AUTO, Cadence, parse
+from warprun.config.registry import Defined
 from warprun.config.schema import Config
-from warprun.runtime.evaluate import Evaluator
+from warprun.environment import Environment
+from warprun.runtime.evaluate import CHUNK, Evaluator
 from warprun.state import State, restore
+
+SHARE = 0.05
+"""Largest share of the steps of training that evaluations take by default, without the one at the end."""
+SHORTEST, LONGEST = 0.01, 0.25
+"""Shares of `total_steps` between two evaluations by default."""
+
+
+def interval(config: Config, environment: Defined) -> Cadence:
+    """Return the interval between evaluations.
+
+    By default it counts environment steps, and follows from the settings alone: episodes as long as they can be are `SHARE` of it. A step
+    of an agent that learns from many rows of replay memory counts as so many, unless the simulator may be slow.
+    """
+    if config.eval.every != AUTO:
+        return parse("eval.every", config.eval.every)
+    chunks = math.ceil((environment.spec.time_limit or config.eval.max_steps) / CHUNK)
+    steps = config.eval.episodes * chunks * CHUNK / SHARE / (config.agent.work() if isinstance(environment, Environment) else 1.0)
+    return Cadence("env_steps", min(max(steps, SHORTEST * config.total_steps), LONGEST * config.total_steps))
 
 
 class Evaluations:

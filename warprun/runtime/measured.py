@@ -71,7 +71,14 @@ def of_episodes(ended: Episodes) -> dict[str, float]:
     return {"train/episodes": ended.count, "train/episode_length": ended.mean_length} | returns
 
 
-def of_phases(spent: Mapping[str, Spent], elapsed_s: float) -> dict[str, float]:
-    """Return the mean time of every phase of an iteration, and its share of `elapsed_s`."""
-    means = {f"perf/{phase}_ms": each.mean_ms for phase, each in spent.items()}
-    return means | {f"perf/{phase}_share": each.total_ms / max(1e3 * elapsed_s, 1e-6) for phase, each in spent.items()}
+def of_phases(spent: Mapping[str, Spent], env_steps: int, elapsed_s: float) -> dict[str, float]:
+    """Return the mean time of every phase of an iteration, its share of `elapsed_s`, and the speed.
+
+    The speed is `env_steps` over the time of rollouts and updates, and over `elapsed_s`.
+    """
+    found = {f"perf/{phase}_ms": each.mean_ms for phase, each in spent.items()}
+    found |= {f"perf/{phase}_share": each.total_ms / max(1e3 * elapsed_s, 1e-6) for phase, each in spent.items()}
+    if env_steps:  # none if a run continues with the record of an iteration before
+        found["perf/env_steps_per_s"] = 1e3 * env_steps / (spent["rollout"].total_ms + spent["update"].total_ms)
+        found["perf/wall_env_steps_per_s"] = env_steps / max(elapsed_s, 1e-9)
+    return found

@@ -15,7 +15,7 @@ from warprun.runtime.begin import refuse_ended
 from warprun.runtime.clock import PhaseClock
 from warprun.runtime.crew import Crew
 from warprun.runtime.evaluate import Evaluator, StoppedError
-from warprun.runtime.evaluations import Evaluations, is_stopped
+from warprun.runtime.evaluations import Evaluations, interval, is_stopped
 from warprun.runtime.limits import Limits
 from warprun.runtime.measured import Measured, of_episodes, of_phases, on_host
 from warprun.runtime.notes import Notes
@@ -60,9 +60,10 @@ class Run:
         self.solved, self.iteration_s = self.position.solved, self.position.iteration_s
         self.diagnosed = dict(self.position.diagnostics)
         """The diagnostics of the last rollout, if another process computed it."""
+        intervals = {name: parse(f"{name}.every", each.every) for name, each in (("checkpoint", config.checkpoint), ("log", config.log))}
+        intervals["eval"] = interval(config, self.setup.environment)
         self.cadences = {
-            name: Recurring(parse(f"{name}.every", settings.every), self.boundary._replace(seconds=self.position.due_s.get(name, 0.0)))
-            for name, settings in (("eval", config.eval), ("checkpoint", config.checkpoint), ("log", config.log))
+            name: Recurring(each, self.boundary._replace(seconds=self.position.due_s.get(name, 0.0))) for name, each in intervals.items()
         }
 
     def _make_parts(self) -> None:
@@ -127,7 +128,7 @@ class Run:
         return status
 
     def _train(self, stack: ExitStack) -> str:
-        iterates, shown = not self.position.pending, self.boundary._replace(seconds=self.records.wall_s)
+        iterates, shown = not self.position.pending, self.boundary._replace(seconds=self.records.wall_s, env_steps=self.env_steps)
         logged = shown
         while True:
             began_s = self.records.wall_s
@@ -161,8 +162,10 @@ class Run:
                 self._save()
                 return "solved" if self.solved else "finished"
             if self.cadences["checkpoint"].due(now) and self._can_afford_checkpoint():
+                began_s = self.records.wall_s
                 self._save_if_possible()
                 self._write_status("running")
+                shown = shown._replace(seconds=shown.seconds + self.records.wall_s - began_s)
             if first_here:
                 # From here on there is something to lose.
                 stack.enter_context(signals.requests.deferred())
@@ -180,14 +183,14 @@ class Run:
         self.diagnosed = {}
 
     def _evaluate(self, last: bool) -> bool:
-        """Evaluate the policy. If it seems solved and that would end the run, and at the end, evaluate it again with fresh episodes.
+        """Evaluate the policy; if it seems solved and that would end the run, again. At the end only the final episodes are played.
 
         Return False if a signal ended the evaluation; the state before it is then saved.
         """
         before = {name: tensor.clone() for name, tensor in self.evaluations.state().items()}
         with self.clock.phase("eval"):
             try:
-                results = self.evaluations.play()
+                results = {} if last else self.evaluations.play()
                 decides = last or self.evaluations.ends_run(results)
                 if decides:
                     self._save_if_possible(before)  # first, because the evaluation can fail
@@ -207,9 +210,8 @@ class Run:
         values = on_host(self.measured.losses) | self.diagnostics()
         self.notes.on_clipping(values)
         # The device has been waited for, so wall-clock time is right even where kernels run on their own.
-        elapsed_s = self.records.wall_s - before.seconds
-        values["perf/env_steps_per_s"] = (now.env_steps - before.env_steps) / max(elapsed_s, 1e-9)
-        values |= of_phases(self.clock.read(), elapsed_s) | self.sentinel.metrics(ended) | self.crew.metrics()
+        values |= of_phases(self.clock.read(), now.env_steps - before.env_steps, self.records.wall_s - before.seconds)
+        values |= self.sentinel.metrics(ended) | self.crew.metrics()
         values |= {"train/progress": now.progress} | of_episodes(ended)
         with self.clock.phase("log"):
             self.records.log(self.env_steps, self.measured.record(values, evaluated))

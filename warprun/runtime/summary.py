@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 
 from warprun.spec import Box, GroupSpec, MultiDiscrete
 
+SPEED = "perf/env_steps_per_s"
 NO_BETTER = "no evaluation was better than the first one"
 LEAST_RECORDS = 4
 """A curve with fewer records gets no note."""
@@ -38,12 +40,26 @@ def summarize(
     if "eval/best_return" in metrics:
         lines["eval/best_return"] = f"{metrics['eval/best_return']:.4g} at {metrics['eval/best_env_steps']:,.0f} env_steps"
     lines |= {tag: value for tag, value in metrics.items() if tag.startswith("train/") and tag.endswith("return")}
-    lines |= {tag: metrics[tag] for tag in ("eval/episode_length", "perf/env_steps_per_s") if tag in metrics}
+    lines |= {tag: metrics[tag] for tag in ("eval/episode_length",) if tag in metrics}
+    speed = typical_speed(history)
+    if speed is not None:
+        lines[SPEED] = speed
     notes = _of_evaluations(metrics, history, returns)
+    if solved and NO_BETTER in notes:  # the first one was good
+        notes.remove(NO_BETTER)
     # Without env.solved_at, better evaluations are the only sign of learning: such a run needs no notes on its training.
     if not solved and (solved_at is not None or NO_BETTER in notes):
         notes += [note for group in groups for note in _of_training(history, group, "" if len(groups) == 1 else f"{group.name}/")]
     return lines | {("note" if n == 0 else f"note {n + 1}"): note for n, note in enumerate(notes)}
+
+
+def typical_speed(rows: Sequence[Mapping[str, float]]) -> float | None:
+    """Return the median of a run's speed in env_steps/s over its records after the first, which loads kernels; None without any.
+
+    A run of one record has the speed of this one.
+    """
+    speeds = _values(rows, SPEED)
+    return statistics.median(speeds[1:] or speeds) if speeds else None
 
 
 def _measured(metrics: Mapping[str, float], tag: str) -> str:
