@@ -106,13 +106,13 @@ def _runs_named(command: str) -> list[str]:
 
 
 def _run_first(folder: Path, environment: dict[str, str]) -> None:
-    """Make a run folder: RUN as a copy of the newest run, for each command anew; any other once, if there is no run."""
+    """Make a run folder: RUN as a copy of the first run of the page, for each command anew; any other once, if there is no run."""
     if folder.name == "RUN":
         shutil.rmtree(folder, ignore_errors=True)
     places = (folder.parent, folder.parent / "outputs")
     begun = sorted((config for place in places for config in place.glob("*/config.yaml")), key=os.path.getmtime)
     if begun and folder.name == "RUN":
-        shutil.copytree(begun[-1].parent, folder)
+        shutil.copytree(begun[0].parent, folder)
     elif not begun:
         train = ["warprun", "env=cartpole", "n_envs=64", f"run_dir={folder}"]
         subprocess.run(train, check=True, capture_output=True, env=environment, cwd=folder.parents[1])
