@@ -1,0 +1,104 @@
+"""Every environment that warprun ships goes through every door: train, eval, play, export, ddp, actors, and other libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import warprun
+from tests.actors.ranks import start
+from warprun.cli import main as cli
+from warprun.config.compose import environment_config, environment_names
+from warprun.config.schema import load_environment
+from warprun.environment import Environment
+from warprun.errors import UserError
+from warprun.interop.registration import IDS
+
+FIRST = "cartpole"
+NAMES = [FIRST, *(name for name in environment_names() if name != FIRST)]
+SHORT = ["env.time_limit=8"]
+SETTINGS = {"gymnasium": ["env.id=CartPole-v1"], "covid": SHORT, "tag_continuous": SHORT, "tag_gridworld": SHORT}
+"""What an environment needs beside its name; those of many actors have short episodes."""
+TINY = [
+    "n_envs=4",
+    "total_steps=64",
+    "agent.horizon=4",
+    "agent.minibatches=1",
+    "eval.episodes=2",
+    "eval.final_episodes=2",
+    "concurrency.threads=1",
+    "device=cpu",
+    "log.live=false",
+    "log.tensorboard=false",
+]
+every = pytest.mark.parametrize("name", NAMES)
+
+
+def environment(name: str) -> list[str]:
+    return [f"env={name}", *SETTINGS.get(name, [])]
+
+
+@pytest.mark.by_default(1)
+@every
+def test_train_eval_play_and_export(name: str, tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    assert cli.run([*environment(name), *TINY, f"run_dir={run}"]) == 0
+    assert cli.run(["eval", run, "episodes=2"]) == 0
+    assert cli.run(["play", run, f"record={tmp_path / 'steps.csv'}"]) == 0
+    assert cli.run(["export", run, str(tmp_path / "policy.npz")]) == 0
+    assert cli.run(["play", *environment(name), "policy=random"]) == 0
+
+
+@pytest.mark.by_default(0)
+@pytest.mark.parametrize(("mode", "processes"), [("ddp", 2), ("async", 3)])
+@every
+def test_several_processes(name: str, mode: str, processes: int, tmp_path: Path) -> None:
+    untuned = ["tuned=none"] if mode == "async" else []  # tuned policies can have memory, which rollouts of actors do not carry
+    concurrency = [f"concurrency={mode}", f"concurrency.processes={processes}"]
+    done = start(1, *environment(name), *TINY, *untuned, *concurrency, "run_dir=mine", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.by_default(0)
+@pytest.mark.parametrize("registered", IDS)
+def test_in_processes_of_gymnasium(registered: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    env = ["env=gymnasium", f"env.id={registered}", "env.register=[warprun.interop.registration]"]
+    assert cli.run([*env, *TINY, "concurrency.workers=2"]) == 0
+
+
+MAKERS: dict[str, Callable[[str], Any]] = {
+    "gymnasium": lambda name: warprun.make_vec(name, num_envs=3),
+    "stable_baselines3": lambda name: warprun.make_sb3(name, num_envs=3),
+    "pettingzoo": lambda name: warprun.make_parallel(name),
+}
+
+
+@pytest.mark.by_default(3)
+@pytest.mark.parametrize("library", MAKERS)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "gymnasium"])
+def test_other_libraries(name: str, library: str) -> None:
+    pytest.importorskip(library)
+    make = MAKERS[library]
+    defined, _ = load_environment(environment_config(name))
+    if not isinstance(defined, Environment):
+        with pytest.raises(UserError, match="is not made of kernel functions"):
+            make(name)
+    elif library != "pettingzoo" and sum(group.size for group in defined.spec.groups) > 1:
+        with pytest.raises(UserError, match=r"use warprun\.make_parallel"):
+            make(name)
+    else:
+        env = make(name)
+        env.reset()
+        for _ in range(10):
+            env.step(random_actions(env, library))
+        env.close()
+
+
+def random_actions(env: Any, library: str) -> Any:
+    if library == "pettingzoo":
+        return {agent: env.action_space(agent).sample() for agent in env.agents}
+    return [env.action_space.sample() for _ in range(3)] if library == "stable_baselines3" else env.action_space.sample()
