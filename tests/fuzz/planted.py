@@ -77,7 +77,7 @@ PLANTED: dict[str, tuple[str, str, str]] = {
         'entry = self.e.entry(group, "mask", "0", group.masked_actions)',
     ),
     "tiles overlap": (TARGET, "    first = tile * LANES\n    count", "    first = max(0, tile * LANES - 1)\n    count"),
-    "lanes that have left a loop go on": (REGIONS, "self.masked |= {node} if apart else set()", "pass"),
+    "lanes that have left a loop go on": (REGIONS, "self._mask_level(node, apart)", "self._mask_level(node, False)"),
     "what lanes do apart is not masked": (REGIONS, "self.masked |= {node} if within else set()", "pass"),
     "what differs between lanes is shared": (
         REGIONS,
