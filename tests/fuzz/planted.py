@@ -77,24 +77,25 @@ PLANTED: dict[str, tuple[str, str, str]] = {
         'entry = self.e.entry(group, "mask", "0", group.masked_actions)',
     ),
     "tiles overlap": (TARGET, "    first = tile * LANES\n    count", "    first = max(0, tile * LANES - 1)\n    count"),
-    "lanes that have left a loop go on": (REGIONS, "self._mask_level(node, apart)", "self._mask_level(node, False)"),
     "what lanes do apart is not masked": (REGIONS, "self.masked |= {node} if within else set()", "pass"),
     "what differs between lanes is shared": (
         REGIONS,
         "if any(name in self.varying for name in made.operands):\n            return False",
         "",
     ),
-    "loads are shared": (REGIONS, "return label in always[cut] and (cut not in self.masked or cut in self.loops)", "return True"),
-    "a phi is shared": (REGIONS, "if any(len(values) > 1 for values in given.values()):\n            return False", ""),
     "half a number of 64 bits is lost": (
         CUT,
         "self._line(f\"{at} = or i64 {new('.shifted')}, {new('.low.wide')}\")",
         "self._line(f\"{at} = or i64 {new('.low.wide')}, {new('.low.wide')}\")",
     ),
     "what lanes leave with is lost": (CUT, "values.get(name, f'{p}.old{n}')", "f'{p}.old{n}'"),
-    "places of phis are shared": (
+    "one lane decides when a loop ends": (CUT, "icmp ne {self.number} {p}.either, 0", "icmp ne {self.number} {p}.one, 0"),
+    "lanes take the other way": (CUT, "icmp eq {self.number} {p}.place", "icmp ne {self.number} {p}.place"),
+    "what is shared is not handed on": (
         CUT,
-        "return all(set(r.inside[source]) & r.loops[header] <= {header} for source in leaving)",
-        "return True",
+        "if self.r.is_uniform(phi.name):\n                value",
+        "if self.r.is_uniform(phi.name) and n > 0:\n                value",
     ),
+    "a way out is not prepared": (CUT, "if name not in self.prepared and name not in self.chosen:", "if False:"),
+    "both ways give the first's values": (CUT, "{kind} {second.get(name, kept)}", "{kind} {first.get(name, kept)}"),
 }

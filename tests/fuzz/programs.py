@@ -316,7 +316,7 @@ class Writer:
         else:
             value = self._integer(scope)
             name = self._new("m")
-            yield f"{name} = {value} % 23"
+            yield f"{name} = {value} {self.random.choice(('% 23', '* 65537 * 3'))}"
             scope.locals_of_integers.append(name)
 
     def _update(self, scope: Scope) -> str:
