@@ -77,6 +77,12 @@ MAKERS: dict[str, Callable[[str], Any]] = {
 }
 
 
+@pytest.mark.by_default(0)
+@every
+def test_check(name: str) -> None:
+    assert cli.run(["check", *environment(name), "device=cpu"]) == 0
+
+
 @pytest.mark.by_default(3)
 @pytest.mark.parametrize("library", MAKERS)
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "gymnasium"])
