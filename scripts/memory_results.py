@@ -30,6 +30,7 @@ CASES: dict[str, tuple[str, float]] = {
         f"cartpole ppo {kind}": (f"{CARTPOLE} {ON_CARTPOLE} agent.network.units=[32] agent.network={kind}", 475) for kind in ("lstm", "gru")
     },
     "cartpole ppo mlp": (f"{CARTPOLE} {ON_CARTPOLE}", 475),
+    "cartpole dqn lstm": ("experiment=cartpole_positions_dqn", 475),
     **{
         f"pendulum ppo {kind}": (f"{PENDULUM} {ON_PENDULUM} total_steps=6e5 agent.normalize_obs=true agent.network={kind}", -250)
         for kind in ("lstm", "gru", "mlp")

@@ -18,6 +18,7 @@ import numba
 import numpy as np
 from numba import njit
 from numba.core.compiler import Compiler
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError
 from numba.core.event import Listener, register
 from numba.core.types import Literal
@@ -405,9 +406,23 @@ def load_module(
     exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
     for kernel_name, kernel in vars(module).items():
         if is_jitted(kernel) and kernel_name not in given and kernel._cache.cache_path:
-            kernel._cache._cache_file = KernelFiles(path.parent, f"{kernel_name}", kernel._cache._cache_file._dump) if kept else NoFiles()
+            files = KernelFiles(path.parent, f"{kernel_name}", kernel._cache._cache_file._dump) if kept else NoFiles()
+            kernel._cache._cache_file = files
+            _compile_once(kernel, files)
     sys.modules[unique] = module
     return module
+
+
+def _compile_once(kernel: Dispatcher, files: KernelFiles | NoFiles) -> None:
+    """Let one process at a time compile a kernel for the same types; the others load it then."""
+    compile_here = kernel.compile
+
+    def compile_alone(signature: tuple[Type, ...]) -> object:
+        # A thread that waits holds the lock of Numba: one that compiles could need what this one holds.
+        with global_compiler_lock, files.alone(kernel._cache._index_key(signature, kernel.targetctx.codegen())):
+            return compile_here(signature)
+
+    kernel.compile = compile_alone
 
 
 def _without_cache(path: Path) -> Path:

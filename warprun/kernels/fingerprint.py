@@ -79,8 +79,8 @@ class Dispatcher(Protocol):
     targetctx: Any
     """Numba's context of the processor, with the data models of types."""
 
-    def compile(self, signature: object) -> object: ...
-
+    compile: Callable[..., object]
+    """Compiles for a signature, unless it has."""
     get_call_template: Callable[..., object]
     """(args, kws) -> how a call is typed; it compiles for the types of the call."""
 

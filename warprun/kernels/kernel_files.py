@@ -2,8 +2,8 @@
 
 Numba unpickles and runs its cache files unchecked: a flipped bit raises an arbitrary exception or gives a wrong number. So `KernelFiles`
 replaces `_cache_file`, the object in which Numba's cache of a kernel stores its results. Numba and numba-cuda call only its `load` and
-`save`. Checksums beside Numba's own files would not do: several processes rewrite the index of those files. Here one file holds one
-compiled signature, is written to a temporary file and renamed, and there is no index.
+`save`, here while the kernel is compiled within `alone`. Checksums beside Numba's own files would not do: several processes rewrite the
+index of those files. Here one file holds one compiled signature, is written to a temporary file and renamed, and there is no index.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
+
+from filelock import FileLock, Timeout
 
 if TYPE_CHECKING:
     from numba.core.typing.templates import Signature
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
     """What Numba asks for: a signature, and the processor and its features."""
 
 DIGEST_BYTES = 32
+
+WAIT_S = 600.0
+"""Longest time to wait for another process that compiles the same kernel."""
 
 _noticed: set[str] = set()
 awaited: dict[Path, Callable[[], None]] = {}
@@ -46,10 +52,31 @@ class KernelFiles:
         self._dumps = dumps
         """Pickles compiled results of the Numba target."""
 
+    @contextmanager
+    def alone(self, key: Key) -> Iterator[None]:
+        """Let no other process on this machine compile for `key` meanwhile; wait until none does. Those that waited find the file.
+
+        The operating system gives up the lock of a process that dies. On a file system without locks, and where another process takes
+        longer than `WAIT_S`, this one compiles, too; the files stay whole.
+        """
+        path = self.path(key)
+        awaited.pop(path, lambda: None)()
+        lock = FileLock(path.with_suffix(".lock"), timeout=WAIT_S)
+        try:
+            if not path.exists():
+                lock.acquire()
+        except Timeout:
+            notice(f"another process has compiled {path.stem} for {WAIT_S:.0f} s; compiling it here, too")
+        except (OSError, NotImplementedError):  # a folder that cannot be written to, a file system without locks
+            pass
+        try:
+            yield
+        finally:
+            lock.release()
+
     def load(self, key: Key) -> object:
         """Return the compiled result for `key`; None if there is no file, or a damaged one."""
         path = self.path(key)
-        awaited.pop(path, lambda: None)()
         try:
             content = path.read_bytes()
         except FileNotFoundError:
@@ -91,6 +118,10 @@ class KernelFiles:
 
 class NoFiles:
     """A cache that stores nothing, in place of `KernelFiles`."""
+
+    def alone(self, key: Key) -> AbstractContextManager[None]:
+        """Hold nobody up."""
+        return nullcontext()
 
     def load(self, key: Key) -> None:
         return None
