@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from warprun.errors import UserError, printable
-from warprun.files import read_limited
+from warprun.files import read_limited, write_atomic
 from warprun.sources import Source, Sources
 
 MAX_SOURCE_BYTES = 32 << 20
@@ -38,7 +38,7 @@ def write(folder: Path, found: Sources, owner: str) -> dict[str, FileEntry]:
         if len(source.content) > MAX_SOURCE_BYTES:
             raise UserError(f"{source.path} is larger than {MAX_SOURCE_BYTES:,} bytes; a run keeps a copy of each file of its {owner}")
         (folder / layout[name]).parent.mkdir(parents=True, exist_ok=True)
-        (folder / layout[name]).write_bytes(source.content)
+        write_atomic(folder / layout[name], source.content)
     return {name: {"file": str(layout[name]), "sha256": source.sha256} for name, source in found.modules.items()}
 
 

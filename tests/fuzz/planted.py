@@ -90,7 +90,6 @@ PLANTED: dict[str, tuple[str, str, str]] = {
     ),
     "what lanes leave with is lost": (CUT, "values.get(name, f'{p}.old{n}')", "f'{p}.old{n}'"),
     "one lane decides when a loop ends": (CUT, "icmp ne {self.number} {p}.either, 0", "icmp ne {self.number} {p}.one, 0"),
-    "lanes take the other way": (CUT, "icmp eq {self.number} {p}.place", "icmp ne {self.number} {p}.place"),
     "what is shared is not handed on": (
         CUT,
         "if self.r.is_uniform(phi.name):\n                value",

@@ -60,6 +60,14 @@ def test_no_space_for_any_checkpoint(tmp_path):
     assert not list(folder.rglob("*.tmp")) and not list(folder.rglob("*.ckpt"))
 
 
+def test_a_run_that_cannot_write_its_first_files_names_one(tmp_path):
+    folder, log = tmp_path / "run", tmp_path / "log"
+    assert limited(command("a2c", folder), log, 1024) == 2
+    (line,) = said(log)
+    assert line.startswith(f"warprun: error: cannot write {folder / 'environment'}") and line.endswith("File too large")
+    assert not folder.exists()
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 2 MB; only root can mount one."""

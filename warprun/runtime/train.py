@@ -101,8 +101,11 @@ def resume(config: Config, folder: Path, stored: Config, changed: Sequence[str],
 
 def _start(run: Run) -> None:
     versions = rundir.versions()
-    with signals.requests.undisturbed():
-        begin.start(run, versions)
+    try:
+        with signals.requests.undisturbed():
+            begin.start(run, versions)
+    except OSError as error:
+        raise UserError(f"cannot write {error.filename or run.folder}: {error.strerror}") from error
 
 
 def _begun(config: Config, held: rundir.Held, crew: Crew, prepare: Callable[[Run], None]) -> Run:
