@@ -15,7 +15,7 @@ from warprun.environment import Environment
 from warprun.errors import ContractError, UserError
 from warprun.neighbours import cell_at, nearest, nearest_within, side_for
 from warprun.simulation import indexing
-from warprun.simulation.kernel_engine import trial_run
+from warprun.simulation.trial import try_out
 
 EXTENT = np.float32(7.0)
 
@@ -190,4 +190,4 @@ def test_mistakes_are_told(made: Callable[[], Environment], told: str) -> None:
 def test_a_place_beyond_an_index_is_found_before_anything_is_compiled() -> None:
     flawed = changed(observe=far)()
     with pytest.raises(UserError, match=r"test_neighbours.py:\d+ in far: .*out of bounds"):
-        trial_run(flawed, "flawed", 0, flawed.params(), None, {})
+        try_out(flawed, [far], seed=0, params=flawed.params())

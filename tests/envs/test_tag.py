@@ -1,4 +1,4 @@
-"""The games of tag: every golden transition, the worked ones, and one engine against another.
+"""The games of tag: every golden transition, the worked ones, and where actors start.
 
 The golden transitions are of WarpDrive 2.7.1, from its Python classes with NumPy.
 """
@@ -6,18 +6,21 @@ The golden transitions are of WarpDrive 2.7.1, from its Python classes with NumP
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pytest
 import torch
 
+from warprun.environment import Environment
 from warprun.envs.tag import continuous, gridworld
 from warprun.errors import UserError
-from warprun.kernels.compile import plain_function
 from warprun.simulation.device import Device
 from warprun.simulation.kernel_engine import KernelEngine
+from warprun.simulation.kernel_module import typed
+from warprun.simulation.plain import PlainEnvironment
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "tag_golden.npz")
 TOLERANCE = 1e-5
@@ -25,44 +28,100 @@ STATE = {"x": "x", "y": "y", "v": "speed", "th": "direction", "acc": "accelerati
 """Names in the golden file -> fields."""
 
 
-KINDS = ["plain", pytest.param("compiled", marks=pytest.mark.slow)]
-"""Plain Python, and compiled for CPU."""
+Rows: TypeAlias = dict[str, np.ndarray]
 
 
-def engine_of(environment: Any, params: Any, n_envs: int, kind: str) -> KernelEngine:
-    """Return an engine for single steps, whose environments stay in their final states."""
+class After(NamedTuple):
+    """What a step led to."""
+
+    state: Rows
+    """Field -> [N, all actors]."""
+    reward: np.ndarray
+    """[N, all actors]."""
+    observation: np.ndarray
+    """[N, all actors, F]."""
+    alive: Rows
+    """Group -> [N, A] bool, of the groups whose actors can leave."""
+    terminated: np.ndarray
+    """[N] bool."""
+
+
+class Staying(PlainEnvironment):
+    """An environment that stays in its final state."""
+
+    def _begin(self, now: int) -> None:
+        pass
+
+
+def in_plain_python(environment: Environment, params: Any, before: Rows, t: np.ndarray, action: np.ndarray) -> After:
+    """Take a step from states [N, all actors] at times [N] with actions [N, all actors, C]."""
+    parts = parts_of(environment)
+    state: dict[str, list[np.ndarray]] = {name: [] for name in before}
+    rewards, observations, alive, terminated = [], [], {}, []
+    for n in range(len(t)):
+        played = Staying(environment, n, seed=0, params=typed(params), tables=environment.make_tables())
+        for group in environment.groups:
+            for field in group.fields:
+                if field.name in before:
+                    played.put(group, field, before[field.name][n, parts[group.name]])
+        played.clock = np.int32(t[n])
+        taken = played.step({name: action[n, own] for name, own in parts.items()})
+        for name, values in state.items():
+            values.append(np.concatenate([played.field(g, f) for g in environment.groups for f in g.fields if f.name == name]))
+        rewards.append(np.concatenate(list(taken.reward.values())))
+        observations.append(np.concatenate(list(taken.seen.observation.values())))
+        terminated.append(taken.terminated)
+        for name, values in taken.seen.alive.items():
+            alive.setdefault(name, []).append(values)
+    stacked = {name: np.array(values) for name, values in state.items()}
+    left = {name: np.array(values) for name, values in alive.items()}
+    return After(stacked, np.array(rewards), np.array(observations), left, np.array(terminated))
+
+
+def compiled(environment: Environment, params: Any, before: Rows, t: np.ndarray, action: np.ndarray) -> After:
+    """Take a step as `in_plain_python` does."""
+    given: dict[str, Any] = {"n_envs": len(t), "horizon": 1, "seed": 0, "threads": 1, "auto_reset": False}
     tables = environment.make_tables()
-    given = {"n_envs": n_envs, "horizon": 1, "seed": 0, "threads": 1, "auto_reset": False, "build": plain_function}
-    device = Device("python" if kind == "plain" else "cpu", "a test")
-    engine = KernelEngine(environment, "tag", device=device, params=params, tables=tables, **given)
+    engine = KernelEngine(environment, "tag", device=Device("cpu", "a test"), params=params, tables=tables, **given)
     engine.reset()
-    return engine
-
-
-def put(engine: KernelEngine, values: dict[str, np.ndarray], t: np.ndarray, action: np.ndarray) -> None:
-    """Set states [N, all actors], times [N] and actions [N, all actors, C]."""
-    first = 0
-    for group in engine.environment.groups:
-        own = slice(first, first + group.size)
-        engine.set_state(group.name, **{name: torch.from_numpy(np.ascontiguousarray(v[:, own])) for name, v in values.items()})
-        taken = engine.trajectory.groups[group.name]
+    for name, own in parts_of(environment).items():
+        engine.set_state(name, **{field: torch.from_numpy(np.ascontiguousarray(v[:, own])) for field, v in before.items()})
+        taken = engine.trajectory.groups[name]
         taken.action[0].copy_(torch.from_numpy(action[:, own]))
         if taken.alive is not None:
-            taken.alive[0].copy_(torch.from_numpy(values["alive"][:, own] != 0))
-        first += group.size
+            taken.alive[0].copy_(torch.from_numpy(before["alive"][:, own] != 0))
     clock = engine.arrays.common["clock"]
     padded = torch.zeros(clock.numel(), dtype=torch.int32)
     padded[: len(t)] = torch.from_numpy(t)
     clock.copy_(padded.view(clock.shape))
+    engine.step(0)
+    groups = engine.trajectory.groups
+    return After(
+        {field: np.concatenate([engine.state_of(name)[field].numpy().reshape(len(t), -1) for name in groups], 1) for field in before},
+        np.concatenate([group.reward[0].numpy() for group in groups.values()], 1),
+        np.concatenate([group.obs[1].numpy() for group in groups.values()], 1),
+        {name: group.alive[1].numpy() for name, group in groups.items() if group.alive is not None},
+        engine.trajectory.terminated[0].numpy(),
+    )
 
 
-def together(engine: KernelEngine, row: Any) -> np.ndarray:
-    """Return what `row` gives for each group, [N, A, ...] each, for all actors."""
-    return np.concatenate([row(engine.trajectory.groups[group.name]).numpy() for group in engine.environment.groups], 1)
+EXECUTORS = [in_plain_python, pytest.param(compiled, marks=pytest.mark.slow)]
 
 
-def states(engine: KernelEngine, name: str) -> np.ndarray:
-    return np.concatenate([engine.state_of(group.name)[name].numpy().reshape(engine.n_envs, -1) for group in engine.environment.groups], 1)
+def parts_of(environment: Environment) -> dict[str, slice]:
+    """Return the actors of each group among all."""
+    ends = np.cumsum([group.size for group in environment.groups])
+    return {group.name: slice(end - group.size, end) for group, end in zip(environment.groups, ends, strict=True)}
+
+
+def beginnings(environment: Environment, params: Any, n_envs: int, field: str) -> np.ndarray:
+    """Return a field of all actors, [N, all actors], at the beginning of the first episode."""
+    found = []
+    for n in range(n_envs):
+        played = PlainEnvironment(environment, n, seed=0, params=typed(params), tables=environment.make_tables())
+        played.reset()
+        found.append(np.concatenate([played.field(g, f) for g in environment.groups for f in g.fields if f.name == field]))
+    return np.array(found)
 
 
 def golden(block: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -108,56 +167,49 @@ def continuous_of(given: dict[str, Any]) -> tuple[Any, Any]:
     return made, params
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("step", EXECUTORS)
 @pytest.mark.parametrize("block", ["grid_full", "grid_near", "grid_default"])
-def test_every_golden_transition_of_the_grid(block: str, kind: str) -> None:
+def test_every_golden_transition_of_the_grid(block: str, step: Callable[..., After]) -> None:
     arrays, given = golden(block)
     environment, params = gridworld_of(given)
-    engine = engine_of(environment, params, len(arrays["t"]), kind)
     before = {"x": arrays["x"], "y": arrays["y"], "caught": np.zeros_like(arrays["x"])}
-    put(engine, before, arrays["t"], arrays["action"][..., None])
-    engine.step(0)
+    after = step(environment, params, before, arrays["t"], arrays["action"][..., None])
     for name in ("x", "y"):
-        np.testing.assert_array_equal(states(engine, name), arrays[f"next_{name}"])
-    np.testing.assert_allclose(together(engine, lambda g: g.reward[0]), arrays["reward"], atol=TOLERANCE)
-    np.testing.assert_array_equal(engine.trajectory.terminated[0].numpy(), arrays["done"])
-    np.testing.assert_allclose(together(engine, lambda g: g.obs[1]), arrays["next_obs"], atol=TOLERANCE)
+        np.testing.assert_array_equal(after.state[name], arrays[f"next_{name}"])
+    np.testing.assert_allclose(after.reward, arrays["reward"], atol=TOLERANCE)
+    np.testing.assert_array_equal(after.terminated, arrays["done"])
+    np.testing.assert_allclose(after.observation, arrays["next_obs"], atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("step", EXECUTORS)
 @pytest.mark.parametrize("block", ["cont_near", "cont_full", "cont_stay", "cont_default"])
-def test_every_golden_transition_of_the_plane(block: str, kind: str) -> None:
+def test_every_golden_transition_of_the_plane(block: str, step: Callable[..., After]) -> None:
     arrays, given = golden(block)
     environment, params = continuous_of(given)
-    engine = engine_of(environment, params, len(arrays["t"]), kind)
     before = {field: arrays[name] for name, field in STATE.items()} | {"alive": arrays["alive"], "seen": arrays["alive"]}
-    put(engine, before, arrays["t"], arrays["action"])
-    engine.step(0)
+    after = step(environment, params, before, arrays["t"], arrays["action"])
     for name, field in STATE.items():
-        np.testing.assert_allclose(states(engine, field), arrays[f"next_{name}"], atol=TOLERANCE, err_msg=name)
-    np.testing.assert_array_equal(states(engine, "alive"), arrays["next_alive"])
-    np.testing.assert_allclose(together(engine, lambda g: g.reward[0]), arrays["reward"], atol=TOLERANCE)
-    np.testing.assert_array_equal(engine.trajectory.terminated[0].numpy(), arrays["done"])
-    np.testing.assert_allclose(together(engine, lambda g: g.obs[1]), arrays["next_obs"], atol=TOLERANCE)
-    alive = engine.trajectory.groups["runners"].alive
-    assert alive is not None
-    np.testing.assert_array_equal(alive[1].numpy(), arrays["next_alive"][:, given["taggers"] :] != 0)
+        np.testing.assert_allclose(after.state[field], arrays[f"next_{name}"], atol=TOLERANCE, err_msg=name)
+    np.testing.assert_array_equal(after.state["alive"], arrays["next_alive"])
+    np.testing.assert_allclose(after.reward, arrays["reward"], atol=TOLERANCE)
+    np.testing.assert_array_equal(after.terminated, arrays["done"])
+    np.testing.assert_allclose(after.observation, arrays["next_obs"], atol=TOLERANCE)
+    np.testing.assert_array_equal(after.alive["runners"], arrays["next_alive"][:, given["taggers"] :] != 0)
 
 
 def test_actors_start_where_the_options_say() -> None:
     """fixed: the same places in every environment; pool: not at the edge; fresh: all over the square."""
-    fixed = engine_of(continuous.environment(2, 30, start="fixed", start_seed=5), continuous.Params(), 3, "plain")
-    x = states(fixed, "x")
+    x = beginnings(continuous.environment(2, 30, start="fixed", start_seed=5), continuous.Params(), 3, "x")
     assert (x == x[0]).all() and len(np.unique(x)) == 32
-    other = engine_of(continuous.environment(2, 30, start="fixed", start_seed=6), continuous.Params(), 3, "plain")
-    assert (states(other, "x") != x).all()
-    fresh = engine_of(continuous.environment(2, 30), continuous.Params(length=3.0), 20, "plain")
-    x, direction = states(fresh, "x"), states(fresh, "direction")
+    other = beginnings(continuous.environment(2, 30, start="fixed", start_seed=6), continuous.Params(), 3, "x")
+    assert (other != x).all()
+    fresh = continuous.environment(2, 30), continuous.Params(length=3.0), 20
+    x, direction = beginnings(*fresh, "x"), beginnings(*fresh, "direction")
     assert len(np.unique(x)) > 600 and 0.0 <= x.min() < 0.1 and 2.9 < x.max() < 3.0
     np.testing.assert_allclose(np.unique(direction), np.arange(4) * np.pi / 2, atol=1e-6)
-    pool = engine_of(gridworld.environment(5, start="pool"), gridworld.Params(size=4), 50, "plain")
-    taggers = states(pool, "x")[:, :5]
-    assert set(np.unique(taggers)) == {1, 2, 3} and (states(pool, "x")[:, 5] == 0).all()
+    pool = gridworld.environment(5, start="pool"), gridworld.Params(size=4), 50
+    x = beginnings(*pool, "x")
+    assert set(np.unique(x[:, :5])) == {1, 2, 3} and (x[:, 5] == 0).all()
 
 
 @pytest.mark.parametrize(
