@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from warprun.environment import KernelFunction
 from warprun.random import Rng
 
 
-@runtime_checkable
 class Array(Protocol):
     """A NumPy array, or an array of the CUDA simulator."""
 
@@ -52,6 +51,10 @@ class Integers:
         return np.asarray(self.array, dtype)
 
 
+_AS_THEY_ARE = frozenset({bool, np.bool_, float, np.float16, np.float32, np.float64, np.int64, np.uint64, Integers, Rng})
+_INTEGERS = frozenset(np.dtype(kind) for kind in (*np.typecodes["Integer"], *np.typecodes["UnsignedInteger"]))
+
+
 def in_environment(function: KernelFunction) -> bool:
     """Return whether a function is part of an environment. Functions of warprun itself state the width of every integer."""
     package, _, rest = function.__module__.partition(".")
@@ -70,7 +73,7 @@ def widening(function: KernelFunction) -> KernelFunction:
 
 def widened(value: object) -> object:
     """Return a value with its integers as int64: those of tuples at once, those of arrays when they are read."""
-    if isinstance(value, bool | np.bool_ | np.floating | float | np.uint64 | Integers | Rng):
+    if type(value) in _AS_THEY_ARE:
         return value
     if isinstance(value, np.integer):
         return np.int64(value)
@@ -79,8 +82,8 @@ def widened(value: object) -> object:
     if isinstance(value, tuple):
         parts = map(widened, value)
         return value._make(parts) if hasattr(value, "_make") else tuple(parts)
-    if isinstance(value, Array) and value.dtype.kind in "iu":
-        return Integers(value)
+    if getattr(value, "dtype", None) in _INTEGERS:
+        return Integers(value)  # type: ignore[arg-type]
     return value
 
 
