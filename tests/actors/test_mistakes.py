@@ -32,6 +32,7 @@ SMALL = ["env=cartpole", "agent=a2c", "device=cpu", "total_steps=1000"]
         (1, ["concurrency=sync", "concurrency.max_lag=1"], "unknown key 'concurrency.max_lag'"),
         (1, ["concurrency=seed", "concurrency.batch_us=-1"], "concurrency.batch_us=-1.0 must be from 0 to 1,000,000"),
         (1, ["concurrency=asinc"], "unknown concurrency 'asinc'; did you mean 'async'?"),
+        (1, ["env=t_maze", "agent=ppo", "concurrency=async", "concurrency.processes=3"], "or tuned=none if tuned/t_maze_ppo chose the"),
         (3, [], "3 processes were started, and concurrency=single is one"),
         (3, ["concurrency=async", "concurrency.processes=4"], "concurrency.processes=4, and 3 processes were started"),
         (3, ["concurrency=async", "agent.gama=1"], "unknown key 'agent.gama'; did you mean 'agent.gamma'?"),

@@ -368,9 +368,10 @@ def check_settings(config: Config) -> Defined:
     agent_settings.check_groups(agent, names)
     agent.check_run(spec, config.n_envs, config.total_steps)
     remembers = agent_settings.with_memory(agent, spec)
+    without = f", or tuned=none if tuned/{config.origin.tuned} chose the network" if config.origin.tuned else ""
     require(
         not remembers or not isinstance(config.concurrency, SyncConfig),
-        f"{remembers}: rollouts of actors do not carry what a policy remembers; write concurrency=single or concurrency=ddp",
+        f"{remembers}: rollouts of actors do not carry what a policy remembers; write concurrency=single or concurrency=ddp{without}",
     )
     check_requirements(agent.name, spec, "; env.mask=false ignores it" if isinstance(environment, ExternalEnvironment) else "")
     decides = config.eval.group
