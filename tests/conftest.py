@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from warprun.simulation import trial
+
 
 def pytest_configure(config: pytest.Config) -> None:
     # Beside pytest's own cache: a second run of the tests compiles nothing, and nothing lands in the home folder.
@@ -43,6 +45,12 @@ def _mark_long(items: list[pytest.Item]) -> None:
             seen[item.path, item.originalname] += 1
             if seen[item.path, item.originalname] > mark.args[0]:
                 item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture(autouse=True)
+def short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the trial of an environment, before its kernels are compiled, end early."""
+    monkeypatch.setattr(trial, "STEPS", 200)
 
 
 @pytest.fixture(scope="session")

@@ -63,6 +63,7 @@ EXAMPLES = [
 ]
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize(("page", "name"), EXAMPLES)
 def test_example_environments_train(workplace, page, name):
     workplace(page)

@@ -132,6 +132,7 @@ def test_an_engine_counts_neighbours_and_leaves_out_who_has_left() -> None:
     assert met > 50
 
 
+@pytest.mark.long
 def test_an_engine_keeps_who_is_in_the_episode_where_it_is_cut() -> None:
     engine = make(leaving.environment, "leaving", n_envs=30, horizon=9, auto_reset=True)
     for group in engine.trajectory.groups.values():

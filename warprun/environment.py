@@ -25,6 +25,7 @@ import inspect
 import keyword
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from types import CodeType, FunctionType, MethodType
 from typing import Annotated, NamedTuple, Protocol, TypeAlias, TypeGuard, get_args, get_origin, get_type_hints, runtime_checkable
 from weakref import WeakKeyDictionary
@@ -350,6 +351,7 @@ def single_agent(
     return Environment((group,), (Phase("agent", step),), params, time_limit, tables, options or {})
 
 
+@cache
 def arguments(function: KernelFunction) -> tuple[str, ...]:
     """Return the names of a function's arguments."""
     return tuple(inspect.signature(function).parameters)

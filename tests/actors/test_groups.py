@@ -22,6 +22,7 @@ def run(ranks: int, folder: Path, *arguments: str) -> subprocess.CompletedProces
     return start(ranks, *SETTINGS, *arguments, f"run_dir={folder}", cwd=ROOT)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ranks", "per_env", "more"),
     [

@@ -14,6 +14,7 @@ from tests.runs import weights
 SETTINGS = ["env=cartpole", "agent=a2c", "agent.horizon=8", "n_envs=12", "seed=5"]
 
 
+@pytest.mark.long
 def test_two_learners_take_the_steps_of_one_process(tmp_path: Path) -> None:
     train(1, tmp_path / "one", *SETTINGS, "total_steps=384")
     train(4, tmp_path / "two", *SETTINGS, "total_steps=384", "concurrency=sync", "concurrency.learners=2")

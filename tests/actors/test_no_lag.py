@@ -67,7 +67,7 @@ CASES = [
 ]
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "mode", "ranks"), CASES)
 def test_the_agent_has_the_bits_of_a_single_process(name: str, mode: str, ranks: int, single: dict[str, Path], tmp_path: Path) -> None:
     record = train(ranks, tmp_path / "run", *settings(name), f"concurrency={mode}")

@@ -25,6 +25,7 @@ SETTINGS = [
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "more", "said"),
     [

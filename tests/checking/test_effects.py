@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import pytest
+
 from tests.simulation.rollouts import make
 from warprun.checking.effects import actions
 from warprun.environment import Box, Discrete, int32, single_agent
@@ -41,6 +43,7 @@ def told(allowed):
     return [problem.message for problem in actions(make(environment, allowed.__name__, n_envs=8, horizon=1, seed=1))]
 
 
+@pytest.mark.long
 def test_masks_are_no_reason_for_doubt():
     assert told(mask) == []
     assert told(alone) == []

@@ -28,6 +28,7 @@ def test_pettingzoo_finds_nothing_wrong():
         pettingzoo_test.parallel_api_test(env, num_cycles=40)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", few([MARKET, "tag_gridworld", "tag_continuous"], "tag_gridworld"))
 def test_agents_get_what_the_actors_of_training_get(name):
     env = warprun.make_parallel(name, time_limit=6)

@@ -54,6 +54,7 @@ def test_episodes_differ_and_are_those_of_their_seed(cartpole: Path, tmp_path: P
     assert not firsts & {tuple(row[name] for name in FIELDS) for row in rows(tmp_path / "other.csv")}
 
 
+@pytest.mark.long
 def test_the_table_has_the_numbers_of_the_arrays(tmp_path: Path) -> None:
     """Two groups with array fields, several components and masks."""
     played = play_random(*MARKET, episodes=3, records=(tmp_path / "a.csv", tmp_path / "a.npz"))

@@ -77,7 +77,7 @@ def by_numpy(file: Path, inputs: Inputs) -> dict[str, np.ndarray]:
 RUNTIMES = {".onnx": by_onnx, ".pt2": by_torch, ".npz": by_numpy}
 
 
-@pytest.mark.by_default(4)
+@pytest.mark.by_default(3)
 @pytest.mark.parametrize("kind", RUNTIMES)
 @pytest.mark.parametrize("name", EXPORTED)
 def test_actions_of_a_file_are_those_of_the_policy(trained: Trained, tmp_path: Path, name: str, kind: str) -> None:

@@ -43,6 +43,7 @@ def test_agents_that_learn_from_replay_are_measured_without_a_limit(tmp_path: Pa
     assert json.loads((tmp_path / "bench.json").read_text())["measurements"][0]["limit_share"] is None
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize(("env", "agent"), [("cartpole", "dqn"), ("pendulum", "td3"), ("pendulum", "sac")])
 def test_the_kernels_of_agents_that_explore_are_those_of_training(env: str, agent: str) -> None:
     """Random actions by the agent's own shares, from learners that are past their warm-up."""

@@ -97,6 +97,7 @@ def test_groups_called_as_what_kernels_use():
         assert not set(constants_of(program.source)) & (locals_of(program.source) | program.functions.keys())
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("names", [("action", "reward", "obs", "mask"), ("f", "i", "noise", "log_prob")])
 def test_they_run(names):
     engine = make(environment(("agent",), names=names), "names", n_envs=3, horizon=2)

@@ -22,6 +22,7 @@ def said_of(who: str, *arguments: str, start: tuple[str, ...] = ()) -> str:
     return line
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("who", ["RANK=1", "RANK=0"])
 def test_a_rank_is_named(who: str, tmp_path: Path) -> None:
     line = said_of(who, "concurrency=ddp", "concurrency.processes=2", f"run_dir={tmp_path / 'run'}")

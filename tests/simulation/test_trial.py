@@ -16,6 +16,7 @@ from warprun.config.registry import import_environment
 from warprun.errors import UserError
 from warprun.simulation import trial
 
+STEPS = trial.STEPS
 LINES = {
     "constant": "    found = tables.rain[2]",
     "state": "    found = tables.rain[s.n % 3]",
@@ -93,6 +94,7 @@ def test_an_index_out_of_bounds_is_told_before_training(tmp_path, mistake):
 
 def test_an_index_that_is_wrong_after_thousands_of_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(trial, "SECONDS", 1e9)
+    monkeypatch.setattr(trial, "STEPS", STEPS)
     file = written(tmp_path, state="    found = tables.rain[s.n // 900]")
     file.write_text(file.read_text().replace("s.n > 40", "s.n > 4000"))
     with pytest.raises(UserError, match=":20 in step: index 3 is out of bounds for axis 0 with size 3"):

@@ -107,6 +107,7 @@ def test_episodes_of_random_actions_equal_a_reference(plant, mode):
         assert (length < STEPS).all()
 
 
+@pytest.mark.long
 def test_compat_pays_for_leaving():
     """Always up leaves the window in a few steps, at less cost than staying; the others end with a penalty for each step left."""
     left = step_all(engine(50, mode="compat"), np.full((50, STEPS), 29, np.int32))

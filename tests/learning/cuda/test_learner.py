@@ -30,6 +30,7 @@ def test_the_gradient_is_autograds(simulated: dict[str, np.ndarray], case: tuple
     np.testing.assert_allclose(simulated[f"{name}/terms"], simulated[f"{name}/exact terms"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", UPDATES)
 def test_an_update_is_torchs(simulated: dict[str, np.ndarray], case: str) -> None:
     by_torch = {name: array for name, array in simulated.items() if name.startswith(f"{case}/torch/")}

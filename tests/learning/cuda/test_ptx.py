@@ -43,7 +43,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Launched:
     return seen
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.long
 @pytest.mark.parametrize("space", few(SPACES, "many", "real"))
 @pytest.mark.parametrize("algorithm", few(["a2c", "ppo"], "ppo"))
 def test_kernels_compile_to_lean_ptx(algorithm: str, space: str, launched: Launched, tmp_path: Path) -> None:
