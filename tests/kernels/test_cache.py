@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 import pytest
+from numba.core.compiler import Compiler
 
 from warprun.kernels import compile as kernels
 from warprun.kernels.compile import load_module
@@ -303,7 +304,7 @@ def test_the_order_of_parameters_is_in_the_key(tmp_path, monkeypatch) -> None:
 def compiler(noalias):
     """Return a class of compilers that differ in what they promise."""
 
-    class Promising(kernels.Compiler):
+    class Promising(Compiler):
         def __init__(self, *given):
             given[5].noalias = noalias
             super().__init__(*given)

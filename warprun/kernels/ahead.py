@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,8 @@ from warprun.kernels import kernel_files
 if TYPE_CHECKING:
     from numba.types import Type
 
+    from warprun.kernels.compile import Recipe
+
 PROGRAM = """
 import pickle, sys
 sys.path[:], parent = pickle.load(sys.stdin.buffer)
@@ -33,15 +35,6 @@ from warprun.kernels.ahead import serve
 serve(parent)
 """
 POLL_S = 0.005
-
-
-class Recipe(NamedTuple):
-    """What a kernel module is made from: the arguments of `compile.load_module`."""
-
-    name: str
-    source: str
-    functions: Mapping[str, object]
-    build: Callable[[object], object]
 
 
 class Wanted(NamedTuple):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from numba import typeof, types
 from numba.core import ir
 from numba.core.errors import NumbaError, NumbaWarning
 
-from warprun.environment import Environment, Group, KernelFunction, arguments
+from warprun.environment import ISOLATED, Environment, Group, KernelFunction, arguments
 from warprun.errors import UserError, one_line
 from warprun.kernels import compile as kernels
-from warprun.kernels.states import integer_fields
+from warprun.kernels import integers
+from warprun.kernels.states import integer_fields, refused_field
 
 if TYPE_CHECKING:
     from numba.core.annotations.type_annotations import TypeAnnotation
@@ -60,7 +63,7 @@ def _return_type(function: KernelFunction, values: list[object]) -> types.Type:
             warnings.simplefilter("ignore", NumbaWarning)  # on speed; these copies are only for checks
             compiled.compile(signature)
     except NumbaError as error:
-        raise kernels.explain(error, [function]) from error
+        raise explain(error, [function]) from error
     except TypeError as error:  # from Numba, for a NamedTuple with too few or too many values
         raise UserError(f"{place(function)} does not compile: {_cause_of_type_error(error)}") from error
     except AssertionError as error:  # from Numba, without a message, for fields left out between others
@@ -76,7 +79,7 @@ def _cause_of_type_error(error: TypeError) -> str:
     text = " ".join(str(error).split())
     if "invalid type in Constant" in text:  # Numba fails to fuse operations on arrays with constants of a NumPy type
         return "kernels cannot compute with whole arrays; loop over the elements"
-    return kernels.readable(text)
+    return readable(text)
 
 
 def _check_step(group: Group, function: KernelFunction, found: types.Type) -> None:
@@ -169,3 +172,72 @@ def _described(found: types.Type) -> str:
     if isinstance(found, types.BaseTuple):
         return f"{len(found)} values ({', '.join(_described(each) for each in found)})"
     return str(found)
+
+
+def explain(error: Exception, functions: Sequence[KernelFunction]) -> UserError:
+    """Turn a Numba error of many lines into one: file, line, function and cause."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    files = {f.__code__.co_filename for f in kernels.reached(functions) if integers.in_environment(f)}
+    places = re.findall(r'File "([^"]+)", line (\d+)', text)
+    # Numba lists the innermost function first.
+    own = [(file, int(line)) for file, line in places if _same_file(file, files)]
+    if own:
+        file, line = own[0]
+        file = next(known for known in files if _same_file(file, {known}))
+    else:
+        file, line = functions[0].__code__.co_filename, functions[0].__code__.co_firstlineno
+    name = _function_at(functions, file, line)
+    where = f"{file}:{line} in {name}" if name else f"{file}:{line}"
+    return UserError(f"{where} does not compile: {_cause(text)}")
+
+
+def _cause(text: str) -> str:
+    lines = [line.strip(" -!") for line in text.splitlines()]
+    # Numba shows the failing call after >>>, with types in place of values.
+    calls = [line.removeprefix(">>> ") for line in lines if line.startswith(">>> ")]
+    causes = [line.strip(">") for line in lines if line and not _NOISE.search(line)]
+    cause = next((c for c in causes if _TELLING.search(c)), causes[0] if causes else "unknown error")
+    if "Cannot modify readonly array" in text:
+        return "tables and the arrays of a module are read-only"
+    makes_array = any(call.startswith(("empty(", "zeros(", "array(")) for call in calls)
+    if "Only accept returning of array" in text and not makes_array:
+        return "a function cannot return an array that it made or took from a NamedTuple; return a tuple of numbers"
+    in_state = refused_field(text)
+    if in_state:
+        return in_state
+    if "NRT required" in text or "array_allocate" in text or makes_array:
+        return "kernels cannot make arrays; write the numbers out, or loop over them"
+    if "No implementation of function" in cause and calls:
+        cause = f"kernels know no {calls[-1]}"
+    return readable(cause)
+
+
+def readable(text: str) -> str:
+    """Return a message of Numba without addresses, folders and the packages that environment files are imported into."""
+    return re.sub(rf"\b{ISOLATED}\w+\.", "", _READABLE.sub(r"\1", text))
+
+
+_NOISE = re.compile(r'^Failed in|^During:|^File "|There are \d+ candidate|Overload of function|^<source|^[|*]')
+_TELLING = re.compile(
+    r"No implementation of function|Unknown attribute|undefined|NameError|Cannot unify|Cannot bind|not supported|Unsupported|Untyped"
+    r"|wrong number|takes|missing"
+)
+_READABLE = re.compile(r"(?:Module\()?<(\w+ '[\w.]+')[^>]*>\)?")
+"""The repr of a module or a class; the group leaves out addresses and folders."""
+
+
+def _same_file(shown: str, files: set[str]) -> bool:
+    # Numba may print paths relative to the working directory.
+    return any(
+        file == shown or os.path.abspath(shown) == os.path.abspath(file) or file.endswith("/" + shown.lstrip("./")) for file in files
+    )
+
+
+def _function_at(functions: Sequence[KernelFunction], file: str, line: int) -> str | None:
+    best = None
+    for function in kernels.reached(functions):
+        code = function.__code__
+        last = max((n for _, _, n in code.co_lines() if n is not None), default=code.co_firstlineno)
+        if _same_file(file, {code.co_filename}) and code.co_firstlineno <= line <= last:
+            best = function.__name__
+    return best

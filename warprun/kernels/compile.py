@@ -12,23 +12,20 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
 
 import numba
 import numpy as np
 from numba import njit
-from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError
 from numba.core.event import Listener, register
 from numba.core.types import Literal
 from numba.core.types.misc import unliteral
 
-from warprun.environment import ISOLATED, KernelFunction
+from warprun.environment import KernelFunction
 from warprun.errors import UserError
-from warprun.kernels import integers, lanes
-from warprun.kernels.ahead import Recipe
-from warprun.kernels.entry import with_entry
+from warprun.kernels import entry, integers, lanes
 from warprun.kernels.fingerprint import (
     MISSING,
     Dispatcher,
@@ -42,16 +39,14 @@ from warprun.kernels.fingerprint import (
     is_library,
 )
 from warprun.kernels.kernel_files import KernelFiles, NoFiles, notice, scratch, without_comments, write_source
-from warprun.kernels.states import constructor, is_state, refused_field
+from warprun.kernels.states import constructor, is_state
 
 if TYPE_CHECKING:
     from numba.core.annotations.type_annotations import TypeAnnotation
-    from numba.core.compiler_machinery import PassManager
     from numba.types import Type
 
 Value = TypeVar("Value")
-Options: TypeAlias = Mapping[str, object]
-"""Options of `numba.jit`."""
+Options: TypeAlias = Mapping[str, object]  # of `numba.jit`
 Finish: TypeAlias = Callable[[KernelFunction, Options], KernelFunction]
 """The last step of a rebuild: compiles a function, or returns it as it is."""
 
@@ -84,69 +79,17 @@ COMPILES = not numba.config.DISABLE_JIT
 # Numba's own inlining is slow, but LLVM then optimises the function once, in its caller, and not also as a function of its own.
 MERGED: dict[str, object] = FLAGS | {"inline": "always"}
 
-
-class Bound(Compiler):
-    """Numba's compiler for kernels that a `bound.Call` calls."""
-
-    def define_pipelines(self) -> list[PassManager]:
-        """Return the passes of the compiler."""
-        return with_entry(super().define_pipelines())
-
-
-class Kernels(Compiler):
-    """Numba's compiler for kernels of an engine: LLVM knows that the arrays among their arguments do not overlap (`noalias`).
-
-    Otherwise LLVM does not vectorise loops over many arrays. The arrays of an engine are separate allocations.
-    """
-
-    def compile_extra(self, func: types.FunctionType) -> object:
-        """Compile a kernel, with its loops over lanes cut where they contain loops."""
-        lanes.for_kernel(self.state, func)
-        return super().compile_extra(func)
-
-
-class BoundKernels(Compiler):
-    """Numba's compiler for kernels of an engine that a `bound.Call` calls."""
-
-    def define_pipelines(self) -> list[PassManager]:
-        """Return the passes of the compiler."""
-        return with_entry(super().define_pipelines())
-
-    def compile_extra(self, func: types.FunctionType) -> object:
-        """Compile a kernel, with its loops over lanes cut where they contain loops."""
-        lanes.for_kernel(self.state, func)
-        return super().compile_extra(func)
-
-
-class Tiles(Compiler):
-    """Numba's compiler for what kernels call for each tile, with the same promise."""
-
-    def compile_extra(self, func: types.FunctionType) -> object:
-        """Compile a function, with its loops over lanes cut where they contain loops."""
-        lanes.for_tile(self.state, func)
-        return super().compile_extra(func)
-
-
-class Inlined(Compiler):
-    """Numba's compiler for functions that kernels inline."""
-
-    def compile_extra(self, func: types.FunctionType) -> object:
-        """Translate a function; LLVM optimises it where it is inlined."""
-        lanes.for_inlined(self.state, func)
-        return super().compile_extra(func)
-
-
 FOR_KERNELS: dict[str, object] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 """Options of a function that only kernels call: its wrappers for other callers would be copies of its code."""
 # LLVM does not vectorise a loop with a call in it, and does not inline a function as long as a sine unless forced to.
-INLINED: dict[str, object] = FLAGS | FOR_KERNELS | {"forceinline": True, "_nrt": False, "pipeline_class": Inlined}
+INLINED: dict[str, object] = FLAGS | FOR_KERNELS | {"forceinline": True, "_nrt": False, "pipeline_class": lanes.Inlined}
 
 # The arrays of an engine outlive every kernel call, so views of them need no reference counts, which would cost more than the views.
-KERNELS: dict[str, object] = FLAGS | {"pipeline_class": Kernels, "_nrt": False}
+KERNELS: dict[str, object] = FLAGS | {"pipeline_class": lanes.Kernels, "_nrt": False}
 # Numba's wrapper for Python, which unboxes all arguments, takes as long to compile as a small kernel, and no Python calls these.
-BOUND_KERNELS: dict[str, object] = KERNELS | {"pipeline_class": BoundKernels, "no_cpython_wrapper": True}
-BOUND: dict[str, object] = FLAGS | {"pipeline_class": Bound, "no_cpython_wrapper": True}
-TILES: dict[str, object] = FLAGS | FOR_KERNELS | {"pipeline_class": Tiles, "_nrt": False}
+BOUND_KERNELS: dict[str, object] = KERNELS | {"no_cpython_wrapper": True}
+BOUND: dict[str, object] = FLAGS | {"pipeline_class": entry.Bound, "no_cpython_wrapper": True}
+TILES: dict[str, object] = FLAGS | FOR_KERNELS | {"pipeline_class": lanes.Tiles, "_nrt": False}
 
 # For checks: Python calls the functions one at a time, and an index out of bounds raises IndexError.
 CHECKED: dict[str, object] = FLAGS | {"boundscheck": True, "no_cfunc_wrapper": True, "_nrt": False}
@@ -201,7 +144,7 @@ def _inlined(function: KernelFunction, options: Options) -> KernelFunction:
 
 
 def _checked(function: KernelFunction, options: Options) -> KernelFunction:
-    return general(njit(**CHECKED, no_cpython_wrapper=True, pipeline_class=Inlined)(function))
+    return general(njit(**CHECKED, no_cpython_wrapper=True, pipeline_class=lanes.Inlined)(function))
 
 
 def general(function: KernelFunction) -> KernelFunction:
@@ -214,18 +157,17 @@ def general(function: KernelFunction) -> KernelFunction:
         return function
     template = function.get_call_template
 
+    def general_type(kind: Type) -> Type:
+        return unliteral(kind) if isinstance(kind, Literal) else kind
+
     def of_any_number(args: Sequence[Type], kws: Mapping[str, Type]) -> object:
         try:
-            return template(tuple(map(_unliteral, args)), {name: _unliteral(kind) for name, kind in kws.items()})
+            return template(tuple(map(general_type, args)), {name: general_type(kind) for name, kind in kws.items()})
         except NumbaError:
             return template(args, kws)
 
     function.get_call_template = of_any_number
     return function
-
-
-def _unliteral(kind: Type) -> Type:
-    return unliteral(kind) if isinstance(kind, Literal) else kind
 
 
 def _unchanged(function: KernelFunction, options: Options) -> KernelFunction:
@@ -248,7 +190,9 @@ def _rebuild(value: object, finish: Finish, within: Fingerprints | None = None) 
         return _constructor(cast(type, value), finish)
     if isinstance(value, tuple):
         parts = [_rebuild(each, finish, within) for each in value]
-        return value if all(a is b for a, b in zip(parts, value, strict=True)) else _like(value, parts)
+        if all(a is b for a, b in zip(parts, value, strict=True)):
+            return value
+        return cast("Callable[..., object]", type(value))(*parts) if hasattr(value, "_fields") else tuple(parts)
     if isinstance(value, types.FunctionType):
         return _rebuild_function(value, finish, {}, within or Fingerprints())
     # A function that the user has compiled keeps its options, but its floats become float32 and it has no cache of its own.
@@ -260,10 +204,6 @@ def _rebuild(value: object, finish: Finish, within: Fingerprints | None = None) 
 @cache
 def _constructor(state: type, finish: Finish) -> KernelFunction:
     return finish(constructor(state), {})
-
-
-def _like(value: tuple[object, ...], parts: list[Any]) -> tuple[object, ...]:
-    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
 
 
 def _rebuild_function(function: types.FunctionType, finish: Finish, options: Options, fingerprints: Fingerprints) -> KernelFunction:
@@ -328,7 +268,7 @@ def _stand_in(value: object, read: list[tuple[str, ...]], part: Callable[[object
     if not changed:
         return value
     made = types.ModuleType(value.__name__)
-    vars(made).update({**vars(value), **changed, "__spec__": None})
+    vars(made).update(vars(value) | changed | {"__spec__": None})
     return made
 
 
@@ -345,21 +285,32 @@ def reached(functions: Sequence[KernelFunction]) -> list[KernelFunction]:
     return found
 
 
-def _single_precision(constant: Any) -> Any:
-    """Replace every float64 in a constant, a tuple of constants or a code object by its float32."""
-    if type(constant) is float:
-        return np.float32(constant)
-    if type(constant) is tuple:
-        return tuple(_single_precision(c) for c in constant)
-    if isinstance(constant, types.CodeType):
-        return constant.replace(co_consts=_single_precision(constant.co_consts))
-    return constant
+def _single_precision(code: types.CodeType) -> types.CodeType:
+    """Return code in which every float64 among the constants, those of tuples and of nested code included, is a float32."""
+
+    def single(constant: object) -> object:
+        if type(constant) is float:
+            return np.float32(constant)
+        if type(constant) is tuple:
+            return tuple(map(single, constant))
+        return _single_precision(constant) if isinstance(constant, types.CodeType) else constant
+
+    return code.replace(co_consts=tuple(map(single, code.co_consts)))
 
 
 def cache_root() -> Path:
     """Return the folder of compiled kernels: WARPRUN_CACHE_DIR, else the user's cache folder."""
     default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "warprun"
     return Path(os.environ.get("WARPRUN_CACHE_DIR", default)) / "kernels"
+
+
+class Recipe(NamedTuple):
+    """The arguments of `load_module`, with which another process makes the same module."""
+
+    name: str
+    source: str
+    functions: Mapping[str, object]
+    build: Callable[[object], object]
 
 
 def load_module(
@@ -377,12 +328,11 @@ def load_module(
     try:
         # Uncompiled functions are wrapped in code of this package, so the originals are hashed.
         key = fingerprint({"source": without_comments(source), "built by": build.__name__, **(given if compiles else functions)})[:16]
+        kept = True
     except Unhashable as reason:
         key, kept = f"{hashlib.sha256(without_comments(source).encode()).hexdigest()[:16]}-not-kept", False
         if compiles:
             notice(f"the kernels of {name} are compiled each time, not kept: {reason}")
-    else:
-        kept = True
     unique = f"warprun_kernels_{name}_{key}"
     if kept and unique in sys.modules:
         return sys.modules[unique]
@@ -447,84 +397,3 @@ def is_cached(module: types.ModuleType) -> bool:
     """Return whether the cache has compiled code of a kernel module."""
     assert module.__file__
     return any(Path(module.__file__).parent.glob("**/*.nbc"))
-
-
-def compiled_call(kernel: Callable[..., Value], *arguments: object) -> Callable[..., Value]:
-    """Return a function that calls `kernel` with arguments of the types of these, which it does not check again.
-
-    Numba looks at the types of all arguments in every call, which takes longer than many kernels. Calls `kernel` once.
-    """
-    kernel(*arguments)
-    if not is_jitted(kernel):
-        return kernel
-    (compiled,) = kernel.overloads.values()
-    return cast("Callable[..., Value]", compiled.entry_point)
-
-
-def explain(error: Exception, functions: Sequence[KernelFunction]) -> UserError:
-    """Turn a Numba error of many lines into one: file, line, function and cause."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    files = {f.__code__.co_filename for f in reached(functions) if integers.in_environment(f)}
-    places = re.findall(r'File "([^"]+)", line (\d+)', text)
-    # Numba lists the innermost function first.
-    own = [(file, int(line)) for file, line in places if _same_file(file, files)]
-    if own:
-        file, line = own[0]
-        file = next(known for known in files if _same_file(file, {known}))
-    else:
-        file, line = functions[0].__code__.co_filename, functions[0].__code__.co_firstlineno
-    name = _function_at(functions, file, line)
-    where = f"{file}:{line} in {name}" if name else f"{file}:{line}"
-    return UserError(f"{where} does not compile: {_cause(text)}")
-
-
-def _cause(text: str) -> str:
-    lines = [line.strip(" -!") for line in text.splitlines()]
-    # Numba shows the failing call after >>>, with types in place of values.
-    calls = [line.removeprefix(">>> ") for line in lines if line.startswith(">>> ")]
-    causes = [line.strip(">") for line in lines if line and not _NOISE.search(line)]
-    cause = next((c for c in causes if _TELLING.search(c)), causes[0] if causes else "unknown error")
-    if "Cannot modify readonly array" in text:
-        return "tables and the arrays of a module are read-only"
-    makes_array = any(call.startswith(("empty(", "zeros(", "array(")) for call in calls)
-    if "Only accept returning of array" in text and not makes_array:
-        return "a function cannot return an array that it made or took from a NamedTuple; return a tuple of numbers"
-    in_state = refused_field(text)
-    if in_state:
-        return in_state
-    if "NRT required" in text or "array_allocate" in text or makes_array:
-        return "kernels cannot make arrays; write the numbers out, or loop over them"
-    if "No implementation of function" in cause and calls:
-        cause = f"kernels know no {calls[-1]}"
-    return readable(cause)
-
-
-def readable(text: str) -> str:
-    """Return a message of Numba without addresses, folders and the packages that environment files are imported into."""
-    return re.sub(rf"\b{ISOLATED}\w+\.", "", _READABLE.sub(r"\1", text))
-
-
-_NOISE = re.compile(r'^Failed in|^During:|^File "|There are \d+ candidate|Overload of function|^<source|^[|*]')
-_TELLING = re.compile(
-    r"No implementation of function|Unknown attribute|undefined|NameError|Cannot unify|Cannot bind|not supported|Unsupported|Untyped"
-    r"|wrong number|takes|missing"
-)
-_READABLE = re.compile(r"(?:Module\()?<(\w+ '[\w.]+')[^>]*>\)?")
-"""The repr of a module or a class; the group leaves out addresses and folders."""
-
-
-def _same_file(shown: str, files: set[str]) -> bool:
-    # Numba may print paths relative to the working directory.
-    return any(
-        file == shown or os.path.abspath(shown) == os.path.abspath(file) or file.endswith("/" + shown.lstrip("./")) for file in files
-    )
-
-
-def _function_at(functions: Sequence[KernelFunction], file: str, line: int) -> str | None:
-    best = None
-    for function in reached(functions):
-        code = function.__code__
-        last = max((n for _, _, n in code.co_lines() if n is not None), default=code.co_firstlineno)
-        if _same_file(file, {code.co_filename}) and code.co_firstlineno <= line <= last:
-            best = function.__name__
-    return best

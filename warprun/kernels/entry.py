@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from llvmlite import ir
 from numba.core import cgutils
+from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import register_pass
 from numba.core.lowering import Lower
 from numba.core.typed_passes import NativeLowering
@@ -32,6 +33,14 @@ def with_entry(managers: list[PassManager]) -> list[PassManager]:
         manager.passes = [(EntryLowering if each is NativeLowering else each, text) for each, text in manager.passes]
         manager.finalize()
     return managers
+
+
+class Bound(Compiler):
+    """Numba's compiler for kernels that a `bound.Call` calls."""
+
+    def define_pipelines(self) -> list[PassManager]:
+        """Return the passes of the compiler."""
+        return with_entry(super().define_pipelines())
 
 
 class _Lower(Lower):

@@ -156,11 +156,11 @@ class Fingerprints:
         if issubclass(kind, tuple) and hasattr(kind, "_fields"):
             defaults = tuple((field, self._content(value)) for field, value in kind._field_defaults.items())  # type: ignore[attr-defined]
             return "NamedTuple", name, kind._fields, defaults
+        if kind.__module__ in (each.__name__ for each in _OWN):
+            return "own", name
         if issubclass(kind, Compiler) and kind is not Compiler:
             methods = {label: each for label, each in vars(kind).items() if isinstance(each, FunctionType)}
             return "compiler", name, self._options(methods)
-        if kind.__module__ in (each.__name__ for each in _OWN):
-            return "own", name
         found = self._library(kind)
         if found is None:
             raise Unhashable(f"the class {kind.__name__}, which has no hash")

@@ -16,8 +16,10 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import config, types
 from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 from numba.extending import intrinsic
 
+from warprun.kernels.entry import with_entry
 from warprun.kernels.lane_code import Block, blocks_of, loops
 from warprun.kernels.lane_cut import MARK, Counter, Metadata, Writer, incoming_from
 from warprun.kernels.lane_regions import Regions, Stays
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from llvmlite.ir import Value
     from numba.core.base import BaseContext as TargetContext
     from numba.core.codegen import CodeLibrary
-    from numba.core.compiler import StateDict
+    from numba.core.compiler_machinery import PassManager
     from numba.core.typing.context import BaseContext as TypingContext
     from numba.core.typing.templates import Signature
 
@@ -99,23 +101,44 @@ class KernelLibrary(JITCodeLibrary):
         manager.run(self._final_module, builder)
 
 
-def for_inlined(state: StateDict, function: Callable[..., object]) -> None:
-    """Let Numba compile a function that kernels inline."""
-    state.library = LinkedLibrary(state.targetctx.codegen(), function.__qualname__)
+class Kernels(Compiler):
+    """Numba's compiler for kernels of an engine: LLVM knows that the arrays among their arguments do not overlap (`noalias`).
+
+    Otherwise LLVM does not vectorise loops over many arrays. The arrays of an engine are separate allocations. A kernel without a wrapper
+    for Python gets an entry point for a `bound.Call`.
+    """
+
+    def define_pipelines(self) -> list[PassManager]:
+        """Return the passes of the compiler."""
+        managers = super().define_pipelines()
+        return with_entry(managers) if self.state.flags.no_cpython_wrapper else managers
+
+    def compile_extra(self, func: Callable[..., object]) -> object:
+        """Compile a kernel, with its loops over lanes cut where they contain loops."""
+        self.state.flags.noalias = True
+        self.state.library = KernelLibrary(self.state.targetctx.codegen(), func.__qualname__)
+        self.state.library.enable_object_caching()
+        return super().compile_extra(func)
 
 
-def for_tile(state: StateDict, function: Callable[..., object]) -> None:
-    """Let Numba compile the part of a kernel that is for one tile, whose arrays do not overlap."""
-    state.flags.noalias = True
-    state.library = LinkedLibrary(state.targetctx.codegen(), function.__qualname__)
-    state.library.is_tile = True
+class Tiles(Compiler):
+    """Numba's compiler for what kernels call for each tile, with the same promise."""
+
+    def compile_extra(self, func: Callable[..., object]) -> object:
+        """Compile a function, with its loops over lanes cut where they contain loops."""
+        self.state.flags.noalias = True
+        self.state.library = LinkedLibrary(self.state.targetctx.codegen(), func.__qualname__)
+        self.state.library.is_tile = True
+        return super().compile_extra(func)
 
 
-def for_kernel(state: StateDict, function: Callable[..., object]) -> None:
-    """Let Numba compile a kernel, whose arrays do not overlap."""
-    state.flags.noalias = True
-    state.library = KernelLibrary(state.targetctx.codegen(), function.__qualname__)
-    state.library.enable_object_caching()
+class Inlined(Compiler):
+    """Numba's compiler for functions that kernels inline."""
+
+    def compile_extra(self, func: Callable[..., object]) -> object:
+        """Translate a function; LLVM optimises it where it is inlined."""
+        self.state.library = LinkedLibrary(self.state.targetctx.codegen(), func.__qualname__)
+        return super().compile_extra(func)
 
 
 def _cut(library: JITCodeLibrary) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
 
@@ -12,7 +12,7 @@ import torch
 
 from warprun.environment import Box
 from warprun.kernels.bound import Call
-from warprun.kernels.compile import compiled_call
+from warprun.kernels.fingerprint import is_jitted
 from warprun.kernels.threads import threads
 from warprun.simulation import memory as store
 from warprun.simulation.arrays import ArrayPlan, action_dtype
@@ -50,8 +50,8 @@ class CpuSteps:
         """Compile the kernels and find out whether one thread is faster than all."""
         bound, none = self.bind(step), np.uint32(0)
         self.reset(0, bound)
-        self._advance = compiled_call(self._advance, 0, 0, 0, none, *bound)
-        self._begin = compiled_call(self._begin, 0, 0, 0, none, *bound)
+        self._advance = _compiled_for(self._advance, 0, 0, 0, none, *bound)
+        self._begin = _compiled_for(self._begin, 0, 0, 0, none, *bound)
         if self._alone:
             return
         spent = {}
@@ -101,6 +101,19 @@ def actions(plan: ArrayPlan) -> tuple[Array, ...]:
     """Return an array for the actions of each group, zeroed."""
     groups = plan.environment.groups
     return tuple(np.zeros(plan.n_envs * group.size * group.action.components, action_dtype(group.spec)) for group in groups)
+
+
+def _compiled_for(kernel: Callable[..., int], *arguments: object) -> Callable[..., int]:
+    """Return a function that calls `kernel` with arguments of the types of these, which it does not check again.
+
+    Numba looks at the types of all arguments in every call, which takes longer than many kernels. Calls `kernel` once.
+    """
+    kernel(*arguments)
+    if not is_jitted(kernel):
+        return kernel
+    (compiled,) = kernel.overloads.values()
+    entry: Callable[..., int] = compiled.entry_point
+    return entry
 
 
 def _copy(given: Array, action: Array) -> bool:

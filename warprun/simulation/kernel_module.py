@@ -15,7 +15,7 @@ from numba.core.errors import NumbaError
 
 from warprun.environment import Environment
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
-from warprun.kernels.check import check_functions
+from warprun.kernels.check import check_functions, explain
 from warprun.kernels.language import check_language, check_variables
 from warprun.simulation.codegen.program import Program
 from warprun.simulation.device import Device
@@ -78,7 +78,7 @@ def errors_of_kernels(device: Device, functions: Sequence[FunctionType]) -> Iter
     try:
         yield
     except refusals as error:
-        raise kernels.explain(error, functions) from error
+        raise explain(error, functions) from error
     except IndexError as error:  # only uncompiled kernels check indices
         raise out_of_bounds(error, list(functions)) from error
 
