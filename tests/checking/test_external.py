@@ -53,7 +53,7 @@ def test_the_environment_is_closed() -> None:
             self.is_closed = True
 
     env = Ends(gymnasium.make("CartPole-v1"))
-    recipe = SimpleNamespace(recipe=SimpleNamespace(make=lambda: env), title="mine")
+    recipe = SimpleNamespace(recipe=SimpleNamespace(make=lambda: env, ranks=1), title="mine")
     assert list(single(recipe)) == []  # type: ignore[arg-type]
     assert env.is_closed
 

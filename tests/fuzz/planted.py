@@ -4,7 +4,7 @@ from __future__ import annotations
 
 BODIES = "simulation/codegen/bodies.py"
 EXPRESSIONS = "simulation/codegen/expressions.py"
-TARGET = "simulation/codegen/cpu_target.py"
+TARGET = "simulation/codegen/targets.py"
 ARRAYS = "simulation/arrays.py"
 CUT = "kernels/lane_cut.py"
 REGIONS = "kernels/lane_regions.py"

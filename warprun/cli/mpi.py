@@ -69,7 +69,7 @@ def with_all_ranks(command: Callable[[], int]) -> int:
     """Execute a command in rank 0, whose environments the other ranks serve; return the exit code."""
     meet()
     from warprun.agreement import wait
-    from warprun.simulation.external.group import attend
+    from warprun.simulation.external.leading import attend
 
     place = attend()
     if place.led:

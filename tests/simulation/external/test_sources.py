@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from tests.simulation.external import odd
-from warprun.simulation.external.layout import layout
 from warprun.simulation.external.probe import examine
 from warprun.simulation.external.recipe import ExternalEnvironment, Recipe
-from warprun.simulation.external.shared import SharedArrays
+from warprun.simulation.external.shared import SharedArrays, layout
 from warprun.simulation.external.sources import EnvironmentFailed, Outcome, Singles
 from warprun.simulation.external.worker import RESET, STEP, Job
 from warprun.simulation.external.workers import Workers

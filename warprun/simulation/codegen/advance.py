@@ -13,9 +13,9 @@ from dataclasses import replace
 from warprun.environment import Box, Group
 from warprun.kernels.flags import AT_ONCE, lowest_bit, set_flags
 from warprun.simulation.codegen.bodies import Bodies
-from warprun.simulation.codegen.cpu_target import CpuTarget
 from warprun.simulation.codegen.expressions import Expressions, choices_of
 from warprun.simulation.codegen.target import arrays
+from warprun.simulation.codegen.targets import CpuTarget
 from warprun.simulation.codegen.templates import block, fill, lines
 
 CPU_ADVANCE = """

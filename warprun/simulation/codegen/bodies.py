@@ -17,10 +17,10 @@ from warprun.kernels.sampling import (
     sample_gaussian,
 )
 from warprun.random import uniform
-from warprun.simulation.codegen.expressions import Expressions, Function, choices_of
+from warprun.simulation.codegen.expressions import Expressions, choices_of
 from warprun.simulation.codegen.fault_checks import FaultChecks
 from warprun.simulation.codegen.target import index
-from warprun.simulation.codegen.templates import block, fill, lines
+from warprun.simulation.codegen.templates import Function, block, fill, lines
 
 STEP = """
 sound = True
@@ -358,18 +358,14 @@ class Bodies:
         It is random, or else the best choice, the policy's action with noise, or a draw of a squashed policy.
         """
         squashes, found = self.plan.policies == "squashed", []
-        real = explore_squashed if squashes else explore_real
         for group in self.environment.groups:
-            chosen, exploration = f"{group.name}_chosen", f"{group.name}_arrays.exploration"
-            body = []
+            real, chosen = isinstance(group.action, Box), f"{group.name}_chosen"
+            function = (explore_squashed if squashes else explore_real) if real else explore_choice
+            explore, body = self.e.names.use(function.__name__, function), []
             for n, outputs in enumerate(self._outputs(group)):
-                if isinstance(group.action, Box):
-                    explore, noise = self.e.names.use(real.__name__, real), f"{group.name}_noise[{n}, actor, lane]"
-                    given = ", ".join(outputs if squashes else outputs[:1])
-                    body.append(f"{chosen}, {noise} = {explore}(rng, {n}, {given}, {noise}, {exploration})")
-                else:
-                    explore = self.e.names.use("explore_choice", explore_choice)
-                    body.append(f"{chosen} = {explore}(rng, {n}, {', '.join(outputs)}, {exploration})")
+                noise = [f"{group.name}_noise[{n}, actor, lane]"] if real else []
+                given = [*(outputs[:1] if real and not squashes else outputs), *noise, f"{group.name}_arrays.exploration"]
+                body.append(f"{', '.join([chosen, *noise])} = {explore}(rng, {n}, {', '.join(given)})")
                 body.append(f"{self.e.entry(group, 'action', n, group.action.components)} = {chosen}")
             found.append(self._acting(group, "EXPLORATION", *body))
         return lines(*found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from warprun.environment import ARGUMENTS, MAX_PHASES, Box, Discrete, Field, Group, Index, MultiDiscrete, arguments
@@ -12,38 +12,12 @@ from warprun.math import clip
 from warprun.random import ACTION, EXPLORATION, RESET, STEP, VARIATION, Rng
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.target import index
-from warprun.simulation.codegen.templates import block, lines
-
-Function = Callable[..., object]
-"""A function of an environment, or one that kernels call."""
+from warprun.simulation.codegen.templates import Function, Names, block, lines
 
 PURPOSES = {"RESET": RESET, "ACTION": ACTION, "VARIATION": VARIATION, "EXPLORATION": EXPLORATION}
 STREAMS = {name: f"{purpose} << 24" for name, purpose in PURPOSES.items()}
 STREAMS |= {f"STEP_{phase}": f"{STEP + 16 * phase} << 24" for phase in range(MAX_PHASES)}
 """Name of a random stream -> its purpose, in the highest byte of `Rng.source`."""
-
-
-class Names:
-    """The global names of a kernel module: functions and classes that it gets, and constants that it defines."""
-
-    def __init__(self) -> None:
-        self.functions: dict[str, Function] = {}
-        self.definitions: dict[str, str] = {}
-        """Name and value as Python text, for the head of the module."""
-
-    def use(self, name: str, value: Function) -> str:
-        """Add a global to the module and return its name; another function of the same name gets a number."""
-        unique, n = name, 1
-        while self.functions.get(unique, value) is not value:
-            n += 1
-            unique = f"{name}{n}"
-        self.functions[unique] = value
-        return unique
-
-    def define(self, name: str, text: str) -> str:
-        """Define a constant at the head of the module and return its name."""
-        self.definitions[name] = text
-        return name
 
 
 class Expressions:

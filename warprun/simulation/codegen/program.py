@@ -15,10 +15,10 @@ from warprun.kernels.mlp_cuda import compute_layer, load_columns, store_outputs
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.advance import advance_kernels
 from warprun.simulation.codegen.bodies import Bodies
-from warprun.simulation.codegen.expressions import Expressions, Function, Names
+from warprun.simulation.codegen.expressions import Expressions
 from warprun.simulation.codegen.target import Target
 from warprun.simulation.codegen.targets import BLOCK, CPU, THREAD
-from warprun.simulation.codegen.templates import fill, lines
+from warprun.simulation.codegen.templates import Function, Names, fill, lines
 
 MODULE = '''
 """Kernels written by warprun for target '$target'; to change them, change the environment."""

@@ -6,14 +6,11 @@ State is stored in tiles [tile, slot, actor, lane]. Lanes are neighbouring envir
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from warprun.environment import Environment, Group
 from warprun.simulation import indexing
-from warprun.simulation.codegen.templates import block, fill, lines
-
-if TYPE_CHECKING:
-    from warprun.simulation.codegen.expressions import Names
+from warprun.simulation.codegen.templates import Names, block, fill, lines
 
 
 class Target(ABC):

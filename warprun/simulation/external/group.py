@@ -18,7 +18,6 @@ from mpi4py import MPI
 
 from warprun.agreement import wait
 from warprun.ranks import Layout
-from warprun.simulation.external import leading
 from warprun.simulation.external.recipe import Closes, Recipe, SavesState
 
 T = TypeVar("T")
@@ -210,15 +209,3 @@ def _first(look: Callable[[], T | None], patience: Wait) -> T:
 
     patience(has_come)
     return found[0]
-
-
-def attend() -> Place:
-    """Let all processes be the group of rank 0 from now on; every process calls this."""
-    leading.here = Place(Layout(0, 1, MPI.COMM_WORLD.size), attended=True)
-    return leading.here
-
-
-def join(layout: Layout) -> Place:
-    """Return the place of this process in the groups of a run; every process calls this."""
-    leading.here = leading.here or Place(layout, attended=False)
-    return leading.here

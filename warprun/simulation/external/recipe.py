@@ -13,7 +13,6 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from warprun.errors import ContractError, UserError, printable
-from warprun.simulation.external import leading
 from warprun.spec import Spec
 
 PACKAGE = str(Path(__file__).parents[2]) + os.sep
@@ -32,11 +31,8 @@ class Recipe:
     """Processes that step an environment together; if several, the maker gets their communicator as `comm`."""
 
     def make(self, **num_envs: int) -> Any:
-        """Return a new environment, if several ranks step it with the group that this process leads; whatever its code raises passes."""
-        if self.ranks == 1:
-            return self._made(num_envs)
-        assert leading.here is not None, "no rank serves this process"
-        return leading.here.lead(self)
+        """Return a new environment of this process alone; whatever its code raises passes."""
+        return self._made(num_envs)
 
     def make_with(self, comm: Any) -> Any:
         """Return the part of this process in an environment that all ranks of `comm`, an `MPI.Intracomm`, make at the same time."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
-from warprun.environment import NoParams
+from warprun.environment import Box, Environment, Group, NoParams, Phase, float32
 from warprun.simulation.device import Device
 from warprun.simulation.exploration import Exploration
-from warprun.simulation.external.stand_in import stand_in
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import GroupSpec
@@ -68,3 +69,31 @@ class Sampler:
     def noise(self) -> torch.Tensor | None:
         """The exploration noise of the last step; None if there is none."""
         return self._noise
+
+
+class Nothing(NamedTuple):
+    """The state of an environment that stands in for others."""
+
+    x: float32
+
+
+def reset() -> Nothing:
+    return Nothing(float32(0.0))
+
+
+def step(s: Nothing) -> tuple[Nothing, float, bool]:
+    return s, 0.0, False
+
+
+def observe(s: Nothing) -> tuple[float32]:
+    return (s.x,)
+
+
+def mask(s: Nothing) -> bool:
+    return True
+
+
+def stand_in(group: GroupSpec) -> Environment:
+    """Return an environment with the actions and the mask of `group`, one actor, and one observed number."""
+    actors = Group(group.name, 1, Nothing, Box(1), group.action, reset, observe, mask if group.masked else None)
+    return Environment((actors,), (Phase(group.name, step),))

@@ -11,10 +11,9 @@ from warprun.errors import TrainingFailed, UserError
 from warprun.seeds import derived_seed
 from warprun.simulation.device import Device
 from warprun.simulation.exploration import Exploration
-from warprun.simulation.external.layout import layout
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.simulation.external.sampler import Sampler
-from warprun.simulation.external.shared import SharedArrays
+from warprun.simulation.external.shared import SharedArrays, layout
 from warprun.simulation.external.sources import EnvironmentFailed
 from warprun.simulation.external.worker import LOAD, RESET, SAVE, STEP, Job
 from warprun.simulation.external.workers import Steppers, ThisProcess, Workers, shares

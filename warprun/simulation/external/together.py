@@ -8,7 +8,8 @@ from warprun import processes
 from warprun.agreement import agree
 from warprun.errors import UserError, one_line
 from warprun.ranks import Layout, fit
-from warprun.simulation.external import group, leading
+from warprun.simulation.external import leading
+from warprun.simulation.external.group import Place
 from warprun.simulation.external.probe import examine
 from warprun.simulation.external.recipe import ExternalEnvironment, Recipe, told
 
@@ -37,7 +38,7 @@ def examine_together(
         layout = fit(comm.size, learners, ranks)
         agree(comm, "", lambda rank: f"rank {rank}", None)  # who has failed before does not come
         try:
-            place = group.join(layout)
+            place = leading.join(layout)
             found = _learnt(place, layout, title, recipe, time_limit, timeout_s, masks)
         except Exception as error:
             words = one_line(error) if isinstance(error, UserError) else f"{title} cannot be made and reset: {told(error)}"
@@ -49,7 +50,7 @@ def examine_together(
 
 
 def _learnt(
-    place: group.Place, layout: Layout, title: str, recipe: Recipe, time_limit: int | None, timeout_s: float, masks: bool
+    place: Place, layout: Layout, title: str, recipe: Recipe, time_limit: int | None, timeout_s: float, masks: bool
 ) -> ExternalEnvironment | None:
     if MPI.COMM_WORLD.rank == 0:
         with leading.leading():
