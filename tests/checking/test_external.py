@@ -25,7 +25,7 @@ SETTINGS = ["env=gymnasium", f"env.module={HERE / 'misbehaving.py'}", "n_envs=8"
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warprun.checking.external.STEPS", 400)
-    monkeypatch.setattr("warprun.checking.speed.SECONDS", 0.02)
+    monkeypatch.setattr("warprun.checking.rolls.SECONDS", 0.02)
 
 
 @pytest.mark.parametrize("fault", [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in FAULTS])

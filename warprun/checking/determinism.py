@@ -1,14 +1,16 @@
-"""Checks that a seed determines every bit, whatever the threads and the length of rollouts."""
+"""Checks that a seed determines every bit, whatever the threads and the length of rollouts, and that tables are made alike each time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
 from warprun.checking.findings import Problem, doubt
 from warprun.checking.names import listed
 from warprun.checking.rolls import KernelRolls, Rolls, SimulatorRolls
+from warprun.config.kept import Tables
 from warprun.simulation.explorer import Explorer
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.simulator import Simulator
@@ -63,3 +65,16 @@ def record(simulator: Simulator, spec: Spec) -> Record:
 def differences(one: Record, other: Record) -> list[str]:
     """Return the names of arrays that differ in any bit."""
     return [name for name in one if one[name].tobytes() != other[name].tobytes()]
+
+
+def digests(tables: Tables | None) -> dict[str, str]:
+    """Return a digest of every table; none if there are no tables."""
+    named = {} if tables is None else tables._asdict()
+    return {name: hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest() for name, value in named.items()}
+
+
+def changing(first: Mapping[str, str], other: Mapping[str, str], when: str) -> Iterator[Problem]:
+    """Find tables that differ between two times that they were made."""
+    for name in first:
+        if first[name] != other.get(name):
+            yield Problem(f"table {name!r} has other values {when}; make it from files and options alone, random numbers from a fixed seed")

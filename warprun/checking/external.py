@@ -9,8 +9,7 @@ from warprun.checking.determinism import determinism, seeds
 from warprun.checking.experience import gather
 from warprun.checking.findings import Finding, Problem, judge
 from warprun.checking.met import judge_experience
-from warprun.checking.rolls import SimulatorRolls
-from warprun.checking.speed import rate, steps_per_second
+from warprun.checking.rolls import SimulatorRolls, rate, steps_per_second
 from warprun.config.registry import errors_of_user
 from warprun.environment import Environment
 from warprun.errors import TrainingFailed, UserError

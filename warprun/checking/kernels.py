@@ -11,16 +11,14 @@ from functools import partial
 from pathlib import Path
 
 from warprun.checking.agreement import ENVIRONMENTS, MOST_STEPS, Steps, agreed, disagreements, take_steps, watched_run
-from warprun.checking.determinism import determinism, seeds
+from warprun.checking.determinism import changing, determinism, digests, seeds
 from warprun.checking.effects import actions, constant_fields, resets
 from warprun.checking.experience import gather
 from warprun.checking.findings import Finding, Problem, judge
 from warprun.checking.met import judge_experience
 from warprun.checking.processes import Helper, machine_code, simulated
-from warprun.checking.rolls import KernelRolls, masks_of, put
+from warprun.checking.rolls import KernelRolls, masks_of, put, rate, steps_per_second
 from warprun.checking.source import source
-from warprun.checking.speed import rate, steps_per_second
-from warprun.checking.tables import changing, digests
 from warprun.config.schema import make_tables, parameters
 from warprun.environment import Environment, arguments
 from warprun.runtime.build import Setup, make_engine

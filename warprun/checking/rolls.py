@@ -1,7 +1,9 @@
-"""Rollouts with given actions, of kernels and of any other simulator."""
+"""Rollouts with given actions, of kernels and of any other simulator, and how fast they are."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +18,8 @@ from warprun.spec import Box, GroupSpec
 
 CERTAIN = 50.0
 """Logit of the chosen action; that of the others is 0."""
+SECONDS = 0.5
+"""Time for which speed is measured."""
 
 
 class Rolls(Protocol):
@@ -104,3 +108,20 @@ def put(trajectory: Trajectory, row: int, actions: Actions) -> None:
     """Write the actions of a row."""
     for name, chosen in actions.items():
         trajectory.groups[name].action[row].copy_(torch.from_numpy(chosen))
+
+
+def steps_per_second(run: Callable[[], object], steps: int) -> float:
+    """Return environment steps per second of `run`, a call of which takes `steps`; the first call does not count."""
+    run()
+    done, began = 0, time.perf_counter()
+    while True:
+        run()
+        done += steps
+        elapsed = time.perf_counter() - began
+        if elapsed > SECONDS:
+            return done / elapsed
+
+
+def rate(steps: float) -> str:
+    """Return a number of steps per second for people."""
+    return f"{steps / 1e6:.3g} M" if steps >= 1e6 else f"{steps:,.0f}"

@@ -22,9 +22,8 @@ def main(steps: Path, found: Path, overrides: Sequence[str]) -> None:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
     from functools import partial
 
-    from warprun.checking.agreement import Steps, disagreements, repeat
-    from warprun.checking.steps import stepped
-    from warprun.checking.tables import digests
+    from warprun.checking.agreement import Steps, disagreements, repeat, stepped
+    from warprun.checking.determinism import digests
     from warprun.config.compose import compose
     from warprun.environment import Environment
     from warprun.errors import UserError
