@@ -10,7 +10,6 @@ import argparse
 import json
 import math
 import os
-import re
 import shutil
 import statistics
 import sys
@@ -18,12 +17,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from pages import DOCS, replace
+
 import warprun
 from warprun.config.auto import sized
 from warprun.config.compose import compose
 from warprun.runtime import auto, checkpoint
 
-PAGE = Path(__file__).parents[1] / "docs" / "auto.md"
 CASES = [("cartpole", "ppo"), ("cartpole", "a2c"), ("acrobot", "ppo"), ("acrobot", "a2c")]
 SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
 BASE = ["eval.every=50000 steps", "log.live=false", "log.tensorboard=false", "checkpoint.best=false", "device=cpu", "max_minutes=0.6"]
@@ -92,8 +92,7 @@ def main() -> int:
                         file.write(json.dumps(rows[-1]) + "\n")
     print(made := table(rows))
     if chosen.write:
-        text = PAGE.read_text()
-        PAGE.write_text(re.sub(r"<!-- auto -->.*?<!-- end -->", lambda _: f"<!-- auto -->\n{made}\n<!-- end -->", text, flags=re.DOTALL))
+        replace(DOCS / "auto.md", "auto", f"{made}\n")
     return 0
 
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from pages import DOCS, replace
 
 import warprun
 from warprun.config.compose import compose
@@ -30,7 +30,6 @@ from warprun.runtime.build import make_engine, set_up
 from warprun.runtime.evaluate import evaluate_run
 from warprun.seeds import derived_seed
 
-DOCS = Path(__file__).parents[1] / "docs"
 EPISODES, SEARCHED = 1000, 500
 """Episodes that are compared, and those that gains are searched on."""
 PLAYED, OTHERS = 1, 2
@@ -180,12 +179,6 @@ def compat_table(found: dict[str, Course], runs: dict[str, list[dict[str, Any]]]
     return "\n".join(lines) + "\n"
 
 
-def write(name: str, table: str, page: Path) -> None:
-    """Replace the table between `<!-- name -->` and `<!-- end -->` of a page."""
-    between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-    page.write_text(between.sub(lambda match: match[1] + table + match[2], page.read_text()))
-
-
 def main() -> None:
     """Train, print tables, and write them with --write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -210,7 +203,7 @@ def main() -> None:
     print("\n".join(tables.values()))
     if chosen.write:
         for mode, table in tables.items():
-            write(mode, table, DOCS / "booster.md")
+            replace(DOCS / "booster.md", mode, table)
         for figure in ("regulation", "spectrum"):
             shutil.copy(place(chosen.folder, SHOWN, 0) / "eval" / f"{figure}.png", DOCS / "figures" / f"booster_{figure}.png")
 

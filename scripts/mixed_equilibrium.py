@@ -6,11 +6,11 @@ The game is in tests/environments/probes.py, so the script needs a checkout. Def
 """
 
 import argparse
-import re
 import sys
 from pathlib import Path
 
 import torch
+from pages import DOCS, replace
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -20,7 +20,6 @@ from tests.environments.probes import MATCHING_PENNIES  # noqa: E402
 from warprun.simulation.device import Device  # noqa: E402
 from warprun.simulation.kernel_engine import KernelEngine  # noqa: E402
 
-PAGE = ROOT / "docs" / "agents.md"
 HORIZON = 16
 COEFFICIENTS = (0.0, 0.01, 0.1, 0.3, 1.0)
 ROLLOUTS = range(10, 70, 10)
@@ -58,8 +57,7 @@ def main() -> int:
     table = "\n".join(lines) + "\n"
     print(table)
     if chosen.write:
-        between = re.compile(r"(<!-- equilibrium -->\n).*?(<!-- end -->)", re.DOTALL)
-        PAGE.write_text(between.sub(lambda match: match[1] + table + match[2], PAGE.read_text()))
+        replace(DOCS / "agents.md", "equilibrium", table)
     return 0
 
 

@@ -4,15 +4,16 @@ import json
 import re
 import subprocess
 import sys
-from importlib import util
 from pathlib import Path
 
 import pytest
 
 import warprun
 from tests.commands import PAGES, ROOT, commands_of_page
+from tests.scripts import load
 from tests.selection import few
 from warprun.config.compose import compose
+from warprun.errors import UserError
 
 SMALL = ["total_steps=32", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=2", "env.time_limit=8", "log.live=false"]
 
@@ -116,22 +117,40 @@ def test_links_and_images_exist(page):
 
 
 def test_result_table_has_a_line_for_a_case():
-    script = load("results")
-    run = {"bar": -200.0, "return": -150.04, "return_stderr": 2.26, "env_steps": 1000, "wall_s": 2.0}
-    line = script.row("pendulum_ppo", [run, run | {"return": -300.0}, run | {"return": -200.0}], 3)
-    assert line == "| pendulum_ppo | -200 | 2/3 | -300.0 ± 2.3 | -200.0 ± 2.3 | 1,000 | 2.0 |\n"
-    assert len(line.split("|")) == len(script.HEADER.splitlines()[0].split("|")) == len(script.row("x", [], 2).split("|"))
-    for overrides in (script.CASES | script.robustness_cases(0.5)).values():
-        compose(overrides)
-    assert script.HEADER.splitlines()[0] in (ROOT / "docs" / "results.md").read_text()
+    study = load("studies").STUDIES["tuned"]
+    run = {"bar": -200.0, "last/return": -150.04, "last/return_stderr": 2.26, "env_steps": 1000, "wall_s": 2.0}
+    runs = [run, run | {"last/return": -300.0}, run | {"last/return": -200.0}]
+    assert study.table({"pendulum_ppo": runs}).splitlines()[2:] == [
+        "| pendulum_ppo | -200 | 2/3 | -300.0 ± 2.3 | -200.0 ± 2.3 | 1,000 | 2.0 |"
+    ]
+    assert study.table({"pendulum_ppo": [{"failed": True}]}).splitlines()[2] == "| pendulum_ppo |  | 0/1 |  |  |  |  |"
 
 
 def test_robustness_table_counts_the_seeds_that_learn():
-    script = load("results")
-    run = {"bar": 475.0, "return": 500.0}
-    runs = {name: [run, run | {"return": 9.0}, run | {"return": 480.0}] for name in script.robustness_cases(1.0)}
+    study = load("studies").STUDIES["untuned"]
+    run = {"bar": 475.0, "last/return": 500.0}
+    runs = {case: [run, run | {"last/return": 9.0}, run | {"last/return": 480.0}, *2 * [{"failed": True}]] for case in study.cases}
     assert len(runs) == 2 * 10
-    assert script.robustness_table(runs, 5).count("2/5 (480)") == 20
+    assert study.table(runs).count("2/5 (480)") == 20
+
+
+@pytest.mark.parametrize("name", load("studies").STUDIES)
+def test_settings_of_studies_are_accepted(name):
+    for case in load("studies").STUDIES[name].cases.values():
+        try:
+            compose(case.overrides.split())
+        except UserError as error:
+            assert "gymnasium" in str(error) or "warprun data" in str(error), error
+
+
+@pytest.mark.parametrize("name", [name for name, study in load("studies").STUDIES.items() if study.place])
+def test_tables_are_those_of_the_kept_runs(name):
+    results = load("results")
+    study, kept = results.STUDIES[name], json.loads(results.KEPT.read_text())
+    page, mark = study.place
+    (shown,) = re.findall(rf"<!-- {mark} -->\n(.*?)<!-- end -->", page.read_text(), flags=re.DOTALL)
+    assert name not in kept or shown == study.table(results.runs_of(study, kept[name]))
+    assert shown.startswith("| " + (" | ".join(study.columns) or "setting"))
 
 
 MARKS = {
@@ -152,21 +171,16 @@ def test_pages_have_the_tables_that_scripts_write(page):
         assert len(re.findall(rf"<!-- {mark} -->\n\|.*?\n<!-- end -->", (ROOT / page).read_text(), flags=re.DOTALL)) == 1, mark
 
 
-def test_scripts_write_into_pages_that_exist():
-    assert load("catalysis_results").PAGE == ROOT / "docs/benchmarks/catalysis.md"
-    off_policy, results, equilibrium = load("offpolicy_results"), load("results"), load("mixed_equilibrium")
-    assert (off_policy.DOCS / "off_policy.md").exists() and off_policy.KEPT.exists()
-    assert (results.DOCS / "results.md").exists() and (results.DOCS / "benchmarks" / "results.json").exists()
-    assert equilibrium.PAGE.exists()
-    assert (load("booster_results").DOCS / "booster.md").exists()
+LOADABLE = ("actors_speed", "auto_check", "bench_make_vec", "booster_results", "exarl_claims", "external_speed", "gpu_check", "gpu_profile")
+LOADABLE += ("heat_equation_results", "mixed_equilibrium", "offpolicy_speed", "offpolicy_to_bar", "tag_results")
+"""Scripts that import no package beyond those of warprun and of its tests."""
 
 
-def load(name: str):
-    spec = util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec and spec.loader
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.mark.parametrize("name", LOADABLE)
+def test_scripts_find_what_they_import(name):
+    if name == "exarl_claims":
+        pytest.importorskip("simpy")
+    assert load(name).main.__module__ == name
 
 
 def test_the_walk_through_ppo_quotes_what_stands_there() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+from pages import DOCS, replace
 
 from exarl import figures
 from exarl.answers import Kept, errors
 from exarl.claims import CLAIMS
 
-PAGE = Path(__file__).parents[2] / "docs" / "reproductions.md"
 MOST_LOAD = 4.0
 """Processes that want a core, beyond which the ranks of a run did not have one whenever they needed it."""
 BUSY = (
@@ -54,9 +52,6 @@ def write(kept: Kept) -> None:
     """Write the tables and the figures, and print the tables."""
     figures.draw(kept)
     pictures = "".join(f"![{text}](figures/{path.name})\n\n" for path, text in figures.CAPTIONS.items() if path.exists())
-    page = PAGE.read_text()
     for name, text in (("claims", table(kept)), ("figures", pictures), ("model", validation(kept))):
         print(text)
-        between = re.compile(rf"(<!-- exarl {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        page = between.sub(lambda match, text=text: match[1] + text + match[2], page)
-    PAGE.write_text(page)
+        replace(DOCS / "reproductions.md", f"exarl {name}", text)

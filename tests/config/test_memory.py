@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from tests.scripts import load
 from tests.selection import few
 from warprun.config.compose import compose
 from warprun.config.memory import check_evaluation_memory, estimate
@@ -19,19 +18,7 @@ from warprun.kernels.driver import left_in_cgroups
 from warprun.learning import memory
 from warprun.learning.settings import OPTIMIZERS
 
-ROOT = Path(__file__).parents[2]
-
-
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("memory_table", ROOT / "scripts" / "memory_table.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-TABLE = script()
+TABLE = load("memory_table")
 
 
 def within_a_fifth(name: str) -> None:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from importlib import util
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import warprun
+from tests.scripts import load
 from warprun.runtime.evaluate import evaluate_run
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "covid_results.py"
 SMALL = ["env=covid", "tuned=none", "total_steps=16", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=1"]
 
 
 @pytest.fixture
 def script():
-    spec = util.spec_from_file_location("covid_results", SCRIPT)
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("covid_results")
 
 
 def test_means_have_standard_errors(script):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-from importlib import util
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +10,11 @@ import pytest
 import warprun
 from tests.envs.booster.helpers import engine
 from tests.playing.plays import look_at
+from tests.scripts import load
 from warprun.cli.main import run
 from warprun.envs.booster import analysis
 from warprun.seeds import derived_seed
 
-SCRIPT = Path(__file__).parents[3] / "scripts" / "booster_results.py"
 SMALL = ["tuned=none", "total_steps=64", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=1", "log.live=false"]
 
 
@@ -72,10 +70,7 @@ def test_films_show_the_course(tmp_path):
 
 @pytest.fixture
 def script():
-    spec = util.spec_from_file_location("booster_results", SCRIPT)
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("booster_results")
 
 
 def test_features_are_what_an_agent_could_know(script):
