@@ -22,7 +22,9 @@ PARENT = "WARPRUN_PARENT"
 SOCKET = "WARPRUN_SOCKET"
 """Number of an open socket at which rank 0 listens, if `cli.launch` has made one."""
 FIRST_ENDS_S, OTHERS_END_S = 4, 15
-"""Seconds that the end of MPI may take after a failure: of rank 0, or of another rank if rank 0 is lost; and of the others."""
+"""Seconds of processor time for the end of MPI after a failure, which waits in a loop: of rank 0, or another if it is lost; of the others."""
+STUCK_S = 60
+"""Seconds by the clock that it may take. Only an end that waits without a loop takes them: a busy machine makes all slower."""
 
 
 def has_torch_variables() -> bool:
@@ -164,8 +166,10 @@ def code_of_rank(code: int) -> int:
     silence()
     for number in (signal.SIGINT, signal.SIGTERM):  # mpiexec sends them as soon as rank 0 has ended; the code would be theirs
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(FIRST_ENDS_S if speaks else OTHERS_END_S)
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, FIRST_ENDS_S if speaks else OTHERS_END_S)
+    signal.alarm(STUCK_S)
     return code if speaks else 0
 
 
