@@ -22,7 +22,7 @@ PARENT = "WARPRUN_PARENT"
 SOCKET = "WARPRUN_SOCKET"
 """Number of an open socket at which rank 0 listens, if `cli.launch` has made one."""
 FIRST_ENDS_S, OTHERS_END_S = 4, 15
-"""Seconds of processor time for the end of MPI after a failure, which waits in a loop: of rank 0, or another if it is lost; of the others."""
+"""Seconds of processor time that the end of MPI may take after a failure: of rank 0, or of another if it is lost; and of the others."""
 STUCK_S = 60
 """Seconds by the clock that it may take. Only an end that waits without a loop takes them: a busy machine makes all slower."""
 
