@@ -72,6 +72,7 @@ def attack(folder: Path, how: str, rank: int) -> None:
     assert_ended_well(folder, done.returncode, done.stderr, said, rank)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", few(["raise", "exit", "hang"], "raise"))
 def test_a_rank_that_fails_ends_the_run(how: str, tmp_path: Path) -> None:
     attack(tmp_path / "run", how, 1)

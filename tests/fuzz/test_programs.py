@@ -26,7 +26,7 @@ COMPILED = ("kernels/lane_", "kernels/flow.py")
 """Files that have no part in kernels that Python interprets."""
 
 
-@pytest.mark.by_default(3)
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("seed", CUT[2:] + SHORT)
 def test_a_short_program(seed, tmp_path):
     assert not list(playing.differences(seed, tmp_path))
@@ -34,7 +34,7 @@ def test_a_short_program(seed, tmp_path):
 
 def test_interpreted_programs(tmp_path):
     """Python interprets the kernels, which takes a tenth of the time of compiling them."""
-    done = played(range(400, 425), tmp_path, interpreted=True)
+    done = played(range(400, 427), tmp_path, interpreted=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

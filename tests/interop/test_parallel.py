@@ -73,6 +73,7 @@ def test_every_agent_must_act():
         env.step({**both, "producers_0": np.zeros(7, np.int64)})
 
 
+@pytest.mark.long
 def test_reset_comes_first():
     env = warprun.make_parallel(MARKET)
     with pytest.raises(ResetNeeded):

@@ -17,7 +17,7 @@ from warprun.simulation.codegen.expressions import Expressions
 from warprun.simulation.device import choose
 
 
-@pytest.mark.by_default(4)
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("name", few(CASES, "cartpole", "market", "crane", "leaving", "tag_continuous"))
 def test_rollouts_stay(name):
     plain, debugged = (record(engine_of(CASES[name], name, choose("cpu"), debug=debug), CASES[name].collects) for debug in (False, True))

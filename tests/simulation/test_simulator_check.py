@@ -30,6 +30,7 @@ def test_a_rank_is_named(who: str, tmp_path: Path) -> None:
     assert f"error: {rank}environment {env} was {TOO_OFTEN.format(steps=24, rows=2)}" in line
 
 
+@pytest.mark.long
 def test_an_actor_is_named(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     line = said_of("PMI_RANK=2", "concurrency=sync", f"run_dir={tmp_path / 'run'}", start=(mpiexec(), "-n", "3"))
