@@ -15,9 +15,10 @@ from dataclasses import replace
 from typing import Literal
 
 from warprun.algorithms import config_class
+from warprun.config.checks import check_requirements
 from warprun.config.compose import environment_config
 from warprun.config.registry import options
-from warprun.config.schema import check_requirements, load_environment
+from warprun.config.schema import load_environment
 from warprun.errors import UserError
 
 SMALL = ["tuned=none", "n_envs=8", "total_steps=512", "env.time_limit=60"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from warprun.errors import TrainingFailed, UserError
 
 if TYPE_CHECKING:
-    from warprun.cli.main import train
+    from warprun.cli.train import train
     from warprun.interop.parallel import make_parallel
     from warprun.interop.sb3 import make_sb3
     from warprun.interop.vector import make_vec
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Policy", "Result", "TrainingFailed", "UserError", "load", "make_parallel", "make_sb3", "make_vec", "train"]
 
 _LAZY = {
-    "train": "warprun.cli.main",
+    "train": "warprun.cli.train",
     "Result": "warprun.runtime.train",
     "load": "warprun.policies.loading",
     "Policy": "warprun.policies.policy",

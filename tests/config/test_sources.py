@@ -97,7 +97,7 @@ def test_runs_of_one_process_have_their_own_helper(workplace):
     make(workplace / "one", 1.0), make(workplace / "two", 2.0)
     program = f"""
 from pathlib import Path
-from warprun.cli.main import train
+from warprun.cli.train import train
 
 small = {SMALL}
 for name in ("one", "two", "two", "one"):

@@ -12,7 +12,7 @@ from tests.agents import build
 from warprun.algorithms import agent_names
 from warprun.algorithms.a2c import a2c_loss
 from warprun.algorithms.ppo import ppo_loss
-from warprun.config.schema import check_requirements
+from warprun.config.checks import check_requirements
 from warprun.errors import UserError
 from warprun.learning.distributions import evaluate
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory, allocate

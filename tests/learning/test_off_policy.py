@@ -351,7 +351,7 @@ def test_what_cannot_work_is_told_in_one_line(overrides: str) -> None:
 
 
 def test_dqn_refuses_masks() -> None:
-    from warprun.config.schema import check_requirements
+    from warprun.config.checks import check_requirements
 
     with pytest.raises(UserError, match="does not support action masks"):
         check_requirements("dqn", environment(one=Discrete(3)).spec)

@@ -113,7 +113,7 @@ def test_mistakes_are_one_line_and_leave_nothing(
     settings: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("warprun.config.schema.find_spec", lambda name: None)
+    monkeypatch.setattr("warprun.config.checks.find_spec", lambda name: None)
     assert cli.run([*SMALL, *settings]) == 2
     assert capsys.readouterr().err == f"warprun: error: {message}\n"
     assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.simulation.rollouts import ROOT, make
-from warprun.config.schema import check_requirements
+from warprun.config.checks import check_requirements
 from warprun.environment import Box, ContractError, float32, single_agent
 from warprun.errors import UserError
 from warprun.simulation.device import choose

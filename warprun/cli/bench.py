@@ -9,8 +9,8 @@ from pathlib import Path
 
 from warprun.checking.processes import machine_code
 from warprun.cli.settings import whole_number
+from warprun.config.checks import check
 from warprun.config.compose import compose
-from warprun.config.schema import check
 from warprun.errors import UserError
 from warprun.kernels.driver import prepare
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from warprun import signals
 from warprun.cli.outcome import Outcome, attempt
 from warprun.cli.settings import read_settings, whole_number
+from warprun.cli.train import train_one
 from warprun.config.compose import compose
 from warprun.config.registry import check_working_folder
 from warprun.errors import UserError, printable
@@ -77,8 +78,6 @@ def train_job(folder: str, number: int, threads: int = 0, trusted: bool = False)
 
 
 def _train(found: Plan, one: Job, threads: int, trusted: bool) -> int:
-    from warprun.cli.main import train_one
-
     os.chdir(found.working_folder)
     check_working_folder()
     # What a failed run has saved leads to the same failure, and has the environment as it was. A run that was stopped or killed continues.

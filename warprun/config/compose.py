@@ -20,10 +20,11 @@ from omegaconf import MISSING, DictConfig, Node, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from warprun.algorithms import AGENTS, agent_names, config_class
+from warprun.config.checks import check
 from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, read, references_only, rewrite
 from warprun.config.registry import CONF, conf_folder, conf_packages, options
 from warprun.config.saved import leaves
-from warprun.config.schema import CONCURRENCY, Config, EnvConfig, OriginConfig, check, from_dict
+from warprun.config.schema import CONCURRENCY, Config, EnvConfig, OriginConfig, from_dict
 from warprun.config.sharing import shareable
 from warprun.config.working_folder import WorkingFolder
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown, similar

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from warprun.config.registry import Defined
+from warprun.config.schema import Config
 from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.driver import available_memory, cuda_memory, why_no_cuda
@@ -15,9 +16,6 @@ from warprun.learning.memory import COLUMNS, RunSizes, working_memory
 from warprun.simulation.arrays import ArrayPlan, rollout_bytes
 from warprun.simulation.codegen.targets import target_for
 from warprun.simulation.external.recipe import ExternalEnvironment
-
-if TYPE_CHECKING:
-    from warprun.config.schema import Config
 
 EVALUATION_STEPS = 64
 """Steps of a rollout of an evaluation (`runtime.evaluate.CHUNK`)."""

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from warprun.config.checks import check_parameters
 from warprun.config.compose import environment_config
 from warprun.config.memory import usable_cores
 from warprun.config.registry import is_dotted
-from warprun.config.schema import EnvConfig, check_parameters, load_environment, make_tables, parameters
+from warprun.config.schema import EnvConfig, load_environment, make_tables, parameters
 from warprun.environment import Environment
 from warprun.errors import ContractError, UserError, nearest, shown
 from warprun.kernels.driver import DEVICES, check_cuda, prepare

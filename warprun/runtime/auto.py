@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from warprun.config.auto import sized
-from warprun.config.schema import Config, check
+from warprun.config.checks import check
+from warprun.config.schema import Config
 from warprun.errors import UserError
 from warprun.runtime.bench import training_rate
 from warprun.runtime.records.numbers import si

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from warprun import own_module
 from warprun.config import kept, trust
 from warprun.config.networks import modules
 from warprun.config.schema import Config, to_dict
-from warprun.errors import RunHasEndedError, UserError
+from warprun.errors import UserError
 from warprun.runtime import checkpoint, rundir
+from warprun.runtime.run import Run
 from warprun.simulation.external.recipe import ExternalEnvironment
-
-if TYPE_CHECKING:
-    from warprun.runtime.run import Run
-
-
-def refuse_ended(run: Run) -> None:
-    """Raise RunHasEndedError if a checkpoint says that there is nothing left to do."""
-    if run.limits.reached(run.boundary, run.position.iteration_s) and not run.position.pending:
-        raise RunHasEndedError(
-            f"the run in {run.folder} has ended: it took {run.boundary.env_steps:,} env_steps of"
-            f" total_steps={run.limits.total_steps:,}; a larger total_steps or max_minutes continues it"
-        )
-    if run.position.solved and run.config.stop_when_solved:
-        raise RunHasEndedError(f"the run in {run.folder} has solved its environment; stop_when_solved=false continues it")
 
 
 def start(run: Run, versions: Mapping[str, object]) -> None:

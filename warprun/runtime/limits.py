@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from warprun.config.cadence import Moment
+from warprun.errors import RunHasEndedError
+from warprun.runtime.position import Position
 
 
 @dataclass(frozen=True)
@@ -27,3 +30,13 @@ class Limits:
         """Return whether the run ends now: all steps are taken, or half of another iteration would exceed the time limit."""
         in_time = self.max_minutes is None or now.seconds + 0.5 * iteration_s < 60.0 * self.max_minutes
         return now.env_steps >= self.total_steps or not in_time
+
+    def refuse_ended(self, now: Moment, position: Position, folder: Path, stop_when_solved: bool) -> None:
+        """Raise RunHasEndedError if the checkpoint of a run says that there is nothing left to do."""
+        if self.reached(now, position.iteration_s) and not position.pending:
+            raise RunHasEndedError(
+                f"the run in {folder} has ended: it took {now.env_steps:,} env_steps of total_steps={self.total_steps:,}; a larger"
+                " total_steps or max_minutes continues it"
+            )
+        if position.solved and stop_when_solved:
+            raise RunHasEndedError(f"the run in {folder} has solved its environment; stop_when_solved=false continues it")

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
 
 from warprun.errors import UserError
-from warprun.runtime.measured import on_host
 from warprun.runtime.records.jsonl import JsonLines
 from warprun.runtime.records.records import Place
 from warprun.runtime.records.tensorboard import PREFIX
-
-if TYPE_CHECKING:
-    from warprun.runtime.run import Run
 
 
 @dataclass
@@ -74,29 +69,6 @@ def read(saved: Mapping[str, object]) -> Position:
     if any(name != JsonLines.name and (not name.startswith(PREFIX) or "/" in name) for name in position.files):
         raise UserError("the checkpoint is damaged: it names files that are no records")
     return position
-
-
-def position_of(run: Run) -> Position:
-    """Return where a run is."""
-    place, pending = run.records.place, run.is_pending()
-    return Position(
-        iterations=run.boundary.iterations,
-        env_steps=run.boundary.env_steps,
-        pending=pending,
-        wall_s=place.wall_s,
-        boundary_s=run.boundary.seconds,
-        began_s=run.limits.began_s,
-        iteration_s=run.iteration_s,
-        due_s={name: cadence.due_s for name, cadence in run.cadences.items()},
-        metrics=run.measured.metrics,
-        losses=on_host(run.measured.losses),
-        diagnostics=run.diagnostics() if pending else {},
-        replaced=run.sentinel.replaced,
-        told=run.notes.told,
-        solved=run.solved,
-        row_env_steps=place.env_steps,
-        files=dict(place.files),
-    )
 
 
 def _fits(default: object, value: object) -> bool:

@@ -11,7 +11,6 @@ from warprun.config.compose import note_on_memory, note_on_tuned
 from warprun.config.schema import Config, to_dict
 from warprun.errors import TrainingFailed, one_line
 from warprun.runtime import checkpoint, position, rundir
-from warprun.runtime.begin import refuse_ended
 from warprun.runtime.clock import PhaseClock
 from warprun.runtime.crew import Crew
 from warprun.runtime.evaluate import Evaluator, StoppedError
@@ -19,7 +18,7 @@ from warprun.runtime.evaluations import Evaluations, interval, is_stopped
 from warprun.runtime.limits import Limits
 from warprun.runtime.measured import Measured, of_episodes, of_phases, on_host
 from warprun.runtime.notes import Notes
-from warprun.runtime.position import Position, position_of
+from warprun.runtime.position import Position
 from warprun.runtime.records.records import Records
 from warprun.runtime.saver import SHARE, Saver
 from warprun.runtime.sentinel import Sentinel
@@ -44,7 +43,7 @@ class Run:
         self.limits = Limits(config.total_steps, config.max_minutes, self.position.began_s)
         self.boundary = self.limits.moment(self.position.boundary_s, self.position.env_steps, self.position.iterations)
         """The last completed boundary."""
-        refuse_ended(self)
+        self.limits.refuse_ended(self.boundary, self.position, self.folder, config.stop_when_solved)
         self.records = Records(self.folder, to_dict(config), config.log.live, self.position.place)
         self.open = ExitStack()
         self.open.callback(self.records.close)
@@ -207,7 +206,7 @@ class Run:
     def _log(self, now: Moment, before: Moment, evaluated: bool) -> None:
         self._refuse_removed_folder()
         ended = self.crew.episodes()
-        values = on_host(self.measured.losses) | self.diagnostics()
+        values = on_host(self.measured.losses) | self._diagnostics()
         self.notes.on_clipping(values)
         # The device has been waited for, so wall-clock time is right even where kernels run on their own.
         values |= of_phases(self.clock.read(), now.env_steps - before.env_steps, self.records.wall_s - before.seconds)
@@ -247,8 +246,8 @@ class Run:
 
     def _check_before_save(self) -> None:
         self._refuse_removed_folder()
-        if self.is_pending():
-            self.diagnosed = self.diagnostics()  # before the simulator moves its last observations to row 0, see `Simulator.state`
+        if self._is_pending():
+            self.diagnosed = self._diagnostics()  # before the simulator moves its last observations to row 0, see `Simulator.state`
         self.sentinel.before_save(self.agent.state())
 
     def _can_afford_checkpoint(self) -> bool:
@@ -262,13 +261,35 @@ class Run:
         return self.crew.state() | (self.evaluations.state() if evaluators is None else evaluators)
 
     def _meta(self) -> checkpoint.Meta:
-        return {"evaluation": self.measured.last_evaluation, "run": asdict(position_of(self)), "spec": to_data(self.simulator.spec)}
+        return {"evaluation": self.measured.last_evaluation, "run": asdict(self._position()), "spec": to_data(self.simulator.spec)}
 
-    def is_pending(self) -> bool:
+    def _position(self) -> Position:
+        """Return where the run is."""
+        place, pending = self.records.place, self._is_pending()
+        return Position(
+            iterations=self.boundary.iterations,
+            env_steps=self.boundary.env_steps,
+            pending=pending,
+            wall_s=place.wall_s,
+            boundary_s=self.boundary.seconds,
+            began_s=self.limits.began_s,
+            iteration_s=self.iteration_s,
+            due_s={name: cadence.due_s for name, cadence in self.cadences.items()},
+            metrics=self.measured.metrics,
+            losses=on_host(self.measured.losses),
+            diagnostics=self._diagnostics() if pending else {},
+            replaced=self.sentinel.replaced,
+            told=self.notes.told,
+            solved=self.solved,
+            row_env_steps=place.env_steps,
+            files=dict(place.files),
+        )
+
+    def _is_pending(self) -> bool:
         """Return whether the boundary of the last iteration is still to come, see `Position`."""
         return self.env_steps > self.boundary.env_steps
 
-    def diagnostics(self) -> dict[str, float]:
+    def _diagnostics(self) -> dict[str, float]:
         """Return the diagnostics of the last rollout."""
         return self.diagnosed or on_host(self.agent.diagnostics(self.simulator.trajectory))
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from types import ModuleType
 
 from warprun.config import kept
+from warprun.config.checks import check_settings
 from warprun.config.memory import check_evaluation_memory
 from warprun.config.networks import check_size
 from warprun.config.opening import open_config
-from warprun.config.schema import Config, check_settings, from_dict, load_environment
+from warprun.config.schema import Config, from_dict, load_environment
 from warprun.learning.interfaces import Agent
 from warprun.runtime import checkpoint, rundir
 from warprun.runtime.build import Setup, make_agent

@@ -135,7 +135,7 @@ class MLflow(Sink):
 
 
 SERVICES: dict[str, Callable[[Path, Mapping[str, object], str], Sink]] = {"wandb": WeightsAndBiases, "mlflow": MLflow}
-"""Names in `log.services`; `config.schema.SERVICES` has the same."""
+"""Names in `log.services`; `config.checks.SERVICES` has the same."""
 
 
 def services(folder: Path, config: Mapping[str, object]) -> list[Sink]:

@@ -1,0 +1,314 @@
+"""The checks of the settings of a run, before anything is built. Neither numba nor torch."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING as NO_DEFAULT
+from dataclasses import fields, is_dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from warprun.algorithms import agent_names, config_class
+from warprun.commands import program, typed
+from warprun.config.cadence import AUTO, parse
+from warprun.config.memory import check_memory
+from warprun.config.registry import Defined
+from warprun.config.run_folder import CONFIG, is_free
+from warprun.config.schema import (
+    CONCURRENCY,
+    MAX_DEPTH,
+    AsyncConfig,
+    Config,
+    DdpConfig,
+    EnvConfig,
+    OriginConfig,
+    RmaConfig,
+    SeedConfig,
+    SyncConfig,
+    load_environment,
+    starts_processes,
+)
+from warprun.environment import Box, Environment
+from warprun.errors import UserError, nearest, require, shown
+from warprun.kernels.driver import DEVICES, SIMULATOR_LIMIT, check_cuda
+from warprun.learning import settings as agent_settings
+from warprun.learning.settings import Requirements
+from warprun.simulation.external.recipe import ExternalEnvironment
+from warprun.spec import GroupSpec, Spec
+
+MAX_NAME = 100
+"""Bytes of a name. A folder name has at most 255, and that of a run also has the time."""
+ON_NAN = ("stop", "reset")
+NAME = re.compile(r"\w[\w .,=+-]{0,99}")
+"""Names become parts of the names of folders."""
+NAME_RULE = "first a letter or digit, then at most 99 letters, digits, spaces and characters of .,=+-_"
+SERVICES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
+"""Names in `log.services`, which are those of the modules -> the packages to install."""
+WINDOWS = ("queue", "range", "random")
+MOST_PLACES = 1024
+"""Rollouts in the queue of an actor."""
+MOST_PATIENCE_US = 1_000_000
+"""Microseconds that a learner waits for further observations."""
+MOST_RANKS = 65536
+"""Processes of a run."""
+MOST = {"total_steps": 2**63 - 1, "concurrency.threads": 4096, "concurrency.workers": 1024}
+"""Largest values of counts; of others 2^31 - 1, because kernels count with 32 bits."""
+GRADIENTS = ("auto", "kernels", "torch")
+"""Values of engine.gradients."""
+_KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a finite number"}
+
+
+def check(config: Config) -> None:
+    """Raise UserError, in one line, for the first thing in `config` that cannot work."""
+    if config.concurrency.parallel.ranks_per_env > 1 and starts_processes(config):
+        return  # the processes check it: this one has no communicator
+    environment = check_settings(config)
+    for key, folder in {"run_dir": config.run_dir, "output_root": config.output_root}.items():
+        if folder is not None:
+            _check_folder(key, folder)
+    for name in config.log.services:
+        require(find_spec(name) is not None, f"log.services=[{name}] needs a library that is not installed: pip install {SERVICES[name]}")
+    if config.device == "cuda":
+        check_cuda()
+    check_memory(config, environment)
+
+
+def check_settings(config: Config) -> Defined:
+    """Check all that depends neither on this machine nor on the folder of the run; return the environment. Raises UserError."""
+    _check_values(config)
+    agent, mode = config.agent, config.concurrency.name
+    known = CONCURRENCY.get(mode) is type(config.concurrency)
+    require(known, f"concurrency.name={mode} does not match the chosen mode; write concurrency={mode}")
+    require(type(agent) is config_class(agent.name), f"agent.name={agent.name} does not match the chosen agent; write agent={agent.name}")
+    measured = config.origin.n_envs == OriginConfig.MEASURE
+    require(mode == "single" or not measured, f"n_envs=auto measures one process, and concurrency={mode} has several; write a number")
+    agent_settings.check_settings(agent)
+    environment, _ = load_environment(config.env, config.concurrency.parallel)
+    if isinstance(environment, Environment):
+        check_parameters(config.env, environment)
+    else:
+        _check_no_kernels(config, isinstance(environment, ExternalEnvironment))
+    ranks, lost = config.concurrency.parallel.ranks_per_env, getattr(config.concurrency, "tolerate_actors", 0)
+    require(
+        not lost or isinstance(environment, ExternalEnvironment),
+        f"concurrency.tolerate_actors={lost}: only actors of an environment with the interface of Gymnasium are left out",
+    )
+    require(
+        ranks == 1 or isinstance(environment, ExternalEnvironment),
+        f"concurrency.ranks_per_env={ranks}: {config.env.name} is no parallel program; the first argument of one is `comm`",
+    )
+    workers = config.concurrency.workers
+    require(
+        not workers or isinstance(environment, ExternalEnvironment),
+        f"concurrency.workers={workers}: workers step environments with the interface of Gymnasium, and {config.env.name} is none",
+    )
+    spec = environment.spec
+    names = [group.name for group in spec.groups]
+    agent_settings.check_groups(agent, names)
+    agent.check_run(spec, config.n_envs, config.total_steps)
+    remembers = agent_settings.with_memory(agent, spec)
+    without = f", or tuned=none if tuned/{config.origin.tuned} chose the network" if config.origin.tuned else ""
+    require(
+        not remembers or not isinstance(config.concurrency, SyncConfig),
+        f"{remembers}: rollouts of actors do not carry what a policy remembers; write concurrency=single or concurrency=ddp{without}",
+    )
+    check_requirements(agent.name, spec, "; env.mask=false ignores it" if isinstance(environment, ExternalEnvironment) else "")
+    decides = config.eval.group
+    require(decides is None or decides in names, f"eval.group={decides} is not a group of {config.env.name}; groups: {', '.join(names)}")
+    require(
+        config.device != "cudasim" or config.n_envs <= SIMULATOR_LIMIT,
+        f"n_envs={config.n_envs}: the CUDA simulator is slow and takes at most {SIMULATOR_LIMIT} environments",
+    )
+    return environment
+
+
+def _check_leaf(key: str, value: object, depth: int = 0) -> None:
+    """Check what holds for every value: whole numbers of 64 bits, text that can be printed and stored, no deep nesting."""
+    require(depth <= MAX_DEPTH, f"{key} is nested too deeply (at most {MAX_DEPTH} levels)")
+    if isinstance(value, str):
+        require(value.isprintable(), f"{key}={shown(value)} has a control character or one that is no text")
+        require("${" not in value, f"{key}={shown(value)}: a value cannot contain ${{")
+    elif isinstance(value, int):
+        require(abs(value) < 2**64, f"{key}={value:.4g} is too large")
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            _check_leaf(key, name, depth)
+            _check_leaf(f"{key}.{name}", item, depth + 1)
+    elif isinstance(value, list):
+        for item in value:
+            _check_leaf(key, item, depth + 1)
+    elif is_dataclass(value):
+        for setting in fields(value):
+            name, item = f"{key}.{setting.name}" if key else setting.name, getattr(value, setting.name)
+            # A reference to another key can put anything in place of a dict or list.
+            wanted = type(setting.default_factory()) if setting.default_factory is not NO_DEFAULT else object
+            is_left_out = item is None and "None" in str(setting.type)
+            require(wanted not in (dict, list) or isinstance(item, wanted) or is_left_out, f"{name}={item} must be a {wanted.__name__}")
+            _check_leaf(name, item, depth + 1)
+
+
+def _check_values(config: Config) -> None:
+    _check_leaf("", replace(config, origin=OriginConfig()))
+    require(config.device in DEVICES, f"device={config.device} is not one of {', '.join(DEVICES)}{nearest(config.device, DEVICES)}")
+    by = config.engine.gradients
+    require(by in GRADIENTS, f"engine.gradients={by} is not one of {', '.join(GRADIENTS)}{nearest(by, GRADIENTS)}")
+    on_nan = config.env.on_nan
+    require(on_nan in ON_NAN, f"env.on_nan={on_nan} is not one of {', '.join(ON_NAN)}{nearest(on_nan, ON_NAN)}")
+    require(0 <= config.seed < 2**64, f"seed={config.seed} must be from 0 to 2^64 - 1")
+    counts = {
+        "n_envs": config.n_envs,
+        "total_steps": config.total_steps,
+        "concurrency.threads": config.concurrency.threads,
+        "env.time_limit": config.env.time_limit,
+        "eval.episodes": config.eval.episodes,
+        "eval.final_episodes": config.eval.final_episodes,
+        "eval.max_steps": config.eval.max_steps,
+        "checkpoint.keep": config.checkpoint.keep,
+    }
+    for key, count in counts.items():
+        most = MOST.get(key, 2**31 - 1)
+        require(count is None or count >= 1, f"{key}={count} must be at least 1")
+        require(count is None or count <= most, f"{key}={count} must be at most {most:,}")
+    for key, text in {"eval": config.eval.every, "checkpoint": config.checkpoint.every, "log": config.log.every}.items():
+        if (key, text) != ("eval", AUTO):
+            parse(f"{key}.every", text)
+    for service in config.log.services:
+        require(service in SERVICES, f"log.services={service} is not one of {', '.join(SERVICES)}{nearest(service, SERVICES)}")
+    require(bool(config.log.project.strip()), "log.project: write a name")
+    workers = config.concurrency.workers
+    most_workers = MOST["concurrency.workers"]
+    require(workers is None or 0 <= workers <= most_workers, f"concurrency.workers={workers} must be from 0 to {most_workers:,}")
+    timeout_s = config.env.timeout_s
+    require(math.isfinite(timeout_s) and timeout_s > 0, f"env.timeout_s={timeout_s} must be a number above 0")
+    if isinstance(config.concurrency, SyncConfig | DdpConfig):
+        _check_processes(config.concurrency)
+    if isinstance(config.concurrency, SyncConfig):
+        _check_actors(config.concurrency)
+    if isinstance(config.concurrency, DdpConfig):
+        _check_shares(config.concurrency, config.n_envs)
+    minutes = config.max_minutes
+    require(minutes is None or (math.isfinite(minutes) and minutes > 0), f"max_minutes={minutes} must be a number above 0")
+    solved_at = config.env.solved_at
+    require(solved_at is None or math.isfinite(solved_at), f"env.solved_at={solved_at} must be a finite number")
+    for key, name in {"name": config.name, "env.name": config.env.name}.items():
+        usable = name is None or (NAME.fullmatch(name) is not None and len(os.fsencode(name)) <= MAX_NAME)
+        require(usable, f"{key}={shown(name or '')} must be usable as a folder name: {NAME_RULE}")
+
+
+def _check_processes(concurrency: SyncConfig | DdpConfig) -> None:
+    """Raise UserError for settings of several processes that cannot work."""
+    count, seconds = concurrency.processes, concurrency.timeout_s
+    require(count is None or 1 <= count <= MOST_RANKS, f"concurrency.processes={count} must be from 1 to {MOST_RANKS}")
+    require(math.isfinite(seconds) and seconds >= 2, f"concurrency.timeout_s={seconds} must be a number of seconds, 2 or more")
+
+
+def _check_shares(concurrency: DdpConfig, n_envs: int) -> None:
+    """Raise UserError if there are more processes than environments."""
+    count = concurrency.processes
+    require(count is None or count <= n_envs, f"concurrency.processes={count}: n_envs={n_envs} gives some of them no environment")
+
+
+def _check_actors(concurrency: SyncConfig) -> None:
+    """Raise UserError for settings of learners and actors that cannot work."""
+    for key, count in {"learners": concurrency.learners, "ranks_per_env": concurrency.ranks_per_env}.items():
+        require(1 <= count <= MOST_RANKS, f"concurrency.{key}={count} must be from 1 to {MOST_RANKS}")
+    workers, ranks = concurrency.workers, concurrency.ranks_per_env
+    require(not workers or ranks == 1, f"concurrency.workers={workers}: the ranks of a group step its environments; write workers=0")
+    if isinstance(concurrency, RmaConfig):
+        window = concurrency.window
+        require(window in WINDOWS, f"concurrency.window={window} is not one of {', '.join(WINDOWS)}{nearest(window, WINDOWS)}")
+        require(1 <= concurrency.queue <= MOST_PLACES, f"concurrency.queue={concurrency.queue} must be from 1 to {MOST_PLACES}")
+    if isinstance(concurrency, SeedConfig):
+        patience = concurrency.batch_us
+        require(0 <= patience <= MOST_PATIENCE_US, f"concurrency.batch_us={patience} must be from 0 to {MOST_PATIENCE_US:,}")
+    if isinstance(concurrency, AsyncConfig):
+        lost = concurrency.tolerate_actors
+        require(0 <= lost <= MOST_RANKS, f"concurrency.tolerate_actors={lost} must be from 0 to {MOST_RANKS}")
+        alone = concurrency.name == "async" and concurrency.learners == 1 and ranks == 1
+        require(not lost or alone, f"concurrency.tolerate_actors={lost} needs concurrency=async, learners=1 and ranks_per_env=1")
+    lag = concurrency.max_lag if isinstance(concurrency, AsyncConfig) else None
+    require(lag is None or 0 <= lag < 2**31, f"concurrency.max_lag={lag} must be 0 or more")
+
+
+def _check_no_kernels(config: Config, external: bool) -> None:
+    """Raise UserError for settings that only an environment made of kernel functions has."""
+    env = config.env
+    for key, given in {"env.params": env.params, "env.randomize": env.randomize}.items():
+        require(not given, f"{key}.{min(given, default='')}: {env.name} has no parameters; it is not made of kernel functions")
+    why_not = "" if external and not env.vector else "is not made of kernel functions" if not external else "resets no single environments"
+    require(env.on_nan == "stop" or not why_not, f"env.on_nan={env.on_nan}: {env.name} {why_not}; write env.on_nan=stop")
+    require(config.device != "cudasim", f"device=cudasim: {env.name} is not made of kernel functions")
+
+
+def check_parameters(env: EnvConfig, environment: Environment) -> None:
+    """Raise UserError for parameters of the config that the environment does not have, or values that do not fit them."""
+    defaults: dict[str, Any] = environment.params._field_defaults
+    listed = f"; it has {', '.join(defaults)}" if defaults else "; it has no parameters"
+    for key, given in {"params": env.params, "randomize": env.randomize}.items():
+        for name in given:
+            require(name in defaults, f"env.{key}.{name}: {env.name} has no parameter {name!r}{nearest(name, defaults) or listed}")
+    for name, value in env.params.items():
+        require(
+            _fits(value, defaults[name]),
+            f"env.params.{name}={value} must be {_KINDS[type(defaults[name])]}, as its default {defaults[name]}",
+        )
+    for name, bounds in env.randomize.items():
+        pair = isinstance(bounds, list) and len(bounds) == 2 and all(_fits(bound, 0.0) for bound in bounds)
+        require(pair and bounds[0] <= bounds[1], f"env.randomize.{name}={bounds} must be two numbers, [low,high], the lower first")
+        require(name not in env.params, f"env.randomize.{name} and env.params.{name} exclude each other")
+
+
+def _fits(value: Any, default: Any) -> bool:
+    if isinstance(value, bool) or isinstance(default, bool):
+        return isinstance(value, bool) and isinstance(default, bool)
+    if isinstance(default, int):
+        return isinstance(value, int) and -(2**31) <= value < 2**31
+    return isinstance(value, int | float) and abs(value) < 3.4e38  # the range of float32; excludes NaN
+
+
+def check_requirements(agent: str, spec: Spec, without_mask: str = "") -> None:
+    """Raise UserError if the agent called `agent` cannot act for a group of an environment; the message names the agents that can.
+
+    `without_mask` ends the message about a mask.
+    """
+    for group in spec.groups:
+        why_not = _why_not(config_class(agent).requirements, group)
+        if why_not:
+            able = [name for name in agent_names() if not _why_not(config_class(name).requirements, group)]
+            ending = without_mask if group.masked and not config_class(agent).requirements.masks else ""
+            raise UserError(f"agent={agent} {why_not}; agents that can: {', '.join(able)}{ending}")
+
+
+def _why_not(needs: Requirements, group: GroupSpec) -> str:
+    """Return why an agent cannot act for a group; empty if it can."""
+    if not isinstance(group.action, needs.spaces):
+        return f"cannot choose the {type(group.action).__name__} actions of group {group.name!r}"
+    if needs.bounded and isinstance(group.action, Box):
+        for n, (low, high) in enumerate(group.action.bounds()):
+            if not (math.isfinite(low) and math.isfinite(high)):
+                return f"needs a Box with a finite low and high, and action {n} of group {group.name!r} goes from {low:g} to {high:g}"
+    if group.masked and not needs.masks:
+        return f"does not support action masks, which group {group.name!r} has"
+    if group.leaves and not needs.leaving:
+        return f"does not support actors that leave an episode before it ends, as those of group {group.name!r} do"
+    return ""
+
+
+def _check_folder(key: str, folder: str) -> None:
+    """Raise UserError if a folder cannot be made or used at a place."""
+    what = f"{key}={shown(folder)}"
+    require(folder.strip() != "", f"{what} must be the path of a folder; . is the working folder")
+    require(not folder.startswith("~") and "$" not in folder, f"{what}: the shell has not replaced ~ or $; write the whole path")
+    path = Path(folder)
+    try:
+        there = next(place for place in (path, *path.absolute().parents) if place.exists())
+        require(there.is_dir(), f"{what}: {there} is not a folder")
+        require(os.access(there, os.W_OK | os.X_OK), f"{what}: no permission to write into {there}")
+        begun = f"; `{program()} resume={typed(path)}` continues its run" if (path / CONFIG).is_file() else ""
+        require(key != "run_dir" or is_free(path), f"{what} exists and is not empty{begun}")
+    except OSError as error:
+        raise UserError(f"{what}: {error.strerror}") from None
