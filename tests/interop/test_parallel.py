@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 import numpy as np
@@ -18,6 +19,14 @@ from warprun.interop.environments import Wishes, load
 pettingzoo_test = pytest.importorskip("pettingzoo.test")
 
 MARKET = "tests.environments.market"
+
+
+@pytest.mark.parametrize("library", ["gymnasium", "pettingzoo"])
+def test_what_is_not_installed_is_named(library, monkeypatch):
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, "warprun.interop.parallel", raising=False)
+    with pytest.raises(UserError, match=rf'{library} is not installed; run: pip install "warprun\[pettingzoo\]"'):
+        warprun.make_parallel(MARKET)
 
 
 @pytest.mark.by_default(0)

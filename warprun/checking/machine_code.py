@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -215,6 +216,8 @@ def _for_cuda(setup: Setup, environment: Environment) -> tuple[dict[str, list[st
 
 def nvvm_problem() -> str:
     """Return why nothing compiles for CUDA here; empty if it does."""
+    if find_spec("numba_cuda") is None:  # Numba's own CUDA target takes other arguments
+        return "numba-cuda is not installed"
     try:
         from numba.cuda.cudadrv.nvvm import NVVM
 

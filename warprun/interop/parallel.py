@@ -11,7 +11,7 @@ from warprun.errors import UserError, nearest, shown
 from warprun.extras import needs
 from warprun.interop.environments import Wishes, load, make_engine
 
-with needs("pettingzoo", "pettingzoo"):
+with needs("pettingzoo", "pettingzoo"), needs("gymnasium", "pettingzoo"):
     from gymnasium import error, spaces
     from gymnasium.utils import seeding
     from pettingzoo import ParallelEnv

@@ -24,13 +24,13 @@ def si(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """Write any quantity with four digits: 195.0, 0.01235, 15234, 2.50 M."""
+    """Write any quantity with four digits: 195.0, 0.01235, 15,234, 2.50 M."""
     if not math.isfinite(value):
         return str(value)
     if abs(value) >= 999_500:
         return si(value)
     if isinstance(value, int) or abs(value) >= 999.95:
-        return f"{value:.0f}"
+        return f"{value:,.0f}"
     # '#' keeps the zeros at the end, so that a number that changes does not change its width.
     return f"{value:#.4g}" if value else "0.000"
 
