@@ -288,7 +288,7 @@ class Writer:
             scope.reals.append(f"clip({kind}, -64.0, 64.0)")
         if self.index and r.random() < 0.6:
             scope.asked.add("near")
-            scope.integers += ["near.first[1]", "near.first[4] - near.first[2]"]
+            scope.integers += ["near.first[1]", "(near.first[4] - near.first[2])"]
         return scope
 
     def _given(self, scope: Scope) -> list[str]:
