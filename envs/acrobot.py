@@ -81,19 +81,27 @@ def observe(s):
     return cos(s.theta1), sin(s.theta1), cos(s.theta2), sin(s.theta2), s.omega1, s.omega2
 
 
-def draw(axes, state, p):
+def draw(axes, p):
     """Draw both links and the height of the goal; as in the goal, links are 1 m long."""
-    elbow = (sin(state.theta1), -cos(state.theta1))
-    tip = (elbow[0] + sin(state.theta1 + state.theta2), elbow[1] - cos(state.theta1 + state.theta2))
     axes.axhline(p.goal, color="#009e73", linestyle="--", linewidth=1.5)
     axes.text(-2.2, p.goal + 0.05, "goal of the tip", color="#009e73", fontsize=9)
-    axes.plot((0.0, elbow[0]), (0.0, elbow[1]), color="#0072b2", linewidth=9, solid_capstyle="round")
-    axes.plot((elbow[0], tip[0]), (elbow[1], tip[1]), color="#56b4e9", linewidth=9, solid_capstyle="round")
-    axes.plot((0.0, elbow[0]), (0.0, elbow[1]), "o", color="white", markersize=4)
-    axes.plot(*tip, "o", color="#d55e00", markersize=8)
+    (upper,) = axes.plot((), (), color="#0072b2", linewidth=9, solid_capstyle="round")
+    (lower,) = axes.plot((), (), color="#56b4e9", linewidth=9, solid_capstyle="round")
+    (joints,) = axes.plot((), (), "o", color="white", markersize=4)
+    (end,) = axes.plot((), (), "o", color="#d55e00", markersize=8)
     axes.set(xlim=(-2.3, 2.3), ylim=(-2.2, 2.2), aspect="equal")
     axes.axis("off")
     axes.figure.set_size_inches(4, 4)
+
+    def show(state):
+        elbow = (sin(state.theta1), -cos(state.theta1))
+        tip = (elbow[0] + sin(state.theta1 + state.theta2), elbow[1] - cos(state.theta1 + state.theta2))
+        for line in (upper, joints):
+            line.set_data((0.0, elbow[0]), (0.0, elbow[1]))
+        lower.set_data((elbow[0], tip[0]), (elbow[1], tip[1]))
+        end.set_data((tip[0],), (tip[1],))
+
+    return show
 
 
 FARTHEST = (1.0, 1.0, 1.0, 1.0, Params().omega1_limit, Params().omega2_limit)

@@ -66,19 +66,26 @@ def observe_positions(s):
     return s.x, s.theta
 
 
-def draw(axes, state, p):
+def draw(axes, p):
     """Draw the cart on its track and the pole, in meters."""
     axle, tip = 0.3, 2.0 * p.length
-    axes.plot((-p.x_limit, p.x_limit), (0.0, 0.0), color="0.75", linewidth=3, zorder=0)
-    axes.plot((-p.x_limit, p.x_limit), (0.0, 0.0), "|", color="0.75", markersize=14, zorder=0)  # beyond them the episode ends
-    axes.plot((state.x - 0.15, state.x + 0.15), (0.06, 0.06), "o", color="0.2", markersize=9)
-    axes.fill(state.x + 0.3 * np.array((-1, 1, 1, -1)), (0.08, 0.08, axle, axle), color="#0072b2")
-    top = (state.x + tip * sin(state.theta), axle + tip * cos(state.theta))
-    axes.plot((state.x, top[0]), (axle, top[1]), color="#d55e00", linewidth=7, solid_capstyle="round")
-    axes.plot(state.x, axle, "o", color="white", markersize=4)
+    axes.plot((-p.x_limit, p.x_limit), (0.0, 0.0), color="0.75", linewidth=3)
+    axes.plot((-p.x_limit, p.x_limit), (0.0, 0.0), "|", color="0.75", markersize=14)  # beyond them the episode ends
+    (wheels,) = axes.plot((), (), "o", color="0.2", markersize=9)
+    (cart,) = axes.fill(4 * (0.0,), 4 * (0.0,), color="#0072b2")
+    (pole,) = axes.plot((), (), color="#d55e00", linewidth=7, solid_capstyle="round")
+    (joint,) = axes.plot((), (), "o", color="white", markersize=4)
     axes.set(xlim=(-1.25 * p.x_limit, 1.25 * p.x_limit), ylim=(-0.15, axle + 1.1 * tip), aspect="equal")
     axes.axis("off")
     axes.figure.set_size_inches(6, 2)
+
+    def show(state):
+        wheels.set_data((state.x - 0.15, state.x + 0.15), (0.06, 0.06))
+        cart.set_xy(np.transpose((state.x + 0.3 * np.array((-1, 1, 1, -1)), (0.08, 0.08, axle, axle))))
+        pole.set_data((state.x, state.x + tip * sin(state.theta)), (axle, axle + tip * cos(state.theta)))
+        joint.set_data((state.x,), (axle,))
+
+    return show
 
 
 FARTHEST = (4.8, float("inf"), 0.41887902047863906, float("inf"))  # twice the limits of the positions

@@ -46,7 +46,7 @@ def observe(s):
     return s.x, s.v
 
 
-def draw(axes, state, p):
+def draw(axes, p):
     """Draw the hill, the car on its slope, the wall on the left and the flag at the goal. The height of the hill is sin(3 x) / 3."""
     x = np.linspace(p.x_min, p.x_max, 200)
     axes.fill_between(x, np.sin(3 * x) / 3, -0.42, color="#d9e6d0", linewidth=0)
@@ -55,16 +55,21 @@ def draw(axes, state, p):
     foot = sin(3 * p.goal) / 3
     axes.plot((p.goal, p.goal), (foot, foot + 0.2), color="0.2", linewidth=2)
     axes.fill((p.goal, p.goal + 0.09, p.goal), (foot + 0.2, foot + 0.165, foot + 0.13), color="#e69f00")
-    ahead = np.array((1.0, cos(3 * state.x))) / np.hypot(1.0, cos(3 * state.x))
-    up = np.array((-ahead[1], ahead[0]))
-    place = np.array((state.x, sin(3 * state.x) / 3))
-    body = [place + along * ahead + above * up for along, above in ((-0.075, 0.025), (0.075, 0.025), (0.06, 0.07), (-0.06, 0.07))]
-    axes.fill(*np.transpose(body), color="#0072b2", zorder=3)
-    wheels = [place + along * ahead + 0.022 * up for along in (-0.045, 0.045)]
-    axes.plot(*np.transpose(wheels), "o", color="0.2", markersize=9, zorder=4)
+    (car,) = axes.fill(4 * (0.0,), 4 * (0.0,), color="#0072b2", zorder=3)
+    (wheels,) = axes.plot((), (), "o", color="0.2", markersize=9, zorder=4)
     axes.set(xlim=(p.x_min - 0.05, p.x_max + 0.05), ylim=(-0.42, 0.62), aspect="equal")
     axes.axis("off")
     axes.figure.set_size_inches(6, 3.6)
+
+    def show(state):
+        ahead = np.array((1.0, cos(3 * state.x))) / np.hypot(1.0, cos(3 * state.x))
+        up = np.array((-ahead[1], ahead[0]))
+        place = np.array((state.x, sin(3 * state.x) / 3))
+        corners = ((-0.075, 0.025), (0.075, 0.025), (0.06, 0.07), (-0.06, 0.07))
+        car.set_xy([place + along * ahead + above * up for along, above in corners])
+        wheels.set_data(np.transpose([place + along * ahead + 0.022 * up for along in (-0.045, 0.045)]))
+
+    return show
 
 
 environment = single_agent(

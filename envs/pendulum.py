@@ -54,22 +54,30 @@ def observe_angle(s):
     return cos(s.theta), sin(s.theta)
 
 
-def draw(axes, state, p, action):
+def draw(axes, p):
     """Draw the rod, and the torque as an arrow around its joint; angles and torques are positive counterclockwise."""
-    tip = (-p.length * sin(state.theta), p.length * cos(state.theta))
     turn = np.linspace(0.0, 2.0 * pi, 100)
     axes.plot(p.length * np.cos(turn), p.length * np.sin(turn), color="0.9", linewidth=1)
-    axes.plot((0.0, tip[0]), (0.0, tip[1]), color="#d55e00", linewidth=16, solid_capstyle="round")
+    (rod,) = axes.plot((), (), color="#d55e00", linewidth=16, solid_capstyle="round")
     axes.plot(0.0, 0.0, "o", color="0.2", markersize=7)
+    (torque,) = axes.plot((), (), color="#0072b2", linewidth=2)
+    head = axes.annotate("", (0.0, 0.0), (0.0, 0.0), arrowprops={"arrowstyle": "-|>", "color": "#0072b2", "mutation_scale": 14})
     axes.set(xlim=(-1.2 * p.length, 1.2 * p.length), ylim=(-1.2 * p.length, 1.2 * p.length), aspect="equal")
     axes.axis("off")
     axes.figure.set_size_inches(4, 4)
-    if action is None or abs(action[0]) < 0.02:
-        return
-    angles = pi * (0.5 + np.linspace(-0.4, 0.4, 30) * action[0])  # 144 degrees at the largest torque
-    x, y = 0.33 * p.length * np.cos(angles), 0.33 * p.length * np.sin(angles)
-    axes.plot(x, y, color="#0072b2", linewidth=2)
-    axes.annotate("", (x[-1], y[-1]), (x[-2], y[-2]), arrowprops={"arrowstyle": "-|>", "color": "#0072b2", "mutation_scale": 14})
+
+    def show(state, action):
+        rod.set_data((0.0, -p.length * sin(state.theta)), (0.0, p.length * cos(state.theta)))
+        share = 0.0 if action is None else action[0]
+        angles = pi * (0.5 + np.linspace(-0.4, 0.4, 30) * share)  # 144 degrees at the largest torque
+        arc = 0.33 * p.length * np.array((np.cos(angles), np.sin(angles)))
+        torque.set_data(arc)
+        head.set_position(arc[:, -2])
+        head.xy = arc[:, -1]
+        for artist in (torque, head):
+            artist.set_visible(abs(share) >= 0.02)
+
+    return show
 
 
 FARTHEST = (1.0, 1.0, Params().omega_limit)

@@ -59,16 +59,21 @@ def observe(s, t, tables):
     return 1.0 if north_or_between else 0.0, 0.0 if corridor else 1.0, 1.0 if south_or_between else 0.0
 
 
-def draw(axes, state, p, tables):
+def draw(axes, state, tables):
     """Draw the maze, the agent, and the goal as a star, which the agent saw only at the first step."""
     length = tables.length
     axes.plot((0, length), (0, 0), color="0.85", linewidth=22, solid_capstyle="projecting", zorder=0)
     axes.plot((length, length), (-1, 1), color="0.85", linewidth=22, solid_capstyle="projecting", zorder=0)
     axes.plot(length, 1 if state.goal == NORTH else -1, "*", color="#e69f00", markersize=14)
-    axes.plot(state.place, 0, "o", color="#0072b2", markersize=11)
+    (agent,) = axes.plot((), (), "o", color="#0072b2", markersize=11)
     axes.set(xlim=(-1, length + 1), ylim=(-1.8, 1.8), aspect="auto")
     axes.axis("off")
     axes.figure.set_size_inches(6, 2)
+
+    def show(state):
+        agent.set_data((state.place,), (0,))
+
+    return show
 
 
 def environment(length: int = 20) -> Environment:

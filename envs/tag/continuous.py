@@ -306,14 +306,25 @@ TRAIL = 15
 """Steps of an actor's past that a picture shows."""
 
 
-def draw(axes, state, p, past):
+def draw(axes, p):
     """Draw the square with taggers, runners, and where they have come from; tagged runners stay as crosses."""
+    lines = {}
     for name, color in (("runners", "#e69f00"), ("taggers", "#0072b2")):
-        now, before = state[name], past[name]
-        x, y, alive = (np.atleast_1d(values) for values in (now.x, now.y, now.alive))
-        trail_x, trail_y = (np.reshape(values[-TRAIL:], (-1, len(x))) for values in (before.x, before.y))
-        axes.plot(trail_x[:, alive == 1], trail_y[:, alive == 1], color=color, linewidth=0.8, alpha=0.5)
-        axes.plot(x[alive == 1], y[alive == 1], "o", color=color, markersize=5 if name == "taggers" else 3.5)
-        axes.plot(x[alive == 0], y[alive == 0], "x", color="0.75", markersize=3)
+        (trails,) = axes.plot((), (), color=color, linewidth=0.8, alpha=0.5)
+        (free,) = axes.plot((), (), "o", color=color, markersize=5 if name == "taggers" else 3.5)
+        (tagged,) = axes.plot((), (), "x", color="0.75", markersize=3)
+        lines[name] = trails, free, tagged
     axes.set(xlim=(0, p.length), ylim=(0, p.length), aspect="equal", xticks=(), yticks=())
     axes.figure.set_size_inches(5, 5)
+
+    def show(state, past):
+        for name, (trails, free, tagged) in lines.items():
+            now, before = state[name], past[name]
+            x, y, alive = (np.atleast_1d(values) for values in (now.x, now.y, now.alive))
+            steps = (np.reshape(values[-TRAIL:], (-1, len(x)))[:, alive == 1] for values in (before.x, before.y))
+            # One line for all: a row of NaN ends the trail of each actor.
+            trails.set_data(*(np.pad(values, ((0, 1), (0, 0)), constant_values=np.nan).ravel("F") for values in steps))
+            free.set_data(x[alive == 1], y[alive == 1])
+            tagged.set_data(x[alive == 0], y[alive == 0])
+
+    return show

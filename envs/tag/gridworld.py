@@ -134,9 +134,14 @@ def environment(taggers=4, observation="full", start="fixed") -> Environment:
     )
 
 
-def draw(axes, state, p):
+def draw(axes, p):
     """Draw the grid with the taggers and the runner."""
-    taggers, runner = state["taggers"], state["runner"]
-    axes.plot(taggers.x, taggers.y, "o", color="#0072b2", markersize=8)
-    axes.plot(runner.x, runner.y, "o", color="#d55e00", markersize=10)
+    (taggers,) = axes.plot((), (), "o", color="#0072b2", markersize=8)
+    (runner,) = axes.plot((), (), "o", color="#d55e00", markersize=10)
     axes.set(xlim=(-1, p.size + 1), ylim=(-1, p.size + 1), aspect="equal", xticks=(), yticks=())
+
+    def show(state):
+        taggers.set_data(state["taggers"].x, state["taggers"].y)
+        runner.set_data((state["runner"].x,), (state["runner"].y,))
+
+    return show

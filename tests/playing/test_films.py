@@ -18,6 +18,7 @@ from tests.playing.plays import MARKET, look_at, made, play_random
 from warprun.errors import UserError
 from warprun.playing.drawing import Drawing
 from warprun.playing.films import find_ffmpeg, gif, html, mp4
+from warprun.playing.picture import Picture
 from warprun.playing.play import Order, play
 from warprun.runtime.recording import Moment
 from warprun.simulation.kernel_engine import typed
@@ -154,7 +155,54 @@ def test_of_one_group_draw_gets_the_values_themselves(tmp_path: Path) -> None:
     assert [length for _, _, length in seen] == list(range(1, len(seen) + 1))
 
 
+def test_of_what_draw_returns_every_frame_of_an_episode_is_shown(tmp_path: Path) -> None:
+    drawn_at, shown_at = [], []
+
+    def draw(axes: Any, step: Any) -> Any:
+        drawn_at.append(step)
+
+        def show(state: Any, step: Any, past: Any) -> None:
+            shown_at.append((step, len(past.x), past.x[-1] == state.x))
+
+        return show
+
+    drawn(tmp_path, draw, "env=cartpole", episodes=2, every=2)
+    assert drawn_at == [0, 0]
+    assert [step for step, _, _ in shown_at].count(0) == 2 and len(shown_at) > 4
+    assert all(length == step + 1 and last for step, length, last in shown_at)
+
+
+def swinging(angle: float) -> tuple[Picture, list[Any]]:
+    """Return a picture of three lines, and the lines; the second one has an angle, and the others stay below and above it."""
+    picture = Picture()
+    lines = [picture.axes.plot((0, 1), (0, 1), color=color, linewidth=9)[0] for color in ("0.5", "red", "blue")]
+    picture.axes.set(xlim=(-1, 1), ylim=(-1, 1), title="both")
+    lines[1].set_data((-0.9, np.cos(angle)), (0.9, np.sin(angle)))
+    return picture, lines
+
+
+def test_a_moving_picture_looks_as_if_drawn_anew_and_draws_what_stays_twice() -> None:
+    picture, (below, line, _) = swinging(0.0)
+    times: list[int] = []
+    draw = below.draw
+    below.draw = lambda renderer: (times.append(1), draw(renderer))
+    for n in range(10):
+        line.set_data((-0.9, np.cos(n)), (0.9, np.sin(n)))
+        np.testing.assert_array_equal(picture.pixels(f"step {n}"), swinging(n)[0].pixels(f"step {n}"))
+    assert len(times) == 2  # in the first frame, and when it is known what moves
+    before = picture.pixels("")
+    picture.axes.set_title("other")
+    after = picture.pixels("")
+    assert len(times) == 3
+    assert (before[:30] != after[:30]).any()
+    np.testing.assert_array_equal(before[60:], after[60:])
+
+
 def wrong_argument(axes: Any, states: Any) -> None: ...
+
+
+def shows_wrong_argument(axes: Any) -> Any:
+    return wrong_argument
 
 
 def raises(axes: Any) -> None:
@@ -174,10 +222,11 @@ def grows(axes: Any, step: Any) -> None:
             wrong_argument,
             "in wrong_argument: unknown argument 'states'; it can have axes, state, p, tables, observation, action, step, past",
         ),
+        (shows_wrong_argument, "in wrong_argument: unknown argument 'states'; it can have axes, state"),
         (raises, "in raises: ValueError: no such color"),
         (grows, "draw of cartpole changes the size of the figure"),
     ],
-    ids=["none", "no function", "argument", "raises", "grows"],
+    ids=["none", "no function", "argument", "argument of what it returns", "raises", "grows"],
 )
 def test_a_wrong_draw_is_one_line_and_leaves_no_file(tmp_path: Path, draw: Any, message: str) -> None:
     with pytest.raises(UserError) as error:

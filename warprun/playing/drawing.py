@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from warprun.config.registry import Defined, errors_of_user
 from warprun.environment import Environment, Group, arguments, refusal
-from warprun.errors import UserError
+from warprun.errors import ContractError, UserError
+from warprun.playing.picture import Picture
 from warprun.runtime.recording import Moment
 from warprun.spec import Discrete, GroupSpec
 
@@ -19,8 +20,9 @@ ARGUMENTS = ("axes", "state", "p", "tables", "observation", "action", "step", "p
 """What `draw` may ask for by name; docs/playing.md says what each is."""
 OF_KERNELS = ("state", "p", "tables", "past")
 """Those that only an environment made of kernel functions has."""
-SIZE, DPI = (6.0, 4.5), 80
-"""Inches of a figure, which `draw` may change, and pixels per inch."""
+
+Draws: TypeAlias = Callable[..., object]
+"""`draw`, or the function that it returned; the names of its arguments select what it gets."""
 
 
 class Drawing:
@@ -31,13 +33,11 @@ class Drawing:
         self._draw = draw_function(module, environment, name)
         if find_spec("matplotlib") is None:
             raise UserError('pictures need matplotlib; run: pip install "warprun[plot]"')
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
         self._environment, self._tables, self._name = environment, tables, name
-        self._asked = arguments(self._draw)
-        self._canvas = FigureCanvasAgg(Figure(figsize=SIZE, dpi=DPI, layout="constrained"))
-        self._past = Past(environment.groups) if isinstance(environment, Environment) and "past" in self._asked else None
+        self._show: Draws | None = None
+        """What `draw` returned, if it did: it changes the picture of this episode from frame to frame."""
+        self._past = self._remembered(self._draw)
+        self._picture = Picture()
         self._shape: tuple[int, ...] | None = None
 
     def follow(self, moment: Moment) -> None:
@@ -47,14 +47,13 @@ class Drawing:
 
     def frame(self, moment: Moment, caption: str) -> np.ndarray:
         """Return a picture [height, width, 3] uint8 of a moment, with a line of text below. Raises UserError."""
-        figure = self._canvas.figure
-        figure.clear()
-        figure.supxlabel(caption, x=0.01, ha="left", fontsize=9, color="0.35")
-        axes = figure.add_subplot()
         with errors_of_user(f"draw of {self._name} fails"):
-            self._draw(**{name: self._argument(name, axes, moment) for name in self._asked})
-            self._canvas.draw()
-        frame: np.ndarray = np.asarray(self._canvas.buffer_rgba())[..., :3].copy()
+            if self._show is None or moment.step == 0:
+                self._picture = Picture()
+                self._show = self._shown(self._call(self._draw, moment), moment)
+            if self._show:
+                self._call(self._show, moment)
+            frame = self._picture.pixels(caption)
         if self._shape not in (None, frame.shape):
             raise UserError(f"draw of {self._name} changes the size of the figure; set the same size in every call")
         self._shape = frame.shape
@@ -63,10 +62,27 @@ class Drawing:
     def close(self) -> None:
         """Do nothing: a drawing holds memory only."""
 
-    def _argument(self, name: str, axes: Any, moment: Moment) -> Any:
+    def _shown(self, returned: object, moment: Moment) -> Draws | None:
+        """Return what `draw` returned if it is a function. Raises ContractError if that asks for what there is not."""
+        if not isinstance(returned, FunctionType):
+            return None
+        check_arguments(returned, self._environment)
+        if self._past is None:
+            self._past = self._remembered(returned)
+            self.follow(moment)  # the first one of an episode
+        return returned
+
+    def _remembered(self, function: Draws) -> Past | None:
+        """Return where the states of an episode are kept, if a function asks for them."""
+        return Past(self._environment.groups) if isinstance(self._environment, Environment) and "past" in arguments(function) else None
+
+    def _call(self, function: Draws, moment: Moment) -> object:
+        return function(**{name: self._argument(name, moment) for name in arguments(function)})
+
+    def _argument(self, name: str, moment: Moment) -> Any:
         environment, groups = self._environment, self._environment.spec.groups
         if name == "axes":
-            return axes
+            return self._picture.axes
         if name == "p":
             return moment.params
         if name == "tables":
@@ -85,7 +101,7 @@ class Drawing:
         return _single({group.name: state_of(group, moment.states[group.name]) for group in environment.groups})
 
 
-def draw_function(module: ModuleType, environment: Defined, name: str) -> Callable[..., None]:
+def draw_function(module: ModuleType, environment: Defined, name: str) -> Draws:
     """Return the function `draw` of an environment's module. Raises UserError if there is none, or it asks for what there is not."""
     found = vars(module).get("draw")
     if found is None:
@@ -95,12 +111,20 @@ def draw_function(module: ModuleType, environment: Defined, name: str) -> Callab
         )
     if not isinstance(found, FunctionType):
         raise UserError(f"{module.__file__}: draw must be a function, draw(axes, state, p)")
+    try:
+        check_arguments(found, environment)
+    except ContractError as error:
+        raise UserError(str(error)) from None
+    return found
+
+
+def check_arguments(function: Draws, environment: Defined) -> None:
+    """Check what `draw`, or a function that it returned, asks for. Raises ContractError for what there is not."""
     of_kernels = isinstance(environment, Environment)
     known = [argument for argument in ARGUMENTS if of_kernels or argument not in OF_KERNELS]
-    for argument in arguments(found):
+    for argument in arguments(function):
         if argument not in known:
-            raise UserError(str(refusal(found, f"unknown argument {argument!r}; it can have {', '.join(known)}")))
-    return found
+            raise refusal(function, f"unknown argument {argument!r}; it can have {', '.join(known)}")
 
 
 def state_of(group: Group, fields: Mapping[str, np.ndarray]) -> Any:

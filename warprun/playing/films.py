@@ -20,7 +20,7 @@ from warprun.files import atomic
 
 AddFrame: TypeAlias = Callable[[np.ndarray], None]
 """add(frame) takes a frame [height, width, 3] uint8; all frames of a film have the same shape."""
-COLORS = 128
+COLORS = 256
 """Of a frame of a GIF."""
 
 
@@ -41,7 +41,7 @@ def gif(path: Path, fps: float) -> Iterator[AddFrame]:
             changed = ImageChops.difference(image, before[0]).getbbox() if before else None
             # A frame that shows nothing new still takes its time: one pixel of it is written.
             box = changed or ((0, 0, 1, 1) if before else (0, 0, *image.size))
-            part = image.crop(box).quantize(COLORS, dither=Image.Dither.NONE)
+            part = image.crop(box).quantize(COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
             if not before:
                 file.writelines(GifImagePlugin.getheader(part.copy(), info=timing)[0])
             file.writelines(GifImagePlugin.getdata(part, box[:2], include_color_table=True, **timing))
