@@ -96,5 +96,4 @@ PLANTED: dict[str, tuple[str, str, str]] = {
         "if self.r.is_uniform(phi.name) and n > 0:\n                value",
     ),
     "a way out is not prepared": (CUT, "if name not in self.prepared and name not in self.chosen:", "if False:"),
-    "both ways give the first's values": (CUT, "{kind} {second.get(name, kept)}", "{kind} {first.get(name, kept)}"),
 }
