@@ -10,6 +10,7 @@ import pytest
 
 import warprun
 from tests.actors.ranks import start
+from tests.selection import few
 from warprun.cli import main as cli
 from warprun.config.compose import environment_config, environment_names
 from warprun.config.schema import load_environment
@@ -35,6 +36,7 @@ TINY = [
     "log.tensorboard=false",
 ]
 every = pytest.mark.parametrize("name", NAMES)
+some = pytest.mark.parametrize("name", few(NAMES, "cartpole", "heat_equation", "tag_gridworld"))
 
 
 def environment(name: str) -> list[str]:
@@ -54,7 +56,7 @@ def test_train_eval_play_and_export(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.by_default(0)
 @pytest.mark.parametrize(("mode", "processes"), [("ddp", 2), ("async", 3)])
-@every
+@some
 def test_several_processes(name: str, mode: str, processes: int, tmp_path: Path) -> None:
     untuned = ["tuned=none"] if mode == "async" else []  # tuned policies can have memory, which rollouts of actors do not carry
     concurrency = [f"concurrency={mode}", f"concurrency.processes={processes}"]
@@ -63,7 +65,7 @@ def test_several_processes(name: str, mode: str, processes: int, tmp_path: Path)
 
 
 @pytest.mark.by_default(0)
-@pytest.mark.parametrize("registered", IDS)
+@pytest.mark.parametrize("registered", few(IDS, "warprun/CartPole-v0"))
 def test_in_processes_of_gymnasium(registered: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     env = ["env=gymnasium", f"env.id={registered}", "env.register=[warprun.interop.registration]"]
@@ -78,7 +80,7 @@ MAKERS: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.by_default(0)
-@every
+@some
 def test_check(name: str) -> None:
     assert cli.run(["check", *environment(name), "device=cpu"]) == 0
 
