@@ -236,9 +236,11 @@ def test_pictures_show_all_actors() -> None:
     now = continuous.Actor(**numbers | {"alive": np.array([1, 0, 1])})
     past = continuous.Actor(**{name: np.stack([values] * 4) for name, values in numbers.items()})
     axes = figure.Figure().add_subplot()
-    continuous.draw(axes, {"taggers": now, "runners": now}, continuous.Params(), {"taggers": past, "runners": past})
+    show = continuous.draw(axes, continuous.Params())
+    show({"taggers": now, "runners": now}, {"taggers": past, "runners": past})
     assert sum(len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o") == 4
     axes = figure.Figure().add_subplot()
     actor = gridworld.Actor(np.array([1, 2]), np.array([3, 4]), np.array([0, 0]))
-    gridworld.draw(axes, {"taggers": actor, "runner": gridworld.Actor(5, 6, 0)}, gridworld.Params())
+    show = gridworld.draw(axes, gridworld.Params())
+    show({"taggers": actor, "runner": gridworld.Actor(5, 6, 0)})
     assert sum(np.size(line.get_xdata()) for line in axes.lines) == 3
