@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,10 +22,10 @@ PARENT = "WARPRUN_PARENT"
 """Number of the process that started this one as a rank and ends with it."""
 SOCKET = "WARPRUN_SOCKET"
 """Number of an open socket at which rank 0 listens, if `cli.launch` has made one."""
-FIRST_ENDS_S, OTHERS_END_S = 4, 15
-"""Seconds of processor time that the end of MPI may take after a failure: of rank 0, or of another if it is lost; and of the others."""
+FIRST_WAITS_S, OTHERS_WAIT_S = 4.0, 15.0
+"""Seconds that a rank waits after a failure until all come to their end: rank 0, or another if rank 0 is lost; and the others."""
 STUCK_S = 60
-"""Seconds by the clock that it may take. Only an end that waits without a loop takes them: a busy machine makes all slower."""
+"""Seconds that the end of a process may take after that."""
 
 
 def has_torch_variables() -> bool:
@@ -157,8 +158,8 @@ _voice = 2
 def code_of_rank(code: int) -> int:
     """Return the exit code of this process, one of several of which one has failed, and let it end without a word and in time.
 
-    The end of MPI waits for ranks that may be lost. mpiexec and srun end all ranks as soon as one ends with a code other than 0: only rank
-    0 does, after it has said what is wrong, unless it is itself lost.
+    mpiexec and srun end all ranks as soon as one ends with a code other than 0: only rank 0 does, after it has said what is wrong, unless
+    it is itself lost. The end of MPI would wait for ranks that never come to it: if not all do, this process ends here.
     """
     speaks = is_first() or first_is_lost
     if first_is_lost:
@@ -166,11 +167,26 @@ def code_of_rank(code: int) -> int:
     silence()
     for number in (signal.SIGINT, signal.SIGTERM):  # mpiexec sends them as soon as rank 0 has ended; the code would be theirs
         signal.signal(number, signal.SIG_IGN)
-    for number in (signal.SIGPROF, signal.SIGALRM):
-        signal.signal(number, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_PROF, FIRST_ENDS_S if speaks else OTHERS_END_S)
+    code = code if speaks else 0
+    if not _all_come(FIRST_WAITS_S if speaks else OTHERS_WAIT_S):
+        os._exit(code)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(STUCK_S)
-    return code if speaks else 0
+    return code
+
+
+def _all_come(timeout_s: float) -> bool:
+    """Return whether all ranks of MPI come to this call, as far as it is in use."""
+    library = sys.modules.get("mpi4py.MPI")
+    if library is None or not library.Is_initialized() or library.Is_finalized():
+        return True
+    deadline = time.monotonic() + timeout_s
+    barrier = library.COMM_WORLD.Ibarrier()
+    while not barrier.Test():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 first_is_lost = False

@@ -83,7 +83,7 @@ PLANTED: dict[str, Planted] = {
     ),
     "mask never forbids": planted("market", ALLOWED, "return k >= 0", "allowed every action", "can_sell"),
     "mask never allows": planted("market", ALLOWED, "return k == 0 or k <= 1 and k <= s.stock", "never allowed action 2, 3", "can_sell"),
-    "variable set in one branch": planted("cartpole", FORCE, "if action == 1:\n        force = p.force", "UnboundLocalError", "force"),
+    "variable set in one branch": planted("cartpole", FORCE, "if action == 1:\n        force = p.force", "variable force", "no value"),
     "integer wraps": planted("market", "int32(s.stock - sold + delivered)", "(s.stock + delivered) * 70000", "Producer.stock", "wraps"),
     "float in an integer field": planted("market", "int32(1 + 2 * action[1])", "1.5 * float32(action[1])", "Regulator.quota", "cut"),
     "field not reset": planted(

@@ -31,7 +31,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr("warprun.runtime.bench.bench", lambda *given: [measured])
     monkeypatch.setattr("warprun.runtime.bench.report", lambda *given: None)
     monkeypatch.setattr("warprun.cli.sweep.MAX_RUNS", 20)  # a large sweep is no mistake, and takes its time
-    monkeypatch.setattr("warprun.cli.sweep.held", lambda plan: nullcontext())
+    monkeypatch.setattr("warprun.cli.sweep.held", lambda *given: nullcontext())
     monkeypatch.setattr("warprun.cli.sweep.run_here", lambda *given: 0)
     (tmp_path / "file").touch()
     monkeypatch.chdir(tmp_path)

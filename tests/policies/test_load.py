@@ -247,7 +247,7 @@ def test_runs_that_cannot_be_loaded_are_refused(trained: Trained, tmp_path: Path
     checkpoint.save(tmp_path, saved.env_steps, saved.tensors, {})
     with pytest.raises(UserError, match="is of an earlier version of warprun and does not say which spaces") as failure:
         warprun.load(tmp_path)
-    assert "resume=RUN" in str(failure.value)
+    assert f"resume={tmp_path}" in str(failure.value)
     checkpoint.save(tmp_path, saved.env_steps, saved.tensors, {"spec": {"groups": [{"name": "agent"}], "time_limit": None}})
     with pytest.raises(UserError, match="the spaces of the environment are damaged"):
         warprun.load(tmp_path)

@@ -18,9 +18,11 @@ from warprun.errors import RankFailed
 Connect = Callable[[float], dist.Store]
 FAULT = "fault"
 """Key in the store: why the run has failed, in one line."""
+READ = "fault/read"
+"""Key in the store: how many ranks know it, apart from rank 0."""
 GRACE_S = 3.0
 """Seconds that a rank has to end by itself after another one was lost."""
-OTHERS_WAIT_S = 2.0
+OTHERS_WAIT_S = processes.FIRST_WAITS_S
 """Seconds that ranks wait longer than rank 0."""
 
 
@@ -57,6 +59,8 @@ class Watch:
         self._behind: dict[int, tuple[int, float]] = {}
         """Rank -> the sums that it has come to, and when others had come to more."""
         self._fault = ""
+        self._lost = 0
+        """Ranks that are lost: they do not read why."""
         self._has_told = False
         """Whether this rank has failed itself, and says why where that belongs."""
         self._ended = threading.Event()
@@ -85,20 +89,29 @@ class Watch:
             time.sleep(0.05)
 
     def fail(self, why: str) -> None:
-        """Tell all ranks that this one has failed."""
+        """Tell all ranks that this one has failed. Rank 0 returns as soon as they know why, because the store ends with its process."""
         if self._ended.is_set():
             return
         self._has_told = True
-        if not self._fault:
-            self._fault = f"{self._name(self._rank)}: {why}"
-            with suppress(RuntimeError):
+        with suppress(RuntimeError):
+            if not self._fault:
+                self._fault = f"{self._name(self._rank)}: {why}"
                 self._store.set(FAULT, self._fault)
+                self._note_read()
+            if self._rank == 0:
+                deadline = time.monotonic() + 2 * self._period_s
+                while self._store.add(READ, 0) < self._size - 1 - self._lost and time.monotonic() < deadline:
+                    time.sleep(0.01)
 
     def end(self) -> None:
         """Give no more signs of life: the run is over."""
         self._ended.set()
         for thread in self._threads:
             thread.join(self._period_s)
+
+    def _note_read(self) -> None:
+        if self._rank:
+            self._store.add(READ, 1)
 
     def _beat(self) -> None:
         seen: dict[int, tuple[str, float]] = {}
@@ -110,6 +123,7 @@ class Watch:
                 self._store.set(f"beat/{self._rank}", f"{number} {self.progress() if self.progress else -1} {self._place}")
                 if not self._fault and self._store.check([FAULT]):
                     self._fault = self._store.get(FAULT).decode()
+                    self._note_read()
                 for rank in watched if not self._fault else ():
                     self._look(rank, seen)
                 if self.progress and self._rank == 0 and not self._fault:
@@ -172,6 +186,7 @@ class Watch:
 
     def _lose(self, why: str) -> None:
         self._fault = why
+        self._lost = 1
         self._store.set(FAULT, why)
 
     def _end_soon(self) -> None:
