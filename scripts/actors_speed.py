@@ -59,7 +59,7 @@ def rate(rows: list[dict[str, float]]) -> float:
 def half(name: str, seconds: float) -> None:
     """Print environment steps per second of rollouts alone or of updates alone, on one thread."""
     from warprun.config.compose import compose
-    from warprun.runtime.build import make_agent, make_training_simulator, prepare, set_up
+    from warprun.runs.build import make_agent, make_training_simulator, prepare, set_up
 
     setup = set_up(compose([*QUIET, *CARTPOLES]))
     agent, config = make_agent(setup), setup.config

@@ -3,7 +3,7 @@
     python scripts/auto_check.py [--seeds 3] [--threads 1] [--out outputs/auto.jsonl] [--write]
 
 Trains CartPole and Acrobot with PPO and A2C, seven sizes each, sizes in turn for each seed; a run ends when it is solved, or after 36 s.
-An existing OUT is continued. The choice is that of the rule of `warprun.runtime.auto` with the median throughput of each size.
+An existing OUT is continued. The choice is that of the rule of `warprun.runs.auto` with the median throughput of each size.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pages import DOCS, replace
 import warprun
 from warprun.config.auto import sized
 from warprun.config.compose import compose
-from warprun.runtime import auto, checkpoint
+from warprun.runs import auto, checkpoint
 
 CASES = [("cartpole", "ppo"), ("cartpole", "a2c"), ("acrobot", "ppo"), ("acrobot", "a2c")]
 SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)

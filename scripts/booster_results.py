@@ -26,8 +26,8 @@ from warprun.envs.booster import control
 from warprun.envs.booster.control import Course, Episodes
 from warprun.envs.booster.model import SEEN, respond
 from warprun.report.statistics import interval, mean
-from warprun.runtime.build import make_engine, set_up
-from warprun.runtime.evaluate import evaluate_run
+from warprun.runs.build import make_engine, set_up
+from warprun.runs.evaluate import evaluate_run
 from warprun.seeds import derived_seed
 
 EPISODES, SEARCHED = 1000, 500

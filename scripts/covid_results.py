@@ -22,9 +22,9 @@ import torch
 
 from warprun.config.compose import compose
 from warprun.config.schema import Config, from_dict
-from warprun.runtime import checkpoint, rundir
-from warprun.runtime.build import make_agent, make_engine, set_up
-from warprun.runtime.evaluate import Evaluator
+from warprun.runs import checkpoint, rundir
+from warprun.runs.build import make_agent, make_engine, set_up
+from warprun.runs.evaluate import Evaluator
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.state import restore
 

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from warprun.config.compose import compose
-from warprun.runtime.build import make_agent, make_engine, make_training_simulator, set_up
-from warprun.runtime.build import threads as threads_of
+from warprun.runs.build import make_agent, make_engine, make_training_simulator, set_up
+from warprun.runs.build import threads as threads_of
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.kernel_engine import KernelEngine
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from warprun.config.compose import compose
-from warprun.runtime.build import make_agent, make_training_simulator, prepare, set_up
+from warprun.runs.build import make_agent, make_training_simulator, prepare, set_up
 
 Train = Callable[[int], None]
 """Trains for about this many environment steps."""

@@ -30,8 +30,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from warprun.algorithms.a2c import A2C
-from warprun.concurrency.single import SingleProcess
 from warprun.envs import cartpole
+from warprun.learning.communicator import SingleProcess
 from warprun.learning.cuda import gradient, optimizer, returns, statistics
 from warprun.learning.gradients import Fused
 from warprun.learning.interfaces import Context

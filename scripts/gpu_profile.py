@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from warprun.config.compose import compose
 from warprun.config.memory import estimate, size_text
-from warprun.runtime.build import make_agent, make_training_simulator, prepare, set_up
+from warprun.runs.build import make_agent, make_training_simulator, prepare, set_up
 
 ITERATIONS, WARM_UP, SHOWN = 10, 5, 25
 

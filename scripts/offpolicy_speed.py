@@ -18,7 +18,7 @@ import torch
 
 from warprun.config.compose import compose
 from warprun.kernels import peak
-from warprun.runtime.build import make_agent, make_simulator, set_up
+from warprun.runs.build import make_agent, make_simulator, set_up
 
 WARMUP = 500
 CASES = {

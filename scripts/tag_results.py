@@ -23,9 +23,9 @@ from typing import NamedTuple
 import torch
 
 from warprun.config.compose import compose
-from warprun.runtime import checkpoint
-from warprun.runtime.build import Setup, make_agent, make_engine, make_simulator, set_up
-from warprun.runtime.trained import load_checkpoint, open_run, trained_agent
+from warprun.runs import checkpoint
+from warprun.runs.build import Setup, make_agent, make_engine, make_simulator, set_up
+from warprun.runs.trained import load_checkpoint, open_run, trained_agent
 from warprun.simulation.kernel_engine import KernelEngine
 
 Choose = Callable[[KernelEngine], torch.Tensor]

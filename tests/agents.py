@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from warprun.algorithms import agent_class
-from warprun.concurrency.communicator import Communicator
-from warprun.concurrency.single import SingleProcess
 from warprun.environment import Environment
+from warprun.learning.communicator import Communicator, SingleProcess
 from warprun.learning.interfaces import Context
 from warprun.plan import Plan
 from warprun.spec import Spec

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import warprun
-from tests.actors.ranks import start
+from tests.parallel.ranks import start
 from tests.selection import few
 from warprun.cli import main as cli
 from warprun.config.compose import environment_config, environment_names

@@ -58,7 +58,7 @@ def test_ppo_learns_to_keep_the_level(folder: Path) -> None:
 @pytest.mark.by_default(0)
 def test_the_mpi_program_of_the_page_trains_and_is_evaluated(folder: Path) -> None:
     pytest.importorskip("mpi4py")
-    from tests.actors.ranks import start
+    from tests.parallel.ranks import start
 
     given = ["env=tanks", *SMALL, "concurrency=async", "concurrency.ranks_per_env=2", "run_dir=run", "tuned=none"]
     done = start(5, *given, cwd=folder)

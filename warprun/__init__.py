@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from warprun.interop.vector import make_vec
     from warprun.policies.loading import load
     from warprun.policies.policy import Policy
-    from warprun.runtime.train import Result
+    from warprun.runs.train import Result
 
 __all__ = ["Policy", "Result", "TrainingFailed", "UserError", "load", "make_parallel", "make_sb3", "make_vec", "train"]
 
 _LAZY = {
     "train": "warprun.cli.train",
-    "Result": "warprun.runtime.train",
+    "Result": "warprun.runs.train",
     "load": "warprun.policies.loading",
     "Policy": "warprun.policies.policy",
     "make_vec": "warprun.interop.vector",

@@ -10,7 +10,7 @@ from warprun.kernels import compile as kernels
 from warprun.kernels.peak import REPEATS, SIZE, SOURCE
 from warprun.kernels.simd import COLUMNS, multiply
 from warprun.kernels.threads import threads as threads_of_process
-from warprun.runtime.build import make_agent, make_training_simulator, set_up
+from warprun.runs.build import make_agent, make_training_simulator, set_up
 
 
 def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from warprun.actors.agreement import unlink_shared_memory
-from warprun.actors.buffers import RolloutBuffer, WeightsBuffer
-from warprun.actors.layout import Layout
-from warprun.actors.rma import Shared
-from warprun.actors.world import World, meet
+from warprun.parallel.agreement import unlink_shared_memory
+from warprun.parallel.buffers import RolloutBuffer, WeightsBuffer
+from warprun.parallel.layout import Layout
+from warprun.parallel.rma import Shared
+from warprun.parallel.world import World, meet
 from warprun.spec import Box, Discrete, GroupSpec, Spec
 
 SPEC = Spec((GroupSpec("one", 1, Box(4), Discrete(2)),), time_limit=None)

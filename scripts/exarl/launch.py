@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from warprun.cli.mpi import mpiexec
+from warprun.parallel.mpi import mpiexec
 
 HERE = Path(__file__).parent
 QUIET = [

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from warprun.actors.rma import FromAny
+from warprun.parallel.rma import FromAny
 from warprun.seeds import derived_seed
 
 BATCH, FEATURES, ACTIONS, WIDTH = 32, 4, 2, 64

@@ -14,7 +14,7 @@ from warprun.checking.kernels import begin, check_here
 from warprun.config.compose import compose
 from warprun.environment import Environment
 from warprun.errors import UserError
-from warprun.runtime.build import set_up
+from warprun.runs.build import set_up
 
 OFTEN = ("swapped fields", "rare NaN", "variable set in one branch", "random of Python")
 """Mistakes that are always tested."""

@@ -16,7 +16,7 @@ from warprun.cli import main as cli
 from warprun.config.compose import compose
 from warprun.config.schema import load_environment, to_dict
 from warprun.errors import UserError
-from warprun.runtime import rundir
+from warprun.runs import rundir
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -48,7 +48,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list:
     configs: list = []
     result = types.SimpleNamespace(eval_return=1.0, folder=tmp_path)
     monkeypatch.setitem(
-        sys.modules, "warprun.runtime.train", types.SimpleNamespace(train=lambda config, crew=None: configs.append(config) or result)
+        sys.modules, "warprun.runs.train", types.SimpleNamespace(train=lambda config, crew=None: configs.append(config) or result)
     )
     monkeypatch.chdir(tmp_path)
     return configs
@@ -167,7 +167,7 @@ def test_what_nobody_foresaw_is_one_line_and_code_1(started, capsys, monkeypatch
     def train(config, crew=None):
         raise ZeroDivisionError("one\ntwo")
 
-    monkeypatch.setattr(sys.modules["warprun.runtime.train"], "train", train)
+    monkeypatch.setattr(sys.modules["warprun.runs.train"], "train", train)
     assert cli.run([]) == 1
     told = capsys.readouterr().err
     assert re.fullmatch(
@@ -179,7 +179,7 @@ def test_interrupt_is_code_130(started, capsys, monkeypatch):
     def train(config, crew=None):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["warprun.runtime.train"], "train", train)
+    monkeypatch.setattr(sys.modules["warprun.runs.train"], "train", train)
     assert cli.run([]) == 130
     assert capsys.readouterr().err == "warprun: error: interrupted\n"
 
@@ -204,7 +204,7 @@ def test_eval_passes_its_settings_on(started, capsys, monkeypatch):
     asked = []
     found = {"return": 12.5, "return_stderr": 0.25}
     stub = types.SimpleNamespace(evaluate_run=lambda *given: asked.append(given) or found, describe_checkpoint=lambda *given: ["the last"])
-    monkeypatch.setitem(sys.modules, "warprun.runtime.evaluate", stub)
+    monkeypatch.setitem(sys.modules, "warprun.runs.evaluate", stub)
     Path("a_run").mkdir()
     Path("a_run/config.yaml").write_text("seed: 0\n")
     assert cli.run(["eval", "a_run", "episodes=1e3", "greedy=false", "device=cpu", "seed=4"]) == 0

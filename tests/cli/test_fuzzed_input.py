@@ -26,10 +26,10 @@ LIMIT_S = 5.0
 def guarded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Work in a folder with one file, where nothing is trained, measured or fetched."""
     result = types.SimpleNamespace(folder=tmp_path, eval_return=1.0, eval_stderr=None, train_return=None, env_steps=1, wall_s=1.0)
-    monkeypatch.setitem(sys.modules, "warprun.runtime.train", types.SimpleNamespace(train=lambda config, crew=None: result))
+    monkeypatch.setitem(sys.modules, "warprun.runs.train", types.SimpleNamespace(train=lambda config, crew=None: result))
     measured = types.SimpleNamespace(simulation_steps_per_s=None, threads=1)
-    monkeypatch.setattr("warprun.runtime.bench.bench", lambda *given: [measured])
-    monkeypatch.setattr("warprun.runtime.bench.report", lambda *given: None)
+    monkeypatch.setattr("warprun.runs.bench.bench", lambda *given: [measured])
+    monkeypatch.setattr("warprun.runs.bench.report", lambda *given: None)
     monkeypatch.setattr("warprun.cli.sweep.MAX_RUNS", 20)  # a large sweep is no mistake, and takes its time
     monkeypatch.setattr("warprun.cli.sweep.held", lambda *given: nullcontext())
     monkeypatch.setattr("warprun.cli.sweep.run_here", lambda *given: 0)

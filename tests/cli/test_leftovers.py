@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from warprun.cli.leftovers import FOLDER, removed
+from warprun.parallel.leftovers import FOLDER, removed
 
 if not FOLDER.is_dir():
     pytest.skip("there is no /dev/shm", allow_module_level=True)

@@ -13,8 +13,8 @@ import pytest
 from warprun import commands
 from warprun.cli import main as cli
 from warprun.cli import sweep as sweeps
-from warprun.runtime import run as runs
-from warprun.runtime import rundir
+from warprun.runs import run as runs
+from warprun.runs import rundir
 from warprun.sweeps import local, plan
 
 ALL_IN_ONE = "a  b=c,d [e] {f} (g) 'h' \"i\" ü日 & * ; # \\ !"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from warprun.cli.main import run
-from warprun.runtime import rundir
+from warprun.runs import rundir
 
 TINY = [
     "env=cartpole",
@@ -83,7 +83,7 @@ def test_what_is_refused_leaves_the_run_as_it_was(home, capsys, arguments, words
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_checkpoints_of_earlier_versions_are_evaluated_only(version, home, capsys, monkeypatch):
-    from warprun.runtime import checkpoint
+    from warprun.runs import checkpoint
 
     saved = checkpoint.load(home / "run")
     tensors = dict(saved.tensors)
@@ -125,7 +125,7 @@ def test_a_simulator_that_loses_its_steps_is_refused(home, capsys, monkeypatch):
 
 
 def test_a_best_checkpoint_of_a_discarded_part_goes(home):
-    from warprun.runtime import checkpoint
+    from warprun.runs import checkpoint
 
     best = checkpoint.load(home / "run", checkpoint.BEST)
     checkpoint.save(home / "run", 10**6, dict(best.tensors), best.meta, 2, checkpoint.BEST)

@@ -16,7 +16,7 @@ from tests.sweeps import fake_jobs
 from warprun.cli import job as jobs
 from warprun.cli import main as cli
 from warprun.cli import sweep
-from warprun.runtime import checkpoint, rundir
+from warprun.runs import checkpoint, rundir
 from warprun.sweeps import plan, states
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from warprun.cli import main as cli
 from warprun.cli import tune
 from warprun.config.compose import compose
 from warprun.errors import UserError
-from warprun.runtime import rundir
+from warprun.runs import rundir
 from warprun.sweeps import plan, space, study
 from warprun.sweeps.table import Board
 

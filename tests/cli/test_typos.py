@@ -57,7 +57,7 @@ def share_of_right_suggestions(count: int, seed: int, capsys: pytest.CaptureFixt
 
 @pytest.fixture
 def nothing_trained(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "warprun.runtime.train", types.SimpleNamespace(train=lambda config, crew=None: pytest.fail("trained")))
+    monkeypatch.setitem(sys.modules, "warprun.runs.train", types.SimpleNamespace(train=lambda config, crew=None: pytest.fail("trained")))
     monkeypatch.chdir(tmp_path)
 
 

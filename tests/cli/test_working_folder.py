@@ -21,7 +21,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list:
     configs: list = []
     result = types.SimpleNamespace(folder=tmp_path)
     monkeypatch.setitem(
-        sys.modules, "warprun.runtime.train", types.SimpleNamespace(train=lambda config, crew=None: configs.append(config) or result)
+        sys.modules, "warprun.runs.train", types.SimpleNamespace(train=lambda config, crew=None: configs.append(config) or result)
     )
     monkeypatch.chdir(tmp_path)
     return configs

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import warprun
-from tests.runs import QUIET
+from tests.finished import QUIET
 from warprun.algorithms.settings import DQNConfig
 from warprun.cli import main as cli
 from warprun.config.compose import compose, note_on_memory
 from warprun.config.schema import Config
 from warprun.learning.settings import IN_SEQUENCES, group_config
-from warprun.runtime import rundir
+from warprun.runs import rundir
 
 LSTM = "agent.network=lstm"
 

@@ -88,7 +88,7 @@ def test_constants_are_those_of_the_code() -> None:
     from warprun.learning import slices
     from warprun.learning.cpu import gradient, updates
     from warprun.learning.replay import ring
-    from warprun.runtime import evaluate
+    from warprun.runs import evaluate
 
     assert simd.COLUMNS == memory.COLUMNS
     assert gradient.SHARES == memory.ON_POLICY_SHARES

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.actors.ranks import start
-from warprun.actors.layout import layout
+from tests.parallel.ranks import start
 from warprun.cli import main as cli
 from warprun.config.compose import compose
 from warprun.errors import UserError
+from warprun.parallel.layout import layout
 
 
 @pytest.mark.parametrize(

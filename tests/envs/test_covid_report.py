@@ -9,7 +9,7 @@ import pytest
 import warprun
 from tests.playing.plays import look_at
 from warprun.cli.main import run
-from warprun.runtime.records import tensorboard
+from warprun.runs.records import tensorboard
 
 SMALL = ["env=covid", "tuned=none", "total_steps=16", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=1"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.actors.ranks import MPIEXEC, ONE_THREAD
+from tests.parallel.ranks import MPIEXEC, ONE_THREAD
 from warprun.envs.heat_equation import HEAT, INTERVAL, STABLE, HeatEquation, bump
 
 ROOT = Path(__file__).parents[2]

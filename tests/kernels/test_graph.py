@@ -19,7 +19,7 @@ from warprun.config.schema import load_environment
 from warprun.errors import UserError
 from warprun.kernels import graph
 from warprun.kernels.graph import WARM_UP, Captured
-from warprun.runtime.build import make_plan
+from warprun.runs.build import make_plan
 from warprun.simulation.device import Device
 
 

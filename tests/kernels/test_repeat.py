@@ -20,7 +20,7 @@ from warprun.kernels.compile import BOUND, load_module
 from warprun.kernels.repeat import CHECKED, TRIES, Repeated
 from warprun.kernels.team import team
 from warprun.learning.on_policy import Batch, Learner
-from warprun.runtime.build import make_agent, make_training_simulator, prepare, set_up
+from warprun.runs.build import make_agent, make_training_simulator, prepare, set_up
 from warprun.state import restore
 
 ON_POLICY = ["agent=a2c", "agent.horizon=4", "tuned=none", "device=cpu"]
@@ -120,7 +120,7 @@ def test_an_agent_that_derives_from_another_is_not_recorded(monkeypatch: pytest.
             learner.policy.parameters.numpy()[:] *= 0.9
             return found
 
-    monkeypatch.setattr("warprun.runtime.build.agent_class", lambda name: Decaying)
+    monkeypatch.setattr("warprun.runs.build.agent_class", lambda name: Decaying)
     training = Training("A2C", True, 1)
     training.update(3 * UPDATES)
     assert float(training.agent.learners[0].policy.parameters.abs().max()) < 0.1  # type: ignore[attr-defined]

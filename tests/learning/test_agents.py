@@ -12,9 +12,9 @@ from tests.learning.helpers import SPACES, close, environment, rollout
 from warprun.algorithms.a2c import A2C
 from warprun.algorithms.ppo import PPO
 from warprun.algorithms.settings import A2CConfig
-from warprun.concurrency.single import SingleProcess
 from warprun.environment import Box, Environment, MultiDiscrete, Space
 from warprun.errors import UserError
+from warprun.learning.communicator import SingleProcess
 from warprun.learning.distributions import evaluate
 from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.shuffle import permutation

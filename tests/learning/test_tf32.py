@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from warprun.config.compose import compose
-from warprun.runtime import build
+from warprun.runs import build
 from warprun.simulation.device import Device
 
 aten = torch.ops.aten

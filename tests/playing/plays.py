@@ -13,7 +13,7 @@ import numpy as np
 from warprun.config.compose import compose
 from warprun.config.schema import load_environment
 from warprun.playing.play import Order, Played, play
-from warprun.runtime.build import Setup, set_up
+from warprun.runs.build import Setup, set_up
 
 MARKET = ["env=cartpole", "env.name=market", "env.module=tests.environments.market"]
 SMALL = [

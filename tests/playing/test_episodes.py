@@ -14,10 +14,10 @@ from tests.playing.plays import MARKET, SMALL, made, numbers, play_random, rows
 from warprun.playing.episodes import episodes_of
 from warprun.playing.play import Order, play
 from warprun.playing.random_policy import RandomPolicy
-from warprun.runtime import checkpoint
-from warprun.runtime.build import set_up
-from warprun.runtime.evaluate import evaluate_run
-from warprun.runtime.trained import load_checkpoint, open_run, trained_agent
+from warprun.runs import checkpoint
+from warprun.runs.build import set_up
+from warprun.runs.evaluate import evaluate_run
+from warprun.runs.trained import load_checkpoint, open_run, trained_agent
 
 PINBALL = ["env=cartpole", "env.name=pinball", "env.module=tests.environments.pinball"]
 

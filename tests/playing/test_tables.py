@@ -13,7 +13,7 @@ from tests.compiled import compiled
 from tests.playing.plays import MARKET, made, numbers, play_random, rows
 from warprun.kernels.sampling import to_bounds
 from warprun.playing.play import Order, play
-from warprun.runtime.recording import in_environment_units
+from warprun.runs.recording import in_environment_units
 from warprun.spec import Box
 
 FIELDS = ("state.x", "state.x_dot", "state.theta", "state.theta_dot")

@@ -18,11 +18,11 @@ from warprun.config.schema import from_dict
 from warprun.errors import UserError
 from warprun.policies.export import export
 from warprun.policies.policy import Policy
-from warprun.runtime import checkpoint, rundir
-from warprun.runtime.build import Setup, make_simulator, prepare, set_up
-from warprun.runtime.evaluate import Evaluator
-from warprun.runtime.recording import Player
-from warprun.runtime.trained import trained_agent
+from warprun.runs import checkpoint, rundir
+from warprun.runs.build import Setup, make_simulator, prepare, set_up
+from warprun.runs.evaluate import Evaluator
+from warprun.runs.recording import Player
+from warprun.runs.trained import trained_agent
 
 ROOT = Path(__file__).parents[2]
 RUNS = {

@@ -23,15 +23,15 @@ from tests.selection import few
 from tests.test_docs import ROOT, files
 from warprun import own_module
 from warprun.cli import main as cli
-from warprun.concurrency.single import SingleProcess
 from warprun.config.compose import compose
 from warprun.errors import UserError
+from warprun.learning.communicator import SingleProcess
 from warprun.learning.critics import Critics, Trained
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.networks import ActorCritic, training
 from warprun.learning.own_network import own_network
 from warprun.learning.settings import OptimizerConfig
-from warprun.runtime import checkpoint
+from warprun.runs import checkpoint
 from warprun.spec import Box, Discrete, GroupSpec, Spec
 
 HEAD = "import torch\nfrom torch import nn\n\n\n"

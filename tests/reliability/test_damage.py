@@ -12,7 +12,7 @@ import pytest
 from tests.reliability.runs import command
 from warprun.cli.main import run
 from warprun.errors import UserError
-from warprun.runtime import checkpoint
+from warprun.runs import checkpoint
 
 
 @pytest.fixture(scope="module")

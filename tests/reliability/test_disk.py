@@ -15,7 +15,7 @@ import pytest
 
 from tests.reliability.runs import begin, command, wait
 from warprun.cli.main import run
-from warprun.runtime import checkpoint, rundir
+from warprun.runs import checkpoint, rundir
 
 LONG = ["total_steps=100000000", "checkpoint.every=20iterations", "log.every=20iterations", "eval.every=never"]
 

@@ -16,7 +16,7 @@ import pytest
 from tests.report.made import made
 from warprun.cli import main as cli
 from warprun.config.run_folder import JOBS
-from warprun.runtime.records.jsonl import read_rows
+from warprun.runs.records.jsonl import read_rows
 from warprun.sweeps import plan
 
 Captured = pytest.CaptureFixture[str]
@@ -213,7 +213,7 @@ def test_without_a_key_a_sweep_says_so(sweep: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_many_tiny_rows_take_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warprun.runtime.records.jsonl.MAX_LINES", 5_000)
+    monkeypatch.setattr("warprun.runs.records.jsonl.MAX_LINES", 5_000)
     path = tmp_path / "metrics.jsonl"
     tags = ", ".join(f'"t{n}": 1' for n in range(100))
     path.write_text(f'{{"env_steps": 1, "wall_s": 1, {tags}}}\n' * 2_000 + "{}\n" * 1_000_000)

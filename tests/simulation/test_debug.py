@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runs import QUIET, weights
+from tests.finished import QUIET, weights
 from tests.selection import few
 from tests.simulation.rollouts import CASES, engine_of, record
 from warprun.config.compose import compose
-from warprun.runtime.train import train
+from warprun.runs.train import train
 from warprun.simulation.codegen.expressions import Expressions
 from warprun.simulation.device import choose
 

@@ -92,7 +92,7 @@ def test_the_command_line_trains_evaluates_and_measures_it(folder: Path, monkeyp
     result = warprun.train(["env=pinball", "agent=ppo", *SMALL, "total_steps=100_000", f"run_dir={run}"])
     assert result.status == "solved"
     assert cli.run(["eval", str(run), "episodes=50"]) == 0
-    monkeypatch.setattr("warprun.runtime.bench.SECONDS", 0.02)
+    monkeypatch.setattr("warprun.runs.bench.SECONDS", 0.02)
     assert cli.run(["bench", "env=pinball", "sizes=8", "threads=1", "device=cpu", f"out={folder / 'bench'}"]) == 0
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.slurm.cluster import Cluster, why_not
-from warprun.runtime import checkpoint
+from warprun.runs import checkpoint
 
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from warprun.runtime import rundir
+from warprun.runs import rundir
 from warprun.sweeps import plan
 
 FAILS, DIES, CANNOT_BEGIN, WAITS = 1, 2, 3, 4

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from warprun.errors import UserError
-from warprun.runtime import rundir
+from warprun.runs import rundir
 from warprun.sweeps import plan, states
 from warprun.sweeps.table import Board
 

@@ -46,7 +46,7 @@ def test_one_array_is_submitted(cluster, capsys):
 
 def test_only_what_is_not_done_is_submitted_again(cluster, capsys):
     assert cli.run(["-m", "seed=range(0,4)", "sweep_dir=s", "launcher=slurm"]) == 0
-    from warprun.runtime import rundir
+    from warprun.runs import rundir
 
     for number in (0, 2):
         folder = plan.read(cluster / "work" / "s").jobs[number].folder

@@ -11,8 +11,8 @@ from torch import nn
 
 from warprun.algorithms.acting import AnyQNetwork, q_network
 from warprun.algorithms.settings import DQNConfig
-from warprun.concurrency.communicator import Communicator, mean_
 from warprun.kernels.mlp import Network
+from warprun.learning.communicator import Communicator, mean_
 from warprun.learning.cpu.actor import fused_layers, layer_rows
 from warprun.learning.cpu.updates import BatchKernels, KernelOptimizer
 from warprun.learning.critics import Optimized, QuantileQNetwork, Trained, seeded

@@ -13,9 +13,9 @@ from torch import nn
 
 from warprun.algorithms import acting
 from warprun.algorithms.settings import SACConfig
-from warprun.concurrency.communicator import Communicator, mean_
 from warprun.kernels.bound import Call
 from warprun.kernels.mlp import Network
+from warprun.learning.communicator import Communicator, mean_
 from warprun.learning.cpu.actor import critic_rows, fused_layers, layer_rows
 from warprun.learning.cpu.losses import Drawing
 from warprun.learning.cpu.optimizer import FusedAdam

@@ -12,8 +12,8 @@ from torch import nn
 
 from warprun.algorithms import acting
 from warprun.algorithms.settings import TD3Config
-from warprun.concurrency.communicator import Communicator, mean_
 from warprun.kernels.mlp import Network
+from warprun.learning.communicator import Communicator, mean_
 from warprun.learning.cpu.actor import critic_rows, fused_layers, layer_rows
 from warprun.learning.cpu.losses import Smoothing
 from warprun.learning.cpu.updates import BatchKernels, KernelOptimizer

@@ -10,7 +10,7 @@ from warprun.checking.findings import Finding
 from warprun.checking.kernels import check_kernels
 from warprun.config.schema import Config
 from warprun.environment import Environment
-from warprun.runtime.build import set_up
+from warprun.runs.build import set_up
 
 
 def check(config: Config, overrides: Sequence[str]) -> list[Finding]:

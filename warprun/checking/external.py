@@ -13,7 +13,7 @@ from warprun.checking.rolls import SimulatorRolls, rate, steps_per_second
 from warprun.config.registry import errors_of_user
 from warprun.environment import Environment
 from warprun.errors import TrainingFailed, UserError
-from warprun.runtime.build import Setup
+from warprun.runs.build import Setup
 from warprun.simulation.explorer import Explorer
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.simulation.simulator import Simulator

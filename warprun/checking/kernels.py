@@ -21,7 +21,7 @@ from warprun.checking.rolls import KernelRolls, masks_of, put, rate, steps_per_s
 from warprun.checking.source import source
 from warprun.config.schema import make_tables, parameters
 from warprun.environment import Environment, arguments
-from warprun.runtime.build import Setup, make_engine
+from warprun.runs.build import Setup, make_engine
 from warprun.simulation.explorer import Explorer
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.kernel_module import read_only, typed, typed_tables

@@ -31,7 +31,7 @@ from warprun.environment import Environment
 from warprun.kernels import compile as kernels
 from warprun.kernels import integers
 from warprun.kernels.fingerprint import is_jitted
-from warprun.runtime.build import Setup
+from warprun.runs.build import Setup
 from warprun.simulation import memory as store
 from warprun.simulation import trajectory
 from warprun.simulation.arrays import ArrayPlan
@@ -64,7 +64,7 @@ def main(found: Path, overrides: Sequence[str]) -> None:
     for kind in ("pass-remarks", "pass-remarks-missed", "pass-remarks-analysis"):
         llvm.set_option("", f"-{kind}=loop-vectorize")
     from warprun.config.compose import compose
-    from warprun.runtime.build import set_up
+    from warprun.runs.build import set_up
 
     setup = set_up(replace(compose(overrides), device="cpu"))
     assert isinstance(setup.environment, Environment)

@@ -27,7 +27,7 @@ def main(steps: Path, found: Path, overrides: Sequence[str]) -> None:
     from warprun.config.compose import compose
     from warprun.environment import Environment
     from warprun.errors import UserError
-    from warprun.runtime.build import make_engine, set_up
+    from warprun.runs.build import make_engine, set_up
 
     recorded = Steps.load(steps)
     setup = set_up(replace(compose(overrides), device="cudasim"))

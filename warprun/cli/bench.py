@@ -38,8 +38,8 @@ def measure(arguments: Sequence[str]) -> None:
     except OSError as error:
         raise UserError(f"out={out}: {error.strerror}") from None
     prepare(config.device)
-    from warprun.runtime.bench import bench, report
-    from warprun.runtime.build import threads
+    from warprun.runs.bench import bench, report
+    from warprun.runs.build import threads
     from warprun.simulation.device import choose
 
     counts = [count or threads(config) for count in lists["threads"]]

@@ -30,7 +30,7 @@ def export_run(arguments: Sequence[str]) -> None:
     run, file = names[0], Path(names[1])
     from warprun.policies.export import check_file, export
     from warprun.policies.loading import load
-    from warprun.runtime import rundir
+    from warprun.runs import rundir
 
     check_file(file, settings.overwrite)
     folder = rundir.latest(Path(settings.output_root)) if run == "latest" else Path(run)

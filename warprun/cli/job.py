@@ -18,7 +18,7 @@ from warprun.config.compose import compose
 from warprun.config.registry import check_working_folder
 from warprun.errors import UserError, printable
 from warprun.files import refuse_links, write_atomic
-from warprun.runtime import rundir
+from warprun.runs import rundir
 from warprun.sweeps import plan, states
 from warprun.sweeps.plan import Job, Plan
 

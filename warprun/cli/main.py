@@ -156,7 +156,7 @@ def _dispatch(arguments: list[str]) -> int:
     if verb not in verbs:
         raise UserError(f"unknown verb {shown(verb)}{nearest(verb, verbs)} (there are: {', '.join(verbs)}; a setting is written key=value)")
     if verb in SERVED and started() > 1:
-        from warprun.cli.ranks import with_all_ranks
+        from warprun.parallel.start import with_all_ranks
 
         return with_all_ranks(lambda: verbs[verb](rest))
     return verbs[verb](rest)
@@ -219,14 +219,14 @@ def _evaluate(arguments: list[str]) -> int:
     settings = _EvalSettings()
     run = one_run("eval", read_settings("eval", settings, arguments))
     check_settings(settings)
-    from warprun.runtime import rundir
+    from warprun.runs import rundir
 
     folder = rundir.latest(Path(settings.output_root)) if run in ("", "latest") else Path(run)
     rundir.read_config(folder)  # raises UserError if it is no run folder
     from warprun.kernels.driver import prepare
 
     prepare(settings.device)
-    from warprun.runtime.evaluate import describe_checkpoint, evaluate_run
+    from warprun.runs.evaluate import describe_checkpoint, evaluate_run
 
     line = LINES[settings.checkpoint]
     # Printed first, because the evaluation may take long.
@@ -234,7 +234,7 @@ def _evaluate(arguments: list[str]) -> int:
     result = evaluate_run(folder, settings.episodes or None, settings.greedy, settings.device, settings.seed, line, settings.trust)
     from rich.table import Table
 
-    from warprun.runtime.records.console import table_console
+    from warprun.runs.records.console import table_console
 
     table = Table("measure", "value", "standard error")
     for name, measured in result.items():

@@ -82,14 +82,14 @@ def _untrained(overrides: Sequence[str], settings: PlaySettings, records: tuple[
     check_evaluation_memory(config, environment, settings.episodes)
     prepare(config.device)
     from warprun.playing.play import play
-    from warprun.runtime.build import set_up
+    from warprun.runs.build import set_up
 
     order = _order(settings, records)
     return list(play(set_up(config), module, None, order)), order
 
 
 def _of_run(run: str, settings: PlaySettings, records: tuple[Path, ...]) -> tuple[list[Played], Order]:
-    from warprun.runtime import rundir
+    from warprun.runs import rundir
 
     folder = rundir.latest(Path(settings.output_root)) if run in ("", "latest") else Path(run)
     rundir.read_config(folder)  # raises UserError if it is no run folder
@@ -97,9 +97,9 @@ def _of_run(run: str, settings: PlaySettings, records: tuple[Path, ...]) -> tupl
 
     prepare(settings.device)
     from warprun.playing.play import play
-    from warprun.runtime.build import set_up
-    from warprun.runtime.evaluate import describe_checkpoint
-    from warprun.runtime.trained import load_checkpoint, open_run, trained_agent
+    from warprun.runs.build import set_up
+    from warprun.runs.evaluate import describe_checkpoint
+    from warprun.runs.trained import load_checkpoint, open_run, trained_agent
 
     line, order = LINES[settings.checkpoint], _order(settings, records)
     trained = settings.policy == "trained"
@@ -114,7 +114,7 @@ def _print(played: Sequence[Played], order: Order) -> None:
     """Print a row for every episode, their means if there are several, and the files."""
     from rich.table import Table
 
-    from warprun.runtime.records.console import table_console
+    from warprun.runs.records.console import table_console
 
     groups = list(played[0].returns)
     names = ["return"] if len(groups) == 1 else [f"{group} return" for group in groups]

@@ -20,11 +20,11 @@ from warprun.config.run_folder import CONFIG
 from warprun.config.schema import Config, from_dict, to_dict
 from warprun.errors import UserError, shown
 from warprun.files import refuse_links
-from warprun.runtime import rundir
+from warprun.runs import rundir
 
 
 class Continued(NamedTuple):
-    """The arguments of `runtime.train.resume`."""
+    """The arguments of `runs.train.resume`."""
 
     config: Config
     folder: Path

@@ -19,7 +19,7 @@ from warprun.config.overrides import read
 from warprun.config.registry import CONF
 from warprun.config.schema import to_dict
 from warprun.errors import UserError, shown
-from warprun.runtime import rundir
+from warprun.runs import rundir
 
 COMPLETION_FLAGS = ("--shell-completion", "-sc")
 

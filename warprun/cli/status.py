@@ -13,8 +13,8 @@ from warprun import signals
 from warprun.cli.outcome import DONE, FAILED
 from warprun.cli.settings import one_run, read_settings
 from warprun.errors import UserError
-from warprun.runtime import rundir
-from warprun.runtime.records.console import table_console
+from warprun.runs import rundir
+from warprun.runs.records.console import table_console
 from warprun.sweeps import plan, slurm
 from warprun.sweeps.local import rows_of
 from warprun.sweeps.table import Board

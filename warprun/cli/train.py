@@ -12,12 +12,12 @@ from warprun.cli.outcome import DONE
 from warprun.errors import RunHasEndedError, UserError, one_line, shown
 
 if TYPE_CHECKING:
-    from warprun.actors.world import World
     from warprun.cli.resume import Continued
-    from warprun.concurrency.team import Team
     from warprun.config.schema import Config
-    from warprun.runtime.crew import Crew
-    from warprun.runtime.train import Result
+    from warprun.parallel.team import Team
+    from warprun.parallel.world import World
+    from warprun.runs.crew import Crew
+    from warprun.runs.train import Result
 
 
 def train(overrides: Sequence[str] = ()) -> Result:
@@ -34,10 +34,10 @@ def train(overrides: Sequence[str] = ()) -> Result:
 
 def train_one(overrides: list[str]) -> int:
     """Train the run that `overrides` describe, in the processes that it needs, and return the exit code. Raises what `train` does."""
-    from warprun.cli.ranks import start
     from warprun.cli.resume import Continued
     from warprun.config.launch import is_of_sweep
     from warprun.config.schema import starts_processes
+    from warprun.parallel.start import start
 
     for override in overrides:
         if is_of_sweep(override):
@@ -64,10 +64,10 @@ def train_one(overrides: list[str]) -> int:
 
 def _asked(overrides: Sequence[str]) -> Continued | Config:
     """Return the run that `overrides` describe: one to continue, or the config of a new one. Raises UserError."""
-    from warprun.cli.ranks import in_all_ranks
     from warprun.cli.resume import Continued, continued
     from warprun.config.compose import compose
     from warprun.kernels.driver import prepare
+    from warprun.parallel.start import in_all_ranks
 
     def compose_run() -> Continued | Config:
         asked = continued(overrides)
@@ -85,8 +85,8 @@ def _asked(overrides: Sequence[str]) -> Continued | Config:
 
 def _run(asked: Continued | Config) -> Result | None:
     """Train, as the rank that this process is; return the result, in ranks other than 0 None."""
-    from warprun.cli.ranks import world_of
     from warprun.cli.resume import Continued
+    from warprun.parallel.start import world_of
 
     config = asked.config if isinstance(asked, Continued) else asked
     world = world_of(config)
@@ -97,11 +97,11 @@ def _run(asked: Continued | Config) -> Result | None:
             return None
         if isinstance(asked, Continued):
             with uncollected():
-                from warprun.runtime.train import resume
+                from warprun.runs.train import resume
 
             return resume(*asked, crew)
         with uncollected():
-            from warprun.runtime.train import train
+            from warprun.runs.train import train
 
         return train(config, crew)
     except BaseException as error:
@@ -115,17 +115,17 @@ def _run(asked: Continued | Config) -> Result | None:
 
 def _crew_of(config: Config, world: World | Team) -> Crew | None:
     """Return the crew of the run if this process drives it; else live as one of its other processes to the end, and return None."""
-    from warprun.concurrency.team import Team
+    from warprun.parallel.team import Team
 
     if isinstance(world, Team):
-        from warprun.runtime.joint import Learners
+        from warprun.parallel.ddp import Learners
 
         learners = Learners(world)
         if world.rank == 0:
             return learners
         learners.follow(config)
         return None
-    from warprun.runtime.roles import LearnersWithActors, check_gpus, run_rank
+    from warprun.parallel.roles import LearnersWithActors, check_gpus, run_rank
 
     if world.layout.learners > 1:
         check_gpus(config, world)

@@ -32,7 +32,7 @@ MAX_RUNS = 10_000
 MAX_RUNS_EVER = 1_000_000
 """Of one sweep, whatever its user says."""
 AUTO = "n_envs=auto"
-"""The override with which a run begins by measuring, see `runtime.auto`."""
+"""The override with which a run begins by measuring, see `runs.auto`."""
 
 GROUPS = {
     "env": "environment",

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import nn
 
-from warprun.concurrency.communicator import Communicator, mean_
+from warprun.learning.communicator import Communicator, mean_
 from warprun.learning.device_scalar import DeviceScalar
 from warprun.learning.network_settings import LayersConfig
 from warprun.learning.networks import buffers, flatten_parameters, hidden_layers, make_head, make_memory

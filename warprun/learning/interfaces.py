@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from warprun.concurrency.communicator import Communicator
 from warprun.kernels.mlp import Network
+from warprun.learning.communicator import Communicator
 from warprun.plan import Plan
 from warprun.seeds import derived_seed
 from warprun.simulation.exploration import Exploration

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from warprun.concurrency.communicator import Communicator, mean_
-from warprun.concurrency.single import SingleProcess
+from warprun.learning.communicator import Communicator, SingleProcess, mean_
 
 if TYPE_CHECKING:  # a policy that has left warprun has no simulator
     from warprun.simulation.trajectory import GroupTrajectory, Trajectory

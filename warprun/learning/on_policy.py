@@ -15,10 +15,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from warprun.concurrency.communicator import mean_
 from warprun.kernels.mlp import Network
 from warprun.learning import distributions
 from warprun.learning.capture import captured
+from warprun.learning.communicator import mean_
 from warprun.learning.cpu.acting import FusedActing
 from warprun.learning.cpu.gradient import FusedGradient
 from warprun.learning.cpu.optimizer import FusedAdam

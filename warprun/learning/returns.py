@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 
-from warprun.concurrency.communicator import Communicator
+from warprun.learning.communicator import Communicator
 from warprun.learning.settings import OnPolicyConfig
 from warprun.simulation.trajectory import GroupTrajectory
 

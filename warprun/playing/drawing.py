@@ -13,7 +13,7 @@ from warprun.config.registry import Defined, errors_of_user
 from warprun.environment import Environment, Group, arguments, refusal
 from warprun.errors import ContractError, UserError
 from warprun.playing.picture import Picture
-from warprun.runtime.recording import Moment
+from warprun.runs.recording import Moment
 from warprun.spec import Discrete, GroupSpec
 
 ARGUMENTS = ("axes", "state", "p", "tables", "observation", "action", "step", "past")

@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 
 from warprun.environment import Environment
-from warprun.runtime.build import Setup, make_external, prepare, uncaptured
-from warprun.runtime.recording import PLACE, Moment, Player, Policy, on_host, what_happened
-from warprun.runtime.sentinel import refuse
+from warprun.runs.build import Setup, make_external, prepare, uncaptured
+from warprun.runs.recording import PLACE, Moment, Player, Policy, on_host, what_happened
+from warprun.runs.sentinel import refuse
 
 
 class Episodes(Protocol):

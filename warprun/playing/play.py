@@ -18,8 +18,8 @@ from warprun.playing.films import find_ffmpeg, gif, html, mp4
 from warprun.playing.random_policy import RandomPolicy
 from warprun.playing.rendered import Rendering
 from warprun.playing.tables import csv_table, npz_arrays
-from warprun.runtime.build import Setup
-from warprun.runtime.recording import Moment, Policy
+from warprun.runs.build import Setup
+from warprun.runs.recording import Moment, Policy
 from warprun.seeds import derived_seed
 from warprun.simulation.external.recipe import ExternalEnvironment
 

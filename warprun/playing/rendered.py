@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from warprun.errors import UserError, shown
-from warprun.runtime.recording import Moment
+from warprun.runs.recording import Moment
 from warprun.simulation.external.recipe import ExternalEnvironment, Recipe, told
 
 _made: dict[int, Rendered] = {}

@@ -15,7 +15,7 @@ from typing import IO, TypeAlias
 import numpy as np
 
 from warprun.files import atomic
-from warprun.runtime.recording import Moment
+from warprun.runs.recording import Moment
 
 Add: TypeAlias = Callable[[int, Moment], None]
 """add(episode, moment) takes the moments of each episode in the order of its steps."""

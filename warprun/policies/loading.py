@@ -17,8 +17,8 @@ from warprun.learning.acting import Acting
 from warprun.learning.settings import AgentConfig, check_groups, check_settings, group_config
 from warprun.policies.group_policy import GroupPolicy
 from warprun.policies.policy import Policy
-from warprun.runtime import checkpoint as checkpoints
-from warprun.runtime import rundir
+from warprun.runs import checkpoint as checkpoints
+from warprun.runs import rundir
 from warprun.spec import GroupSpec, Spec
 from warprun.spec_data import from_data
 from warprun.state import restore

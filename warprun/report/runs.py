@@ -15,8 +15,8 @@ from warprun.config.run_folder import CONFIG, JOBS, LOCK, PLAN, VERSIONS
 from warprun.config.saved import leaves
 from warprun.errors import UserError, printable
 from warprun.report.statistics import Array
-from warprun.runtime import rundir
-from warprun.runtime.records.jsonl import JsonLines, read_rows
+from warprun.runs import rundir
+from warprun.runs.records.jsonl import JsonLines, read_rows
 
 MAX_DEPTH = 6
 """Folders inside each other that are searched for runs."""

@@ -12,7 +12,7 @@ from rich.live import Live
 
 from warprun import signals
 from warprun.errors import printable
-from warprun.runtime.records.console import PlainConsole, table_console
+from warprun.runs.records.console import PlainConsole, table_console
 from warprun.sweeps.plan import Job
 from warprun.sweeps.pool import Pool
 from warprun.sweeps.table import Board

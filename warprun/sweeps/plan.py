@@ -32,7 +32,7 @@ from warprun.config import trust
 from warprun.config.run_folder import JOBS, PLAN, folder_name
 from warprun.errors import UserError, one_line, printable, shown
 from warprun.files import read_json, read_limited, write_atomic
-from warprun.runtime.rundir import Held
+from warprun.runs.rundir import Held
 
 FORMAT = 1
 ADVICE = "read plan.json, then add trust=true"

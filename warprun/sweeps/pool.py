@@ -17,12 +17,12 @@ from warprun import signals
 from warprun.errors import counted
 from warprun.kernels.driver import why_no_cuda
 from warprun.processes import share_of_cores, visible_gpus
-from warprun.runtime import rundir
+from warprun.runs import rundir
 from warprun.sweeps.plan import Job
 
 Train = Callable[[str, int], int]
 """Trains the job with a number of a sweep folder in this process, and returns the exit code. It must be importable by its name."""
-PRELOADED = "warprun.runtime.train"
+PRELOADED = "warprun.runs.train"
 """What every job imports. A server imports it once, and forks a process for each job: importing it takes longer than a short run."""
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from warprun.errors import UserError
-from warprun.runtime import rundir
-from warprun.runtime.records.jsonl import last_row, read_rows
+from warprun.runs import rundir
+from warprun.runs.records.jsonl import last_row, read_rows
 from warprun.sweeps.plan import Job
 
 WAITING = "waiting"

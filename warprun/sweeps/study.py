@@ -19,8 +19,8 @@ from sqlalchemy.engine import URL
 from warprun import signals
 from warprun.config.launch import TuneSettings
 from warprun.files import write_atomic
-from warprun.runtime import rundir
-from warprun.runtime.summary import measured
+from warprun.runs import rundir
+from warprun.runs.summary import measured
 from warprun.sweeps import states
 from warprun.sweeps.local import DRAW_S, LOOK_S, View
 from warprun.sweeps.plan import Job, Plan

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from warprun.errors import printable
-from warprun.runtime.records.numbers import duration
-from warprun.runtime.summary import measured
+from warprun.runs.records.numbers import duration
+from warprun.runs.summary import measured
 from warprun.sweeps import states
 from warprun.sweeps.plan import Job, Plan
 from warprun.sweeps.states import State

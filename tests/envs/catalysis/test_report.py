@@ -12,7 +12,7 @@ from tests.envs.catalysis.helpers import environment, needs_grids
 from warprun.envs import catalysis
 from warprun.envs.catalysis import analysis, optimum
 from warprun.envs.catalysis.landscape import landscape
-from warprun.runtime.recording import Recording
+from warprun.runs.recording import Recording
 
 
 def recording(cells, terminated=True, **options):

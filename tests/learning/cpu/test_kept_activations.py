@@ -12,7 +12,7 @@ from warprun.config.compose import compose
 from warprun.config.schema import Config
 from warprun.learning import memory
 from warprun.learning.memory import RunSizes
-from warprun.runtime.build import make_agent, make_simulator, make_training_simulator, set_up
+from warprun.runs.build import make_agent, make_simulator, make_training_simulator, set_up
 
 CARTPOLE = ["env=cartpole", "agent.network.hidden=[24,16]"]
 CASES: dict[str, list[str]] = {

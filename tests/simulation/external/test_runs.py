@@ -14,7 +14,7 @@ from tests.simulation.external import clock
 from tests.simulation.external.simulators import act, environment, simulator
 from warprun.cli import main as cli
 from warprun.errors import UserError
-from warprun.runtime import checkpoint
+from warprun.runs import checkpoint
 
 QUIET = ["device=cpu", "log.live=false", "log.tensorboard=false", "concurrency.workers=2"]
 SMALL = ["n_envs=4", "eval.episodes=3", "eval.final_episodes=5", "eval.every=50%", *QUIET]

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from warprun.concurrency.communicator import Communicator, mean_
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
 from warprun.kernels.bound import Call
 from warprun.kernels.mlp import Layer, backward
 from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.team import team
 from warprun.learning import optimizers
+from warprun.learning.communicator import Communicator, mean_
 from warprun.learning.cpu import losses
 from warprun.learning.cpu.losses import LOSS, VALUE, Drawing, Memory, Net, Smoothing
 from warprun.learning.cpu.optimizer import PIECE, FusedAdam, split

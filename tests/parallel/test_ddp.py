@@ -1,0 +1,110 @@
+"""Runs of several processes that learn together: equal to one process, to each other, and to themselves when they continue.
+
+Learning with 5 seeds: pytest -m slow tests/parallel/test_ddp.py
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.finished import weights
+from tests.parallel.ddp_runs import CARTPOLE, ROOT, train, warprun
+from warprun.runs import checkpoint
+
+OFF_POLICY = ["env=pendulum", "n_envs=5", "agent.learning_starts=50", "agent.replay.capacity=500", "agent.batch_size=9"]
+AGENTS = {
+    "a2c": [*CARTPOLE, "agent.normalize_obs=true"],
+    "ppo": ["env=cartpole", "agent=ppo", "n_envs=13", "agent.horizon=8", "engine.fused=false"],
+    "memory": ["env=cartpole", "agent=ppo", "n_envs=13", "agent.horizon=8", "agent.network=lstm"],
+    "td3": [*OFF_POLICY, "agent=td3", "agent.normalize_obs=true"],
+    "ddpg": [*OFF_POLICY, "agent=ddpg", "engine.fused=false"],
+    "sac": [*OFF_POLICY, "agent=sac"],
+    "td3 memory": [*OFF_POLICY, "agent=td3", "agent.network=lstm", "agent.replay.sequence=4", "agent.replay.burn_in=2"],
+    "dqn": [*OFF_POLICY, "env=cartpole", "agent=dqn", "agent.replay.prioritized=true"],
+}
+
+
+@pytest.mark.parametrize("network", ["mlp", pytest.param("lstm", marks=pytest.mark.slow)])
+def test_two_processes_take_the_steps_of_one(network: str, tmp_path: Path) -> None:
+    """A2C: the same environments, and in every update the gradient of all of them."""
+    given = [*CARTPOLE, "agent.normalize_obs=true", f"agent.network={network}", "total_steps=416"]
+    train(1, tmp_path / "one", *given)
+    train(2, tmp_path / "two", *given)
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    for name, tensor in one.items():
+        if not name.endswith("reward/returns"):  # of the environments of a process
+            torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_run_that_continues_equals_one_that_was_left_alone(agent: str, tmp_path: Path) -> None:
+    steps = 13 * 8 * 6 if "n_envs=13" in AGENTS[agent] else 300
+    # The first part has another length, so nothing may depend on the share of the run that is done.
+    constant = ["agent.exploration_fraction=0", "agent.replay.beta_end=0.4"] if agent == "dqn" else []
+    train(2, tmp_path / "alone", *AGENTS[agent], *constant, f"total_steps={2 * steps}")
+    train(2, tmp_path / "run", *AGENTS[agent], *constant, f"total_steps={steps}")
+    done = warprun(f"resume={tmp_path / 'run'}", f"total_steps={2 * steps}", cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    alone, continued = (checkpoint.load(tmp_path / name).tensors for name in ("alone", "run"))
+    assert alone.keys() == continued.keys()
+    # The first part of the run ended with an evaluation.
+    assert not [name for name in alone if "evaluator" not in name and not torch.equal(alone[name], continued[name])]
+    assert int(alone["ranks"]) == 2
+
+
+@pytest.mark.slow
+def test_a_run_continues_with_other_numbers_of_processes(tmp_path: Path) -> None:
+    train(2, tmp_path / "run", *CARTPOLE, "total_steps=416")
+    for processes, before in ((3, 2), (1, 3)):
+        more = [f"total_steps={416 * (before + 1)}", f"concurrency.processes={processes}"]
+        done = warprun(f"resume={tmp_path / 'run'}", *more, cwd=ROOT)
+        assert done.returncode == 0, done.stderr
+        said = f"{before} processes saved the checkpoint, now there {'is' if processes == 1 else 'are'} {processes}"
+        assert f"{said}: all environments begin new episodes" in " ".join(done.stdout.split())
+    resumes = json.loads((tmp_path / "run" / "status.json").read_text())["resumes"]
+    assert [entry["env_steps"] for entry in resumes] == [416, 1248]
+
+
+@pytest.mark.slow
+def test_replay_memory_cannot_be_shared_out_anew(tmp_path: Path) -> None:
+    train(2, tmp_path / "run", *AGENTS["dqn"], "total_steps=200")
+    before = (tmp_path / "run" / "config.yaml").read_bytes()
+    done = warprun(f"resume={tmp_path / 'run'}", "total_steps=400", "concurrency.processes=3", cwd=ROOT)
+    assert done.returncode == 2
+    assert "has the replay memory of 2 processes, and these are 3: continue with 2" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert (tmp_path / "run" / "config.yaml").read_bytes() == before
+
+
+PENDULUM = [
+    "agent.horizon=64",
+    "agent.learning_rate=1e-3",
+    "agent.learning_rate_end=0",
+    "agent.minibatches=16",
+    "agent.gamma=0.95",
+    "agent.entropy_coef=0",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("given", "least"),
+    [
+        (["env=cartpole", "agent=ppo", "n_envs=64", "total_steps=200000"], 400.0),
+        (["env=pendulum", "agent=ppo", "n_envs=256", "total_steps=3000000", *PENDULUM], -250.0),
+    ],
+)
+def test_two_processes_learn_as_one_does(given: list[str], least: float, tmp_path: Path) -> None:
+    """Mean returns over 5 seeds: each is that of a policy that has learned, and they are within 15 % of each other."""
+    means = {}
+    for processes in (1, 2):
+        rows = [train(processes, tmp_path / f"{processes}_{seed}", *given, "eval.final_episodes=100", f"seed={seed}") for seed in range(5)]
+        means[processes] = statistics.mean(row["eval/return"] for row in rows)
+        assert means[processes] > least, means
+    assert means[2] == pytest.approx(means[1], rel=0.15)

@@ -1,0 +1,80 @@
+"""`warprun bench`: the numbers it reports and the files it writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from warprun.cli import main as cli
+from warprun.config.compose import compose
+from warprun.kernels import peak
+from warprun.learning.on_policy import flops_per_row
+from warprun.runs.bench import _Cell
+
+
+@pytest.mark.by_default(0)
+def test_bench_writes_what_it_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("warprun.runs.bench.SECONDS", 0.02)
+    out = tmp_path / "bench"
+    assert cli.run(["bench", "env=cartpole", "agent=a2c", "sizes=10,100", "threads=1", "device=cpu", f"out={out}"]) == 0
+    measured = json.loads((out / "bench.json").read_text())["measurements"]
+    assert [m["n_envs"] for m in measured] == [10, 100]
+    for m in measured:
+        assert m["path"] == "fused"
+        assert m["rollout_steps_per_s"] > m["training_steps_per_s"] > 0
+        assert 0 < m["update_share"] < 1
+        assert 0 < m["limit_share"] < 1
+        assert m["bytes_per_env"] > 16 * 4 * 4  # 16 observations of 4 float32
+    assert "n_envs" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_agents_that_learn_from_replay_are_measured_without_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warprun.runs.bench.SECONDS", 0.02)
+    assert (
+        cli.run(
+            ["bench", "env=cartpole", "agent=dqn", "agent.learning_starts=10", "sizes=10", "threads=1", "device=cpu", f"out={tmp_path}"]
+        )
+        == 0
+    )
+    assert json.loads((tmp_path / "bench.json").read_text())["measurements"][0]["limit_share"] is None
+
+
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize(("env", "agent"), [("cartpole", "dqn"), ("pendulum", "td3"), ("pendulum", "sac")])
+def test_the_kernels_of_agents_that_explore_are_those_of_training(env: str, agent: str) -> None:
+    """Random actions by the agent's own shares, from learners that are past their warm-up."""
+    config = compose([f"env={env}", f"agent={agent}", "agent.learning_starts=60", "n_envs=8", "concurrency.threads=1", "device=cpu"])
+    cell = _Cell(config)
+    learner = cell.agent.learners[0]
+    assert learner.updates > 0
+    assert cell.agent.env_steps >= 60
+    # All random, and then none: the engine reads the agent's tensor at every step.
+    actions = []
+    for share in (1.0, 0.0):
+        learner.exploration.copy_(torch.tensor([share, 0.0, 1.0]))
+        taken = cell.simulator.collect(cell.agent.act)
+        group = taken.groups["agent"]
+        best = cell.agent.learners[0].policy(learner.normalized(group.obs[0].flatten(0, 1)))
+        best = best.argmax(-1, keepdim=True) if agent == "dqn" else best[:, :1].tanh() if agent == "sac" else best
+        actions.append(torch.allclose(best.float(), group.action[0].flatten(0, 1).float(), atol=1e-4))
+    assert actions == [False, True]
+
+
+@pytest.mark.parametrize("arguments", [["sizes=0"], ["sizes=many"], ["threads=0"], ["nonsense=1"], ["sizes=1e12"], ["out=/dev/null"]])
+def test_what_cannot_be_measured_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["bench", *arguments]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_operations_of_a_step() -> None:
+    # A layer of n weights: n multiplications and n additions forward, twice as many backward, and forward again to learn.
+    assert flops_per_row(weights=100, passes=0) == 200
+    assert flops_per_row(weights=100, passes=4) == 200 + 4 * 600
+
+
+def test_the_peak_is_that_of_a_processor() -> None:
+    assert 1e9 < peak.measure(1) < 1e12

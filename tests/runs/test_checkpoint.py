@@ -1,0 +1,278 @@
+import errno
+import io
+import json
+import os
+import random
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from warprun.errors import UserError
+from warprun.runs import checkpoint
+
+
+class Crash(BaseException):
+    """The machine stops here: no `except OSError` cleans up."""
+
+
+def put(folder: Path, env_steps: int, value: float | None = None, **kwargs: int) -> Path:
+    tensors = {"w": torch.full((100,), float(env_steps if value is None else value))}
+    return checkpoint.save(folder, env_steps, tensors, {"n": env_steps}, **kwargs)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+def test_everything_comes_back_as_it_was(tmp_path):
+    tensors = {
+        "policy/w": torch.randn(3, 4),
+        "f64": torch.randn(2, dtype=torch.float64),
+        "i32": torch.arange(3, dtype=torch.int32),
+        "i64": torch.tensor([2**62, -1]),
+        "u8": torch.arange(4, dtype=torch.uint8),
+        "flags": torch.tensor([True, False]),
+        "scalar": torch.tensor(3.5),
+        "empty": torch.empty(0, 5),
+        "turned": torch.arange(6.0).reshape(2, 3).T,
+        "grad": torch.ones(2, requires_grad=True),
+        "file": torch.tensor(float("nan")),  # the name of an argument of np.savez
+        "header": torch.ones(1),
+        "allow_pickle": torch.ones(1),
+    }
+    arrays = {"array": np.arange(3, dtype=np.float32), "number": np.array(7, dtype=np.int64), "turned2": np.arange(6).reshape(2, 3).T}
+    meta = {"mark": [1, 2.5, None], "text": "ü", "nested": {"a": True}}
+    path = checkpoint.save(tmp_path, 1_234_567, {**tensors, **arrays}, meta)
+    assert path.name == "step_000001234567.ckpt"
+
+    loaded = checkpoint.load(tmp_path)
+    assert (loaded.env_steps, loaded.meta, loaded.path) == (1_234_567, meta, path)
+    assert list(loaded.tensors) == [*tensors, *arrays]
+    for name, tensor in (tensors | {name: torch.from_numpy(array) for name, array in arrays.items()}).items():
+        got = loaded.tensors[name]
+        assert got.dtype == tensor.dtype
+        assert got.shape == tensor.shape
+        assert got.is_contiguous()
+        assert torch.equal(got.nan_to_num(), tensor.detach().nan_to_num())
+    loaded.tensors["policy/w"].zero_()  # writable
+
+
+def test_no_pickle(tmp_path):
+    with pytest.raises(ValueError, match="Object arrays"):
+        checkpoint.save(tmp_path, 1, {"o": np.array([{}], dtype=object)}, {})
+
+
+def test_keeps_the_last_two(tmp_path):
+    for env_steps in (100, 200, 300):
+        put(tmp_path, env_steps)
+    assert files(tmp_path) == ["manifest.json", "step_000000000200.ckpt", "step_000000000300.ckpt"]
+    manifest = json.loads((tmp_path / "checkpoints" / "manifest.json").read_text())
+    assert [entry["env_steps"] for entry in manifest] == [200, 300]
+    assert checkpoint.load(tmp_path).env_steps == 300
+    put(tmp_path, 400, keep=1)
+    assert files(tmp_path) == ["manifest.json", "step_000000000400.ckpt"]
+    with pytest.raises(ValueError, match="keep"):
+        put(tmp_path, 500, keep=0)
+
+
+def test_the_same_step_twice_is_two_checkpoints(tmp_path):
+    put(tmp_path, 100, value=1.0)
+    put(tmp_path, 100, value=2.0)
+    assert checkpoint.load(tmp_path).tensors["w"][0] == 2.0
+    put(tmp_path, 100, value=3.0)
+    assert checkpoint.load(tmp_path).tensors["w"][0] == 3.0
+    assert len(files(tmp_path)) == 3
+
+
+def test_a_run_that_fell_back_keeps_what_it_fell_back_to(tmp_path, capsys):
+    put(tmp_path, 100)
+    bad = put(tmp_path, 200)
+    bad.write_bytes(b"")
+    assert checkpoint.load(tmp_path).env_steps == 100
+    put(tmp_path, 150).write_bytes(b"")
+    assert checkpoint.load(tmp_path).env_steps == 100
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE = {
+    "flipped": flip,
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-7]),
+    "empty": lambda path: path.write_bytes(b""),
+    "missing": Path.unlink,
+    "swapped": lambda path: path.write_bytes((path.parent / "step_000000000100.ckpt").read_bytes()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_falls_back_to_the_one_before_with_one_line(tmp_path, capsys, damage):
+    put(tmp_path, 100)
+    damage(put(tmp_path, 200))
+    assert checkpoint.load(tmp_path).env_steps == 100
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 1
+    assert "step_000000000200.ckpt" in warnings[0]
+
+
+def test_nothing_usable_is_told_in_one_line(tmp_path, capsys):
+    with pytest.raises(UserError, match=r"no usable checkpoint in .*: there is none"):
+        checkpoint.load(tmp_path)
+    flip(put(tmp_path, 100))
+    flip(put(tmp_path, 200))
+    with pytest.raises(UserError, match=r"step_000000000100\.ckpt is damaged") as error:
+        checkpoint.load(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", [None, "", "[{", "[1]", '[{"file": 1}]', "{}"])
+def test_a_lost_manifest_costs_no_checkpoint(tmp_path, capsys, content):
+    put(tmp_path, 100)
+    put(tmp_path, 200)
+    manifest = tmp_path / "checkpoints" / "manifest.json"
+    if content is None:
+        manifest.unlink()
+    else:
+        manifest.write_text(content)
+    assert checkpoint.load(tmp_path).env_steps == 200
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    flip(tmp_path / "checkpoints" / "step_000000000200.ckpt")
+    assert checkpoint.load(tmp_path).env_steps == 100
+    put(tmp_path, 300)
+    capsys.readouterr()
+    assert checkpoint.load(tmp_path).env_steps == 300
+    assert capsys.readouterr().err == ""
+
+
+def test_without_a_manifest_no_altered_byte_gets_through(tmp_path, capsys):
+    path = checkpoint.save(tmp_path, 7, {"w": torch.arange(8.0), "b": torch.tensor(2)}, {"n": 1})
+    (path.parent / "manifest.json").unlink()
+    data, rng = path.read_bytes(), random.Random(0)
+    for position in rng.sample(range(len(data)), 300):
+        path.write_bytes(data[:position] + bytes([data[position] ^ rng.randrange(1, 256)]) + data[position + 1 :])
+        try:
+            loaded = checkpoint.load(tmp_path)
+        except UserError:
+            continue
+        # Some bytes carry nothing, such as time stamps.
+        assert (loaded.env_steps, loaded.meta) == (7, {"n": 1})
+        assert torch.equal(loaded.tensors["w"], torch.arange(8.0))
+        assert loaded.tensors["b"] == 2
+
+
+@pytest.mark.parametrize("other", [1, checkpoint.FORMAT + 1])
+def test_other_formats_are_refused(tmp_path, monkeypatch, other):
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "FORMAT", other)
+        put(tmp_path, 100)
+    with pytest.raises(UserError, match=f"format {other}"):
+        checkpoint.load(tmp_path)
+
+
+class HalfFile(io.FileIO):
+    """A file whose every write consists of two."""
+
+    faults: "Faults"
+
+    def write(self, data):
+        super().write(data[: len(data) // 2])
+        self.faults.tick()
+        return super().write(data[len(data) // 2 :])
+
+
+class Faults:
+    """Count the operations that touch the disk and fail before one of them, or amid a write."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException) -> None:
+        self.left, self.error = at, error
+        for owner, name in ((os, "fsync"), (os, "replace"), (Path, "unlink")):
+            monkeypatch.setattr(owner, name, self._before(getattr(owner, name)))
+        monkeypatch.setattr(HalfFile, "faults", self, raising=False)
+        monkeypatch.setattr("warprun.files.open", self._before(HalfFile), raising=False)
+
+    def tick(self) -> None:
+        self.left -= 1
+        if self.left == -1:
+            raise self.error
+
+    def _before(self, operation):
+        def run(*args, **kwargs):
+            self.tick()
+            return operation(*args, **kwargs)
+
+        return run
+
+
+STAGES = 31  # two files x (removal of a left-over, open, writes, fsync, rename, fsync of the folder), two removals
+
+
+@pytest.mark.parametrize("error", [Crash(), OSError(errno.ENOSPC, "No space left on device")], ids=["crash", "disk full"])
+@pytest.mark.parametrize("steps", [(100, 200, 300), (100, 100, 100)], ids=["new steps", "same step"])
+@pytest.mark.parametrize("earlier", [0, 1, 2])
+@pytest.mark.parametrize("stage", range(STAGES))
+def test_a_crash_at_any_stage_leaves_a_checkpoint(tmp_path, capsys, stage, earlier, steps, error):
+    for number in range(earlier):
+        put(tmp_path, steps[number], value=number)
+    with pytest.MonkeyPatch.context() as patch:
+        Faults(patch, stage, error)
+        try:
+            put(tmp_path, steps[2], value=2)
+            assert stage >= STAGES - 2  # what fails before the manifest is safe must be told
+        except type(error):
+            pass
+    values = {float(earlier - 1), 2.0} if earlier else {2.0}
+    try:
+        assert float(checkpoint.load(tmp_path).tensors["w"][0]) in values
+    except UserError:
+        assert earlier == 0
+    if earlier:
+        assert capsys.readouterr().err == ""  # and no hash fails on the way
+
+    put(tmp_path, 400, value=4)
+    assert checkpoint.load(tmp_path).tensors["w"][0] == 4
+    listed = {entry["file"] for entry in json.loads((tmp_path / "checkpoints" / "manifest.json").read_text())}
+    assert set(files(tmp_path)) == listed | {"manifest.json"}
+
+
+def test_the_stages_are_all_of_them(tmp_path, monkeypatch):
+    put(tmp_path, 100)
+    put(tmp_path, 200)
+    (tmp_path / "checkpoints" / "step_000000000150.ckpt.tmp").touch()
+    faults = Faults(monkeypatch, STAGES, Crash())
+    put(tmp_path, 300)
+    assert faults.left == 0
+
+
+def test_the_folder_is_synced_after_the_rename(tmp_path, monkeypatch):
+    calls: list[str] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda handle: (calls.append("folder" if Path(f"/proc/self/fd/{handle}").resolve().is_dir() else "file"), fsync(handle)),
+    )
+    monkeypatch.setattr(os, "replace", lambda source, target: (calls.append(f"rename {target.suffix}"), replace(source, target)))
+    put(tmp_path, 100)
+    assert calls == ["file", "rename .ckpt", "folder", "file", "rename .json", "folder"]
+
+
+def test_the_file_is_a_plain_npz(tmp_path):
+    with zipfile.ZipFile(put(tmp_path, 100)) as archive:
+        assert archive.namelist() == ["header.npy", "tensor/w.npy"]
+
+
+def test_names_in_a_manifest_are_printed_without_control_characters(tmp_path, capsys):
+    put(tmp_path, 1)
+    path = tmp_path / "checkpoints" / "manifest.json"
+    (entry,) = json.loads(path.read_text())
+    path.write_text(json.dumps([entry, entry | {"file": "step_\x1b[2J.ckpt"}]))
+    assert checkpoint.load(tmp_path).env_steps == 1
+    warned = capsys.readouterr().err
+    assert r"step_\x1b[2J.ckpt" in warned and "\x1b" not in warned
+    assert "\x1b" not in checkpoint.newest(tmp_path)

@@ -1,0 +1,149 @@
+"""What an evaluation says is true of episodes that nobody has chosen."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+import warprun
+from warprun.config.cadence import Cadence
+from warprun.config.compose import compose
+from warprun.config.schema import from_dict
+from warprun.runs import checkpoint, rundir
+from warprun.runs.build import make_agent, set_up
+from warprun.runs.evaluate import Evaluation, Evaluator, describe_checkpoint, evaluate_run
+from warprun.runs.evaluations import interval
+from warprun.seeds import derived_seed
+from warprun.state import restore
+
+WALK = [
+    "env=cartpole",
+    "env.module=tests.environments.walk",
+    "env.name=walk",
+    "env.solved_at=null",
+    "tuned=none",
+    "device=cpu",
+    "agent=a2c",
+]
+SMALL = ["engine.fused=false", "agent.network.hidden=[4]", "concurrency.threads=1", "n_envs=4", "log.live=false"]
+
+
+def evaluator(episodes: int, seed: int = 0, *more: str) -> Evaluator:
+    config = compose([*WALK, *SMALL, *more])
+    setup = set_up(config)
+    return Evaluator(setup, make_agent(setup), episodes, seed)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("walk") / "run"
+    warprun.train([*WALK, *SMALL, "total_steps=256", "eval.episodes=20", f"run_dir={folder}"])
+    return folder
+
+
+@pytest.mark.by_default(0)
+def test_mean_and_standard_error_are_those_of_the_distribution():
+    n = 20_000
+    found = evaluator(n).play(greedy=False)
+    assert found.episodes == n
+    assert abs(found.mean_return["agent"]) < 4 * 2 / math.sqrt(n)  # the sum of four standard normal rewards has deviation 2
+    assert found.std_return["agent"] == pytest.approx(2.0, rel=0.03)
+    assert found.stderr("agent") == pytest.approx(2.0 / math.sqrt(n), rel=0.03)
+    assert (found.mean_length, found.terminated, found.unfinished) == (4.0, 0.0, None)
+
+
+def test_every_evaluation_plays_other_episodes():
+    one = evaluator(10)
+    means = [one.play(greedy=True).mean_return["agent"] for _ in range(5)]
+    assert len(set(means)) == 5
+
+
+def test_evaluations_take_a_tenth_of_the_steps_of_training_at_most(tmp_path, monkeypatch):
+    """CartPole of two million steps that goes on when it is solved: most episodes are as long as they can be."""
+    made = []
+    begin = Evaluator.__init__
+
+    def noted(self, *given):
+        begin(self, *given)
+        made.append(self)
+
+    monkeypatch.setattr(Evaluator, "__init__", noted)
+    more = ["device=cpu", "log.live=false", "stop_when_solved=false", "total_steps=2e6", f"run_dir={tmp_path / 'run'}"]
+    result = warprun.train(["env=cartpole", *more])
+    took = sum(each.simulator.steps * each.simulator.n_envs for each in made)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert sum("eval/return" in row for row in rows) == 10
+    assert took <= 0.1 * result.env_steps
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        (["env=cartpole", "agent=a2c"], 20 * 512 / 0.05),  # whole rollouts of 64 steps
+        (["env=cartpole", "agent=a2c", "total_steps=1e9"], 1e7),
+        (["env=cartpole", "agent=a2c", "total_steps=1e5"], 25_000),
+        (["env=cartpole", "agent=a2c", "eval.episodes=40", "env.time_limit=100", "total_steps=1e6"], 40 * 128 / 0.05),
+        (["env=cartpole", "agent=dqn", "tuned=none", "agent.utd_ratio=0.5", "agent.batch_size=32", "total_steps=1e6"], 10_240 / 0.05 / 16),
+        (["env=cartpole", "agent=a2c", "eval.every=3e5steps"], 3e5),
+    ],
+)
+def test_the_interval_follows_from_the_settings(given, expected):
+    config = compose([*given, "device=cpu"])
+    assert interval(config, set_up(config).environment) == Cadence("env_steps", pytest.approx(expected))
+
+
+def test_the_verb_plays_none_of_the_episodes_of_the_run(run):
+    """Both have seed 0 where nobody says otherwise."""
+    verb = evaluate_run(run, 20, True, "cpu", 0)["return"]
+    config = from_dict(rundir.read_config(run))
+    setup = set_up(config)
+    agent = make_agent(setup)
+    saved = checkpoint.load(run).tensors
+    restore(agent.state(), {name.removeprefix("agent/"): saved[name] for name in saved if name.startswith("agent/")})
+    for purpose in ("evaluation", "final evaluation"):
+        own = Evaluator(setup, agent, 20, derived_seed(0, purpose))
+        assert all(own.play(True).mean_return["agent"] != pytest.approx(verb, abs=1e-6) for _ in range(30))
+
+
+def test_the_verb_takes_as_many_episodes_as_the_final_evaluation(run):
+    assert evaluate_run(run, None, True, "cpu", 0)["episodes"] == 200
+
+
+def test_without_a_time_limit_episodes_are_cut_where_it_says_and_that_is_told():
+    found = evaluator(2000, 0, "env.options.endless=true", "eval.max_steps=100").play(greedy=True)
+    share = found.unfinished / 2000
+    assert share == pytest.approx(0.5, abs=0.05)
+    # Exactly 100 steps, although steps are collected 64 at a time; the others end after two.
+    assert found.mean_return["agent"] == pytest.approx(100 * share + 2 * (1 - share), abs=1e-3)
+    assert found.mean_length == pytest.approx(found.mean_return["agent"])
+    assert found.terminated == pytest.approx(1 - share)
+    assert found.metrics()["unfinished"] == found.unfinished
+
+
+def test_several_groups_have_no_common_return():
+    one = Evaluation(100, {"agent": 3.0}, {"agent": 2.0}, 5.0, 1.0, None, None).metrics()
+    assert one == {"return": 3.0, "return_stderr": 0.2, "return_std": 2.0, "episode_length": 5.0, "terminated": 1.0, "episodes": 100}
+    two = Evaluation(1, {"a": 627.0, "b": 443.0}, {"a": math.nan, "b": math.nan}, 5.0, 1.0, None, None).metrics()
+    assert two == {"a/return": 627.0, "b/return": 443.0, "episode_length": 5.0, "terminated": 1.0, "episodes": 1}
+
+
+def test_which_checkpoint_and_that_the_other_is_better(run, tmp_path):
+    for line, steps, mean in ((checkpoint.LAST, 300, -196.0), (checkpoint.BEST, 100, -4.9)):
+        checkpoint.save(tmp_path, steps, {}, {"evaluation": {"mean": mean, "stderr": 3.0}}, line=line)
+    first, second = describe_checkpoint(tmp_path, checkpoint.LAST)
+    assert first == "checkpoint: last, after 300 env_steps"
+    assert "the best one, after 100 env_steps, had a return of -4.9 in its evaluation, this one -196: checkpoint=best" in second
+    assert describe_checkpoint(tmp_path, checkpoint.BEST) == ["checkpoint: best, after 100 env_steps"]
+    checkpoint.save(tmp_path, 400, {}, {"evaluation": {"mean": -12.0, "stderr": 3.0}})  # less than two standard errors below
+    assert describe_checkpoint(tmp_path, checkpoint.LAST) == ["checkpoint: last, after 400 env_steps"]
+    assert describe_checkpoint(run, checkpoint.LAST)[0] == "checkpoint: last, after 256 env_steps"
+
+
+def test_an_evaluation_without_a_mean_is_not_compared(tmp_path):
+    checkpoint.save(tmp_path, 300, {}, {"evaluation": {"mean": 1.0}})
+    checkpoint.save(tmp_path, 100, {}, {"evaluation": {"stderr": 3.0}}, line=checkpoint.BEST)
+    for line in (checkpoint.LAST, checkpoint.BEST):
+        assert describe_checkpoint(tmp_path, line)[1:] == []

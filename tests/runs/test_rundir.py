@@ -1,0 +1,155 @@
+import errno
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from warprun.errors import UserError
+from warprun.runs import rundir
+
+
+def test_run_folders_are_never_shared(tmp_path):
+    folders = {rundir.create(tmp_path / "outputs", "cartpole_ppo").folder for _ in range(50)}
+    assert len(folders) == 50
+    for folder in folders:
+        assert folder.is_dir()
+        assert re.fullmatch(r"cartpole_ppo_\d{8}-\d{6}_[0-9a-f]{6}", folder.name)
+
+
+def test_a_clash_of_names_is_tried_again(tmp_path, monkeypatch):
+    tokens = iter(["aaaaaa", "aaaaaa", "bbbbbb"])
+    monkeypatch.setattr(rundir.secrets, "token_hex", lambda _: next(tokens))
+
+    class Frozen(rundir.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2026, 11, 20, 10, 15)
+
+    monkeypatch.setattr(rundir, "datetime", Frozen)
+    names = [rundir.create(tmp_path, "run").folder.name for _ in range(2)]
+    assert names == ["run_20261120-101500_aaaaaa", "run_20261120-101500_bbbbbb"]
+
+
+@pytest.mark.parametrize(("name", "label"), [("a/b c", "a-b-c"), ("../../x", "x"), ("", "run"), ("..", "run"), ("größe", "gr-e")])
+def test_any_name_makes_one_folder_in_the_root(tmp_path, name, label):
+    folder = rundir.create(tmp_path, name).folder
+    assert folder.parent == tmp_path
+    assert folder.name.startswith(label + "_2")
+
+
+def test_a_root_that_is_a_file_is_told_in_one_line(tmp_path):
+    root = tmp_path / "outputs"
+    root.touch()
+    for make in (lambda: rundir.create(root, "run"), lambda: rundir.claim(root), lambda: rundir.claim(root / "run")):
+        with pytest.raises(UserError, match="outputs") as error:
+            make()
+        assert "\n" not in str(error.value)
+
+
+def test_claim_takes_new_and_empty_folders_only(tmp_path):
+    folder = tmp_path / "a" / "b"
+    for _ in range(2):
+        held = rundir.claim(folder)
+        assert held.folder == folder
+        with pytest.raises(UserError, match="another process is training in"):
+            rundir.claim(folder)
+        held.release()
+    (folder / "config.yaml").touch()
+    with pytest.raises(UserError, match="not empty"):
+        rundir.claim(folder)
+
+
+def test_latest_is_the_run_that_started_last(tmp_path):
+    with pytest.raises(UserError, match="no run in"):
+        rundir.latest(tmp_path / "missing")
+    old, new, no_run = (tmp_path / name for name in ("z", "a", "no_run"))
+    for folder in (old, new, no_run):
+        folder.mkdir()
+    with pytest.raises(UserError, match="no run in"):
+        rundir.latest(tmp_path)
+    started = rundir.now()
+    rundir.write_status(new, {"state": "running", "started": rundir.now()})
+    rundir.write_status(old, {"state": "finished", "started": started})
+    assert rundir.latest(tmp_path) == new
+
+
+def test_status_names_its_process(tmp_path):
+    rundir.write_status(tmp_path, {"state": "running", "env_steps": 12, "started": rundir.now()})
+    status = rundir.read_status(tmp_path)
+    assert status["env_steps"] == 12
+    assert (status["pid"], status["host"]) == (os.getpid(), socket.gethostname())
+    assert status["started"].endswith("+00:00")
+    assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
+    with pytest.raises(ValueError, match="state must be one of"):
+        rundir.write_status(tmp_path, {"state": "done"})
+
+
+def test_a_status_that_cannot_be_read_is_empty(tmp_path):
+    assert rundir.read_status(tmp_path) == {}
+    for damage in ("{", "[]", "\0"):
+        (tmp_path / "status.json").write_text(damage)
+        assert rundir.read_status(tmp_path) == {}
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_failed_write_leaves_the_old_status(tmp_path, monkeypatch, call):
+    rundir.write_status(tmp_path, {"state": "running"})
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(OSError, match="No space"):
+        rundir.write_status(tmp_path, {"state": "finished"})
+    assert rundir.read_status(tmp_path)["state"] == "running"
+    assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_config_comes_back_as_it_was(tmp_path):
+    config = {"name": "run", "total_steps": 10_000_000, "agent": {"lr": 1e-4, "hidden": [64, 64], "clip": None, "text": "1e-4"}}
+    rundir.write_config(tmp_path, config)
+    assert rundir.read_config(tmp_path) == config
+
+
+def test_a_config_that_cannot_be_read_is_told_in_one_line(tmp_path):
+    with pytest.raises(UserError, match="not a run folder"):
+        rundir.read_config(tmp_path)
+    for damage in ("a: [1", "- 1", "a: ${", "3", ""):
+        (tmp_path / "config.yaml").write_text(damage)
+        if damage:
+            with pytest.raises(UserError, match="cannot read") as error:
+                rundir.read_config(tmp_path)
+            assert "\n" not in str(error.value)
+
+
+def test_versions_tell_software_hardware_and_command(tmp_path):
+    found = rundir.versions()
+    rundir.write_versions(tmp_path, found)
+    assert json.loads((tmp_path / "versions.json").read_text()) == found
+    assert found["torch"].startswith("2.")
+    assert found["python"].startswith("3.")
+    assert found["cores"] >= 1
+    assert found["cpu"]
+    assert found["command"]
+    if (rundir.Path(rundir.__file__).parents[2] / ".git").exists():
+        assert re.fullmatch(r"[0-9a-f]{40}\+?", found["commit"])
+
+
+def test_reading_a_run_folder_does_not_load_torch():
+    script = "import sys, warprun.runs.rundir; sys.exit('torch' in sys.modules or 'numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("started", ["2099-01-01T00:00:00", 20990101, None, {}])
+def test_latest_leaves_out_a_run_whose_start_is_no_time(tmp_path, started):
+    for name in ("good", "odd"):
+        (tmp_path / name).mkdir()
+    rundir.write_status(tmp_path / "odd", {"state": "finished", "started": started})
+    with pytest.raises(UserError, match=r"status.json is damaged in odd"):
+        rundir.latest(tmp_path)
+    rundir.write_status(tmp_path / "good", {"state": "finished", "started": rundir.now()})
+    assert rundir.latest(tmp_path) == tmp_path / "good"

@@ -1,0 +1,186 @@
+"""Runs that meet NaN and infinity: what they say, their exit code, and what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.selection import few
+from warprun.cli import main as cli
+from warprun.config.compose import compose
+from warprun.errors import TrainingFailed, UserError, one_line
+from warprun.runs import checkpoint, rundir
+from warprun.runs.sentinel import Sentinel
+from warprun.runs.train import train
+from warprun.simulation.device import Device
+
+ENVIRONMENT = Path(__file__).parents[1] / "environments" / "flawed.py"
+SMALL = ["n_envs=8", "concurrency.threads=1", "device=cpu", "eval.every=never", "eval.episodes=2", "log.live=false"]
+ON_POLICY = ["agent.horizon=4", "agent.network.hidden=[8]", "total_steps=640"]
+OFF_POLICY = ["agent.horizon=1", "agent.network.hidden=[8]", "agent.learning_starts=16", "agent.batch_size=8", "total_steps=640"]
+FLAWS = {"reward nan": 1, "reward inf": 2, "observation nan": 3, "observation -inf": 4, "mask": 5, "mask of one choice": 6}
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A folder with the environment, to run in."""
+    (tmp_path / "conf" / "env").mkdir(parents=True)
+    (tmp_path / "conf" / "env" / "flawed.yaml").write_text(f"name: flawed\nmodule: {ENVIRONMENT}\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def flawed(flaw, environment=0, step=0, actions="discrete", group=0, actor=0):
+    where = {"flaw": FLAWS[flaw], "environment": environment, "step": step, "group": group, "actor": actor}
+    return ["env=flawed", f"env.actions={actions}", *(f"env.params.{name}={value}" for name, value in where.items())]
+
+
+def left(home):
+    """Return status, and what the checkpoints hold."""
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    status = json.loads((home / "run" / "status.json").read_text(), parse_constant=refuse)
+    metrics = home / "run" / "metrics.jsonl"  # a run that ends within a second has none
+    for row in metrics.read_text().splitlines() if metrics.exists() else ():
+        json.loads(row, parse_constant=refuse)
+    saved = []
+    for line in (checkpoint.LAST, checkpoint.BEST):
+        for file in sorted((home / "run" / line).glob("*.ckpt")):
+            saved.append(file)
+            tensors = checkpoint._open(file, None).tensors
+            assert all(tensor.isfinite().all() for tensor in tensors.values() if tensor.is_floating_point())
+    return status, saved
+
+
+RUNS = {
+    "ppo reward": (["agent=ppo", *ON_POLICY], flawed("reward nan", 5, 33), "environment 5 gave a reward of nan at step 33 (group agent, "),
+    "a2c stepwise": (
+        ["agent=a2c", "engine.fused=false", *ON_POLICY],
+        flawed("observation -inf", 7, 21),
+        "environment 7 gave an observation of -inf at step 21 (group agent, actor 0, component 1)",
+    ),
+    "ppo groups": (
+        ["agent=ppo", *ON_POLICY],
+        flawed("reward inf", 3, 40, "groups", 2, 1),
+        "environment 3 gave a reward of inf at step 40 (group traders, actor 1)",
+    ),
+    "ppo final": (["agent=ppo", *ON_POLICY], flawed("observation nan", 2, 30), "environment 2 gave a final observation of nan at step 30"),
+    "ppo mask": (
+        ["agent=ppo", *ON_POLICY],
+        flawed("mask of one choice", 6, 17, "groups", 1),
+        "environment 6 forbade every action at step 17 (group planner, actor 0, component 1)",
+    ),
+    "dqn": (["agent=dqn", *OFF_POLICY], flawed("reward nan", 1, 50), "environment 1 gave a reward of nan at step 50"),
+    "td3": (["agent=td3", *OFF_POLICY], flawed("reward inf", 4, 51, "box"), "environment 4 gave a reward of inf at step 51"),
+    "in the evaluation": (
+        ["agent=ppo", *ON_POLICY, "eval.episodes=12"],
+        flawed("reward nan", 10, 3),
+        "in an evaluation environment 10 gave a reward of nan at step 3",
+    ),
+}
+
+
+@pytest.mark.by_default(2)
+@pytest.mark.parametrize("case", few(RUNS, "ppo reward", "a2c stepwise", "ppo final", "dqn", "in the evaluation"))
+def test_a_planted_fault_ends_the_run(home, capsys, case):
+    settings, planted, line = RUNS[case]
+    # A checkpoint in every iteration.
+    code = cli.run([*planted, *settings, *SMALL, "checkpoint.every=1iteration", "run_dir=run"])
+    said = capsys.readouterr().err
+    assert code == cli.FAILED
+    assert said.startswith(f"warprun: error: {line}")
+    assert "Traceback" not in said
+    status, saved = left(home)
+    assert status["state"] == "failed"
+    assert status["reason"].startswith(line)
+    assert len(saved) == 2
+    assert f"the last good checkpoint is run/checkpoints/{saved[-1].name}" in said
+    loaded = checkpoint.load(home / "run")
+    # Of the iteration before the fault.
+    horizon = 4 if "agent.horizon=4" in settings else 1
+    last_good = 640 if "evaluation" in case else 8 * horizon * ((int(line.split("step ")[1].split()[0]) - 1) // horizon)
+    assert loaded.env_steps == last_good or "evaluation" in case
+
+
+@pytest.mark.parametrize("agent", ["ppo", "a2c"])
+@pytest.mark.parametrize("fused", [True, False])
+def test_networks_that_are_lost_end_the_run(home, capsys, agent, fused):
+    """A learning rate that throws the parameters out of float32."""
+    given = ["env=pendulum", f"agent={agent}", "agent.learning_rate=1e39", "agent.max_grad_norm=null", "tuned=none"]
+    assert cli.run([*given, f"engine.fused={fused}", *ON_POLICY, *SMALL, "run_dir=run"]) == cli.FAILED
+    said = capsys.readouterr().err
+    assert "the networks cannot recover" in said
+    assert "there is no checkpoint yet" in said
+    status, saved = left(home)
+    assert (status["state"], saved) == ("failed", [])
+
+
+def test_the_last_checkpoint_is_looked_at(home, capsys):
+    """The parameters go with the very last update, which no rollout follows."""
+    given = ["env=pendulum", "agent=a2c", "agent.learning_rate=1e39", "agent.max_grad_norm=null", "tuned=none", "eval.episodes=1"]
+    assert cli.run([*given, *SMALL, "agent.horizon=4", "agent.network.hidden=[8]", "total_steps=32", "run_dir=run"]) == cli.FAILED
+    assert left(home)[0]["state"] == "failed"
+    assert not list((home / "run").glob("*/*.ckpt"))
+
+
+def test_environments_can_be_replaced_instead(home, capsys):
+    planted = [*flawed("observation nan", 5, 10), "env.params.again=true", "env.on_nan=reset"]
+    result = train(compose([*planted, "agent=ppo", *ON_POLICY, *SMALL, "run_dir=run"]))
+    assert result.status == "finished"
+    # 80 steps of every environment.
+    assert result.metrics["env/resets_on_nan"] == 8
+    assert result.metrics["eval/resets_on_nan"] == 0
+    assert "env/resets_on_nan counts these resets" in capsys.readouterr().out
+    assert left(home)[0]["state"] == "finished"
+
+
+def test_a_word_that_is_none_of_the_two_is_refused(home):
+    with pytest.raises(UserError, match="on_nan=rest is not one of stop, reset; did you mean 'reset'"):
+        compose(["env=flawed", "env.on_nan=rest"])
+
+
+class Calm:
+    """An engine in which all is well."""
+
+    steps = 12
+    device = Device("cpu", "nothing runs")
+
+    def fault(self, wait=False):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ({"loss/value": torch.tensor(math.inf)}, r"the loss \(value\) is inf after step 12"),
+        ({"loss/value": torch.tensor(1.0), "loss/miners/grad_norm": math.nan}, "the norm of the gradient of group miners is nan"),
+    ],
+)
+def test_losses_and_gradients_are_looked_at(metrics, said):
+    with pytest.raises(TrainingFailed, match=said):
+        Sentinel(Calm(), print, False).after_update(metrics)
+
+
+def test_a_state_that_is_lost_is_not_saved():
+    with pytest.raises(TrainingFailed, match="parameters of group miners are not finite"):
+        Sentinel(Calm(), print, False).before_save({"updates": torch.tensor(3), "miners/parameters": torch.tensor([1.0, math.nan])})
+
+
+def test_a_sweep_tells_the_line_as_it_is():
+    assert one_line(TrainingFailed("environment 3 gave a reward of nan")) == "environment 3 gave a reward of nan"
+
+
+def test_what_may_be_infinite_is_left_alone():
+    Sentinel(Calm(), print, False).after_update({"loss/explained_variance": torch.tensor(-math.inf), "mine/number": math.nan})
+
+
+def test_numbers_that_json_lacks_are_null(tmp_path):
+    rundir.write_status(tmp_path, {"state": "failed", "eval": math.nan, "deep": {"list": [1.0, -math.inf]}})
+    text = (tmp_path / "status.json").read_text()
+    assert json.loads(text, parse_constant=lambda word: pytest.fail(word))["deep"] == {"list": [1.0, None]}

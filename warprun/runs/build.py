@@ -1,0 +1,252 @@
+"""From a config to a plan, an agent and a simulator."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from warprun.algorithms import agent_class
+from warprun.config.kept import Tables
+from warprun.config.memory import usable_cores, workers
+from warprun.config.registry import Defined
+from warprun.config.schema import Config, SeedConfig, load_environment, make_tables, parameters
+from warprun.environment import Environment
+from warprun.errors import UserError
+from warprun.kernels.mlp import Network
+from warprun.learning.communicator import Communicator, SingleProcess
+from warprun.learning.gradients import gradients_fit
+from warprun.learning.interfaces import Agent, Context, Draws
+from warprun.plan import Fusion, Plan
+from warprun.simulation.device import Device, choose
+from warprun.simulation.exploration import Exploration
+from warprun.simulation.external.recipe import ExternalEnvironment
+from warprun.simulation.kernel_engine import KernelEngine, fits_shared_memory
+from warprun.simulation.simulator import Simulator
+from warprun.simulation.simulator_check import CheckedSimulator, check_simulator
+from warprun.user_code import errors_of_user
+
+SINGLE = SingleProcess()
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A config, and what follows from it before anything is built."""
+
+    config: Config
+    device: Device
+    environment: Defined
+    tables: Tables | None
+    """The environment's tables, if it has any: read once, shared by all simulators of a run."""
+    plan: Plan
+    communicator: Communicator
+
+
+def set_up(config: Config, communicator: Communicator = SINGLE) -> Setup:
+    """Choose the device, load the environment and its tables, and plan how the run executes. Raises UserError."""
+    device = choose(config.device)
+    if device.kind == "cuda":
+        # For the whole process: torch has no narrower setting.
+        torch.set_float32_matmul_precision("high" if config.engine.tf32 else "highest")
+    environment, _ = load_environment(config.env, config.concurrency.parallel)
+    tables = make_tables(environment, config.env) if isinstance(environment, Environment) else None
+    return Setup(config, device, environment, tables, make_plan(config, environment, device), communicator)
+
+
+def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
+    """Decide how a run executes; nothing is built or changed. Raises UserError for `engine.gradients=kernels` where it cannot be."""
+    of_kernels = isinstance(environment, Environment)
+    captured: Literal["graphs", "calls"] | None = None
+    why_not = ""
+    if device.kind == "cuda":
+        why_not = "" if config.engine.capture else "engine.capture=false"
+        why_not = why_not if of_kernels else "the environment is not made of kernels"
+        if any(group.leaves for group in environment.spec.groups):
+            why_not = why_not or "actors leave episodes, so the number of rows to learn from changes"
+        captured = None if why_not else "graphs"
+
+    fusion = config.agent.fusion(environment.spec)
+    why_stepwise = why_torch = no_kernel_networks(config, fusion)
+    if not of_kernels:
+        why_stepwise = "the environment is not made of kernels"
+    elif isinstance(config.concurrency, SeedConfig):
+        why_stepwise = why_stepwise or "concurrency=seed: the learner acts"
+    elif device.kind in ("cuda", "cudasim") and fusion.network_rows and not fits_shared_memory(environment.spec, fusion.network_rows):
+        why_stepwise = why_stepwise or "a network has more rows than the shared memory of a GPU's blocks holds"
+    if why_stepwise and device.torch.type != "cpu":
+        why_torch = why_torch or why_stepwise  # on a GPU kernels compute networks within fused rollouts only
+    why_torch_gradients = why_torch or fusion.reason
+    if device.torch.type != "cpu":
+        why_torch_gradients = why_torch_gradients or fusion.reason_on_gpu
+        if fusion.network_rows and not gradients_fit(environment.spec, fusion.network_rows):
+            why_torch_gradients = why_torch_gradients or "a network has more rows than the shared memory of a GPU's blocks holds"
+    if config.engine.gradients == "kernels" and why_torch_gradients:
+        raise UserError(f"engine.gradients=kernels: kernels cannot ({why_torch_gradients}); with engine.gradients=auto torch does it")
+    if config.engine.gradients == "torch":
+        why_torch_gradients = why_torch_gradients or "engine.gradients=torch"
+    if config.engine.capture and device.torch.type == "cpu" and not why_torch_gradients:
+        captured = "calls"
+    return Plan(
+        "stepwise" if why_stepwise else "fused",
+        why_stepwise,
+        "torch" if why_torch else "kernels",
+        why_torch,
+        "torch" if why_torch_gradients else "kernels",
+        why_torch_gradients,
+        config.engine.keep_activations and not why_stepwise and not why_torch_gradients and device.torch.type == "cpu",
+        captured,
+        why_not,
+    )
+
+
+def no_kernel_networks(config: Config, fusion: Fusion) -> str:
+    """Return why kernels cannot compute the networks of an agent; empty if they can."""
+    if not config.engine.fused:
+        return "engine.fused=false"
+    if os.environ.get("NUMBA_DISABLE_JIT") == "1":
+        return "NUMBA_DISABLE_JIT=1: everything runs as plain Python"
+    return fusion.reason if fusion.network_rows is None else ""
+
+
+def make_agent(setup: Setup, n_envs: int | None = None, sources: int | None = None) -> Agent:
+    """Return an untrained agent for rollouts of `n_envs` environments (None: all of the run), see `Context`."""
+    config = setup.config
+    context = Context(setup.device.torch, n_envs or config.n_envs, threads(config), config.seed, setup.plan, setup.communicator, sources)
+    return agent_class(config.agent.name)(config.agent, setup.environment.spec, context)
+
+
+def make_simulator(
+    setup: Setup,
+    n_envs: int,
+    horizon: int,
+    seed: int,
+    agent: Draws,
+    announce: Callable[[str], None] = lambda line: None,
+    first_env: int = 0,
+    kept: Mapping[str, int] | None = None,
+    compares: bool = False,
+) -> Simulator:
+    """Return a simulator for an agent, of the environments `first_env` and following of a run; `announce` gets one line if kernels have
+    to be compiled, `kept` and `compares` are those of `KernelEngine`. Raises UserError."""
+    simulator: Simulator
+    if isinstance(setup.environment, Environment):
+        networks = agent.networks() if setup.plan.fused else None
+        simulator = make_engine(
+            setup,
+            n_envs,
+            horizon,
+            seed,
+            first_env=first_env,
+            exploration=agent.exploration,
+            networks=networks,
+            kept=kept,
+            compares=compares,
+            announce=announce,
+        )
+    else:
+        simulator = make_external(setup, n_envs, horizon, seed, agent.exploration, first_env)
+    simulator.trajectory.remember(agent.carry)
+    return simulator
+
+
+def make_training_simulator(
+    setup: Setup, agent: Agent, announce: Callable[[str], None] = lambda line: None, first_env: int = 0
+) -> Simulator:
+    """Return the simulator whose rollouts `agent` learns from, each before the next one; as `make_simulator`. Raises UserError."""
+    config = setup.config
+    return make_simulator(
+        setup, config.n_envs, config.agent.horizon, config.seed, agent, announce, first_env, agent.kept, config.engine.compare
+    )
+
+
+def make_external(setup: Setup, n_envs: int, horizon: int, seed: int, exploration: Exploration | None, first_env: int = 0) -> Simulator:
+    """Return the simulator of an environment that is not made of kernel functions. Raises UserError for all that its code raises."""
+    config, environment = setup.config, setup.environment
+    assert not isinstance(environment, Environment)
+    if isinstance(environment, ExternalEnvironment):
+        from warprun.simulation.external.simulator import ExternalSimulator  # imports gymnasium, which is an extra
+
+        return ExternalSimulator(
+            environment,
+            n_envs=n_envs,
+            first_env=first_env,
+            horizon=horizon,
+            seed=seed,
+            device=setup.device,
+            exploration=exploration,
+            workers=workers(config, environment),
+            replaces=config.env.on_nan == "reset",
+        )
+    make = environment.make_simulator
+    with errors_of_user(f"make_simulator of {config.env.module} fails"):
+        made = make(n_envs=n_envs, first_env=first_env, horizon=horizon, seed=seed, device=setup.device, exploration=exploration)
+        check_simulator(made, make, environment.spec, n_envs, horizon)
+        return CheckedSimulator(made, first_env)
+
+
+def prepare(setup: Setup, simulator: Simulator) -> None:
+    """Prepare a simulator. Raises UserError, also for any exception of a simulator of the user."""
+    if isinstance(setup.environment, Environment | ExternalEnvironment):
+        simulator.prepare()
+        return
+    with errors_of_user(f"prepare of {setup.config.env.module} fails"):
+        simulator.prepare()
+
+
+def make_engine(
+    setup: Setup,
+    n_envs: int,
+    horizon: int,
+    seed: int,
+    *,
+    first_env: int = 0,
+    exploration: Exploration | None = None,
+    networks: Mapping[str, Network] | None = None,
+    kept: Mapping[str, int] | None = None,
+    compares: bool = False,
+    auto_reset: bool = True,
+    announce: Callable[[str], None] = lambda line: None,
+) -> KernelEngine:
+    """Return a kernel engine; `exploration` and, for fused rollouts, `networks` are those of the agent, `kept` and `compares`
+    are those of `KernelEngine`.
+
+    Without `auto_reset` an environment whose episode has ended stays in its final state. Raises UserError.
+    """
+    config, environment = setup.config, setup.environment
+    if not isinstance(environment, Environment):
+        raise UserError(f"env={config.env.name}: the environment is not made of kernel functions, which this needs")
+    return KernelEngine(
+        environment,
+        config.env.name,
+        device=setup.device,
+        n_envs=n_envs,
+        first_env=first_env,
+        horizon=horizon,
+        seed=seed,
+        params=parameters(environment, config.env),
+        tables=setup.tables,
+        vary={name: (float(low), float(high)) for name, (low, high) in config.env.randomize.items()},
+        threads=threads(config),
+        announce=announce,
+        auto_reset=auto_reset,
+        exploration=exploration,
+        networks=networks,
+        kept=kept,
+        compares=compares,
+        captured=setup.plan.captured == "graphs",
+        debug=config.engine.debug,
+        replaces=config.env.on_nan == "reset" and auto_reset,
+    )
+
+
+def uncaptured(setup: Setup) -> Setup:
+    """Return the same set-up without CUDA graphs, for simulators that run now and then."""
+    return replace(setup, plan=replace(setup.plan, captured=None))
+
+
+def threads(config: Config) -> int:
+    """Return how many CPU threads a run uses: what the config says, else the cores that this process may use."""
+    return config.concurrency.threads or usable_cores()

@@ -1,0 +1,282 @@
+"""Checkpoints: named tensors and a JSON header in one file. A crash at any point leaves a checkpoint that can be loaded.
+
+A file is an uncompressed .npz without pickle: `header` holds JSON text, `tensor/NAME` a tensor. `manifest.json` lists the files in the
+order of saving with their SHA-256. A checkpoint is valid once the manifest lists it; only then are older files removed. Tensors are written
+and read one at a time, so a checkpoint is never in memory as a whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, TypedDict
+
+import numpy as np
+import torch
+
+from warprun.config.run_folder import LINES
+from warprun.errors import MOST_PRINTED, UserError, printable
+from warprun.files import atomic, open_regular, read_json, write_atomic
+from warprun.npz import BROKEN, read_array
+
+FORMAT = 4
+"""Version of the format. Agents of earlier formats can be evaluated; their runs cannot be resumed: in format 3 sums of rewards were one
+number each, and format 2 stored the agent only, without `agent/` before the names."""
+AGENT_ONLY = 2
+MANIFEST = "manifest.json"
+MAX_HEADER_BYTES = 16 << 20
+LAST, BEST = LINES["last"], LINES["best"]
+"""Folders of a run: the newest checkpoints, and the one with the best evaluation."""
+
+
+class Meta(TypedDict, total=False):
+    """What a checkpoint holds in addition to its tensors."""
+
+    evaluation: dict[str, float]
+    """`mean` and `stderr` of the return in the evaluation before it was saved; either may be missing."""
+    run: dict[str, object]
+    """What the run counts on the host, see `runs.position`; a checkpoint without it cannot be resumed."""
+    spec: dict[str, object]
+    """The groups and spaces of the environment, see `spec_data`; a policy of a checkpoint without it cannot be loaded."""
+
+
+class Entry(NamedTuple):
+    """An entry of the manifest."""
+
+    file: str
+    sha256: str
+    size: int
+    env_steps: int
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The content of a checkpoint."""
+
+    env_steps: int
+    tensors: Mapping[str, torch.Tensor]
+    """On the CPU; each access reads the file."""
+    meta: Meta
+    path: Path
+
+
+class _DamagedError(Exception):
+    """The reason why a file cannot be used."""
+
+
+def save(
+    folder: Path,
+    env_steps: int,
+    tensors: Mapping[str, torch.Tensor | np.ndarray],
+    meta: Meta,
+    keep: int = 2,
+    line: str = LAST,
+) -> Path:
+    """Write `folder/<line>/step_<env_steps>.ckpt` and remove all but the last `keep` checkpoints of that line.
+
+    Raises OSError if it cannot be written, or if `folder` does not exist; the earlier checkpoints are then kept.
+    """
+    if keep < 1:
+        raise ValueError(f"keep must be at least 1, not {keep}")
+    home = folder / line
+    home.mkdir(exist_ok=True)  # without parents: a run folder that was removed does not come back
+    try:
+        listed = _read_manifest(home)
+    except _DamagedError:
+        listed = []
+    # Checkpoints of more steps than this one belong to a discarded part of the run.
+    listed = [entry for entry in listed if entry.env_steps <= env_steps]
+    name = _free_name(env_steps, {entry.file for entry in listed})
+    with atomic(home / name) as file:
+        hashed = _Hashed(file)
+        _write(hashed, env_steps, tensors, meta)
+    kept = [*listed, Entry(name, hashed.sha256.hexdigest(), hashed.size, env_steps)][-keep:]
+    write_atomic(home / MANIFEST, json.dumps([entry._asdict() for entry in kept], indent=2).encode() + b"\n")
+    _sweep(home, {entry.file for entry in kept})
+    return home / name
+
+
+def discard_after(folder: Path, env_steps: int, line: str) -> None:
+    """Remove the checkpoints in `folder/<line>` with more than `env_steps`: they belong to a discarded part of the run. Raises OSError."""
+    home = folder / line
+    try:
+        listed = _read_manifest(home)
+    except _DamagedError:
+        return
+    kept = [entry for entry in listed if entry.env_steps <= env_steps]
+    if kept != listed:
+        write_atomic(home / MANIFEST, json.dumps([entry._asdict() for entry in kept], indent=2).encode() + b"\n")
+        _sweep(home, {entry.file for entry in kept})
+
+
+def load(folder: Path, line: str = LAST) -> Loaded:
+    """Read the newest checkpoint in `folder/<line>`; if it is damaged, warn and read the one before it.
+
+    Raises UserError if no checkpoint can be used.
+    """
+    home = folder / line
+    problem = "there is none"
+    for path, entry in _candidates(home):
+        try:
+            return _open(path, entry)
+        except (_DamagedError, OSError) as error:
+            problem = f"{path.name} {error.strerror if isinstance(error, OSError) else error}"
+            _warn(f"{problem}; trying the checkpoint before it")
+    raise UserError(f"no usable checkpoint in {home}: {problem}")
+
+
+def exists(folder: Path) -> bool:
+    """Return whether a run has saved a checkpoint, which may be damaged."""
+    return any(path.name == MANIFEST or path.suffix == ".ckpt" for path in (folder / LAST).glob("*"))
+
+
+def newest(folder: Path) -> str:
+    """Return a line that names the newest checkpoint of a run."""
+    home = folder / LAST
+    candidates = _candidates(home) if home.is_dir() else []
+    return f"the last good checkpoint is {printable(candidates[0][0])}" if candidates else "there is no checkpoint yet"
+
+
+def _candidates(home: Path) -> list[tuple[Path, Entry | None]]:
+    """Return the files to try, newest first, with their entries in the manifest; None without a manifest."""
+    try:
+        return [(home / entry.file, entry) for entry in reversed(_read_manifest(home))]
+    except _DamagedError as error:
+        files = sorted(home.glob("step_*.ckpt"), reverse=True)
+        if files:
+            _warn(f"{MANIFEST} {error}; using the newest complete file")
+        return [(file, None) for file in files]
+
+
+def _read_manifest(home: Path) -> list[Entry]:
+    try:
+        listed = read_json(home / MANIFEST)
+        if not isinstance(listed, list):
+            raise TypeError("the manifest is a list")
+        entries = [Entry(**fields) for fields in listed]
+    except FileNotFoundError:
+        raise _DamagedError("is missing") from None
+    except (TypeError, UserError):
+        raise _DamagedError("is damaged") from None
+    for entry in entries:
+        kinds = (str, str, int, int)
+        if not all(type(value) is kind for value, kind in zip(entry, kinds, strict=True)) or entry.file != Path(entry.file).name:
+            raise _DamagedError("is damaged")
+    return entries
+
+
+class _Hashed:
+    """A file that is written once from its beginning to its end, and the SHA-256 of what was written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes) -> int:
+        self.sha256.update(data)
+        self.size += len(data)
+        self._file.write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _write(file: _Hashed, env_steps: int, tensors: Mapping[str, torch.Tensor | np.ndarray], meta: Meta) -> None:
+    header = json.dumps({"format": FORMAT, "env_steps": env_steps, "meta": meta}).encode()
+    # zipfile accepts anything with `write`; without `seek` it puts the lengths behind the members.
+    with zipfile.ZipFile(file, "w") as archive:  # type: ignore[call-overload]
+        _add(archive, "header", np.frombuffer(header, np.uint8))
+        for name, tensor in tensors.items():
+            _add(archive, f"tensor/{name}", tensor.detach().cpu().numpy() if isinstance(tensor, torch.Tensor) else tensor)
+
+
+def _add(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
+    with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+        np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
+
+
+def _open(path: Path, entry: Entry | None) -> Loaded:
+    """Check a file against its entry and return its content. Raises _DamagedError and OSError."""
+    try:
+        file = open_regular(path)
+    except UserError as error:
+        raise _DamagedError(str(error).removeprefix(f"{path} ")) from None
+    # The size first, because a file of any size takes no space if it is sparse.
+    if entry is not None and (
+        os.fstat(file.fileno()).st_size != entry.size or hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256
+    ):
+        raise _DamagedError("is damaged: it does not match its SHA-256")
+    try:
+        archive = zipfile.ZipFile(file)
+        infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        if any(info.compress_type != zipfile.ZIP_STORED for info in infos.values()):
+            raise ValueError("checkpoints are not compressed")
+        if entry is None:  # no SHA-256 is known, so the checksums of zipfile have to do
+            for info in infos.values():
+                read_array(archive, info)
+        if infos["header"].file_size > MAX_HEADER_BYTES:
+            raise ValueError("the header is too long")
+        header = json.loads(read_array(archive, infos.pop("header")).tobytes())
+        version, env_steps, meta = header["format"], header["env_steps"], header["meta"]
+        evaluation = meta.get("evaluation", {})
+        if (
+            type(env_steps) is not int
+            or not 0 <= env_steps < 2**63
+            or not all(isinstance(value, float | int) for value in evaluation.values())
+        ):
+            raise TypeError("the header has other types")
+    except (*BROKEN, AttributeError):
+        raise _DamagedError("is damaged: it is not a checkpoint") from None
+    if version not in range(AGENT_ONLY, FORMAT + 1):
+        raise _DamagedError(f"has format {version!s:.20} of another version of warprun; this version reads format {FORMAT}")
+    if version != FORMAT:
+        meta.pop("run", None)
+    before = "agent/" if version == AGENT_ONLY else ""
+    named = {before + name.removeprefix("tensor/"): info for name, info in infos.items()}
+    return Loaded(env_steps, _Tensors(path, archive, named), Meta(**meta), path)  # type: ignore[typeddict-item]
+
+
+class _Tensors(Mapping[str, torch.Tensor]):
+    """The tensors of a checkpoint file, which stays open."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile, infos: Mapping[str, zipfile.ZipInfo]) -> None:
+        self._path, self._archive, self._infos = path, archive, infos
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        info = self._infos[name]
+        try:
+            return torch.from_numpy(read_array(self._archive, info))
+        except (*BROKEN, OSError):
+            raise UserError(f"{self._path} is damaged: it has no tensor at {name:.100}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._infos)
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+
+def _free_name(env_steps: int, taken: set[str]) -> str:
+    # A file that the manifest lists is never replaced: until the manifest is replaced too, its hash would not match.
+    names = (f"step_{env_steps:012d}{suffix}.ckpt" for suffix in itertools.chain([""], (f"_{n}" for n in itertools.count(2))))
+    return next(name for name in names if name not in taken)
+
+
+def _sweep(home: Path, kept: set[str]) -> None:
+    """Remove older checkpoints and unfinished files of a crash."""
+    for path in home.glob("step_*"):
+        if path.name not in kept:
+            path.unlink(missing_ok=True)
+
+
+def _warn(text: str) -> None:
+    print(f"warning: checkpoint: {printable(text, MOST_PRINTED)}", file=sys.stderr, flush=True)

@@ -1,0 +1,200 @@
+"""Mean return of a trained agent over whole episodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from warprun.config.memory import evaluation_envs
+from warprun.errors import TrainingFailed, UserError
+from warprun.files import refuse_links
+from warprun.learning.interfaces import Agent
+from warprun.runs import checkpoint
+from warprun.runs.build import Setup, make_simulator, prepare, set_up, uncaptured
+from warprun.runs.recording import Player
+from warprun.runs.records.tensorboard import write_images
+from warprun.runs.sentinel import refuse
+from warprun.runs.trained import load_checkpoint, open_run, trained_agent
+from warprun.seeds import derived_seed
+from warprun.simulation.external.recipe import ExternalEnvironment
+from warprun.state import State
+
+CHUNK = 64
+"""Steps between two checks whether all episodes have ended."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The results of an evaluation."""
+
+    episodes: int
+    mean_return: dict[str, float]
+    """Per group, the mean over episodes of an actor's sum of rewards."""
+    std_return: dict[str, float]
+    """Standard deviation over episodes, with the divisor n - 1; NaN for one episode."""
+    mean_length: float
+    """Steps."""
+    terminated: float
+    """Share of the episodes that ended in a terminal state, not at the time limit."""
+    unfinished: int | None
+    """Number of episodes that were cut after `eval.max_steps` steps; their returns are partial sums. None with a time limit."""
+    resets_on_nan: int | None
+    """Number of resets because of a fault; an episode counts up to its fault. None unless `env.on_nan=reset`."""
+
+    def stderr(self, group: str) -> float:
+        """Return the standard error of a group's mean return; NaN for one episode."""
+        return self.std_return[group] / math.sqrt(self.episodes)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the results by name: `return`, or `GROUP/return` for each of several groups, whose returns have no meaningful mean."""
+        found: dict[str, float] = {}
+        for group, mean in self.mean_return.items():
+            part = "" if len(self.mean_return) == 1 else f"{group}/"
+            found[f"{part}return"] = mean
+            if self.episodes > 1:
+                found |= {f"{part}return_stderr": self.stderr(group), f"{part}return_std": self.std_return[group]}
+        found |= {"episode_length": self.mean_length, "terminated": self.terminated, "episodes": self.episodes}
+        optional = {"unfinished": self.unfinished, "resets_on_nan": self.resets_on_nan}
+        return found | {name: count for name, count in optional.items() if count is not None}
+
+
+class StoppedError(Exception):
+    """An evaluation was stopped before its end."""
+
+
+class Evaluator:
+    """Plays episodes in environments of its own: in each the first episode after a reset, as often as it takes."""
+
+    def __init__(self, setup: Setup, agent: Agent, episodes: int, seed: int) -> None:
+        time_limit = setup.environment.spec.time_limit
+        self.endless = time_limit is None
+        self.max_steps = time_limit or setup.config.eval.max_steps
+        self.replaces = setup.config.env.on_nan == "reset"
+        self.device = setup.device.torch
+        self.agent = agent
+        self.episodes = episodes
+        n_envs = evaluation_envs(setup.config, setup.environment, episodes)
+        self.simulator = make_simulator(uncaptured(setup), n_envs, min(CHUNK, self.max_steps), seed, agent)
+        if not isinstance(setup.environment, ExternalEnvironment):  # their processes begin with the first evaluation
+            prepare(setup, self.simulator)
+
+    def state(self) -> State:
+        """Return all that later evaluations of the same policy depend on, by name."""
+        return self.simulator.state()
+
+    def close(self) -> None:
+        """End what the environments hold."""
+        self.simulator.close()
+
+    def play(self, greedy: bool, is_stopped: Callable[[], bool] = lambda: False) -> Evaluation:
+        """Play the episodes and return the results. Each call plays new ones.
+
+        Raises StoppedError as soon as `is_stopped`, and TrainingFailed.
+        """
+        played: list[_Played] = []
+        left = self.episodes
+        while left > 0:
+            played.append(self._play_once(min(left, self.simulator.n_envs), greedy, is_stopped))
+            left -= self.simulator.n_envs
+        returns = {name: torch.cat([each.returns[name] for each in played]) for name in played[0].returns}
+        return Evaluation(
+            self.episodes,
+            {name: float(total.mean()) for name, total in returns.items()},
+            {name: float(total.std()) if self.episodes > 1 else math.nan for name, total in returns.items()},
+            float(torch.cat([each.length for each in played]).mean()),
+            float(torch.cat([each.terminated for each in played]).float().mean()),
+            int(torch.cat([each.unfinished for each in played]).sum()) if self.endless else None,
+            self.simulator.episodes().replaced if self.replaces else None,
+        )
+
+    def _play_once(self, count: int, greedy: bool, is_stopped: Callable[[], bool]) -> _Played:
+        """Play one episode in each of the first `count` environments."""
+        simulator, taken = self.simulator, self.simulator.trajectory
+        simulator.reset()
+        going_on = torch.arange(simulator.n_envs, device=self.device) < count
+        length = torch.zeros(simulator.n_envs, device=self.device)
+        terminated = torch.zeros_like(going_on)
+        total = {name: torch.zeros_like(length, dtype=torch.float64) for name in taken.groups}
+        row = torch.arange(taken.horizon, device=self.device)[:, None]
+        for first in range(0, self.max_steps, taken.horizon):
+            if is_stopped():
+                raise StoppedError
+            try:
+                simulator.collect(self.agent.act, greedy)
+                refuse(simulator.fault(wait=True))
+            except TrainingFailed as error:
+                raise TrainingFailed(f"in an evaluation {error}") from error
+            ends = taken.terminated | taken.truncated
+            # The step that ends an episode still counts. Later steps belong to the next episode.
+            counts = going_on & (ends.cumsum(0) - ends.long() == 0) & (row < self.max_steps - first)
+            length += counts.sum(0)
+            terminated |= (taken.terminated & counts).any(0)
+            for name, group in taken.groups.items():
+                total[name] += (group.reward.mean(-1) * counts).sum(0, dtype=torch.float64)
+            going_on &= ~(ends & counts).any(0)
+            if not going_on.any():
+                break
+        return _Played({name: returns[:count] for name, returns in total.items()}, length[:count], terminated[:count], going_on[:count])
+
+
+@dataclass(frozen=True)
+class _Played:
+    """Episodes, one in each environment."""
+
+    returns: dict[str, torch.Tensor]
+    """Group -> [N]: the mean over actors of the sum of rewards."""
+    length: torch.Tensor
+    terminated: torch.Tensor
+    unfinished: torch.Tensor
+
+
+def describe_checkpoint(folder: Path, line: str) -> list[str]:
+    """Return lines that describe the checkpoint in `folder/<line>`, and the other one if it was better in the run's evaluations."""
+    words = {checkpoint.LAST: "last", checkpoint.BEST: "best"}
+    own = checkpoint.load(folder, line)
+    said = [f"checkpoint: {words[line]}, after {own.env_steps:,} env_steps"]
+    other = checkpoint.BEST if line == checkpoint.LAST else checkpoint.LAST
+    with suppress(UserError):  # it may not exist
+        there = checkpoint.load(folder, other)
+        theirs, mine = (loaded.meta.get("evaluation", {}) for loaded in (there, own))
+        error = math.hypot(theirs.get("stderr", 0.0), mine.get("stderr", 0.0))
+        if "mean" in theirs and "mean" in mine and theirs["mean"] - mine["mean"] > 2.0 * error:
+            said.append(
+                f"the {words[other]} one, after {there.env_steps:,} env_steps, had a return of {theirs['mean']:.4g} in its evaluation,"
+                f" this one {mine['mean']:.4g}: checkpoint={words[other]} evaluates it"
+            )
+    return said
+
+
+def evaluate_run(
+    folder: Path, episodes: int | None, greedy: bool, device: str, seed: int, line: str = checkpoint.LAST, trusted: bool = False
+) -> dict[str, float]:
+    """Evaluate a checkpoint of a run folder; return the metrics of the `Evaluation` and those that the environment's report adds.
+
+    `line` selects the newest checkpoint or the best one. `episodes` None: as many as in the run's final evaluation. The run's own
+    evaluations play other episodes, for every `seed`.
+
+    `trusted`: code of the run folder may run even if no run of this user put it there (`config.opening`).
+
+    If the environment module defines `report(play, folder)`, it is called with a `Player` and the run's folder `eval`. It may write files
+    and figures there; TensorBoard also shows the PNG files.
+    """
+    refuse_links(folder / "eval")
+    run = open_run(folder, device, trusted, episodes)
+    saved = load_checkpoint(run, line)
+    setup = set_up(run.config)
+    agent = trained_agent(setup, saved)
+    played = episodes or run.config.eval.episodes_at_end
+    with closing(Evaluator(setup, agent, played, derived_seed(seed, "eval"))) as evaluator:
+        result = evaluator.play(greedy).metrics()
+    report = getattr(run.module, "report", None)
+    if report:
+        (folder / "eval").mkdir(exist_ok=True)
+        result |= report(Player(setup, agent, derived_seed(seed, "report")), folder / "eval")
+        write_images(folder / "eval")
+    return result

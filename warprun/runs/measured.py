@@ -1,0 +1,84 @@
+"""The numbers of a run on the host: the last value of every metric, and the records so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from warprun.learning.interfaces import Metrics
+from warprun.runs.clock import Spent
+from warprun.simulation.simulator import Episodes
+
+BEST = ("eval/best_return", "eval/best_env_steps")
+"""Metrics that later evaluations keep."""
+
+
+class Measured:
+    """The metrics of a run. `returns` names, below `train/` and `eval/`, the return that decides which checkpoint is best."""
+
+    def __init__(self, returns: str, metrics: Mapping[str, float], losses: Mapping[str, float]) -> None:
+        """`metrics` and `losses` are those that an earlier process of the run had at its end."""
+        self.returns = returns
+        self.metrics = dict(metrics)
+        """The last value of every metric."""
+        self.losses: dict[str, torch.Tensor | float] = dict(losses)
+        """The metrics of the last update, perhaps still on the device."""
+        self.history: list[dict[str, float]] = []
+        """All records, for the summary of the learning curve at the end."""
+
+    def evaluate(self, results: Mapping[str, float], env_steps: int) -> bool:
+        """Keep the results of an evaluation after `env_steps`; return whether it is the best so far."""
+        self.metrics = {name: value for name, value in self.metrics.items() if name in BEST or not name.startswith("eval/")}
+        self.metrics |= {f"eval/{name}": value for name, value in results.items()}
+        if results[self.returns] <= self.metrics.get("eval/best_return", -math.inf):
+            return False
+        self.metrics |= {"eval/best_return": results[self.returns], "eval/best_env_steps": env_steps}
+        return True
+
+    def record(self, values: Mapping[str, float], evaluated: bool) -> dict[str, float]:
+        """Keep the values of a log interval; return them with those of the evaluation at its end, if there was one."""
+        evaluation = {name: value for name, value in self.metrics.items() if evaluated and name.startswith("eval/")}
+        self.metrics |= values
+        self.history.append({**values, **evaluation})
+        return self.history[-1]
+
+    @property
+    def last_evaluation(self) -> dict[str, float]:
+        """Mean and standard error of the last evaluation, as far as there are any."""
+        tags = {"mean": f"eval/{self.returns}", "stderr": f"eval/{self.returns}_stderr"}
+        return {name: self.metrics[tag] for name, tag in tags.items() if tag in self.metrics}
+
+    @property
+    def returned(self) -> dict[str, float | None]:
+        """The returns for status.json."""
+        tags = {"train": f"train/{self.returns}", "eval": f"eval/{self.returns}", "eval_stderr": f"eval/{self.returns}_stderr"}
+        return {name: self.metrics.get(tag) for name, tag in tags.items()}
+
+
+def on_host(metrics: Metrics) -> dict[str, float]:
+    """Return metrics as numbers (waits for the device)."""
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def of_episodes(ended: Episodes) -> dict[str, float]:
+    """Return the metrics of the training episodes that ended in a log interval."""
+    if not ended.count:
+        return {"train/episodes": 0}
+    names = {group: "train/return" if len(ended.mean_return) == 1 else f"train/{group}/return" for group in ended.mean_return}
+    returns = {names[group]: mean for group, mean in ended.mean_return.items()}
+    return {"train/episodes": ended.count, "train/episode_length": ended.mean_length} | returns
+
+
+def of_phases(spent: Mapping[str, Spent], env_steps: int, elapsed_s: float) -> dict[str, float]:
+    """Return the mean time of every phase of an iteration, its share of `elapsed_s`, and the speed.
+
+    The speed is `env_steps` over the time of rollouts and updates, and over `elapsed_s`.
+    """
+    found = {f"perf/{phase}_ms": each.mean_ms for phase, each in spent.items()}
+    found |= {f"perf/{phase}_share": each.total_ms / max(1e3 * elapsed_s, 1e-6) for phase, each in spent.items()}
+    if env_steps:  # none if a run continues with the record of an iteration before
+        found["perf/env_steps_per_s"] = 1e3 * env_steps / (spent["rollout"].total_ms + spent["update"].total_ms)
+        found["perf/wall_env_steps_per_s"] = env_steps / max(elapsed_s, 1e-9)
+    return found

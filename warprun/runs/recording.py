@@ -1,0 +1,187 @@
+"""Plays episodes of kernel environments one at a time and records them step by step: for `warprun play` and for reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from warprun.environment import Environment
+from warprun.runs.build import Setup, make_engine, set_up, uncaptured
+from warprun.runs.sentinel import refuse
+from warprun.simulation.exploration import Exploration
+from warprun.simulation.trajectory import Trajectory
+from warprun.spec import Box, Space
+
+PLACE = "in a recorded episode "
+"""Where a fault was found."""
+
+
+class Policy(Protocol):
+    """What chooses actions: an agent, or `warprun.playing.random_policy`."""
+
+    exploration: Exploration | None
+    """See `warprun.learning.interfaces.Agent`."""
+    carry: Mapping[str, int]
+    """See `warprun.learning.interfaces.Agent`."""
+
+    def act(self, trajectory: Trajectory, row: int) -> None:
+        """Write every group's `policy_output` for the observations of row `row`."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The step that one environment took; A actors in a group, C components of an action."""
+
+    actions: dict[str, np.ndarray]
+    """group -> [A, C], in the environment's units: int32, or float32 within the bounds of the `Box`."""
+    rewards: dict[str, np.ndarray]
+    """group -> [A] float32."""
+    terminated: bool
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One environment after `step` steps of an episode, and the step that it takes next; F features of an observation."""
+
+    step: int
+    states: dict[str, dict[str, np.ndarray]]
+    """group -> field -> [A] (array fields [A, length]); empty if the environment is not made of kernels."""
+    observations: dict[str, np.ndarray]
+    """group -> [A, F] float32; NaN if a simulator does not tell the last observation of an episode."""
+    params: Any
+    """The parameters of the episode, in the types that kernels use; None if the environment is not made of kernels."""
+    taken: Taken | None
+    """None after the last step of the episode."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What happened in one episode of T steps; A actors in a group, C components of an action."""
+
+    states: dict[str, dict[str, np.ndarray]]
+    """group -> field -> [T + 1, A] (array fields [T + 1, A, length]); the last row is the final state."""
+    actions: dict[str, np.ndarray]
+    """group -> [T, A, C], in the environment's units."""
+    rewards: dict[str, np.ndarray]
+    """group -> [T, A]."""
+    terminated: bool
+    """Whether the episode ended in a terminal state; else it hit the time limit."""
+    params: Any
+    """The environment's parameters, in the types that kernels use."""
+    tables: Any
+    """The environment's tables, or None."""
+
+
+class Player:
+    """Plays episodes of a policy or of given actions in an environment that is made of kernels.
+
+    Episode n is that of environment n among `episodes`, from their first step on: the n-th episode of an `Evaluator` of the same seed
+    and number of episodes, up to rounding if its rollouts are fused.
+    """
+
+    def __init__(self, setup: Setup, policy: Policy, seed: int, episodes: int = 1, greedy: bool = True) -> None:
+        """Without a time limit, episodes end after `eval.max_steps` steps. Raises UserError if the environment is not made of kernels.
+
+        `greedy`: the most probable actions are taken, else actions are sampled.
+        """
+        self._setup, self._policy, self._seed, self._greedy = setup, policy, seed, greedy
+        self._engine = make_engine(uncaptured(setup), episodes, 1, seed, exploration=policy.exploration, auto_reset=False, announce=print)
+        self._engine.trajectory.remember(policy.carry)
+        self.environment: Environment = self._engine.environment
+        self.params, self.tables = self._engine.params, self._engine.tables
+
+    def moments(self, episode: int = 0, actions: Mapping[str, np.ndarray] | None = None) -> Iterator[Moment]:
+        """Play one episode and yield it step by step.
+
+        `actions`: group -> [T, A, C] in the policy's units, T at least the length of the episode; None: those of the policy. Raises
+        TrainingFailed for a number that is not finite.
+        """
+        engine, taken = self._engine, self._engine.trajectory
+        engine.steps = 0  # every episode begins with the same draws, however many were played before
+        engine.reset()
+        refuse(engine.fault_of(episode), PLACE)
+        params = engine.params_of(episode)
+        limit = engine.environment.time_limit or self._setup.config.eval.max_steps
+        for step in range(limit):
+            states, observations = self._states(episode), self._observations(0, episode)
+            if actions is None:
+                self._policy.act(taken, 0)
+                engine.choose_best(0) if self._greedy else engine.sample(0)
+            else:
+                for name, given in actions.items():
+                    taken.groups[name].action[0, episode].copy_(torch.from_numpy(np.ascontiguousarray(given[step])))
+            engine.step(0)
+            refuse(engine.fault_of(episode), PLACE)
+            done = what_happened(taken, engine.spec.groups, 0, episode)
+            yield Moment(step, states, observations, params, done)
+            engine.carry_over()
+            if done.terminated or done.truncated:
+                break
+        yield Moment(step + 1, self._states(episode), self._observations(0, episode), params, None)
+
+    def __call__(self, actions: Mapping[str, np.ndarray] | None = None) -> Recording:
+        """Record the first episode, see `moments`."""
+        moments = list(self.moments(0, actions))
+        steps = [moment.taken for moment in moments if moment.taken is not None]
+        groups = self.environment.groups
+        return Recording(
+            {g.name: {f.name: np.stack([moment.states[g.name][f.name] for moment in moments]) for f in g.fields} for g in groups},
+            {g.name: np.stack([step.actions[g.name] for step in steps]) for g in groups},
+            {g.name: np.stack([step.rewards[g.name] for step in steps]) for g in groups},
+            steps[-1].terminated,
+            moments[-1].params,
+            self.tables,
+        )
+
+    def close(self) -> None:
+        """Free what the environments hold."""
+        self._engine.close()
+
+    def under(self, time_limit: int | None = None, **options: Any) -> Player:
+        """Return a player of the same environment with other options and another time limit."""
+        config = self._setup.config
+        env = replace(config.env, options=config.env.options | options, time_limit=time_limit or config.env.time_limit)
+        return Player(set_up(replace(config, env=env)), self._policy, self._seed)
+
+    def _states(self, episode: int) -> dict[str, dict[str, np.ndarray]]:
+        groups = self.environment.groups
+        return {g.name: {name: on_host(value[episode]) for name, value in self._engine.state_of(g.name).items()} for g in groups}
+
+    def _observations(self, row: int, episode: int) -> dict[str, np.ndarray]:
+        return {name: on_host(group.obs[row, episode]) for name, group in self._engine.trajectory.groups.items()}
+
+
+def what_happened(taken: Trajectory, groups: Any, row: int, env: int) -> Taken:
+    """Return the step of environment `env` in row `row` of a trajectory; `groups` are the specs of the groups."""
+    return Taken(
+        {g.name: in_environment_units(g.action, on_host(taken.groups[g.name].action[row, env])) for g in groups},
+        {g.name: on_host(taken.groups[g.name].reward[row, env]) for g in groups},
+        bool(taken.terminated[row, env]),
+        bool(taken.truncated[row, env]),
+    )
+
+
+def in_environment_units(space: Space, action: np.ndarray) -> np.ndarray:
+    """Return actions [..., C] as a step of the environment gets them; see `warprun.spec.Box` for the units of a policy.
+
+    The operations and their order are those of `kernels.sampling.to_bounds`, so the numbers are those of kernels, bit for bit.
+    """
+    if not isinstance(space, Box):
+        return action
+    low, high = (np.array(bounds, np.float32) for bounds in zip(*space.bounds(), strict=True))
+    bounded = np.isfinite(low) & np.isfinite(high)
+    share = (np.clip(action, np.float32(-1), np.float32(1)) + np.float32(1)) * np.float32(0.5)
+    with np.errstate(invalid="ignore"):  # infinite bounds, whose results are not used
+        mapped = low * (np.float32(1) - share) + high * share
+    return np.clip(np.where(bounded, mapped, action), low, high)
+
+
+def on_host(tensor: torch.Tensor) -> np.ndarray:
+    """Return a copy of a tensor as a numpy array."""
+    copied: np.ndarray = tensor.detach().cpu().clone().numpy()
+    return copied

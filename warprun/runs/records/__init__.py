@@ -1,0 +1,5 @@
+"""The records of a run: metrics.jsonl, TensorBoard and the terminal, behind one facade."""
+
+from warprun.runs.records.records import Records
+
+__all__ = ["Records"]

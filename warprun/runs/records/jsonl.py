@@ -1,0 +1,113 @@
+"""metrics.jsonl: one JSON object per line, for scripts and data frames."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from warprun.errors import UserError, printable
+from warprun.files import open_regular, parse_json, read_end
+from warprun.runs.records.appender import Appender
+from warprun.runs.records.sink import Row, Sink
+
+MAX_BYTES = 256 << 20
+"""Largest file that is read: at 1 to 2 KB a row 100,000 rows and more."""
+MAX_LINES = 500_000
+MAX_VALUES = 4 << 20
+"""Most numbers that are kept of a file; each takes some 100 bytes of memory."""
+MAX_NUMBER = 1e100
+"""Largest number that is read; all are float32 or counts. Sums and squares of larger ones would overflow."""
+MAX_LINE_BYTES = 1 << 20
+"""Longest line that is read."""
+TAIL = 1 << 16
+"""Bytes that are read for the last row."""
+
+
+class JsonLines(Sink):
+    """Write rows to metrics.jsonl. NaN and infinity, which JSON lacks, become null."""
+
+    name = "metrics.jsonl"
+
+    def __init__(self, folder: Path, position: int = 0) -> None:
+        """Continue after the first `position` bytes, or after the last whole line if the file is shorter."""
+        path = folder / self.name
+        if position and (not path.is_file() or path.stat().st_size < position):
+            position = _whole_lines(path) if path.is_file() else 0
+        self._file = Appender(path, position)
+
+    def log(self, row: Row) -> None:
+        """Append one row as a line."""
+        values = {tag: value if math.isfinite(value) else None for tag, value in row.values.items()}
+        line = json.dumps({"env_steps": row.env_steps, "wall_s": round(row.wall_s, 3), **values}, allow_nan=False)
+        self._file.write(line.encode() + b"\n")
+
+    def files(self) -> dict[str, int]:
+        """Return the size of the file."""
+        return {self.name: self._file.position}
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_rows(path: Path, wanted: Callable[[str], bool] = lambda tag: True) -> list[dict[str, float]]:
+    """Return the rows of a metrics.jsonl with their `wanted` tags; what is no row, such as a torn line, is left out.
+
+    Raises OSError, and UserError if it is no regular file or one beyond the limits: a curve without its beginning would be another curve.
+    """
+    rows: list[dict[str, float]] = []
+    values = 0
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > MAX_BYTES:
+            raise UserError(f"{printable(path)} is larger than {MAX_BYTES:,} bytes")
+        # A part of a longer line is no row.
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b"")):
+            row = _row(line, wanted)
+            values += len(row)
+            if number >= MAX_LINES or values > MAX_VALUES:
+                raise UserError(f"{printable(path)} has more than {MAX_LINES:,} lines or {MAX_VALUES:,} numbers")
+            if row:
+                rows.append(row)
+    return rows
+
+
+def last_row(path: Path) -> dict[str, float]:
+    """Return the last row of a metrics.jsonl; an empty dict if there is none that can be read."""
+    try:
+        lines = read_end(path, TAIL).splitlines()
+    except (OSError, UserError):
+        return {}
+    return next(filter(None, (_row(line, lambda tag: True) for line in reversed(lines))), {})
+
+
+def _row(line: bytes, wanted: Callable[[str], bool]) -> dict[str, float]:
+    """Return the wanted values of a line; an empty dict if it is no row: an object of numbers, with env_steps and wall_s."""
+    with suppress(ValueError):
+        row = parse_json(line)
+        if (
+            isinstance(row, dict)
+            and all(value is None or (type(value) in (int, float) and abs(value) <= MAX_NUMBER) for value in row.values())
+            and all(row.get(tag) is not None and row[tag] >= 0 for tag in ("env_steps", "wall_s"))
+        ):
+            return {sys.intern(tag): math.nan if value is None else float(value) for tag, value in row.items() if wanted(tag)}
+    return {}
+
+
+def _whole_lines(path: Path) -> int:
+    """Return the bytes up to the last line end in the last MAX_BYTES of a file; 0 if there is none. Raises OSError and UserError."""
+    with open_regular(path) as file:
+        end = os.fstat(file.fileno()).st_size
+        first = max(0, end - MAX_BYTES)
+        while end > first:
+            begin = max(first, end - MAX_LINE_BYTES)
+            file.seek(begin)
+            found = file.read(end - begin).rfind(b"\n")
+            if found >= 0:
+                return begin + found + 1
+            end = begin
+    return 0

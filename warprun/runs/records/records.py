@@ -1,0 +1,134 @@
+"""The facade of all records of a run. A sink that fails never stops the training."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from warprun.errors import UserError, printable
+from warprun.runs.records.appender import cut
+from warprun.runs.records.jsonl import JsonLines, read_rows
+from warprun.runs.records.services import services
+from warprun.runs.records.sink import Row, Sink
+from warprun.runs.records.tensorboard import PREFIX, TensorBoard
+from warprun.runs.records.terminal import Terminal
+
+
+class Place(NamedTuple):
+    """The place in the records where a run continues."""
+
+    wall_s: float = 0.0
+    """Seconds that the run has taken."""
+    env_steps: int = 0
+    """Those of the last row."""
+    files: Mapping[str, int] = {}
+    """Name of every file -> bytes that are valid."""
+
+
+START = Place()
+
+
+class Records:
+    """Pass the records of a run to metrics.jsonl, TensorBoard, the terminal, and the services of `log.services`.
+
+    `config` is the run's config as `schema.to_dict` returns it. With `live` None, the live view is shown if standard output is a terminal.
+    No method raises if a sink cannot be written to, such as on a full disk: one line on standard error says so once, and every later row is
+    tried again.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, object], live: bool | None = None, place: Place = START) -> None:
+        """`place`: where an earlier process left off; call `cut_back` before the first row. Nothing is written yet."""
+        self._folder = folder
+        self._began = time.monotonic() - place.wall_s
+        self._env_steps = place.env_steps
+        self._earlier = place.files
+        self._sinks: list[Sink] = [JsonLines(folder, place.files.get(JsonLines.name, 0)), Terminal(folder, config, live)]
+        log = config.get("log")
+        if not isinstance(log, Mapping) or log.get("tensorboard", True):
+            self._sinks.insert(1, TensorBoard(folder, config, place.env_steps if place.files else None))
+        self._sinks += services(folder, config)
+        self._failed: set[str] = set()
+
+    def cut_back(self) -> list[dict[str, float]]:
+        """Remove what an earlier process recorded after `place`, and return the rows that are left. Raises UserError."""
+        try:
+            for path in self._folder.glob(f"{PREFIX}*"):
+                if path.name not in self._earlier:
+                    path.unlink()
+            for name, wanted in self._earlier.items():
+                path = self._folder / name
+                size = path.stat().st_size if path.is_file() else 0
+                if size < wanted:
+                    self.message(f"{printable(path)} has {size} of {wanted} bytes: records were lost, and have a gap")
+                elif size > wanted:
+                    cut(path, wanted)
+            lines = self._folder / JsonLines.name
+            if not lines.exists():
+                return []
+            try:
+                return read_rows(lines)
+            except UserError as error:
+                self.message(f"{error}: notes on curves at the end of the run are those of what follows")
+                return []
+        except OSError as error:
+            raise UserError(f"cannot continue the records: {error.filename or self._folder}: {error.strerror}") from None
+
+    @property
+    def place(self) -> Place:
+        """Where a later process can continue these records."""
+        files = dict(self._earlier)
+        for sink in self._sinks:
+            files |= sink.files()
+        return Place(self.wall_s, self._env_steps, files)
+
+    def start(self, info: Mapping[str, object]) -> None:
+        """Record the hardware and versions; `info["device"]` names the device and says why it was chosen."""
+        self._tell(lambda sink: sink.start(info))
+
+    def log(self, env_steps: int, values: Mapping[str, float]) -> None:
+        """Record the values of one log interval; `env_steps` counts from the start of the run."""
+        row = Row(int(env_steps), self.wall_s, {tag: float(value) for tag, value in values.items()})
+        self._env_steps = row.env_steps
+        self._tell(lambda sink: sink.log(row))
+
+    def show(self, env_steps: int, env_steps_per_s: float) -> None:
+        """Show on the terminal how far the run is, between two rows."""
+        row = Row(env_steps, self.wall_s, {"perf/env_steps_per_s": env_steps_per_s})
+        self._tell(lambda sink: sink.show(row))
+
+    def message(self, text: str) -> None:
+        """Show one line of text."""
+        self._tell(lambda sink: sink.message(text))
+
+    def finish(self, summary: Mapping[str, float | str], status: str) -> None:
+        """Record the outcome; `status` is finished, solved, failed or interrupted, `summary["wall_s"]` is in seconds."""
+        self._tell(lambda sink: sink.finish(summary, status))
+
+    def close(self) -> None:
+        """Close the files and release the terminal. A second call does nothing."""
+        self._tell(lambda sink: sink.close())
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds that the run has taken, in all its processes."""
+        return time.monotonic() - self._began
+
+    def _tell(self, tell: Callable[[Sink], None]) -> None:
+        for sink in self._sinks:
+            try:
+                tell(sink)
+            # ValueError: standard output is closed, or cannot encode a character.
+            except (OSError, ValueError) as error:
+                self._warn(sink, error)
+
+    def _warn(self, sink: Sink, error: Exception) -> None:
+        if sink.name in self._failed:
+            return
+        self._failed.add(sink.name)
+        # Standard error may be on the same full disk.
+        with contextlib.suppress(OSError, ValueError):
+            print(f"warning: {sink.name}: {error}; training goes on, with gaps in the records", file=sys.stderr, flush=True)

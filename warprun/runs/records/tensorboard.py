@@ -1,0 +1,114 @@
+"""TensorBoard: scalars over environment steps, and the entry of the run on the HPARAMS page.
+
+Written through TensorBoard's own record format and messages: `torch.utils.tensorboard` loads for seconds, writes from a thread that prints
+tracebacks on a full disk, and puts the hyperparameters into a second run.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams import metadata, plugin_data_pb2, summary_v2
+from tensorboard.plugins.hparams.api_pb2 import Status
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from warprun.runs.records.appender import Appender
+from warprun.runs.records.sink import Row, Sink
+
+PREFIX = "events.out.tfevents."
+"""How the names of event files begin."""
+METRICS = ("train/return", "eval/return", "perf/env_steps_per_s")
+
+
+class TensorBoard(Sink):
+    """Write an event file into `folder`."""
+
+    name = "TensorBoard"
+
+    def __init__(self, folder: Path, config: Mapping[str, object], after: int | None = None) -> None:
+        """`after`: the `env_steps` of the last valid scalars in earlier files, if a run continues; TensorBoard drops later ones."""
+        self._after = after
+        self._trial = folder.name
+        self._hparams = flatten(config)
+        self._file = Appender(folder / f"{PREFIX}{time.time():.6f}.{socket.gethostname()}.{os.getpid()}")
+        self._begun = False
+
+    def log(self, row: Row) -> None:
+        """Write the values as scalars over environment steps."""
+        scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in row.values.items()]
+        self._write(Event(wall_time=time.time(), step=row.env_steps, summary=Summary(value=scalars)))
+
+    def finish(self, summary: Mapping[str, float | str], status: str) -> None:
+        """Record on the HPARAMS page that the run ended, and how."""
+        outcome = Status.STATUS_SUCCESS if status in ("finished", "solved") else Status.STATUS_FAILURE
+        end = plugin_data_pb2.SessionEndInfo(status=outcome, end_time_secs=time.time())
+        plugin = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(session_end_info=end))
+        value = Summary.Value(tag=metadata.SESSION_END_INFO_TAG, metadata=plugin, tensor=metadata.NULL_TENSOR)
+        self._write(Event(wall_time=time.time(), summary=Summary(value=[value])))
+
+    def files(self) -> dict[str, int]:
+        """Return the size of the file, if it has been written to."""
+        return {self._file.path.name: self._file.position} if self._begun else {}
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, *events: Event) -> None:
+        # The head is part of the first write that succeeds. A write reaches the file completely or not at all.
+        buffer = io.BytesIO()
+        records = RecordWriter(buffer)
+        for event in (*([] if self._begun else self._head()), *events):
+            records.write(event.SerializeToString())
+        self._file.write(buffer.getvalue())
+        self._begun = True
+
+    def _head(self) -> list[Event]:
+        now = time.time()
+        experiment = summary_v2.hparams_config_pb(
+            hparams=[summary_v2.HParam(name) for name in self._hparams], metrics=[summary_v2.Metric(tag) for tag in METRICS]
+        )
+        session = summary_v2.hparams_pb(self._hparams, trial_id=self._trial, start_time_secs=now)
+        head = Event(wall_time=now, file_version="brain.Event:2")
+        events = [head, *(Event(wall_time=now, summary=summary) for summary in (experiment, session))]
+        if self._after is not None:
+            events.append(Event(wall_time=now, step=self._after + 1, session_log=SessionLog(status=SessionLog.START)))
+        return events
+
+
+def write_images(folder: Path) -> None:
+    """Write the PNG files of a folder to an event file beside them, which replaces that of an earlier call."""
+    images = sorted(folder.glob("*.png"))
+    if not images:
+        return
+    for old in folder.glob(f"{PREFIX}*"):
+        old.unlink()
+    now = time.time()
+    with open(folder / f"{PREFIX}{now:.6f}.{socket.gethostname()}", "wb") as file:
+        records = RecordWriter(file)
+        records.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
+        for image in images:
+            shown = Summary.Image(encoded_image_string=image.read_bytes())
+            summary = Summary(value=[Summary.Value(tag=image.stem, image=shown)])
+            records.write(Event(wall_time=now, summary=summary).SerializeToString())
+
+
+def flatten(config: Mapping[str, object], prefix: str = "") -> dict[str, bool | int | float | str]:
+    """Return the leaves of a nested config by dotted path, lists as JSON text, without those that are None."""
+    leaves: dict[str, bool | int | float | str] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            leaves |= flatten(value, f"{prefix}{key}.")
+        elif isinstance(value, bool | int | float | str):
+            leaves[f"{prefix}{key}"] = value
+        elif value is not None:
+            leaves[f"{prefix}{key}"] = json.dumps(value, default=str)
+    return leaves

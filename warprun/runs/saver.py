@@ -1,0 +1,64 @@
+"""Writes the checkpoints of a run, at a limited cost, and says so if it cannot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from warprun.config.schema import CheckpointConfig
+from warprun.errors import TrainingFailed
+from warprun.runs import checkpoint
+from warprun.state import State
+
+SHARE = 0.02
+"""Largest share of the time of a run that checkpoints at intervals of time take."""
+KEPT_BEST = 2
+"""Best checkpoints that are kept: a run that is resumed may discard the last one."""
+
+
+class NotSavedError(TrainingFailed):
+    """A checkpoint could not be written: one line with path and reason."""
+
+
+class Saver:
+    """Writes checkpoints into the folder of a run; `message` gets lines for the user."""
+
+    def __init__(self, folder: Path, settings: CheckpointConfig, message: Callable[[str], None]) -> None:
+        self._folder, self._settings, self._message = folder, settings, message
+        self._next = time.monotonic()
+        """Time before which no checkpoint at an interval of time is affordable."""
+        self._failure = ""
+        """Why the last checkpoint could not be written; the same reason is told once."""
+
+    def save(self, env_steps: int, state: State, meta: checkpoint.Meta) -> None:
+        """Write a checkpoint to resume from. Raises NotSavedError."""
+        began = time.monotonic()
+        try:
+            checkpoint.save(self._folder, env_steps, state, meta, self._settings.keep)
+        except OSError as error:
+            raise NotSavedError(f"cannot write a checkpoint to {error.filename}: {error.strerror}") from None
+        now = time.monotonic()
+        self._next = now + (now - began) / SHARE
+
+    def save_if_possible(self, env_steps: int, state: State, meta: checkpoint.Meta) -> None:
+        """Write a checkpoint to resume from; if that is not possible, say so: there may be space later."""
+        try:
+            self.save(env_steps, state, meta)
+        except NotSavedError as error:
+            if str(error) != self._failure:
+                self._message(f"{error}; training goes on, {checkpoint.newest(self._folder)}")
+            self._failure = str(error)
+        else:
+            self._failure = ""
+
+    def save_best(self, env_steps: int, policy: State, meta: checkpoint.Meta) -> None:
+        """Write the policy to the folder of the best checkpoint; if that is not possible, say so."""
+        try:
+            checkpoint.save(self._folder, env_steps, policy, meta, KEPT_BEST, checkpoint.BEST)
+        except OSError as error:
+            self._message(f"cannot write the best checkpoint to {error.filename}: {error.strerror}; training goes on")
+
+    def is_affordable(self) -> bool:
+        """Return whether another checkpoint keeps their share of the time below SHARE, if it takes as long as the last one."""
+        return time.monotonic() >= self._next

@@ -1,0 +1,158 @@
+"""Train a run: make its folder or find it, build it, drive it, and take it back if it does not begin."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from warprun import signals
+from warprun.commands import program, typed
+from warprun.config.auto import is_open
+from warprun.config.run_folder import CONFIG, SET_UP
+from warprun.config.schema import Config
+from warprun.errors import UserError
+from warprun.runs import begin, rundir
+from warprun.runs.crew import Crew
+from warprun.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a run."""
+
+    folder: Path
+    status: str
+    """solved or finished; an interrupted run raises KeyboardInterrupt, and its status.json says interrupted."""
+    env_steps: int
+    wall_s: float
+    eval_return: float | None
+    """Mean return of the last evaluation, of several groups that of `eval.group`; None if there was none."""
+    eval_stderr: float | None
+    """Its standard error; None for a single episode."""
+    best_return: float | None
+    """Mean return of the best evaluation, biased upwards because it is the best of many; None if there was none."""
+    train_return: float | None
+    """Mean return of the training episodes in the last record that has any; None if no episode ended."""
+    metrics: dict[str, float]
+    """The last value of every metric."""
+
+    @property
+    def solved(self) -> bool:
+        return self.status == "solved"
+
+
+def train(config: Config, crew: Crew | None = None) -> Result:
+    """Train one run with the processes of `crew`, which this one drives; None: one process.
+
+    If a mistake of the user is found before training begins, UserError is raised and nothing is left behind: a folder that existed is
+    empty again, one that was made for the run is removed. With `n_envs=auto` the number of environments is measured first. An
+    interrupted run saves a checkpoint and raises KeyboardInterrupt.
+    """
+    if is_open(config):
+        from warprun.runs.auto import choose  # imports the benchmark
+
+        config = choose(config, print)
+    with signals.flagged():
+        with ExitStack() as setting_up:
+            with signals.requests.undisturbed():
+                held, made = _make_folder(config)
+                setting_up.enter_context(signals.requests.last_words(lambda name: _take_back(held.folder, made)))
+            try:
+                run = _begun(config, held, crew or Crew(), _start)
+            except BaseException:
+                _take_back(held.folder, made)
+                held.release()
+                raise
+        return _driven(run)
+
+
+def _make_folder(config: Config) -> tuple[rundir.Held, list[Path]]:
+    """Return the folder of a new run, locked, and all folders that were made for it, innermost first. Raises UserError."""
+    wanted = Path(config.run_dir or config.output_root)
+    made = [place for place in (wanted, *wanted.parents) if not place.exists()]
+    if config.run_dir:
+        return rundir.claim(wanted), made
+    held = rundir.create(wanted, config.name or f"{config.env.label}_{config.agent.name}")
+    return held, [held.folder, *made]
+
+
+def resume(config: Config, folder: Path, stored: Config, changed: Sequence[str], crew: Crew | None = None) -> Result:
+    """Continue the run in `folder` from its newest checkpoint, or from its beginning if it has none; otherwise as `train`.
+
+    `config` is what the run is built from, `stored` what its config.yaml says from now on, and `changed` the settings that differ from
+    those before. The continued run takes the same steps as one that was never interrupted. Raises UserError if the run has reached its
+    end, if another process trains in the folder, or if the saved state does not fit the settings; the run is then left as it was.
+    """
+    try:
+        held = rundir.Held(folder)
+    except OSError as error:
+        raise UserError(f"cannot continue the run in {folder}: {error.strerror}") from None
+    with signals.flagged():
+        try:
+            run = _begun(config, held, crew or Crew(), lambda run: begin.restore(run, stored, changed))
+        except BaseException:
+            held.release()
+            raise
+        return _driven(run)
+
+
+def _start(run: Run) -> None:
+    versions = rundir.versions()
+    try:
+        with signals.requests.undisturbed():
+            begin.start(run, versions)
+    except OSError as error:
+        raise UserError(f"cannot write {error.filename or run.folder}: {error.strerror}") from error
+
+
+def _begun(config: Config, held: rundir.Held, crew: Crew, prepare: Callable[[Run], None]) -> Run:
+    """Return a run that all its processes are ready for, after `prepare`; it is closed if one of them fails."""
+    with ExitStack() as on_failure:
+        with crew.together():
+            run = Run(config, held, crew)
+            on_failure.callback(run.close)
+            prepare(run)
+        run.meet()
+        on_failure.pop_all()
+    return run
+
+
+def _driven(run: Run) -> Result:
+    try:
+        status = run.drive()
+    finally:
+        run.held.release()
+    mode = run.config.concurrency
+    if status == "interrupted" and getattr(mode, "processes", 1) is not None:  # others start the processes of a mode without this number
+        with suppress(OSError):  # as for the records of a run
+            print(f"continue: {program()} resume={typed(run.folder)}", flush=True)
+    if signals.requests.number is not None:  # also if the run had just ended: a stop request also ends the remaining runs of a sweep
+        signals.requeue(signals.requests.number)
+        raise KeyboardInterrupt
+    metrics, returns = run.measured.metrics, run.measured.returns
+    return Result(
+        run.folder,
+        status,
+        run.env_steps,
+        run.records.wall_s,
+        metrics.get(f"eval/{returns}"),
+        metrics.get(f"eval/{returns}_stderr"),
+        metrics.get("eval/best_return"),
+        metrics.get(f"train/{returns}"),
+        dict(metrics),
+    )
+
+
+def _take_back(folder: Path, made: list[Path]) -> None:
+    """Remove what the set-up of a run wrote into `folder`, then the folders `made` for it unless other files are in them."""
+    for path in (folder / name for name in (*SET_UP, CONFIG)):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    with suppress(OSError):
+        for place in made:
+            place.rmdir()

@@ -1,5 +1,0 @@
-"""The records of a run: metrics.jsonl, TensorBoard and the terminal, behind one facade."""
-
-from warprun.runtime.records.records import Records
-
-__all__ = ["Records"]
