@@ -141,6 +141,7 @@ def test_mistakes_are_told_in_one_line_before_anything_is_written(tmp_path, mist
         ("eval somewhere", "somewhere is not a run folder"),
         ("eval", "no run in outputs"),
         ("eval episode=3", "eval has no setting 'episode'; did you mean 'episodes'?"),
+        ("eval 0000_agent=a2c,seed=0", "0000_agent=a2c,seed=0 is not a run folder: it has no config.yaml"),
         ("eval episodes=0", "episodes=0 must be at least 1"),
         ("eval episodes=few", "episodes must be a whole number, not 'few'"),
         ("eval greedy=1", "greedy must be true or false, not '1'"),

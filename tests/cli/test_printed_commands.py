@@ -163,4 +163,3 @@ def test_folders_of_earlier_versions(tmp_path: Path, printed: Printed, monkeypat
         printed(*call)
     monkeypatch.chdir("s")
     printed("eval", "0000_gamma=0.9,seed=0")
-    printed("eval", "0000_gamma=0.8,seed=0", code=2)  # a setting that eval does not have

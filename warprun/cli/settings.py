@@ -38,9 +38,12 @@ def read_settings(verb: str, settings: Any, arguments: Sequence[str]) -> list[st
 
 
 def is_setting(argument: str) -> bool:
-    """Return whether an argument is a setting `key=value`: a path can have `=` in it too, and what exists is a path."""
+    """Return whether an argument is a setting `key=value`: a path can have `=` in it too, and what exists is a path.
+
+    No setting begins with a digit; job folders of earlier versions do: `0004_agent=ppo,seed=0`.
+    """
     key, equals, _ = argument.partition("=")
-    return bool(equals) and "/" not in key and not os.path.exists(argument)
+    return bool(equals) and "/" not in key and not key[:1].isdigit() and not os.path.exists(argument)
 
 
 def one_run(verb: str, names: Sequence[str]) -> str:
