@@ -34,8 +34,10 @@ def observe(s, i, out):
 @pytest.mark.parametrize("name", few(CASES, "cartpole", "market", "crane", "leaving", "tag_continuous"))
 def test_rollouts_stay(name):
     plain, debugged = (record(engine_of(CASES[name], name, choose("cpu"), debug=debug), CASES[name].collects) for debug in (False, True))
-    for array in plain:
+    unknown = {array for array in plain if array.endswith(".log_prob") and CASES[name].exploration}
+    for array in plain.keys() - unknown:
         np.testing.assert_array_equal(plain[array], debugged[array], array)
+    assert all(np.isnan(debugged[array]).all() for array in unknown), "nobody writes these"
 
 
 @pytest.mark.by_default(3)
