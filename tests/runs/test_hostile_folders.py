@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import warprun
-from tests.runs.hostile import CASES, ODD_FILES, PLANTED, Case
+from tests.finished.hostile import CASES, ODD_FILES, PLANTED, Case
 from warprun.cli.main import run
 from warprun.cli.outcome import USER_ERROR
 from warprun.config.opening import open_config

@@ -125,7 +125,14 @@ def always_set(s, p):
         return 0
     if CELLS == 4:
         e = 1
-    return a + c + d + e + n + p
+    match n:
+        case 0:
+            f = 1
+        case 1 if p > 0:
+            return 0
+        case f:
+            pass
+    return a + c + d + e + f + n + p
 
 
 def sometimes_set(s, p):
@@ -135,9 +142,14 @@ def sometimes_set(s, p):
         pass
     while s.x < 3:
         c = 1
-    return a, b, c, n
+    match n:
+        case 0:
+            d = 1
+        case e if p > 0:
+            d = e
+    return a, b, c, d, n
 
 
 def test_variables_without_a_value() -> None:
     assert unassigned(always_set) == []
-    assert sorted(each.name for each in unassigned(sometimes_set)) == ["a", "b", "c", "n"]
+    assert sorted(each.name for each in unassigned(sometimes_set)) == ["a", "b", "c", "d", "n"]

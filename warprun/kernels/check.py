@@ -131,7 +131,11 @@ def _stored_integers(statement: ir.Stmt, kinds: Mapping[str, types.Type]) -> lis
         return [kinds[statement.value.name]] if isinstance(array, types.Array) and isinstance(array.dtype, types.Integer) else []
     if isinstance(statement, ir.Assign) and isinstance(statement.value, ir.Expr) and statement.value.op == "call":
         given, named = statement.value.args, dict(statement.value.kws)
-        made = getattr(kinds[statement.value.func.name], "dispatcher", None)
+        called = kinds[statement.value.func.name]
+        if isinstance(called, types.NumberClass):  # int32(...) cuts off digits, but a constant it would make another one
+            is_literal = called.dtype == types.int32 and given and isinstance(kinds[given[0].name], types.IntegerLiteral)
+            return [kinds[given[0].name]] if is_literal else []
+        made = getattr(called, "dispatcher", None)
         found = [given[n] if n < len(given) else named.get(name) for n, name in (integer_fields(made.py_func) if made else ())]
         return [kinds[value.name] for value in found if value is not None]
     return []

@@ -12,6 +12,7 @@ import textwrap
 import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import NamedTuple
 
 from warprun.environment import KernelFunction
@@ -70,6 +71,16 @@ def writes_the_same(function: KernelFunction) -> bool:
     """
     tree = _tree(function)
     return tree is not None and _Function(function, tree).writes_the_same
+
+
+@cache
+def never_written(function: KernelFunction, actor: int, size: int) -> frozenset[int]:
+    """Return the entries of `out`, of `size`, that no call of a function for an actor writes, if it `writes_the_same`; else none."""
+    tree = _tree(function)
+    if tree is None or not (found := _Function(function, tree)).writes_the_same:
+        return frozenset()
+    written = {entry for end in found.ends for entry in end.always}
+    return frozenset(range(size)) - {(entry.constant + entry.per_actor * actor) % size for entry in written}
 
 
 def _tree(function: KernelFunction) -> ast.FunctionDef | None:
@@ -137,6 +148,9 @@ class _Function:
                 return self.branch(test, path, lambda p: self.block(body, p), lambda p: self.block(orelse, p))
             case ast.For(target, iterated, body, orelse):
                 return self.for_loop(target, iterated, body, orelse, self.read(iterated, path))
+            case ast.Match(subject, cases):
+                after = self.read(subject, path)
+                return _joined([*(self.case(each, after) for each in cases), None if _takes_all(cases[-1]) else after])
             case ast.While(test, body, orelse):
                 return self.repeated(test, lambda p: p, statement, orelse, path)
             case ast.Assign(targets, value):
@@ -165,6 +179,11 @@ class _Function:
         if known is not None:
             return then(after) if known else otherwise(after)
         return _joined([then(after), otherwise(after)])
+
+    def case(self, case: ast.match_case, path: _Path) -> _Path | None:
+        named = {node.name for node in ast.walk(case.pattern) if isinstance(node, ast.MatchAs | ast.MatchStar) and node.name}
+        known = {name: value for name, value in path.known.items() if name not in named}
+        return self.block(case.body, self.read(case.guard, replace(path, assigned=path.assigned | named, known=known)))
 
     def for_loop(self, target: ast.expr, iterated: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt], path: _Path) -> _Path | None:
         turns = self.turns_of(iterated, path)
@@ -338,6 +357,11 @@ def _joined(paths: Iterable[_Path | None]) -> _Path | None:
         frozenset.intersection(*(path.always for path in there)),
         frozenset.union(*(path.sometimes for path in there)),
     )
+
+
+def _takes_all(case: ast.match_case) -> bool:
+    """Return whether a case of `match` is taken whatever the value is."""
+    return case.guard is None and isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None
 
 
 def _stored(statements: Iterable[ast.AST]) -> frozenset[str]:

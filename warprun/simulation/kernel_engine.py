@@ -210,6 +210,8 @@ class KernelEngine:
         if not self._begins_now:
             self.carry_over()
         self._begin()
+        if self.debug:
+            store.poison_choices(self.trajectory)
         self._roll_out(act, greedy)
         if self._comparison and (self.steps != self._compared or not self._comparison.look(self.trajectory)):
             self._comparison = None
@@ -318,7 +320,7 @@ class KernelEngine:
         """Set the step that kernels count from to the current step."""
         self._began = self.steps
         if self.debug:
-            store.poison(self.arrays, self.trajectory)
+            store.poison(self.environment, self.arrays, self.trajectory)
         self.arrays.common["began"].fill_(self._began)
 
     def _run(self, kernel: Kernel, row: int, now: int) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
 import torch
 
+from warprun.environment import Environment, arguments
+from warprun.kernels.flow import never_written
 from warprun.simulation.arrays import COMMON, ONLY_EXTERNAL, PER_GROUP, SCRATCH, ArrayPlan, Layout
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 
@@ -48,14 +50,32 @@ def allocate(plan: ArrayPlan, device: torch.device, exploration: Mapping[str, to
     return Arrays(zeros(plan.common()), groups)
 
 
-def poison(arrays: Arrays, taken: Trajectory) -> None:
+def poison(environment: Environment, arrays: Arrays, taken: Trajectory) -> None:
     """Fill all that kernels have to write before anybody reads it with NaN, large integers and true."""
-    scratch = [tensor for name, tensor in arrays.by_name().items() if name.rpartition(".")[2] in SCRATCH]
+    own = SCRATCH | {f"{index.name}_{name}" for index in environment.indices for name in SCRATCH}
+    _fill([tensor for name, tensor in arrays.by_name().items() if name.rpartition(".")[2] in own])
     rows = [taken.terminated, taken.truncated]
     for group in taken.groups.values():
         after = [rows[1:] for rows in (group.obs, group.mask, group.alive) if rows is not None]
         rows += [*after, group.reward, group.final_obs, *([] if group.final_alive is None else [group.final_alive])]
-    for tensor in (*scratch, *rows):
+    _fill(rows)
+    for made in environment.groups:
+        for actor in range(made.size if "out" in arguments(made.observe) else 0):
+            zeros = list(never_written(made.observe, actor, made.observation.size))
+            for seen in (taken.groups[made.name].obs[1:], taken.groups[made.name].final_obs):
+                seen[:, :, actor, zeros] = 0.0
+
+
+def poison_choices(taken: Trajectory) -> None:
+    """Fill what policies give in a rollout, before anybody reads it, with NaN and large integers: `action` as well."""
+    _fill(
+        [tensor for group in taken.groups.values() for tensor in (group.policy_output, group.action, group.log_prob, group.value)]
+        + list(taken.activations.values())
+    )
+
+
+def _fill(tensors: Iterable[torch.Tensor]) -> None:
+    for tensor in tensors:
         tensor.fill_(math.nan if tensor.is_floating_point() else True if tensor.dtype == torch.bool else POISON)
 
 
