@@ -16,9 +16,9 @@ from warprun.config.compose import compose, note_on_tuned
 from warprun.errors import TrainingFailed, UserError
 from warprun.kernels import driver as devices
 from warprun.learning.on_policy import OnPolicyAgent
-from warprun.runs import checkpoint, notes, run, train
-from warprun.runs.clock import PhaseClock, Spent
-from warprun.runs.evaluate import Evaluation
+from warprun.runs import checkpoint, measured, run, train
+from warprun.runs.evaluation import Evaluation
+from warprun.runs.measured import PhaseClock, Spent
 from warprun.runs.records import Records
 
 
@@ -230,7 +230,7 @@ def test_a_final_evaluation_that_fails_leaves_the_policy(judged, tmp_path):
 
 
 def test_iterations_that_take_long_are_announced_once(judged, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(notes, "LONG_ITERATION_S", 0.0)
+    monkeypatch.setattr(measured, "LONG_ITERATION_S", 0.0)
     go(tmp_path, "total_steps=320")
     assert capsys.readouterr().out.count("an iteration takes") == 1
 

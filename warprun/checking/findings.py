@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from warprun.files import write_atomic
-from warprun.runs.records.console import table_console
+from warprun.runs.records.terminal import table_console
 
 Verdict = Literal["passed", "note", "warning", "failed"]
 STYLES: dict[Verdict, str] = {"passed": "green", "note": "cyan", "warning": "yellow", "failed": "red"}

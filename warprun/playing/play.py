@@ -20,8 +20,8 @@ from warprun.playing.rendered import Rendering
 from warprun.playing.tables import csv_table, npz_arrays
 from warprun.runs.build import Setup
 from warprun.runs.recording import Moment, Policy
-from warprun.seeds import derived_seed
 from warprun.simulation.external.recipe import ExternalEnvironment
+from warprun.state import derived_seed
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from warprun.report.page import alternative, page
 from warprun.report.runs import ENDED, LeftOut, Run, collect
 from warprun.report.style import MOST_LINES, WITHOUT_DATE, drawing, styles
 from warprun.report.table import Line, lines
-from warprun.runs.records.console import table_console
+from warprun.runs.records.terminal import table_console
 
 DPI = 200
 MOST_NAMED = 5

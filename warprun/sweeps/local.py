@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 
 from rich.live import Live
 
-from warprun import signals
 from warprun.errors import printable
-from warprun.runs.records.console import PlainConsole, table_console
+from warprun.runs import signals
+from warprun.runs.records.terminal import PlainConsole, table_console
 from warprun.sweeps.plan import Job
 from warprun.sweeps.pool import Pool
 from warprun.sweeps.table import Board
