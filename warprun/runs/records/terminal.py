@@ -199,7 +199,7 @@ class Progress:
 
     @property
     def roles(self) -> list[tuple[str, str]]:
-        """What learners and actors do, in words: role and text; empty without actors."""
+        """The work of learners and actors, in words: role and text; empty without actors."""
         of = {tag.removeprefix("actors/"): value for tag, value in self.values.items() if tag.startswith("actors/")}
         if not of:
             return []
