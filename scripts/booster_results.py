@@ -27,8 +27,8 @@ from warprun.envs.booster.control import Course, Episodes
 from warprun.envs.booster.model import SEEN, respond
 from warprun.report.statistics import interval, mean
 from warprun.runs.build import make_engine, set_up
-from warprun.runs.evaluate import evaluate_run
-from warprun.seeds import derived_seed
+from warprun.runs.evaluation import evaluate_run
+from warprun.state import derived_seed
 
 EPISODES, SEARCHED = 1000, 500
 """Episodes that are compared, and those that gains are searched on."""

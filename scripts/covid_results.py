@@ -24,7 +24,7 @@ from warprun.config.compose import compose
 from warprun.config.schema import Config, from_dict
 from warprun.runs import checkpoint, rundir
 from warprun.runs.build import make_agent, make_engine, set_up
-from warprun.runs.evaluate import Evaluator
+from warprun.runs.evaluation import Evaluator
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.state import restore
 

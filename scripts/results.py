@@ -35,7 +35,7 @@ found = {"command_s": round(time.perf_counter() - began, 2)}
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
 found["cpu_s"] = round(used.ru_utime + used.ru_stime, 2)
 from warprun.runs import rundir
-from warprun.runs.evaluate import evaluate_run
+from warprun.runs.evaluation import evaluate_run
 status = json.loads((folder / "status.json").read_text())
 last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
 found |= {"state": status["state"], "env_steps": status["env_steps"], "wall_s": round(status["wall_s"], 2)}

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from warprun import signals
 from warprun.cli.main import run
 from warprun.processes import code_of_rank, is_first, silence
+from warprun.runs import signals
 
 
 def main() -> None:

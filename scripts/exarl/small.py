@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from warprun.parallel.rma import FromAny
-from warprun.seeds import derived_seed
+from warprun.state import derived_seed
 
 BATCH, FEATURES, ACTIONS, WIDTH = 32, 4, 2, 64
 GAMMA = 0.99

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import warprun
-from warprun.runs.evaluate import evaluate_run
+from warprun.runs.evaluation import evaluate_run
 
 CASES = {
     "pendulum_sac": (["env=pendulum", "agent=sac"], -160.0),

@@ -205,7 +205,7 @@ def test_eval_passes_its_settings_on(started, capsys, monkeypatch):
     asked = []
     found = {"return": 12.5, "return_stderr": 0.25}
     stub = types.SimpleNamespace(evaluate_run=lambda *given: asked.append(given) or found, describe_checkpoint=lambda *given: ["the last"])
-    monkeypatch.setitem(sys.modules, "warprun.runs.evaluate", stub)
+    monkeypatch.setitem(sys.modules, "warprun.runs.evaluation", stub)
     Path("a_run").mkdir()
     Path("a_run/config.yaml").write_text("seed: 0\n")
     assert cli.run(["eval", "a_run", "episodes=1e3", "greedy=false", "device=cpu", "seed=4"]) == 0

@@ -88,7 +88,7 @@ def test_constants_are_those_of_the_code() -> None:
     from warprun.learning import slices
     from warprun.learning.cpu import gradient, updates
     from warprun.learning.replay import ring
-    from warprun.runs import evaluate
+    from warprun.runs import evaluation
 
     assert simd.COLUMNS == memory.COLUMNS
     assert gradient.SHARES == memory.ON_POLICY_SHARES
@@ -96,7 +96,7 @@ def test_constants_are_those_of_the_code() -> None:
     assert updates.SHARE_BLOCKS * simd.COLUMNS == memory.OFF_POLICY_SHARE_ROWS
     assert (slices.ROWS, slices.TOGETHER) == (memory.SLICE_ROWS, memory.SLICES_TOGETHER)
     assert ring.BRANCHES == memory.BRANCHES
-    assert evaluate.CHUNK == EVALUATION_STEPS
+    assert evaluation.CHUNK == EVALUATION_STEPS
 
 
 def test_replay_and_networks_are_counted_exactly() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import warprun
 from tests.scripts import load
-from warprun.runs.evaluate import evaluate_run
+from warprun.runs.evaluation import evaluate_run
 
 SMALL = ["env=covid", "tuned=none", "total_steps=16", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=1"]
 

@@ -20,7 +20,7 @@ from warprun.policies.export import export
 from warprun.policies.policy import Policy
 from warprun.runs import checkpoint, rundir
 from warprun.runs.build import Setup, make_simulator, prepare, set_up
-from warprun.runs.evaluate import Evaluator
+from warprun.runs.evaluation import Evaluator
 from warprun.runs.recording import Player
 from warprun.runs.trained import trained_agent
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
-from warprun import signals
 from warprun.cli.main import run
-from warprun.runs import checkpoint, rundir
+from warprun.runs import checkpoint, rundir, signals
 
 SHORT = ["stop_when_solved=false", "device=cpu", "concurrency.threads=1", "eval.every=20%", "eval.episodes=8", "log.every=5%"]
 """Settings of tiny runs; what repeats, repeats at steps, so that two runs record the same."""

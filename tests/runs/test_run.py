@@ -1,5 +1,6 @@
 """What a run leaves behind where it fails before training begins, and what Numba is told before it is loaded."""
 
+import itertools
 import json
 import math
 import os
@@ -16,9 +17,9 @@ from warprun.config.compose import compose, note_on_tuned
 from warprun.errors import TrainingFailed, UserError
 from warprun.kernels import driver as devices
 from warprun.learning.on_policy import OnPolicyAgent
-from warprun.runs import checkpoint, notes, run, train
-from warprun.runs.clock import PhaseClock, Spent
-from warprun.runs.evaluate import Evaluation
+from warprun.runs import checkpoint, evaluation, measured, run, train
+from warprun.runs.evaluation import Evaluation
+from warprun.runs.measured import PhaseClock, Spent
 from warprun.runs.records import Records
 
 
@@ -103,13 +104,17 @@ def judged(monkeypatch):
     """Evaluations whose returns a test decides: a list for those while training, one for the final ones; the last value of a list stays."""
     given = {"evaluation": [0.0], "final evaluation": [0.0]}
     played = []
+    purposes = itertools.cycle(given)  # in the order in which a run makes its evaluators
 
     class Told:
-        def __init__(self, purpose, episodes):
-            self.purpose, self.episodes = purpose, episodes
+        def __init__(self, setup, agent, episodes, seed):
+            self.purpose, self.episodes = next(purposes), episodes
 
         def state(self):
             return {}
+
+        def close(self):
+            pass
 
         def play(self, greedy, is_stopped):
             left = given[self.purpose]
@@ -119,7 +124,7 @@ def judged(monkeypatch):
             played.append((self.purpose, mean))
             return Evaluation(self.episodes, {"agent": mean}, {"agent": math.sqrt(self.episodes)}, 1.0, 1.0, None, None)
 
-    monkeypatch.setattr(run.Run, "_evaluator", lambda self, episodes, purpose: Told(purpose, episodes))
+    monkeypatch.setattr(evaluation, "Evaluator", Told)
     return given, played
 
 
@@ -230,7 +235,7 @@ def test_a_final_evaluation_that_fails_leaves_the_policy(judged, tmp_path):
 
 
 def test_iterations_that_take_long_are_announced_once(judged, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(notes, "LONG_ITERATION_S", 0.0)
+    monkeypatch.setattr(measured, "LONG_ITERATION_S", 0.0)
     go(tmp_path, "total_steps=320")
     assert capsys.readouterr().out.count("an iteration takes") == 1
 
@@ -277,14 +282,14 @@ def test_who_interrupts_is_obeyed_although_the_aim_is_reached(monkeypatch, tmp_p
     """Or a sweep would go on with its next run."""
     given = ["env.solved_at=1", "eval.every=1iteration", "eval.episodes=4", "total_steps=1e9"]
     config = compose([*SMALL, *QUIET, *given, f"run_dir={tmp_path / 'run'}"])
-    played = run.Evaluator.play
+    played = evaluation.Evaluator.play
 
     def interrupted(self, greedy, is_stopped):
         found = played(self, greedy, is_stopped)
         os.kill(os.getpid(), signal.SIGINT)
         return found
 
-    monkeypatch.setattr(run.Evaluator, "play", interrupted)
+    monkeypatch.setattr(evaluation.Evaluator, "play", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train.train(config)
     assert '"interrupted"' in (tmp_path / "run" / "status.json").read_text()

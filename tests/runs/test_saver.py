@@ -8,8 +8,11 @@ import time
 import pytest
 import torch
 
+from warprun.config.cadence import Cadence, Moment, Recurring
 from warprun.config.schema import CheckpointConfig
 from warprun.runs import checkpoint
+from warprun.runs.measured import Notes
+from warprun.runs.rundir import Held
 from warprun.runs.saver import SHARE, Saver
 
 
@@ -30,13 +33,14 @@ def test_the_next_checkpoint_waits_until_its_share_of_the_time_is_kept(tmp_path,
 
     monkeypatch.setattr("warprun.runs.saver.time", clock)
     monkeypatch.setattr(checkpoint, "save", write)
-    saver = Saver(tmp_path, CheckpointConfig(), print)
-    assert saver.is_affordable()
+    saver = Saver(Held(tmp_path), CheckpointConfig(), print)
+    by_time = Recurring(Cadence("seconds", 1.0), Moment(0.0, 0, 0, 0.0)), Notes(print, [])
+    assert saver.is_affordable(*by_time)
     saver.save(1, {}, {})
     clock.now += 3.0 / SHARE - 0.01
-    assert not saver.is_affordable()
+    assert not saver.is_affordable(*by_time)
     clock.now += 0.02
-    assert saver.is_affordable()
+    assert saver.is_affordable(*by_time)
 
 
 @pytest.mark.reliability

@@ -21,8 +21,8 @@ from warprun.learning.networks import training
 from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay.ring import Transitions
 from warprun.learning.replay.sequences import History, recall_both, recall_next
-from warprun.seeds import derived_seed
 from warprun.spec import GroupSpec
+from warprun.state import derived_seed
 
 
 def dqn_target(next_target: torch.Tensor, next_online: torch.Tensor | None, reward: torch.Tensor, discount: torch.Tensor) -> torch.Tensor:

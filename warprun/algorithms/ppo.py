@@ -15,7 +15,7 @@ from warprun.learning.on_policy import Batch, Learner, OnPolicyAgent
 from warprun.learning.shuffle import permutation
 from warprun.learning.slices import split
 from warprun.math import exp, maximum, minimum, where
-from warprun.seeds import derived_seed
+from warprun.state import derived_seed
 
 
 class PPOLoss(NamedTuple):

@@ -30,8 +30,8 @@ from warprun.learning.replay.draws import seed_words
 from warprun.learning.replay.ring import Transitions
 from warprun.learning.replay.sequences import History, recall, recall_both, recall_next
 from warprun.learning.shuffle import normals
-from warprun.seeds import derived_seed
 from warprun.spec import GroupSpec
+from warprun.state import derived_seed
 
 
 def soft_target(

@@ -1,4 +1,4 @@
-"""What a check finds, and how it is shown."""
+"""The findings of a check, and how they are shown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from warprun.files import write_atomic
-from warprun.runs.records.console import table_console
+from warprun.runs.records.terminal import table_console
 
 Verdict = Literal["passed", "note", "warning", "failed"]
 STYLES: dict[Verdict, str] = {"passed": "green", "note": "cyan", "warning": "yellow", "failed": "red"}
@@ -31,7 +31,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a check found wrong."""
+    """Something that a check found wrong."""
 
     message: str
     verdict: Verdict = "failed"

@@ -11,7 +11,7 @@ from warprun.config.registry import is_shipped
 from warprun.config.schema import EnvConfig, load_environment
 from warprun.environment import Box, Discrete, Environment, Space
 from warprun.errors import NotInstalledError, UserError, printable
-from warprun.runs.records.console import table_console
+from warprun.runs.records.terminal import table_console
 
 
 def print_environments() -> list[str]:

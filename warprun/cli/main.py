@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from warprun import signals
 from warprun.cli.outcome import DONE, FAILED, Outcome, attempt
 from warprun.cli.settings import check_settings, one_run, read_settings
 from warprun.cli.streams import close_streams, open_streams
@@ -17,6 +16,7 @@ from warprun.config.registry import check_working_folder, options
 from warprun.config.run_folder import LINES
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown
 from warprun.processes import code_of_rank, end_with_parent, is_first, silence, started, starter, take_share
+from warprun.runs import signals
 
 HELP = """\
 warprun: reinforcement learning at very high data throughput, for environments that are scientific simulations
@@ -226,7 +226,7 @@ def _evaluate(arguments: list[str]) -> int:
     from warprun.kernels.driver import prepare
 
     prepare(settings.device)
-    from warprun.runs.evaluate import describe_checkpoint, evaluate_run
+    from warprun.runs.evaluation import describe_checkpoint, evaluate_run
 
     line = LINES[settings.checkpoint]
     # Printed first, because the evaluation may take long.
@@ -234,7 +234,7 @@ def _evaluate(arguments: list[str]) -> int:
     result = evaluate_run(folder, settings.episodes or None, settings.greedy, settings.device, settings.seed, line, settings.trust)
     from rich.table import Table
 
-    from warprun.runs.records.console import table_console
+    from warprun.runs.records.terminal import table_console
 
     table = Table("measure", "value", "standard error")
     for name, measured in result.items():

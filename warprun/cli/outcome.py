@@ -10,12 +10,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from warprun import signals
 from warprun.errors import MOST_PRINTED, OtherRankError, TrainingFailed, UserError, printable
+from warprun.runs import signals
 from warprun.user_code import place_of
 
 DONE, FAILED, USER_ERROR, NO_READER = 0, 1, 2, 141
-"""Exit codes; NO_READER is 128 plus the number of SIGPIPE. Other signals have codes like it, see `warprun.signals`."""
+"""Exit codes; NO_READER is 128 plus the number of SIGPIPE. Other signals have codes like it, see `warprun.runs.signals`."""
 
 
 class Outcome(NamedTuple):

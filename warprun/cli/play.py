@@ -98,7 +98,7 @@ def _of_run(run: str, settings: PlaySettings, records: tuple[Path, ...]) -> tupl
     prepare(settings.device)
     from warprun.playing.play import play
     from warprun.runs.build import set_up
-    from warprun.runs.evaluate import describe_checkpoint
+    from warprun.runs.evaluation import describe_checkpoint
     from warprun.runs.trained import load_checkpoint, open_run, trained_agent
 
     line, order = LINES[settings.checkpoint], _order(settings, records)
@@ -114,7 +114,7 @@ def _print(played: Sequence[Played], order: Order) -> None:
     """Print a row for every episode, their means if there are several, and the files."""
     from rich.table import Table
 
-    from warprun.runs.records.console import table_console
+    from warprun.runs.records.terminal import table_console
 
     groups = list(played[0].returns)
     names = ["return"] if len(groups) == 1 else [f"{group} return" for group in groups]

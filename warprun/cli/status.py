@@ -9,12 +9,11 @@ from pathlib import Path
 
 from rich.live import Live
 
-from warprun import signals
 from warprun.cli.outcome import DONE, FAILED
 from warprun.cli.settings import one_run, read_settings
 from warprun.errors import UserError
-from warprun.runs import rundir
-from warprun.runs.records.console import table_console
+from warprun.runs import rundir, signals
+from warprun.runs.records.terminal import table_console
 from warprun.sweeps import plan, slurm
 from warprun.sweeps.local import rows_of
 from warprun.sweeps.table import Board

@@ -19,7 +19,7 @@ from warprun.config.launch import LaunchConfig, LocalConfig, SlurmConfig, taken_
 from warprun.config.overrides import MAX_RUNS, MAX_RUNS_EVER, runs
 from warprun.config.schema import Config
 from warprun.errors import UserError, counted, printable, shown
-from warprun.runs.records.console import table_console
+from warprun.runs.records.terminal import table_console
 from warprun.sweeps import local, plan, slurm
 from warprun.sweeps.plan import Job, Plan
 from warprun.sweeps.pool import Pool

@@ -12,7 +12,7 @@ from warprun.cli.sweep import checked_runs, held, refuse, sweep_folder
 from warprun.commands import program, typed
 from warprun.config.launch import LocalConfig, taken_launch
 from warprun.errors import UserError, one_line, printable
-from warprun.runs.records.console import table_console
+from warprun.runs.records.terminal import table_console
 from warprun.sweeps import plan
 from warprun.sweeps.pool import Pool
 from warprun.sweeps.table import Board

@@ -20,7 +20,7 @@ UNITS: dict[str, tuple[str, float]] = {
 """Unit in the text -> the field of `Moment` that it measures, and the size of the unit."""
 NEVER = "never"
 AUTO = "auto"
-"""The interval between evaluations that `runs.evaluations.interval` chooses."""
+"""The interval between evaluations that `runs.timetable.interval` chooses."""
 ROUNDING = 1e-9
 """Tolerance for rounding errors, as a share of the interval."""
 EXAMPLES = "10s, 5min, '1e6 steps', '20 iterations', 5% (of the run) or never"

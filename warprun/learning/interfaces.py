@@ -11,11 +11,10 @@ import torch
 from warprun.kernels.mlp import Network
 from warprun.learning.communicator import Communicator
 from warprun.plan import Plan
-from warprun.seeds import derived_seed
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import Spec
-from warprun.state import State, Stateful
+from warprun.state import State, Stateful, derived_seed
 
 Metrics = Mapping[str, torch.Tensor | float]
 """Name -> a number or a tensor []; names are such as `loss/value`, of several groups `loss/GROUP/value`."""

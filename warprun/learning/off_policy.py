@@ -22,11 +22,10 @@ from warprun.learning.replay.ring import Transitions
 from warprun.learning.replay.sequences import History, Sequences
 from warprun.learning.settings import OffPolicyConfig, check_groups, check_settings, group_config
 from warprun.learning.slices import use_one_torch_thread
-from warprun.seeds import derived_seed
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import GroupSpec, Spec
-from warprun.state import Counter, State
+from warprun.state import Counter, State, derived_seed
 
 C = TypeVar("C", bound=OffPolicyConfig)
 

@@ -42,10 +42,9 @@ from warprun.learning.returns import (
 )
 from warprun.learning.settings import OnPolicyConfig, check_groups, check_settings, group_config
 from warprun.learning.slices import Slices
-from warprun.seeds import derived_seed
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory, rows_of
 from warprun.spec import GroupSpec, Spec
-from warprun.state import State
+from warprun.state import State, derived_seed
 
 C = TypeVar("C", bound=OnPolicyConfig)
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, "Batch"], tuple[torch.Tensor, ...]]

@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from warprun import signals
 from warprun.config.schema import Config, load_environment
 from warprun.errors import TrainingFailed, UserError
 from warprun.learning.interfaces import Agent
@@ -26,7 +25,7 @@ from warprun.parallel.orders import Order, give, take
 from warprun.parallel.shared_state import digest, receive_states, send_state
 from warprun.parallel.team import Team
 from warprun.processes import place
-from warprun.runs import checkpoint
+from warprun.runs import checkpoint, signals
 from warprun.runs.build import Setup, make_agent, set_up
 from warprun.runs.crew import Crew, own_state
 from warprun.runs.sentinel import refuse

@@ -11,11 +11,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from warprun import signals
 from warprun.config.schema import Config, DdpConfig
 from warprun.errors import UserError
 from warprun.kernels.driver import why_no_cuda
 from warprun.processes import FIRST_IS_LOST, PARENT, SOCKET, visible_gpus
+from warprun.runs import signals
 
 GRACE_S = 10.0
 """Seconds that the others have to end after one process has failed: they find it, and rank 0 says so."""

@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from warprun import signals
 from warprun.config.schema import AsyncConfig, Config, SeedConfig
 from warprun.errors import TrainingFailed, UserError, one_line
 from warprun.learning.communicator import Communicator, SingleProcess
@@ -25,14 +24,14 @@ from warprun.parallel.protocols import actor_exchange, learner_exchange
 from warprun.parallel.received import ReceivedRollouts
 from warprun.parallel.seed import Drawing
 from warprun.parallel.world import World
-from warprun.runs import checkpoint
+from warprun.runs import checkpoint, signals
 from warprun.runs.build import Setup, make_agent, make_simulator, prepare, set_up
 from warprun.runs.crew import Crew
 from warprun.runs.sentinel import refuse
-from warprun.seeds import derived_seed
 from warprun.simulation.device import choose
 from warprun.simulation.external import leading
 from warprun.simulation.simulator import Simulator
+from warprun.state import derived_seed
 
 
 def rollout_envs(config: Config, world: World) -> int:

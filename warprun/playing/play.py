@@ -20,13 +20,13 @@ from warprun.playing.rendered import Rendering
 from warprun.playing.tables import csv_table, npz_arrays
 from warprun.runs.build import Setup
 from warprun.runs.recording import Moment, Policy
-from warprun.seeds import derived_seed
 from warprun.simulation.external.recipe import ExternalEnvironment
+from warprun.state import derived_seed
 
 
 @dataclass(frozen=True)
 class Order:
-    """What to play and to record."""
+    """The episodes to play, and the files to record them in."""
 
     episodes: int = 1
     seed: int = 0

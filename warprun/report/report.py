@@ -17,7 +17,7 @@ from warprun.report.page import alternative, page
 from warprun.report.runs import ENDED, LeftOut, Run, collect
 from warprun.report.style import MOST_LINES, WITHOUT_DATE, drawing, styles
 from warprun.report.table import Line, lines
-from warprun.runs.records.console import table_console
+from warprun.runs.records.terminal import table_console
 
 DPI = 200
 MOST_NAMED = 5
@@ -27,7 +27,7 @@ HEADER = ("grid", "iqm", "low", "high")
 
 @dataclass(frozen=True)
 class Asked:
-    """What a user wants to see."""
+    """The runs, settings and files of a report."""
 
     places: tuple[Path, ...]
     by: tuple[str, ...] | None = None

@@ -17,7 +17,7 @@ from warprun.errors import counted, printable
 from warprun.files import write_atomic
 from warprun.report.compare import Comparison, Setting, text
 from warprun.report.statistics import Array, Interval, Statistic, interval, iqm, mean, median
-from warprun.runs.records.numbers import prefix
+from warprun.runs.records.terminal import prefix
 
 DIGITS = 4
 """Of a number whose interval has no width, or none that is more than rounding errors."""

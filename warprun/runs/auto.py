@@ -21,7 +21,7 @@ from warprun.config.checks import check
 from warprun.config.schema import Config
 from warprun.errors import UserError
 from warprun.runs.bench import training_rate
-from warprun.runs.records.numbers import si
+from warprun.runs.records.terminal import si
 
 SHARE = 0.25
 """Of the environments that settings are made for: the number whose batch needs twice the data of the smallest one. Chosen by the measured

@@ -22,7 +22,7 @@ from warprun.kernels import peak
 from warprun.kernels.graph import WARM_UP
 from warprun.runs import rundir
 from warprun.runs.build import make_agent, make_training_simulator, prepare, set_up, threads
-from warprun.runs.clock import PhaseClock
+from warprun.runs.measured import PhaseClock
 from warprun.simulation.kernel_engine import KernelEngine
 
 SECONDS = 0.5

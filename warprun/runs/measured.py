@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 
 from warprun.learning.interfaces import Metrics
-from warprun.runs.clock import Spent
 from warprun.simulation.simulator import Episodes
 
 BEST = ("eval/best_return", "eval/best_env_steps")
@@ -82,3 +85,86 @@ def of_phases(spent: Mapping[str, Spent], env_steps: int, elapsed_s: float) -> d
         found["perf/env_steps_per_s"] = 1e3 * env_steps / (spent["rollout"].total_ms + spent["update"].total_ms)
         found["perf/wall_env_steps_per_s"] = env_steps / max(elapsed_s, 1e-9)
     return found
+
+
+class Spent(NamedTuple):
+    """The time of a phase."""
+
+    mean_ms: float
+    """Mean over the runs of the phase."""
+    total_ms: float
+
+
+class PhaseClock:
+    """Measures the phases of an iteration without making the host wait for the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._spent: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event] | float]] = defaultdict(list)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time of the `with` block to phase `name`."""
+        if not self._on_gpu:
+            began = time.perf_counter()
+            yield
+            self._spent[name].append(time.perf_counter() - began)
+            return
+        # Events take the time on the device's stream: when the host gets here, kernels may not have run yet.
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        yield
+        end.record()
+        self._spent[name].append((start, end))
+
+    def read(self) -> dict[str, Spent]:
+        """Return the time of every phase since the last call (waits for the device)."""
+        if self._on_gpu:
+            torch.cuda.synchronize()
+        found = {}
+        for name, spent in self._spent.items():
+            times = [1e3 * s if isinstance(s, float) else s[0].elapsed_time(s[1]) for s in spent]
+            found[name] = Spent(sum(times) / len(times), sum(times))
+        self._spent.clear()
+        return found
+
+
+MUCH_CLIPPED = 0.01
+"""Share of clipped observations above which a run says so."""
+LONG_ITERATION_S = 10.0
+"""An iteration that takes longer than this is announced."""
+
+
+class Notes:
+    """Shows each note once, also if the run is resumed: `told` holds the topics that were shown before."""
+
+    def __init__(self, message: Callable[[str], None], told: Iterable[str]) -> None:
+        self._message = message
+        self.told = list(told)
+
+    def once(self, topic: str, text: str) -> None:
+        """Show `text` unless there was a note on `topic`."""
+        if topic not in self.told:
+            self.told.append(topic)
+            self._message(text)
+
+    def on_lost(self, lost: Iterable[str]) -> None:
+        """Name processes that the run goes on without, each with the reason."""
+        for each in lost:
+            self.once(each, f"the run goes on without {each}")
+
+    def on_duration(self, iteration_s: float) -> None:
+        """Say that iterations are long: the run reacts to nothing during one."""
+        if iteration_s > LONG_ITERATION_S:
+            self.once(
+                "long iteration",
+                f"an iteration takes {iteration_s:.0f} s: limits, evaluations, checkpoints and Ctrl-C wait for its end;"
+                " a smaller n_envs or agent.horizon makes it shorter",
+            )
+
+    def on_clipping(self, values: Mapping[str, float]) -> None:
+        """Say that many observations are clipped."""
+        clipped = [name for name, value in values.items() if name.endswith("clipped_share") and value > MUCH_CLIPPED]
+        if clipped:
+            share = f"{values[clipped[0]]:.1%} of the observed numbers are clipped at 10 standard deviations"
+            self.once("clipping", f"{clipped[0]}: {share}; scale them in `observe` or set agent.normalize_obs=false")

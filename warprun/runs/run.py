@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 
-from warprun import signals
-from warprun.config.cadence import Moment, Recurring, parse
+from warprun.config.cadence import Moment
 from warprun.config.compose import note_on_memory, note_on_tuned
 from warprun.config.schema import Config, to_dict
 from warprun.errors import TrainingFailed, one_line
-from warprun.runs import checkpoint, position, rundir
-from warprun.runs.clock import PhaseClock
+from warprun.runs import checkpoint, position, rundir, signals
 from warprun.runs.crew import Crew
-from warprun.runs.evaluate import Evaluator, StoppedError
-from warprun.runs.evaluations import Evaluations, interval, is_stopped
-from warprun.runs.limits import Limits
-from warprun.runs.measured import Measured, of_episodes, of_phases, on_host
-from warprun.runs.notes import Notes
+from warprun.runs.evaluation import Evaluations, StoppedError, is_stopped
+from warprun.runs.measured import Measured, Notes, PhaseClock, of_episodes, of_phases, on_host
 from warprun.runs.position import Position
 from warprun.runs.records.records import Records
-from warprun.runs.saver import SHARE, Saver
+from warprun.runs.saver import Saver
 from warprun.runs.sentinel import Sentinel
 from warprun.runs.status import Status
 from warprun.runs.summary import summarize
-from warprun.seeds import derived_seed
+from warprun.runs.timetable import Limits, timetable
 from warprun.simulation.external.leading import Calls
 from warprun.spec_data import to_data
 from warprun.state import State
 
-SILENCE_S = 10.0
-"""Longest time in which the terminal shows no progress."""
-
 
 class Run:
-    """A run from its first to its last iteration. Call `begin.start` or `begin.restore`, then `meet` and `drive`; `close` if that fails."""
+    """A run from its first to its last iteration. Call `train.start` or `train.restore`, then `meet` and `drive`; `close` if that fails."""
 
     def __init__(self, config: Config, held: rundir.Held, crew: Crew) -> None:
         self.config, self.held, self.folder, self.crew = config, held, held.folder, crew
@@ -54,16 +47,12 @@ class Run:
             raise
         self.notes = Notes(self.records.message, self.position.told)
         self.status = Status(held, self.records.message)
-        self.saver = Saver(self.folder, config.checkpoint, self.records.message)
+        self.saver = Saver(held, config.checkpoint, self.records.message)
         self.clock = PhaseClock(self.setup.device.torch)
         self.solved, self.iteration_s = self.position.solved, self.position.iteration_s
         self.diagnosed = dict(self.position.diagnostics)
         """The diagnostics of the last rollout, if another process computed it."""
-        intervals = {name: parse(f"{name}.every", each.every) for name, each in (("checkpoint", config.checkpoint), ("log", config.log))}
-        intervals["eval"] = interval(config, self.setup.environment)
-        self.cadences = {
-            name: Recurring(each, self.boundary._replace(seconds=self.position.due_s.get(name, 0.0))) for name, each in intervals.items()
-        }
+        self.cadences = timetable(config, self.setup.environment, self.boundary, self.position.due_s)
 
     def _make_parts(self) -> None:
         config, message = self.config, self.records.message
@@ -75,18 +64,13 @@ class Run:
             message(note)
         message(f"rollout and update: {self.setup.plan}")
         self.agent, self.simulator = self.crew.make_parts(message, lambda: self.records.wall_s)
+        self.spec = to_data(self.simulator.spec)
         names = list(self.simulator.trajectory.groups)
         returns = "return" if len(names) == 1 else f"{config.eval.group or names[0]}/return"
         self.measured = Measured(returns, self.position.metrics, self.position.losses)
-        often = self._evaluator(config.eval.episodes, "evaluation")
-        decisive = self._evaluator(config.eval.episodes_at_end, "final evaluation")
-        self.evaluations = Evaluations(config, returns, often, decisive)
+        self.evaluations = Evaluations(self.setup, self.agent, returns)
+        self.open.callback(self.evaluations.close)
         self.sentinel = Sentinel(self.simulator, message, config.env.on_nan == "reset", self.position.replaced)
-
-    def _evaluator(self, episodes: int, purpose: str) -> Evaluator:
-        evaluator = Evaluator(self.setup, self.agent, episodes, derived_seed(self.config.seed, purpose))
-        self.open.callback(evaluator.close)
-        return evaluator
 
     def close(self) -> None:
         """End the records and all processes. A second call does nothing."""
@@ -127,44 +111,35 @@ class Run:
         return status
 
     def _train(self, stack: ExitStack) -> str:
-        iterates, shown = not self.position.pending, self.boundary._replace(seconds=self.records.wall_s, env_steps=self.env_steps)
-        logged = shown
+        self.logged = self.boundary._replace(seconds=self.records.wall_s, env_steps=self.env_steps)
+        self.records.shown(self.env_steps)
+        iterates = not self.position.pending
         while True:
             began_s = self.records.wall_s
             if iterates:
                 self._iterate()
             iterates = True
-            now = self.limits.moment(self.records.wall_s, self.env_steps, self.boundary.iterations + 1)
-            if now.iterations == 1:
-                # The first iteration compiles the kernels of the update. Schedules and time limits count from its end.
-                self.limits = replace(self.limits, began_s=now.seconds)
-                now = self.limits.moment(now.seconds, now.env_steps, 1)
-            first_here = now.iterations == self.position.iterations + 1
-            self.iteration_s = 0.0 if first_here else now.seconds - began_s  # the first one compiles or loads kernels
-            self.notes.on_duration(self.iteration_s)
-            last = self.limits.reached(now, self.iteration_s)
+            now, first_here = self._arrive(began_s)
             if is_stopped():
-                self._save()
+                self._save(self.saver.save)
                 return "interrupted"
+            last = self.limits.reached(now, self.iteration_s)
             evaluates = last or self.cadences["eval"].due(now)
             if evaluates and not self._evaluate(last):
                 return "interrupted"
             stop = last or (self.solved and self.config.stop_when_solved)
             if self.cadences["log"].due(now) or evaluates or stop:
-                self._log(now, logged, evaluates)
-                logged = shown = now._replace(seconds=self.records.wall_s)
-            elif now.seconds - shown.seconds > SILENCE_S:
-                self.records.show(now.env_steps, (now.env_steps - shown.env_steps) / (now.seconds - shown.seconds))
-                shown = now
+                self._log(now, evaluates)
+            else:
+                self.records.show(now.env_steps)
             self.boundary = now
             if stop:
-                self._save()
+                self._save(self.saver.save)
                 return "solved" if self.solved else "finished"
-            if self.cadences["checkpoint"].due(now) and self._can_afford_checkpoint():
-                began_s = self.records.wall_s
-                self._save_if_possible()
+            if self.cadences["checkpoint"].due(now) and self.saver.is_affordable(self.cadences["checkpoint"], self.notes):
+                with self.records.paused():
+                    self._save(self.saver.save_if_possible)
                 self._write_status("running")
-                shown = shown._replace(seconds=shown.seconds + self.records.wall_s - began_s)
             if first_here:
                 # From here on there is something to lose.
                 stack.enter_context(signals.requests.deferred())
@@ -181,6 +156,18 @@ class Run:
         self.measured.losses |= losses
         self.diagnosed = {}
 
+    def _arrive(self, began_s: float) -> tuple[Moment, bool]:
+        """Return the boundary that an iteration has come to, and whether it is the first of this process."""
+        now = self.limits.moment(self.records.wall_s, self.env_steps, self.boundary.iterations + 1)
+        if now.iterations == 1:
+            # The first iteration compiles the kernels of the update. Schedules and time limits count from its end.
+            self.limits = replace(self.limits, began_s=now.seconds)
+            now = self.limits.moment(now.seconds, now.env_steps, 1)
+        first_here = now.iterations == self.position.iterations + 1
+        self.iteration_s = 0.0 if first_here else now.seconds - began_s  # the first one compiles or loads kernels
+        self.notes.on_duration(self.iteration_s)
+        return now, first_here
+
     def _evaluate(self, last: bool) -> bool:
         """Evaluate the policy; if it seems solved and that would end the run, again. At the end only the final episodes are played.
 
@@ -192,10 +179,10 @@ class Run:
                 results = {} if last else self.evaluations.play()
                 decides = last or self.evaluations.ends_run(results)
                 if decides:
-                    self._save_if_possible(before)  # first, because the evaluation can fail
+                    self._save(self.saver.save_if_possible, before)  # first, because the evaluation can fail
                     results = self.evaluations.play_decisive()
             except StoppedError:
-                self._save(before)
+                self._save(self.saver.save, before)
                 return False
         self.sentinel.after_evaluation(results)
         self.solved = decides and self.evaluations.are_solved(results)
@@ -203,17 +190,18 @@ class Run:
             self._save_best()
         return True
 
-    def _log(self, now: Moment, before: Moment, evaluated: bool) -> None:
-        self._refuse_removed_folder()
+    def _log(self, now: Moment, evaluated: bool) -> None:
+        self.saver.refuse_removed_folder()
         ended = self.crew.episodes()
         values = on_host(self.measured.losses) | self._diagnostics()
         self.notes.on_clipping(values)
         # The device has been waited for, so wall-clock time is right even where kernels run on their own.
-        values |= of_phases(self.clock.read(), now.env_steps - before.env_steps, self.records.wall_s - before.seconds)
+        values |= of_phases(self.clock.read(), now.env_steps - self.logged.env_steps, self.records.wall_s - self.logged.seconds)
         values |= self.sentinel.metrics(ended) | self.crew.metrics()
         values |= {"train/progress": now.progress} | of_episodes(ended)
         with self.clock.phase("log"):
             self.records.log(self.env_steps, self.measured.record(values, evaluated))
+        self.logged = now._replace(seconds=self.records.wall_s)
 
     def _write_status(self, state: str, reason: str | None = None) -> None:
         facts = {"env_steps": self.env_steps, "wall_s": round(self.records.wall_s, 3)} | self.measured.returned
@@ -226,50 +214,31 @@ class Run:
 
     # What it saves --------------------------------------------------------------------------------------------------------
 
-    def _save(self, evaluators: State | None = None) -> None:
-        """Write a checkpoint to resume from, with `evaluators` as their state if given. Raises TrainingFailed."""
-        self._check_before_save()
-        self.saver.save(self.env_steps, self._state(evaluators), self._meta())
-
-    def _save_if_possible(self, evaluators: State | None = None) -> None:
-        """Write a checkpoint as `_save` does, but go on if it cannot be written."""
-        self._check_before_save()
-        self.saver.save_if_possible(self.env_steps, self._state(evaluators), self._meta())
+    def _save(self, write: Callable[[int, State, checkpoint.Meta], None], evaluators: State | None = None) -> None:
+        """Write a checkpoint to resume from, by a method of the saver, with `evaluators` as their state if given. Raises TrainingFailed."""
+        self.saver.refuse_removed_folder()
+        if self.is_pending:
+            self.diagnosed = self._diagnostics()  # before the simulator moves its last observations to row 0, see `Simulator.state`
+        self.sentinel.before_save(self.agent.state())
+        state = self.crew.state() | (self.evaluations.state() if evaluators is None else evaluators)
+        meta: checkpoint.Meta = {"evaluation": self.measured.last_evaluation, "run": asdict(self._position()), "spec": self.spec}
+        write(self.env_steps, state, meta)
 
     def _save_best(self) -> None:
         """Write the policy to the folder of the best checkpoint."""
         policy = self.agent.policy_state()
-        self._refuse_removed_folder()
+        self.saver.refuse_removed_folder()
         self.sentinel.before_save(policy)
         named = {f"agent/{name}": tensor for name, tensor in policy.items()}
-        self.saver.save_best(self.env_steps, named, {"evaluation": self.measured.last_evaluation, "spec": to_data(self.simulator.spec)})
-
-    def _check_before_save(self) -> None:
-        self._refuse_removed_folder()
-        if self._is_pending():
-            self.diagnosed = self._diagnostics()  # before the simulator moves its last observations to row 0, see `Simulator.state`
-        self.sentinel.before_save(self.agent.state())
-
-    def _can_afford_checkpoint(self) -> bool:
-        if self.cadences["checkpoint"].counts != "seconds" or self.saver.is_affordable():
-            return True
-        self.notes.once("rare checkpoints", f"checkpoints take long: some are left out, so that they take {SHARE:.0%} of the time")
-        return False
-
-    def _state(self, evaluators: State | None) -> State:
-        """Return all tensors that the rest of the run depends on; `evaluators` replaces the state of the evaluators."""
-        return self.crew.state() | (self.evaluations.state() if evaluators is None else evaluators)
-
-    def _meta(self) -> checkpoint.Meta:
-        return {"evaluation": self.measured.last_evaluation, "run": asdict(self._position()), "spec": to_data(self.simulator.spec)}
+        self.saver.save_best(self.env_steps, named, {"evaluation": self.measured.last_evaluation, "spec": self.spec})
 
     def _position(self) -> Position:
         """Return where the run is."""
-        place, pending = self.records.place, self._is_pending()
+        place = self.records.place
         return Position(
             iterations=self.boundary.iterations,
             env_steps=self.boundary.env_steps,
-            pending=pending,
+            pending=self.is_pending,
             wall_s=place.wall_s,
             boundary_s=self.boundary.seconds,
             began_s=self.limits.began_s,
@@ -277,7 +246,7 @@ class Run:
             due_s={name: cadence.due_s for name, cadence in self.cadences.items()},
             metrics=self.measured.metrics,
             losses=on_host(self.measured.losses),
-            diagnostics=self._diagnostics() if pending else {},
+            diagnostics=self._diagnostics() if self.is_pending else {},
             replaced=self.sentinel.replaced,
             told=self.notes.told,
             solved=self.solved,
@@ -285,14 +254,11 @@ class Run:
             files=dict(place.files),
         )
 
-    def _is_pending(self) -> bool:
-        """Return whether the boundary of the last iteration is still to come, see `Position`."""
+    @property
+    def is_pending(self) -> bool:
+        """Whether the boundary of the last iteration is still to come, see `Position`."""
         return self.env_steps > self.boundary.env_steps
 
     def _diagnostics(self) -> dict[str, float]:
         """Return the diagnostics of the last rollout."""
         return self.diagnosed or on_host(self.agent.diagnostics(self.simulator.trajectory))
-
-    def _refuse_removed_folder(self) -> None:
-        if not self.held.is_there():
-            raise TrainingFailed(f"the run folder {self.folder} was removed during the run")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
+from warprun.config.cadence import Recurring
 from warprun.config.schema import CheckpointConfig
 from warprun.errors import TrainingFailed
 from warprun.runs import checkpoint
+from warprun.runs.measured import Notes
+from warprun.runs.rundir import Held
 from warprun.state import State
 
 SHARE = 0.02
@@ -24,8 +26,8 @@ class NotSavedError(TrainingFailed):
 class Saver:
     """Writes checkpoints into the folder of a run; `message` gets lines for the user."""
 
-    def __init__(self, folder: Path, settings: CheckpointConfig, message: Callable[[str], None]) -> None:
-        self._folder, self._settings, self._message = folder, settings, message
+    def __init__(self, held: Held, settings: CheckpointConfig, message: Callable[[str], None]) -> None:
+        self._held, self._folder, self._settings, self._message = held, held.folder, settings, message
         self._next = time.monotonic()
         """Time before which no checkpoint at an interval of time is affordable."""
         self._failure = ""
@@ -59,6 +61,17 @@ class Saver:
         except OSError as error:
             self._message(f"cannot write the best checkpoint to {error.filename}: {error.strerror}; training goes on")
 
-    def is_affordable(self) -> bool:
-        """Return whether another checkpoint keeps their share of the time below SHARE, if it takes as long as the last one."""
-        return time.monotonic() >= self._next
+    def is_affordable(self, cadence: Recurring, notes: Notes) -> bool:
+        """Return whether a checkpoint keeps their share of the time below SHARE, if it takes as long as the last one.
+
+        Only those at intervals of time are left out, and a note says so.
+        """
+        if cadence.counts != "seconds" or time.monotonic() >= self._next:
+            return True
+        notes.once("rare checkpoints", f"checkpoints take long: some are left out, so that they take {SHARE:.0%} of the time")
+        return False
+
+    def refuse_removed_folder(self) -> None:
+        """Raise TrainingFailed if the run folder was removed: nothing may be written to another one in its place."""
+        if not self._held.is_there():
+            raise TrainingFailed(f"the run folder {self._folder} was removed during the run")

@@ -3,20 +3,70 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from warprun import signals
+from warprun import own_module
 from warprun.commands import program, typed
+from warprun.config import kept, trust
 from warprun.config.auto import is_open
+from warprun.config.networks import modules
 from warprun.config.run_folder import CONFIG, SET_UP
-from warprun.config.schema import Config
+from warprun.config.schema import Config, to_dict
 from warprun.errors import UserError
-from warprun.runs import begin, rundir
+from warprun.runs import checkpoint, rundir, signals
 from warprun.runs.crew import Crew
 from warprun.runs.run import Run
+from warprun.simulation.external.recipe import ExternalEnvironment
+
+
+def start(run: Run, versions: Mapping[str, object]) -> None:
+    """Write the files of a new run; `versions` are those of `rundir.versions`. Raises UserError and OSError."""
+    env = run.config.env
+    rundir.write_versions(run.folder, versions)
+    kept.keep(run.folder, env.module, env.options, env.time_limit, run.setup.environment, run.setup.tables)
+    own_module.keep(run.folder, list(modules(to_dict(run.config)["agent"])))
+    _write_config(run, run.config)  # last: a folder with a config.yaml is a run that can be resumed
+
+
+def restore(run: Run, stored: Config, changed: Sequence[str]) -> None:
+    """Continue a run where its checkpoint left off; see `resume`. Raises UserError, and then nothing has changed."""
+    if run.saved is not None:
+        _restore_parts(run, run.saved, changed)
+    run.measured.history = run.records.cut_back()
+    _write_config(run, stored)
+    run.status.resume(run.env_steps, changed)
+    environment = run.setup.environment
+    if isinstance(environment, ExternalEnvironment) and environment.state is None:
+        run.records.message(f"{environment.title} cannot be continued in the middle of an episode: all environments begin new ones")
+    run.records.message(f"continues after {run.env_steps:,} env_steps{''.join(f', {setting}' for setting in changed)}")
+
+
+def _restore_parts(run: Run, saved: checkpoint.Loaded, changed: Sequence[str]) -> None:
+    try:
+        note = run.crew.restore(saved)
+        run.evaluations.restore(saved.tensors)
+    except UserError as error:
+        why = f"; changed: {', '.join(changed)}" if changed else ""
+        raise UserError(f"{saved.path} does not fit this run: {error}{why}") from None
+    if run.env_steps != saved.env_steps:
+        raise UserError(
+            f"{saved.path} has {saved.env_steps:,} env_steps, and the simulator {run.env_steps:,} after it was restored:"
+            " its state() must contain `steps`"
+        )
+    checkpoint.discard_after(run.folder, run.env_steps, checkpoint.BEST)
+    if note:
+        run.records.message(note)
+
+
+def _write_config(run: Run, config: Config) -> None:
+    """Seal the folder of a run with a config, and write that."""
+    unsealed = trust.seal(run.folder, rundir.config_text(to_dict(config)))
+    if unsealed:
+        run.records.message(unsealed)
+    rundir.write_config(run.folder, to_dict(config))
 
 
 @dataclass(frozen=True)
@@ -92,7 +142,7 @@ def resume(config: Config, folder: Path, stored: Config, changed: Sequence[str],
         raise UserError(f"cannot continue the run in {folder}: {error.strerror}") from None
     with signals.flagged():
         try:
-            run = _begun(config, held, crew or Crew(), lambda run: begin.restore(run, stored, changed))
+            run = _begun(config, held, crew or Crew(), lambda run: restore(run, stored, changed))
         except BaseException:
             held.release()
             raise
@@ -103,7 +153,7 @@ def _start(run: Run) -> None:
     versions = rundir.versions()
     try:
         with signals.requests.undisturbed():
-            begin.start(run, versions)
+            start(run, versions)
     except OSError as error:
         raise UserError(f"cannot write {error.filename or run.folder}: {error.strerror}") from error
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 
 from rich.live import Live
 
-from warprun import signals
 from warprun.errors import printable
-from warprun.runs.records.console import PlainConsole, table_console
+from warprun.runs import signals
+from warprun.runs.records.terminal import PlainConsole, table_console
 from warprun.sweeps.plan import Job
 from warprun.sweeps.pool import Pool
 from warprun.sweeps.table import Board
@@ -24,7 +24,7 @@ DRAW_S = 1.0
 
 
 class View:
-    """What a user sees of running jobs: a table that changes in a terminal, else a line for every job that ends."""
+    """The view of running jobs: a table that changes in a terminal, else a line for every job that ends."""
 
     def __init__(self, board: Board, workers: int) -> None:
         self._board = board

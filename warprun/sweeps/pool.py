@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
-from warprun import signals
 from warprun.errors import counted
 from warprun.kernels.driver import why_no_cuda
 from warprun.processes import share_of_cores, visible_gpus
-from warprun.runs import rundir
+from warprun.runs import rundir, signals
 from warprun.sweeps.plan import Job
 
 Train = Callable[[str, int], int]

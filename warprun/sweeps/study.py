@@ -16,10 +16,9 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.engine import URL
 
-from warprun import signals
 from warprun.config.launch import TuneSettings
 from warprun.files import write_atomic
-from warprun.runs import rundir
+from warprun.runs import rundir, signals
 from warprun.runs.summary import measured
 from warprun.sweeps import states
 from warprun.sweeps.local import DRAW_S, LOOK_S, View

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from warprun.errors import printable
-from warprun.runs.records.numbers import duration
+from warprun.runs.records.terminal import duration
 from warprun.runs.summary import measured
 from warprun.sweeps import states
 from warprun.sweeps.plan import Job, Plan

@@ -13,7 +13,7 @@ from tests.playing.plays import look_at
 from tests.scripts import load
 from warprun.cli.main import run
 from warprun.envs.booster import analysis
-from warprun.seeds import derived_seed
+from warprun.state import derived_seed
 
 SMALL = ["tuned=none", "total_steps=64", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=1", "log.live=false"]
 

@@ -6,7 +6,7 @@ import pytest
 
 import warprun
 from tests.envs.catalysis.helpers import needs_grids
-from warprun.runs.evaluate import evaluate_run
+from warprun.runs.evaluation import evaluate_run
 
 
 @needs_grids

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from warprun.runs.records.appender import Appender, cut
+from warprun.runs.records.jsonl import Appender, cut
 
 
 def test_a_failed_write_leaves_no_half_record(tmp_path, monkeypatch):

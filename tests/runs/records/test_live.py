@@ -2,9 +2,8 @@ import io
 
 from rich.console import Console
 
-from warprun.runs.records.live import LiveView, view
-from warprun.runs.records.progress import Progress
 from warprun.runs.records.sink import Row
+from warprun.runs.records.terminal import LiveView, Progress, view
 
 VALUES = {
     "train/return": 195.3321,

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from warprun.runs.records.numbers import duration, number, si
+from warprun.runs.records.terminal import duration, number, si
 
 
 @pytest.mark.parametrize(

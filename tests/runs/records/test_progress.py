@@ -2,9 +2,8 @@ import math
 
 import pytest
 
-from warprun.runs.records.plain import line
-from warprun.runs.records.progress import Progress
 from warprun.runs.records.sink import Row
+from warprun.runs.records.terminal import Progress, line
 
 
 def test_time_left_leaves_out_what_came_before_the_first_row():

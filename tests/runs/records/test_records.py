@@ -13,10 +13,9 @@ from tensorboard.plugins.hparams import metadata
 from warprun.errors import UserError
 from warprun.runs.records import Records, jsonl
 from warprun.runs.records.jsonl import JsonLines, last_row, read_rows
-from warprun.runs.records.plain import PlainLines
-from warprun.runs.records.progress import Progress
 from warprun.runs.records.sink import Row
 from warprun.runs.records.tensorboard import flatten
+from warprun.runs.records.terminal import PlainLines, Progress
 
 CONFIG = {
     "name": "cartpole_ppo",

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from warprun.math import cos, log, sqrt
-from warprun.seeds import derived_seed
+from warprun.state import derived_seed
 
 uint32, float32 = np.uint32, np.float32
 

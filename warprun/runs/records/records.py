@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from warprun.errors import UserError, printable
-from warprun.runs.records.appender import cut
-from warprun.runs.records.jsonl import JsonLines, read_rows
+from warprun.runs.records.jsonl import JsonLines, cut, read_rows
 from warprun.runs.records.services import services
 from warprun.runs.records.sink import Row, Sink
 from warprun.runs.records.tensorboard import PREFIX, TensorBoard
@@ -30,6 +29,8 @@ class Place(NamedTuple):
 
 
 START = Place()
+SILENCE_S = 10.0
+"""Longest time in which the terminal shows no progress."""
 
 
 class Records:
@@ -52,6 +53,8 @@ class Records:
             self._sinks.insert(1, TensorBoard(folder, config, place.env_steps if place.files else None))
         self._sinks += services(folder, config)
         self._failed: set[str] = set()
+        self._shown = self.wall_s, place.env_steps
+        """Seconds and environment steps when the terminal last showed the progress."""
 
     def cut_back(self) -> list[dict[str, float]]:
         """Remove what an earlier process recorded after `place`, and return the rows that are left. Raises UserError."""
@@ -94,11 +97,28 @@ class Records:
         row = Row(int(env_steps), self.wall_s, {tag: float(value) for tag, value in values.items()})
         self._env_steps = row.env_steps
         self._tell(lambda sink: sink.log(row))
+        self.shown(row.env_steps)
 
-    def show(self, env_steps: int, env_steps_per_s: float) -> None:
-        """Show on the terminal how far the run is, between two rows."""
-        row = Row(env_steps, self.wall_s, {"perf/env_steps_per_s": env_steps_per_s})
-        self._tell(lambda sink: sink.show(row))
+    def show(self, env_steps: int) -> None:
+        """Show on the terminal how far the run is, if it has shown nothing for a while."""
+        before_s, before = self._shown
+        elapsed_s = self.wall_s - before_s
+        if elapsed_s > SILENCE_S:
+            row = Row(env_steps, self.wall_s, {"perf/env_steps_per_s": (env_steps - before) / elapsed_s})
+            self._tell(lambda sink: sink.show(row))
+            self.shown(env_steps)
+
+    def shown(self, env_steps: int) -> None:
+        """Note that the terminal shows the progress of now, or that there is none to show yet."""
+        self._shown = self.wall_s, env_steps
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the time of the `with` block out of the speed that `show` shows."""
+        began_s = self.wall_s
+        yield
+        before_s, before = self._shown
+        self._shown = before_s + self.wall_s - began_s, before
 
     def message(self, text: str) -> None:
         """Show one line of text."""

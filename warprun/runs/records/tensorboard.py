@@ -20,7 +20,7 @@ from tensorboard.plugins.hparams import metadata, plugin_data_pb2, summary_v2
 from tensorboard.plugins.hparams.api_pb2 import Status
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from warprun.runs.records.appender import Appender
+from warprun.runs.records.jsonl import Appender
 from warprun.runs.records.sink import Row, Sink
 
 PREFIX = "events.out.tfevents."

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from warprun.errors import TrainingFailed, UserError
-from warprun.seeds import derived_seed
 from warprun.simulation.device import Device
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.external.recipe import ExternalEnvironment
@@ -21,7 +20,7 @@ from warprun.simulation.faults import FIELDS, Fault
 from warprun.simulation.simulator import Act, Episodes
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory, allocate
 from warprun.spec import Box, MultiDiscrete
-from warprun.state import Counter, State
+from warprun.state import Counter, State, derived_seed
 
 COUNTED = ("ended", "ended_steps", "ended_return", "replaced")
 """Arrays of what has ended since it was last counted."""

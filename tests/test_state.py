@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warprun.seeds import derived_seed
+from warprun.state import derived_seed
 
 
 def test_a_seed_is_the_same_in_every_process() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +14,14 @@ from warprun.config.memory import evaluation_envs
 from warprun.errors import TrainingFailed, UserError
 from warprun.files import refuse_links
 from warprun.learning.interfaces import Agent
-from warprun.runs import checkpoint
+from warprun.runs import checkpoint, signals
 from warprun.runs.build import Setup, make_simulator, prepare, set_up, uncaptured
 from warprun.runs.recording import Player
 from warprun.runs.records.tensorboard import write_images
 from warprun.runs.sentinel import refuse
 from warprun.runs.trained import load_checkpoint, open_run, trained_agent
-from warprun.seeds import derived_seed
 from warprun.simulation.external.recipe import ExternalEnvironment
-from warprun.state import State
+from warprun.state import State, derived_seed, restore
 
 CHUNK = 64
 """Steps between two checks whether all episodes have ended."""
@@ -198,3 +197,54 @@ def evaluate_run(
         result |= report(Player(setup, agent, derived_seed(seed, "report")), folder / "eval")
         write_images(folder / "eval")
     return result
+
+
+class Evaluations:
+    """Evaluates the agent of a run with episodes of its own, and says whether it has solved the environment."""
+
+    def __init__(self, setup: Setup, agent: Agent, returns: str) -> None:
+        """`returns` names the return that decides, among the metrics of an evaluation."""
+        config = setup.config
+        self._returns, self._greedy, self._bar = returns, config.eval.greedy, config.env.solved_at
+        self._ends_when_solved = config.stop_when_solved
+        self._often = Evaluator(setup, agent, config.eval.episodes, derived_seed(config.seed, "evaluation"))
+        self._decisive = Evaluator(setup, agent, config.eval.episodes_at_end, derived_seed(config.seed, "final evaluation"))
+
+    def play(self) -> dict[str, float]:
+        """Return the metrics of an evaluation. Raises StoppedError if a signal asks the run to stop."""
+        return self._often.play(self._greedy, is_stopped).metrics()
+
+    def play_decisive(self) -> dict[str, float]:
+        """Return the metrics of one with fresh episodes, more of them. Raises StoppedError as `play`."""
+        return self._decisive.play(self._greedy, is_stopped).metrics()
+
+    def ends_run(self, results: Mapping[str, float]) -> bool:
+        """Return whether the run ends if a decisive evaluation confirms `results`."""
+        return self._ends_when_solved and self._bar is not None and results[self._returns] >= self._bar
+
+    def are_solved(self, results: Mapping[str, float]) -> bool:
+        """Return whether decisive `results` show that the environment is solved: their mean minus two standard errors reaches the bar.
+
+        The evaluation that reaches the bar first is the best of many, so its mean is biased upwards, and does not decide.
+        """
+        lowest = results[self._returns] - 2.0 * results.get(f"{self._returns}_stderr", 0.0)
+        return self._bar is not None and lowest >= self._bar
+
+    def state(self) -> State:
+        """Return the state of both evaluators, by the names that it has in a checkpoint."""
+        tensors = {f"evaluator/{name}": tensor for name, tensor in self._often.state().items()}
+        return tensors | {f"final_evaluator/{name}": tensor for name, tensor in self._decisive.state().items()}
+
+    def close(self) -> None:
+        """End what the environments hold."""
+        self._often.close()
+        self._decisive.close()
+
+    def restore(self, saved: Mapping[str, torch.Tensor]) -> None:
+        """Take the state of the evaluators from the tensors of a checkpoint. Raises UserError if it does not fit."""
+        restore(self.state(), {name: tensor for name, tensor in saved.items() if "evaluator/" in name})
+
+
+def is_stopped() -> bool:
+    """Return whether a signal asks the run to stop."""
+    return signals.requests.number is not None

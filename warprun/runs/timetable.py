@@ -1,13 +1,24 @@
-"""The limits of a run, and its progress towards them."""
+"""When a run evaluates, logs, saves and ends."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from warprun.config.cadence import Moment
+from warprun.config.cadence import AUTO, Cadence, Moment, Recurring, parse
+from warprun.config.registry import Defined
+from warprun.config.schema import Config
+from warprun.environment import Environment
 from warprun.errors import RunHasEndedError
+from warprun.runs.evaluation import CHUNK
 from warprun.runs.position import Position
+
+SHARE = 0.05
+"""Largest share of the steps of training that evaluations take by default, without the one at the end."""
+SHORTEST, LONGEST = 0.01, 0.25
+"""Shares of `total_steps` between two evaluations by default."""
 
 
 @dataclass(frozen=True)
@@ -40,3 +51,26 @@ class Limits:
             )
         if position.solved and stop_when_solved:
             raise RunHasEndedError(f"the run in {folder} has solved its environment; stop_when_solved=false continues it")
+
+
+def timetable(config: Config, environment: Defined, boundary: Moment, due_s: Mapping[str, float]) -> dict[str, Recurring]:
+    """Return what repeats in a run ("checkpoint", "log", "eval"), from `boundary` on; `due_s`: when each was due last."""
+    intervals = {
+        "checkpoint": parse("checkpoint.every", config.checkpoint.every),
+        "log": parse("log.every", config.log.every),
+        "eval": interval(config, environment),
+    }
+    return {name: Recurring(each, boundary._replace(seconds=due_s.get(name, 0.0))) for name, each in intervals.items()}
+
+
+def interval(config: Config, environment: Defined) -> Cadence:
+    """Return the interval between evaluations.
+
+    By default it counts environment steps, and follows from the settings alone: episodes as long as they can be are `SHARE` of it. A step
+    of an agent that learns from many rows of replay memory counts as so many, unless the simulator may be slow.
+    """
+    if config.eval.every != AUTO:
+        return parse("eval.every", config.eval.every)
+    chunks = math.ceil((environment.spec.time_limit or config.eval.max_steps) / CHUNK)
+    steps = config.eval.episodes * chunks * CHUNK / SHARE / (config.agent.work() if isinstance(environment, Environment) else 1.0)
+    return Cadence("env_steps", min(max(steps, SHORTEST * config.total_steps), LONGEST * config.total_steps))

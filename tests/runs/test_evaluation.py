@@ -14,10 +14,9 @@ from warprun.config.compose import compose
 from warprun.config.schema import from_dict
 from warprun.runs import checkpoint, rundir
 from warprun.runs.build import make_agent, set_up
-from warprun.runs.evaluate import Evaluation, Evaluator, describe_checkpoint, evaluate_run
-from warprun.runs.evaluations import interval
-from warprun.seeds import derived_seed
-from warprun.state import restore
+from warprun.runs.evaluation import Evaluation, Evaluator, describe_checkpoint, evaluate_run
+from warprun.runs.timetable import interval
+from warprun.state import derived_seed, restore
 
 WALK = [
     "env=cartpole",
