@@ -15,7 +15,7 @@ import pytest
 from tests.sweeps import fake_jobs
 from warprun.cli import job as jobs
 from warprun.cli import main as cli
-from warprun.cli import sweep
+from warprun.cli import sweeps
 from warprun.runs import checkpoint, rundir
 from warprun.sweeps import plan, states
 
@@ -37,7 +37,7 @@ TINY = [
 @pytest.fixture
 def fake(monkeypatch, tmp_path):
     """Jobs that train nothing, in an empty working folder."""
-    monkeypatch.setattr(sweep, "train_job", fake_jobs.train)
+    monkeypatch.setattr(sweeps, "train_job", fake_jobs.train)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -10,7 +10,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from tests.sweeps import fake_jobs
 from warprun.cli import main as cli
-from warprun.cli import tune
+from warprun.cli import sweeps
 from warprun.config.compose import compose
 from warprun.errors import UserError
 from warprun.runs import rundir
@@ -22,7 +22,7 @@ SEARCH = ["seed=range(5,25)", "agent.learning_rate=tag(log,interval(1e-5,1e-2))"
 
 @pytest.fixture
 def fake(monkeypatch, tmp_path):
-    monkeypatch.setattr(tune, "train_job", fake_jobs.train)
+    monkeypatch.setattr(sweeps, "train_job", fake_jobs.train)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

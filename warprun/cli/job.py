@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warprun import signals
-from warprun.cli.outcome import Outcome, attempt
+from warprun.cli.process import Outcome, attempt, begin_to_load_torch
 from warprun.cli.settings import read_settings, whole_number
 from warprun.cli.train import train_one
 from warprun.config.compose import compose
@@ -78,6 +78,7 @@ def train_job(folder: str, number: int, threads: int = 0, trusted: bool = False)
 
 
 def _train(found: Plan, one: Job, threads: int, trusted: bool) -> int:
+    begin_to_load_torch()
     os.chdir(found.working_folder)
     check_working_folder()
     # What a failed run has saved leads to the same failure, and has the environment as it was. A run that was stopped or killed continues.
