@@ -19,8 +19,9 @@ from warprun.config.registry import check_working_folder
 from warprun.errors import UserError, printable
 from warprun.files import refuse_links, write_atomic
 from warprun.runs import rundir
-from warprun.sweeps import plan, states
+from warprun.sweeps import plan
 from warprun.sweeps.plan import Job, Plan
+from warprun.sweeps.table import state_of
 
 
 @dataclass
@@ -52,7 +53,7 @@ def train_job(folder: str, number: int, threads: int = 0, trusted: bool = False)
         raise UserError(f"{printable(folder)} has no job {number}: they are numbered from 0 to {len(found.jobs) - 1}")
     found.require_own(trusted)
     one = found.jobs[number]
-    former = states.read(one)
+    former = state_of(one)
     if former.is_done:
         print(f"job {number} has ended: {former.state}")
         return 0

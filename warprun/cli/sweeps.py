@@ -27,9 +27,8 @@ from warprun.errors import UserError, counted, one_line, printable, shown
 from warprun.runs import rundir
 from warprun.runs.records.console import table_console
 from warprun.sweeps import local, plan, slurm
-from warprun.sweeps.local import rows_of
+from warprun.sweeps.local import Pool, rows_of
 from warprun.sweeps.plan import Job, Plan
-from warprun.sweeps.pool import Pool
 from warprun.sweeps.table import Board
 
 SETTLE_S = 15.0
@@ -212,7 +211,7 @@ def tune(arguments: Sequence[str]) -> int:
         raise UserError(f"launcher={launch.launcher.name}: tune starts its trials on this machine; start it within a job of the cluster")
     try:
         from warprun.sweeps import study as studies
-        from warprun.sweeps.space import read_space
+        from warprun.sweeps.study import read_space
     except ImportError as error:
         raise UserError(f"tune needs Optuna ({one_line(error)}): pip install 'warprun[tune]'") from None
     space = read_space(given)
