@@ -14,7 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from warprun.cli.main import HELP, main
+from warprun.cli.help import HELP
+from warprun.cli.main import main
 from warprun.config.launch import is_of_sweep
 
 ROOT = Path(__file__).parents[1]

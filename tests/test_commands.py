@@ -18,7 +18,7 @@ from warprun.config.launch import compose_launch, is_of_sweep
 from warprun.config.overrides import runs
 from warprun.config.schema import to_dict
 from warprun.errors import UserError
-from warprun.sweeps.space import read_space
+from warprun.sweeps.study import read_space
 
 SHOWN = shown()
 OWN = re.compile(r"(sizes|threads|out|policy|record|episodes|every|fps|seed|greedy)=")

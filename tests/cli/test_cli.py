@@ -239,14 +239,14 @@ def test_envs_without_an_extra_says_what_to_install(started):
 
 
 def test_envs_fails_where_a_shipped_environment_is_broken(started, capsys, monkeypatch):
-    from warprun.cli import listing
+    from warprun.cli import environments
 
     def load(env):
         if env.name == "acrobot":
             raise UserError("environment warprun.envs.acrobot fails to import: NameError")
         return load_environment(env)
 
-    monkeypatch.setattr(listing, "load_environment", load)
+    monkeypatch.setattr(environments, "load_environment", load)
     assert cli.run(["envs"]) == 1
     told = capsys.readouterr()
     for word in SHIPPED:

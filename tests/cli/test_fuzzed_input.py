@@ -30,9 +30,9 @@ def guarded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     measured = types.SimpleNamespace(simulation_steps_per_s=None, threads=1)
     monkeypatch.setattr("warprun.runs.bench.bench", lambda *given: [measured])
     monkeypatch.setattr("warprun.runs.bench.report", lambda *given: None)
-    monkeypatch.setattr("warprun.cli.sweep.MAX_RUNS", 20)  # a large sweep is no mistake, and takes its time
-    monkeypatch.setattr("warprun.cli.sweep.held", lambda *given: nullcontext())
-    monkeypatch.setattr("warprun.cli.sweep.run_here", lambda *given: 0)
+    monkeypatch.setattr("warprun.cli.sweeps.MAX_RUNS", 20)  # a large sweep is no mistake, and takes its time
+    monkeypatch.setattr("warprun.cli.sweeps.held", lambda *given: nullcontext())
+    monkeypatch.setattr("warprun.cli.sweeps.run_here", lambda *given: 0)
     (tmp_path / "file").touch()
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from warprun.cli.gpu_failure import gpu_failure
+from warprun.cli.train import gpu_failure
 from warprun.errors import UserError
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be asynchronously reported"

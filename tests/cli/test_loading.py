@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from warprun.cli.loading import uncollected
+from warprun.cli.process import uncollected
 
 
 def python(code: str) -> str:
@@ -20,7 +20,7 @@ def python(code: str) -> str:
 def test_the_library_of_torch_is_loaded_before_torch_is_imported() -> None:
     code = """
 import sys, threading
-from warprun.cli.loading import begin_to_load_torch
+from warprun.cli.process import begin_to_load_torch
 begin_to_load_torch()
 (thread,) = (thread for thread in threading.enumerate() if thread.name == "warprun-torch")
 thread.join()

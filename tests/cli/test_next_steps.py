@@ -11,7 +11,7 @@ import pytest
 
 from warprun import commands as printed
 from warprun.cli import main as cli
-from warprun.cli.next_steps import next_steps as commands
+from warprun.cli.train import next_steps as commands
 
 Captured = pytest.CaptureFixture[str]
 RUN = ["n_envs=8", "total_steps=128", "tuned=none", "eval.episodes=2", "eval.final_episodes=2", "device=cpu", "concurrency.threads=1"]

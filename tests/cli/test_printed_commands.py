@@ -12,7 +12,7 @@ import pytest
 
 from warprun import commands
 from warprun.cli import main as cli
-from warprun.cli import sweep as sweeps
+from warprun.cli import sweeps
 from warprun.runs import run as runs
 from warprun.runs import rundir
 from warprun.sweeps import local, plan

@@ -15,9 +15,9 @@ import pytest
 from tests.sweeps import fake_jobs
 from warprun.cli import job as jobs
 from warprun.cli import main as cli
-from warprun.cli import sweep
+from warprun.cli import sweeps
 from warprun.runs import checkpoint, rundir
-from warprun.sweeps import plan, states
+from warprun.sweeps import plan, table
 
 ROOT = Path(__file__).parents[2]
 TINY = [
@@ -37,7 +37,7 @@ TINY = [
 @pytest.fixture
 def fake(monkeypatch, tmp_path):
     """Jobs that train nothing, in an empty working folder."""
-    monkeypatch.setattr(sweep, "train_job", fake_jobs.train)
+    monkeypatch.setattr(sweeps, "train_job", fake_jobs.train)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -146,8 +146,8 @@ def test_an_interrupted_sweep_continues_to_the_same_bits(tmp_path):
     told, _ = process.communicate(timeout=60)
     assert process.returncode == 130 and "warprun -m sweep_dir=s" in told
     done = plan.read(tmp_path / "s").jobs
-    assert {states.read(job).state for job in done} <= {"interrupted", "finished", "waiting"}
-    assert "interrupted" in {states.read(job).state for job in done}
+    assert {table.state_of(job).state for job in done} <= {"interrupted", "finished", "waiting"}
+    assert "interrupted" in {table.state_of(job).state for job in done}
     subprocess.run([*command[:4], "sweep_dir=s"], cwd=tmp_path, env=environment, check=True, capture_output=True)
     subprocess.run([*command, "sweep_dir=undisturbed"], cwd=tmp_path, env=environment, check=True, capture_output=True)
     for job in done:
@@ -170,10 +170,10 @@ def test_a_job_that_fails_has_its_traceback_and_begins_anew(tmp_path, monkeypatc
     (one,) = found.jobs
     assert jobs.train_job("s", 0) == 1
     assert capfd.readouterr().err == ""
-    state = states.read(one)
+    state = table.state_of(one)
     assert state.state == "failed" and "the networks cannot recover" in state.error and state.attempts == 1
     assert "TrainingFailed" in one.traceback.read_text() and "the networks cannot recover" in one.log.read_text()
     started = json.loads((one.run / "status.json").read_text())["started"]
     assert jobs.train_job("s", 0) == 1
     assert json.loads((one.run / "status.json").read_text())["started"] != started
-    assert states.read(one).attempts == 2
+    assert table.state_of(one).attempts == 2

@@ -10,11 +10,11 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from tests.sweeps import fake_jobs
 from warprun.cli import main as cli
-from warprun.cli import tune
+from warprun.cli import sweeps
 from warprun.config.compose import compose
 from warprun.errors import UserError
 from warprun.runs import rundir
-from warprun.sweeps import plan, space, study
+from warprun.sweeps import plan, study
 from warprun.sweeps.table import Board
 
 SEARCH = ["seed=range(5,25)", "agent.learning_rate=tag(log,interval(1e-5,1e-2))", "env=cartpole", "tuned=none"]
@@ -22,7 +22,7 @@ SEARCH = ["seed=range(5,25)", "agent.learning_rate=tag(log,interval(1e-5,1e-2))"
 
 @pytest.fixture
 def fake(monkeypatch, tmp_path):
-    monkeypatch.setattr(tune, "train_job", fake_jobs.train)
+    monkeypatch.setattr(sweeps, "train_job", fake_jobs.train)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -103,14 +103,14 @@ def test_a_mistake_is_told_before_anything_is_made(fake, capsys, arguments, mess
     ],
 )
 def test_sweeps_of_hydra_are_distributions(override, distribution):
-    found = space.read_space([override])
+    found = study.read_space([override])
     assert list(found.distributions.values()) == [distribution]
     assert found.text == dict([override.split("=", 1)])
 
 
 def test_an_empty_range_is_refused():
     with pytest.raises(UserError, match="has no values"):
-        space.read_space(["seed=range(1,1)"])
+        study.read_space(["seed=range(1,1)"])
 
 
 def records(job: plan.Job, returns: list[float]) -> None:
@@ -128,7 +128,7 @@ def finish(job: plan.Job, value: float, state: str = "finished") -> None:
 def test_a_trial_below_the_median_is_pruned_and_an_interrupted_one_continues(tmp_path: Path):
     from warprun.config.launch import TuneSettings
 
-    searched = space.read_space(SEARCH)
+    searched = study.read_space(SEARCH)
     made = plan.studied(tmp_path / "s", searched.text)
     plan.claimed(made, tmp_path).release()
     one = study.Study(made, searched, TuneSettings(trials=8), None)

@@ -16,7 +16,7 @@ from tests.environments import clockwork
 from tests.simulation.rollouts import make
 from warprun.config.registry import import_environment
 from warprun.errors import UserError
-from warprun.interop.single import WarprunEnv
+from warprun.interop.vector import WarprunEnv
 
 N = 130
 """Two tiles and a part of one."""

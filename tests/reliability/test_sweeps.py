@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.reliability.runs import SHORT, TINY, outcome
-from warprun.sweeps import plan, states
+from warprun.sweeps import plan, table
 
 ROOT = Path(__file__).parents[2]
 KILLS = 4
@@ -57,7 +57,7 @@ def test_a_killed_sweep_ends_as_one_that_nobody_disturbed(tmp_path: Path) -> Non
     assert kills, "the sweep ended before it was killed"
     assert started(tmp_path / "killed", settings, tmp_path / "log").wait(timeout=1200) == 0
     jobs = plan.read(tmp_path / "killed").jobs
-    assert len(jobs) == 8 and all(states.read(job).state in states.DONE for job in jobs)
+    assert len(jobs) == 8 and all(table.state_of(job).state in table.DONE for job in jobs)
     for job in jobs:
         assert outcome(job.run) == outcome(tmp_path / "undisturbed" / job.run.name), f"job {job.number} differs after {kills} kills"
 
@@ -72,7 +72,7 @@ def test_jobs_end_with_their_launcher(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     jobs = plan.read(tmp_path / "s").jobs
-    while any(states.read(job).state == "running" for job in jobs) and time.monotonic() < end:
+    while any(table.state_of(job).state == "running" for job in jobs) and time.monotonic() < end:
         time.sleep(0.1)
-    assert [states.read(job).state for job in jobs] == ["interrupted", "interrupted"]
+    assert [table.state_of(job).state for job in jobs] == ["interrupted", "interrupted"]
     assert all((job.run / "checkpoints" / "manifest.json").is_file() for job in jobs)

@@ -159,5 +159,5 @@ def test_mistakes_are_one_line(
 
 def test_a_report_needs_no_torch(tmp_path: Path) -> None:
     heavy = "{'torch', 'numba', 'hydra', 'matplotlib'}"
-    code = f"import sys, warprun.report.report, warprun.cli.report; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, warprun.report.report, warprun.cli.trained; print(sorted({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

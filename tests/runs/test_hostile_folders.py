@@ -22,7 +22,7 @@ import pytest
 import warprun
 from tests.finished.hostile import CASES, ODD_FILES, PLANTED, Case
 from warprun.cli.main import run
-from warprun.cli.outcome import USER_ERROR
+from warprun.cli.process import USER_ERROR
 from warprun.config.opening import open_config
 from warprun.config.registry import environment_modules
 from warprun.config.schema import from_dict

@@ -11,7 +11,7 @@ import pytest
 
 from warprun.errors import UserError
 from warprun.runs import rundir
-from warprun.sweeps import plan, states
+from warprun.sweeps import plan, table
 from warprun.sweeps.table import Board
 
 
@@ -106,7 +106,7 @@ def test_states_and_time_left(tmp_path):
     board = Board.of(made)
     assert [state.state for state in board.states] == ["solved", "running", "killed", "waiting"]
     assert board.states[1].env_steps == 60 and board.states[1].returned == 9.0
-    assert states.evaluations(going, None) == [(60, 9.0)]
+    assert table.evaluations(going, None) == [(60, 9.0)]
     assert "475.123 ± 0.012" in board.line(done)
     (going.run / "metrics.jsonl").write_text(json.dumps(rows[0]) + "\n")
     board.refresh()

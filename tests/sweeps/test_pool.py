@@ -9,28 +9,28 @@ import time
 import pytest
 
 from tests.sweeps import fake_jobs
-from warprun.sweeps import plan, pool, states
-from warprun.sweeps.pool import Pool
+from warprun.sweeps import local, plan, table
+from warprun.sweeps.local import Pool
 
 
 @pytest.mark.parametrize(("cores", "count", "sizes"), [(8, 2, [4, 4]), (8, 3, [2, 3, 3]), (2, 3, [1, 1, 1]), (5, 1, [5])])
 def test_cores_are_shared(monkeypatch, cores, count, sizes):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
-    shares = pool.share_cores(count)
+    shares = local.share_cores(count)
     assert sorted(map(len, shares)) == sorted(sizes)
     used = [core for share in shares for core in share]
     assert count > cores or sorted(used) == list(range(cores))
 
 
 def test_gpus_are_those_that_the_variable_allows(monkeypatch):
-    monkeypatch.setattr(pool, "why_no_cuda", lambda: None)
+    monkeypatch.setattr(local, "why_no_cuda", lambda: None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
-    assert pool.usable_gpus() == ["GPU-a", "GPU-b"]
+    assert local.usable_gpus() == ["GPU-a", "GPU-b"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert pool.usable_gpus() == []
+    assert local.usable_gpus() == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
-    monkeypatch.setattr(pool, "why_no_cuda", lambda: "none")
-    assert pool.usable_gpus() == []
+    monkeypatch.setattr(local, "why_no_cuda", lambda: "none")
+    assert local.usable_gpus() == []
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def until(pool: Pool, count: int) -> list[plan.Job]:
 
 
 def test_gpus_are_dealt_out_in_turn_and_cores_divided(made, monkeypatch):
-    monkeypatch.setattr(pool, "usable_gpus", lambda: ["0", "1"])
+    monkeypatch.setattr(local, "usable_gpus", lambda: ["0", "1"])
     one = Pool(made.folder, 3, {"auto"}, fake_jobs.train)
     assert "GPUs 0, 1 in turn" in one.describe()
     for job in (made.jobs[0], made.jobs[1], made.jobs[3]):
@@ -59,7 +59,7 @@ def test_gpus_are_dealt_out_in_turn_and_cores_divided(made, monkeypatch):
     until(one, 3)
     said = [(made.jobs[n].folder / "attempt1").read_text().rsplit(" ", 1) for n in (0, 1, 3)]
     assert [gpu for _, gpu in said] == ["0", "1", "0"]
-    assert [cores for cores, _ in said] == [str(share) for share in pool.share_cores(3)]
+    assert [cores for cores, _ in said] == [str(share) for share in local.share_cores(3)]
     assert Pool(made.folder, None, {"auto"}, fake_jobs.train).size == 2
     assert Pool(made.folder, None, {"cpu"}, fake_jobs.train).size == 1
 
@@ -74,4 +74,4 @@ def test_a_job_that_waits_for_ever_is_stopped(made):
         time.sleep(0.01)
     one.stop(signal.SIGTERM)
     assert until(one, 1) == [waits]
-    assert states.read(waits).state == "failed" and states.read(made.jobs[0]).state == "finished"
+    assert table.state_of(waits).state == "failed" and table.state_of(made.jobs[0]).state == "finished"

@@ -10,16 +10,18 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from warprun.cli.outcome import Outcome, attempt
+from warprun import signals
+from warprun.cli.process import Outcome, attempt, begin_to_load_torch
 from warprun.cli.settings import read_settings, whole_number
 from warprun.cli.train import train_one
 from warprun.config.compose import compose
 from warprun.config.registry import check_working_folder
 from warprun.errors import UserError, printable
 from warprun.files import refuse_links, write_atomic
-from warprun.runs import rundir, signals
-from warprun.sweeps import plan, states
+from warprun.runs import rundir
+from warprun.sweeps import plan
 from warprun.sweeps.plan import Job, Plan
+from warprun.sweeps.table import state_of
 
 
 @dataclass
@@ -51,7 +53,7 @@ def train_job(folder: str, number: int, threads: int = 0, trusted: bool = False)
         raise UserError(f"{printable(folder)} has no job {number}: they are numbered from 0 to {len(found.jobs) - 1}")
     found.require_own(trusted)
     one = found.jobs[number]
-    former = states.read(one)
+    former = state_of(one)
     if former.is_done:
         print(f"job {number} has ended: {former.state}")
         return 0
@@ -77,6 +79,7 @@ def train_job(folder: str, number: int, threads: int = 0, trusted: bool = False)
 
 
 def _train(found: Plan, one: Job, threads: int, trusted: bool) -> int:
+    begin_to_load_torch()
     os.chdir(found.working_folder)
     check_working_folder()
     # What a failed run has saved leads to the same failure, and has the environment as it was. A run that was stopped or killed continues.

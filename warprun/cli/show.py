@@ -12,8 +12,8 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from warprun.cli.outcome import DONE
-from warprun.cli.resume import Continued, continued
+from warprun.cli.process import DONE
+from warprun.cli.train import Continued, continued
 from warprun.config.compose import PRIMARY, VERSION_BASE, derived, explain, register
 from warprun.config.overrides import read
 from warprun.config.registry import CONF

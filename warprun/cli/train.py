@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from warprun.cli.gpu_failure import gpu_failure
-from warprun.cli.loading import begin_to_load_torch, uncollected
-from warprun.cli.outcome import DONE
-from warprun.errors import RunHasEndedError, UserError, one_line, shown
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from warprun.cli.process import DONE, uncollected
+from warprun.commands import program, typed
+from warprun.config import kept
+from warprun.config.auto import as_measured
+from warprun.config.checks import check
+from warprun.config.compose import change, compose, differences
+from warprun.config.opening import open_config
+from warprun.config.overrides import read
+from warprun.config.run_folder import CONFIG
+from warprun.config.schema import Config, from_dict, to_dict
+from warprun.errors import RunHasEndedError, TrainingFailed, UserError, one_line, shown
+from warprun.files import refuse_links
+from warprun.kernels.driver import gpu_error, prepare
+from warprun.runs import rundir
 
 if TYPE_CHECKING:
-    from warprun.cli.resume import Continued
-    from warprun.config.schema import Config
     from warprun.parallel.team import Team
     from warprun.parallel.world import World
     from warprun.runs.crew import Crew
@@ -34,7 +48,6 @@ def train(overrides: Sequence[str] = ()) -> Result:
 
 def train_one(overrides: list[str]) -> int:
     """Train the run that `overrides` describe, in the processes that it needs, and return the exit code. Raises what `train` does."""
-    from warprun.cli.resume import Continued
     from warprun.config.launch import is_of_sweep
     from warprun.config.schema import starts_processes
     from warprun.parallel.start import start
@@ -42,7 +55,6 @@ def train_one(overrides: list[str]) -> int:
     for override in overrides:
         if is_of_sweep(override):
             raise UserError(f"{shown(override)} is a setting of a sweep: add -m")
-    begin_to_load_torch()
     try:
         asked = _asked(overrides)
         config = asked.config if isinstance(asked, Continued) else asked
@@ -56,17 +68,12 @@ def train_one(overrides: list[str]) -> int:
         return DONE
     if result is None:
         return DONE  # rank 0 says the rest
-    from warprun.cli.next_steps import print_next_steps
-
     print_next_steps([result.folder], result.folder)
     return DONE
 
 
 def _asked(overrides: Sequence[str]) -> Continued | Config:
     """Return the run that `overrides` describe: one to continue, or the config of a new one. Raises UserError."""
-    from warprun.cli.resume import Continued, continued
-    from warprun.config.compose import compose
-    from warprun.kernels.driver import prepare
     from warprun.parallel.start import in_all_ranks
 
     def compose_run() -> Continued | Config:
@@ -85,7 +92,6 @@ def _asked(overrides: Sequence[str]) -> Continued | Config:
 
 def _run(asked: Continued | Config) -> Result | None:
     """Train, as the rank that this process is; return the result, in ranks other than 0 None."""
-    from warprun.cli.resume import Continued
     from warprun.parallel.start import world_of
 
     config = asked.config if isinstance(asked, Continued) else asked
@@ -133,3 +139,106 @@ def _crew_of(config: Config, world: World | Team) -> Crew | None:
         return LearnersWithActors(world)
     run_rank(config, world)
     return None
+
+
+def gpu_failure(error: BaseException, environment: str) -> TrainingFailed | None:
+    """Return what to tell of an error of the GPU, which may show long after the kernel that caused it; None for other errors."""
+    reason = None if isinstance(error, UserError) else gpu_error(error)
+    if reason is None:
+        return None
+    if "out of memory" in reason:
+        return TrainingFailed(f"the memory of the GPU is full in a run of {environment}: {reason}; lower n_envs or agent.horizon")
+    return TrainingFailed(
+        f"the GPU fails in a run of {environment}: {reason}; run again with CUDA_LAUNCH_BLOCKING=1 and engine.capture=false, which names"
+        " the kernel"
+    )
+
+
+def print_next_steps(runs: Sequence[Path], best: Path) -> None:
+    """Print the commands that evaluate and show `runs`, folders of finished runs; `best` is the one to evaluate."""
+    commands = next_steps(runs, best)
+    if commands:
+        # As for the records of a run, a closed pipe or a full disk is not a failure.
+        with suppress(OSError):
+            print("\n  ".join(["next:", *commands]), flush=True)
+
+
+def next_steps(runs: Sequence[Path], best: Path) -> list[str]:
+    """Return the commands of `print_next_steps`, without those whose input or program is missing."""
+    place = runs[0] if len(runs) == 1 else Path(os.path.commonpath([run.absolute() for run in runs]))
+    commands = []
+    if (best / "checkpoints" / "manifest.json").is_file():
+        commands.append(f"{program()} eval {typed(best)}")
+    if any(any(run.glob("events.out.tfevents.*")) for run in runs):
+        commands.append(f"{program('tensorboard', 'tensorboard.main')} --logdir {typed(place)}")
+    if any((run / "metrics.jsonl").is_file() for run in runs):
+        commands.append(f"{program()} report {typed(place)}")
+    return commands
+
+
+class Continued(NamedTuple):
+    """The arguments of `runs.train.resume`."""
+
+    config: Config
+    folder: Path
+    stored: Config
+    changed: list[str]
+
+
+def continued(overrides: Sequence[str]) -> Continued | list[str]:
+    """Return the run that `overrides` continue, or the overrides of a new run.
+
+    `resume=RUN` and `resume=latest` take the settings of the run, with the other overrides. `resume=auto` takes those of the command, and
+    continues the run in `run_dir` if there is one. With `trust=true` the code in the folder may be that of somebody else. Raises UserError.
+    """
+    if not any(override.startswith("resume=") for override in overrides):
+        return list(overrides)
+    which, rest = _taken("resume", overrides)
+    trust, rest = _taken("trust", rest)
+    if trust not in (None, "True", "False"):
+        raise UserError(f"trust must be true or false, not {shown(trust)}")
+    trusted = trust == "True"
+    if which == "auto":
+        return _continued_if_begun(rest, trusted)
+    root, rest = _taken("output_root", rest)
+    folder = rundir.latest(Path(root or "outputs")) if which == "latest" else Path(str(which))
+    saved = rundir.read_config(folder)
+    return _continued(folder, saved, change(saved, rest), trusted)
+
+
+def _continued_if_begun(overrides: list[str], trusted: bool) -> Continued | list[str]:
+    run_dir, rest = _taken("run_dir", overrides)
+    if run_dir is None:
+        raise UserError("resume=auto continues the run in run_dir if there is one: add run_dir=FOLDER")
+    folder = Path(run_dir)
+    if not (folder / CONFIG).exists():
+        return overrides
+    saved, stored = rundir.read_config(folder), replace(compose(rest), run_dir=run_dir)
+    then = from_dict(saved)
+    stored = now = as_measured(stored, then)
+    for key, former, given in (
+        ("env", then.env.name, now.env.name),
+        ("env.module", then.env.module, now.env.module),
+        ("agent", then.agent.name, now.agent.name),
+        ("concurrency", then.concurrency.name, now.concurrency.name),
+    ):
+        if former != given:
+            raise UserError(f"{key}={given}: the run in {folder} has {key}={former}, and a run that continues keeps it")
+    return _continued(folder, saved, stored, trusted)
+
+
+def _continued(folder: Path, saved: dict[str, object], stored: Config, trusted: bool) -> Continued:
+    refuse_links(folder.resolve())  # the folder itself can be a link of the user
+    config = open_config(folder, stored, trusted)
+    check(replace(config, run_dir=None, output_root=os.path.join(".", folder)))  # no folder is made
+    own = kept.find(config.env.module)
+    for line in own.differences() if own else []:
+        print(line)
+    return Continued(config, folder, stored, differences(to_dict(from_dict(saved)), to_dict(stored)))
+
+
+def _taken(key: str, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the last value of `key` as text, None if it is not given, and the other overrides. Raises UserError."""
+    own = [override for override in overrides if override.partition("=")[0] == key]
+    parsed = OverridesParser.create().parse_overrides(read(own))
+    return (str(parsed[-1].value()) if parsed else None), [override for override in overrides if override not in own]

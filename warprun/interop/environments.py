@@ -21,6 +21,16 @@ from warprun.spec import GroupSpec, whole_number
 
 if TYPE_CHECKING:
     from warprun.simulation.vector_engine import VectorEngine
+from sys import getrefcount
+from typing import Protocol
+
+import torch
+from gymnasium import spaces
+
+from warprun.errors import one_line
+from warprun.simulation.steps import Array
+from warprun.simulation.vector_engine import BoundStep, VectorEngine
+from warprun.spec import Box, Discrete, Space
 
 MOST_ENVIRONMENTS = 2**31 - 1
 
@@ -118,3 +128,133 @@ def _config(env: str) -> EnvConfig:
     if "." in env and is_dotted(env):
         return EnvConfig(name=env.rpartition(".")[2], module=env)
     return environment_config(env)
+
+
+def space_of(space: Space) -> spaces.Space:
+    """Return the space of Gymnasium: Discrete of int64, MultiDiscrete of int64, or Box of float32 in the environment's units."""
+    if isinstance(space, Discrete):
+        return spaces.Discrete(space.n)
+    if isinstance(space, Box):
+        low, high = (np.array(bounds, np.float32) for bounds in zip(*space.bounds(), strict=True))
+        return spaces.Box(low, high, dtype=np.float32)
+    return spaces.MultiDiscrete(np.array(space.nvec))
+
+
+def flat_actions(group: GroupSpec, actions: Any, rows: int, like: Array) -> Array:
+    """Return actions [rows] or [rows, C] flat, in memory of the kind of `like`. Raises UserError for another shape or type of number."""
+    given: Array
+    try:
+        given = np.asarray(actions) if isinstance(like, np.ndarray) else torch.as_tensor(actions, device=like.device)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors on another device or with gradients
+        raise UserError(f"actions cannot be read as numbers: {one_line(error)}") from error
+    if isinstance(given, np.ndarray):
+        kind = given.dtype.kind
+    else:
+        if given.requires_grad:
+            raise UserError("actions have gradients; give actions.detach()")
+        kind = "f" if given.dtype.is_floating_point else "b" if given.dtype == torch.bool else "i"
+    shapes: list[tuple[int, ...]] = [(rows, group.action.components)]
+    if isinstance(group.action, Discrete):
+        shapes.insert(0, (rows,))
+    if tuple(given.shape) not in shapes:
+        raise UserError(f"actions have the shape {list(given.shape)}; {group.action} in {rows:,} rows has {list(shapes[0])}")
+    wanted = "iuf" if isinstance(group.action, Box) else "iu"
+    if kind not in wanted:
+        raise UserError(f"actions have the type {given.dtype}; {group.action} needs {'numbers' if wanted == 'iuf' else 'whole numbers'}")
+    flat: Array = _for_kernels(given) if isinstance(given, np.ndarray) else given
+    return flat.reshape(-1)
+
+
+def _for_kernels(given: np.ndarray) -> np.ndarray:
+    """Return numbers in one of few types and one layout: Numba compiles kernels anew for each, also for arrays that are read-only."""
+    wanted = given.dtype.newbyteorder("=")
+    if wanted.kind in "iu" and wanted not in (np.int32, np.int64, np.uint64):
+        wanted = np.dtype(np.int64)
+    return np.require(given, wanted, ["C", "A", "W"])
+
+
+MOST_KEPT = 8
+"""Sets of arrays that are kept for later steps."""
+
+
+class Results(NamedTuple):
+    """The results of a step of N environments of one actor."""
+
+    bound: BoundStep
+    obs: Array
+    """[N, F]."""
+    reward: Array
+    """[N]."""
+    terminated: Array
+    """[N]."""
+    truncated: Array
+    """[N]."""
+    final_obs: Array
+    """[N, F]."""
+    mask: Array | None
+    """[N, M]."""
+    final_mask: Array | None
+    """[N, M]."""
+
+
+class ResultSource(Protocol):
+    """Gives the arrays for the next step."""
+
+    def next(self) -> Results:
+        """Return arrays that a step may write."""
+
+    def clear(self) -> None:
+        """Forget all arrays: their engine has a new seed."""
+
+
+def make_results(engine: VectorEngine, actions: tuple[Array, ...]) -> Results:
+    """Return new arrays for a step of an environment of one actor."""
+    bound = engine.new_step(actions)
+    group, n = bound.step.groups[0], engine.n_envs
+    mask, final_mask = (None if given is None else given.reshape(n, -1) for given in (group.mask, group.final_mask))
+    seen = (group.obs.reshape(n, -1), group.reward, bound.step.terminated, bound.step.truncated, group.final_obs.reshape(n, -1))
+    return Results(bound, *seen, mask, final_mask)
+
+
+class Overwritten:
+    """The same arrays for every step."""
+
+    def __init__(self, engine: VectorEngine, actions: tuple[Array, ...]) -> None:
+        self._engine, self._actions = engine, actions
+        self.clear()
+
+    def clear(self) -> None:
+        self._results = make_results(self._engine, self._actions)
+
+    def next(self) -> Results:
+        return self._results
+
+
+class Kept:
+    """Arrays of its own for every step, whose memory is used again if nothing refers to it any more.
+
+    The kernels write where the caller reads, so nothing is copied. New memory for every step would take longer than a small step: the
+    system clears its pages. Python counts the references to an array; a view of it counts as one.
+    """
+
+    def __init__(self, engine: VectorEngine, actions: tuple[Array, ...]) -> None:
+        self._engine, self._actions = engine, actions
+        self.clear()
+
+    def clear(self) -> None:
+        self._free: list[tuple[Results, tuple[np.ndarray, ...], list[int]]] = []
+
+    def next(self) -> Results:
+        for results, watched, unused in self._free:
+            if [getrefcount(array) for array in watched] == unused:
+                return results
+        results = make_results(self._engine, self._actions)
+        if len(self._free) < MOST_KEPT:
+            group = results.bound.step.groups[0]
+            flat = (group.obs, group.final_obs, group.mask, group.final_mask)
+            watched = tuple(a for a in (*results[1:], *flat) if isinstance(a, np.ndarray))
+            self._free.append((results, watched, []))
+            entry = self._free[-1]
+            del group, flat, watched
+            entry[2].extend(getrefcount(array) for array in entry[1])
+        return results

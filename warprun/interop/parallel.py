@@ -16,8 +16,7 @@ with needs("pettingzoo", "pettingzoo"), needs("gymnasium", "pettingzoo"):
     from gymnasium.utils import seeding
     from pettingzoo import ParallelEnv
 
-from warprun.interop.actions import flat_actions
-from warprun.interop.spaces import space_of
+from warprun.interop.environments import flat_actions, space_of
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete
 
 

@@ -28,7 +28,7 @@ for _id, _env in IDS.items():
     if _id not in registry:
         register(
             _id,
-            entry_point="warprun.interop.single:WarprunEnv",
+            entry_point="warprun.interop.vector:WarprunEnv",
             vector_entry_point="warprun.interop.vector:make_vec",
             kwargs={"env": _env},
         )

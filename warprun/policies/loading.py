@@ -15,8 +15,7 @@ from warprun.config.run_folder import LINES
 from warprun.errors import UserError, did_you_mean, shown
 from warprun.learning.acting import Acting
 from warprun.learning.settings import AgentConfig, check_groups, check_settings, group_config
-from warprun.policies.group_policy import GroupPolicy
-from warprun.policies.policy import Policy
+from warprun.policies.policy import GroupPolicy, Policy
 from warprun.runs import checkpoint as checkpoints
 from warprun.runs import rundir
 from warprun.spec import GroupSpec, Spec

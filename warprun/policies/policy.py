@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 
 from warprun.errors import UserError, did_you_mean, shown
-from warprun.policies.group_policy import GroupPolicy
-from warprun.policies.inputs import read, read_carry
-from warprun.spec import Spec
+from warprun.learning.acting import Acting
+from warprun.learning.distributions import squashed
+from warprun.learning.normalization import normalized
+from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Spec
 
 
 @dataclass(frozen=True)
@@ -99,3 +101,193 @@ class Policy:
         if not -(2**63) <= rng < 2**63:
             raise UserError(f"rng must be a seed of 64 bits, not {shown(rng)}")
         return torch.Generator(self.device).manual_seed(int(rng))
+
+
+class GroupPolicy(nn.Module):
+    """Normalises observations, computes the network, and chooses actions.
+
+    `shift` and `scale` [F] normalise observations; None: the network gets them as they are.
+    """
+
+    shift: torch.Tensor | None
+    scale: torch.Tensor | None
+
+    def __init__(self, group: GroupSpec, acting: Acting, shift: torch.Tensor | None, scale: torch.Tensor | None) -> None:
+        super().__init__()
+        self.group = group
+        self.gives = acting.gives
+        self.layers = acting.layers
+        self.carry, self.sequence = acting.carry, acting.sequence
+        """See `Acting`."""
+        self.network = acting.module
+        self.register_buffer("shift", shift)
+        self.register_buffer("scale", scale)
+        self.choices = choices(group)
+        """Number of actions of each choice; empty for a Box."""
+        if isinstance(group.action, Box):
+            self.bounds = Bounds(group.action)
+
+    def forward(
+        self, obs: torch.Tensor, mask: torch.Tensor | None = None, carry: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the best actions, the policy outputs [B, P] and the next carry [B, H] for `obs` [B, F], `mask` [B, M] bool and `carry`.
+
+        A carry is what the policy remembers of an episode, H = 0 numbers without memory; None: the episode begins.
+
+        Actions are [B] int64 for Discrete, [B, C] int64 for MultiDiscrete, and [B, C] float32 within the bounds for Box. An action that
+        the mask forbids is never the best, unless it forbids all of a choice: then it is the first one.
+        """
+        output, carry = self.step(obs, obs.new_zeros((obs.shape[0], self.carry)) if carry is None else carry)
+        return self.best(output, mask), output, carry
+
+    def step(self, obs: torch.Tensor, carry: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what the network gives, see `Acting.gives`, [B, P], and the next carry [B, H]."""
+        if self.shift is not None and self.scale is not None:
+            obs = normalized(obs, self.shift, self.scale)
+        if self.carry:
+            begins = torch.zeros_like(obs[None, :, 0], dtype=torch.bool)
+            output, *_, carry = self.network.unroll(obs[None], carry, begins)  # type: ignore[operator]
+            return output[0], carry
+        given = self.network(obs)
+        return given[0] if isinstance(given, tuple) else given, carry
+
+    def policy_output(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return what the network gives at the beginning of an episode, see `Acting.gives`, [B, P]."""
+        return self.step(obs, obs.new_zeros((obs.shape[0], self.carry)))[0]
+
+    def best(self, output: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Return the most probable actions, those of the largest value, the actions of the network, or the tanh of the means."""
+        if not self.choices:
+            best = output[..., : self.group.action.components]
+            bounded: torch.Tensor = self.bounds(best.tanh() if self.gives == "squashed" else best)
+            return bounded
+        return self._joined([part.argmax(-1) for part in self._allowed(output, mask)])
+
+    def sampled(self, output: torch.Tensor, mask: torch.Tensor | None, rng: torch.Generator | None) -> torch.Tensor:
+        """Return actions drawn from the distribution, squashed or not; only if `gives` is one."""
+        if not self.choices:
+            mean, log_std = output.chunk(2, -1)
+            noise = torch.randn(mean.shape, generator=rng, device=mean.device)
+            drawn = squashed(output, noise)[0] if self.gives == "squashed" else mean + log_std.exp() * noise
+            bounded: torch.Tensor = self.bounds(drawn)
+            return bounded
+        chances = [part.softmax(-1) for part in self._allowed(output, mask)]
+        return self._joined([torch.multinomial(part, 1, generator=rng).squeeze(-1) for part in chances])
+
+    def _allowed(self, output: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        """Return the numbers of each choice, -inf where the mask forbids it."""
+        if mask is not None:
+            output = torch.where(mask, output, -torch.inf)
+        return output.split(list(self.choices), -1)
+
+    def _joined(self, chosen: list[torch.Tensor]) -> torch.Tensor:
+        return chosen[0] if isinstance(self.group.action, Discrete) else torch.stack(chosen, -1)
+
+
+class Bounds(nn.Module):
+    """Maps the actions of a policy to those of the environment, see `spec.Box`; the same arithmetic as `kernels.sampling.to_bounds`."""
+
+    low: torch.Tensor
+    high: torch.Tensor
+    finite: torch.Tensor
+    from_low: torch.Tensor
+    to_high: torch.Tensor
+
+    def __init__(self, space: Box) -> None:
+        super().__init__()
+        low, high = torch.tensor(space.bounds(), dtype=torch.float32).unbind(-1)
+        finite = low.isfinite() & high.isfinite()
+        self.register_buffer("low", low.clone())
+        self.register_buffer("high", high.clone())
+        self.register_buffer("finite", finite)
+        # Of the others, numbers that are never used: infinity times 0 would be NaN.
+        self.register_buffer("from_low", torch.where(finite, low, 0.0))
+        self.register_buffer("to_high", torch.where(finite, high, 0.0))
+
+    def forward(self, action: torch.Tensor) -> torch.Tensor:
+        """Return actions of the environment [B, C] for those of a policy [B, C]."""
+        share = (action.clamp(-1.0, 1.0) + 1.0) * 0.5
+        mapped = self.from_low * (1.0 - share) + self.to_high * share
+        return torch.minimum(torch.maximum(torch.where(self.finite, mapped, action), self.low), self.high)
+
+
+def choices(group: GroupSpec) -> tuple[int, ...]:
+    """Return the number of actions of each choice of a group; none for a Box."""
+    if isinstance(group.action, Discrete):
+        return (group.action.n,)
+    return group.action.nvec if isinstance(group.action, MultiDiscrete) else ()
+
+
+class Rows(NamedTuple):
+    """The observations and masks of a call as rows."""
+
+    obs: torch.Tensor
+    """[B, F] float32."""
+    mask: torch.Tensor | None
+    """[B, M] bool."""
+    leading: tuple[int, ...]
+    """Dimensions that B stands for."""
+
+
+def read(group: GroupSpec, obs: object, mask: object | None, device: torch.device) -> Rows:
+    """Return observations [..., F] and a mask [..., M], or None, of a group as rows on a device. Raises UserError."""
+    features, name = group.observation.size, f"obs of group {group.name!r}"
+    given = _tensor(name, obs)
+    if given.is_complex():
+        raise UserError(f"{name} must hold real numbers, not {given.dtype}")
+    if given.ndim == 0 or given.shape[-1] != features:
+        one_hot = given.ndim == 0 and not given.is_floating_point()
+        hint = "; a Discrete observation is given one-hot, as gymnasium.spaces.flatten does" if one_hot else ""
+        raise UserError(f"{name} must have the shape [..., {features}], not {_shape(given)}{hint}")
+    rows = given.to(device, torch.float32).reshape(-1, features)
+    if not bool(rows.isfinite().all()):
+        raise UserError(f"{name} has NaN or infinity")
+    leading = tuple(given.shape[:-1])
+    return Rows(rows, _mask(group, mask, leading, device), leading)
+
+
+def read_carry(group: GroupSpec, numbers: int, carry: object | None, rows: Rows) -> torch.Tensor:
+    """Return a carry [..., H] that a program gave for observations, as rows [B, H]; zeros for None. Raises UserError."""
+    if carry is None:
+        return rows.obs.new_zeros((len(rows.obs), numbers))
+    name = f"carry of group {group.name!r}"
+    given = _tensor(name, carry)
+    if tuple(given.shape) != (*rows.leading, numbers):
+        raise UserError(f"{name} must have the shape {[*rows.leading, numbers]}, not {_shape(given)}")
+    found = given.to(rows.obs.device, torch.float32).reshape(-1, numbers)
+    if not bool(found.isfinite().all()):
+        raise UserError(f"{name} has NaN or infinity")
+    return found.view(len(rows.obs), numbers)
+
+
+def _mask(group: GroupSpec, mask: object | None, leading: Sequence[int], device: torch.device) -> torch.Tensor | None:
+    name, entries = f"mask of group {group.name!r}", sum(choices(group))
+    if mask is None:
+        if group.masked:
+            raise UserError(f"group {group.name!r} has action masks: give mask, of the shape [..., {entries}]")
+        return None
+    if not entries:
+        raise UserError(f"{name}: the actions of a Box have no mask")
+    given = _tensor(name, mask)
+    if given.is_floating_point() or given.is_complex():
+        raise UserError(f"{name} must be bool, True for an allowed action, not {given.dtype}")
+    if tuple(given.shape) != (*leading, entries):
+        raise UserError(f"{name} must have the shape {[*leading, entries]}, not {_shape(given)}")
+    rows = (given != 0).to(device).reshape(-1, entries)
+    for number, choice in enumerate(rows.split(list(choices(group)), -1)):
+        forbidden = ~choice.any(-1)
+        if bool(forbidden.any()):
+            where = f" in choice {number}" if len(choices(group)) > 1 else ""
+            raise UserError(f"{name} allows no action{where}, in row {int(forbidden.nonzero()[0])}")
+    return rows
+
+
+def _tensor(name: str, value: object) -> torch.Tensor:
+    try:
+        return value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(f"{name} must be an array or a tensor of numbers, not {shown(value)}") from None
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return str(list(tensor.shape))

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 
 from rich.live import Live
 
-from warprun.errors import printable
-from warprun.runs import signals
-from warprun.runs.records.terminal import PlainConsole, table_console
+from warprun import signals
+from warprun.errors import counted, printable
+from warprun.kernels.driver import why_no_cuda
+from warprun.processes import share_of_cores, visible_gpus
+from warprun.runs import rundir
+from warprun.runs.records.console import PlainConsole, table_console
 from warprun.sweeps.plan import Job
-from warprun.sweeps.pool import Pool
 from warprun.sweeps.table import Board
 
 LOOK_S = 0.05
@@ -93,3 +102,137 @@ def run(board: Board, jobs: Sequence[Job], pool: Pool) -> None:
             time.sleep(LOOK_S)
         if stopped:
             raise KeyboardInterrupt
+
+
+Train = Callable[[str, int], int]
+"""Trains the job with a number of a sweep folder in this process, and returns the exit code. It must be importable by its name."""
+PRELOADED = "warprun.runs.train"
+"""What every job imports. A server imports it once, and forks a process for each job: importing it takes longer than a short run."""
+
+
+@dataclass
+class _Slot:
+    """A place for one job at a time."""
+
+    cores: list[int]
+    gpu: str | None
+    job: Job | None = None
+    process: ForkServerProcess | None = None
+    orders: Connection | None = None
+
+
+class Pool:
+    """At most `workers` jobs at a time, each in a process of its own: if one is killed, the others go on.
+
+    The processes belong to the process group of this one. If this process ends, they save a checkpoint and end too.
+    """
+
+    def __init__(self, folder: os.PathLike[str], workers: int | None, devices: set[str], train: Train) -> None:
+        """`workers` None: one for each GPU, one without GPUs; `devices`: the values of `device` that the jobs have."""
+        gpus = usable_gpus() if devices & {"auto", "cuda"} else []
+        count = workers or len(gpus) or 1
+        self._folder = os.path.abspath(folder)
+        self._train = train
+        self._slots = [_Slot(cores, gpus[n % len(gpus)] if gpus else None) for n, cores in enumerate(share_cores(count))]
+        self._context = multiprocessing.get_context("forkserver")
+        if "cudasim" not in devices:  # Numba reads at its import whether to simulate CUDA
+            self._context.set_forkserver_preload([PRELOADED])
+
+    @property
+    def size(self) -> int:
+        """The number of jobs at a time."""
+        return len(self._slots)
+
+    @property
+    def running(self) -> list[Job]:
+        """The jobs that are being trained."""
+        return [slot.job for slot in self._slots if slot.job]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no other job can start now."""
+        return len(self.running) == self.size
+
+    def describe(self) -> str:
+        """Return one line that says how cores and GPUs are shared."""
+        gpus = sorted({slot.gpu for slot in self._slots if slot.gpu is not None})
+        cores = sorted({len(slot.cores) for slot in self._slots if slot.cores})
+        shares = "-".join(str(count) for count in dict.fromkeys((cores[0], cores[-1]))) if cores else "all"
+        each = "" if self.size == 1 else " each"
+        return f"{counted(self.size, 'worker')} with {shares} cores{each}" + (f", GPUs {', '.join(gpus)} in turn" if gpus else "")
+
+    def start(self, job: Job) -> None:
+        """Train a job in a free slot."""
+        slot = next(slot for slot in self._slots if slot.job is None)
+        theirs, slot.orders = self._context.Pipe(duplex=False)
+        slot.job = job
+        slot.process = self._context.Process(target=_work, args=(self._train, self._folder, job.number, slot.cores, slot.gpu, theirs))
+        slot.process.start()
+        theirs.close()
+
+    def ended(self) -> list[Job]:
+        """Return the jobs that have ended since the last call. One that could not write its own end has failed."""
+        jobs = []
+        for slot in self._slots:
+            if slot.job and slot.process and slot.process.exitcode is not None:
+                _write_end(slot.job, slot.process.exitcode)
+                jobs.append(slot.job)
+                slot.process.join()
+                if slot.orders:
+                    slot.orders.close()
+                slot.job = slot.process = slot.orders = None
+        return jobs
+
+    def stop(self, number: int, jobs: Sequence[Job] | None = None) -> None:
+        """Ask running jobs, or only some, to save a checkpoint and end, as by the signal `number`."""
+        for slot in self._slots:
+            if slot.job and slot.orders and (jobs is None or slot.job in jobs):
+                with suppress(OSError):  # it has just ended
+                    slot.orders.send(number)
+
+
+def usable_gpus() -> list[str]:
+    """Return the names of the GPUs that this process may use; none if CUDA does not work here."""
+    return visible_gpus() if why_no_cuda() is None else []
+
+
+def share_cores(count: int) -> list[list[int]]:
+    """Return for each of `count` workers the cores that it may use: shares of neighbours, or one that several use.
+
+    On systems that cannot bind a process to cores the lists are empty.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return [[] for _ in range(count)]
+    return [share_of_cores(n, count) for n in range(count)]
+
+
+def _work(train: Train, folder: str, number: int, cores: list[int], gpu: str | None, orders: Connection) -> None:
+    """Train one job: the process of a worker."""
+    signals.watch()
+    threading.Thread(target=_obey, args=(orders,), name="warprun-orders", daemon=True).start()
+    if cores:
+        os.sched_setaffinity(0, cores)
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    sys.exit(train(folder, number))
+
+
+def _obey(orders: Connection) -> None:
+    """Send the signal that the pool orders to this process; SIGTERM if the pool is gone."""
+    try:
+        number = orders.recv()
+    except (EOFError, OSError):
+        number = signal.SIGTERM
+    if signals.requests.number is None:  # a terminal sends Ctrl-C to all processes, and a second signal would not wait for a checkpoint
+        os.kill(os.getpid(), number)
+
+
+def _write_end(job: Job, code: int) -> None:
+    """Write the end of a job whose process did not: it was killed, or could not begin."""
+    status = rundir.read_status(job.folder)
+    if status.get("state") in rundir.STATES:  # killed is none of them; one that is running is held by a process of somebody else
+        return
+    why = f"killed by {signal.Signals(-code).name}" if code < 0 else f"its process ended with code {code}; see {job.log}"
+    with suppress(OSError):
+        job.folder.mkdir(parents=True, exist_ok=True)
+        rundir.write_status(job.folder, {**status, "state": "failed", "error": why, "exit_code": code})

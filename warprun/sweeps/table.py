@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,12 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from warprun.errors import printable
-from warprun.runs.records.terminal import duration
+from warprun.errors import UserError, printable
+from warprun.runs import rundir
+from warprun.runs.records.jsonl import last_row, read_rows
+from warprun.runs.records.numbers import duration
 from warprun.runs.summary import measured
-from warprun.sweeps import states
 from warprun.sweeps.plan import Job, Plan
-from warprun.sweeps.states import State
 
 STYLES = {"failed": "red", "killed": "red", "interrupted": "yellow", "running": "green", "waiting": "dim"}
 ORDER = ("running", "failed", "killed", "interrupted", "solved", "finished", "waiting")
@@ -33,18 +34,18 @@ class Board:
     @classmethod
     def of(cls, plan: Plan) -> Board:
         """Return the board of a plan as it is now."""
-        return cls(plan, plan.names(), [states.read(job) for job in plan.jobs])
+        return cls(plan, plan.names(), [state_of(job) for job in plan.jobs])
 
     def refresh(self, jobs: Sequence[Job] | None = None) -> None:
         """Read the states of some jobs again, or of all that are not done."""
         for job in self.plan.jobs if jobs is None else jobs:
             if not self.states[job.number].is_done:
-                self.states[job.number] = states.read(job)
+                self.states[job.number] = state_of(job)
 
     def grow(self) -> None:
         """Add the jobs that the plan has got since."""
         self.names = self.plan.names()
-        self.states += [states.read(job) for job in self.plan.jobs[len(self.states) :]]
+        self.states += [state_of(job) for job in self.plan.jobs[len(self.states) :]]
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -57,7 +58,7 @@ class Board:
     def title(self, workers: int | None = None) -> str:
         """Return the counts in one line; with `workers` jobs at a time, or as many as run now, also the time left."""
         counts = self.counts
-        done = sum(counts.get(state, 0) for state in states.DONE)
+        done = sum(counts.get(state, 0) for state in DONE)
         total = len(self.states)
         parts = [f"{done} of {total} jobs finished", *(f"{counts[state]} {state}" for state in COUNTED if state in counts)]
         left = self._left_s(workers or counts.get("running", 0))
@@ -113,3 +114,83 @@ class Board:
         return ", ".join([*what, *([duration(state.wall_s)] if state.wall_s is not None else [])]) + (
             f": {state.error}" if state.error else ""
         )
+
+
+WAITING = "waiting"
+DONE = ("finished", "solved")
+
+
+@dataclass(frozen=True)
+class State:
+    """One job now."""
+
+    state: str
+    """waiting, running, finished, solved, failed, interrupted or killed."""
+    error: str = ""
+    """Why it failed, or was interrupted, in one line."""
+    env_steps: int | None = None
+    wall_s: float | None = None
+    """Of all processes of its run."""
+    returned: float | None = None
+    """Return of the last evaluation, else of the training episodes."""
+    stderr: float | None = None
+    """Standard error of the return."""
+    progress: float | None = None
+    """Part of the run that is done, from 0 to 1."""
+    attempts: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether there is nothing left to do."""
+        return self.state in DONE
+
+    @property
+    def left_s(self) -> float | None:
+        """Return the seconds that a running job needs, by its progress."""
+        if self.state != "running" or not self.progress or self.wall_s is None:
+            return None
+        return self.wall_s * (1.0 - self.progress) / self.progress
+
+
+def state_of(job: Job) -> State:
+    """Return the state of a job: status.json of its folder, and what its run has recorded so far."""
+    status = rundir.read_status(job.folder)
+    state = str(status.get("state", WAITING))
+    ran = rundir.read_status(job.run)
+    last = {} if state in (WAITING, *DONE) else last_row(job.run / "metrics.jsonl")
+    returned = next((value for value in (_number(ran, "eval"), _number(ran, "train")) if value is not None), None)
+    recorded = [last[tag] for tag in last if tag.startswith(("eval/", "train/")) and tag.endswith("/return")]
+    return State(
+        state,
+        str(status.get("error", "") or ""),
+        _whole(last, "env_steps") or _whole(ran, "env_steps"),
+        _number(last, "wall_s") or _number(ran, "wall_s"),
+        recorded[0] if recorded and state == "running" else returned,
+        _number(ran, "eval_stderr"),
+        1.0 if state in DONE else _number(last, "train/progress"),
+        _whole(status, "attempts") or 0,
+    )
+
+
+def evaluations(job: Job, group: str | None) -> list[tuple[int, float]]:
+    """Return (env_steps, return of a group) of every evaluation that a run has recorded; `group` None: the environment's first."""
+    try:
+        rows = read_rows(job.run / "metrics.jsonl", lambda tag: tag == "env_steps" or tag.startswith("eval/"))
+    except (OSError, UserError):
+        return []
+    found = []
+    for row in rows:
+        tags = [tag for tag in row if tag.startswith("eval/") and tag.endswith("/return") and group in (None, tag.split("/")[1])]
+        if tags:
+            found.append((int(row["env_steps"]), row[tags[0]]))
+    return found
+
+
+def _number(found: Mapping[str, object], key: str) -> float | None:
+    value = found.get(key)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _whole(found: Mapping[str, object], key: str) -> int | None:
+    value = _number(found, key)
+    return None if value is None or abs(value) >= 2**63 else int(value)

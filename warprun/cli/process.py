@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from io import TextIOWrapper
+from pathlib import Path
 from typing import NamedTuple
 
 from warprun.errors import MOST_PRINTED, OtherRankError, TrainingFailed, UserError, printable
@@ -73,3 +79,62 @@ def attempt(command: Callable[[], int]) -> Outcome:
 
 def _failed(message: str, code: int, hint: str = "") -> Outcome:
     return Outcome(code, message, traceback.format_exc(), hint)
+
+
+def open_streams() -> None:
+    """Open the null device in place of closed standard streams, and let text streams escape characters that they cannot encode.
+
+    Without this, the first file that a run opens would get the number of a closed stream, and all output with it.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, number)
+            if null != number:
+                os.close(null)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def close_streams() -> None:
+    """Write what is left in the buffers. Python would end with another exit code and a message if that fails at its exit."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            with suppress(OSError):
+                os.dup2(null, stream.fileno())
+            os.close(null)
+
+
+def begin_to_load_torch() -> None:
+    """Load the library of torch in a thread, while this one reads the config: that takes 0.2 s and no lock of Python (GIL)."""
+    found = find_spec("torch")
+    if found and found.origin:
+        library = Path(found.origin).with_name("lib") / "libtorch_cpu.so"
+        if library.exists():
+            # Not a daemon: the process must not end while a library is being loaded.
+            threading.Thread(target=_load, args=(library,), name="warprun-torch").start()
+
+
+def _load(library: Path) -> None:
+    with suppress(OSError):  # the import of torch finds the same error, and says more about it
+        ctypes.CDLL(str(library))
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Do not look for reference cycles within the block, and never among the objects that it leaves: those of imports stay."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if enabled:
+            gc.enable()

@@ -8,21 +8,27 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from rich.live import Live
+
+from warprun import signals
 from warprun.cli.job import train_job
-from warprun.cli.outcome import DONE, FAILED
+from warprun.cli.process import DONE, FAILED
+from warprun.cli.settings import one_run, read_settings
 from warprun.commands import program, typed
 from warprun.config.compose import compose
 from warprun.config.launch import LaunchConfig, LocalConfig, SlurmConfig, taken_launch
 from warprun.config.overrides import MAX_RUNS, MAX_RUNS_EVER, runs
 from warprun.config.schema import Config
-from warprun.errors import UserError, counted, printable, shown
-from warprun.runs.records.terminal import table_console
+from warprun.errors import UserError, counted, one_line, printable, shown
+from warprun.runs import rundir
+from warprun.runs.records.console import table_console
 from warprun.sweeps import local, plan, slurm
+from warprun.sweeps.local import Pool, rows_of
 from warprun.sweeps.plan import Job, Plan
-from warprun.sweeps.pool import Pool
 from warprun.sweeps.table import Board
 
 SETTLE_S = 15.0
@@ -190,3 +196,91 @@ def held(found: Plan, first: Config) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+SHORT = ("trials", "pruner")
+"""Settings that need no `tune.` before them."""
+
+
+def tune(arguments: Sequence[str]) -> int:
+    """Search the settings that have several values, and print the best ones; return FAILED if no trial has finished. Raises UserError."""
+    overrides = [f"tune.{argument}" if argument.partition("=")[0] in SHORT else argument for argument in arguments]
+    launch, given = taken_launch(overrides)
+    refuse(given)
+    if not isinstance(launch.launcher, LocalConfig):
+        raise UserError(f"launcher={launch.launcher.name}: tune starts its trials on this machine; start it within a job of the cluster")
+    try:
+        from warprun.sweeps import study as studies
+        from warprun.sweeps.study import read_space
+    except ImportError as error:
+        raise UserError(f"tune needs Optuna ({one_line(error)}): pip install 'warprun[tune]'") from None
+    space = read_space(given)
+    configs = checked_runs(space.corners())
+    found = plan.studied(sweep_folder(launch, configs[0]), space.text, launch.trust)
+    with held(found, configs[0]):
+        study = studies.Study(found, space, launch.tune, configs[0].eval.group)
+        board = Board.of(found)
+        train = partial(train_job, trusted=launch.trust or not found.seal)
+        pool = Pool(found.folder, launch.launcher.workers, {config.device for config in configs}, train)
+        print(f"{printable(found.folder, 1000)}: {launch.tune.trials} trials, {pool.describe()}", flush=True)
+        try:
+            studies.run(study, board, pool)
+        finally:
+            board.refresh()
+            with suppress(OSError):
+                table_console(200).print(board.table())
+                following = _next(study.best, studies.BEST)
+                print("\n".join([*studies.closing(study, found.folder), *following]), flush=True)
+    return DONE if study.best else FAILED
+
+
+def _next(best: plan.Job | None, settings: str) -> list[str]:
+    if best is None:
+        return []
+    file = typed(best.run.parent / settings)
+    return [
+        "next:",
+        f"  {program()} eval {typed(best.run)}",
+        f"  mkdir -p conf/experiment && cp {file} conf/experiment/best.yaml && {program()} -m experiment=best 'seed=range(0,8)'",
+    ]
+
+
+@dataclass
+class _StatusSettings:
+    """The settings of `warprun status`."""
+
+    every_s: float = 2.0
+    output_root: str = "outputs"
+
+
+def status(arguments: Sequence[str]) -> int:
+    """Print the table of a sweep, in a terminal until all jobs have ended; return FAILED if a job failed. Raises UserError."""
+    settings = _StatusSettings()
+    named = one_run("status", read_settings("status", settings, arguments))
+    if not settings.every_s >= 0.1:
+        raise UserError(f"every_s={settings.every_s} must be at least 0.1")
+    folder = plan.latest(Path(settings.output_root)) if named in ("", "latest") else Path(named)
+    board = Board.of(plan.read(folder))
+    console = table_console(200)
+    if console.is_terminal and _goes_on(board):
+        with Live(console=console, auto_refresh=False, transient=True) as live, signals.flagged(), signals.requests.deferred():
+            while _goes_on(board) and signals.requests.number is None:
+                live.update(board.table(rows_of(console)), refresh=True)
+                _sleep(settings.every_s)
+                board = Board.of(plan.read(folder)) if board.plan.search is not None else board  # a study grows
+                board.refresh()
+    console.print(board.table())
+    return FAILED if board.counts.get("failed", 0) else DONE
+
+
+def _goes_on(board: Board) -> bool:
+    """Return whether a job runs, or waits for somebody who starts it."""
+    started = rundir.is_running(board.plan.folder) or (board.plan.folder / slurm.FOLDER / slurm.SUBMITTED).exists()
+    return "running" in board.counts or (started and "waiting" in board.counts)
+
+
+def _sleep(seconds: float) -> None:
+    """Wait, but no longer than until a signal."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and signals.requests.number is None:
+        time.sleep(min(0.1, seconds))

@@ -1,19 +1,99 @@
-"""`warprun play`: episodes of a trained agent or of random actions. No torch before the arguments are checked."""
+"""The verbs of trained runs: `warprun eval`, `play`, `export` and `report`. Torch is imported after the checks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.table import Table
+
+from warprun.cli.process import DONE
 from warprun.cli.settings import check_choice, check_settings, is_setting, one_run, read_settings
 from warprun.config.run_folder import LINES
 from warprun.errors import MOST_PRINTED, UserError, printable
+from warprun.kernels.driver import prepare
 from warprun.playing.paths import record_paths
+from warprun.runs import rundir
+from warprun.runs.records.console import table_console
 
 if TYPE_CHECKING:
     from warprun.playing.play import Order, Played
+
+
+@dataclass
+class _EvalSettings:
+    """The settings of `warprun eval`."""
+
+    episodes: int = 0
+    """0: as many as the final evaluation of the run had."""
+    greedy: bool = True
+    device: str = "auto"
+    seed: int = 0
+    output_root: str = "outputs"
+    checkpoint: str = "last"
+    trust: bool = False
+    """Run the code of a run folder that this user did not make."""
+
+
+def evaluate(arguments: Sequence[str]) -> int:
+    """Evaluate a trained agent over fresh episodes, and print the results. Raises UserError."""
+    settings = _EvalSettings()
+    run = one_run("eval", read_settings("eval", settings, arguments))
+    check_settings(settings)
+    folder = _folder(run, settings.output_root)
+    rundir.read_config(folder)  # raises UserError if it is no run folder
+    prepare(settings.device)
+    from warprun.runs.evaluate import describe_checkpoint, evaluate_run
+
+    line = LINES[settings.checkpoint]
+    # Printed first, because the evaluation may take long.
+    print("\n".join([printable(folder, MOST_PRINTED), *describe_checkpoint(folder, line)]), flush=True)
+    result = evaluate_run(folder, settings.episodes or None, settings.greedy, settings.device, settings.seed, line, settings.trust)
+    table = Table("measure", "value", "standard error")
+    for name, measured in result.items():
+        if not name.endswith("_stderr"):
+            error = result.get(f"{name}_stderr")
+            table.add_row(name, f"{measured:,.3f}", "" if error is None else f"{error:,.3f}")
+    table_console(80).print(table)
+    return DONE
+
+
+@dataclass
+class _ExportSettings:
+    """The settings of `warprun export`."""
+
+    checkpoint: str = "last"
+    overwrite: bool = False
+    output_root: str = "outputs"
+    trust: bool = False
+    """Run the code of a run folder that this user did not make."""
+
+
+def export(arguments: Sequence[str]) -> int:
+    """Write the policy of a run to a file, and print what the file has. Raises UserError."""
+    settings = _ExportSettings()
+    names = read_settings("export", settings, arguments)
+    if len(names) != 2:
+        raise UserError("export takes a run and a file, such as `warprun export latest policy.onnx`")
+    run, file = names[0], Path(names[1])
+    from warprun.policies import export as exporting
+    from warprun.policies.loading import load
+
+    exporting.check_file(file, settings.overwrite)
+    policy = load(_folder(run, settings.output_root), settings.checkpoint, trust=settings.trust)  # type: ignore[arg-type]
+    written = exporting.export(policy, file, settings.overwrite)
+    print(f"{printable(policy.path, MOST_PRINTED)}, after {policy.env_steps:,} env_steps")
+    print(f"{printable(file, MOST_PRINTED)}: {', '.join(written)}")
+    return DONE
+
+
+def _folder(run: str, output_root: str) -> Path:
+    """Return the folder of a run; "" and "latest" are the newest in `output_root`. Raises UserError."""
+    return rundir.latest(Path(output_root)) if run in ("", "latest") else Path(run)
+
 
 POLICIES = ("trained", "random")
 
@@ -40,8 +120,8 @@ class PlaySettings:
     """Run the code of a run folder that this user did not make."""
 
 
-def play(arguments: Sequence[str]) -> None:
-    """Play, record and print what came of it. Raises UserError."""
+def play(arguments: Sequence[str]) -> int:
+    """Play episodes, record them and print what came of it. Raises UserError."""
     overrides = [argument for argument in arguments if is_setting(argument) and argument.partition("=")[0].partition(".")[0] == "env"]
     settings = PlaySettings()
     names = read_settings("play", settings, [argument for argument in arguments if argument not in overrides])
@@ -62,6 +142,7 @@ def play(arguments: Sequence[str]) -> None:
     records = record_paths([part.strip() for part in listed.split(",")] if listed.strip() else [])
     played, order = _untrained(overrides, settings, records) if overrides else _of_run(run, settings, records)
     _print(played, order)
+    return DONE
 
 
 def _order(settings: PlaySettings, records: tuple[Path, ...]) -> Order:
@@ -75,7 +156,6 @@ def _untrained(overrides: Sequence[str], settings: PlaySettings, records: tuple[
     from warprun.config.compose import compose
     from warprun.config.memory import check_evaluation_memory
     from warprun.config.schema import load_environment
-    from warprun.kernels.driver import prepare
 
     config = compose([*overrides, "tuned=none", f"device={settings.device}"])
     environment, module = load_environment(config.env, config.concurrency.parallel)
@@ -89,16 +169,12 @@ def _untrained(overrides: Sequence[str], settings: PlaySettings, records: tuple[
 
 
 def _of_run(run: str, settings: PlaySettings, records: tuple[Path, ...]) -> tuple[list[Played], Order]:
-    from warprun.runs import rundir
-
-    folder = rundir.latest(Path(settings.output_root)) if run in ("", "latest") else Path(run)
+    folder = _folder(run, settings.output_root)
     rundir.read_config(folder)  # raises UserError if it is no run folder
-    from warprun.kernels.driver import prepare
-
     prepare(settings.device)
     from warprun.playing.play import play
     from warprun.runs.build import set_up
-    from warprun.runs.evaluation import describe_checkpoint
+    from warprun.runs.evaluate import describe_checkpoint
     from warprun.runs.trained import load_checkpoint, open_run, trained_agent
 
     line, order = LINES[settings.checkpoint], _order(settings, records)
@@ -112,10 +188,6 @@ def _of_run(run: str, settings: PlaySettings, records: tuple[Path, ...]) -> tupl
 
 def _print(played: Sequence[Played], order: Order) -> None:
     """Print a row for every episode, their means if there are several, and the files."""
-    from rich.table import Table
-
-    from warprun.runs.records.terminal import table_console
-
     groups = list(played[0].returns)
     names = ["return"] if len(groups) == 1 else [f"{group} return" for group in groups]
     table = Table("episode", *names, "steps", "end")
@@ -127,3 +199,48 @@ def _print(played: Sequence[Played], order: Order) -> None:
     table_console(100).print(table)
     for path in order.records:
         print(f"{printable(path, MOST_PRINTED)}  {path.stat().st_size:,} bytes")
+
+
+@dataclass
+class _ReportSettings:
+    """The settings of `warprun report`."""
+
+    by: str = ""
+    """Settings to compare, with commas between them; empty: those that differ between the runs."""
+    threshold: float = math.nan
+    """The return to reach; NaN: env.solved_at."""
+    returns: str = "auto"
+    """eval, train or auto: evaluations if all runs have some."""
+    unfinished: bool = False
+    """Also use runs that have not reached their end."""
+    log_x: bool = False
+    out: str = "report"
+
+
+def report(arguments: Sequence[str]) -> int:
+    """Report the runs that `arguments` name. Raises UserError."""
+    settings = _ReportSettings()
+    places = read_settings("report", settings, arguments)
+    if not places:
+        raise UserError("report needs run folders or folders of runs, such as `warprun report outputs`")
+    check_choice("returns", settings.returns, ("auto", "eval", "train"))
+    given = any(argument.startswith("threshold=") for argument in arguments)
+    if given and not math.isfinite(settings.threshold):
+        raise UserError(f"threshold={settings.threshold} must be a finite number")
+    by = tuple(dict.fromkeys(filter(None, settings.by.strip("[]").replace(" ", "").split(","))))
+    if any(argument.startswith("by=") for argument in arguments) and not by:
+        raise UserError("by= needs names of settings, such as by=agent,n_envs")
+    from warprun.report import report as reporting
+
+    reporting.report(
+        reporting.Asked(
+            places=tuple(map(Path, places)),
+            by=by or None,
+            threshold=settings.threshold if given else None,
+            returns=None if settings.returns == "auto" else settings.returns,
+            unfinished=settings.unfinished,
+            log_x=settings.log_x,
+            out=Path(settings.out),
+        )
+    )
+    return DONE

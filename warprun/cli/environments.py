@@ -1,0 +1,203 @@
+"""The verbs of environments: `warprun envs`, `check`, `bench`, `data` and `scripts`. Torch and Numba are imported after the checks."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from warprun.checking.processes import machine_code
+from warprun.cli.process import DONE, FAILED, Outcome
+from warprun.cli.settings import read_settings, whole_number
+from warprun.config import checks
+from warprun.config.compose import compose, environment_config, environment_names
+from warprun.config.external import BY_ID
+from warprun.config.registry import import_environment, is_shipped
+from warprun.config.schema import EnvConfig, load_environment
+from warprun.environment import Box, Discrete, Environment, Space
+from warprun.errors import MOST_PRINTED, NotInstalledError, UserError, nearest, printable
+from warprun.kernels.driver import prepare
+from warprun.runs.records.console import table_console
+
+
+def envs(arguments: Sequence[str]) -> int:
+    """List the environments, and say why some cannot be used. Raises UserError."""
+    if arguments:
+        raise UserError(f"envs takes no arguments, not {arguments[0]!r}")
+    faults = _print_environments()
+    if faults:
+        Outcome(FAILED, f"this installation of warprun is damaged: {'; '.join(faults)}").tell()
+    return FAILED if faults else DONE
+
+
+def _print_environments() -> list[str]:
+    """Print the table of environments and why some fail to load; return the reasons for those that warprun ships."""
+    console = table_console(160)
+    table = Table("name", "actors", "observation", "action", "time limit", "solved at", "parameters")
+    broken: dict[str, str] = {}
+    missing_extras: dict[str, str] = {}
+    for name in environment_names():
+        try:
+            table.add_row(*_row(environment_config(name)))
+        except UserError as error:
+            missing = isinstance(error, NotInstalledError)
+            (missing_extras if missing else broken)[name] = str(error)
+            table.add_row(printable(name), Text("not installed", style="yellow") if missing else Text("fails to load", style="red"))
+    console.print(table)
+    for reasons, style in ((missing_extras, "yellow"), (broken, "red")):
+        for name, reason in reasons.items():
+            console.print(printable(f"{name}: {reason}"), style=style, soft_wrap=True)
+    return [f"{name}: {reason}" for name, reason in broken.items() if is_shipped("env", name)]
+
+
+def _row(env: EnvConfig) -> tuple[str, ...]:
+    if env.module == BY_ID and env.id is None:
+        return (env.name, "1 agent", "env.id=NAME selects", "an environment", "of Gymnasium", "", "env.kwargs")
+    environment, _ = load_environment(env)
+    groups = environment.spec.groups
+    parameters = environment.params._fields if isinstance(environment, Environment) else ()
+    return (
+        env.name,
+        "\n".join(f"{group.size} {group.name}" for group in groups),
+        "\n".join(f"{group.observation.size} numbers" for group in groups),
+        "\n".join(_space(group.action) + (", masked" if group.masked else "") for group in groups),
+        str(environment.spec.time_limit or "none"),
+        "" if env.solved_at is None else f"{env.solved_at:g}",
+        ", ".join(parameters),
+    )
+
+
+def _space(space: Space) -> str:
+    if isinstance(space, Discrete):
+        return f"{space.n} choices"
+    if isinstance(space, Box):
+        return f"{space.size} in " + " x ".join(f"{low:g}..{high:g}" for low, high in dict.fromkeys(space.bounds()))
+    return " x ".join(map(str, space.nvec)) + " choices"
+
+
+def check(arguments: Sequence[str]) -> int:
+    """Check the environment that `arguments` compose, and print the table; `out=FILE` also writes it as JSON. Raises UserError."""
+    out = [argument.removeprefix("out=") for argument in arguments if argument.startswith("out=")]
+    overrides = [argument for argument in arguments if not argument.startswith("out=")]
+    if not any(override.startswith(("env=", "experiment=")) for override in overrides):
+        raise UserError("check needs the name of an environment, such as `warprun check env=cartpole`")
+    if os.environ.get("NUMBA_DISABLE_JIT") == "1":
+        raise UserError("check compares compiled kernels with plain Python; unset NUMBA_DISABLE_JIT")
+    path = Path(out[-1]) if out else None
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise UserError(f"out={out[-1]}: write the name of a file in a folder that exists, such as out=check.json")
+    config = compose(overrides)
+    # Imported after the checks, because they import torch and numba.
+    from warprun.checking.check import check as checked
+    from warprun.checking.findings import print_findings, write_findings
+
+    began = time.perf_counter()
+    found = checked(config, overrides)
+    print_findings(found)
+    if path is not None:
+        try:
+            write_findings(found, config.env.name, time.perf_counter() - began, path)
+        except OSError as error:
+            raise UserError(f"out={out[-1]}: {error.strerror}") from None
+    return FAILED if any(finding.verdict == "failed" for finding in found) else DONE
+
+
+SCRIPTS = Path(__file__).parents[1] / "slurm"
+
+
+@dataclass
+class _ScriptsSettings:
+    """The settings of `warprun scripts`."""
+
+    overwrite: bool = False
+
+
+def scripts(arguments: Sequence[str]) -> int:
+    """Copy the SLURM scripts to a folder, where they can be changed, and print their paths. Raises UserError; then nothing is copied."""
+    settings = _ScriptsSettings()
+    names = read_settings("scripts", settings, arguments)
+    if len(names) != 1:
+        raise UserError("scripts takes the folder to copy to, such as `warprun scripts slurm`")
+    folder = Path(names[0])
+    copies = {folder / script.name: script.read_bytes() for script in sorted(SCRIPTS.glob("*.sbatch"))}
+    try:
+        changed = [copy for copy, content in copies.items() if copy.exists() and copy.read_bytes() != content]
+        if changed and not settings.overwrite:
+            raise UserError(f"{changed[0]} exists and differs from the script of warprun; overwrite=true replaces it")
+        folder.mkdir(parents=True, exist_ok=True)
+        for copy, content in copies.items():
+            copy.write_bytes(content)
+            copy.chmod(0o755)
+    except OSError as error:
+        raise UserError(f"cannot copy scripts to {folder}: {error.strerror}") from None
+    for copy in copies:
+        print(printable(copy, MOST_PRINTED))
+    return DONE
+
+
+def bench(arguments: Sequence[str]) -> int:
+    """Measure every number of environments and of threads that the arguments name, and print and keep a table. Raises UserError."""
+    lists = {"sizes": [10, 100, 1_000, 10_000, 100_000], "threads": [0]}
+    out = "outputs/bench"
+    rest = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if key in ("sizes", "threads") and equals:
+            lists[key] = [whole_number(key, part) for part in value.strip("[]").split(",")]
+            if min(lists[key]) < 1:
+                raise UserError(f"{argument}: numbers must be at least 1")
+        elif key == "out" and equals:
+            out = value
+        else:
+            rest.append(argument)
+    config = compose([*rest, f"n_envs={lists['sizes'][0]}"])
+    for n_envs in lists["sizes"]:
+        checks.check(replace(config, n_envs=n_envs))
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"out={out}: {error.strerror}") from None
+    prepare(config.device)
+    from warprun.runs import bench as measuring
+    from warprun.runs.build import threads
+    from warprun.simulation.device import choose
+
+    counts = [count or threads(config) for count in lists["threads"]]
+    found = measuring.bench(config, lists["sizes"], counts)
+    measuring.report(found, Path(out), f"{config.env.name}, {config.agent.name}, {choose(config.device).kind}")
+    if choose(config.device).kind == "cpu" and found[0].simulation_steps_per_s is not None:
+        _tell_scalar_loops(rest, found[0].simulation_steps_per_s / found[0].threads)
+    return DONE
+
+
+def _tell_scalar_loops(overrides: list[str], steps_per_s: float) -> None:
+    """Print which functions of the environment are computed for one environment at a time, and what a step takes."""
+    from warprun.kernels.simd import WIDTH
+
+    with tempfile.TemporaryDirectory() as folder, machine_code(Path(folder), overrides) as looking:
+        found, problem = looking.result()
+    if problem:
+        print(f"which functions are vectors is not known: {problem}")
+    for function, cause in found.get("loops", {}).items():
+        cost = f"a step takes {1e9 / steps_per_s:.3g} ns of a thread; vectors of {WIDTH} environments could take less"
+        print(f"{function} is computed for one environment at a time: {cause} ({cost})")
+
+
+def data(arguments: Sequence[str]) -> int:
+    """Fetch the data that an environment needs, and print where it is. Raises UserError."""
+    if len(arguments) != 1:
+        raise UserError("data takes the name of one environment, such as `warprun data covid`")
+    names = environment_names()
+    if arguments[0] not in names:
+        raise UserError(f"unknown environment {arguments[0]!r}{nearest(arguments[0], names)} (there are: {', '.join(names)})")
+    _, module = import_environment(environment_config(arguments[0]).module)
+    if not hasattr(module, "fetch_data"):
+        raise UserError(f"environment {arguments[0]!r} needs no data")
+    print(f"data of {arguments[0]}: {module.fetch_data()}")
+    return DONE
