@@ -12,9 +12,8 @@ from tests.report.made import made
 from warprun.errors import UserError
 from warprun.report import table
 from warprun.report.compare import Comparison, compare
-from warprun.report.curves import on_grid
 from warprun.report.runs import Curve, collect
-from warprun.report.statistics import Interval
+from warprun.report.statistics import Interval, on_grid
 
 
 def compared(root: Path, by: list[str] | None = None, threshold: float | None = None) -> Comparison:

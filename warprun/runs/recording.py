@@ -21,7 +21,7 @@ PLACE = "in a recorded episode "
 
 
 class Policy(Protocol):
-    """What chooses actions: an agent, or `warprun.playing.random_policy`."""
+    """What chooses actions: an agent, or `warprun.playing.episodes`."""
 
     exploration: Exploration | None
     """See `warprun.learning.interfaces.Agent`."""
