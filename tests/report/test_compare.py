@@ -11,9 +11,9 @@ import pytest
 from tests.report.made import made
 from warprun.errors import UserError
 from warprun.report import table
-from warprun.report.compare import Comparison, compare
+from warprun.report.compare import Comparison, compare, on_grid
 from warprun.report.runs import Curve, collect
-from warprun.report.statistics import Interval, on_grid
+from warprun.report.statistics import Interval
 
 
 def compared(root: Path, by: list[str] | None = None, threshold: float | None = None) -> Comparison:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from warprun.report.compare import Comparison, Setting
-from warprun.report.statistics import AXES, Banded, Interval, interval, iqm, median, performance_profile, probability_of_improvement
+from warprun.report.compare import AXES, Banded, Comparison, Setting
+from warprun.report.statistics import Interval, interval, iqm, median, performance_profile, probability_of_improvement
 from warprun.report.style import HALF_WIDTH, LABEL, WIDTH, Style, folded, least_range, legend_shape, limits, logarithmic, row_height
 from warprun.report.table import Line, unit_of_time
 

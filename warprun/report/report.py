@@ -12,9 +12,8 @@ from pathlib import Path
 from warprun.errors import UserError, counted, printable
 from warprun.files import atomic, write_atomic
 from warprun.report import figures, table
-from warprun.report.compare import Comparison, compare
+from warprun.report.compare import AXES, Banded, Comparison, banded, compare, csv_rows
 from warprun.report.runs import ENDED, LeftOut, Run, collect
-from warprun.report.statistics import AXES, Banded, banded, csv_rows
 from warprun.report.style import MOST_LINES, WITHOUT_DATE, drawing, finish, styles
 from warprun.report.table import Line, lines
 from warprun.runs.records.console import table_console
