@@ -41,7 +41,7 @@ def simulate(p: Any, count: int, steps: int, seed: int = 0) -> Episodes:
 
 
 class Course(NamedTuple):
-    """What came of the episodes; after an early end VIMIN and IMINER are NaN and rewards 0."""
+    """The outcome of the episodes; after an early end VIMIN and IMINER are NaN and rewards 0."""
 
     delta: np.ndarray
     """[N, T]."""
@@ -58,7 +58,7 @@ class Course(NamedTuple):
 
 
 class Now(NamedTuple):
-    """What a regulator knows before step `step`; [N] each."""
+    """The measurements that a regulator has before step `step`; [N] each."""
 
     step: int
     delta: np.ndarray

@@ -1,4 +1,4 @@
-"""What the environment knows before an episode: the table of actions, the scaling, the window of VIMIN, and the fixed start."""
+"""The data of an episode before it begins: the table of actions, the scaling, the window of VIMIN, and the fixed start."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What random actions met: ranges of observations and rewards, masks, lengths of episodes."""
+"""Statistics of what random actions meet: ranges of observations and rewards, masks, lengths of episodes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class GroupExperience:
 
 @dataclass
 class Experience:
-    """What `steps` steps of `n_envs` environments met."""
+    """The observations and rewards that `steps` steps of `n_envs` environments met."""
 
     spec: Spec
     n_envs: int

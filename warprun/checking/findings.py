@@ -1,4 +1,4 @@
-"""What a check finds, and how it is shown."""
+"""The findings of a check, and how they are shown."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a check found wrong."""
+    """Something that a check found wrong."""
 
     message: str
     verdict: Verdict = "failed"

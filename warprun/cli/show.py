@@ -1,4 +1,4 @@
-"""What Hydra itself prints: the config of a run, where its parts come from, tab completion."""
+"""The options of Hydra, which print: the config of a run, where its parts come from, tab completion."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ MOST_ENVIRONMENTS = 2**31 - 1
 
 
 class Wishes(NamedTuple):
-    """What a caller can set of an environment, as in the config group `env`."""
+    """The settings of an environment that a caller can give, as in the config group `env`."""
 
     params: Mapping[str, object] | None = None
     """Parameters that differ from the environment's defaults."""

@@ -25,7 +25,7 @@ from warprun.simulation.external.recipe import ExternalEnvironment
 
 @dataclass(frozen=True)
 class Order:
-    """What to play and to record."""
+    """The episodes to play, and the files to record them in."""
 
     episodes: int = 1
     seed: int = 0

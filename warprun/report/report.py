@@ -90,7 +90,7 @@ HEADER = ("grid", "iqm", "low", "high")
 
 @dataclass(frozen=True)
 class Asked:
-    """What a user wants to see."""
+    """The runs, settings and files of a report."""
 
     places: tuple[Path, ...]
     by: tuple[str, ...] | None = None

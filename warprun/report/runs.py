@@ -40,7 +40,7 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """What a run recorded."""
+    """The records of a run."""
 
     folder: Path
     settings: Mapping[str, object]

@@ -21,7 +21,7 @@ PLACE = "in a recorded episode "
 
 
 class Policy(Protocol):
-    """What chooses actions: an agent, or `warprun.playing.episodes`."""
+    """A chooser of actions: an agent, or `warprun.playing.episodes`."""
 
     exploration: Exploration | None
     """See `warprun.learning.interfaces.Agent`."""
@@ -61,7 +61,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Recording:
-    """What happened in one episode of T steps; A actors in a group, C components of an action."""
+    """The states, actions and rewards of one episode of T steps; A actors in a group, C components of an action."""
 
     states: dict[str, dict[str, np.ndarray]]
     """group -> field -> [T + 1, A] (array fields [T + 1, A, length]); the last row is the final state."""

@@ -24,7 +24,7 @@ DRAW_S = 1.0
 
 
 class View:
-    """What a user sees of running jobs: a table that changes in a terminal, else a line for every job that ends."""
+    """The view of running jobs: a table that changes in a terminal, else a line for every job that ends."""
 
     def __init__(self, board: Board, workers: int) -> None:
         self._board = board

@@ -58,7 +58,7 @@ class Job(NamedTuple):
 
     @property
     def log(self) -> Path:
-        """What it prints."""
+        """The file that its output goes to."""
         return self.folder / "log.txt"
 
     @property
