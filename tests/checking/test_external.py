@@ -13,7 +13,7 @@ pytest.importorskip("gymnasium")
 
 from tests.checking.misbehaving import FAULTS
 from warprun.checking.check import check
-from warprun.checking.single import single
+from warprun.checking.external import single
 from warprun.config.compose import compose
 from warprun.errors import UserError
 

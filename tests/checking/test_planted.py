@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.checking.planted import FILES, PLANTED, write
-from warprun.checking.check import check
+from warprun.checking.check import begin, check, check_here
 from warprun.checking.findings import Finding
-from warprun.checking.kernels import begin, check_here
 from warprun.config.compose import compose
 from warprun.environment import Environment
 from warprun.errors import UserError

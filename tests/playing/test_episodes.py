@@ -11,9 +11,8 @@ from scipy import stats
 import warprun
 from tests.environments.pinball import SPEC
 from tests.playing.plays import MARKET, SMALL, made, numbers, play_random, rows
-from warprun.playing.episodes import episodes_of
+from warprun.playing.episodes import RandomPolicy, episodes_of
 from warprun.playing.play import Order, play
-from warprun.playing.random_policy import RandomPolicy
 from warprun.runs import checkpoint
 from warprun.runs.build import set_up
 from warprun.runs.evaluation import evaluate_run

@@ -16,9 +16,8 @@ from PIL import Image
 from tests.environments import market
 from tests.playing.plays import MARKET, look_at, made, play_random
 from warprun.errors import UserError
-from warprun.playing.drawing import Drawing
+from warprun.playing.drawing import Drawing, Picture
 from warprun.playing.films import find_ffmpeg, gif, html, mp4
-from warprun.playing.picture import Picture
 from warprun.playing.play import Order, play
 from warprun.runs.recording import Moment
 from warprun.simulation.kernel_engine import typed

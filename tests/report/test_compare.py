@@ -11,8 +11,7 @@ import pytest
 from tests.report.made import made
 from warprun.errors import UserError
 from warprun.report import table
-from warprun.report.compare import Comparison, compare
-from warprun.report.curves import on_grid
+from warprun.report.compare import Comparison, compare, on_grid
 from warprun.report.runs import Curve, collect
 from warprun.report.statistics import Interval
 

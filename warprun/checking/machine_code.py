@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from numba import typeof, types
 
-from warprun.checking.names import short
+from warprun.checking.findings import short
 from warprun.environment import Environment
 from warprun.kernels import compile as kernels
 from warprun.kernels import integers

@@ -23,7 +23,7 @@ def main(steps: Path, found: Path, overrides: Sequence[str]) -> None:
     from functools import partial
 
     from warprun.checking.agreement import Steps, disagreements, repeat, stepped
-    from warprun.checking.determinism import digests
+    from warprun.checking.rolls import digests
     from warprun.config.compose import compose
     from warprun.environment import Environment
     from warprun.errors import UserError

@@ -23,7 +23,7 @@ from warprun.config.schema import EnvConfig, load_environment
 from warprun.environment import Box, Discrete, Environment, Space
 from warprun.errors import MOST_PRINTED, NotInstalledError, UserError, nearest, printable
 from warprun.kernels.driver import prepare
-from warprun.runs.records.console import table_console
+from warprun.runs.records.terminal import table_console
 
 
 def envs(arguments: Sequence[str]) -> int:

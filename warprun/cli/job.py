@@ -10,7 +10,6 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from warprun import signals
 from warprun.cli.process import Outcome, attempt, begin_to_load_torch
 from warprun.cli.settings import read_settings, whole_number
 from warprun.cli.train import train_one
@@ -18,7 +17,7 @@ from warprun.config.compose import compose
 from warprun.config.registry import check_working_folder
 from warprun.errors import UserError, printable
 from warprun.files import refuse_links, write_atomic
-from warprun.runs import rundir
+from warprun.runs import rundir, signals
 from warprun.sweeps import plan
 from warprun.sweeps.plan import Job, Plan
 from warprun.sweeps.table import state_of

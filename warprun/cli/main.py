@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
-from warprun import signals
 from warprun.cli.process import DONE, attempt, begin_to_load_torch, close_streams, open_streams
 from warprun.config.registry import check_working_folder
 from warprun.errors import UserError, nearest, shown
 from warprun.processes import code_of_rank, end_with_parent, is_first, silence, started, starter, take_share
+from warprun.runs import signals
 
 HYDRA_FLAGS = ("--cfg", "-c", "--info", "-i", "--resolve", "--package", "-p", "--shell-completion", "-sc", "--hydra-help")
 """Options with which Hydra prints something instead of starting a run."""

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from rich.live import Live
 
-from warprun import signals
 from warprun.cli.job import train_job
 from warprun.cli.process import DONE, FAILED
 from warprun.cli.settings import one_run, read_settings
@@ -24,8 +23,8 @@ from warprun.config.launch import LaunchConfig, LocalConfig, SlurmConfig, taken_
 from warprun.config.overrides import MAX_RUNS, MAX_RUNS_EVER, runs
 from warprun.config.schema import Config
 from warprun.errors import UserError, counted, one_line, printable, shown
-from warprun.runs import rundir
-from warprun.runs.records.console import table_console
+from warprun.runs import rundir, signals
+from warprun.runs.records.terminal import table_console
 from warprun.sweeps import local, plan, slurm
 from warprun.sweeps.local import Pool, rows_of
 from warprun.sweeps.plan import Job, Plan

@@ -17,7 +17,7 @@ from warprun.errors import MOST_PRINTED, UserError, printable
 from warprun.kernels.driver import prepare
 from warprun.playing.paths import record_paths
 from warprun.runs import rundir
-from warprun.runs.records.console import table_console
+from warprun.runs.records.terminal import table_console
 
 if TYPE_CHECKING:
     from warprun.playing.play import Order, Played
@@ -46,7 +46,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     folder = _folder(run, settings.output_root)
     rundir.read_config(folder)  # raises UserError if it is no run folder
     prepare(settings.device)
-    from warprun.runs.evaluate import describe_checkpoint, evaluate_run
+    from warprun.runs.evaluation import describe_checkpoint, evaluate_run
 
     line = LINES[settings.checkpoint]
     # Printed first, because the evaluation may take long.
@@ -174,7 +174,7 @@ def _of_run(run: str, settings: PlaySettings, records: tuple[Path, ...]) -> tupl
     prepare(settings.device)
     from warprun.playing.play import play
     from warprun.runs.build import set_up
-    from warprun.runs.evaluate import describe_checkpoint
+    from warprun.runs.evaluation import describe_checkpoint
     from warprun.runs.trained import load_checkpoint, open_run, trained_agent
 
     line, order = LINES[settings.checkpoint], _order(settings, records)

@@ -13,9 +13,8 @@ import numpy as np
 from warprun.environment import Environment
 from warprun.playing import paths
 from warprun.playing.drawing import Drawing
-from warprun.playing.episodes import episodes_of
+from warprun.playing.episodes import RandomPolicy, episodes_of
 from warprun.playing.films import find_ffmpeg, gif, html, mp4
-from warprun.playing.random_policy import RandomPolicy
 from warprun.playing.rendered import Rendering
 from warprun.playing.tables import csv_table, npz_arrays
 from warprun.runs.build import Setup

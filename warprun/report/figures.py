@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from warprun.report.axes import least_range, limits, logarithmic
-from warprun.report.compare import Comparison, Setting
-from warprun.report.curves import AXES, Banded
+from warprun.report.compare import AXES, Banded, Comparison, Setting
 from warprun.report.statistics import Interval, interval, iqm, median, performance_profile, probability_of_improvement
-from warprun.report.style import HALF_WIDTH, LABEL, WIDTH, Style, folded, legend_shape, row_height
+from warprun.report.style import HALF_WIDTH, LABEL, WIDTH, Style, folded, least_range, legend_shape, limits, logarithmic, row_height
 from warprun.report.table import Line, unit_of_time
 
 MOST_PAIRS = 15

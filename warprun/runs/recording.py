@@ -21,7 +21,7 @@ PLACE = "in a recorded episode "
 
 
 class Policy(Protocol):
-    """A chooser of actions: an agent, or `warprun.playing.random_policy`."""
+    """A chooser of actions: an agent, or random actions (`warprun.playing.episodes`)."""
 
     exploration: Exploration | None
     """See `warprun.learning.interfaces.Agent`."""

@@ -17,12 +17,11 @@ from multiprocessing.context import ForkServerProcess
 
 from rich.live import Live
 
-from warprun import signals
 from warprun.errors import counted, printable
 from warprun.kernels.driver import why_no_cuda
 from warprun.processes import share_of_cores, visible_gpus
-from warprun.runs import rundir
-from warprun.runs.records.console import PlainConsole, table_console
+from warprun.runs import rundir, signals
+from warprun.runs.records.terminal import PlainConsole, table_console
 from warprun.sweeps.plan import Job
 from warprun.sweeps.table import Board
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from warprun.errors import UserError, printable
 from warprun.runs import rundir
 from warprun.runs.records.jsonl import last_row, read_rows
-from warprun.runs.records.numbers import duration
+from warprun.runs.records.terminal import duration
 from warprun.runs.summary import measured
 from warprun.sweeps.plan import Job, Plan
 
