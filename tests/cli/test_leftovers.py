@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from warprun.parallel.leftovers import FOLDER, removed
+from warprun.parallel.launch import SHARED_MEMORY as FOLDER
+from warprun.parallel.launch import leftovers_removed
 
 if not FOLDER.is_dir():
     pytest.skip("there is no /dev/shm", allow_module_level=True)
@@ -31,7 +32,7 @@ def files(request: pytest.FixtureRequest) -> Iterator[dict[str, Path]]:
 
 def test_files_of_ended_processes_are_removed(files: dict[str, Path]) -> None:
     files["a"].write_bytes(bytes(4096))  # it was there before
-    with removed():
+    with leftovers_removed():
         script = (
             f"import os, pathlib, signal; pathlib.Path({str(files['b'])!r}).write_bytes(bytes(4096)); os.kill(os.getpid(), signal.SIGKILL)"
         )
@@ -43,7 +44,7 @@ def test_files_of_ended_processes_are_removed(files: dict[str, Path]) -> None:
 
 
 def test_files_that_a_process_holds_stay(files: dict[str, Path]) -> None:
-    with removed():
+    with leftovers_removed():
         files["b"].write_bytes(bytes(4096))
         files["c"].write_bytes(bytes(4096))
         opened = files["c"].open("rb")

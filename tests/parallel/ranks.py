@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.finished import QUIET, last_record, weights
-from warprun.parallel.mpi import mpiexec
+from warprun.parallel.launch import mpiexec
 
 pytest.importorskip("mpi4py")
 

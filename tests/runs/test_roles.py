@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from warprun.errors import UserError
-from warprun.ranks import Layout, fit
+from warprun.processes import Layout, fit
 
 pytest.importorskip("mpi4py")
 
 
 def test_learners_with_one_gpu_are_refused() -> None:
-    from warprun.parallel.roles import refuse_shared_gpu
+    from warprun.parallel.actors import refuse_shared_gpu
 
     layout = Layout(2, 2)
     refuse_shared_gpu(["GPU-a", "GPU-b", "", ""], layout.name)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.finished import QUIET
 from tests.parallel.ddp_runs import ROOT, warprun
-from warprun.parallel.mpi import mpiexec
+from warprun.parallel.launch import mpiexec
 
 SMALL = [*QUIET, "env.module=tests.environments.hasty", "agent=a2c", "n_envs=6", "agent.horizon=24", "total_steps=1e9", "max_minutes=0.5"]
 TOO_OFTEN = "truncated {steps} times in {steps} steps by collect of the simulator; with spec.time_limit=20 it can be {rows}: lower"

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from warprun.checking.findings import Problem, doubt
 from warprun.errors import shown
-from warprun.simulation.external import leading
+from warprun.simulation.external import mpi
 from warprun.simulation.external.recipe import Closes, ExternalEnvironment
 
 STEPS = 300
@@ -20,7 +20,7 @@ ROUNDING = 1e-5
 
 def single(environment: ExternalEnvironment) -> Iterator[Problem]:
     """Find observations outside their space, and rewards that are no numbers; each kind is told once. What the methods raise, passes."""
-    env = leading.make(environment.recipe)
+    env = mpi.make(environment.recipe)
     with closing(env) if isinstance(env, Closes) else nullcontext():
         yield from _tried(environment.title, env)
 

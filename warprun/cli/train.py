@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 from warprun.cli.gpu_failure import gpu_failure
 from warprun.cli.loading import begin_to_load_torch, uncollected
 from warprun.cli.outcome import DONE
-from warprun.errors import RunHasEndedError, UserError, one_line, shown
+from warprun.errors import RunHasEndedError, UserError, shown
 
 if TYPE_CHECKING:
     from warprun.cli.resume import Continued
     from warprun.config.schema import Config
-    from warprun.parallel.team import Team
-    from warprun.parallel.world import World
     from warprun.runs.crew import Crew
     from warprun.runs.train import Result
 
@@ -37,7 +35,6 @@ def train_one(overrides: list[str]) -> int:
     from warprun.cli.resume import Continued
     from warprun.config.launch import is_of_sweep
     from warprun.config.schema import starts_processes
-    from warprun.parallel.start import start
 
     for override in overrides:
         if is_of_sweep(override):
@@ -47,6 +44,8 @@ def train_one(overrides: list[str]) -> int:
         asked = _asked(overrides)
         config = asked.config if isinstance(asked, Continued) else asked
         if starts_processes(config):
+            from warprun.parallel.launch import start
+
             return start(config, overrides)
         result = _run(asked)
     except RunHasEndedError as error:
@@ -86,50 +85,15 @@ def _asked(overrides: Sequence[str]) -> Continued | Config:
 def _run(asked: Continued | Config) -> Result | None:
     """Train, as the rank that this process is; return the result, in ranks other than 0 None."""
     from warprun.cli.resume import Continued
-    from warprun.parallel.start import world_of
+    from warprun.parallel.start import take_part
 
     config = asked.config if isinstance(asked, Continued) else asked
-    world = world_of(config)
-    try:
-        # Imported after the checks, because they import torch and numba.
-        crew = _crew_of(config, world) if world else None
-        if world and not crew:
-            return None
-        if isinstance(asked, Continued):
-            with uncollected():
-                from warprun.runs.train import resume
 
-            return resume(*asked, crew)
+    def drive(crew: Crew | None) -> Result:
+        # Imported after the checks, because it imports torch and numba.
         with uncollected():
-            from warprun.runs.train import train
+            from warprun.runs.train import resume, train
 
-        return train(config, crew)
-    except BaseException as error:
-        failure = gpu_failure(error, config.env.name) or error
-        if world:
-            world.watch.fail(one_line(failure))
-        if failure is error:
-            raise
-        raise failure from error
+        return resume(*asked, crew) if isinstance(asked, Continued) else train(asked, crew)
 
-
-def _crew_of(config: Config, world: World | Team) -> Crew | None:
-    """Return the crew of the run if this process drives it; else live as one of its other processes to the end, and return None."""
-    from warprun.parallel.team import Team
-
-    if isinstance(world, Team):
-        from warprun.parallel.ddp import Learners
-
-        learners = Learners(world)
-        if world.rank == 0:
-            return learners
-        learners.follow(config)
-        return None
-    from warprun.parallel.roles import LearnersWithActors, check_gpus, run_rank
-
-    if world.layout.learners > 1:
-        check_gpus(config, world)
-    if world.process == 0:
-        return LearnersWithActors(world)
-    run_rank(config, world)
-    return None
+    return take_part(config, drive, lambda error: gpu_failure(error, config.env.name) or error)
