@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.finished import QUIET, last_record
-from warprun.parallel.launch import mpiexec
+from warprun.parallel.launch import leftovers, mpiexec, shared_memory
 
 ROOT = Path(__file__).parents[2]
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -96,9 +96,4 @@ class Run:
         while self.pids() and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not self.pids()
-        assert not shared_memory() - self._memory
-
-
-def shared_memory() -> set[str]:
-    """Return the names of the shared memory of MPICH on this machine."""
-    return {path.name for path in Path("/dev/shm").iterdir() if path.name.startswith("mpich")}
+        assert not leftovers(self._memory)

@@ -78,23 +78,25 @@ def mpiexec() -> str:
 
 @contextmanager
 def leftovers_removed() -> Iterator[None]:
-    """Remove at the end the shared memory that killed processes of MPI of this context have left.
-
-    That are files of this user that are new and that no process holds.
-    """
-    before = _files()
+    """Remove at the end the shared memory that killed processes of MPI of this context have left."""
+    before = shared_memory()
     try:
         yield
     finally:
-        # The order matters: a process that makes such a file opens it, maps it, and only then closes it.
-        new = _files() - before
-        held = _opened() | _mapped() if new else set()
-        for path in new - held:
+        for path in leftovers(before):
             with suppress(OSError):
                 path.unlink()
 
 
-def _files() -> set[Path]:
+def leftovers(before: set[Path]) -> set[Path]:
+    """Return the shared memory of MPI that is not among `before` and that no process holds."""
+    # The order matters: a process that makes such a file opens it, maps it, and only then closes it.
+    new = shared_memory() - before
+    return new - (_opened() | _mapped()) if new else set()
+
+
+def shared_memory() -> set[Path]:
+    """Return the files of shared memory of MPI that this user has."""
     found = set()
     for path in (path for name in OF_MPI for path in SHARED_MEMORY.glob(name)):
         with suppress(OSError):
