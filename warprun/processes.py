@@ -1,4 +1,4 @@
-"""The processes of a command: which of them this one is, what each does, and what all agree on. Light: no MPI, no torch."""
+"""The processes of a command: which of them this one is, what each does, what all agree on. Light: no MPI, no torch."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ PARENT = "WARPRUN_PARENT"
 SOCKET = "WARPRUN_SOCKET"
 """Number of an open socket at which rank 0 listens, if `parallel.launch` has made one."""
 FIRST_WAITS_S, OTHERS_WAIT_S = 4.0, 15.0
-"""Seconds that a rank waits after a failure for the end of all: rank 0, or another if rank 0 is lost; and the others."""
+"""Seconds that a rank waits after a failure for the end of all: rank 0, or another if that is lost; and the others."""
 STUCK_S = 60
 """Seconds that the end of a process may take after that."""
 
-# How this process was started ---------------------------------------------------------------------------------------------
+# How this process was started ---------------------------------------------------------------------------------------
 
 
 def has_torch_variables() -> bool:
@@ -96,7 +96,7 @@ def first_node(nodes: str) -> str:
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", re.split(r",(?![^\[]*\])", nodes)[0])
 
 
-# Its machine --------------------------------------------------------------------------------------------------------------
+# Its machine --------------------------------------------------------------------------------------------------------
 
 
 def on_this_machine() -> tuple[int, int]:
@@ -127,7 +127,7 @@ def share_of_cores(place: int, count: int) -> list[int]:
 
 
 def visible_gpus() -> list[str]:
-    """Return the names of the GPUs that this process may use. CUDA itself cannot be asked: it would keep to its answer."""
+    """Return the names of the GPUs that this process may use. CUDA is not asked: it would keep to its answer."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is not None:
         return [name for name in given.split(",") if name]
@@ -135,7 +135,7 @@ def visible_gpus() -> list[str]:
 
 
 def place() -> str:
-    """Return a name of the machine, or of the container, in which numbers of processes are those of this process, too."""
+    """Return a name of the machine, or container, in which numbers of processes are those of this process, too."""
     with suppress(OSError):
         return f"{socket.gethostname()}/{os.readlink('/proc/self/ns/pid')}"
     return f"{socket.gethostname()}/{os.getpid()}"
@@ -150,7 +150,7 @@ def has_ended(process: int) -> bool:
     return state in "ZX"
 
 
-# Its output and its end ---------------------------------------------------------------------------------------------------
+# Its output and its end ---------------------------------------------------------------------------------------------
 
 _voice = 2
 """Standard error as the process found it."""
@@ -229,13 +229,13 @@ def _all_come(timeout_s: float) -> bool:
     return wait(library.COMM_WORLD.Ibarrier().Test, timeout_s)
 
 
-# What each does -----------------------------------------------------------------------------------------------------------
+# What each does -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Processes 0 to learners - 1 learn. The others are groups of `ranks_per_env` consecutive ones: the first of a group
-    is an actor, the rest serves its environments. Each learner gets the rollouts of its own actors.
+    """The roles of processes: 0 to learners - 1 learn. The others are groups of `ranks_per_env` consecutive ones, whose
+    first one is an actor; the rest serves its environments. Each learner gets the rollouts of its own actors.
 
     Processes are numbered as MPI does. Learners and actors among themselves have the numbers of `rank`.
     """
@@ -309,7 +309,7 @@ def fit(size: int, learners: int, ranks_per_env: int) -> Layout:
     return Layout(learners, actors, ranks_per_env)
 
 
-# What all agree on --------------------------------------------------------------------------------------------------------
+# What all agree on --------------------------------------------------------------------------------------------------
 
 PAUSE_S = 1e-3
 """Sleep between two looks at whether all ranks are there: waiting within MPI would take all of a core."""
@@ -330,7 +330,7 @@ def wait(is_done: Callable[[], bool], timeout_s: float = float("inf")) -> bool:
 
 
 class Ranks(ABC):
-    """All processes of a command, as they agree before the first rollout; a subclass for each way that their words take.
+    """All processes of a command, as they agree before the first rollout; a subclass for each way of their words.
 
     Every process calls the same methods in the same order.
     """

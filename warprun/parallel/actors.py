@@ -164,7 +164,7 @@ class LearnersWithActors(Crew):
         received.close()
 
     def _connect(self) -> None:
-        """Connect a learner with the other processes, and give it what learner 0 knows. Raises UserError if environments differ."""
+        """Connect a learner with the other processes, and give it the state of learner 0. Raises what `_compare` does."""
         setup, world = self.setup, self._world
         _compare(world, setup)
         if isinstance(setup.communicator, Distributed):
@@ -189,7 +189,7 @@ def refuse_shared_gpu(gpus: Sequence[str], name: Callable[[int], str]) -> None:
 
 
 def _compare(world: World, setup: Setup | None) -> None:
-    """Raise if the rollouts of two ranks have different layouts, because their environments differ; every process calls this."""
+    """Raise UserError if environments of two ranks differ, and so their rollouts; every process calls this."""
     own = ""
     if setup:
         own = fingerprint(setup.environment.spec, setup.config.agent.horizon, rollout_envs(setup.config, world))
@@ -267,7 +267,7 @@ def _roll_out(
 
 
 def _serve(world: World) -> None:
-    """Live as a process that serves an actor: make the calls of its environments, and for the first actor those of rank 0."""
+    """Live as a process that serves an actor: make its calls of environments, and for the first actor those of rank 0."""
     place = mpi.here
     assert place is not None
     with world.ranks.together():

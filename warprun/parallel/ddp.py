@@ -166,7 +166,7 @@ class Learners(Crew):
         self.restore(saved)
 
     def _count(self) -> Episodes:
-        """Return the episodes of all ranks together; every rank calls this. Raises TrainingFailed if policies differ."""
+        """Return the episodes of all ranks; every rank calls this. Raises TrainingFailed if policies differ."""
         ended, communicator = self.simulator.episodes(), self._communicator
         returns = [mean * ended.count if ended.count else 0.0 for mean in ended.mean_return.values()]
         steps = ended.mean_length * ended.count if ended.count else 0.0

@@ -18,7 +18,7 @@ from warprun.parallel.watch import Watch
 from warprun.state import State
 
 LONGEST_S = 1e6
-"""Longest time that an operation waits: others may roll out, evaluate or save for long, and the watch finds those that are lost."""
+"""Longest wait of an operation: others may evaluate or save for long, and the watch finds those that are lost."""
 
 
 class Distributed:

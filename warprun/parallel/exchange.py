@@ -1,4 +1,4 @@
-"""What travels between ranks, and what a protocol is: how a rollout gets from an actor to its learner, and weights back.
+"""The interface of protocols, by which rollouts get from actors to learners and weights back, and their buffers.
 
 Rollouts and weights are each one flat buffer of a fixed layout. Nothing is pickled or copied twice.
 """
@@ -51,7 +51,7 @@ def header_type(groups: int) -> np.dtype[np.void]:
 
 
 class RolloutBuffer:
-    """A rollout of `n_envs` environments in one buffer: a header, and a trajectory whose tensors are views of the buffer."""
+    """A rollout of `n_envs` environments in one buffer: a header, and a trajectory whose tensors are views of it."""
 
     def __init__(self, spec: Spec, horizon: int, n_envs: int) -> None:
         self.spec, kind = spec, header_type(len(spec.groups))
@@ -223,7 +223,7 @@ class LearnerExchange(ABC):
 
     @abstractmethod
     def receive(self, into: Sequence[RolloutBuffer], act: Act) -> int:
-        """Bring the next rollout into each buffer; return how many came, fewer than asked for only at the end of the run.
+        """Bring the next rollout into each buffer; return how many came: fewer than asked for at the end of the run.
 
         `act` is the policy of this learner, for protocols in which the learner acts.
         """

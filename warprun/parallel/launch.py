@@ -41,7 +41,7 @@ def start(config: Config, arguments: Sequence[str]) -> int:
         return subprocess.call(command)
 
 
-# Learners and actors ------------------------------------------------------------------------------------------------------
+# Learners and actors ------------------------------------------------------------------------------------------------
 
 
 def layout(config: Config, size: int) -> Layout:
@@ -124,7 +124,7 @@ def _mapped() -> set[Path]:
     return found
 
 
-# Data-parallel learners ---------------------------------------------------------------------------------------------------
+# Data-parallel learners ---------------------------------------------------------------------------------------------
 
 
 def start_ranks(config: Config, size: int, arguments: Sequence[str]) -> int:

@@ -141,7 +141,7 @@ class AsyncLearner(LearnerExchange):
         return True
 
     def _go_on_without(self, rank: int, why: str, replaces: bool) -> None:
-        """Note that an actor has left; `replaces`: let another make its rollout. Raises RankFailed if it is one too many."""
+        """Note that an actor has left; `replaces`: let another make its rollout. Raises RankFailed if too many have."""
         world = self._world
         world.lost.append(f"{world.layout.name(world.layout.leader(world.layout.actor(rank)))}: {why}")
         if len(world.lost) > self._tolerated or not (self._acting or self._waiting):

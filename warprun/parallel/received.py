@@ -37,8 +37,10 @@ class Tally:
 
 
 class ReceivedRollouts:
-    """A `Simulator` of `n_envs` environments that actors step. A collection is one rollout, or, if `per_update` is larger,
-    that of several actors side by side."""
+    """A `Simulator` of `n_envs` environments that actors step.
+
+    A collection is one rollout, or, if `per_update` is larger, those of several actors side by side.
+    """
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class ReceivedRollouts:
         clock: Callable[[], float],
         communicator: Communicator,
     ) -> None:
-        """`n_envs` are those of one rollout; `per_update` rollouts make a collection; `total_steps` are those of the run.
+        """`n_envs`: of one rollout; `per_update`: rollouts that make a collection; `total_steps`: of the run.
 
         `communicator` is that of the learners.
         """

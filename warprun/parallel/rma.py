@@ -1,4 +1,4 @@
-"""`concurrency=rma`: one-sided memory. An actor shows its rollouts in its own memory, learners take them, and show weights in theirs.
+"""`concurrency=rma`: one-sided memory. Actors show rollouts in their own memory; learners take them, and show weights.
 
 Neither side waits for the other's code: an actor only for room in its ring, a learner only for a rollout.
 """
@@ -16,8 +16,8 @@ from warprun.parallel.world import World
 from warprun.simulation.simulator import Act
 
 TICKETS, LIMIT, MADE, OVER, ENDED = (WORD * n for n in range(5))
-"""Words of rank 0: rollouts that actors have begun; how many they shall make; how many they have made; 1 if the run is over; a bit for
-each actor that makes no more."""
+"""Words of rank 0: rollouts that actors have begun; how many they shall make; how many they have made; 1 if the run is
+over; a bit for each actor that makes no more."""
 ROOT = 0
 """The rank that has these words."""
 Takes = Callable[[RolloutBuffer], bool | None]

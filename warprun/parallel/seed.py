@@ -1,4 +1,4 @@
-"""`concurrency=seed`: learners act. Actors send observations and get what the policy gives; rollouts are put together here.
+"""`concurrency=seed`: learners act. Actors send observations and get what the policy gives; here rollouts arise.
 
 SEED RL (Espeholt et al. 2020, section 3). There the learner samples the actions; here actors draw them from what the
 policy gives, so that every simulator draws as in a single process.

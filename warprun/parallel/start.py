@@ -31,7 +31,7 @@ RANK_0_SPEAKS_S = 3.0
 
 
 def in_all_ranks(compose: Callable[[], T], mode: Callable[[T | None], str]) -> T:
-    """Return what `compose` returns in every process that was started. Raises UserError in all of them if it fails in one.
+    """Return the result of `compose` in every process that was started. Raises UserError in all if it fails in one.
 
     `mode` returns the name of `concurrency` from what was composed, or None if that has failed.
     """
@@ -117,7 +117,7 @@ def _crew(config: Config) -> Learners | LearnersWithActors | None:
     return None
 
 
-# Data-parallel learners ---------------------------------------------------------------------------------------------------
+# Data-parallel learners ---------------------------------------------------------------------------------------------
 
 
 @cache
@@ -150,7 +150,7 @@ def _learners(config: Config, concurrency: DdpConfig) -> Learners | None:
     return Learners(team())
 
 
-# Learners and actors ------------------------------------------------------------------------------------------------------
+# Learners and actors ------------------------------------------------------------------------------------------------
 
 
 def communicator() -> MPI.Intracomm:

@@ -1,4 +1,4 @@
-"""Processes that meet at a store of torch.distributed at rank 0: for signs of life, and to agree where there is no MPI."""
+"""Processes that meet at a store of torch.distributed at rank 0: for signs of life, and to agree without MPI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signs of life: every rank gives one a second in a store at rank 0, and any rank learns there that another one was lost."""
+"""Signs of life: every rank gives one a second in a store at rank 0, and learns there that another one was lost."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ OTHERS_WAIT_S = processes.FIRST_WAITS_S
 class Watch:
     """Gives signs of life of this rank in a thread, and looks for those of the others.
 
-    Rank 0 looks at all of them, the others at rank 0, which holds the store. A rank that gives none for `timeout_s` is lost, one on the
-    machine of rank 0 as soon as its process has ended. If ranks join in sums (`progress`), one that is behind the others for `timeout_s` is
-    stuck. If a rank is lost, stuck or has failed, `check` raises in all others; one that does not call it, because it waits for what will
-    not come, ends.
+    Rank 0 looks at all of them, the others at rank 0, which holds the store. A rank that gives none for `timeout_s` is
+    lost, one on the machine of rank 0 as soon as its process has ended. If ranks join in sums (`progress`), one that is
+    behind the others for `timeout_s` is stuck. If a rank is lost, stuck or has failed, `check` raises in all others; one
+    that does not call it, because it waits for what will not come, ends.
     """
 
     progress: Callable[[], int] | None = None
@@ -72,14 +72,14 @@ class Watch:
             raise RankFailed(self._fault)
 
     def explain(self) -> None:
-        """Wait until it is known which rank was lost or has failed, and raise RankFailed; return if that is none after all."""
+        """Wait until it is known which rank was lost or has failed, and raise RankFailed; return if none was."""
         deadline = time.monotonic() + self._timeout_s + GRACE_S
         while time.monotonic() < deadline and not self._ended.is_set():
             self.check()
             time.sleep(0.05)
 
     def fail(self, why: str) -> None:
-        """Tell all ranks that this one has failed. Rank 0 returns as soon as they know why, because the store ends with its process."""
+        """Tell all ranks that this one has failed. Rank 0 returns as soon as they know why: the store ends with it."""
         if self._ended.is_set():
             return
         self._has_told = True

@@ -102,7 +102,7 @@ class Led:
         return self._all("step", action)
 
     def close(self) -> None:
-        # After a failure the other ranks may still wait within the call, and would take a message of `close` for its answer.
+        # After a failure the others may still wait within the call, and would take a message of `close` for its answer.
         if isinstance(self._own, Closes) and not self._failed:
             self._all("close")
             self._group.forget(self._number)
@@ -176,7 +176,7 @@ class Place:
             self.led.tell(RELEASE)
 
     def _next(self, active: list[int], patience: Wait) -> tuple[int, Call]:
-        """Return the next call and its leader: the first of those that serve takes calls in turn, and tells the others."""
+        """Return the next call and its leader: the first of those that serve takes calls in turn, and tells them."""
         together = self._together
         if together.rank:
             told: tuple[int, Call] = _first(lambda: together.improbe(0), patience).recv()
@@ -250,7 +250,7 @@ _known: dict[str, ExternalEnvironment] = {}
 
 
 def examine_together(title: str, recipe: Recipe, learners: int, examine: partial[ExternalEnvironment]) -> ExternalEnvironment:
-    """Return what `examine` learns from an environment that the group of rank 0 makes; every process of a run calls this.
+    """Return what `examine` learns of an environment that the group of rank 0 makes; every process of a run calls it.
 
     Raises UserError, and OtherRankError if another process has failed. Of a command in which all others serve rank 0 it
     calls this alone.
