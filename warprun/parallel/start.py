@@ -64,18 +64,22 @@ def with_all_ranks(command: Callable[[], int]) -> int:
     meet()
     from warprun.simulation.external.mpi import attend
 
-    place = attend()
+    place, comm = attend(), communicator()
     if place.led:
         try:
-            return command()
+            code = command()
         finally:
             place.release()
+        if code == 0:  # else the end of this process meets the others, see `code_of_rank`
+            wait(comm.Ibarrier().Test)
+        return code
     try:
         place.serve()
     except Exception as error:
         time.sleep(RANK_0_SPEAKS_S)  # it ends all ranks if it has failed in the same way
         last_word(f"warprun: error: {place.name}: {one_line(error)}")
         os._exit(1)
+    wait(comm.Ibarrier().Test)
     return 0
 
 
