@@ -1,4 +1,4 @@
-"""Whether mpiexec, srun or torchrun has started this process as one of several. Light: nothing but the environment."""
+"""The processes of a command: which of them this one is, what each does, what all agree on. Light: no MPI, no torch."""
 
 from __future__ import annotations
 
@@ -9,23 +9,34 @@ import signal
 import socket
 import sys
 import time
-from contextlib import suppress
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from warprun.errors import OtherRankError, UserError, one_line
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 """Variables in which mpiexec of MPICH, that of Open MPI, and srun say how many processes they have started."""
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 """Variables in which they say which of them this one is."""
 OF_TORCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Those that torchrun sets, and `cli.launch`; they hold if all are set."""
+"""Those that torchrun sets, and `parallel.launch`; they hold if all are set."""
 PARENT = "WARPRUN_PARENT"
 """Number of the process that started this one as a rank and ends with it."""
 SOCKET = "WARPRUN_SOCKET"
-"""Number of an open socket at which rank 0 listens, if `cli.launch` has made one."""
+"""Number of an open socket at which rank 0 listens, if `parallel.launch` has made one."""
 FIRST_WAITS_S, OTHERS_WAIT_S = 4.0, 15.0
-"""Seconds that a rank waits after a failure until all come to their end: rank 0, or another if rank 0 is lost; and the others."""
+"""Seconds that a rank waits after a failure for the end of all: rank 0, or another if that is lost; and the others."""
 STUCK_S = 60
 """Seconds that the end of a process may take after that."""
+
+# How this process was started ---------------------------------------------------------------------------------------
 
 
 def has_torch_variables() -> bool:
@@ -34,7 +45,10 @@ def has_torch_variables() -> bool:
 
 
 def starter() -> str:
-    """Return what started this process as one of several, or perhaps as the only one: torchrun, mpiexec or srun; empty: nothing."""
+    """Return the program that started this process as one of several, or perhaps as the only one.
+
+    That is torchrun, mpiexec or srun; empty: none of them.
+    """
     if has_torch_variables():
         return "torchrun"
     by_mpi = next((os.environ[name] for name in SIZES[:2] if os.environ.get(name, "").isdigit()), "")
@@ -46,14 +60,12 @@ def starter() -> str:
 
 def started() -> int:
     """Return how many processes mpiexec, srun or torchrun has started for this command; 1 if none did."""
-    names = ("WORLD_SIZE",) if has_torch_variables() else SIZES
-    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), 1)
+    return _number(("WORLD_SIZE",) if has_torch_variables() else SIZES, 1)
 
 
 def rank() -> int:
     """Return which of the started processes this one is."""
-    names = ("RANK",) if has_torch_variables() else RANKS
-    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), 0)
+    return _number(("RANK",) if has_torch_variables() else RANKS, 0)
 
 
 def is_first() -> bool:
@@ -61,24 +73,22 @@ def is_first() -> bool:
     return started() == 1 or rank() == 0
 
 
-def on_this_machine() -> tuple[int, int]:
-    """Return which of the started processes of this machine this one is, and their number, as far as it is known: else 0 and 1."""
-    for place, count in (("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")):
-        if os.environ.get(place, "").isdigit():
-            size = os.environ.get(count, "")
-            return int(os.environ[place]), int(size) if size.isdigit() else 1
-    return 0, 1
+def _number(names: Sequence[str], otherwise: int) -> int:
+    """Return the value of the first of these variables that holds a number."""
+    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), otherwise)
 
 
 def meeting_place() -> tuple[str, int]:
-    """Return host and port where rank 0 waits for the others: those of torchrun, or of srun its first node and a port of the step."""
+    """Return host and port where rank 0 waits for the others.
+
+    They are those of torchrun, or of srun its first node and a port of the step.
+    """
     if has_torch_variables():
         return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     nodes = os.environ.get("SLURM_STEP_NODELIST", os.environ.get("SLURM_JOB_NODELIST", "localhost"))
     number = 131 * int(os.environ.get("SLURM_JOB_ID", "0")) + int(os.environ.get("SLURM_STEP_ID", "0"))
-    port = os.environ.get("MASTER_PORT", "")
     # Below the ports that systems give to outgoing connections.
-    return os.environ.get("MASTER_ADDR") or first_node(nodes), int(port) if port.isdigit() else 10_000 + number % 20_000
+    return os.environ.get("MASTER_ADDR") or first_node(nodes), _number(("MASTER_PORT",), 10_000 + number % 20_000)
 
 
 def first_node(nodes: str) -> str:
@@ -86,8 +96,19 @@ def first_node(nodes: str) -> str:
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", re.split(r",(?![^\[]*\])", nodes)[0])
 
 
+# Its machine --------------------------------------------------------------------------------------------------------
+
+
+def on_this_machine() -> tuple[int, int]:
+    """Return which of the started processes of this machine this one is, and their number; if unknown 0 and 1."""
+    for place, count in (("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")):
+        if os.environ.get(place, "").isdigit():
+            return int(os.environ[place]), _number((count,), 1)
+    return 0, 1
+
+
 def take_share() -> None:
-    """Use this process's share of the cores and of the GPUs of its machine, where what started it has not dealt them out."""
+    """Use this process's share of the cores and GPUs of its machine, unless the starter has dealt them out."""
     place, count = on_this_machine()
     if starter() == "torchrun" and count > 1 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, share_of_cores(place, count))
@@ -97,30 +118,24 @@ def take_share() -> None:
 
 
 def share_of_cores(place: int, count: int) -> list[int]:
-    """Return the cores for number `place` of `count` processes that share those of this one: neighbours, or one core that several use."""
+    """Return the cores for number `place` of `count` processes that share those of this one.
+
+    They are neighbours, or one core that several use.
+    """
     cores = sorted(os.sched_getaffinity(0))
     return cores[place * len(cores) // count : (place + 1) * len(cores) // count] or [cores[place % len(cores)]]
 
 
 def visible_gpus() -> list[str]:
-    """Return the names of the GPUs that this process may use. CUDA itself cannot be asked: it would keep to its answer."""
+    """Return the names of the GPUs that this process may use. CUDA is not asked: it would keep to its answer."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is not None:
         return [name for name in given.split(",") if name]
     return [str(number) for number in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
 
 
-def end_with_parent() -> None:
-    """End this process if the one that has started it as a rank ends without having ended it."""
-    parent = os.environ.get(PARENT, "")
-    if parent.isdigit() and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != int(parent):
-            os._exit(1)
-
-
 def place() -> str:
-    """Return a name of the machine, or of the container, in which numbers of processes are those of this process, too."""
+    """Return a name of the machine, or container, in which numbers of processes are those of this process, too."""
     with suppress(OSError):
         return f"{socket.gethostname()}/{os.readlink('/proc/self/ns/pid')}"
     return f"{socket.gethostname()}/{os.getpid()}"
@@ -135,14 +150,21 @@ def has_ended(process: int) -> bool:
     return state in "ZX"
 
 
+# Its output and its end ---------------------------------------------------------------------------------------------
+
+_voice = 2
+"""Standard error as the process found it."""
+first_is_lost = False
+"""Whether rank 0 gives no sign of life any more."""
+FIRST_IS_LOST = 113
+"""Exit code of the other ranks then, by which the process that started them knows; hardly another program has it."""
+
+
 def silence() -> None:
     """Let this process print nothing any more, unless by `last_word`: rank 0 speaks for all."""
     global _voice
     _voice = os.dup(2)
-    null = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(null, stream)
-    os.close(null)
+    _redirect(os.open(os.devnull, os.O_WRONLY))
 
 
 def last_word(text: str) -> None:
@@ -151,21 +173,45 @@ def last_word(text: str) -> None:
         os.write(_voice, f"{text}\n".encode())
 
 
-_voice = 2
-"""Standard error as the process found it."""
+def print_to(path: Path) -> None:
+    """Append everything that this process prints from now on to a file."""
+    path.parent.mkdir(exist_ok=True)
+    sys.stdout.flush()
+    _redirect(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666))
+
+
+def _redirect(handle: int) -> None:
+    for stream in (1, 2):
+        os.dup2(handle, stream)
+    os.close(handle)
+
+
+def end_with_parent() -> None:
+    """End this process if the one that has started it as a rank ends without having ended it."""
+    parent = os.environ.get(PARENT, "")
+    if parent.isdigit() and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != int(parent):
+            os._exit(1)
+
+
+def code_of_lost() -> int:
+    """Return the exit code of this process if rank 0 is lost."""
+    return FIRST_IS_LOST if PARENT in os.environ else 1
 
 
 def code_of_rank(code: int) -> int:
-    """Return the exit code of this process, one of several of which one has failed, and let it end without a word and in time.
+    """Return the exit code of this process, one of several of which one has failed; let it end silently and in time.
 
-    mpiexec and srun end all ranks as soon as one ends with a code other than 0: only rank 0 does, after it has said what is wrong, unless
-    it is itself lost. The end of MPI would wait for ranks that never come to it: if not all do, this process ends here.
+    mpiexec and srun end all ranks as soon as one ends with a code other than 0: only rank 0 does, after it has said
+    why, unless it is itself lost. The end of MPI would wait for ranks that never come to it: if not all do, this
+    process ends here.
     """
     speaks = is_first() or first_is_lost
     if first_is_lost:
         code = code_of_lost()
     silence()
-    for number in (signal.SIGINT, signal.SIGTERM):  # mpiexec sends them as soon as rank 0 has ended; the code would be theirs
+    for number in (signal.SIGINT, signal.SIGTERM):  # mpiexec sends them when rank 0 has ended; the code would be theirs
         signal.signal(number, signal.SIG_IGN)
     code = code if speaks else 0
     if not _all_come(FIRST_WAITS_S if speaks else OTHERS_WAIT_S):
@@ -180,21 +226,173 @@ def _all_come(timeout_s: float) -> bool:
     library = sys.modules.get("mpi4py.MPI")
     if library is None or not library.Is_initialized() or library.Is_finalized():
         return True
+    return wait(library.COMM_WORLD.Ibarrier().Test, timeout_s)
+
+
+# What each does -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The roles of processes: 0 to learners - 1 learn. The others are groups of `ranks_per_env` consecutive ones, whose
+    first one is an actor; the rest serves its environments. Each learner gets the rollouts of its own actors.
+
+    Processes are numbered as MPI does. Learners and actors among themselves have the numbers of `rank`.
+    """
+
+    learners: int
+    actors: int
+    ranks_per_env: int = 1
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        return self.learners + self.actors * self.ranks_per_env
+
+    def name(self, process: int) -> str:
+        """Return a process with its role, for messages: "rank 3 (actor 1)"."""
+        if process < self.learners:
+            return f"rank {process} (learner {process})"
+        role = "serves the environment of actor" if self.serves(process) else "actor"
+        return f"rank {process} ({role} {self.actor_of(process)})"
+
+    def serves(self, process: int) -> bool:
+        """Return whether a process only serves the environments of an actor."""
+        return process >= self.learners and (process - self.learners) % self.ranks_per_env > 0
+
+    def leader(self, actor: int) -> int:
+        """Return the process that an actor is."""
+        return self.learners + actor * self.ranks_per_env
+
+    def servers(self, actor: int) -> list[int]:
+        """Return the processes that serve the environments of an actor."""
+        return list(range(self.leader(actor) + 1, self.leader(actor) + self.ranks_per_env))
+
+    def actor_of(self, process: int) -> int:
+        """Return the actor that a process is, or serves."""
+        return (process - self.learners) // self.ranks_per_env
+
+    def rank(self, actor: int) -> int:
+        """Return the rank of an actor, counted without processes that serve."""
+        return self.learners + actor
+
+    def actor(self, rank: int) -> int:
+        """Return the number of the actor that `rank`, counted without processes that serve, is."""
+        return rank - self.learners
+
+    def actors_of(self, learner: int) -> range:
+        """Return the actors of a learner: equal shares, of which the first ones may have one more."""
+        share, more = divmod(self.actors, self.learners)
+        begin = learner * share + min(learner, more)
+        return range(begin, begin + share + (learner < more))
+
+    def learner_of(self, actor: int) -> int:
+        """Return the learner of an actor."""
+        return next(learner for learner in range(self.learners) if actor in self.actors_of(learner))
+
+
+def fit(size: int, learners: int, ranks_per_env: int) -> Layout:
+    """Return the layout of `size` processes. Raises UserError if there is none."""
+    actors, left = divmod(size - learners, ranks_per_env)
+    if actors < learners:
+        of_each = "" if ranks_per_env == 1 else f" of {ranks_per_env} processes"
+        raise UserError(
+            f"every learner needs an actor{of_each}, so concurrency.learners={learners} needs"
+            f" {learners * (1 + ranks_per_env)} processes or more, not {size}"
+        )
+    if left:
+        below = size - left
+        raise UserError(
+            f"concurrency.ranks_per_env={ranks_per_env}: {size} processes do not fit; with learners={learners} start"
+            f" {below} or {below + ranks_per_env}"
+        )
+    return Layout(learners, actors, ranks_per_env)
+
+
+# What all agree on --------------------------------------------------------------------------------------------------
+
+PAUSE_S = 1e-3
+"""Sleep between two looks at whether all ranks are there: waiting within MPI would take all of a core."""
+PATIENCE_S = 10.0
+"""Time that a rank which has failed waits for the others to hear it: they may wait for this one in code of the user."""
+FAILED = 2
+"""Exit code of a process that cannot tell the others that it has failed."""
+
+
+def wait(is_done: Callable[[], bool], timeout_s: float = float("inf")) -> bool:
+    """Wait until `is_done`, at most `timeout_s`; return whether it is."""
     deadline = time.monotonic() + timeout_s
-    barrier = library.COMM_WORLD.Ibarrier()
-    while not barrier.Test():
+    while not is_done():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.01)
+        time.sleep(PAUSE_S)
     return True
 
 
-first_is_lost = False
-"""Whether rank 0 gives no sign of life any more."""
-FIRST_IS_LOST = 113
-"""Exit code of the other ranks then, which tells the process that started them to wait no longer; no other program is likely to have it."""
+class Ranks(ABC):
+    """All processes of a command, as they agree before the first rollout; a subclass for each way of their words.
+
+    Every process calls the same methods in the same order.
+    """
+
+    def __init__(self, rank: int, name: Callable[[int], str] = "rank {}".format) -> None:
+        """`name` returns a rank for messages."""
+        self.rank, self.name = rank, name
+
+    @abstractmethod
+    def gather(self, text: str) -> list[str]:
+        """Return the texts of all processes, in the order of their ranks."""
+
+    @abstractmethod
+    def gather_failures(self, own: str) -> list[str]:
+        """Return the failures of all processes, empty where there is none, so that all know them when rank 0 ends."""
+
+    def share(self, text: str) -> str:
+        """Return the text of rank 0."""
+        return self.gather(text)[0]
+
+    def agree(self, error: Exception | None = None, words: str = "") -> None:
+        """Return if no process has an error; `words` are for the others, by default the error in one line.
+
+        Else raise: in rank 0 its own error, or a UserError that names the first rank that failed; in the others
+        OtherRankError.
+        """
+        failures = self.gather_failures(words or one_line(error) if error else "")
+        if not any(failures):
+            return
+        if self.rank:
+            raise OtherRankError from error
+        if error:
+            raise error
+        first = next(rank for rank, failure in enumerate(failures) if failure)
+        raise UserError(f"{self.name(first)}: {failures[first]}")
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Do something in all processes or in none: if it fails in one, it fails in all, see `agree`."""
+        try:
+            yield
+        except Exception as error:
+            self.agree(error)
+        else:
+            self.agree()
 
 
-def code_of_lost() -> int:
-    """Return the exit code of this process if rank 0 is lost."""
-    return FIRST_IS_LOST if PARENT in os.environ else 1
+class MpiRanks(Ranks):
+    """The processes of MPI."""
+
+    def __init__(self, comm: MPI.Intracomm, name: Callable[[int], str] = "rank {}".format) -> None:
+        super().__init__(comm.rank, name)
+        self.comm = comm
+
+    def gather(self, text: str) -> list[str]:
+        """Return the texts of all processes."""
+        wait(self.comm.Ibarrier().Test)
+        return list(self.comm.allgather(text))
+
+    def gather_failures(self, own: str) -> list[str]:
+        """Return the failures of all processes; if this one has one, and the others do not come, end them all."""
+        if own and not wait(self.comm.Ibarrier().Test, PATIENCE_S):
+            last_word(f"warprun: error: {self.name(self.rank)}: {own}" if self.rank else f"warprun: error: {own}")
+            os._exit(FAILED)  # mpiexec then ends the others
+        return list(self.comm.allgather(own)) if own else self.gather(own)

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from warprun.parallel.agreement import unlink_shared_memory
-from warprun.parallel.buffers import RolloutBuffer, WeightsBuffer
-from warprun.parallel.layout import Layout
+from warprun.parallel import start
+from warprun.parallel.exchange import RolloutBuffer, WeightsBuffer
 from warprun.parallel.rma import Shared
 from warprun.parallel.world import World, meet
+from warprun.processes import Layout
 from warprun.spec import Box, Discrete, GroupSpec, Spec
 
 SPEC = Spec((GroupSpec("one", 1, Box(4), Discrete(2)),), time_limit=None)
@@ -50,7 +50,7 @@ def one_sided(world: World, rollout: RolloutBuffer, weights: WeightsBuffer) -> d
         if world.is_learner:
             found["pop"].append(timed(lambda: shared.ring.pop(1, rollout.memory)))
         world.barrier()
-    shared.window.free()
+    world.part()
     return found
 
 
@@ -73,7 +73,7 @@ def message(world: World, memory: np.ndarray) -> list[float]:
 def main() -> None:
     """Measure and print."""
     comm = MPI.COMM_WORLD
-    unlink_shared_memory(comm)
+    start.meet()
     world = meet(comm, Layout(1, 1), timeout_s=60)
     rollout, weights = RolloutBuffer(SPEC, 1, 1), WeightsBuffer({"w": torch.zeros(PARAMETERS)})
     found = {name: statistics.median(times) for name, times in one_sided(world, rollout, weights).items() if times}

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from warprun.parallel.mpi import mpiexec
+from warprun.parallel.launch import mpiexec
 
 HERE = Path(__file__).parent
 QUIET = [

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from warprun.parallel.rma import FromAny
+from warprun.parallel.rma import drawn, newest_of
 from warprun.state import derived_seed
 
 BATCH, FEATURES, ACTIONS, WIDTH = 32, 4, 2, 64
@@ -110,7 +110,7 @@ class Drawn:
     """Stands in for the memory of all ranks: notes which rank is read."""
 
     def __init__(self) -> None:
-        self.layout = SimpleNamespace(actors=ACTORS, rank=lambda actor: actor)
+        self.layout = SimpleNamespace(rank=lambda actor: actor)
         self.newest, self.rank = self, -1
 
     def read(self, rank: int, into: Any) -> int:
@@ -122,12 +122,13 @@ class Drawn:
 def collisions() -> dict[str, dict[str, float]]:
     """Return, for each number of learners, the counted shares of rounds with a collision and of redundant reads, and the closed forms.
 
-    The draws are those of the class that learners of a run use, with the seeds of a run with seed 0.
+    The draws are those of the function that learners of a run use, with the seeds of a run with seed 0.
     """
     found = {}
     for learners in LEARNERS:
         memories = [Drawn() for _ in range(learners)]
-        takes = [FromAny(memory, derived_seed(0, "learner", rank)) for rank, memory in enumerate(memories)]  # type: ignore[arg-type]
+        draws = [drawn(ACTORS, derived_seed(0, "learner", rank)) for rank in range(learners)]
+        takes = [newest_of(memory, draw) for memory, draw in zip(memories, draws, strict=True)]  # type: ignore[arg-type]
         different = np.zeros(ROUNDS, np.int64)
         for number in range(ROUNDS):
             for take in takes:

@@ -10,7 +10,7 @@ from tests.parallel.ranks import start
 from warprun.cli import main as cli
 from warprun.config.compose import compose
 from warprun.errors import UserError
-from warprun.parallel.layout import layout
+from warprun.parallel.launch import layout
 
 
 @pytest.mark.parametrize(

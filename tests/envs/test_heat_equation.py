@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.parallel.ranks import MPIEXEC, ONE_THREAD
+from tests.parallel.ranks import ONE_THREAD
 from warprun.envs.heat_equation import HEAT, INTERVAL, STABLE, HeatEquation, bump
+from warprun.parallel.launch import mpiexec
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,7 +76,7 @@ def test_the_reward_counts_temperatures_and_power() -> None:
 def test_any_number_of_ranks_computes_the_same_bits(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     for ranks in (1, 2, 3):
-        command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "tests.envs.heat", str(tmp_path)]
+        command = [mpiexec(), "-n", str(ranks), sys.executable, "-m", "tests.envs.heat", str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=os.environ | ONE_THREAD)
         assert done.returncode == 0, done.stderr
     one = dict(np.load(tmp_path / "1.npz"))

@@ -17,10 +17,10 @@ import torch
 from mpi4py import MPI
 
 from warprun.config.schema import CONCURRENCY
-from warprun.parallel.buffers import Origin, RolloutBuffer, WeightsBuffer
+from warprun.parallel.exchange import RolloutBuffer, WeightsBuffer
 from warprun.parallel.protocols import actor_exchange, learner_exchange
 from warprun.parallel.world import World, meet
-from warprun.ranks import Layout
+from warprun.processes import Layout
 from warprun.simulation.simulator import Episodes
 from warprun.simulation.trajectory import allocate
 from warprun.spec import Box, Discrete, GroupSpec, Spec
@@ -56,7 +56,7 @@ def act_nowhere(trajectory, row) -> None:
 
 def act(world, settings, weights, buffer, delay) -> None:
     exchange = actor_exchange(world, settings, weights, buffer, act_nowhere)
-    actor, sequence, taken = world.layout.actor(world.rank), 0, allocate(SPEC, HORIZON, N_ENVS, torch.device("cpu"))
+    actor, sequence, taken = world.actor, 0, allocate(SPEC, HORIZON, N_ENVS, torch.device("cpu"))
     while exchange.latest():
         weights.unpack()
         # A torn read would mix two versions.
@@ -64,11 +64,10 @@ def act(world, settings, weights, buffer, delay) -> None:
         delay()
         for tensor in (taken.groups["one"].obs, taken.groups["one"].reward):
             tensor.fill_(1000.0 * actor + sequence)
-        buffer.fill(taken, NO_EPISODES, Origin(actor, sequence, weights.version, 0.0, 0.0))
+        buffer.fill(taken, NO_EPISODES, actor=actor, sequence=sequence, version=weights.version)
         exchange.send(buffer)
         sequence += 1
-    world.barrier()
-    exchange.free()
+    world.part()
 
 
 def learn(world: World, settings, weights, buffer, rollouts, delay, out: Path) -> None:
@@ -86,15 +85,15 @@ def learn(world: World, settings, weights, buffer, rollouts, delay, out: Path) -
         if not exchange.receive([buffer], act_nowhere):
             break
         group = buffer.trajectory.groups["one"]
-        expected = 1000.0 * buffer.count("actor") + buffer.count("sequence")
+        actor, sequence, version = (int(buffer.header[name]) for name in ("actor", "sequence", "version"))
+        expected = 1000.0 * actor + sequence
         damaged = bool((group.obs != expected).any() or (group.reward != expected).any())
-        received.append([buffer.count("actor"), buffer.count("sequence"), buffer.count("version"), damaged])
+        received.append([actor, sequence, version, damaged])
         delay()
     (out / f"{world.rank}.json").write_text(json.dumps(received))
-    world.barrier_of_learners()
+    world.wait(world.peers.Ibarrier().Test)
     exchange.close()
-    world.barrier()
-    exchange.free()
+    world.part()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Pinball of which one rank fails in a way of its choice once it has trained for a while: FAILS=RANK:HOW."""
+"""Pinball of which one rank fails in a way of its choice once it has rolled out for a while: FAILS=RANK:HOW.
+
+With FAILS_AFTER_S it fails after so many seconds of rollouts.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from tests.environments import pinball
+from warprun import processes
 from warprun.simulation.device import Device
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.simulator import Act
@@ -33,14 +37,17 @@ HOW: Mapping[str, Callable[[], object]] = {
 class Failing(pinball.Pinball):
     """Pinball that fails in the rank that FAILS names."""
 
-    rollouts = 0
+    rollouts, began_s = 0, 0.0
 
     def collect(self, act: Act, greedy: bool = False) -> Trajectory:
         """Roll out, or fail."""
         rank, _, how = os.environ.get("FAILS", "").partition(":")
-        self.rollouts += not greedy  # evaluations are greedy
+        self.rollouts += 1
+        self.began_s = self.began_s or time.monotonic()
+        after_s = os.environ.get("FAILS_AFTER_S")
+        is_time = time.monotonic() - self.began_s > float(after_s) if after_s else self.rollouts > AFTER
         time.sleep(0.02)
-        if rank == os.environ.get("RANK") and self.rollouts > AFTER:
+        if rank == str(processes.rank()) and is_time:
             HOW[how]()
         return super().collect(act, greedy)
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from tests.finished import weights
-from tests.parallel.ddp_runs import CARTPOLE, ROOT, train, warprun
+from tests.parallel import ranks
+from tests.parallel.ranks import ROOT, start
 from warprun.runs import checkpoint
 
+CARTPOLE = ["env=cartpole", "agent=a2c", "n_envs=13", "agent.horizon=8"]
 OFF_POLICY = ["env=pendulum", "n_envs=5", "agent.learning_starts=50", "agent.replay.capacity=500", "agent.batch_size=9"]
 AGENTS = {
     "a2c": [*CARTPOLE, "agent.normalize_obs=true"],
@@ -27,6 +30,12 @@ AGENTS = {
     "td3 memory": [*OFF_POLICY, "agent=td3", "agent.network=lstm", "agent.replay.sequence=4", "agent.replay.burn_in=2"],
     "dqn": [*OFF_POLICY, "env=cartpole", "agent=dqn", "agent.replay.prioritized=true"],
 }
+
+
+def train(processes: int, folder: Path, *arguments: str) -> dict[str, Any]:
+    """Train in `folder`, in processes that warprun starts, and return the last record."""
+    several = ["concurrency=ddp", f"concurrency.processes={processes}"] if processes > 1 else []
+    return ranks.train(1, folder, *ranks.ENDLESS, *arguments, *several)
 
 
 @pytest.mark.parametrize("network", ["mlp", pytest.param("lstm", marks=pytest.mark.slow)])
@@ -49,7 +58,7 @@ def test_a_run_that_continues_equals_one_that_was_left_alone(agent: str, tmp_pat
     constant = ["agent.exploration_fraction=0", "agent.replay.beta_end=0.4"] if agent == "dqn" else []
     train(2, tmp_path / "alone", *AGENTS[agent], *constant, f"total_steps={2 * steps}")
     train(2, tmp_path / "run", *AGENTS[agent], *constant, f"total_steps={steps}")
-    done = warprun(f"resume={tmp_path / 'run'}", f"total_steps={2 * steps}", cwd=ROOT)
+    done = start(1, f"resume={tmp_path / 'run'}", f"total_steps={2 * steps}", cwd=ROOT)
     assert done.returncode == 0, done.stderr
     alone, continued = (checkpoint.load(tmp_path / name).tensors for name in ("alone", "run"))
     assert alone.keys() == continued.keys()
@@ -63,7 +72,7 @@ def test_a_run_continues_with_other_numbers_of_processes(tmp_path: Path) -> None
     train(2, tmp_path / "run", *CARTPOLE, "total_steps=416")
     for processes, before in ((3, 2), (1, 3)):
         more = [f"total_steps={416 * (before + 1)}", f"concurrency.processes={processes}"]
-        done = warprun(f"resume={tmp_path / 'run'}", *more, cwd=ROOT)
+        done = start(1, f"resume={tmp_path / 'run'}", *more, cwd=ROOT)
         assert done.returncode == 0, done.stderr
         said = f"{before} processes saved the checkpoint, now there {'is' if processes == 1 else 'are'} {processes}"
         assert f"{said}: all environments begin new episodes" in " ".join(done.stdout.split())
@@ -75,7 +84,7 @@ def test_a_run_continues_with_other_numbers_of_processes(tmp_path: Path) -> None
 def test_replay_memory_cannot_be_shared_out_anew(tmp_path: Path) -> None:
     train(2, tmp_path / "run", *AGENTS["dqn"], "total_steps=200")
     before = (tmp_path / "run" / "config.yaml").read_bytes()
-    done = warprun(f"resume={tmp_path / 'run'}", "total_steps=400", "concurrency.processes=3", cwd=ROOT)
+    done = start(1, f"resume={tmp_path / 'run'}", "total_steps=400", "concurrency.processes=3", cwd=ROOT)
     assert done.returncode == 2
     assert "has the replay memory of 2 processes, and these are 3: continue with 2" in done.stderr
     assert len(done.stderr.splitlines()) == 1

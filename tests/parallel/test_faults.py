@@ -1,6 +1,6 @@
-"""A rank that fails, dies or hangs ends all ranks in time, is named, and leaves nothing behind.
+"""A rank that fails, dies, exits or hangs ends all ranks in time, is named, and leaves a valid checkpoint and nothing else.
 
-`pytest -m reliability tests/parallel/test_faults.py`: 25 SIGKILLs, 25 SIGSTOPs and 25 exceptions, each of a random rank.
+`pytest -m reliability tests/parallel/test_faults.py`: 25 attacks of each kind at random moments, on random ranks.
 """
 
 from __future__ import annotations
@@ -9,140 +9,138 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.finished import QUIET
-from tests.parallel.ranks import MPIEXEC, ONE_THREAD
+from tests.parallel.ranks import ENDLESS, Run
+from warprun.runs import checkpoint
 
-pytest.importorskip("mpi4py")
-ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 5
 MODES = ("sync", "async", "rma", "seed")
-LONG = [*QUIET, "agent=a2c", "n_envs=6", "agent.horizon=8", "total_steps=1e9", "checkpoint.every=1s", f"concurrency.timeout_s={TIMEOUT_S}"]
+LONG = [
+    *ENDLESS,
+    "env.module=tests.parallel.failing",
+    "env.name=failing",
+    "agent=a2c",
+    "n_envs=6",
+    "agent.horizon=8",
+    "total_steps=1e9",
+    "checkpoint.every='5 iterations'",
+    f"concurrency.timeout_s={TIMEOUT_S}",
+]
+SAID = {
+    "raise": "RuntimeError: the ball is lost",
+    "exit": " is lost: ",
+    "kill": " is lost: ",
+    "stop": f" is lost: it gave no sign of life for {TIMEOUT_S} s",
+    "hang": f" is stuck: the others have waited for it for {TIMEOUT_S} s",
+}
+LONGEST_S = TIMEOUT_S + 10
+"""From the failure to the end of all processes: the timeout, seconds to end by themselves, and a loaded machine."""
 
 
-class Ranks:
-    """A long run of several ranks, started with mpiexec."""
-
-    def __init__(self, folder: Path, size: int, *arguments: str, **environment: str) -> None:
-        self.folder, self.size = folder, size
-        command = [MPIEXEC, "-n", str(size), sys.executable, "-m", "warprun", *LONG, *arguments, f"run_dir={folder}"]
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=ROOT, env=os.environ | ONE_THREAD | environment)
-
-    def wait_until_training(self) -> None:
-        deadline = time.monotonic() + 60
-        while not (self.folder / "checkpoints").exists() and self.process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-
-    def pids(self) -> dict[int, int]:
-        """Return rank -> process id, of the ranks that still run."""
-        found = {}
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with suppress(OSError):
-                entries = dict(entry.split(b"=", 1) for entry in path.read_bytes().split(b"\0") if b"=" in entry)
-                if b"PMI_RANK" in entries and f"run_dir={self.folder}".encode() in path.with_name("cmdline").read_bytes():
-                    found[int(entries[b"PMI_RANK"])] = int(path.parent.name)
-        return found
-
-    def end(self, patience_s: float = TIMEOUT_S + 15) -> tuple[str, str, float]:
-        """Return what the run printed and how many seconds it took to end, if these are fewer than `patience_s`."""
-        began = time.monotonic()
-        try:
-            out, error = self.process.communicate(timeout=patience_s)
-        except subprocess.TimeoutExpired:
-            for pid in (*self.pids().values(), self.process.pid):
-                with suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            raise
-        return out, error, time.monotonic() - began
-
-    def status(self) -> dict[str, object]:
-        return json.loads((self.folder / "status.json").read_text())
+def begin(mode: str, folder: Path, *arguments: str, **environment: str) -> Run:
+    """Start a long run of three processes."""
+    if mode == "ddp":
+        return Run(1, folder, *LONG, *arguments, "concurrency=ddp", "concurrency.processes=3", **environment)
+    return Run(3, folder, *LONG, *arguments, f"concurrency={mode}", **environment)
 
 
-def shared_memory() -> set[str]:
-    return {path.name for path in Path("/dev/shm").iterdir() if path.name.startswith("mpich")}
-
-
-def assert_all_gone(ranks: Ranks, before: set[str]) -> None:
-    deadline = time.monotonic() + 3
-    while ranks.pids() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not ranks.pids()
-    assert not shared_memory() - before
-    assert any((ranks.folder / "checkpoints").iterdir())
-    done = subprocess.run(
-        [sys.executable, "-m", "warprun", "eval", str(ranks.folder), "episodes=2", "device=cpu"], capture_output=True, text=True, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr  # the last checkpoint is intact
+def assert_ended_well(run: Run, mode: str, rank: int, how: str, error: str) -> None:
+    """All are gone, one line names the rank and says how it failed, and the last checkpoint is intact."""
+    run.wait_until_gone()
+    assert checkpoint.load(run.folder).env_steps > 0
+    assert run.process.returncode == 1 if mode == "ddp" else run.process.returncode
+    if mode != "ddp" and how == "kill":
+        return  # mpiexec ends all, and speaks for them
+    role = "" if mode == "ddp" else " (learner 0)" if rank == 0 else f" (actor {rank - 1})"
+    name = f"rank {rank}{role}"
+    if rank or how != "raise":
+        assert name in error, error
+    assert SAID[how] in error, error
+    assert error.count("warprun: error") == len(error.splitlines()) == 1, error
+    status = json.loads((run.folder / "status.json").read_text())
+    if rank or how == "raise":
+        assert status["state"] == "failed"
+    if rank:
+        assert name in status["reason"]
 
 
 @pytest.mark.by_default(1)
-@pytest.mark.parametrize("mode", ["async", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("rma", "sync", "seed"))])
-def test_an_exception_of_an_actor_ends_the_run_and_names_it(mode: str, tmp_path: Path) -> None:
-    before = shared_memory()
-    run = Ranks(tmp_path / "run", 3, "env.module=tests.parallel.boom", f"concurrency={mode}", BOOM_RANK="2")
-    _, error, _ = run.end(patience_s=180)  # from the start of the processes on
-    assert run.process.returncode != 0
-    assert "warprun: error: rank 2 (actor 1): RuntimeError: the ball is lost" in error
-    assert len(error.splitlines()) == 1, error
-    assert run.status()["state"] == "failed"
-    assert "rank 2 (actor 1)" in str(run.status()["reason"])
-    assert "the ball is lost" in (tmp_path / "run" / "logs" / "rank_2.log").read_text()
-    assert not run.pids()
-    assert not shared_memory() - before
+@pytest.mark.parametrize(
+    ("mode", "rank", "how"),
+    [
+        ("async", 2, "raise"),
+        ("ddp", 1, "raise"),
+        *(pytest.param(mode, 2, "raise", marks=pytest.mark.slow) for mode in ("rma", "sync", "seed")),
+        *(pytest.param("ddp", rank, how, marks=pytest.mark.slow) for how in sorted(SAID) for rank in (0, 1, 2)),
+    ],
+)
+def test_a_rank_that_fails_ends_the_run(mode: str, rank: int, how: str, tmp_path: Path) -> None:
+    run = begin(mode, tmp_path / "run", FAILS=f"{rank}:{how}")
+    error = run.end(patience_s=180)  # from the start of the processes on
+    saved_s = (run.folder / "checkpoints" / "manifest.json").stat().st_mtime
+    assert time.time() - saved_s < LONGEST_S + 5
+    assert_ended_well(run, mode, rank, how, error)
+    if how == "raise" and rank:
+        assert "the ball is lost" in (run.folder / "logs" / f"rank_{rank}.log").read_text()
+
+
+DRAWN = random.Random(15)
+ATTACKS = [(DRAWN.choice(MODES), DRAWN.randrange(3), how) for how in ("kill", "stop") for _ in range(25)]
+ATTACKS += [("ddp", DRAWN.randrange(3), how) for how in ("kill", "stop") for _ in range(25)]
+SLOW = [("ddp", 2, "stop"), ("async", 0, "stop"), ("async", 1, "kill"), ("async", 2, "stop"), ("seed", 1, "stop")]
+
+
+@pytest.mark.by_default(0)
+@pytest.mark.parametrize(
+    ("mode", "rank", "how"),
+    [
+        ("ddp", 1, "kill"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
+        *(pytest.param(*case, marks=pytest.mark.reliability) for case in ATTACKS),
+    ],
+)
+def test_a_rank_that_is_killed_or_stopped_ends_the_run(mode: str, rank: int, how: str, tmp_path: Path) -> None:
+    run = begin(mode, tmp_path / "run")
+    run.wait_for_checkpoint()
+    time.sleep(random.uniform(0.0, 2.0))
+    os.kill(run.pids()[rank], signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+    assert_ended_well(run, mode, rank, how, run.end(LONGEST_S))
 
 
 @pytest.mark.reliability
 @pytest.mark.parametrize("number", range(25))
-def test_an_exception_of_a_random_rank_ends_the_run(number: int, tmp_path: Path) -> None:
-    """In rank 0 it is an evaluation that raises."""
-    draw, before = random.Random(number), shared_memory()
-    rank, mode = draw.randrange(3), draw.choice(MODES)
-    given = ["env.module=tests.parallel.boom", f"concurrency={mode}", "eval.every=1s"]
-    run = Ranks(tmp_path / "run", 3, *given, BOOM_RANK=str(rank), BOOM_AFTER_S="4")
-    run.wait_until_training()
-    _, error, took_s = run.end()
-    assert run.process.returncode != 0
-    assert took_s < TIMEOUT_S + 6
-    role = f"rank {rank} (actor {rank - 1}): " if rank else ""
-    assert f"warprun: error: {role}" in error and "the ball is lost" in error
-    assert error.count("warprun: error") == 1, error
-    assert run.status()["state"] == "failed"
-    assert_all_gone(run, before)
+@pytest.mark.parametrize("kind", ["actors", "ddp"])
+def test_an_exception_of_a_random_rank_ends_the_run(kind: str, number: int, tmp_path: Path) -> None:
+    """In rank 0 of a run with actors it is an evaluation that raises."""
+    draw = random.Random(number)
+    rank, mode, after_s = draw.randrange(3), draw.choice(MODES), draw.uniform(3.0, 5.0)
+    mode = "ddp" if kind == "ddp" else mode
+    run = begin(mode, tmp_path / "run", "eval.every=1s", FAILS=f"{rank}:raise", FAILS_AFTER_S=str(after_s))
+    assert_ended_well(run, mode, rank, "raise", run.end(patience_s=180))
 
 
-DRAWN = random.Random(15)
-MORE = [(number, DRAWN.randrange(3), DRAWN.choice(MODES)) for number in (signal.SIGKILL, signal.SIGSTOP) for _ in range(25)]
+@pytest.mark.by_default(0)
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_a_signal_is_passed_on_and_saves_a_checkpoint(number: signal.Signals, tmp_path: Path) -> None:
+    run = begin("ddp", tmp_path / "run")
+    run.wait_for_checkpoint()
+    run.process.send_signal(number)
+    run.end(LONGEST_S)
+    assert run.process.returncode == 128 + number
+    run.wait_until_gone()
+    status = json.loads((run.folder / "status.json").read_text())
+    assert status["state"] == "interrupted"
+    assert checkpoint.load(run.folder).env_steps == status["env_steps"]
 
 
-@pytest.mark.parametrize(
-    ("number", "rank", "mode"),
-    [
-        pytest.param(signal.SIGSTOP, 0, "async", marks=pytest.mark.slow),
-        pytest.param(signal.SIGKILL, 1, "async", marks=pytest.mark.slow),
-        pytest.param(signal.SIGSTOP, 2, "async", marks=pytest.mark.slow),
-        pytest.param(signal.SIGSTOP, 1, "seed", marks=pytest.mark.slow),
-        *(pytest.param(*case, marks=pytest.mark.reliability) for case in MORE),
-    ],
-)
-def test_a_rank_that_is_killed_or_stopped_ends_the_run(number: signal.Signals, rank: int, mode: str, tmp_path: Path) -> None:
-    before = shared_memory()
-    run = Ranks(tmp_path / "run", 3, "env=cartpole", "stop_when_solved=false", f"concurrency={mode}")
-    run.wait_until_training()
-    os.kill(run.pids()[rank], number)
-    _, error, took_s = run.end()
-    assert run.process.returncode != 0
-    assert took_s < TIMEOUT_S + 6
-    if number == signal.SIGSTOP:
-        role = "learner 0" if rank == 0 else f"actor {rank - 1}"
-        assert f"rank {rank} ({role}) is lost: it gave no sign of life" in error
-    assert_all_gone(run, before)
+@pytest.mark.by_default(0)
+def test_ranks_end_with_the_process_that_has_started_them(tmp_path: Path) -> None:
+    run = begin("ddp", tmp_path / "run")
+    run.wait_for_checkpoint()
+    run.process.kill()
+    run.process.communicate()
+    run.wait_until_gone()

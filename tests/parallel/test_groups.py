@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.finished import QUIET
-from tests.parallel.ranks import start
+from tests.parallel.ranks import ROOT, start
 
 pytest.importorskip("gymnasium")
 PARALLEL = ["env.module=tests.parallel.parallel", "env.name=parallel", "env.time_limit=8", "env.solved_at=null"]
 SETTINGS = [*QUIET, *PARALLEL, "agent=a2c", "agent.horizon=4", "concurrency.timeout_s=10"]
-ROOT = Path(__file__).parents[2]
 
 
 def run(ranks: int, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

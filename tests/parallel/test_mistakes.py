@@ -12,6 +12,7 @@ import pytest
 from tests.parallel.ranks import start
 
 SMALL = ["env=cartpole", "agent=a2c", "device=cpu", "total_steps=1000"]
+TORCH = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "LOCAL_RANK": "0"}
 
 
 @pytest.mark.by_default(5)
@@ -31,6 +32,12 @@ SMALL = ["env=cartpole", "agent=a2c", "device=cpu", "total_steps=1000"]
         (1, ["concurrency=async", "concurrency.max_lag=-1"], "concurrency.max_lag=-1 must be 0 or more"),
         (1, ["concurrency=sync", "concurrency.max_lag=1"], "unknown key 'concurrency.max_lag'"),
         (1, ["concurrency=seed", "concurrency.batch_us=-1"], "concurrency.batch_us=-1.0 must be from 0 to 1,000,000"),
+        (1, ["concurrency=ddp", "concurrency.processes=0"], "concurrency.processes=0 must be from 1"),
+        (1, ["concurrency=ddp", "concurrency.processes=13"], "concurrency.processes=13: n_envs=12 gives some of them no environment"),
+        (1, ["concurrency=ddp", "concurrency.timeout_s=1"], "concurrency.timeout_s=1.0 must be"),
+        (1, ["concurrency=ddp", "concurrency.learners=2"], "unknown key 'concurrency.learners'"),
+        (1, ["concurrency=ddp"], "concurrency=ddp needs several processes: add concurrency.processes=2"),
+        (2, ["concurrency=ddp"], "concurrency=ddp needs no mpiexec: add concurrency.processes=2 instead"),
         (1, ["concurrency=asinc"], "unknown concurrency 'asinc'; did you mean 'async'?"),
         (1, ["env=t_maze", "agent=ppo", "concurrency=async", "concurrency.processes=3"], "or tuned=none if tuned/t_maze_ppo chose the"),
         (3, [], "3 processes were started, and concurrency=single is one"),
@@ -46,6 +53,31 @@ def test_a_mistake_is_one_line(ranks: int, arguments: list[str], said: str, tmp_
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert not done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["concurrency.processes=4"], "concurrency.processes=4, and torchrun has started 2: leave it out"),
+        (["concurrency=single"], "2 processes were started, and concurrency=single is one: write concurrency=ddp"),
+        (["concurrency=async"], "concurrency=async is not started with torchrun"),
+        (["agent.gama=1"], "unknown key 'agent.gama'; did you mean 'agent.gamma'?"),
+        (["agent=dqn", "agent.batch_size=1", "total_steps=1e5"], "the share of rank 1 of 2 processes is too small: agent.batch_size=0"),
+    ],
+)
+def test_a_mistake_in_all_ranks_is_told_once(arguments: list[str], said: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "warprun", *SMALL, "n_envs=12", "concurrency=ddp", *arguments]
+    ranks = [
+        subprocess.Popen(command, env={**os.environ, **TORCH, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+        for rank in (0, 1)
+    ]
+    errors = [rank.communicate(timeout=120)[1] for rank in ranks]
+    assert ranks[0].returncode == 2
+    assert said in errors[0]
+    assert len(errors[0].splitlines()) == 1, errors[0]
+    assert not errors[1]
     assert not list(tmp_path.iterdir())
 
 

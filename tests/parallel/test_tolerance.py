@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.finished import QUIET
-from tests.parallel.ranks import start
+from tests.parallel.ranks import ROOT, start
 
 pytest.importorskip("gymnasium")
 SETTINGS = [
@@ -22,7 +22,6 @@ SETTINGS = [
     "n_envs=3",
     "concurrency=async",
 ]
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.long

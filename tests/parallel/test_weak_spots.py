@@ -3,7 +3,7 @@
 | weak spot | test |
 |---|---|
 | an end mark is lost, and the run hangs | `test_an_end_mark_is_never_lost` |
-| left-over rollouts are dropped, or filled up with old ones | `test_left_over_rollouts_arrive_once`, `test_learners.py` |
+| left-over rollouts are dropped, or filled up with old ones | `test_exchanges.py`, `test_learners_and_actors.py` |
 | the state of a transition is that after the step | `test_transitions_follow_the_equations_of_motion` |
 | terminal steps are bootstrapped | the same, `tests/learning/test_returns.py` |
 | a batch shares one draw of noise | `test_every_environment_and_actor_draws_noise_of_its_own` |
@@ -40,13 +40,6 @@ def test_an_end_mark_is_never_lost(rollouts: int, tmp_path: Path) -> None:
     """Three learners and five actors for a few rollouts: most actors end before they have made one, and learners help each other."""
     received = exchange("rma", "queue", 3, 5, rollouts, 2000, tmp_path)
     assert sum(len(own) for own in received) == rollouts
-
-
-@pytest.mark.slow
-def test_left_over_rollouts_arrive_once(tmp_path: Path) -> None:
-    received = exchange("rma", "queue", 3, 4, 31, 500, tmp_path)
-    made = sorted((actor, sequence) for own in received for actor, sequence, *_ in own)
-    assert len(made) == len(set(made)) == 31
 
 
 @pytest.mark.by_default(0)

@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.finished import QUIET
-from tests.parallel.ddp_runs import ROOT, warprun
-from warprun.parallel.mpi import mpiexec
+from tests.parallel.ranks import ROOT, start
 
 SMALL = [*QUIET, "env.module=tests.environments.hasty", "agent=a2c", "n_envs=6", "agent.horizon=24", "total_steps=1e9", "max_minutes=0.5"]
 TOO_OFTEN = "truncated {steps} times in {steps} steps by collect of the simulator; with spec.time_limit=20 it can be {rows}: lower"
 
 
-def said_of(who: str, *arguments: str, start: tuple[str, ...] = ()) -> str:
+def said_of(who: str, *arguments: str, ranks: int = 1) -> str:
     """Return the line with which a run ends where `who` truncates too often."""
-    done = warprun(*SMALL, *arguments, cwd=ROOT, environment={"HASTY": who, "OMP_NUM_THREADS": "1"}, start=start)
+    done = start(ranks, *SMALL, *arguments, cwd=ROOT, environment={"HASTY": who})
     assert done.returncode == 1, done.stderr + done.stdout
     (line,) = done.stderr.splitlines()
     return line
@@ -33,7 +32,7 @@ def test_a_rank_is_named(who: str, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_an_actor_is_named(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
-    line = said_of("PMI_RANK=2", "concurrency=sync", f"run_dir={tmp_path / 'run'}", start=(mpiexec(), "-n", "3"))
+    line = said_of("PMI_RANK=2", "concurrency=sync", f"run_dir={tmp_path / 'run'}", ranks=3)
     assert f"error: rank 2 (actor 1): environment 5 was {TOO_OFTEN.format(steps=24, rows=2)}" in line
 
 

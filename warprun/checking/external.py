@@ -17,7 +17,7 @@ from warprun.environment import Environment
 from warprun.errors import TrainingFailed, UserError, shown
 from warprun.runs.build import Setup
 from warprun.simulation.explorer import Explorer
-from warprun.simulation.external import leading
+from warprun.simulation.external import mpi
 from warprun.simulation.external.recipe import Closes, ExternalEnvironment
 from warprun.simulation.simulator import Simulator
 from warprun.simulation.simulator_check import check_simulator
@@ -28,7 +28,7 @@ ROUNDING = 1e-5
 
 def single(environment: ExternalEnvironment) -> Iterator[Problem]:
     """Find observations outside their space, and rewards that are no numbers; each kind is told once. What the methods raise, passes."""
-    env = leading.make(environment.recipe)
+    env = mpi.make(environment.recipe)
     with closing(env) if isinstance(env, Closes) else nullcontext():
         yield from _tried(environment.title, env)
 

@@ -22,14 +22,12 @@ from warprun.config.opening import open_config
 from warprun.config.overrides import read
 from warprun.config.run_folder import CONFIG
 from warprun.config.schema import Config, from_dict, to_dict
-from warprun.errors import RunHasEndedError, TrainingFailed, UserError, one_line, shown
+from warprun.errors import RunHasEndedError, TrainingFailed, UserError, shown
 from warprun.files import refuse_links
 from warprun.kernels.driver import gpu_error, prepare
 from warprun.runs import rundir
 
 if TYPE_CHECKING:
-    from warprun.parallel.team import Team
-    from warprun.parallel.world import World
     from warprun.runs.crew import Crew
     from warprun.runs.train import Result
 
@@ -50,7 +48,6 @@ def train_one(overrides: list[str]) -> int:
     """Train the run that `overrides` describe, in the processes that it needs, and return the exit code. Raises what `train` does."""
     from warprun.config.launch import is_of_sweep
     from warprun.config.schema import starts_processes
-    from warprun.parallel.start import start
 
     for override in overrides:
         if is_of_sweep(override):
@@ -59,6 +56,8 @@ def train_one(overrides: list[str]) -> int:
         asked = _asked(overrides)
         config = asked.config if isinstance(asked, Continued) else asked
         if starts_processes(config):
+            from warprun.parallel.launch import start
+
             return start(config, overrides)
         result = _run(asked)
     except RunHasEndedError as error:
@@ -92,53 +91,18 @@ def _asked(overrides: Sequence[str]) -> Continued | Config:
 
 def _run(asked: Continued | Config) -> Result | None:
     """Train, as the rank that this process is; return the result, in ranks other than 0 None."""
-    from warprun.parallel.start import world_of
+    from warprun.parallel.start import take_part
 
     config = asked.config if isinstance(asked, Continued) else asked
-    world = world_of(config)
-    try:
-        # Imported after the checks, because they import torch and numba.
-        crew = _crew_of(config, world) if world else None
-        if world and not crew:
-            return None
-        if isinstance(asked, Continued):
-            with uncollected():
-                from warprun.runs.train import resume
 
-            return resume(*asked, crew)
+    def drive(crew: Crew | None) -> Result:
+        # Imported after the checks, because it imports torch and numba.
         with uncollected():
-            from warprun.runs.train import train
+            from warprun.runs.train import resume, train
 
-        return train(config, crew)
-    except BaseException as error:
-        failure = gpu_failure(error, config.env.name) or error
-        if world:
-            world.watch.fail(one_line(failure))
-        if failure is error:
-            raise
-        raise failure from error
+        return resume(*asked, crew) if isinstance(asked, Continued) else train(asked, crew)
 
-
-def _crew_of(config: Config, world: World | Team) -> Crew | None:
-    """Return the crew of the run if this process drives it; else live as one of its other processes to the end, and return None."""
-    from warprun.parallel.team import Team
-
-    if isinstance(world, Team):
-        from warprun.parallel.ddp import Learners
-
-        learners = Learners(world)
-        if world.rank == 0:
-            return learners
-        learners.follow(config)
-        return None
-    from warprun.parallel.roles import LearnersWithActors, check_gpus, run_rank
-
-    if world.layout.learners > 1:
-        check_gpus(config, world)
-    if world.process == 0:
-        return LearnersWithActors(world)
-    run_rank(config, world)
-    return None
+    return take_part(config, drive, lambda error: gpu_failure(error, config.env.name) or error)
 
 
 def gpu_failure(error: BaseException, environment: str) -> TrainingFailed | None:

@@ -9,6 +9,7 @@ import base64
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple, cast
@@ -118,14 +119,12 @@ def _check_parallel(made: object, chosen: External, name: str) -> None:
 
 
 def _examined(what: str, title: str, recipe: Recipe, limit: int | None, chosen: External) -> ExternalEnvironment:
+    from warprun.simulation.external.mpi import examine_together
     from warprun.simulation.external.probe import examine
 
+    look = partial(examine, title, recipe, limit, timeout_s=chosen.timeout_s, masks=chosen.mask)
     try:
-        if recipe.ranks > 1:
-            from warprun.simulation.external.together import examine_together
-
-            return examine_together(title, recipe, limit, chosen.parallel.learners, timeout_s=chosen.timeout_s, masks=chosen.mask)
-        return examine(title, recipe, limit, timeout_s=chosen.timeout_s, masks=chosen.mask)
+        return examine_together(title, recipe, chosen.parallel.learners, look) if recipe.ranks > 1 else look()
     except ContractError as error:
         raise UserError(f"{what}: {error}") from error
     except (UserError, OtherRankError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warprun.config.schema import DdpConfig, SyncConfig
-from warprun.ranks import fit
+from warprun.processes import fit
 
 
 def shareable(n_envs: int, concurrency: object, size: int) -> int:

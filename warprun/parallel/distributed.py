@@ -1,19 +1,24 @@
-"""Several processes, each with rollouts of its own, by torch.distributed: gloo for tensors of the CPU, NCCL for those of GPUs."""
+"""Several processes that learn, by torch.distributed: gloo for tensors of the CPU, NCCL for those of GPUs.
+
+Beside the sums of a `Communicator` they exchange what one checkpoint needs of all.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
-if TYPE_CHECKING:
-    from warprun.parallel.watch import Watch
+from warprun.parallel.watch import Watch
+from warprun.state import State
 
 LONGEST_S = 1e6
-"""Longest time that an operation waits: others may roll out, evaluate or save for long, and the watch finds those that are lost."""
+"""Longest wait of an operation: others may evaluate or save for long, and the watch finds those that are lost."""
 
 
 class Distributed:
@@ -71,13 +76,41 @@ class Distributed:
         for tensor in tensors:
             self._together(lambda tensor=tensor: dist.broadcast(tensor, 0))  # type: ignore[misc]
 
-    def send(self, tensor: torch.Tensor) -> None:
-        """Send a tensor of the CPU to rank 0, which calls `receive`."""
-        self._together(lambda: dist.send(tensor, 0))
+    def send_state(self, own: State) -> None:
+        """Send rank 0 the tensors that differ from its own; it calls `receive_states`."""
+        names = sorted(own)
+        differs = (self._digests(own, names)[self.rank] != 0).tolist()
+        chosen = [name for name, other in zip(names, differs, strict=True) if other]
+        header = [(name, str(own[name].dtype).removeprefix("torch."), list(own[name].shape)) for name in chosen]
+        text = torch.frombuffer(bytearray(json.dumps(header).encode()), dtype=torch.uint8)
+        for tensor in (torch.tensor([len(text)]), text, *(_bytes(own[name]) for name in chosen)):
+            if tensor.numel():
+                self._together(lambda tensor=tensor: dist.send(tensor, 0))  # type: ignore[misc]
 
-    def receive(self, tensor: torch.Tensor, rank: int) -> None:
-        """Write what `rank` sends to a tensor of the CPU."""
-        self._together(lambda: dist.recv(tensor, rank))
+    def receive_states(self, own: State) -> State:
+        """Return what the others send: tensor NAME of rank 3 as `rank/3/NAME`."""
+        self._digests(own, sorted(own))
+        found = {}
+        for rank in range(1, self.size):
+            length = self._receive(torch.zeros(1, dtype=torch.int64), rank)
+            text = self._receive(torch.zeros(int(length), dtype=torch.uint8), rank)
+            for name, dtype, shape in json.loads(bytes(text.numpy())):
+                tensor = found[f"rank/{rank}/{name}"] = torch.zeros(shape, dtype=getattr(torch, dtype))
+                self._receive(_bytes(tensor), rank)
+        return found
+
+    def _receive(self, tensor: torch.Tensor, rank: int) -> torch.Tensor:
+        if tensor.numel():
+            self._together(lambda: dist.recv(tensor, rank))
+        return tensor
+
+    def _digests(self, own: State, names: list[str]) -> torch.Tensor:
+        """Return how the tensors of each rank differ from those of rank 0, [ranks, tensors]: 0 if they are the same."""
+        table = torch.zeros((self.size, len(names), 2), dtype=torch.float64)
+        parts = [divmod(digest([own[name]]), 2**32) for name in names]
+        table[self.rank] = torch.tensor(parts, dtype=torch.float64)
+        self.sum_(table)
+        return (table != table[0]).any(-1)
 
     def _together(self, operation: Callable[[], object]) -> None:
         try:
@@ -86,3 +119,17 @@ class Distributed:
             # gloo says that a connection was closed; the watch says whose, and a little later why.
             self._watch.explain()
             raise
+
+
+def digest(tensors: Iterable[torch.Tensor]) -> int:
+    """Return a hash of 64 bits of the contents of tensors."""
+    found = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        found.update(_bytes(tensor).numpy().data)
+    return int.from_bytes(found.digest(), "little")
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the content of a tensor as bytes on the CPU, on the same memory if it lies there in one piece."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return torch.from_numpy(flat.numpy().view(np.uint8)) if flat.numel() else torch.zeros(0, dtype=torch.uint8)

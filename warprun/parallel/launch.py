@@ -1,25 +1,145 @@
-"""The processes of a data-parallel run on one machine: started, watched, and ended together."""
+"""Starting the processes of a run on this machine: one by one for data-parallel learners, else with mpiexec."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
-from warprun.config.schema import Config, DdpConfig
+from warprun.config.schema import AsyncConfig, Config, DdpConfig, SyncConfig, load_environment
+from warprun.config.sharing import shareable
 from warprun.errors import UserError
 from warprun.kernels.driver import why_no_cuda
-from warprun.processes import FIRST_IS_LOST, PARENT, SOCKET, visible_gpus
+from warprun.processes import FIRST_IS_LOST, PARENT, SOCKET, Layout, fit, visible_gpus
 from warprun.runs import signals
 
 GRACE_S = 10.0
 """Seconds that the others have to end after one process has failed: they find it, and rank 0 says so."""
 LOOK_S = 0.05
+SHARED_MEMORY = Path("/dev/shm")
+OF_MPI = ("mpich_sh*", "ucx_shm_*")
+"""Names that MPICH gives to shared memory: for a moment, while its processes meet."""
+
+
+def start(config: Config, arguments: Sequence[str]) -> int:
+    """Start the processes of a run on this machine, wait for them, and return the exit code. Raises UserError."""
+    concurrency = config.concurrency
+    if isinstance(concurrency, DdpConfig):
+        return start_ranks(config, concurrency.processes or 1, arguments)
+    assert isinstance(concurrency, SyncConfig) and concurrency.processes
+    if concurrency.ranks_per_env == 1:  # else the processes find out
+        layout(config, concurrency.processes)
+    command = [mpiexec(), "-n", str(concurrency.processes), sys.executable, "-m", "warprun", *arguments]
+    with leftovers_removed():
+        return subprocess.call(command)
+
+
+# Learners and actors ------------------------------------------------------------------------------------------------
+
+
+def layout(config: Config, size: int) -> Layout:
+    """Return the layout of a run of `size` processes. Raises UserError if they do not fit the settings."""
+    concurrency, n_envs = config.concurrency, config.n_envs
+    assert isinstance(concurrency, SyncConfig)
+    learners = concurrency.learners
+    found = fit(size, learners, concurrency.ranks_per_env)
+    actors, is_async = found.actors, isinstance(concurrency, AsyncConfig)
+    if n_envs % actors:
+        fitting = shareable(n_envs, concurrency, size)
+        raise UserError(f"n_envs={n_envs} cannot be shared out evenly to {actors} actors; n_envs={fitting} can")
+    if not is_async and actors % learners:
+        few, many = actors // learners * learners, (actors // learners + 1) * learners
+        first, second = (learners + count * concurrency.ranks_per_env for count in (few, many))
+        raise UserError(
+            f"concurrency={concurrency.name}: {actors} actors cannot be shared out evenly to {learners} learners;"
+            f" {few} or {many} actors can: start {first} or {second} processes"
+        )
+    spec = load_environment(config.env, concurrency.parallel)[0].spec
+    # An update of a learner takes a rollout of one actor, or of all that it has.
+    config.agent.check_run(spec, n_envs // (actors if is_async else learners), config.total_steps)
+    return found
+
+
+def mpiexec() -> str:
+    """Return the mpiexec of this Python environment, or the first on the PATH. Raises UserError if there is none."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        raise UserError("there is no mpiexec, which starts several processes: pip install 'warprun[mpi]', or load the MPI of the cluster")
+    return found
+
+
+@contextmanager
+def leftovers_removed() -> Iterator[None]:
+    """Remove at the end the shared memory that killed processes of MPI of this context have left."""
+    before = shared_memory()
+    try:
+        yield
+    finally:
+        for path in leftovers(before):
+            with suppress(OSError):
+                path.unlink()
+
+
+def leftovers(before: set[Path]) -> set[Path]:
+    """Return the shared memory of MPI that is not among `before` and that no process holds."""
+    # The order matters: a process that makes such a file opens it, maps it, and only then closes it.
+    new = shared_memory() - before
+    return new - (_opened() | _mapped()) if new else set()
+
+
+def shared_memory() -> set[Path]:
+    """Return the files of shared memory of MPI that this user has."""
+    found = set()
+    for path in (path for name in OF_MPI for path in SHARED_MEMORY.glob(name)):
+        with suppress(OSError):
+            if path.stat().st_uid == os.getuid():
+                found.add(path)
+    return found
+
+
+def _opened() -> set[Path]:
+    """Return the files that processes of this user have open."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            found.add(link.readlink())
+    return found
+
+
+def _mapped() -> set[Path]:
+    """Return the files in /dev/shm that are part of the memory of processes of this user."""
+    found = set()
+    for table in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):
+            lines = table.read_text().splitlines()
+            found |= {Path(line.split()[5]) for line in lines if f"{SHARED_MEMORY}/" in line}
+    return found
+
+
+# Data-parallel learners ---------------------------------------------------------------------------------------------
+
+
+def start_ranks(config: Config, size: int, arguments: Sequence[str]) -> int:
+    """Start the ranks of a data-parallel run, wait for them, and return the exit code. Raises UserError."""
+    check_gpus(config, size)
+    # Ranks are in a session of their own: Ctrl-C of a terminal is passed on like every other signal, to rank 0 alone.
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ranks = [_rank(rank, size, server, arguments) for rank in range(size)]
+    try:
+        with signals.requests.passed_on(lambda number: _send(ranks[0], number)):
+            return _wait(ranks)
+    finally:
+        for process in ranks:
+            _send(process, signal.SIGKILL)
+            process.wait()
 
 
 def check_gpus(config: Config, processes: int) -> None:
@@ -34,32 +154,21 @@ def check_gpus(config: Config, processes: int) -> None:
         )
 
 
-def start(config: Config, concurrency: DdpConfig, arguments: Sequence[str]) -> int:
-    """Start the processes of a run on this machine, wait for them, and return the exit code. Raises UserError."""
-    size = concurrency.processes
-    assert size
-    check_gpus(config, size)
-    # Ranks are in a session of their own: Ctrl-C of a terminal is passed on like every other signal, to rank 0 alone.
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        ranks = [_rank(rank, size, server, arguments) for rank in range(size)]
-    try:
-        with signals.requests.passed_on(lambda number: _send(ranks[0], number)):
-            return _wait(ranks)
-    finally:
-        for process in ranks:
-            _send(process, signal.SIGKILL)
-            process.wait()
-
-
 def _rank(rank: int, size: int, server: socket.socket, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    port = str(server.getsockname()[1])
-    environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size)}
-    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, PARENT: str(os.getpid())}
+    given: dict[str, object] = {
+        "RANK": rank,
+        "WORLD_SIZE": size,
+        "LOCAL_RANK": rank,
+        "LOCAL_WORLD_SIZE": size,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": server.getsockname()[1],
+        PARENT: os.getpid(),
+    }
     if rank == 0:
-        environment[SOCKET] = str(server.fileno())
+        given[SOCKET] = server.fileno()
     return subprocess.Popen(
         [sys.executable, "-m", "warprun", *arguments],
-        env=environment,
+        env=os.environ | {name: str(value) for name, value in given.items()},
         pass_fds=(server.fileno(),) if rank == 0 else (),
         start_new_session=True,
     )

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from warprun.config.schema import AsyncConfig, ConcurrencyConfig, RmaConfig, SeedConfig
-from warprun.parallel.asynchronous import AsyncLearner
-from warprun.parallel.buffers import RolloutBuffer, WeightsBuffer
-from warprun.parallel.exchange import ActorExchange, LearnerExchange
-from warprun.parallel.messages import MessageActor
-from warprun.parallel.rma import FromAny, FromOwn, FromRings, RmaActor, RmaLearner, Shared, Takes, push, replace
+from warprun.parallel.exchange import ActorExchange, LearnerExchange, RolloutBuffer, WeightsBuffer
+from warprun.parallel.messages import AsyncLearner, MessageActor, SyncLearner
+from warprun.parallel.rma import RmaActor, RmaLearner, Shared, push, replace, takes
 from warprun.parallel.seed import SeedActor, SeedLearner
-from warprun.parallel.sync import SyncLearner
 from warprun.parallel.world import World
 from warprun.simulation.simulator import Act
-
-WINDOWS: dict[str, Callable[[Shared, int], Takes]] = {
-    "queue": lambda shared, seed: FromRings(shared),
-    "range": lambda shared, seed: FromOwn(shared),
-    "random": FromAny,
-}
-"""`concurrency.window` -> how a learner takes rollouts, with a seed of its own."""
 
 
 def actor_exchange(
@@ -35,20 +23,28 @@ def actor_exchange(
     if act is None:
         return SeedActor(world, weights, rollout)
     if isinstance(concurrency, RmaConfig):
-        return RmaActor(_shared(world, concurrency, weights, rollout), weights, act, push if concurrency.window == "queue" else replace)
+        show = push if concurrency.window == "queue" else replace
+        return RmaActor(_shared(world, concurrency, weights, rollout), weights, act, show)
     return MessageActor(world, weights, act)
 
 
 def learner_exchange(
-    world: World, concurrency: ConcurrencyConfig, weights: WeightsBuffer, rollout: RolloutBuffer, device: torch.device, seed: int
+    world: World,
+    concurrency: ConcurrencyConfig,
+    weights: WeightsBuffer,
+    rollout: RolloutBuffer,
+    device: torch.device,
+    seed: int,
 ) -> LearnerExchange:
     """Return the side of a learner, whose policy is on `device`; `seed` is that of what it draws."""
     if isinstance(concurrency, SeedConfig):
         return SeedLearner(world, rollout, device, 1e-6 * concurrency.batch_us)
     if isinstance(concurrency, RmaConfig):
         shared, window = _shared(world, concurrency, weights, rollout), concurrency.window
-        return RmaLearner(shared, WINDOWS[window](shared, seed), consumes=window == "queue")
-    return AsyncLearner(world, concurrency.tolerate_actors) if isinstance(concurrency, AsyncConfig) else SyncLearner(world)
+        return RmaLearner(shared, takes(window, shared, seed), consumes=window == "queue")
+    if isinstance(concurrency, AsyncConfig):
+        return AsyncLearner(world, concurrency.tolerate_actors)
+    return SyncLearner(world)
 
 
 def _shared(world: World, concurrency: RmaConfig, weights: WeightsBuffer, rollout: RolloutBuffer) -> Shared:

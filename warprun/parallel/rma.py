@@ -1,25 +1,27 @@
-"""`concurrency=rma`: one-sided memory. An actor shows its rollouts in its own memory, learners take them, and show weights in theirs.
+"""`concurrency=rma`: one-sided memory. Actors show rollouts in their own memory; learners take them, and show weights.
 
 Neither side waits for the other's code: an actor only for room in its ring, a learner only for a rollout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+import itertools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from warprun.parallel.buffers import RolloutBuffer, WeightsBuffer
+from warprun.parallel.exchange import LearnerExchange, RolloutBuffer, WeightsBuffer
 from warprun.parallel.window import WORD, Board, Ring, Window, bit_words, bits
 from warprun.parallel.world import World
 from warprun.simulation.simulator import Act
 
 TICKETS, LIMIT, MADE, OVER, ENDED = (WORD * n for n in range(5))
-"""Words of rank 0: rollouts that actors have begun; how many they shall make; how many they have made; 1 if the run is over; a bit for
-each actor that makes no more."""
+"""Words of rank 0: rollouts that actors have begun; how many they shall make; how many they have made; 1 if the run is
+over; a bit for each actor that makes no more."""
 ROOT = 0
 """The rank that has these words."""
+Takes = Callable[[RolloutBuffer], bool | None]
+"""How a learner takes a rollout: returns False if there is none now, and None if there will be none any more."""
 
 
 class Shared:
@@ -32,6 +34,7 @@ class Shared:
         of_learner = control + Board.bytes(weights_bytes)
         of_actor = Ring.bytes(places, rollout_bytes) if places else Board.bytes(rollout_bytes)
         self.window = Window(world.comm, of_learner if world.is_learner else of_actor)
+        world.shared.callback(self.window.free)
         self.weights = Board(self.window, control, weights_bytes)
         self.ring = Ring(self.window, 0, places, rollout_bytes)
         self.newest = Board(self.window, 0, rollout_bytes)
@@ -49,18 +52,8 @@ class Shared:
         return bits(self.window, ROOT, ENDED, self.layout.actors)
 
 
-class Shows(Protocol):
-    """How an actor shows a rollout."""
-
-    def __call__(self, shared: Shared, number: int, rollout: RolloutBuffer) -> None:
-        """Show rollout `number`, counted from 0, to the learners."""
-
-
-class Takes(Protocol):
-    """How a learner takes rollouts."""
-
-    def __call__(self, into: RolloutBuffer) -> bool | None:
-        """Bring a rollout; return False if there is none now, and None if there will be none any more."""
+Shows = Callable[[Shared, int, RolloutBuffer], None]
+"""How an actor shows its rollout with a number, counted from 0, to the learners."""
 
 
 def push(shared: Shared, number: int, rollout: RolloutBuffer) -> None:
@@ -76,11 +69,11 @@ def replace(shared: Shared, number: int, rollout: RolloutBuffer) -> None:
 
 
 class RmaActor:
-    """An `ActorExchange`."""
+    """An `ActorExchange` that shows its rollouts in its own memory."""
 
     def __init__(self, shared: Shared, weights: WeightsBuffer, act: Act, show: Shows) -> None:
         self._shared, self._weights, self.act, self._show = shared, weights, act, show
-        self._actor = shared.layout.actor(shared.world.rank)
+        self._actor = shared.world.actor
         self._learner = shared.layout.learner_of(self._actor)
         self._made = 0
         self._number = 0
@@ -103,18 +96,14 @@ class RmaActor:
         self._made += 1
         self._shared.window.add(ROOT, MADE, 1)
 
-    def free(self) -> None:
-        """Give the memory back."""
-        self._shared.window.free()
-
     def _read(self) -> bool:
         number = self._shared.weights.read(self._learner, self._weights.memory)
         self._number = number or self._number
         return number > 0
 
 
-class RmaLearner:
-    """A `LearnerExchange`."""
+class RmaLearner(LearnerExchange):
+    """Takes rollouts from the memory of actors."""
 
     def __init__(self, shared: Shared, take: Takes, consumes: bool) -> None:
         """`consumes`: whether a rollout is taken once only."""
@@ -125,7 +114,7 @@ class RmaLearner:
         """Say how many rollouts the actors shall make."""
         if self._shared.world.rank == ROOT:
             self._shared.window.write(ROOT, LIMIT, rollouts)
-        self._shared.world.barrier_of_learners()
+        self._shared.world.wait(self._shared.world.peers.Ibarrier().Test)
 
     def publish(self, weights: WeightsBuffer) -> None:
         """Show weights to the actors."""
@@ -136,14 +125,15 @@ class RmaLearner:
     def receive(self, into: Sequence[RolloutBuffer], act: Act) -> int:
         """Take rollouts, waiting for them; fewer than asked for if no actor makes any more and all have been taken."""
         for found, rollout in enumerate(into):
-            taken: list[bool | None] = [False]
+            taken: bool | None = False
 
-            def arrived(rollout: RolloutBuffer = rollout, taken: list[bool | None] = taken) -> bool:
-                taken[0] = self._take(rollout)
-                return taken[0] is not False
+            def arrived(rollout: RolloutBuffer = rollout) -> bool:
+                nonlocal taken
+                taken = self._take(rollout)
+                return taken is not False
 
             self._shared.world.wait(arrived)
-            if taken[0] is None:
+            if taken is None:
                 return found
         return len(into)
 
@@ -151,18 +141,10 @@ class RmaLearner:
         """Return how many rollouts the actors have made, if they are not all received."""
         return None if self._consumes else self._shared.window.read(ROOT, MADE)
 
-    def metrics(self) -> Mapping[str, float]:
-        """Return none."""
-        return {}
-
     def close(self) -> None:
         """Say that the run is over."""
         if self._shared.world.rank == ROOT:
             self._shared.window.write(ROOT, OVER, 1)
-
-    def free(self) -> None:
-        """Give the memory back."""
-        self._shared.window.free()
 
 
 class FromRings:
@@ -195,29 +177,21 @@ class FromRings:
         return False
 
 
-class FromAny:
-    """Read the newest rollout of an actor that is drawn at random from all, perhaps once more."""
-
-    def __init__(self, shared: Shared, seed: int) -> None:
-        self._shared = shared
-        self._rng = np.random.default_rng(seed)
-
-    def __call__(self, into: RolloutBuffer) -> bool:
-        """Bring a rollout."""
-        actor = int(self._rng.integers(self._shared.layout.actors))
-        return self._shared.newest.read(self._shared.layout.rank(actor), into.memory) > 0
+def newest_of(shared: Shared, choose: Callable[[], int]) -> Takes:
+    """Read the newest rollout of the actor that `choose` returns, perhaps once more."""
+    return lambda into: shared.newest.read(shared.layout.rank(choose()), into.memory) > 0
 
 
-class FromOwn:
-    """Read the newest rollout of the own actors in turn, perhaps once more."""
+def drawn(actors: int, seed: int) -> Callable[[], int]:
+    """Return a function that draws one of the actors at random."""
+    rng = np.random.default_rng(seed)
+    return lambda: int(rng.integers(actors))
 
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
-        self._own = list(shared.layout.actors_of(shared.world.rank))
-        self._turn = 0
 
-    def __call__(self, into: RolloutBuffer) -> bool:
-        """Bring a rollout."""
-        actor = self._own[self._turn % len(self._own)]
-        self._turn += 1
-        return self._shared.newest.read(self._shared.layout.rank(actor), into.memory) > 0
+def takes(window: str, shared: Shared, seed: int) -> Takes:
+    """Return how a learner takes rollouts by the setting `concurrency.window`; `seed`: of what it draws."""
+    if window == "queue":
+        return FromRings(shared)
+    if window == "random":
+        return newest_of(shared, drawn(shared.layout.actors, seed))
+    return newest_of(shared, itertools.cycle(shared.layout.actors_of(shared.world.rank)).__next__)

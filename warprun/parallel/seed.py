@@ -1,7 +1,7 @@
-"""`concurrency=seed`: learners act. Actors send observations and get what the policy gives for them; rollouts are put together here.
+"""`concurrency=seed`: learners act. Actors send observations and get what the policy gives; here rollouts arise.
 
-SEED RL (Espeholt et al. 2020, section 3). There the learner samples the actions; here actors draw them from what the policy gives, so that
-every simulator draws as in a single process.
+SEED RL (Espeholt et al. 2020, section 3). There the learner samples the actions; here actors draw them from what the
+policy gives, so that every simulator draws as in a single process.
 """
 
 from __future__ import annotations
@@ -13,18 +13,14 @@ import torch
 from mpi4py import MPI
 
 from warprun.kernels.mlp import Network
-from warprun.parallel.buffers import Part, RolloutBuffer, WeightsBuffer
-from warprun.parallel.messages import ROLLOUT, MessageActor
-from warprun.parallel.sync import SyncLearner
+from warprun.parallel.exchange import LearnerExchange, Part, RolloutBuffer, WeightsBuffer
+from warprun.parallel.messages import OUTPUTS, ROLLOUT, MessageActor, ranks_of_actors, send_end, send_weights
 from warprun.parallel.world import World, taken_back
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.simulator import Act
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory, allocate
 from warprun.spec import PolicyKind, Spec
 from warprun.state import State
-
-OUTPUTS = 3
-"""Tag of what the policy gives."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +51,18 @@ class Drawing:
 class Types:
     """How MPI finds the parts of a rollout in its buffer."""
 
-    def __init__(self, rollout: RolloutBuffer) -> None:
-        self.seen = [_datatype(rollout.seen(row)) for row in range(rollout.trajectory.horizon)]
+    def __init__(self, world: World, rollout: RolloutBuffer) -> None:
+        self.seen = [self._type(world, rollout.seen(row)) for row in range(rollout.trajectory.horizon)]
         """For each row what the policy sees."""
-        self.results = _datatype(rollout.results())
+        self.results = self._type(world, rollout.results())
         """All else that an actor makes."""
 
-    def free(self) -> None:
-        """Give them back."""
-        for datatype in (*self.seen, self.results):
-            datatype.Free()
+    @staticmethod
+    def _type(world: World, parts: Sequence[Part]) -> MPI.Datatype:
+        begins, sizes = zip(*parts, strict=True)
+        made = MPI.BYTE.Create_hindexed(sizes, begins).Commit()
+        world.shared.callback(made.Free)
+        return made
 
 
 class SeedActor(MessageActor):
@@ -72,15 +70,11 @@ class SeedActor(MessageActor):
 
     def __init__(self, world: World, weights: WeightsBuffer, rollout: RolloutBuffer) -> None:
         super().__init__(world, weights, self._ask)
-        self._rollout, self._types = rollout, Types(rollout)
+        self._rollout, self._types = rollout, Types(world, rollout)
 
     def send(self, rollout: RolloutBuffer) -> None:
         """Send what has come of the actions."""
         self._world.wait_for([self._world.comm.Isend([rollout.memory, 1, self._types.results], self._learner, ROLLOUT)])
-
-    def free(self) -> None:
-        """Give the datatypes back."""
-        self._types.free()
 
     def _ask(self, trajectory: Trajectory, row: int) -> None:
         own, comm = self._rollout, self._world.comm
@@ -91,18 +85,26 @@ class SeedActor(MessageActor):
             group.policy_output.copy_(own.trajectory.groups[name].policy_output)
 
 
-class SeedLearner(SyncLearner):
-    """A `LearnerExchange` that acts for its actors, on the observations of as many at a time as have arrived."""
+class SeedLearner(LearnerExchange):
+    """It acts for its actors, on the observations of as many at a time as have arrived."""
 
     def __init__(self, world: World, rollout: RolloutBuffer, device: torch.device, patience_s: float) -> None:
         """`patience_s`: how long the observations of an actor wait for those of others."""
-        super().__init__(world)
-        self._types, self._patience_s = Types(rollout), patience_s
+        self._world, self._ranks = world, ranks_of_actors(world)
+        self._types, self._patience_s = Types(world, rollout), patience_s
         whole = allocate(rollout.spec, 1, len(self._ranks) * rollout.trajectory.n_envs, device)
         self._batches = [_first(whole, count * rollout.trajectory.n_envs) for count in range(1, len(self._ranks) + 1)]
         """Rollouts of one step, of the environments of 1, 2, ... actors."""
         self._calls = self._envs = 0
         """Calls of the policy since the last record, and the environments in them."""
+
+    def publish(self, weights: WeightsBuffer) -> None:
+        """Send the numbers of exploration, which travel in the place of weights, to all actors."""
+        send_weights(self._world, weights, self._ranks)
+
+    def close(self) -> None:
+        """End the run for all actors, which wait for weights."""
+        send_end(self._world, self._ranks)
 
     def receive(self, into: Sequence[RolloutBuffer], act: Act) -> int:
         """Act for all actors until each has made a rollout."""
@@ -134,10 +136,6 @@ class SeedLearner(SyncLearner):
         self._calls = self._envs = 0
         return {"actors/batch_envs": mean}
 
-    def free(self) -> None:
-        """Give the datatypes back."""
-        self._types.free()
-
     def _act(self, asking: Sequence[tuple[RolloutBuffer, int]], act: Act) -> None:
         """Write outputs and values for rows of rollouts."""
         if not asking:
@@ -157,10 +155,6 @@ class SeedLearner(SyncLearner):
             own.policy_output.copy_(group.policy_output[envs])
             own.value[row].copy_(group.value[0, envs])
         self._calls, self._envs = self._calls + 1, self._envs + batch.n_envs
-
-
-def _datatype(parts: Sequence[Part]) -> MPI.Datatype:
-    return MPI.BYTE.Create_hindexed([part.size for part in parts], [part.begin for part in parts]).Commit()
 
 
 def _first(whole: Trajectory, n_envs: int) -> Trajectory:

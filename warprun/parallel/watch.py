@@ -1,21 +1,22 @@
-"""Signs of life: every rank gives one a second in a store at rank 0, and any rank learns there that another one was lost."""
+"""Signs of life: every rank gives one a second in a store at rank 0, and learns there that another one was lost."""
 
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
-
-import torch.distributed as dist
+from typing import TYPE_CHECKING
 
 from warprun import processes
 from warprun.errors import RankFailed
 
-Connect = Callable[[float], dist.Store]
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+Connect = Callable[[float], "dist.Store"]
+"""Returns a new connection to the store of rank 0, whose calls take so many seconds at most."""
 FAULT = "fault"
 """Key in the store: why the run has failed, in one line."""
 READ = "fault/read"
@@ -26,24 +27,13 @@ OTHERS_WAIT_S = processes.FIRST_WAITS_S
 """Seconds that ranks wait longer than rank 0."""
 
 
-def serve(rank: int, share: Callable[[str], str]) -> Connect:
-    """Make a store at rank 0, and return how every rank connects to it; `share` passes the text of rank 0 to all."""
-    server = dist.TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False) if rank == 0 else None
-    host, _, port = share(f"{server.host}:{server.port}" if server else "").rpartition(":")
-
-    def connect(timeout_s: float, held: dist.Store | None = server) -> dist.Store:
-        return dist.TCPStore(host, int(port), timeout=timedelta(seconds=timeout_s), wait_for_workers=False)
-
-    return connect
-
-
 class Watch:
     """Gives signs of life of this rank in a thread, and looks for those of the others.
 
-    Rank 0 looks at all of them, the others at rank 0, which holds the store. A rank that gives none for `timeout_s` is lost, one on the
-    machine of rank 0 as soon as its process has ended. If ranks join in sums (`progress`), one that is behind the others for `timeout_s` is
-    stuck. If a rank is lost, stuck or has failed, `check` raises in all others; one that does not call it, because it waits for what will
-    not come, ends.
+    Rank 0 looks at all of them, the others at rank 0, which holds the store. A rank that gives none for `timeout_s` is
+    lost, one on the machine of rank 0 as soon as its process has ended. If ranks join in sums (`progress`), one that is
+    behind the others for `timeout_s` is stuck. If a rank is lost, stuck or has failed, `check` raises in all others; one
+    that does not call it, because it waits for what will not come, ends.
     """
 
     progress: Callable[[], int] | None = None
@@ -82,14 +72,14 @@ class Watch:
             raise RankFailed(self._fault)
 
     def explain(self) -> None:
-        """Wait until it is known which rank was lost or has failed, and raise RankFailed; return if that is none after all."""
+        """Wait until it is known which rank was lost or has failed, and raise RankFailed; return if none was."""
         deadline = time.monotonic() + self._timeout_s + GRACE_S
         while time.monotonic() < deadline and not self._ended.is_set():
             self.check()
             time.sleep(0.05)
 
     def fail(self, why: str) -> None:
-        """Tell all ranks that this one has failed. Rank 0 returns as soon as they know why, because the store ends with its process."""
+        """Tell all ranks that this one has failed. Rank 0 returns as soon as they know why: the store ends with it."""
         if self._ended.is_set():
             return
         self._has_told = True
@@ -97,7 +87,7 @@ class Watch:
             if not self._fault:
                 self._fault = f"{self._name(self._rank)}: {why}"
                 self._store.set(FAULT, self._fault)
-                self._note_read()
+                self._store.add(READ, int(self._rank > 0))
             if self._rank == 0:
                 deadline = time.monotonic() + 2 * self._period_s
                 while self._store.add(READ, 0) < self._size - 1 - self._lost and time.monotonic() < deadline:
@@ -109,10 +99,6 @@ class Watch:
         for thread in self._threads:
             thread.join(self._period_s)
 
-    def _note_read(self) -> None:
-        if self._rank:
-            self._store.add(READ, 1)
-
     def _beat(self) -> None:
         seen: dict[int, tuple[str, float]] = {}
         watched = [rank for rank in range(self._size) if rank != self._rank] if self._rank == 0 else [0]
@@ -123,7 +109,7 @@ class Watch:
                 self._store.set(f"beat/{self._rank}", f"{number} {self.progress() if self.progress else -1} {self._place}")
                 if not self._fault and self._store.check([FAULT]):
                     self._fault = self._store.get(FAULT).decode()
-                    self._note_read()
+                    self._store.add(READ, int(self._rank > 0))
                 for rank in watched if not self._fault else ():
                     self._look(rank, seen)
                 if self.progress and self._rank == 0 and not self._fault:
@@ -161,15 +147,10 @@ class Watch:
         former, since = seen.get(rank, ("", now))
         if beat != former or rank not in seen:
             seen[rank] = (beat, now)
-        elif beat and now - since > 2 * self._period_s and self._has_ended(beat):
+        elif beat and now - since > 2 * self._period_s and _has_ended(beat):
             self._lose(f"{self._name(rank)} is lost: its process {beat.split()[3]} has ended")
         elif now - since > self._timeout_s - 2 * self._period_s:
             self._lose(f"{self._name(rank)} is lost: it gave no sign of life for {self._timeout_s:g} s")
-
-    def _has_ended(self, beat: str) -> bool:
-        """Return whether the process of a sign of life was one of this machine and has ended."""
-        _, _, host, process = beat.split()
-        return host == processes.place() and processes.has_ended(int(process))
 
     def _compare(self, joined: dict[int, int]) -> None:
         """Find a rank that is behind the others in the sums that all come to."""
@@ -202,3 +183,9 @@ class Watch:
         if not self._has_told:
             processes.last_word(f"warprun: error: {self._fault}")
         os._exit(1)
+
+
+def _has_ended(beat: str) -> bool:
+    """Return whether the process of a sign of life was one of this machine and has ended."""
+    _, _, host, process = beat.split()
+    return host == processes.place() and processes.has_ended(int(process))

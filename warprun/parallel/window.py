@@ -22,7 +22,7 @@ class Window:
         self.memory[:] = 0
         self.rank = int(comm.rank)
         self._answer, self._given, self._expected = (np.zeros(1, np.int64) for _ in range(3))
-        # No lock is ever contended: words are changed by atomic operations, and the rest by one rank at a time, as the words say.
+        # No lock is contended: words are changed by atomic operations, the rest by one rank at a time, as words say.
         self._window.Lock_all(MPI.MODE_NOCHECK)
 
     def read(self, rank: int, place: int) -> int:
@@ -81,10 +81,10 @@ def bit_words(count: int) -> int:
 
 
 class Board:
-    """The newest of the values that a rank shows, in two places in turn, so that one can be read while the other is written.
+    """The newest of the values that a rank shows, in two places in turn: one can be read while the other is written.
 
-    Words: the number of the newest value; for each place the number of its value before and after the bytes. A reader that finds
-    different numbers was overtaken, and reads again.
+    Words: the number of the newest value; for each place the number of its value before and after the bytes. A reader
+    that finds different numbers was overtaken, and reads again.
     """
 
     def __init__(self, window: Window, place: int, size: int) -> None:
@@ -124,8 +124,9 @@ class Board:
 class Ring:
     """The rollouts that an actor has made and nobody has taken: `places` of them at most, in its own memory.
 
-    A bounded queue with numbered places (D. Vyukov, "Bounded MPMC queue", 1024cores.net) and one producer: the place of value n says n if
-    it is free for it, and n + 1 if it holds it. Words: the number of the first value that is not taken; for each place its number.
+    A bounded queue with numbered places (D. Vyukov, "Bounded MPMC queue", 1024cores.net) and one producer: the place of
+    value n says n if it is free for it, and n + 1 if it holds it. Words: the number of the first value that is not taken;
+    for each place its number.
     """
 
     def __init__(self, window: Window, place: int, places: int, size: int) -> None:

@@ -1,18 +1,17 @@
-"""The ranks of a run: who they are, what they agree on at the start, and how they wait for each other."""
+"""The ranks of learners and actors: who they are, and how they wait for each other."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from mpi4py import MPI
 
-from warprun import agreement
-from warprun.errors import one_line
-from warprun.parallel.watch import Watch, serve
-from warprun.ranks import Layout
+from warprun.parallel.store import make_store
+from warprun.parallel.watch import Watch
+from warprun.processes import Layout, MpiRanks
 
 SHORTEST_S, LONGEST_S = 2e-5, 1e-3
 """Sleeps between two looks at whether something has arrived."""
@@ -24,7 +23,7 @@ LOOK_S = 0.05
 class World:
     """The ranks of a run."""
 
-    everyone: MPI.Intracomm
+    ranks: MpiRanks
     """All processes."""
     comm: MPI.Intracomm
     """Those that exchange rollouts: learners and actors, in the order of `Layout.rank`. In the others: these."""
@@ -36,11 +35,13 @@ class World:
     """Actors that this learner goes on without, each with the reason."""
     waited_s: float = field(default=0.0, init=False)
     """Seconds that this rank has waited for others."""
+    shared: ExitStack = field(default_factory=ExitStack, init=False)
+    """Gives back what ranks share, after all have ended."""
 
     @property
     def process(self) -> int:
         """Number of this process among all."""
-        return int(self.everyone.rank)
+        return self.ranks.rank
 
     @property
     def rank(self) -> int:
@@ -53,9 +54,9 @@ class World:
         return self.process < self.layout.learners
 
     @property
-    def serves(self) -> bool:
-        """Whether this process only serves the environments of an actor."""
-        return self.layout.serves(self.process)
+    def actor(self) -> int:
+        """Number of the actor that this process is, or serves."""
+        return self.layout.actor_of(self.process)
 
     def wait(self, is_done: Callable[[], bool]) -> None:
         """Wait until `is_done`. Raises RankFailed as soon as another rank has failed."""
@@ -71,13 +72,13 @@ class World:
                 looked = now
         self.waited_s += time.monotonic() - began
 
-    def wait_for(self, requests: list[MPI.Request]) -> None:
+    def wait_for(self, requests: Sequence[MPI.Request]) -> None:
         """Wait until all requests are done."""
         with taken_back(requests):
             self.wait(lambda: bool(MPI.Request.Testall(requests)))
 
-    def wait_for_some(self, requests: list[MPI.Request], patience_s: float) -> list[int]:
-        """Wait until a request is done, and then at most `patience_s` for all others; return the numbers of those that are done.
+    def wait_for_some(self, requests: Sequence[MPI.Request], patience_s: float) -> list[int]:
+        """Wait until a request is done, and then at most `patience_s` for all others; return the numbers of those done.
 
         The caller takes back what is left (`taken_back`).
         """
@@ -92,50 +93,30 @@ class World:
         self.wait(lambda: look() and (all(r == MPI.REQUEST_NULL for r in requests) or time.monotonic() >= deadline_s))
         return done
 
-    def share(self, text: str) -> str:
-        """Return the text of rank 0."""
-        return agreement.share(self.everyone, text)
-
-    def compare(self, own: bytes | None, problem: str) -> None:
-        """Raise if `own` is not the same in all processes that have one."""
-        first = agreement.share(self.everyone, own.hex() if own else "")
-        same = own is None or first == own.hex()
-        agreement.agree(self.everyone, "" if same else problem, self.layout.name, None)
-
-    def barrier_of_learners(self) -> None:
-        """Wait until all learners are here."""
-        self.wait(self.peers.Ibarrier().Test)
-
     def barrier(self) -> None:
         """Wait until all that exchange rollouts are here."""
-        request = self.comm.Ibarrier()
-        self.wait(request.Test)
+        self.wait(self.comm.Ibarrier().Test)
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Do something in all processes or in none: if it fails in one, it fails in all, and rank 0 raises the error of the first.
-
-        Every process enters the same contexts in the same order.
-        """
-        try:
-            yield
-        except Exception as error:
-            agreement.agree(self.everyone, one_line(error), self.layout.name, error)
-            raise
-        agreement.agree(self.everyone, "", self.layout.name, None)
+    def part(self) -> None:
+        """Wait until all that exchange rollouts have ended, and give back what they share."""
+        self.barrier()
+        self.shared.close()
 
 
 def meet(everyone: MPI.Intracomm, layout: Layout, timeout_s: float) -> World:
     """Return the world of a run; every process calls this."""
-    connect = serve(everyone.rank, lambda text: agreement.share(everyone, text))
-    watch = Watch(layout.name, everyone.rank, layout.size, timeout_s, connect)
-    comm = MPI.Intracomm(everyone.Split(layout.serves(everyone.rank)))
-    return World(everyone, comm, layout, watch, MPI.Intracomm(comm.Split(everyone.rank < layout.learners)))
+    ranks = MpiRanks(everyone, layout.name)
+    watch = Watch(layout.name, ranks.rank, layout.size, timeout_s, make_store(ranks.rank, ranks.share))
+    comm = MPI.Intracomm(everyone.Split(layout.serves(ranks.rank)))
+    return World(ranks, comm, layout, watch, MPI.Intracomm(comm.Split(ranks.rank < layout.learners)))
 
 
 @contextmanager
-def taken_back(requests: list[MPI.Request]) -> Iterator[None]:
-    """Take back requests that are not done after an error, such as that another rank has failed: the end of MPI would wait for them."""
+def taken_back(requests: Sequence[MPI.Request]) -> Iterator[None]:
+    """Take back requests that are not done after an error, such as that another rank has failed.
+
+    The end of MPI would wait for them.
+    """
     try:
         yield
     except BaseException:

@@ -21,7 +21,7 @@ from warprun.runs.sentinel import Sentinel
 from warprun.runs.status import Status
 from warprun.runs.summary import summarize
 from warprun.runs.timetable import Limits, timetable
-from warprun.simulation.external.leading import Calls
+from warprun.simulation.external import mpi
 from warprun.spec_data import to_data
 from warprun.state import State
 
@@ -56,7 +56,7 @@ class Run:
 
     def _make_parts(self) -> None:
         config, message = self.config, self.records.message
-        self.open.callback(Calls().close)
+        self.open.callback(mpi.release)
         self.open.callback(self.crew.close)
         self.setup = self.crew.set_up(config)
         self.records.start({"device": f"{self.setup.device.name} ({self.setup.device.why})"})

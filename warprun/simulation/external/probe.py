@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import Env
 
 from warprun.errors import ContractError, shown
-from warprun.simulation.external import leading
+from warprun.simulation.external import mpi
 from warprun.simulation.external.recipe import Closes, ExternalEnvironment, Recipe
 from warprun.simulation.external.sources import mask_of, resets_in_step, saver_of
 from warprun.simulation.external.spaces import actions, observations
@@ -42,7 +42,7 @@ _known: dict[str, ExternalEnvironment] = {}
 
 
 def _examine_single(title: str, recipe: Recipe, time_limit: int | None, timeout_s: float, masks: bool) -> ExternalEnvironment:
-    env = leading.make(recipe)
+    env = mpi.make(recipe)
     try:
         missing = [name for name in MEMBERS if name not in dir(env)]
         if missing:
@@ -68,7 +68,7 @@ def _examine_single(title: str, recipe: Recipe, time_limit: int | None, timeout_
 
 
 def _examine_vector(title: str, recipe: Recipe, time_limit: int | None, timeout_s: float, masks: bool) -> ExternalEnvironment:
-    env = leading.make(recipe, num_envs=1)
+    env = mpi.make(recipe, num_envs=1)
     try:
         resets_in_step(env)
         _, info = env.reset(seed=0)

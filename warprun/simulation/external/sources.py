@@ -11,7 +11,7 @@ from gymnasium import Wrapper
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from warprun.errors import ContractError, shown
-from warprun.simulation.external import leading
+from warprun.simulation.external import mpi
 from warprun.simulation.external.recipe import Closes, Recipe, SavesState, told
 from warprun.simulation.external.spaces import actions, observations
 
@@ -80,7 +80,7 @@ class Singles:
         for n in range(count):
             self._enter(n)
             try:
-                self._envs.append(leading.make(recipe))
+                self._envs.append(mpi.make(recipe))
             except FAILURES as error:
                 raise EnvironmentFailed(first + n, "its construction", told(error)) from error
         self._observe = observations(self._envs[0].observation_space)
@@ -165,7 +165,7 @@ class Vectorized:
         self._first, self._at = first, at
         self._enter()
         try:
-            self._env: VectorEnv = leading.make(recipe, num_envs=count)
+            self._env: VectorEnv = mpi.make(recipe, num_envs=count)
             self._resets_in_step = resets_in_step(self._env)
             _require(self._env.num_envs == count, self._env.num_envs, f"num_envs = {count}")
             self._observe, self._act = observations(self._env.single_observation_space), actions(self._env.single_action_space)

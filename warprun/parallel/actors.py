@@ -1,4 +1,4 @@
-"""What the processes of a run of learners and actors do: the learners, and the lives of the others."""
+"""The processes of a run of learners and actors: the learners, and the lives of the others."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from warprun.config.schema import AsyncConfig, Config, SeedConfig
 from warprun.errors import TrainingFailed, UserError, one_line
 from warprun.learning.communicator import Communicator, SingleProcess
 from warprun.learning.interfaces import Agent
-from warprun.parallel.begin import begin
-from warprun.parallel.buffers import Origin, RolloutBuffer, WeightsBuffer, fingerprint
 from warprun.parallel.distributed import Distributed
-from warprun.parallel.exchange import ActorExchange
+from warprun.parallel.exchange import ActorExchange, RolloutBuffer, WeightsBuffer, fingerprint
+from warprun.parallel.following import Order, begin, give, lead, take
 from warprun.parallel.messages import send_left
-from warprun.parallel.orders import Order, give, take
 from warprun.parallel.protocols import actor_exchange, learner_exchange
 from warprun.parallel.received import ReceivedRollouts
 from warprun.parallel.seed import Drawing
@@ -29,7 +27,7 @@ from warprun.runs.build import Setup, make_agent, make_simulator, prepare, set_u
 from warprun.runs.crew import Crew
 from warprun.runs.sentinel import refuse
 from warprun.simulation.device import choose
-from warprun.simulation.external import leading
+from warprun.simulation.external import mpi
 from warprun.simulation.simulator import Simulator
 from warprun.state import derived_seed
 
@@ -40,17 +38,32 @@ def rollout_envs(config: Config, world: World) -> int:
 
 
 class LearnersWithActors(Crew):
-    """Learners whose rollouts come from actors: learner 0 drives the run, the other learners follow its orders, actors ask for weights."""
+    """Learners whose rollouts come from actors.
+
+    Learner 0 drives the run, the other learners follow its orders, actors ask for weights, and what actors lead serves.
+    """
 
     simulator: ReceivedRollouts
 
     def __init__(self, world: World) -> None:
         super().__init__()
-        self._world = world
+        self._world, self.watch, self.drives = world, world.watch, world.process == 0
+
+    def check_devices(self, wanted: str) -> None:
+        """Raise UserError if two learners have the same GPU; every process calls this."""
+        world = self._world
+        if world.layout.learners == 1:
+            return
+        with self.together():
+            device = choose(wanted) if world.is_learner else None
+            has_gpu = device and device.kind == "cuda"
+            own = str(torch.cuda.get_device_properties(device.torch).uuid) if device and has_gpu else ""
+        with self.together():
+            refuse_shared_gpu(world.ranks.gather(own), world.layout.name)
 
     def together(self) -> AbstractContextManager[None]:
         """Do something in all processes or in none."""
-        return self._world.together()
+        return self._world.ranks.together()
 
     def set_up(self, config: Config) -> Setup:
         """Return the set-up of this learner. Raises UserError."""
@@ -67,9 +80,10 @@ class LearnersWithActors(Crew):
         config, n_envs = setup.config, rollout_envs(setup.config, world)
         together = 1 if isinstance(config.concurrency, AsyncConfig) else len(world.layout.actors_of(world.rank))
         self.agent = agent = make_agent(setup, n_envs * together, world.layout.actors if together == 1 else 1)
+        acting = Drawing(agent.exploration) if isinstance(config.concurrency, SeedConfig) else agent
         self.simulator = ReceivedRollouts(
             world,
-            WeightsBuffer(Drawing(agent.exploration).policy_state() if _learner_acts(config) else agent.policy_state()),
+            WeightsBuffer(acting.policy_state()),
             spec=setup.environment.spec,
             horizon=config.agent.horizon,
             n_envs=n_envs,
@@ -88,12 +102,16 @@ class LearnersWithActors(Crew):
 
     def meet(self, folder: Path, saved: checkpoint.Loaded | None, last_words: Callable[[str], None]) -> str:
         """Wait until all processes are set up, and connect with them."""
-        self._world.share(f"{folder.absolute()}\n{self.simulator.rollouts}")
-        with self.together():
-            pass
+        world, continues = self._world, self.simulator.rollouts > 0
+        lead(world.ranks, folder, str(self.simulator.rollouts))
         self._connect()
-        self._world.watch.last_words = last_words
-        return self.simulator.describe()
+        self.watch.last_words = last_words
+        learners, actors = (
+            f"{count} {role}{'' if count == 1 else 's'}"
+            for count, role in ((world.layout.learners, "learner"), (world.layout.actors, "actor"))
+        )
+        n_envs, anew = rollout_envs(self.setup.config, world), "; they begin new episodes" if continues else ""
+        return f"{learners} and {actors} with {n_envs} environments each{anew}"
 
     def iterate(self, progress: float) -> None:
         """Order the other learners to learn from their next rollouts."""
@@ -106,7 +124,7 @@ class LearnersWithActors(Crew):
 
     def lost(self) -> Sequence[str]:
         """Return the actors that the run goes on without, each with the reason."""
-        return self.simulator.lost
+        return self._world.lost
 
     def metrics(self) -> dict[str, float]:
         """Return what section "Records" of docs/actors.md lists, since the last call."""
@@ -116,12 +134,23 @@ class LearnersWithActors(Crew):
         """End the run for learners and actors."""
         give(self.setup.communicator, Order.END)
         self.simulator.close()
-        self._world.watch.end()
+        self.watch.end()
 
     def follow(self, config: Config) -> None:
-        """Live as a learner other than the first: take part in every iteration, until that one says that the run is over."""
+        """Live as any process but that of learner 0, until it says that the run is over."""
+        world = self._world
+        with signals.requests.deferred():  # signals are left to rank 0
+            more = begin(world.ranks)
+            if world.layout.serves(world.process):
+                _serve(world)
+            elif world.is_learner:
+                self._learn(config)
+            else:
+                _act(config, world, rollouts=int(more))
+        self.watch.end()
+
+    def _learn(self, config: Config) -> None:
         began_s = time.monotonic()
-        begin(self._world, self._world.process, self._world.layout.name)
         with self.together():
             self.set_up(config)
             agent, received = self.make_parts(print, lambda: time.monotonic() - began_s)
@@ -134,25 +163,16 @@ class LearnersWithActors(Crew):
         received.close()
 
     def _connect(self) -> None:
-        """Connect a learner with the other processes, and give it what learner 0 knows. Raises UserError if environments differ."""
+        """Connect a learner with the other processes, and give it the state of learner 0. Raises what `_compare` does."""
         setup, world = self.setup, self._world
-        compare(world, setup)
+        _compare(world, setup)
         if isinstance(setup.communicator, Distributed):
-            setup.communicator.meet(dist.PrefixStore("learners", world.watch.store()))
+            setup.communicator.meet(dist.PrefixStore("learners", self.watch.store()))
             setup.communicator.broadcast_([*self.agent.state().values(), *self.simulator.state().values()])
         concurrency, seed = setup.config.concurrency, derived_seed(setup.config.seed, "learner", world.rank)
         max_lag = concurrency.max_lag if isinstance(concurrency, AsyncConfig) else None
         device = setup.device.torch
         self.simulator.connect(lambda weights, rollout: learner_exchange(world, concurrency, weights, rollout, device, seed), max_lag)
-
-
-def check_gpus(config: Config, world: World) -> None:
-    """Raise UserError if two learners have the same GPU; every process calls this."""
-    with world.together():
-        device = choose(config.device) if world.is_learner else None
-        own = str(torch.cuda.get_device_properties(device.torch).uuid) if device and device.kind == "cuda" else ""
-    with world.together():
-        refuse_shared_gpu(world.everyone.allgather(own), world.layout.name)
 
 
 def refuse_shared_gpu(gpus: Sequence[str], name: Callable[[int], str]) -> None:
@@ -161,51 +181,61 @@ def refuse_shared_gpu(gpus: Sequence[str], name: Callable[[int], str]) -> None:
     for process, gpu in enumerate(gpus):
         if gpu and first.setdefault(gpu, process) != process:
             raise UserError(
-                f"{name(process)} has the GPU of {name(first[gpu])}, and every learner needs one of its own: let the scheduler bind them"
-                " (srun --gpus-per-task=1), or set CUDA_VISIBLE_DEVICES, concurrency.learners or device=cpu"
+                f"{name(process)} has the GPU of {name(first[gpu])}, and every learner needs one of its own: let the"
+                " scheduler bind them (srun --gpus-per-task=1), or set CUDA_VISIBLE_DEVICES, concurrency.learners or"
+                " device=cpu"
             )
 
 
-def compare(world: World, setup: Setup) -> None:
-    """Raise RankFailed if the rollouts of two ranks have different layouts: they have different environments."""
-    own = fingerprint(setup.environment.spec, setup.config.agent.horizon, rollout_envs(setup.config, world))
-    world.compare(own, "its environment or settings differ from those of rank 0")
+def _compare(world: World, setup: Setup | None) -> None:
+    """Raise UserError if environments of two ranks differ, and so their rollouts; every process calls this."""
+    own = ""
+    if setup:
+        own = fingerprint(setup.environment.spec, setup.config.agent.horizon, rollout_envs(setup.config, world))
+    first = world.ranks.share(own)
+    with world.ranks.together():
+        if own not in ("", first):
+            raise UserError("its environment or settings differ from those of rank 0")
 
 
-def act(config: Config, world: World) -> None:
-    """Live as an actor: get weights, roll out, send, until the learner says that the run is over."""
-    actor = world.layout.actor(world.rank)
-    rollouts = int(begin(world, world.process, world.layout.name))
-    with world.together(), leading.leading():
+def _act(config: Config, world: World, rollouts: int) -> None:
+    """Live as an actor: get weights, roll out, send, until the learner says that the run is over.
+
+    `rollouts`: how many the run has seen before.
+    """
+    with world.ranks.together(), mpi.leading():
         setup = set_up(config)
         n_envs = rollout_envs(config, world)
-        agent = None if _learner_acts(config) else make_agent(setup, n_envs)
+        agent = None if isinstance(config.concurrency, SeedConfig) else make_agent(setup, n_envs)
         acting = agent or Drawing.of(setup.environment.spec, config.agent.policies, setup.device.torch)
         # A run that continues begins new episodes: they must not repeat the draws of those before.
         seed = derived_seed(config.seed, "continued", rollouts) if rollouts else config.seed
-        first = actor * n_envs
-        simulator = make_simulator(setup, n_envs, config.agent.horizon, seed, acting, print, first, compares=config.engine.compare)
+        first, compares = world.actor * n_envs, config.engine.compare
+        simulator = make_simulator(setup, n_envs, config.agent.horizon, seed, acting, print, first, compares=compares)
         prepare(setup, simulator)
         weights = WeightsBuffer(acting.policy_state())
         rollout = RolloutBuffer(setup.environment.spec, config.agent.horizon, n_envs)
-    compare(world, setup)
+    _compare(world, setup)
     exchange = actor_exchange(world, config.concurrency, weights, rollout, agent.act if agent else None)
-    with leading.leading(), closing(simulator):
+    with mpi.leading(), closing(simulator):
         leaves = isinstance(config.concurrency, AsyncConfig) and config.concurrency.tolerate_actors > 0
         made = _roll_out(world, exchange, simulator, weights, rollout, leaves)
-    print(f"actor {actor} made {made} rollouts")
-    world.barrier()
-    exchange.free()
+    print(f"actor {world.actor} made {made} rollouts")
+    world.part()
 
 
 def _roll_out(
-    world: World, exchange: ActorExchange, simulator: Simulator, weights: WeightsBuffer, rollout: RolloutBuffer, leaves: bool
+    world: World,
+    exchange: ActorExchange,
+    simulator: Simulator,
+    weights: WeightsBuffer,
+    rollout: RolloutBuffer,
+    leaves: bool,
 ) -> int:
     """Get weights, roll out, send, until there is no rollout to make; return how many there were.
 
     `leaves`: if an environment fails, this actor leaves the run, which goes on without it.
     """
-    actor = world.layout.actor(world.rank)
     sequence, waited_s, began_s = 0, world.waited_s, time.monotonic()
     while exchange.latest():
         weights.unpack()
@@ -221,35 +251,25 @@ def _roll_out(
         refuse(simulator.fault(wait=True))
         now_s, now_waited_s = time.monotonic(), world.waited_s
         waited_now_s = now_waited_s - waited_s
-        origin = Origin(actor, sequence, weights.version, waited_now_s, now_s - began_s - waited_now_s)
-        rollout.fill(trajectory, simulator.episodes(), origin)
+        rollout.fill(
+            trajectory,
+            simulator.episodes(),
+            actor=world.actor,
+            sequence=sequence,
+            version=weights.version,
+            waited_s=waited_now_s,
+            acted_s=now_s - began_s - waited_now_s,
+        )
         exchange.send(rollout)
         sequence, waited_s, began_s = sequence + 1, now_waited_s, now_s
     return sequence
 
 
-def serve(world: World) -> None:
-    """Live as a process that serves an actor: make the calls of its environments that the actor makes, and for the first actor rank 0."""
-    place = leading.here
+def _serve(world: World) -> None:
+    """Live as a process that serves an actor: make its calls of environments, and for the first actor those of rank 0."""
+    place = mpi.here
     assert place is not None
-    begin(world, world.process, world.layout.name)
-    with world.together():
-        place.serve([world.layout.leader(world.layout.actor_of(world.process))], world.wait)
-    world.compare(None, "")
+    with world.ranks.together():
+        place.serve([world.layout.leader(world.actor)], world.wait)
+    _compare(world, None)
     place.serve(patience=world.wait)
-
-
-def run_rank(config: Config, world: World) -> None:
-    """Run any rank but 0 to its end. Signals are left to rank 0."""
-    with signals.requests.deferred():
-        if world.serves:
-            serve(world)
-        elif world.is_learner:
-            LearnersWithActors(world).follow(config)
-        else:
-            act(config, world)
-    world.watch.end()
-
-
-def _learner_acts(config: Config) -> bool:
-    return isinstance(config.concurrency, SeedConfig)

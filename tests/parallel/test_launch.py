@@ -1,0 +1,127 @@
+"""Which process does what, how processes are started, and what is left of those that were killed. All without other processes."""
+
+from __future__ import annotations
+
+import mmap
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from warprun import processes
+from warprun.config.compose import compose
+from warprun.errors import UserError
+from warprun.parallel.launch import SHARED_MEMORY, check_gpus, leftovers_removed
+from warprun.processes import Layout, fit
+
+TORCH = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+
+
+def test_learners_with_one_gpu_are_refused() -> None:
+    pytest.importorskip("mpi4py")
+    from warprun.parallel.actors import refuse_shared_gpu
+
+    layout = Layout(2, 2)
+    refuse_shared_gpu(["GPU-a", "GPU-b", "", ""], layout.name)
+    refuse_shared_gpu(["", "", "", ""], layout.name)
+    with pytest.raises(UserError, match=r"rank 1 \(learner 1\) has the GPU of rank 0 \(learner 0\)"):
+        refuse_shared_gpu(["GPU-a", "GPU-a", "", ""], layout.name)
+
+
+def test_processes_have_the_roles_of_the_layout() -> None:
+    """L + A P processes: learners, then groups of P."""
+    layout = fit(8, 2, 3)
+    assert layout == Layout(2, 2, 3)
+    assert layout.size == 8
+    assert [layout.serves(process) for process in range(8)] == [False, False, False, True, True, False, True, True]
+    assert [layout.leader(actor) for actor in range(2)] == [2, 5]
+    assert layout.servers(1) == [6, 7]
+    assert [layout.actor_of(process) for process in range(2, 8)] == [0, 0, 0, 1, 1, 1]
+    assert layout.name(7) == "rank 7 (serves the environment of actor 1)"
+    assert [layout.rank(actor) for actor in range(2)] == [2, 3]  # among those that exchange rollouts
+
+
+@pytest.mark.parametrize(("size", "learners", "ranks"), [(2, 1, 2), (4, 1, 2), (3, 2, 1), (7, 2, 3)])
+def test_sizes_that_do_not_fit_are_refused(size: int, learners: int, ranks: int) -> None:
+    with pytest.raises(UserError, match="concurrency"):
+        fit(size, learners, ranks)
+
+
+def test_fewer_gpus_than_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warprun.parallel.launch.why_no_cuda", lambda: None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    config = compose(["env=cartpole", "agent=a2c", "n_envs=12", "concurrency=ddp", "concurrency.processes=2"])
+    config.device = "cuda"
+    with pytest.raises(
+        UserError, match=r"every process needs a GPU of its own, and this machine has 1; concurrency\.processes=1, or device=cpu"
+    ):
+        check_gpus(config, 2)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("cpu1", "cpu1"), ("gpu[03-05,7],cpu1", "gpu03"), ("a[1,3]-b[2-4],c", "a1-b2"), ("n1,n2", "n1"), ("node-[001-100]", "node-001")],
+)
+def test_the_first_node_is_where_rank_0_is(nodes: str, first: str) -> None:
+    assert processes.first_node(nodes) == first
+
+
+@pytest.mark.parametrize(
+    ("environment", "starter", "size", "rank"),
+    [
+        ({}, "", 1, 0),
+        ({**TORCH, "RANK": "1", "SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "2"}, "torchrun", 2, 1),
+        ({"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "2"}, "srun", 3, 2),
+        ({"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "2", "PMI_SIZE": "3", "PMI_RANK": "2"}, "srun", 3, 2),
+        ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "PMI_SIZE": "4", "PMI_RANK": "3"}, "mpiexec", 4, 3),
+        ({"WORLD_SIZE": "4"}, "", 1, 0),
+    ],
+)
+def test_what_started_a_process(environment: dict[str, str], starter: str, size: int, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*processes.SIZES, *processes.RANKS, *processes.OF_TORCH):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert (processes.starter(), processes.started(), processes.rank()) == (starter, size, rank)
+
+
+@pytest.fixture
+def files(request: pytest.FixtureRequest) -> Iterator[dict[str, Path]]:
+    """Names of files, none of which exists yet."""
+    if not SHARED_MEMORY.is_dir():
+        pytest.skip("there is no /dev/shm")
+    unique = f"{abs(hash(request.node.name)):x}"
+    paths = {
+        name: SHARED_MEMORY / f"{begin}_{name}_{unique}"
+        for name, begin in zip("abcd", ["mpich_shm", "mpich_shar", "mpich_shm", "other"], strict=True)
+    }
+    yield paths
+    for path in paths.values():
+        path.unlink(missing_ok=True)
+
+
+def test_files_of_ended_processes_are_removed(files: dict[str, Path]) -> None:
+    files["a"].write_bytes(bytes(4096))  # it was there before
+    with leftovers_removed():
+        script = (
+            f"import os, pathlib, signal; pathlib.Path({str(files['b'])!r}).write_bytes(bytes(4096)); os.kill(os.getpid(), signal.SIGKILL)"
+        )
+        subprocess.run([sys.executable, "-c", script])
+        files["d"].write_bytes(bytes(4096))  # of another program
+    assert files["a"].exists()
+    assert not files["b"].exists()
+    assert files["d"].exists()
+
+
+def test_files_that_a_process_holds_stay(files: dict[str, Path]) -> None:
+    with leftovers_removed():
+        files["b"].write_bytes(bytes(4096))
+        files["c"].write_bytes(bytes(4096))
+        opened = files["c"].open("rb")
+        with files["b"].open("r+b") as file:
+            mapped = mmap.mmap(file.fileno(), 4096)
+    assert files["b"].exists() and files["c"].exists()
+    opened.close()
+    mapped.close()
