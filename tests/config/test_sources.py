@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from warprun import sources
+from warprun import user_code
 from warprun.config.registry import import_environment
 from warprun.errors import UserError
 
@@ -213,12 +213,12 @@ def test_a_dotted_module_that_changed_is_told_and_stays(workplace, monkeypatch, 
         assert reward(import_environment("mylab.envs.glider")[1]) == 1.0
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and "mylab/envs/helper.py changed since this process imported mylab.envs.glider" in told
-    assert sorted(sources.imported("mylab.envs.glider").modules) == ["mylab.envs", "mylab.envs.glider", "mylab.envs.helper"]
+    assert sorted(user_code.imported("mylab.envs.glider").modules) == ["mylab.envs", "mylab.envs.glider", "mylab.envs.helper"]
 
 
 def test_files_of_shipped_environments_are_those_of_the_environment():
-    assert list(sources.read_package("warprun.envs.cartpole").modules) == ["warprun.envs.cartpole"]
-    covid = sources.read_package("warprun.envs.covid").modules
+    assert list(user_code.read_package("warprun.envs.cartpole").modules) == ["warprun.envs.cartpole"]
+    covid = user_code.read_package("warprun.envs.covid").modules
     assert {"warprun.envs.covid", "warprun.envs.covid.model", "warprun.envs.covid.figures"} <= set(covid)
     assert all(name.startswith("warprun.envs.covid") for name in covid)
 

@@ -17,7 +17,7 @@ from warprun.playing.random_policy import RandomPolicy
 from warprun.runs import checkpoint
 from warprun.runs.build import set_up
 from warprun.runs.evaluate import evaluate_run
-from warprun.runs.trained import load_checkpoint, open_run, trained_agent
+from warprun.runs.opening import load_checkpoint, open_run, trained_agent
 
 PINBALL = ["env=cartpole", "env.name=pinball", "env.module=tests.environments.pinball"]
 

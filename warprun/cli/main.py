@@ -14,9 +14,9 @@ from warprun.cli.settings import check_settings, one_run, read_settings
 from warprun.cli.streams import close_streams, open_streams
 from warprun.cli.train import train_one
 from warprun.config.registry import check_working_folder, options
-from warprun.config.run_folder import LINES
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown
 from warprun.processes import code_of_rank, end_with_parent, is_first, silence, started, starter, take_share
+from warprun.run_folder import LINES
 
 HELP = """\
 warprun: reinforcement learning at very high data throughput, for environments that are scientific simulations

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from warprun.commands import program, typed
+from warprun.errors import program, typed
 
 
 def print_next_steps(runs: Sequence[Path], best: Path) -> None:

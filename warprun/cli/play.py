@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warprun.cli.settings import check_choice, check_settings, is_setting, one_run, read_settings
-from warprun.config.run_folder import LINES
 from warprun.errors import MOST_PRINTED, UserError, printable
 from warprun.playing.paths import record_paths
+from warprun.run_folder import LINES
 
 if TYPE_CHECKING:
     from warprun.playing.play import Order, Played
@@ -99,7 +99,7 @@ def _of_run(run: str, settings: PlaySettings, records: tuple[Path, ...]) -> tupl
     from warprun.playing.play import play
     from warprun.runs.build import set_up
     from warprun.runs.evaluate import describe_checkpoint
-    from warprun.runs.trained import load_checkpoint, open_run, trained_agent
+    from warprun.runs.opening import load_checkpoint, open_run, trained_agent
 
     line, order = LINES[settings.checkpoint], _order(settings, records)
     trained = settings.policy == "trained"

@@ -11,16 +11,15 @@ from typing import NamedTuple
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from warprun.config import kept
-from warprun.config.auto import as_measured
 from warprun.config.checks import check
 from warprun.config.compose import change, compose, differences
-from warprun.config.opening import open_config
 from warprun.config.overrides import read
-from warprun.config.run_folder import CONFIG
-from warprun.config.schema import Config, from_dict, to_dict
+from warprun.config.schema import Config, as_measured, from_dict, to_dict
 from warprun.errors import UserError, shown
 from warprun.files import refuse_links
+from warprun.run_folder import CONFIG
 from warprun.runs import rundir
+from warprun.runs.opening import open_config
 
 
 class Continued(NamedTuple):

@@ -14,7 +14,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from warprun.cli.outcome import DONE
 from warprun.cli.resume import Continued, continued
-from warprun.config.compose import PRIMARY, VERSION_BASE, derived, explain, register
+from warprun.config.compose import PRIMARY, VERSION_BASE, derived, register
+from warprun.config.explain import explain
 from warprun.config.overrides import read
 from warprun.config.registry import CONF
 from warprun.config.schema import to_dict

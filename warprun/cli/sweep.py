@@ -13,14 +13,13 @@ from pathlib import Path
 
 from warprun.cli.job import train_job
 from warprun.cli.outcome import DONE, FAILED
-from warprun.commands import program, typed
 from warprun.config.compose import compose
-from warprun.config.launch import LaunchConfig, LocalConfig, SlurmConfig, taken_launch
 from warprun.config.overrides import MAX_RUNS, MAX_RUNS_EVER, runs
 from warprun.config.schema import Config
-from warprun.errors import UserError, counted, printable, shown
+from warprun.errors import UserError, counted, printable, program, shown, typed
 from warprun.runs.records.console import table_console
 from warprun.sweeps import local, plan, slurm
+from warprun.sweeps.launch import LaunchConfig, LocalConfig, SlurmConfig, taken_launch
 from warprun.sweeps.plan import Job, Plan
 from warprun.sweeps.pool import Pool
 from warprun.sweeps.table import Board

@@ -35,9 +35,9 @@ def train(overrides: Sequence[str] = ()) -> Result:
 def train_one(overrides: list[str]) -> int:
     """Train the run that `overrides` describe, in the processes that it needs, and return the exit code. Raises what `train` does."""
     from warprun.cli.resume import Continued
-    from warprun.config.launch import is_of_sweep
     from warprun.config.schema import starts_processes
     from warprun.parallel.start import start
+    from warprun.sweeps.launch import is_of_sweep
 
     for override in overrides:
         if is_of_sweep(override):

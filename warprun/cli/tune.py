@@ -9,11 +9,10 @@ from functools import partial
 from warprun.cli.job import train_job
 from warprun.cli.outcome import DONE, FAILED
 from warprun.cli.sweep import checked_runs, held, refuse, sweep_folder
-from warprun.commands import program, typed
-from warprun.config.launch import LocalConfig, taken_launch
-from warprun.errors import UserError, one_line, printable
+from warprun.errors import UserError, one_line, printable, program, typed
 from warprun.runs.records.console import table_console
 from warprun.sweeps import plan
+from warprun.sweeps.launch import LocalConfig, taken_launch
 from warprun.sweeps.pool import Pool
 from warprun.sweeps.table import Board
 

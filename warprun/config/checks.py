@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from warprun.algorithms import agent_names, config_class
-from warprun.commands import program, typed
 from warprun.config.cadence import AUTO, parse
 from warprun.config.memory import check_memory
 from warprun.config.registry import Defined
-from warprun.config.run_folder import CONFIG, is_free
 from warprun.config.schema import (
     CONCURRENCY,
     MAX_DEPTH,
@@ -33,10 +31,11 @@ from warprun.config.schema import (
     starts_processes,
 )
 from warprun.environment import Box, Environment
-from warprun.errors import UserError, nearest, require, shown
+from warprun.errors import UserError, nearest, program, require, shown, typed
 from warprun.kernels.driver import DEVICES, SIMULATOR_LIMIT, check_cuda
 from warprun.learning import settings as agent_settings
 from warprun.learning.settings import Requirements
+from warprun.run_folder import CONFIG, is_free
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.spec import GroupSpec, Spec
 

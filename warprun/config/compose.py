@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TypedDict
 
 import hydra
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import MISSING, DictConfig, Node, OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from warprun.algorithms import AGENTS, agent_names, config_class
 from warprun.config.checks import check
+from warprun.config.explain import explain
 from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, read, references_only, rewrite
+from warprun.config.reading import leaves, read_yaml
 from warprun.config.registry import CONF, conf_folder, conf_packages, options
-from warprun.config.saved import leaves
 from warprun.config.schema import CONCURRENCY, Config, EnvConfig, OriginConfig, from_dict
-from warprun.config.sharing import shareable
-from warprun.config.working_folder import WorkingFolder
-from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown, similar
+from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown
 from warprun.kernels.driver import prepare
 from warprun.learning.settings import IN_SEQUENCES, OffPolicyConfig
 from warprun.processes import started
-from warprun.renamed import new_name
 
 
 class _VersionBase(TypedDict, total=False):
@@ -57,6 +56,26 @@ class WarprunSearchPath(SearchPathPlugin):
         folder = conf_folder()
         if folder:
             search_path.prepend("working folder", f"{WorkingFolder.scheme()}://{folder}")
+
+
+class WorkingFolder(FileConfigSource):
+    """The config groups of warprun in ./conf. Its other files, such as those of another Hydra program, do not exist for Hydra."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "warprun"
+
+    def is_group(self, config_path: str) -> bool:
+        return config_path.partition("/")[0] in ("", *GROUPS) and super().is_group(config_path)
+
+    def is_config(self, config_path: str) -> bool:
+        return config_path.partition("/")[0] in GROUPS and super().is_config(config_path)
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Read a file. Raises UserError, with its name and the line."""
+        name = self._normalize_file_name(config_path)
+        text, config = read_yaml(Path(self.path, name), f"conf/{name}")
+        return ConfigResult(self.provider, self.full_path(), config, self._get_header_dict(text[:512]))
 
 
 def register(overrides: Sequence[str]) -> None:
@@ -113,9 +132,7 @@ def derived(overrides: Sequence[str]) -> list[str]:
 
 def environment_names() -> list[str]:
     """Return the names of all environments."""
-    register([NO_AGENT])
-    with hydra.initialize_config_module(CONF, **VERSION_BASE):
-        return options("env")
+    return options("env")
 
 
 def environment_config(name: str) -> EnvConfig:
@@ -205,31 +222,6 @@ def note_on_tuned(config: Config) -> str | None:
     return f"settings of tuned/{config.origin.tuned} apply (tuned=none turns them off){untried}"
 
 
-def explain(error: Exception) -> str:
-    """Return an error of Hydra or OmegaConf as one line, with the most similar known name."""
-    cause = next((e for e in _causes(error) if isinstance(e, OmegaConfBaseException)), None)
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        group, _, name = error.missing_cfg_file.rpartition("/")
-        known = options(group)
-        return f"unknown {GROUPS.get(group, group)} {name!r}{nearest(name, known)} (there are: {', '.join(known)})"
-    if isinstance(error, OverrideParseException):
-        wanted = "" if "=" in error.override else ": write key=value"
-        return f"cannot read {error.override!r}{wanted or ': ' + _first_line(error)}"
-    if isinstance(cause, ConfigAttributeError | ConfigKeyError) and cause.full_key:
-        file = re.match(r"In '([\w/.]+)'", str(error))
-        where = f"in {file[1]}.yaml: " if file and "/" in file[1] else ""
-        key, beside = str(cause.full_key), cause.parent_node
-        new = new_name(key, beside if isinstance(beside, DictConfig) else ())
-        return f"{where}{key} is now {new}" if new else f"{where}unknown key {key!r}{_nearest_key(key, beside)}"
-    if cause is not None and cause.full_key:
-        return _refused_value(str(cause.full_key), _first_line(cause))
-    if "Ambiguous value" in str(error):
-        return f"{_first_line(error)}: add -m to run every value, or write a list as [a,b]"
-    if str(error).startswith("Config group override"):
-        return f"{', '.join(GROUPS)}: write the name of one, such as env=cartpole or tuned=none"
-    return _first_line(cause or error)
-
-
 def _explained(overrides: Sequence[str]) -> Config:
     try:
         return _build(overrides)
@@ -255,7 +247,7 @@ def _build(overrides: Sequence[str]) -> Config:
 def _shared(config: Config, overrides: Sequence[str]) -> Config:
     """Return a config whose environments the processes of the run can share; a number that a person gives is left as it is."""
     size = getattr(config.concurrency, "processes", None) or started()
-    n_envs = config.n_envs if size <= 1 else shareable(config.n_envs, config.concurrency, size)
+    n_envs = config.n_envs if size <= 1 else config.concurrency.shareable(config.n_envs, size)
     if n_envs == config.n_envs:
         return config
     with _without_defaults("config_schema", ["n_envs"]):
@@ -315,67 +307,3 @@ def check_tuned(overrides: Sequence[str]) -> None:
         if key == "tuned" and name not in ("none", *options("tuned")):
             known = ["none", *options("tuned")]
             raise UserError(f"unknown tuned settings {name!r}{nearest(name, known)} (there are: {', '.join(known)})")
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__  # Hydra sets no cause for errors in a file of a group
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0]
-
-
-def _refused_value(key: str, reason: str) -> str:
-    for pattern, meaning in _REFUSED.items():
-        match = re.search(pattern, reason)
-        if match:
-            return f"{key} {meaning}" + (f", not {match[1]!r}" if match.groups() else "")
-    return f"{key}: {reason}"
-
-
-_REFUSED = {
-    r"^Value '(.*)' of type '.*' could not be converted to Integer": "must be a whole number",
-    r"^Value '(.*)' of type '.*' could not be converted to Float": "must be a number",
-    r"^Value '(.*)' is not a valid bool": "must be true or false",
-    r"is not a ListConfig": "must be a list in brackets, such as [64,64]",
-    r"is not Optional": "cannot be null",
-}
-"""Pattern of a message of OmegaConf -> the message for users."""
-
-
-def _nearest_key(key: str, refused_by: Node | None) -> str:
-    """Return the end of a message that refuses `key`: the most similar key of the composed config, or the keys beside it.
-
-    `refused_by` is the part of the config that refused the key. It belongs to the composed config, so it has the keys of the chosen agent.
-    """
-    if refused_by is None:
-        return ""
-    composed = OmegaConf.to_container(refused_by._get_root())
-    assert isinstance(composed, dict)
-    composed.pop("hydra", None)
-    known = list(_keys(composed, ""))
-    match = similar(key, known, most_edits=1)
-    if match is not None:
-        return f"; did you mean {match!r}?"
-    parent, _, name = key.rpartition(".")
-    if parent and parent not in known:
-        return nearest(key, known)
-    below = [path for path in known if not parent or path.startswith(f"{parent}.")]
-    beside = {path.rpartition(".")[2]: path for path in below if path.rpartition(".")[0] == parent}
-    deeper = {path.rpartition(".")[2]: path for path in reversed(below)}
-    initials = {"".join(word[0] for word in leaf.split("_")): leaf for leaf in deeper}  # lr: learning_rate
-    # A key in another section must be more similar: agent.epsilon is not a misspelling of agent.optimizer.eps.
-    for candidates, cutoff in ((beside, 0.6), (deeper, 0.8)):
-        close = difflib.get_close_matches(name, candidates, n=1, cutoff=cutoff) or [initials.get(name, "")]
-        if close[0] in candidates:
-            return f"; did you mean {candidates[close[0]]!r}?"
-    return f"; {parent} has {', '.join(beside)}" if parent else ""
-
-
-def _keys(container: object, prefix: str) -> Iterator[str]:
-    if isinstance(container, dict):
-        for key, value in container.items():
-            yield f"{prefix}{key}"
-            yield from _keys(value, f"{prefix}{key}.")

@@ -21,7 +21,7 @@ from hydra.errors import HydraException
 from warprun.config.registry import options
 from warprun.config.schema import MAX_DEPTH, EnvConfig
 from warprun.errors import UserError, shown
-from warprun.renamed import RENAMED
+from warprun.learning.renamed import RENAMED
 
 MAX_CHARACTERS = 5_000
 """Of all overrides together."""

@@ -11,24 +11,20 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import FunctionType, ModuleType
 
-import yaml
+from omegaconf import OmegaConf
 
-from warprun import sources
+from warprun import user_code
 from warprun.config.external import External, external_environment, is_external, steps
+from warprun.config.reading import read_yaml
 from warprun.environment import Environment, arguments
-from warprun.errors import ContractError, UserError, nearest, shown, similar
-from warprun.extras import needs
-from warprun.files import read_limited
+from warprun.errors import ContractError, UserError, nearest, needs, shown, similar
+from warprun.run_folder import MAX_NAME
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.simulation.simulator import SimulatorFactory
-from warprun.source_copy import MAX_NAME
-from warprun.sources import Sources
 from warprun.spec import Spec
-from warprun.user_code import errors_of_user
+from warprun.user_code import Sources, errors_of_user
 
 CONF = "warprun.conf"
-MAX_CONFIG_BYTES = 1 << 20
-"""Size limit of the config file of an environment."""
 NONE = External()
 """No setting of `External`."""
 Defined = Environment | ExternalEnvironment | SimulatorFactory
@@ -87,8 +83,8 @@ def environment_modules(outside: Path) -> set[str]:
     found = set()
     for path in (path for folder in folders for path in (folder / "env").glob("*.yaml")):
         try:
-            config = yaml.safe_load(read_limited(path, MAX_CONFIG_BYTES))
-        except (FileNotFoundError, UserError, yaml.YAMLError, ValueError, RecursionError):
+            config = OmegaConf.to_container(read_yaml(path, path.name)[1])
+        except UserError:
             continue  # it says so when it is used
         if isinstance(config, dict) and isinstance(config.get("module"), str):
             found.add(config["module"])
@@ -108,8 +104,8 @@ def import_environment(
     if file and not file.is_file():
         raise UserError(f"environment file {module} does not exist (working folder: {Path.cwd()})")
     with errors_of_user(f"environment {module} fails to import"), needs("gymnasium", "gymnasium"), needs("mpi4py", "mpi"):
-        found = sources.read_file(file) if file else None
-        loaded = found.load() if found else sources.import_package(module)
+        found = user_code.read_file(file) if file else None
+        loaded = found.load() if found else user_code.import_package(module)
         name = file.stem if file else module.rpartition(".")[2]
         return define(loaded, options or {}, time_limit, name, module, chosen, found), loaded
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from warprun.errors import UserError, shown
-from warprun.extras import needs
+from warprun.errors import UserError, needs, shown
 from warprun.interop.environments import Wishes, load, make_engine, only_actor
 
 with needs("gymnasium", "gymnasium"):

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from warprun.config.run_folder import LOGS
 from warprun.parallel.watch import Watch
+from warprun.run_folder import LOGS
 
 
 class Ranks(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from warprun.config.schema import AsyncConfig, Config, SyncConfig, load_environment
-from warprun.config.sharing import shareable
 from warprun.errors import UserError
 from warprun.ranks import Layout, fit
 
@@ -16,7 +15,7 @@ def layout(config: Config, size: int) -> Layout:
     found = fit(size, learners, concurrency.ranks_per_env)
     actors = found.actors
     if n_envs % actors:
-        fitting = shareable(n_envs, concurrency, size)
+        fitting = concurrency.shareable(n_envs, size)
         raise UserError(f"n_envs={n_envs} cannot be shared out evenly to {actors} actors; n_envs={fitting} can")
     if not isinstance(concurrency, AsyncConfig) and actors % learners:
         few, many = actors // learners * learners, (actors // learners + 1) * learners

@@ -20,9 +20,9 @@ from warprun.runs.measured import Measured, of_episodes, of_phases, on_host
 from warprun.runs.notes import Notes
 from warprun.runs.position import Position
 from warprun.runs.records.records import Records
+from warprun.runs.rundir import Status
 from warprun.runs.saver import SHARE, Saver
 from warprun.runs.sentinel import Sentinel
-from warprun.runs.status import Status
 from warprun.runs.summary import summarize
 from warprun.seeds import derived_seed
 from warprun.simulation.external.leading import Calls

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warprun import signals
-from warprun.commands import program, typed
-from warprun.config.auto import is_open
-from warprun.config.run_folder import CONFIG, SET_UP
-from warprun.config.schema import Config
-from warprun.errors import UserError
+from warprun.config.schema import Config, is_open
+from warprun.errors import UserError, program, typed
+from warprun.run_folder import CONFIG, SET_UP
 from warprun.runs import begin, rundir
 from warprun.runs.crew import Crew
 from warprun.runs.run import Run

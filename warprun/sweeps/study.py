@@ -17,11 +17,11 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.engine import URL
 
 from warprun import signals
-from warprun.config.launch import TuneSettings
 from warprun.files import write_atomic
 from warprun.runs import rundir
 from warprun.runs.summary import measured
 from warprun.sweeps import states
+from warprun.sweeps.launch import TuneSettings
 from warprun.sweeps.local import DRAW_S, LOOK_S, View
 from warprun.sweeps.plan import Job, Plan
 from warprun.sweeps.pool import Pool

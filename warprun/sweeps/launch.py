@@ -12,7 +12,8 @@ from hydra.errors import HydraException
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from warprun.config.compose import VERSION_BASE, explain, register, store
+from warprun.config.compose import VERSION_BASE, register, store
+from warprun.config.explain import explain
 from warprun.config.overrides import read
 from warprun.config.registry import CONF
 from warprun.errors import UserError, nearest, require, shown

@@ -13,8 +13,8 @@ from warprun.cli import main as cli
 from warprun.config.compose import compose
 from warprun.config.schema import from_dict, to_dict
 from warprun.errors import UserError
+from warprun.learning.renamed import RENAMED
 from warprun.learning.settings import group_config
-from warprun.renamed import RENAMED
 
 AGENT = {old: new for old, new in RENAMED.items() if old.startswith("agent.")}
 OF_DQN = ("agent.epsilon", "agent.epsilon_fraction")
