@@ -26,7 +26,6 @@ from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleS
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Protocol
 
 from warprun.errors import ContractError, OtherRankError, UserError
 
@@ -186,17 +185,8 @@ def _prefixes(name: str) -> Iterator[str]:
         yield ".".join(parts[: n + 1])
 
 
-class _Import(Protocol):
-    """The signature of `__import__`."""
-
-    def __call__(
-        self,
-        name: str,
-        globals: Mapping[str, object] | None = None,
-        locals: Mapping[str, object] | None = None,
-        fromlist: Sequence[str] | None = (),
-        level: int = 0,
-    ) -> ModuleType: ...
+_Import = Callable[..., ModuleType]
+"""The type of `__import__`."""
 
 
 class _Loader(SourceFileLoader):
@@ -240,7 +230,7 @@ def _importing(package: str, modules: Mapping[str, Source]) -> _Import:
     """Return an `__import__` that finds the modules of a package as if they were top-level modules."""
     own = {name.partition(".")[0] for name in modules}
 
-    def import_module(
+    def import_module(  # the signature of __import__
         name: str,
         globals: Mapping[str, object] | None = None,
         locals: Mapping[str, object] | None = None,

@@ -23,12 +23,11 @@ import warprun
 from tests.runs.hostile import CASES, ODD_FILES, PLANTED, Case
 from warprun.cli.main import run
 from warprun.cli.outcome import USER_ERROR
-from warprun.config.registry import environment_modules
 from warprun.config.schema import from_dict
 from warprun.errors import UserError
 from warprun.runs import rundir
 from warprun.runs.evaluate import Evaluation, Evaluator, evaluate_run
-from warprun.runs.opening import open_config
+from warprun.runs.opening import environment_modules, open_config
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["agent=a2c", "tuned=none", "n_envs=4", "agent.horizon=8", "total_steps=64", "eval.episodes=4", "agent.network.hidden=[4]"]

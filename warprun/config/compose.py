@@ -25,7 +25,7 @@ from warprun.config.checks import check
 from warprun.config.explain import explain
 from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, read, references_only, rewrite
 from warprun.config.reading import leaves, read_yaml
-from warprun.config.registry import CONF, conf_folder, conf_packages, options
+from warprun.config.registry import CONF, conf_packages, options, own_folders
 from warprun.config.schema import CONCURRENCY, Config, EnvConfig, OriginConfig, from_dict
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown
 from warprun.kernels.driver import prepare
@@ -53,8 +53,7 @@ class WarprunSearchPath(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for package in reversed([package for package in conf_packages() if package != CONF]):
             search_path.prepend(package, f"pkg://{package}")
-        folder = conf_folder()
-        if folder:
+        for folder in own_folders():
             search_path.prepend("working folder", f"{WorkingFolder.scheme()}://{folder}")
 
 

@@ -11,11 +11,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import FunctionType, ModuleType
 
-from omegaconf import OmegaConf
-
 from warprun import user_code
 from warprun.config.external import External, external_environment, is_external, steps
-from warprun.config.reading import read_yaml
 from warprun.environment import Environment, arguments
 from warprun.errors import ContractError, UserError, nearest, needs, shown, similar
 from warprun.run_folder import MAX_NAME
@@ -44,51 +41,33 @@ def check_working_folder() -> None:
         raise UserError(f"the working folder cannot be used: {error.strerror}; change to another folder") from None
 
 
-def conf_folder() -> Path | None:
-    """Return `./conf` if the working folder has one that is not warprun's own, else None."""
+def own_folders() -> list[Path]:
+    """Return `./conf` if the working folder has one that is not warprun's own, as a list of one or none."""
     folder = Path.cwd() / "conf"
-    return folder if folder.is_dir() and folder.resolve() not in _folders(CONF) else None
+    return [folder] if folder.is_dir() and folder.resolve() not in folders_of(CONF) else []
+
+
+def folders_of(*packages: str) -> list[Path]:
+    """Return the folders of packages that hold config groups; of a package that is not installed none."""
+    specs = [importlib.util.find_spec(package) for package in packages]
+    return [Path(place).resolve() for spec in specs if spec for place in spec.submodule_search_locations or []]
 
 
 def options(group: str) -> list[str]:
     """Return the names that a config group can be set to."""
-    folders = [folder for package in conf_packages() for folder in _folders(package)]
-    own = conf_folder()
-    return sorted(
-        {path.stem for folder in [*([own] if own else []), *folders] for path in (folder / group).glob("*.yaml") if path.is_file()}
-    )
+    folders = [*own_folders(), *folders_of(*conf_packages())]
+    return sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml") if path.is_file()})
 
 
 def is_shipped(group: str, name: str) -> bool:
     """Return whether the file of `group=name` is warprun's own, and not one in ./conf or of another installed package."""
-    own = conf_folder()
-    others = [*([own] if own else []), *(folder for package in conf_packages() if package != CONF for folder in _folders(package))]
+    others = [*own_folders(), *folders_of(*(package for package in conf_packages() if package != CONF))]
     return not any((folder / group / f"{name}.yaml").is_file() for folder in others)
 
 
 def is_dotted(name: str) -> bool:
     """Return whether `name` can be the dotted name of a module."""
     return len(name) <= MAX_NAME and all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split("."))
-
-
-def environment_modules(outside: Path) -> set[str]:
-    """Return the modules that config files of environments name: those of warprun, of installed packages, and of ./conf.
-
-    The files in ./conf do not count if the working folder is in the folder `outside`.
-    """
-    folders = [folder for package in conf_packages() for folder in _folders(package)]
-    own, here = conf_folder(), Path.cwd().resolve()
-    if own and outside.resolve() not in (here, *here.parents):
-        folders.append(own)
-    found = set()
-    for path in (path for folder in folders for path in (folder / "env").glob("*.yaml")):
-        try:
-            config = OmegaConf.to_container(read_yaml(path, path.name)[1])
-        except UserError:
-            continue  # it says so when it is used
-        if isinstance(config, dict) and isinstance(config.get("module"), str):
-            found.add(config["module"])
-    return found
 
 
 def import_environment(
@@ -193,8 +172,3 @@ def _refuse_object(made: object, what: str) -> None:
     if steps(type(made)):
         name = type(made).__name__
         raise UserError(f"{what} is an object of the class {name}; write environment = {name}, the class: every worker makes its own")
-
-
-def _folders(package: str) -> list[Path]:
-    spec = importlib.util.find_spec(package)
-    return [Path(place).resolve() for place in (spec.submodule_search_locations or [])] if spec else []

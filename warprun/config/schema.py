@@ -13,8 +13,8 @@ from omegaconf import MISSING, OmegaConf
 
 from warprun.config import kept
 from warprun.config.external import ALONE, External, Parallel
-from warprun.config.reading import UNFIT, agent_class, fitted
 from warprun.config.registry import Defined, import_environment
+from warprun.config.saved import UNFIT, agent_class, fitted
 from warprun.environment import Environment
 from warprun.errors import UserError, shown
 from warprun.processes import started, starter

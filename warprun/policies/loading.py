@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from warprun.config.reading import agent_settings
+from warprun.config.saved import agent_settings
 from warprun.errors import UserError, did_you_mean, shown, typed
 from warprun.learning.acting import Acting
 from warprun.learning.settings import AgentConfig, check_groups, check_settings, group_config

@@ -13,10 +13,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from omegaconf import OmegaConf
+
 from warprun.config import kept, registry
 from warprun.config.checks import check_settings
 from warprun.config.external import BY_ID
 from warprun.config.memory import check_evaluation_memory
+from warprun.config.reading import read_yaml
 from warprun.config.schema import Config, EnvConfig, from_dict, load_environment
 from warprun.errors import UserError, printable
 from warprun.run_folder import ENVIRONMENT, MANIFEST
@@ -100,7 +103,7 @@ def _module(folder: Path, env: EnvConfig, trusted: bool) -> str:
         raise UserError(f"env.module={printable(env.module)} in {printable(folder)} is neither a dotted name nor a .py file")
     if own and is_file != own.is_file:
         raise UserError(f"{printable(folder)}: {ENVIRONMENT}/{MANIFEST} is damaged: `place` does not fit {printable(env.module)}")
-    known = env.module in registry.environment_modules(folder)
+    known = env.module in environment_modules(folder)
     given = _arguments(env)
     if (known and not is_file and not given) or trusted or is_own(folder):
         return copy if own else env.module
@@ -110,6 +113,25 @@ def _module(folder: Path, env: EnvConfig, trusted: bool) -> str:
         return env.module
     code = str(own.copy.folder / own.copy.files[own.copy.entry]["file"]) if own and own.is_file else env.module
     raise UserError(f"{printable(folder)} is not a run of yours (no valid seal), and it would run the code in {printable(code)}: {ADVICE}")
+
+
+def environment_modules(outside: Path) -> set[str]:
+    """Return the modules that config files of environments name: those of warprun, of installed packages, and of ./conf.
+
+    The files in ./conf do not count if the working folder is in the folder `outside`.
+    """
+    folders, here = registry.folders_of(*registry.conf_packages()), Path.cwd().resolve()
+    if outside.resolve() not in (here, *here.parents):
+        folders += registry.own_folders()
+    found = set()
+    for path in (path for folder in folders for path in (folder / "env").glob("*.yaml")):
+        try:
+            config = OmegaConf.to_container(read_yaml(path, path.name)[1])
+        except UserError:
+            continue  # it says so when it is used
+        if isinstance(config, dict) and isinstance(config.get("module"), str):
+            found.add(config["module"])
+    return found
 
 
 def _arguments(env: EnvConfig) -> str:
