@@ -9,56 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.gliders import SMALL, glider
 from warprun import user_code
 from warprun.config.registry import import_environment
 from warprun.errors import UserError
 
-ENVIRONMENT = """
-from typing import NamedTuple
-
-from warprun.environment import Box, Discrete, float32, single_agent
-from helper import reward
-
-
-class State(NamedTuple):
-    x: float32
-
-
+PARAMS = """
 class Params(NamedTuple):
     scale: float = 1.0
-
-
-def reset(rng):
-    return State(0.0)
-
-
-def step(s, action, p):
-    return State(s.x), reward(p.scale), False
-
-
-def observe(s):
-    return (s.x,)
-
-
-environment = single_agent(
-    state=State, params=Params, observation=Box(1), action=Discrete(2), reset=reset, step=step, observe=observe, time_limit=10
-)
 """
+ENVIRONMENT = glider("from helper import reward", PARAMS, "s, action, p", "reward(p.scale)", "params=Params")
 HELPER = "REWARD = {reward}\n\n\ndef reward(scale):\n    return REWARD * scale\n"
-SMALL = [
-    "agent=a2c",
-    "tuned=none",
-    "n_envs=4",
-    "agent.horizon=8",
-    "total_steps=32",
-    "eval.episodes=4",
-    "agent.network.hidden=[4]",
-    "concurrency.threads=1",
-    "engine.fused=false",
-    "device=cpu",
-    "log.live=false",
-    "log.tensorboard=false",
-]
 
 
 def make(folder: Path, reward: float = 1.0, text: str = ENVIRONMENT) -> Path:

@@ -196,8 +196,10 @@ class Kept:
         changed = self._changed_files()
         if changed:
             has = f"{', '.join(changed)} {'has' if len(changed) == 1 else 'have'} changed since the run"
-            installed = f" ({self.version} then, {_version(self.module)} now); what is installed now is used"
-            lines.append(has + ("; the run's own copy is used" if self.is_file else installed))
+            if self.is_file:
+                lines.append(f"{has}; the run's own copy is used")
+            else:
+                lines.append(f"{has} ({self.version} then, {_version(self.module)} now); what is installed now is used")
         if self.tables and (self.is_file or not changed):
             lines += self._different_tables()
         return [printable(line, MOST_PRINTED) for line in lines]
