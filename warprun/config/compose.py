@@ -14,15 +14,13 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from warprun.algorithms import AGENTS, agent_names, config_class
 from warprun.config.checks import check
-from warprun.config.explain import explain
+from warprun.config.explain import explained
 from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, read, references_only, rewrite
 from warprun.config.reading import leaves, read_yaml
 from warprun.config.registry import CONF, conf_packages, options, own_folders
@@ -113,8 +111,8 @@ def store(name: str, schema: type) -> None:
 
 def compose(overrides: Sequence[str]) -> Config:
     """Compose a config from `overrides` (key=value) and check it. Raises UserError."""
-    config = _explained(overrides)
-    check_tuned(overrides)
+    config = _built(overrides)
+    _check_tuned(overrides)
     check(config)
     return config
 
@@ -124,7 +122,7 @@ def derived(overrides: Sequence[str]) -> list[str]:
 
     Raises UserError.
     """
-    config = _explained(overrides)
+    config = _built(overrides)
     is_chosen = config.origin.n_envs not in (None, OriginConfig.MEASURE)
     return [*config.origin.in_sequences, *([f"n_envs={config.n_envs}"] if is_chosen else [])]
 
@@ -136,36 +134,24 @@ def environment_names() -> list[str]:
 
 def environment_config(name: str) -> EnvConfig:
     """Return the config of an environment. Its keys are checked, its values are not. Raises UserError."""
-    try:
-        return _env([f"env={name}", "tuned=none", NO_AGENT])
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise UserError(explain(error)) from error
-
-
-def build(composed: DictConfig, choices: Mapping[str, str | None], overrides: Sequence[str]) -> Config:
-    """Convert a config composed by Hydra to a Config; `choices` maps each config group to the chosen name."""
-    _check_references(composed)
-    config = OmegaConf.to_object(composed)
-    assert isinstance(config, Config)
-    tuned = choices.get("tuned")
-    written = [_resolved(override, composed) if "${" in override else override for override in overrides]
-    measure = OriginConfig.MEASURE if is_auto(overrides) else None
-    config.origin = OriginConfig(tuned if tuned in options("tuned") else None, written, measure)
-    return config
+    with explained():
+        composed = _compose([f"env={name}", "tuned=none", NO_AGENT]).env
+        _check_references(composed)
+        env = OmegaConf.to_object(composed)
+    assert isinstance(env, EnvConfig)
+    return env
 
 
 def change(saved: dict[str, object], overrides: Sequence[str]) -> Config:
     """Return a saved config with `overrides`, for a run that continues. Raises UserError."""
     config = OmegaConf.structured(from_dict(saved))
-    try:
+    with explained():
         for override in OverridesParser.create().parse_overrides(read(overrides)):
             key = override.key_or_group
             if key in GROUPS:
                 raise UserError(f"{key}={override.value()}: a run that continues keeps its {', '.join(GROUPS)}; change single keys")
             OmegaConf.update(config, key, override.value(), force_add=key.startswith(tuple(f"{parent}." for parent in FREE)))
         changed = OmegaConf.to_object(config)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise UserError(explain(error)) from error
     assert isinstance(changed, Config)
     changed.origin.overrides += overrides
     return changed
@@ -221,26 +207,21 @@ def note_on_tuned(config: Config) -> str | None:
     return f"settings of tuned/{config.origin.tuned} apply (tuned=none turns them off){untried}"
 
 
-def _explained(overrides: Sequence[str]) -> Config:
-    try:
-        return _build(overrides)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise UserError(explain(error)) from error
-
-
-def _build(overrides: Sequence[str]) -> Config:
-    composed = _compose(read(overrides))
-    choices = composed.hydra.runtime.choices
-    OmegaConf.set_struct(composed, False)
-    del composed["hydra"]
-    config = _shared(build(composed, choices, overrides), read(overrides))
-    agent = config.agent
-    if not isinstance(agent, OffPolicyConfig) or not agent.has_memory():
-        return config
-    fitted = agent.in_sequences(config.n_envs, _not_given(read(overrides), choices, config.origin.tuned))
-    before = dict(leaves({"agent": asdict(agent)}))
-    changed = [f"{key}={value}" for key, value in leaves({"agent": asdict(fitted)}) if before.get(key) != value]
-    return replace(config, agent=fitted, origin=replace(config.origin, in_sequences=changed))
+def _built(overrides: Sequence[str]) -> Config:
+    """Return the config that Hydra composes from `overrides`, with what follows from memory and from the number of processes."""
+    given = read(overrides)
+    with explained():
+        composed = _compose(given)
+        choices = composed.hydra.runtime.choices
+        OmegaConf.set_struct(composed, False)
+        del composed["hydra"]
+        _check_references(composed)
+        config = OmegaConf.to_object(composed)
+        assert isinstance(config, Config)
+        tuned = choices["tuned"] if choices.get("tuned") in options("tuned") else None
+        written = [_resolved(override, composed) if "${" in override else override for override in overrides]
+        config.origin = OriginConfig(tuned, written, OriginConfig.MEASURE if is_auto(overrides) else None)
+        return _in_sequences(_shared(config, given), given, choices)
 
 
 def _shared(config: Config, overrides: Sequence[str]) -> Config:
@@ -260,14 +241,21 @@ def _untuned(overrides: Sequence[str]) -> list[str]:
     return [*(override for override in overrides if not override.startswith("tuned=")), "tuned=none"]
 
 
-def _not_given(overrides: Sequence[str], choices: Mapping[str, str | None], tuned: str | None) -> list[str]:
-    """Return the settings of IN_SEQUENCES that no person gives: neither overrides nor a file, tuned settings if they are for memory."""
-    chosen = [f"{group}={choices[group]}" for group in ("env", "agent")]
+def _in_sequences(config: Config, overrides: Sequence[str], choices: Mapping[str, str]) -> Config:
+    """Return a config whose off-policy agent with memory has the defaults of such agents, where no person gives a number."""
+    agent = config.agent
+    if not isinstance(agent, OffPolicyConfig) or not agent.has_memory():
+        return config
+    # Tuned settings count only if they are for memory.
+    chosen, tuned = [f"{group}={choices[group]}" for group in ("env", "agent")], config.origin.tuned
     if tuned and _compose([*chosen, f"tuned={tuned}"]).agent.network.type == "mlp":
         overrides = _untuned(overrides)
     with _without_defaults(f"{choices['agent']}_schema", IN_SEQUENCES):
-        agent = _compose(overrides).agent
-    return [name for name in IN_SEQUENCES if OmegaConf.is_missing(agent, name)]
+        given = _compose(overrides).agent
+    fitted = agent.in_sequences(config.n_envs, [name for name in IN_SEQUENCES if OmegaConf.is_missing(given, name)])
+    before = dict(leaves({"agent": asdict(agent)}))
+    changed = [f"{key}={value}" for key, value in leaves({"agent": asdict(fitted)}) if before.get(key) != value]
+    return replace(config, agent=fitted, origin=replace(config.origin, in_sequences=changed))
 
 
 @contextmanager
@@ -284,21 +272,13 @@ def _without_defaults(schema: str, names: Sequence[str]) -> Iterator[None]:
         ConfigStore.instance().repo[f"{schema}.yaml"] = kept
 
 
-def _env(overrides: Sequence[str]) -> EnvConfig:
-    composed = _compose(overrides).env
-    _check_references(composed)
-    env = OmegaConf.to_object(composed)
-    assert isinstance(env, EnvConfig)
-    return env
-
-
 def _compose(overrides: Sequence[str]) -> DictConfig:
     register(overrides)
     with hydra.initialize_config_module(CONF, **VERSION_BASE):
         return hydra.compose(PRIMARY, list(overrides), return_hydra_config=True)
 
 
-def check_tuned(overrides: Sequence[str]) -> None:
+def _check_tuned(overrides: Sequence[str]) -> None:
     """Raise UserError if `overrides` name tuned settings that do not exist."""
     # Tuned settings are optional, so Hydra ignores a misspelt name.
     for override in overrides:

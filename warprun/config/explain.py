@@ -5,18 +5,28 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 
-from hydra.errors import MissingConfigException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from warprun.config.overrides import GROUPS
 from warprun.config.registry import options
-from warprun.errors import nearest, similar
+from warprun.errors import UserError, nearest, similar
 from warprun.learning.renamed import new_name
 
 
-def explain(error: Exception) -> str:
+@contextmanager
+def explained() -> Iterator[None]:
+    """Convert an error of Hydra or OmegaConf to a UserError."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(_explain(error)) from error
+
+
+def _explain(error: Exception) -> str:
     """Return an error of Hydra or OmegaConf as one line, with the most similar known name."""
     cause = next((e for e in _causes(error) if isinstance(e, OmegaConfBaseException)), None)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:

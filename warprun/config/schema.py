@@ -245,7 +245,7 @@ class LogConfig:
 
 @dataclass
 class OriginConfig:
-    """How the settings of a run were composed. These are not settings: `compose.build` writes them."""
+    """How the settings of a run were composed. These are not settings: `compose` writes them."""
 
     tuned: str | None = None
     """The file of conf/tuned that applies."""

@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import hydra
-from hydra.errors import HydraException
 from omegaconf import MISSING, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from warprun.config.checks import check_one_of, check_range
 from warprun.config.compose import VERSION_BASE, register, store
-from warprun.config.explain import explain
+from warprun.config.explain import explained
 from warprun.config.overrides import read
 from warprun.config.registry import CONF
-from warprun.errors import UserError, require, shown
+from warprun.errors import require, shown
 
 PRIMARY = "sweep"
 """The primary config of these settings, conf/sweep.yaml."""
@@ -125,11 +123,8 @@ def compose_launch(overrides: Sequence[str]) -> LaunchConfig:
     store("sweep_schema", LaunchConfig)
     for name, schema in LAUNCHERS.items():
         store(f"{name}_schema", schema)
-    try:
-        with hydra.initialize_config_module(CONF, **VERSION_BASE):
-            composed = OmegaConf.to_object(hydra.compose(PRIMARY, read(overrides)))
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise UserError(explain(error)) from error
+    with explained(), hydra.initialize_config_module(CONF, **VERSION_BASE):
+        composed = OmegaConf.to_object(hydra.compose(PRIMARY, read(overrides)))
     assert isinstance(composed, LaunchConfig)
     _check(composed)
     return composed
