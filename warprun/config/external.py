@@ -1,7 +1,4 @@
-"""Environments with the interface of Gymnasium: what the config says of them, and how worker processes make those of a module.
-
-No numba, no torch.
-"""
+"""Environments with the interface of Gymnasium: what the config says of them, and how worker processes make those of a module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read overrides before Hydra does: refuse what no setting needs, in one line, and count the runs of a sweep. No torch.
+"""Read overrides before Hydra does: refuse what no setting needs, in one line, and count the runs of a sweep.
 
 Hydra's parser evaluates functions, recurses into lists, and expands sweeps, so the limits are checked on the text first.
 """

@@ -1,4 +1,4 @@
-"""Names of config groups, environment modules, and the nearest known name to a misspelt one. No numba, no torch."""
+"""Names of config groups and their folders, and the environments that modules define."""
 
 from __future__ import annotations
 
