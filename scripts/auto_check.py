@@ -20,8 +20,8 @@ from pathlib import Path
 from pages import DOCS, replace
 
 import warprun
-from warprun.config.auto import sized
 from warprun.config.compose import compose
+from warprun.config.schema import sized
 from warprun.runs import auto, checkpoint
 
 CASES = [("cartpole", "ppo"), ("cartpole", "a2c"), ("acrobot", "ppo"), ("acrobot", "a2c")]

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 from warprun.algorithms import config_class
-from warprun.config import launch
 from warprun.config import schema as config
 from warprun.learning import network_settings
 from warprun.learning import settings as agents
+from warprun.sweeps import launch
 
 DOCS = Path(__file__).parents[1] / "docs"
 RUN_TABLES: dict[str, tuple[type, str]] = {

@@ -25,7 +25,7 @@ import torch
 from warprun.config.compose import compose
 from warprun.runs import checkpoint
 from warprun.runs.build import Setup, make_agent, make_engine, make_simulator, set_up
-from warprun.runs.trained import load_checkpoint, open_run, trained_agent
+from warprun.runs.opening import load_checkpoint, open_run, trained_agent
 from warprun.simulation.kernel_engine import KernelEngine
 
 Choose = Callable[[KernelEngine], torch.Tensor]

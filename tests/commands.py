@@ -16,7 +16,7 @@ from pathlib import Path
 
 from warprun.cli.help import HELP
 from warprun.cli.main import main
-from warprun.config.launch import is_of_sweep
+from warprun.sweeps.launch import is_of_sweep
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

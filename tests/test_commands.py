@@ -14,10 +14,10 @@ import pytest
 from tests.commands import PAGES, ROOT, SHELLS, scripts, shown, words
 from tests.test_docs import make_files
 from warprun.config.compose import change, compose
-from warprun.config.launch import compose_launch, is_of_sweep
 from warprun.config.overrides import runs
 from warprun.config.schema import to_dict
 from warprun.errors import UserError
+from warprun.sweeps.launch import compose_launch, is_of_sweep
 from warprun.sweeps.study import read_space
 
 SHOWN = shown()

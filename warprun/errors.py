@@ -1,16 +1,25 @@
-"""Define the errors that the command line reports in one line."""
+"""Errors that the command line reports in one line, and what their messages are made of: names, texts and commands."""
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import reprlib
-from collections.abc import Iterable, Sequence
+import shlex
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 MOST_SHOWN = 100
 """Characters of a text of the user that a message quotes."""
 MOST_PRINTED = 1000
 """Characters of a message."""
+WORDS = ("latest", "auto", "null")
+"""Values of settings and arguments of verbs that name no path."""
 
 
 class UserError(Exception):
@@ -44,6 +53,17 @@ class RankFailed(TrainingFailed):
 
 class OtherRankError(Exception):
     """Another rank failed while the run was set up, and rank 0 says how: this one has nothing to say."""
+
+
+@contextmanager
+def needs(library: str, extra: str) -> Iterator[None]:
+    """Convert a missing `library` to a NotInstalledError, which names the extra of warprun that installs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != library:
+            raise
+        raise NotInstalledError(f'{library} is not installed; run: pip install "warprun[{extra}]"') from error
 
 
 def require(holds: bool, message: str) -> None:
@@ -122,3 +142,25 @@ def edits(one: str, other: str) -> int:
                 cost = min(cost, last[j - 2] + 1)
             row.append(cost)
     return row[-1]
+
+
+def program(name: str = "warprun", module: str = "warprun") -> str:
+    """Return the call of a program of this Python as a person types it: by its name if PATH finds it, else by its path, or as a module."""
+    found, own = shutil.which(name), Path(sysconfig.get_path("scripts"), name)
+    if not own.exists():
+        return f"{_python()} -m {module}"
+    return name if found and own.samefile(found) else typed(own)
+
+
+def _python() -> str:
+    # Paths are compared, not files: the `python` of a virtual environment is a link to a Python without its packages.
+    found = shutil.which("python")
+    return "python" if found and os.path.abspath(found) == sys.executable else typed(Path(sys.executable))
+
+
+def typed(path: Path) -> str:
+    """Return a path as a user types it in the working folder, as an argument of a verb or as the value of a setting."""
+    # `absolute`, unlike `resolve`, does not follow links.
+    here = path.absolute()
+    text = str(here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here)
+    return shlex.quote(f"./{text}" if text in WORDS or text.startswith(("-", "~", "'", '"')) else text)

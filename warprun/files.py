@@ -1,4 +1,4 @@
-"""Writing files that are complete after a crash at any point, and reading files that somebody else may have made."""
+"""Writing files that are complete after a crash at any point, and reading files that somebody else may have made, within limits."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ import json
 import math
 import os
 import stat
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from warprun.errors import UserError, printable
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MAX_JSON_BYTES = 1 << 20
 """Size limit of a JSON file in a run folder."""
@@ -22,6 +27,19 @@ MAX_JSON_VALUES = 16 << 20
 """Most values of a JSON text; each takes some 64 bytes of memory."""
 MAX_FILES = 10_000
 """Most files in a folder that somebody else may have made and that is written to."""
+BROKEN = (
+    ValueError,
+    TypeError,
+    KeyError,
+    EOFError,
+    RuntimeError,
+    NotImplementedError,
+    OverflowError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What zipfile and numpy raise for broken files."""
 
 
 def refuse_links(folder: Path) -> None:
@@ -145,6 +163,24 @@ def parse_json(text: bytes) -> object:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return found
+
+
+def read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    """Read an array of an .npz file; zipfile compares its checksum. Raises the errors of BROKEN, and OSError.
+
+    Nothing is allocated for an array whose header does not fit the size of `member`.
+    """
+    import numpy as np  # most commands that read files need none
+
+    form = np.lib.format
+    with archive.open(member) as file:
+        version = form.read_magic(file)
+        shape, _, dtype = (form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0)(file)
+        if dtype.hasobject or math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
+            raise ValueError("the array has another size")
+    with archive.open(member) as file:
+        array: np.ndarray = form.read_array(file, allow_pickle=False)
+    return array
 
 
 def _whole(text: str) -> int:

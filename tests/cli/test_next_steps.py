@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from warprun import commands as printed
+from warprun import errors as printed
 from warprun.cli import main as cli
 from warprun.cli.train import next_steps as commands
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from warprun import commands
+from warprun import errors
 from warprun.cli import main as cli
 from warprun.cli import sweeps
 from warprun.runs import run as runs
@@ -103,7 +103,7 @@ def test_a_sweep(folder: str, printed: Printed, monkeypatch: pytest.MonkeyPatch)
     told = shell(continuing)[0]
     report, evaluation = _commands(told)
     shell(report, evaluation)
-    (line,) = [line for line in shell(f"{commands.program()} status")[0].splitlines() if "jobs finished" in line]
+    (line,) = [line for line in shell(f"{errors.program()} status")[0].splitlines() if "jobs finished" in line]
     assert "2 of 2 jobs finished" in line
 
 

@@ -126,7 +126,7 @@ def finish(job: plan.Job, value: float, state: str = "finished") -> None:
 
 
 def test_a_trial_below_the_median_is_pruned_and_an_interrupted_one_continues(tmp_path: Path):
-    from warprun.config.launch import TuneSettings
+    from warprun.sweeps.launch import TuneSettings
 
     searched = study.read_space(SEARCH)
     made = plan.studied(tmp_path / "s", searched.text)

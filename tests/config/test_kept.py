@@ -10,26 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.gliders import SMALL, glider
 from warprun.config import kept
 from warprun.config.registry import import_environment
 from warprun.config.schema import EnvConfig, load_environment, make_tables
 from warprun.errors import UserError
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = """
-from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
-
-from warprun.environment import Box, Discrete, float32, single_agent
-from helper import reward
-
-
-class State(NamedTuple):
-    x: float32
-
-
+PARTS = """
 class Tables(NamedTuple):
     rain: np.ndarray
     beside: np.ndarray
@@ -45,25 +33,14 @@ def tables(file, size):
 
     beside = np.load(Path(__file__).with_name("beside.npy"))
     return Tables(np.load(file).astype(np.float32), beside, make(size), 3)
-
-
-def reset():
-    return State(0.0)
-
-
-def step(s, tables):
-    return State(s.x), reward(tables.rain[0]), False
-
-
-def observe(s):
-    return (s.x,)
-
-
-environment = single_agent(
-    state=State, observation=Box(1), action=Discrete(2), reset=reset, step=step, observe=observe, time_limit=10,
-    tables=tables, options={"file": "rain.npy", "size": 4},
-)
 """
+ENVIRONMENT = glider(
+    "import numpy as np\nfrom pathlib import Path\nfrom helper import reward",
+    PARTS,
+    "s, tables",
+    "reward(tables.rain[0])",
+    'tables=tables, options={"file": "rain.npy", "size": 4}',
+)
 
 
 @pytest.fixture
@@ -166,8 +143,8 @@ def test_of_a_large_table_the_hash_is_kept(lab):
 
 
 def test_a_large_table_that_changed_is_told(lab):
-    env = keep(lab / "run", file="big.npy") if np.save("big.npy", np.ones(300_000)) is None else None
-    assert env
+    np.save("big.npy", np.ones(300_000))
+    env = keep(lab / "run", file="big.npy")
     np.save("big.npy", np.zeros(300_000))
     assert differences(env) == ["table 'rain' has changed since the run; the run keeps no copy of it, so the current table is used"]
 
@@ -219,18 +196,16 @@ def test_a_dotted_environment_is_told_apart_by_hash(lab, capsys):
 
 def test_eval_from_anywhere(lab, tmp_path):
     """The whole way, uncompiled: train, then evaluate where the file is not, where it was edited, and where it is gone."""
-    program = """
-import os, shutil, sys
+    program = f"""
+import os, shutil
 from pathlib import Path
 from warprun.cli.main import run
 
-small = ["agent=a2c", "tuned=none", "n_envs=4", "agent.horizon=8", "total_steps=32", "eval.episodes=4", "agent.network.hidden=[4]"]
-small += ["concurrency.threads=1", "engine.fused=false", "device=cpu", "log.live=false", "log.tensorboard=false"]
-assert run(["env=glider", "run_dir=run", *small]) == 0
+assert run(["env=glider", "run_dir=run", *{SMALL}]) == 0
 again = ["episodes=4", "device=cpu"]
 os.chdir("..")
 print("EVAL"); assert run(["eval", "lab/run", *again]) == 0
-file = Path("lab/units.py"); file.write_text("SCALE = 2.0")
+Path("lab/units.py").write_text("SCALE = 2.0")
 print("EVAL"); assert run(["eval", "lab/run", *again]) == 0
 shutil.move("lab/run", "run"); shutil.rmtree("lab")
 print("EVAL"); assert run(["eval", "run", *again]) == 0

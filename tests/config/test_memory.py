@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tests.scripts import load
 from tests.selection import few
 from warprun.config.compose import compose
-from warprun.config.memory import check_evaluation_memory, estimate
+from warprun.config.memory import EVALUATION_STEPS, _memory_of_device, check_evaluation_memory, estimate
 from warprun.config.schema import load_environment
 from warprun.errors import UserError
 from warprun.kernels.driver import left_in_cgroups
@@ -83,7 +84,6 @@ def test_a_setting_that_costs_memory_raises_the_estimate() -> None:
 
 
 def test_constants_are_those_of_the_code() -> None:
-    from warprun.config.memory import EVALUATION_STEPS
     from warprun.kernels import simd
     from warprun.learning import slices
     from warprun.learning.cpu import gradient, updates
@@ -161,3 +161,26 @@ def test_an_evaluation_counts_its_episodes_and_not_the_training(monkeypatch: pyt
     monkeypatch.setattr("warprun.config.memory.available_memory", lambda: 1 << 20)
     with pytest.raises(UserError, match=r": use a machine with more memory$"):
         check_evaluation_memory(config, environment, 100)
+
+
+def test_captures_keep_what_an_update_works_with() -> None:
+    config = compose(["env=cartpole", "agent=a2c", "n_envs=10000", "engine.gradients=torch"])
+    environment, _ = load_environment(config.env)
+    parts = estimate(config, environment, on_gpu=True).parts
+    assert parts["CUDA graphs"] >= 4 * 10_000 * config.agent.horizon * 64
+    assert estimate(config, environment, on_gpu=False).parts["CUDA graphs"] == 0
+    kernels = replace(config, engine=replace(config.engine, gradients="kernels"))  # which keep no activations, but sums of blocks
+    by_kernels = estimate(kernels, environment, on_gpu=True).parts
+    assert by_kernels["CUDA graphs"] < parts["CUDA graphs"]
+    assert by_kernels["networks"] > parts["networks"]
+    eager = replace(config, engine=replace(config.engine, capture=False))
+    assert estimate(eager, environment, on_gpu=True).parts["CUDA graphs"] == 0
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_the_memory_of_a_gpu_counts_if_a_kernel_runs_there(works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warprun.config.memory.why_no_cuda", lambda: None)
+    monkeypatch.setattr("warprun.config.memory.cuda_memory", lambda: 2**33)
+    monkeypatch.setattr("warprun.simulation.device.cuda_problem", lambda: None if works else "it is busy")
+    found, there = _memory_of_device(compose(["env=cartpole", "agent=a2c"]))
+    assert found == works and (there == 2**33) == works

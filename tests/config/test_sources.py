@@ -9,56 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from warprun import sources
+from tests.gliders import SMALL, glider
+from warprun import user_code
 from warprun.config.registry import import_environment
 from warprun.errors import UserError
 
-ENVIRONMENT = """
-from typing import NamedTuple
-
-from warprun.environment import Box, Discrete, float32, single_agent
-from helper import reward
-
-
-class State(NamedTuple):
-    x: float32
-
-
+PARAMS = """
 class Params(NamedTuple):
     scale: float = 1.0
-
-
-def reset(rng):
-    return State(0.0)
-
-
-def step(s, action, p):
-    return State(s.x), reward(p.scale), False
-
-
-def observe(s):
-    return (s.x,)
-
-
-environment = single_agent(
-    state=State, params=Params, observation=Box(1), action=Discrete(2), reset=reset, step=step, observe=observe, time_limit=10
-)
 """
+ENVIRONMENT = glider("from helper import reward", PARAMS, "s, action, p", "reward(p.scale)", "params=Params")
 HELPER = "REWARD = {reward}\n\n\ndef reward(scale):\n    return REWARD * scale\n"
-SMALL = [
-    "agent=a2c",
-    "tuned=none",
-    "n_envs=4",
-    "agent.horizon=8",
-    "total_steps=32",
-    "eval.episodes=4",
-    "agent.network.hidden=[4]",
-    "concurrency.threads=1",
-    "engine.fused=false",
-    "device=cpu",
-    "log.live=false",
-    "log.tensorboard=false",
-]
 
 
 def make(folder: Path, reward: float = 1.0, text: str = ENVIRONMENT) -> Path:
@@ -213,12 +174,12 @@ def test_a_dotted_module_that_changed_is_told_and_stays(workplace, monkeypatch, 
         assert reward(import_environment("mylab.envs.glider")[1]) == 1.0
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and "mylab/envs/helper.py changed since this process imported mylab.envs.glider" in told
-    assert sorted(sources.imported("mylab.envs.glider").modules) == ["mylab.envs", "mylab.envs.glider", "mylab.envs.helper"]
+    assert sorted(user_code.imported("mylab.envs.glider").modules) == ["mylab.envs", "mylab.envs.glider", "mylab.envs.helper"]
 
 
 def test_files_of_shipped_environments_are_those_of_the_environment():
-    assert list(sources.read_package("warprun.envs.cartpole").modules) == ["warprun.envs.cartpole"]
-    covid = sources.read_package("warprun.envs.covid").modules
+    assert list(user_code.read_package("warprun.envs.cartpole").modules) == ["warprun.envs.cartpole"]
+    covid = user_code.read_package("warprun.envs.covid").modules
     assert {"warprun.envs.covid", "warprun.envs.covid.model", "warprun.envs.covid.figures"} <= set(covid)
     assert all(name.startswith("warprun.envs.covid") for name in covid)
 

@@ -16,7 +16,7 @@ from warprun.playing.play import Order, play
 from warprun.runs import checkpoint
 from warprun.runs.build import set_up
 from warprun.runs.evaluation import evaluate_run
-from warprun.runs.trained import load_checkpoint, open_run, trained_agent
+from warprun.runs.opening import load_checkpoint, open_run, trained_agent
 
 PINBALL = ["env=cartpole", "env.name=pinball", "env.module=tests.environments.pinball"]
 

@@ -15,12 +15,12 @@ import torch
 
 import warprun
 from tests.policies.conftest import RUNS
-from warprun.config.opening import open_config
 from warprun.config.schema import from_dict
 from warprun.errors import UserError
 from warprun.policies.policy import Policy
 from warprun.runs import checkpoint, rundir
 from warprun.runs.build import make_agent, make_simulator, prepare, set_up
+from warprun.runs.opening import open_config
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import Box, GroupSpec, MultiDiscrete
 from warprun.state import restore

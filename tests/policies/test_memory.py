@@ -13,7 +13,6 @@ import torch
 import warprun
 from tests.policies.runs import SHORT
 from warprun.cli.main import run
-from warprun.config.opening import open_config
 from warprun.config.schema import from_dict
 from warprun.errors import UserError
 from warprun.policies.export import export
@@ -21,8 +20,8 @@ from warprun.policies.policy import Policy
 from warprun.runs import checkpoint, rundir
 from warprun.runs.build import Setup, make_simulator, prepare, set_up
 from warprun.runs.evaluation import Evaluator
+from warprun.runs.opening import open_config, trained_agent
 from warprun.runs.recording import Player
-from warprun.runs.trained import trained_agent
 
 ROOT = Path(__file__).parents[2]
 RUNS = {

@@ -21,7 +21,6 @@ from tests.learning.helpers import environment, rollout
 from tests.policies.runs import SHORT
 from tests.selection import few
 from tests.test_docs import ROOT, files
-from warprun import own_module
 from warprun.cli import main as cli
 from warprun.config.compose import compose
 from warprun.errors import UserError
@@ -31,6 +30,7 @@ from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.networks import ActorCritic, training
 from warprun.learning.own_network import own_network
 from warprun.learning.settings import OptimizerConfig
+from warprun.run_folder import Named
 from warprun.runs import checkpoint
 from warprun.spec import Box, Discrete, GroupSpec, Spec
 
@@ -253,7 +253,7 @@ def test_a_module_beside_a_file_manifest_json_is_no_copy(home: Path) -> None:
     (home / "manifest.json").write_text("{}")
     (home / "0").mkdir()
     for place in ("nets.normed", "0"):
-        assert not own_module.Named(place, "Normed").is_copy
+        assert not Named(place, "Normed").is_copy
 
 
 def test_layers_that_are_not_used_get_no_gradient(home: Path) -> None:

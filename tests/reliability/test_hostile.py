@@ -15,7 +15,7 @@ import pytest
 
 from tests.report.made import made
 from warprun.cli import main as cli
-from warprun.config.run_folder import JOBS
+from warprun.run_folder import JOBS
 from warprun.runs.records.jsonl import read_rows
 from warprun.sweeps import plan
 

@@ -98,10 +98,6 @@ def manifest_case(title: str, template: str = "file", *arguments: str, **values:
     )
 
 
-def edit_manifest(folder: Path, **values: object) -> None:
-    edit_json(folder / "environment" / "manifest.json", lambda manifest: manifest | values)
-
-
 def remove(path: Path) -> Path:
     if path.is_dir() and not path.is_symlink():
         for each in path.iterdir():

@@ -11,7 +11,7 @@ import yaml
 
 import warprun
 from warprun.cli import main as cli
-from warprun.config import auto as of_config
+from warprun.config import schema as of_config
 from warprun.config.compose import compose
 from warprun.config.schema import Config, OriginConfig
 from warprun.errors import UserError

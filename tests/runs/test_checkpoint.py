@@ -215,29 +215,32 @@ STAGES = 31  # two files x (removal of a left-over, open, writes, fsync, rename,
 @pytest.mark.parametrize("error", [Crash(), OSError(errno.ENOSPC, "No space left on device")], ids=["crash", "disk full"])
 @pytest.mark.parametrize("steps", [(100, 200, 300), (100, 100, 100)], ids=["new steps", "same step"])
 @pytest.mark.parametrize("earlier", [0, 1, 2])
-@pytest.mark.parametrize("stage", range(STAGES))
-def test_a_crash_at_any_stage_leaves_a_checkpoint(tmp_path, capsys, stage, earlier, steps, error):
+def test_a_crash_at_any_stage_leaves_a_checkpoint(tmp_path, capsys, earlier, steps, error):
+    for stage in range(STAGES):
+        crash(tmp_path / str(stage), capsys, stage, earlier, steps, error)
+
+
+def crash(folder: Path, capsys, stage: int, earlier: int, steps: tuple[int, ...], error: BaseException) -> None:
+    """Fail at a stage of a save, and save and load after that."""
+    folder.mkdir()
     for number in range(earlier):
-        put(tmp_path, steps[number], value=number)
+        put(folder, steps[number], value=number)
     with pytest.MonkeyPatch.context() as patch:
         Faults(patch, stage, error)
         try:
-            put(tmp_path, steps[2], value=2)
+            put(folder, steps[2], value=2)
             assert stage >= STAGES - 2  # what fails before the manifest is safe must be told
         except type(error):
             pass
-    values = {float(earlier - 1), 2.0} if earlier else {2.0}
     try:
-        assert float(checkpoint.load(tmp_path).tensors["w"][0]) in values
+        assert float(checkpoint.load(folder).tensors["w"][0]) in {earlier - 1.0, 2.0}
     except UserError:
         assert earlier == 0
-    if earlier:
-        assert capsys.readouterr().err == ""  # and no hash fails on the way
-
-    put(tmp_path, 400, value=4)
-    assert checkpoint.load(tmp_path).tensors["w"][0] == 4
-    listed = {entry["file"] for entry in json.loads((tmp_path / "checkpoints" / "manifest.json").read_text())}
-    assert set(files(tmp_path)) == listed | {"manifest.json"}
+    assert capsys.readouterr().err == "" or not earlier  # no hash fails on the way
+    put(folder, 400, value=4)
+    assert checkpoint.load(folder).tensors["w"][0] == 4
+    listed = {entry["file"] for entry in json.loads((folder / "checkpoints" / "manifest.json").read_text())}
+    assert set(files(folder)) == listed | {"manifest.json"}
 
 
 def test_the_stages_are_all_of_them(tmp_path, monkeypatch):
@@ -252,11 +255,12 @@ def test_the_stages_are_all_of_them(tmp_path, monkeypatch):
 def test_the_folder_is_synced_after_the_rename(tmp_path, monkeypatch):
     calls: list[str] = []
     fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr(
-        os,
-        "fsync",
-        lambda handle: (calls.append("folder" if Path(f"/proc/self/fd/{handle}").resolve().is_dir() else "file"), fsync(handle)),
-    )
+
+    def synced(handle: int) -> None:
+        calls.append("folder" if Path(f"/proc/self/fd/{handle}").resolve().is_dir() else "file")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "replace", lambda source, target: (calls.append(f"rename {target.suffix}"), replace(source, target)))
     put(tmp_path, 100)
     assert calls == ["file", "rename .ckpt", "folder", "file", "rename .json", "folder"]

@@ -20,55 +20,27 @@ from typing import Any
 import pytest
 
 import warprun
-from tests.finished.hostile import CASES, ODD_FILES, PLANTED, Case
+from tests import gliders
+from tests.runs.hostile import CASES, ODD_FILES, PLANTED, Case
 from warprun.cli.main import run
 from warprun.cli.process import USER_ERROR
-from warprun.config.opening import open_config
-from warprun.config.registry import environment_modules
 from warprun.config.schema import from_dict
 from warprun.errors import UserError
 from warprun.runs import rundir
 from warprun.runs.evaluation import Evaluation, Evaluator, evaluate_run
+from warprun.runs.opening import environment_modules, open_config
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["agent=a2c", "tuned=none", "n_envs=4", "agent.horizon=8", "total_steps=64", "eval.episodes=4", "agent.network.hidden=[4]"]
-SMALL += ["concurrency.threads=1", "engine.fused=false", "device=cpu", "log.live=false", "log.tensorboard=false", "env.time_limit=20"]
-GLIDER = """
-from typing import NamedTuple
-
-import numpy as np
-
-from warprun.environment import Box, Discrete, float32, single_agent
-
-
-class State(NamedTuple):
-    x: float32
-
-
+SMALL = [*gliders.SMALL, "total_steps=64", "env.time_limit=20"]
+TABLES = """
 class Tables(NamedTuple):
     rain: np.ndarray
 
 
 def tables():
     return Tables(np.array([5.0, 6.0], np.float32))
-
-
-def reset():
-    return State(0.0)
-
-
-def step(s, tables):
-    return State(s.x), tables.rain[0], False
-
-
-def observe(s):
-    return (s.x,)
-
-
-environment = single_agent(
-    state=State, observation=Box(1), action=Discrete(2), reset=reset, step=step, observe=observe, time_limit=10, tables=tables
-)
 """
+GLIDER = gliders.glider("import numpy as np", TABLES, "s, tables", "tables.rain[0]", "tables=tables")
 SECONDS = 60
 """Longest time of one case in its own process, start included."""
 MAX_GROWTH = 100 << 20

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from warprun.cli import main as cli
-from warprun.config.launch import SlurmConfig
 from warprun.sweeps import plan, slurm
+from warprun.sweeps.launch import SlurmConfig
 
 
 @pytest.fixture

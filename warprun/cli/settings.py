@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, Protocol
 
-from warprun.config.run_folder import LINES
 from warprun.errors import UserError, nearest
+from warprun.run_folder import LINES
 
 
 class Acting(Protocol):

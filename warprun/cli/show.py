@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 
 import hydra
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
 
 from warprun.cli.process import DONE
 from warprun.cli.train import Continued, continued
-from warprun.config.compose import PRIMARY, VERSION_BASE, derived, explain, register
+from warprun.config.compose import PRIMARY, VERSION_BASE, derived, register
+from warprun.config.explain import explained
 from warprun.config.overrides import read
 from warprun.config.registry import CONF
 from warprun.config.schema import to_dict
@@ -68,10 +67,9 @@ def hydra_main(overrides: Sequence[str], flags: Sequence[str]) -> None:
         # Hydra's parser requires all overrides next to each other, and --info would take one as its value.
         sys.argv = [before[0], *overrides, *flags]
         try:
-            register(overrides)
-            hydra.main(config_path=f"pkg://{CONF}", config_name=PRIMARY, **VERSION_BASE)(lambda _: None)()
-        except (HydraException, OmegaConfBaseException, ValueError) as error:
-            raise UserError(explain(error)) from error
+            with explained():
+                register(overrides)
+                hydra.main(config_path=f"pkg://{CONF}", config_name=PRIMARY, **VERSION_BASE)(lambda _: None)()
         finally:
             sys.argv = before
 

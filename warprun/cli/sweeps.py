@@ -17,15 +17,14 @@ from rich.live import Live
 from warprun.cli.job import train_job
 from warprun.cli.process import DONE, FAILED
 from warprun.cli.settings import one_run, read_settings
-from warprun.commands import program, typed
 from warprun.config.compose import compose
-from warprun.config.launch import LaunchConfig, LocalConfig, SlurmConfig, taken_launch
 from warprun.config.overrides import MAX_RUNS, MAX_RUNS_EVER, runs
 from warprun.config.schema import Config
-from warprun.errors import UserError, counted, one_line, printable, shown
+from warprun.errors import UserError, counted, one_line, printable, program, shown, typed
 from warprun.runs import rundir, signals
 from warprun.runs.records.terminal import table_console
 from warprun.sweeps import local, plan, slurm
+from warprun.sweeps.launch import LaunchConfig, LocalConfig, SlurmConfig, taken_launch
 from warprun.sweeps.local import Pool, rows_of
 from warprun.sweeps.plan import Job, Plan
 from warprun.sweeps.table import Board

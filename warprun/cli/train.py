@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from warprun.cli.process import DONE, uncollected
-from warprun.commands import program, typed
 from warprun.config import kept
-from warprun.config.auto import as_measured
 from warprun.config.checks import check
 from warprun.config.compose import change, compose, differences
-from warprun.config.opening import open_config
 from warprun.config.overrides import read
-from warprun.config.run_folder import CONFIG
-from warprun.config.schema import Config, from_dict, to_dict
-from warprun.errors import RunHasEndedError, TrainingFailed, UserError, shown
+from warprun.config.schema import Config, as_measured, from_dict, to_dict
+from warprun.errors import RunHasEndedError, TrainingFailed, UserError, program, shown, typed
 from warprun.files import refuse_links
 from warprun.kernels.driver import gpu_error, prepare
+from warprun.run_folder import CONFIG
 from warprun.runs import rundir
+from warprun.runs.opening import open_config
 
 if TYPE_CHECKING:
     from warprun.runs.crew import Crew
@@ -46,8 +44,8 @@ def train(overrides: Sequence[str] = ()) -> Result:
 
 def train_one(overrides: list[str]) -> int:
     """Train the run that `overrides` describe, in the processes that it needs, and return the exit code. Raises what `train` does."""
-    from warprun.config.launch import is_of_sweep
     from warprun.config.schema import starts_processes
+    from warprun.sweeps.launch import is_of_sweep
 
     for override in overrides:
         if is_of_sweep(override):

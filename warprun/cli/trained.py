@@ -12,10 +12,10 @@ from rich.table import Table
 
 from warprun.cli.process import DONE
 from warprun.cli.settings import check_choice, check_settings, is_setting, one_run, read_settings
-from warprun.config.run_folder import LINES
 from warprun.errors import MOST_PRINTED, UserError, printable
 from warprun.kernels.driver import prepare
 from warprun.playing.paths import record_paths
+from warprun.run_folder import LINES
 from warprun.runs import rundir
 from warprun.runs.records.terminal import table_console
 
@@ -175,7 +175,7 @@ def _of_run(run: str, settings: PlaySettings, records: tuple[Path, ...]) -> tupl
     from warprun.playing.play import play
     from warprun.runs.build import set_up
     from warprun.runs.evaluation import describe_checkpoint
-    from warprun.runs.trained import load_checkpoint, open_run, trained_agent
+    from warprun.runs.opening import load_checkpoint, open_run, trained_agent
 
     line, order = LINES[settings.checkpoint], _order(settings, records)
     trained = settings.policy == "trained"

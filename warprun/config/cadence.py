@@ -1,4 +1,4 @@
-"""Intervals in a run: "10s", "5min", "1e6 steps", "20 iterations", "5%" of the run, or "never". No numba, no torch."""
+"""Intervals in a run: "10s", "5min", "1e6 steps", "20 iterations", "5%" of the run, or "never"."""
 
 from __future__ import annotations
 

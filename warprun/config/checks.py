@@ -1,11 +1,11 @@
-"""The checks of the settings of a run, before anything is built. Neither numba nor torch."""
+"""The checks of the settings of a run, before anything is built."""
 
 from __future__ import annotations
 
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import fields, is_dataclass, replace
 from importlib.util import find_spec
@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from warprun.algorithms import agent_names, config_class
-from warprun.commands import program, typed
 from warprun.config.cadence import AUTO, parse
 from warprun.config.memory import check_memory
 from warprun.config.registry import Defined
-from warprun.config.run_folder import CONFIG, is_free
 from warprun.config.schema import (
     CONCURRENCY,
     MAX_DEPTH,
     AsyncConfig,
+    ConcurrencyConfig,
     Config,
     DdpConfig,
     EnvConfig,
@@ -33,10 +32,11 @@ from warprun.config.schema import (
     starts_processes,
 )
 from warprun.environment import Box, Environment
-from warprun.errors import UserError, nearest, require, shown
+from warprun.errors import UserError, nearest, program, require, shown, typed
 from warprun.kernels.driver import DEVICES, SIMULATOR_LIMIT, check_cuda
 from warprun.learning import settings as agent_settings
 from warprun.learning.settings import Requirements
+from warprun.run_folder import CONFIG, is_free
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.spec import GroupSpec, Spec
 
@@ -55,8 +55,9 @@ MOST_PATIENCE_US = 1_000_000
 """Microseconds that a learner waits for further observations."""
 MOST_RANKS = 65536
 """Processes of a run."""
-MOST = {"total_steps": 2**63 - 1, "concurrency.threads": 4096, "concurrency.workers": 1024}
+MOST = {"total_steps": 2**63 - 1, "concurrency.threads": 4096}
 """Largest values of counts; of others 2^31 - 1, because kernels count with 32 bits."""
+MOST_WORKERS = 1024
 GRADIENTS = ("auto", "kernels", "torch")
 """Values of engine.gradients."""
 _KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a finite number"}
@@ -153,12 +154,10 @@ def _check_leaf(key: str, value: object, depth: int = 0) -> None:
 
 def _check_values(config: Config) -> None:
     _check_leaf("", replace(config, origin=OriginConfig()))
-    require(config.device in DEVICES, f"device={config.device} is not one of {', '.join(DEVICES)}{nearest(config.device, DEVICES)}")
-    by = config.engine.gradients
-    require(by in GRADIENTS, f"engine.gradients={by} is not one of {', '.join(GRADIENTS)}{nearest(by, GRADIENTS)}")
-    on_nan = config.env.on_nan
-    require(on_nan in ON_NAN, f"env.on_nan={on_nan} is not one of {', '.join(ON_NAN)}{nearest(on_nan, ON_NAN)}")
-    require(0 <= config.seed < 2**64, f"seed={config.seed} must be from 0 to 2^64 - 1")
+    check_one_of("device", config.device, DEVICES)
+    check_one_of("engine.gradients", config.engine.gradients, GRADIENTS)
+    check_one_of("env.on_nan", config.env.on_nan, ON_NAN)
+    check_range("seed", config.seed, 0, 2**64 - 1, "2^64 - 1")
     counts = {
         "n_envs": config.n_envs,
         "total_steps": config.total_steps,
@@ -177,21 +176,12 @@ def _check_values(config: Config) -> None:
         if (key, text) != ("eval", AUTO):
             parse(f"{key}.every", text)
     for service in config.log.services:
-        require(service in SERVICES, f"log.services={service} is not one of {', '.join(SERVICES)}{nearest(service, SERVICES)}")
+        check_one_of("log.services", service, SERVICES)
     require(bool(config.log.project.strip()), "log.project: write a name")
-    workers = config.concurrency.workers
-    most_workers = MOST["concurrency.workers"]
-    require(workers is None or 0 <= workers <= most_workers, f"concurrency.workers={workers} must be from 0 to {most_workers:,}")
-    timeout_s = config.env.timeout_s
-    require(math.isfinite(timeout_s) and timeout_s > 0, f"env.timeout_s={timeout_s} must be a number above 0")
-    if isinstance(config.concurrency, SyncConfig | DdpConfig):
-        _check_processes(config.concurrency)
-    if isinstance(config.concurrency, SyncConfig):
-        _check_actors(config.concurrency)
-    if isinstance(config.concurrency, DdpConfig):
-        _check_shares(config.concurrency, config.n_envs)
-    minutes = config.max_minutes
-    require(minutes is None or (math.isfinite(minutes) and minutes > 0), f"max_minutes={minutes} must be a number above 0")
+    check_range("concurrency.workers", config.concurrency.workers, 0, MOST_WORKERS, f"{MOST_WORKERS:,}")
+    _check_above_0("env.timeout_s", config.env.timeout_s)
+    _check_processes(config.concurrency, config.n_envs)
+    _check_above_0("max_minutes", config.max_minutes)
     solved_at = config.env.solved_at
     require(solved_at is None or math.isfinite(solved_at), f"env.solved_at={solved_at} must be a finite number")
     for key, name in {"name": config.name, "env.name": config.env.name}.items():
@@ -199,39 +189,44 @@ def _check_values(config: Config) -> None:
         require(usable, f"{key}={shown(name or '')} must be usable as a folder name: {NAME_RULE}")
 
 
-def _check_processes(concurrency: SyncConfig | DdpConfig) -> None:
+def check_one_of(key: str, value: str, known: Iterable[str]) -> None:
+    """Raise UserError if the value of a setting is not one of the known ones."""
+    require(value in known, f"{key}={value} is not one of {', '.join(known)}{nearest(value, known)}")
+
+
+def check_range(key: str, value: float | None, least: int, most: int, most_text: str = "") -> None:
+    """Raise UserError if the value of a setting is not from `least` to `most`, which the message calls `most_text`; None passes."""
+    require(value is None or least <= value <= most, f"{key}={value} must be from {least} to {most_text or most}")
+
+
+def _check_above_0(key: str, value: float | None) -> None:
+    require(value is None or (math.isfinite(value) and value > 0), f"{key}={value} must be a number above 0")
+
+
+def _check_processes(concurrency: ConcurrencyConfig, n_envs: int) -> None:
     """Raise UserError for settings of several processes that cannot work."""
-    count, seconds = concurrency.processes, concurrency.timeout_s
-    require(count is None or 1 <= count <= MOST_RANKS, f"concurrency.processes={count} must be from 1 to {MOST_RANKS}")
-    require(math.isfinite(seconds) and seconds >= 2, f"concurrency.timeout_s={seconds} must be a number of seconds, 2 or more")
-
-
-def _check_shares(concurrency: DdpConfig, n_envs: int) -> None:
-    """Raise UserError if there are more processes than environments."""
-    count = concurrency.processes
-    require(count is None or count <= n_envs, f"concurrency.processes={count}: n_envs={n_envs} gives some of them no environment")
-
-
-def _check_actors(concurrency: SyncConfig) -> None:
-    """Raise UserError for settings of learners and actors that cannot work."""
-    for key, count in {"learners": concurrency.learners, "ranks_per_env": concurrency.ranks_per_env}.items():
-        require(1 <= count <= MOST_RANKS, f"concurrency.{key}={count} must be from 1 to {MOST_RANKS}")
-    workers, ranks = concurrency.workers, concurrency.ranks_per_env
-    require(not workers or ranks == 1, f"concurrency.workers={workers}: the ranks of a group step its environments; write workers=0")
+    if isinstance(concurrency, SyncConfig | DdpConfig):
+        count, seconds = concurrency.processes, concurrency.timeout_s
+        check_range("concurrency.processes", count, 1, MOST_RANKS)
+        require(math.isfinite(seconds) and seconds >= 2, f"concurrency.timeout_s={seconds} must be a number of seconds, 2 or more")
+        shared = not isinstance(concurrency, DdpConfig) or count is None or count <= n_envs
+        require(shared, f"concurrency.processes={count}: n_envs={n_envs} gives some of them no environment")
+    if isinstance(concurrency, SyncConfig):
+        check_range("concurrency.learners", concurrency.learners, 1, MOST_RANKS)
+        check_range("concurrency.ranks_per_env", concurrency.ranks_per_env, 1, MOST_RANKS)
+        workers, ranks = concurrency.workers, concurrency.ranks_per_env
+        require(not workers or ranks == 1, f"concurrency.workers={workers}: the ranks of a group step its environments; write workers=0")
     if isinstance(concurrency, RmaConfig):
-        window = concurrency.window
-        require(window in WINDOWS, f"concurrency.window={window} is not one of {', '.join(WINDOWS)}{nearest(window, WINDOWS)}")
-        require(1 <= concurrency.queue <= MOST_PLACES, f"concurrency.queue={concurrency.queue} must be from 1 to {MOST_PLACES}")
+        check_one_of("concurrency.window", concurrency.window, WINDOWS)
+        check_range("concurrency.queue", concurrency.queue, 1, MOST_PLACES)
     if isinstance(concurrency, SeedConfig):
-        patience = concurrency.batch_us
-        require(0 <= patience <= MOST_PATIENCE_US, f"concurrency.batch_us={patience} must be from 0 to {MOST_PATIENCE_US:,}")
+        check_range("concurrency.batch_us", concurrency.batch_us, 0, MOST_PATIENCE_US, f"{MOST_PATIENCE_US:,}")
     if isinstance(concurrency, AsyncConfig):
-        lost = concurrency.tolerate_actors
-        require(0 <= lost <= MOST_RANKS, f"concurrency.tolerate_actors={lost} must be from 0 to {MOST_RANKS}")
-        alone = concurrency.name == "async" and concurrency.learners == 1 and ranks == 1
+        lost, lag = concurrency.tolerate_actors, concurrency.max_lag
+        check_range("concurrency.tolerate_actors", lost, 0, MOST_RANKS)
+        alone = concurrency.name == "async" and concurrency.learners == 1 and concurrency.ranks_per_env == 1
         require(not lost or alone, f"concurrency.tolerate_actors={lost} needs concurrency=async, learners=1 and ranks_per_env=1")
-    lag = concurrency.max_lag if isinstance(concurrency, AsyncConfig) else None
-    require(lag is None or 0 <= lag < 2**31, f"concurrency.max_lag={lag} must be 0 or more")
+        require(lag is None or 0 <= lag < 2**31, f"concurrency.max_lag={lag} must be 0 or more")
 
 
 def _check_no_kernels(config: Config, external: bool) -> None:

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TypedDict
 
 import hydra
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import MISSING, DictConfig, Node, OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from omegaconf import MISSING, DictConfig, OmegaConf
 
 from warprun.algorithms import AGENTS, agent_names, config_class
 from warprun.config.checks import check
+from warprun.config.explain import explained
 from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, read, references_only, rewrite
-from warprun.config.registry import CONF, conf_folder, conf_packages, options
-from warprun.config.saved import leaves
+from warprun.config.reading import leaves, read_yaml
+from warprun.config.registry import CONF, conf_packages, options, own_folders
 from warprun.config.schema import CONCURRENCY, Config, EnvConfig, OriginConfig, from_dict
-from warprun.config.sharing import shareable
-from warprun.config.working_folder import WorkingFolder
-from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown, similar
+from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown
 from warprun.kernels.driver import prepare
 from warprun.learning.settings import IN_SEQUENCES, OffPolicyConfig
 from warprun.processes import started
-from warprun.renamed import new_name
 
 
 class _VersionBase(TypedDict, total=False):
@@ -54,9 +51,28 @@ class WarprunSearchPath(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for package in reversed([package for package in conf_packages() if package != CONF]):
             search_path.prepend(package, f"pkg://{package}")
-        folder = conf_folder()
-        if folder:
+        for folder in own_folders():
             search_path.prepend("working folder", f"{WorkingFolder.scheme()}://{folder}")
+
+
+class WorkingFolder(FileConfigSource):
+    """The config groups of warprun in ./conf. Its other files, such as those of another Hydra program, do not exist for Hydra."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "warprun"
+
+    def is_group(self, config_path: str) -> bool:
+        return config_path.partition("/")[0] in ("", *GROUPS) and super().is_group(config_path)
+
+    def is_config(self, config_path: str) -> bool:
+        return config_path.partition("/")[0] in GROUPS and super().is_config(config_path)
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Read a file. Raises UserError, with its name and the line."""
+        name = self._normalize_file_name(config_path)
+        text, config = read_yaml(Path(self.path, name), f"conf/{name}")
+        return ConfigResult(self.provider, self.full_path(), config, self._get_header_dict(text[:512]))
 
 
 def register(overrides: Sequence[str]) -> None:
@@ -95,8 +111,8 @@ def store(name: str, schema: type) -> None:
 
 def compose(overrides: Sequence[str]) -> Config:
     """Compose a config from `overrides` (key=value) and check it. Raises UserError."""
-    config = _explained(overrides)
-    check_tuned(overrides)
+    config = _built(overrides)
+    _check_tuned(overrides)
     check(config)
     return config
 
@@ -106,50 +122,36 @@ def derived(overrides: Sequence[str]) -> list[str]:
 
     Raises UserError.
     """
-    config = _explained(overrides)
+    config = _built(overrides)
     is_chosen = config.origin.n_envs not in (None, OriginConfig.MEASURE)
     return [*config.origin.in_sequences, *([f"n_envs={config.n_envs}"] if is_chosen else [])]
 
 
 def environment_names() -> list[str]:
     """Return the names of all environments."""
-    register([NO_AGENT])
-    with hydra.initialize_config_module(CONF, **VERSION_BASE):
-        return options("env")
+    return options("env")
 
 
 def environment_config(name: str) -> EnvConfig:
     """Return the config of an environment. Its keys are checked, its values are not. Raises UserError."""
-    try:
-        return _env([f"env={name}", "tuned=none", NO_AGENT])
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise UserError(explain(error)) from error
-
-
-def build(composed: DictConfig, choices: Mapping[str, str | None], overrides: Sequence[str]) -> Config:
-    """Convert a config composed by Hydra to a Config; `choices` maps each config group to the chosen name."""
-    _check_references(composed)
-    config = OmegaConf.to_object(composed)
-    assert isinstance(config, Config)
-    tuned = choices.get("tuned")
-    written = [_resolved(override, composed) if "${" in override else override for override in overrides]
-    measure = OriginConfig.MEASURE if is_auto(overrides) else None
-    config.origin = OriginConfig(tuned if tuned in options("tuned") else None, written, measure)
-    return config
+    with explained():
+        composed = _compose([f"env={name}", "tuned=none", NO_AGENT]).env
+        _check_references(composed)
+        env = OmegaConf.to_object(composed)
+    assert isinstance(env, EnvConfig)
+    return env
 
 
 def change(saved: dict[str, object], overrides: Sequence[str]) -> Config:
     """Return a saved config with `overrides`, for a run that continues. Raises UserError."""
     config = OmegaConf.structured(from_dict(saved))
-    try:
+    with explained():
         for override in OverridesParser.create().parse_overrides(read(overrides)):
             key = override.key_or_group
             if key in GROUPS:
                 raise UserError(f"{key}={override.value()}: a run that continues keeps its {', '.join(GROUPS)}; change single keys")
             OmegaConf.update(config, key, override.value(), force_add=key.startswith(tuple(f"{parent}." for parent in FREE)))
         changed = OmegaConf.to_object(config)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise UserError(explain(error)) from error
     assert isinstance(changed, Config)
     changed.origin.overrides += overrides
     return changed
@@ -205,57 +207,27 @@ def note_on_tuned(config: Config) -> str | None:
     return f"settings of tuned/{config.origin.tuned} apply (tuned=none turns them off){untried}"
 
 
-def explain(error: Exception) -> str:
-    """Return an error of Hydra or OmegaConf as one line, with the most similar known name."""
-    cause = next((e for e in _causes(error) if isinstance(e, OmegaConfBaseException)), None)
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        group, _, name = error.missing_cfg_file.rpartition("/")
-        known = options(group)
-        return f"unknown {GROUPS.get(group, group)} {name!r}{nearest(name, known)} (there are: {', '.join(known)})"
-    if isinstance(error, OverrideParseException):
-        wanted = "" if "=" in error.override else ": write key=value"
-        return f"cannot read {error.override!r}{wanted or ': ' + _first_line(error)}"
-    if isinstance(cause, ConfigAttributeError | ConfigKeyError) and cause.full_key:
-        file = re.match(r"In '([\w/.]+)'", str(error))
-        where = f"in {file[1]}.yaml: " if file and "/" in file[1] else ""
-        key, beside = str(cause.full_key), cause.parent_node
-        new = new_name(key, beside if isinstance(beside, DictConfig) else ())
-        return f"{where}{key} is now {new}" if new else f"{where}unknown key {key!r}{_nearest_key(key, beside)}"
-    if cause is not None and cause.full_key:
-        return _refused_value(str(cause.full_key), _first_line(cause))
-    if "Ambiguous value" in str(error):
-        return f"{_first_line(error)}: add -m to run every value, or write a list as [a,b]"
-    if str(error).startswith("Config group override"):
-        return f"{', '.join(GROUPS)}: write the name of one, such as env=cartpole or tuned=none"
-    return _first_line(cause or error)
-
-
-def _explained(overrides: Sequence[str]) -> Config:
-    try:
-        return _build(overrides)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise UserError(explain(error)) from error
-
-
-def _build(overrides: Sequence[str]) -> Config:
-    composed = _compose(read(overrides))
-    choices = composed.hydra.runtime.choices
-    OmegaConf.set_struct(composed, False)
-    del composed["hydra"]
-    config = _shared(build(composed, choices, overrides), read(overrides))
-    agent = config.agent
-    if not isinstance(agent, OffPolicyConfig) or not agent.has_memory():
-        return config
-    fitted = agent.in_sequences(config.n_envs, _not_given(read(overrides), choices, config.origin.tuned))
-    before = dict(leaves({"agent": asdict(agent)}))
-    changed = [f"{key}={value}" for key, value in leaves({"agent": asdict(fitted)}) if before.get(key) != value]
-    return replace(config, agent=fitted, origin=replace(config.origin, in_sequences=changed))
+def _built(overrides: Sequence[str]) -> Config:
+    """Return the config that Hydra composes from `overrides`, with what follows from memory and from the number of processes."""
+    given = read(overrides)
+    with explained():
+        composed = _compose(given)
+        choices = composed.hydra.runtime.choices
+        OmegaConf.set_struct(composed, False)
+        del composed["hydra"]
+        _check_references(composed)
+        config = OmegaConf.to_object(composed)
+        assert isinstance(config, Config)
+        tuned = choices["tuned"] if choices.get("tuned") in options("tuned") else None
+        written = [_resolved(override, composed) if "${" in override else override for override in overrides]
+        config.origin = OriginConfig(tuned, written, OriginConfig.MEASURE if is_auto(overrides) else None)
+        return _in_sequences(_shared(config, given), given, choices)
 
 
 def _shared(config: Config, overrides: Sequence[str]) -> Config:
     """Return a config whose environments the processes of the run can share; a number that a person gives is left as it is."""
     size = getattr(config.concurrency, "processes", None) or started()
-    n_envs = config.n_envs if size <= 1 else shareable(config.n_envs, config.concurrency, size)
+    n_envs = config.n_envs if size <= 1 else config.concurrency.shareable(config.n_envs, size)
     if n_envs == config.n_envs:
         return config
     with _without_defaults("config_schema", ["n_envs"]):
@@ -269,14 +241,21 @@ def _untuned(overrides: Sequence[str]) -> list[str]:
     return [*(override for override in overrides if not override.startswith("tuned=")), "tuned=none"]
 
 
-def _not_given(overrides: Sequence[str], choices: Mapping[str, str | None], tuned: str | None) -> list[str]:
-    """Return the settings of IN_SEQUENCES that no person gives: neither overrides nor a file, tuned settings if they are for memory."""
-    chosen = [f"{group}={choices[group]}" for group in ("env", "agent")]
+def _in_sequences(config: Config, overrides: Sequence[str], choices: Mapping[str, str]) -> Config:
+    """Return a config whose off-policy agent with memory has the defaults of such agents, where no person gives a number."""
+    agent = config.agent
+    if not isinstance(agent, OffPolicyConfig) or not agent.has_memory():
+        return config
+    # Tuned settings count only if they are for memory.
+    chosen, tuned = [f"{group}={choices[group]}" for group in ("env", "agent")], config.origin.tuned
     if tuned and _compose([*chosen, f"tuned={tuned}"]).agent.network.type == "mlp":
         overrides = _untuned(overrides)
     with _without_defaults(f"{choices['agent']}_schema", IN_SEQUENCES):
-        agent = _compose(overrides).agent
-    return [name for name in IN_SEQUENCES if OmegaConf.is_missing(agent, name)]
+        given = _compose(overrides).agent
+    fitted = agent.in_sequences(config.n_envs, [name for name in IN_SEQUENCES if OmegaConf.is_missing(given, name)])
+    before = dict(leaves({"agent": asdict(agent)}))
+    changed = [f"{key}={value}" for key, value in leaves({"agent": asdict(fitted)}) if before.get(key) != value]
+    return replace(config, agent=fitted, origin=replace(config.origin, in_sequences=changed))
 
 
 @contextmanager
@@ -293,21 +272,13 @@ def _without_defaults(schema: str, names: Sequence[str]) -> Iterator[None]:
         ConfigStore.instance().repo[f"{schema}.yaml"] = kept
 
 
-def _env(overrides: Sequence[str]) -> EnvConfig:
-    composed = _compose(overrides).env
-    _check_references(composed)
-    env = OmegaConf.to_object(composed)
-    assert isinstance(env, EnvConfig)
-    return env
-
-
 def _compose(overrides: Sequence[str]) -> DictConfig:
     register(overrides)
     with hydra.initialize_config_module(CONF, **VERSION_BASE):
         return hydra.compose(PRIMARY, list(overrides), return_hydra_config=True)
 
 
-def check_tuned(overrides: Sequence[str]) -> None:
+def _check_tuned(overrides: Sequence[str]) -> None:
     """Raise UserError if `overrides` name tuned settings that do not exist."""
     # Tuned settings are optional, so Hydra ignores a misspelt name.
     for override in overrides:
@@ -315,67 +286,3 @@ def check_tuned(overrides: Sequence[str]) -> None:
         if key == "tuned" and name not in ("none", *options("tuned")):
             known = ["none", *options("tuned")]
             raise UserError(f"unknown tuned settings {name!r}{nearest(name, known)} (there are: {', '.join(known)})")
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__  # Hydra sets no cause for errors in a file of a group
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0]
-
-
-def _refused_value(key: str, reason: str) -> str:
-    for pattern, meaning in _REFUSED.items():
-        match = re.search(pattern, reason)
-        if match:
-            return f"{key} {meaning}" + (f", not {match[1]!r}" if match.groups() else "")
-    return f"{key}: {reason}"
-
-
-_REFUSED = {
-    r"^Value '(.*)' of type '.*' could not be converted to Integer": "must be a whole number",
-    r"^Value '(.*)' of type '.*' could not be converted to Float": "must be a number",
-    r"^Value '(.*)' is not a valid bool": "must be true or false",
-    r"is not a ListConfig": "must be a list in brackets, such as [64,64]",
-    r"is not Optional": "cannot be null",
-}
-"""Pattern of a message of OmegaConf -> the message for users."""
-
-
-def _nearest_key(key: str, refused_by: Node | None) -> str:
-    """Return the end of a message that refuses `key`: the most similar key of the composed config, or the keys beside it.
-
-    `refused_by` is the part of the config that refused the key. It belongs to the composed config, so it has the keys of the chosen agent.
-    """
-    if refused_by is None:
-        return ""
-    composed = OmegaConf.to_container(refused_by._get_root())
-    assert isinstance(composed, dict)
-    composed.pop("hydra", None)
-    known = list(_keys(composed, ""))
-    match = similar(key, known, most_edits=1)
-    if match is not None:
-        return f"; did you mean {match!r}?"
-    parent, _, name = key.rpartition(".")
-    if parent and parent not in known:
-        return nearest(key, known)
-    below = [path for path in known if not parent or path.startswith(f"{parent}.")]
-    beside = {path.rpartition(".")[2]: path for path in below if path.rpartition(".")[0] == parent}
-    deeper = {path.rpartition(".")[2]: path for path in reversed(below)}
-    initials = {"".join(word[0] for word in leaf.split("_")): leaf for leaf in deeper}  # lr: learning_rate
-    # A key in another section must be more similar: agent.epsilon is not a misspelling of agent.optimizer.eps.
-    for candidates, cutoff in ((beside, 0.6), (deeper, 0.8)):
-        close = difflib.get_close_matches(name, candidates, n=1, cutoff=cutoff) or [initials.get(name, "")]
-        if close[0] in candidates:
-            return f"; did you mean {candidates[close[0]]!r}?"
-    return f"; {parent} has {', '.join(beside)}" if parent else ""
-
-
-def _keys(container: object, prefix: str) -> Iterator[str]:
-    if isinstance(container, dict):
-        for key, value in container.items():
-            yield f"{prefix}{key}"
-            yield from _keys(value, f"{prefix}{key}.")

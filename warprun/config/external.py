@@ -1,7 +1,4 @@
-"""Environments with the interface of Gymnasium: what the config says of them, and how worker processes make those of a module.
-
-No numba, no torch.
-"""
+"""Environments with the interface of Gymnasium: what the config says of them, and how worker processes make those of a module."""
 
 from __future__ import annotations
 
@@ -14,12 +11,11 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple, cast
 
-from warprun import sources
 from warprun.errors import ContractError, OtherRankError, UserError
 from warprun.processes import started
 from warprun.simulation.external.recipe import ExternalEnvironment, Recipe, told
 from warprun.simulation.external.registered import Registered, check_id, import_gymnasium, time_limit
-from warprun.sources import Source, Sources
+from warprun.user_code import Source, Sources, import_package
 
 BY_ID = "warprun.envs.gymnasium"
 """Module that stands for all environments of Gymnasium."""
@@ -135,7 +131,7 @@ def _examined(what: str, title: str, recipe: Recipe, limit: int | None, chosen: 
 
 def make_own(module: str, files: list[Any] | None, kwargs: Mapping[str, object], **more: Any) -> Any:
     """Return a new environment of a module: what its `environment` returns for `kwargs`, and for `num_envs` or `comm`."""
-    loaded = sources.import_package(module) if files is None else from_plain(files).load()
+    loaded = import_package(module) if files is None else from_plain(files).load()
     make = cast(Callable[..., object], vars(loaded)["environment"])
     return make(**more, **kwargs)
 

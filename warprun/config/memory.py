@@ -1,4 +1,4 @@
-"""Estimates the memory of a run before anything is built, and refuses a run that does not fit. Neither numba nor torch."""
+"""Estimates the memory of a run before anything is built, and refuses a run that does not fit."""
 
 from __future__ import annotations
 

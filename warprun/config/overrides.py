@@ -1,4 +1,4 @@
-"""Read overrides before Hydra does: refuse what no setting needs, in one line, and count the runs of a sweep. No torch.
+"""Read overrides before Hydra does: refuse what no setting needs, in one line, and count the runs of a sweep.
 
 Hydra's parser evaluates functions, recurses into lists, and expands sweeps, so the limits are checked on the text first.
 """
@@ -21,7 +21,7 @@ from hydra.errors import HydraException
 from warprun.config.registry import options
 from warprun.config.schema import MAX_DEPTH, EnvConfig
 from warprun.errors import UserError, shown
-from warprun.renamed import RENAMED
+from warprun.learning.renamed import RENAMED
 
 MAX_CHARACTERS = 5_000
 """Of all overrides together."""

@@ -1,4 +1,4 @@
-"""Names of config groups, environment modules, and the nearest known name to a misspelt one. No numba, no torch."""
+"""Names of config groups and their folders, and the environments that modules define."""
 
 from __future__ import annotations
 
@@ -11,24 +11,17 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import FunctionType, ModuleType
 
-import yaml
-
-from warprun import sources
+from warprun import user_code
 from warprun.config.external import External, external_environment, is_external, steps
 from warprun.environment import Environment, arguments
-from warprun.errors import ContractError, UserError, nearest, shown, similar
-from warprun.extras import needs
-from warprun.files import read_limited
+from warprun.errors import ContractError, UserError, nearest, needs, shown, similar
+from warprun.run_folder import MAX_NAME
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.simulation.simulator import SimulatorFactory
-from warprun.source_copy import MAX_NAME
-from warprun.sources import Sources
 from warprun.spec import Spec
-from warprun.user_code import errors_of_user
+from warprun.user_code import Sources, errors_of_user
 
 CONF = "warprun.conf"
-MAX_CONFIG_BYTES = 1 << 20
-"""Size limit of the config file of an environment."""
 NONE = External()
 """No setting of `External`."""
 Defined = Environment | ExternalEnvironment | SimulatorFactory
@@ -48,51 +41,33 @@ def check_working_folder() -> None:
         raise UserError(f"the working folder cannot be used: {error.strerror}; change to another folder") from None
 
 
-def conf_folder() -> Path | None:
-    """Return `./conf` if the working folder has one that is not warprun's own, else None."""
+def own_folders() -> list[Path]:
+    """Return `./conf` if the working folder has one that is not warprun's own, as a list of one or none."""
     folder = Path.cwd() / "conf"
-    return folder if folder.is_dir() and folder.resolve() not in _folders(CONF) else None
+    return [folder] if folder.is_dir() and folder.resolve() not in folders_of(CONF) else []
+
+
+def folders_of(*packages: str) -> list[Path]:
+    """Return the folders of packages that hold config groups; of a package that is not installed none."""
+    specs = [importlib.util.find_spec(package) for package in packages]
+    return [Path(place).resolve() for spec in specs if spec for place in spec.submodule_search_locations or []]
 
 
 def options(group: str) -> list[str]:
     """Return the names that a config group can be set to."""
-    folders = [folder for package in conf_packages() for folder in _folders(package)]
-    own = conf_folder()
-    return sorted(
-        {path.stem for folder in [*([own] if own else []), *folders] for path in (folder / group).glob("*.yaml") if path.is_file()}
-    )
+    folders = [*own_folders(), *folders_of(*conf_packages())]
+    return sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml") if path.is_file()})
 
 
 def is_shipped(group: str, name: str) -> bool:
     """Return whether the file of `group=name` is warprun's own, and not one in ./conf or of another installed package."""
-    own = conf_folder()
-    others = [*([own] if own else []), *(folder for package in conf_packages() if package != CONF for folder in _folders(package))]
+    others = [*own_folders(), *folders_of(*(package for package in conf_packages() if package != CONF))]
     return not any((folder / group / f"{name}.yaml").is_file() for folder in others)
 
 
 def is_dotted(name: str) -> bool:
     """Return whether `name` can be the dotted name of a module."""
     return len(name) <= MAX_NAME and all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split("."))
-
-
-def environment_modules(outside: Path) -> set[str]:
-    """Return the modules that config files of environments name: those of warprun, of installed packages, and of ./conf.
-
-    The files in ./conf do not count if the working folder is in the folder `outside`.
-    """
-    folders = [folder for package in conf_packages() for folder in _folders(package)]
-    own, here = conf_folder(), Path.cwd().resolve()
-    if own and outside.resolve() not in (here, *here.parents):
-        folders.append(own)
-    found = set()
-    for path in (path for folder in folders for path in (folder / "env").glob("*.yaml")):
-        try:
-            config = yaml.safe_load(read_limited(path, MAX_CONFIG_BYTES))
-        except (FileNotFoundError, UserError, yaml.YAMLError, ValueError, RecursionError):
-            continue  # it says so when it is used
-        if isinstance(config, dict) and isinstance(config.get("module"), str):
-            found.add(config["module"])
-    return found
 
 
 def import_environment(
@@ -108,8 +83,8 @@ def import_environment(
     if file and not file.is_file():
         raise UserError(f"environment file {module} does not exist (working folder: {Path.cwd()})")
     with errors_of_user(f"environment {module} fails to import"), needs("gymnasium", "gymnasium"), needs("mpi4py", "mpi"):
-        found = sources.read_file(file) if file else None
-        loaded = found.load() if found else sources.import_package(module)
+        found = user_code.read_file(file) if file else None
+        loaded = found.load() if found else user_code.import_package(module)
         name = file.stem if file else module.rpartition(".")[2]
         return define(loaded, options or {}, time_limit, name, module, chosen, found), loaded
 
@@ -197,8 +172,3 @@ def _refuse_object(made: object, what: str) -> None:
     if steps(type(made)):
         name = type(made).__name__
         raise UserError(f"{what} is an object of the class {name}; write environment = {name}, the class: every worker makes its own")
-
-
-def _folders(package: str) -> list[Path]:
-    spec = importlib.util.find_spec(package)
-    return [Path(place).resolve() for place in (spec.submodule_search_locations or [])] if spec else []

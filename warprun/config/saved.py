@@ -1,102 +1,48 @@
-"""Read a saved config: YAML of plain values, with limits, from a file that somebody else may have made. No numba, no torch."""
+"""Fit a saved config, also of an earlier version, to the settings of today."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
+from typing import cast
 
-import yaml
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from warprun.algorithms import config_class
 from warprun.errors import UserError, printable
-from warprun.files import read_limited
+from warprun.learning.renamed import with_new_keys
+from warprun.learning.settings import AgentConfig
 
-MAX_BYTES = 1 << 20
-MAX_NODES = 20_000
-"""Most values, lists and sections. A config of warprun has about 200."""
-MAX_DEPTH = 20
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""That of libyaml, if PyYAML was built with it, is ten times as fast."""
-MAX_CHARACTERS = 10_000
-"""Longest value. YAML has numbers whose conversion takes the square of their length."""
+UNFIT = "the saved config does not fit this version of warprun"
 
 
-def read_config(path: Path) -> dict[str, object]:
-    """Return the config in the YAML file `path`. Raises UserError, and FileNotFoundError.
+def agent_class(saved: Mapping[str, object]) -> type[AgentConfig]:
+    """Return the class of the settings of the agent in a saved config. Raises UserError."""
+    agent = saved.get("agent")
+    name = agent.get("name") if isinstance(agent, Mapping) else None
+    if not isinstance(name, str):
+        raise UserError(f"{UNFIT}: it has no agent.name")
+    try:
+        return config_class(name)
+    except ValueError as error:
+        raise UserError(f"{UNFIT}: {printable(error)}") from error
 
-    A run stores resolved configs of plain values. So everything else is refused: interpolations, which could read environment variables,
-    anchors, whose expansion can be exponentially large, tags, and values of other types.
+
+def fitted(schema: DictConfig, saved: Mapping[str, object]) -> object:
+    """Return the settings of `schema` with those of a saved config, also of an earlier version: newer ones get their defaults.
+
+    Their values are not checked. Raises UserError.
     """
     try:
-        text = read_limited(path, MAX_BYTES).decode()
-        _check_events(text)
-        config = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
-    except UserError:
-        raise
-    except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError, TypeError, RecursionError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
+        return OmegaConf.to_object(OmegaConf.merge(schema, with_new_keys(saved, schema)))
+    except (OmegaConfBaseException, ValueError, TypeError, OverflowError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"cannot read {printable(path)}: {printable(reason)}") from None
-    if not isinstance(config, dict):
-        raise UserError(f"cannot read {printable(path)}: it holds no config")
-    try:
-        _check_values(config, "")
-    except ValueError as error:
-        raise UserError(f"cannot read {printable(path)}: {error}") from None
-    return {str(key): value for key, value in config.items()}
+        raise UserError(f"{UNFIT}: {printable(reason)}") from error
 
 
-def leaves(container: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the dotted key and the value of every setting of a config; an empty section is a value."""
-    for key, value in container.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def _check_events(text: str) -> None:
-    """Raise ValueError for YAML that is too large, too deep or has more than plain values, before it is built."""
-    depth = nodes = 0
-    for event in yaml.parse(text, Loader=LOADER):
-        line = event.start_mark.line + 1
-        if isinstance(event, yaml.NodeEvent):
-            nodes += 1
-            if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-                raise ValueError(f"line {line}: anchors (& and *) are not allowed here")
-            if event.tag is not None:
-                raise ValueError(f"line {line}: tags (!) are not allowed here")
-            if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_CHARACTERS:
-                raise ValueError(f"line {line}: a value has more than {MAX_CHARACTERS:,} characters")
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > MAX_DEPTH or nodes > MAX_NODES:
-            raise ValueError(f"line {line}: it is nested deeper than {MAX_DEPTH} levels or has more than {MAX_NODES:,} values")
-
-
-def _check_values(value: object, key: str) -> None:
-    """Raise ValueError for a value that no run stores."""
-    if isinstance(value, dict):
-        for name, each in value.items():
-            if not isinstance(name, str | int):
-                raise ValueError(f"{printable(key)} has a key that is neither text nor a whole number")
-            _check_values(name, key)
-            _check_values(each, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list):
-        for each in value:
-            _check_values(each, key)
-    elif isinstance(value, str):
-        if "${" in value:
-            raise ValueError(f"{printable(key)} is an interpolation; a saved config has none")
-        if "\0" in value:
-            raise ValueError(f"{printable(key)} has a zero byte")
-    elif isinstance(value, int):
-        if value.bit_length() > 64:
-            raise ValueError(f"{printable(key)} has more than 64 bits")
-    elif not isinstance(value, float | None):
-        raise ValueError(f"{printable(key)} is a {type(value).__name__}")
+def agent_settings(saved: Mapping[str, object]) -> AgentConfig:
+    """Return the settings of the agent in a saved config, as `fitted`. Raises UserError."""
+    schema = OmegaConf.create({"agent": OmegaConf.structured(agent_class(saved)())})
+    settings = fitted(schema, {"agent": saved["agent"]})
+    assert isinstance(settings, dict)
+    return cast(AgentConfig, settings["agent"])

@@ -1,25 +1,23 @@
-"""The schema of the settings. Neither numba nor torch."""
+"""The schema of the settings."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import ModuleType
 from typing import Any, ClassVar
 
 from omegaconf import MISSING, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from warprun.algorithms import config_class
 from warprun.config import kept
 from warprun.config.external import ALONE, External, Parallel
 from warprun.config.registry import Defined, import_environment
+from warprun.config.saved import UNFIT, agent_class, fitted
 from warprun.environment import Environment
-from warprun.errors import UserError, printable, shown
-from warprun.processes import started, starter
-from warprun.renamed import with_new_keys
+from warprun.errors import UserError, shown
+from warprun.processes import fit, started, starter
 from warprun.user_code import errors_of_user
 
 MAX_DEPTH = 10
@@ -83,6 +81,10 @@ class ConcurrencyConfig:
         """Who steps environments that are parallel programs."""
         return ALONE
 
+    def shareable(self, n_envs: int, size: int) -> int:
+        """Return the number nearest to `n_envs` that `size` processes can share. Raises UserError if there are too few processes."""
+        return n_envs
+
 
 @dataclass
 class SingleConfig(ConcurrencyConfig):
@@ -111,6 +113,13 @@ class SyncConfig(ConcurrencyConfig):
     def parallel(self) -> Parallel:
         """Who steps environments that are parallel programs."""
         return Parallel(self.learners, self.ranks_per_env)
+
+    def shareable(self, n_envs: int, size: int) -> int:
+        """Return the nearest number that gives every actor as many environments."""
+        if min(self.parallel) < 1:
+            return n_envs
+        actors = fit(size, *self.parallel).actors
+        return max(1, round(n_envs / actors)) * actors
 
 
 @dataclass
@@ -152,6 +161,10 @@ class DdpConfig(ConcurrencyConfig):
     """Processes with which each rank steps environments with the interface of Gymnasium; 0: the rank itself steps them."""
     timeout_s: float = 60.0
     """A process that gives no sign of life, or keeps the others waiting, for so many seconds is lost, and ends the run."""
+
+    def shareable(self, n_envs: int, size: int) -> int:
+        """Return a number that gives every learner an environment."""
+        return max(n_envs, size)
 
 
 CONCURRENCY: dict[str, type[ConcurrencyConfig]] = {
@@ -231,7 +244,7 @@ class LogConfig:
 
 @dataclass
 class OriginConfig:
-    """How the settings of a run were composed. These are not settings: `compose.build` writes them."""
+    """How the settings of a run were composed. These are not settings: `compose` writes them."""
 
     tuned: str | None = None
     """The file of conf/tuned that applies."""
@@ -301,22 +314,30 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def from_dict(saved: Mapping[str, object]) -> Config:
     """Make a config from a result of `to_dict`, also of an earlier version: newer settings get their defaults. Raises UserError."""
-    agent = saved.get("agent")
-    name = agent.get("name") if isinstance(agent, Mapping) else None
-    if not isinstance(name, str):
-        raise UserError("the saved config does not fit this version of warprun: it has no agent.name")
+    agent = agent_class(saved)()
     given = saved.get("concurrency", {"name": "single"})
     mode = given.get("name") if isinstance(given, Mapping) else None
     if mode not in CONCURRENCY:
-        raise UserError(f"the saved config does not fit this version of warprun: concurrency.name is {shown(mode)}")
-    try:
-        schema = OmegaConf.structured(Config(agent=config_class(name)(), concurrency=CONCURRENCY[mode]()))
-        config = OmegaConf.to_object(OmegaConf.merge(schema, with_new_keys(saved, schema)))
-    except (OmegaConfBaseException, ValueError, TypeError, OverflowError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"the saved config does not fit this version of warprun: {printable(reason)}") from error
+        raise UserError(f"{UNFIT}: concurrency.name is {shown(mode)}")
+    config = fitted(OmegaConf.structured(Config(agent=agent, concurrency=CONCURRENCY[mode]())), saved)
     assert isinstance(config, Config)
     return config
+
+
+def is_open(config: Config) -> bool:
+    """Return whether the number of environments still has to be chosen, as `n_envs=auto` asks for."""
+    return config.origin.n_envs == OriginConfig.MEASURE
+
+
+def sized(config: Config, n_envs: int, how: str) -> Config:
+    """Return a config for `n_envs` environments, with the settings of the agent that belong to them; `how` they were chosen is kept."""
+    agent = config.agent.resized(n_envs / config.n_envs)
+    return replace(config, n_envs=n_envs, agent=agent, origin=replace(config.origin, n_envs=how))
+
+
+def as_measured(config: Config, before: Config) -> Config:
+    """Return a config with `n_envs=auto` for a run that continues, with the number that was chosen `before`; others as they are."""
+    return sized(config, before.n_envs, before.origin.n_envs or "") if is_open(config) else config
 
 
 def load_environment(env: EnvConfig, parallel: Parallel = ALONE) -> tuple[Defined, ModuleType]:

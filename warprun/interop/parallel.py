@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from warprun.errors import UserError, nearest, shown
-from warprun.extras import needs
+from warprun.errors import UserError, nearest, needs, shown
 from warprun.interop.environments import Wishes, load, make_engine
 
 with needs("pettingzoo", "pettingzoo"), needs("gymnasium", "pettingzoo"):

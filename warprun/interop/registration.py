@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from warprun.extras import needs
+from warprun.errors import needs
 
 with needs("gymnasium", "gymnasium"):
     from gymnasium import register, registry

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from warprun.errors import UserError
-from warprun.extras import needs
+from warprun.errors import UserError, needs
 from warprun.interop.vector import WarprunVectorEnv, make_vec
 
 with needs("stable_baselines3", "sb3"):

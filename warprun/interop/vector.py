@@ -9,8 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from warprun.errors import UserError, nearest, shown
-from warprun.extras import needs
+from warprun.errors import UserError, nearest, needs, shown
 from warprun.interop.environments import (
     Kept,
     Overwritten,

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from warprun import own_module
 from warprun.errors import UserError
 from warprun.learning import memory
 from warprun.learning.setting_checks import one_of, positive
+from warprun.run_folder import named
 
 ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
 KERNEL_ACTIVATIONS = ("tanh", "relu")
@@ -46,7 +46,7 @@ class LayersConfig:
         one_of(self, key, "type", tuple(GATES))
         self._check_memory(key)
         if self.module is not None:
-            own_module.named(f"{key}.module", self.module)
+            named(f"{key}.module", self.module)
         elif self.kwargs:
             raise UserError(f"{key}.kwargs.{min(map(str, self.kwargs))}: arguments are for a network of your own; add {key}.module=")
         _check_sizes(self.hidden, f"{key}.hidden", least=0 if self.remembers else 1)

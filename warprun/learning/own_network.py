@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from warprun import own_module
 from warprun.errors import UserError, shown
+from warprun.run_folder import named
 from warprun.user_code import errors_of_user
 
 KEY = "agent.network.module"
@@ -16,7 +16,7 @@ KEY = "agent.network.module"
 
 def own_network(inputs: int, outputs: int, module: str, kwargs: Mapping[str, object]) -> nn.Module:
     """Make a network of the user, and try it on two rows. Raises UserError."""
-    own = own_module.named(KEY, module)
+    own = named(KEY, module)
     made_by = own.load(KEY)
     if not isinstance(made_by, type) or not issubclass(made_by, nn.Module):
         raise UserError(f"{KEY}={module}: {own.name} is {shown(made_by)}, not a class derived from torch.nn.Module")

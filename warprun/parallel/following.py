@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from warprun.config.run_folder import LOGS
 from warprun.learning.communicator import Communicator
 from warprun.processes import Ranks, print_to
+from warprun.run_folder import LOGS
 
 
 def lead(ranks: Ranks, folder: Path, more: str) -> None:

@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from warprun.config.schema import AsyncConfig, Config, DdpConfig, SyncConfig, load_environment
-from warprun.config.sharing import shareable
 from warprun.errors import UserError
 from warprun.kernels.driver import why_no_cuda
 from warprun.processes import FIRST_IS_LOST, PARENT, SOCKET, Layout, fit, visible_gpus
@@ -52,7 +51,7 @@ def layout(config: Config, size: int) -> Layout:
     found = fit(size, learners, concurrency.ranks_per_env)
     actors, is_async = found.actors, isinstance(concurrency, AsyncConfig)
     if n_envs % actors:
-        fitting = shareable(n_envs, concurrency, size)
+        fitting = concurrency.shareable(n_envs, size)
         raise UserError(f"n_envs={n_envs} cannot be shared out evenly to {actors} actors; n_envs={fitting} can")
     if not is_async and actors % learners:
         few, many = actors // learners * learners, (actors // learners + 1) * learners

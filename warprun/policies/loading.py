@@ -9,15 +9,15 @@ from typing import Literal
 
 import torch
 
-from warprun.commands import typed
-from warprun.config.networks import agent_settings, check_size, check_size_of_group, open_networks
-from warprun.config.run_folder import LINES
-from warprun.errors import UserError, did_you_mean, shown
+from warprun.config.saved import agent_settings
+from warprun.errors import UserError, did_you_mean, shown, typed
 from warprun.learning.acting import Acting
 from warprun.learning.settings import AgentConfig, check_groups, check_settings, group_config
 from warprun.policies.policy import GroupPolicy, Policy
+from warprun.run_folder import LINES
 from warprun.runs import checkpoint as checkpoints
 from warprun.runs import rundir
+from warprun.runs.sealing import open_networks
 from warprun.spec import GroupSpec, Spec
 from warprun.spec_data import from_data
 from warprun.state import restore
@@ -42,9 +42,9 @@ def load(
     spec = _spec(saved)
     check_groups(agent, [group.name for group in spec.groups])
     size = saved.path.stat().st_size
-    check_size(agent, size)
+    checkpoints.check_size(agent, size)
     for group in spec.groups:
-        check_size_of_group(group_config(agent, group.name), group, size)
+        checkpoints.check_size_of_group(group_config(agent, group.name), group, size)
     modules = {group.name: _group_policy(agent, group, saved).to(where).eval().requires_grad_(False) for group in spec.groups}
     return Policy(spec, modules, where, saved.path, saved.env_steps)
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from warprun.config.run_folder import CONFIG, JOBS, LOCK, PLAN, VERSIONS
-from warprun.config.saved import leaves
+from warprun.config.reading import leaves
 from warprun.errors import UserError, printable
 from warprun.report.statistics import Array
+from warprun.run_folder import CONFIG, JOBS, LOCK, PLAN, VERSIONS
 from warprun.runs import rundir
 from warprun.runs.records.jsonl import JsonLines, read_rows
 

@@ -16,9 +16,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from warprun.config.auto import sized
 from warprun.config.checks import check
-from warprun.config.schema import Config
+from warprun.config.schema import Config, sized
 from warprun.errors import UserError
 from warprun.runs.bench import training_rate
 from warprun.runs.records.terminal import si

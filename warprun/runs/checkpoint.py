@@ -15,22 +15,24 @@ import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypedDict
 
 import numpy as np
 import torch
+from omegaconf import OmegaConf
 
-from warprun.config.run_folder import LINES
 from warprun.errors import MOST_PRINTED, UserError, printable
-from warprun.files import atomic, open_regular, read_json, write_atomic
-from warprun.npz import BROKEN, read_array
+from warprun.files import BROKEN, atomic, open_regular, read_array, read_json, write_atomic
+from warprun.learning.settings import AgentConfig
+from warprun.run_folder import LINES, MANIFEST
+from warprun.spec import Box, GroupSpec
 
 FORMAT = 4
 """Version of the format. Agents of earlier formats can be evaluated; their runs cannot be resumed: in format 3 sums of rewards were one
 number each, and format 2 stored the agent only, without `agent/` before the names."""
 AGENT_ONLY = 2
-MANIFEST = "manifest.json"
 MAX_HEADER_BYTES = 16 << 20
 LAST, BEST = LINES["last"], LINES["best"]
 """Folders of a run: the newest checkpoints, and the one with the best evaluation."""
@@ -280,3 +282,38 @@ def _sweep(home: Path, kept: set[str]) -> None:
 
 def _warn(text: str) -> None:
     print(f"warning: checkpoint: {printable(text, MOST_PRINTED)}", file=sys.stderr, flush=True)
+
+
+def check_size(agent: AgentConfig, checkpoint_bytes: int) -> None:
+    """Raise UserError if the networks have more float32 weights than fit into the checkpoint, before memory is allocated for them."""
+    for hidden in _hidden(OmegaConf.to_container(OmegaConf.structured(agent))):
+        _check_layers(0, hidden, checkpoint_bytes)
+
+
+def check_size_of_group(own: AgentConfig, group: GroupSpec, checkpoint_bytes: int) -> None:
+    """Raise UserError as `check_size` does, with the inputs and outputs of a group; `own`: the settings of the agent for it."""
+    settings = OmegaConf.to_container(OmegaConf.structured(own))
+    assert isinstance(settings, dict)
+    outputs = group.action.components if isinstance(group.action, Box) else group.action.outputs
+    for hidden in _hidden({name: value for name, value in settings.items() if name != "groups"}):
+        _check_layers(group.observation.size, [*hidden, outputs], checkpoint_bytes)
+
+
+def _check_layers(inputs: int, sizes: list[int], checkpoint_bytes: int) -> None:
+    """Raise UserError if layers of these sizes have too many weights; `inputs` 0: how many they have is not known."""
+    weights = sum(sizes) + sum(before * after for before, after in pairwise((inputs, *sizes)))
+    if 4 * weights > checkpoint_bytes:
+        of = f" of {inputs} inputs" if inputs else ""
+        raise UserError(f"the checkpoint is of other networks: its {checkpoint_bytes:,} bytes cannot hold {printable(sizes)}{of}")
+
+
+def _hidden(agent: object) -> Iterator[list[int]]:
+    """Yield the hidden layers of an agent and of its groups; networks of the user have none that are known."""
+    if isinstance(agent, Mapping):
+        hidden, after = agent.get("hidden"), agent.get("after")
+        if isinstance(hidden, list) and agent.get("module") is None:
+            # Recurrent layers have several times as many weights as counted here.
+            recurrent = [*agent.get("units", []), *(hidden if after is None else after)] if agent.get("type") in ("lstm", "gru") else []
+            yield [*hidden, *recurrent]
+        for value in agent.values():
+            yield from _hidden(value)

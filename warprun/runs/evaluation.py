@@ -16,10 +16,10 @@ from warprun.files import refuse_links
 from warprun.learning.interfaces import Agent
 from warprun.runs import checkpoint, signals
 from warprun.runs.build import Setup, make_simulator, prepare, set_up, uncaptured
+from warprun.runs.opening import load_checkpoint, open_run, trained_agent
 from warprun.runs.recording import Player
 from warprun.runs.records.tensorboard import write_images
 from warprun.runs.sentinel import refuse
-from warprun.runs.trained import load_checkpoint, open_run, trained_agent
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.state import State, derived_seed, restore
 

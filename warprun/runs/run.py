@@ -16,9 +16,9 @@ from warprun.runs.evaluation import Evaluations, StoppedError, is_stopped
 from warprun.runs.measured import Measured, Notes, PhaseClock, of_episodes, of_phases, on_host
 from warprun.runs.position import Position
 from warprun.runs.records.records import Records
+from warprun.runs.rundir import Status
 from warprun.runs.saver import Saver
 from warprun.runs.sentinel import Sentinel
-from warprun.runs.status import Status
 from warprun.runs.summary import summarize
 from warprun.runs.timetable import Limits, timetable
 from warprun.simulation.external import mpi

@@ -7,6 +7,7 @@ metrics.jsonl         one JSON object per log interval
 events.out.tfevents.* TensorBoard
 checkpoints/          see warprun.runs.checkpoint
 environment/          the source and the tables of the environment, see warprun.config.kept
+networks/             the source of networks of the user, see warprun.run_folder
 lock                  held by the process that trains
 """
 
@@ -24,19 +25,19 @@ import shlex
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from warprun.commands import program, typed
-from warprun.config import saved
-from warprun.config.run_folder import CONFIG, LOCK, STATUS, VERSIONS, folder_name, is_free
-from warprun.errors import UserError, one_line, printable
+from warprun.config import reading
+from warprun.errors import UserError, one_line, printable, program, typed
 from warprun.files import read_json, write_atomic
+from warprun.run_folder import CONFIG, LOCK, STATUS, VERSIONS, folder_name, is_free
 
 STATES = ("running", "finished", "solved", "failed", "interrupted")
 """What status.json says of a run."""
@@ -200,6 +201,37 @@ def read_status(folder: Path) -> dict[str, object]:
     return status
 
 
+class Status:
+    """Writes how a run is going to status.json; `message` gets a line if that fails."""
+
+    def __init__(self, held: Held, message: Callable[[str], None]) -> None:
+        self._held, self._message = held, message
+        self._history: dict[str, object] = {"started": now()}
+        self._lock = threading.Lock()
+        """The thread that reads signals writes the last status."""
+
+    def resume(self, env_steps: int, changed: Sequence[str]) -> None:
+        """Note that the run continues after `env_steps`, with other values of the settings `changed`."""
+        former = read_status(self._held.folder)
+        resumes = former.get("resumes")
+        resumed = {"at": now(), "env_steps": env_steps, "changed": list(changed)}
+        self._history = {
+            "started": former.get("started", now()),
+            "resumes": [*(resumes if isinstance(resumes, list) else []), resumed],
+        }
+
+    def write(self, state: str, facts: Mapping[str, object], reason: str | None = None) -> None:
+        """Write `state` (running, finished, solved, interrupted or failed) with `facts`, and the `reason` of an end."""
+        if not self._held.is_there():
+            return
+        status = {"state": state} | self._history | dict(facts) | ({"reason": reason} if reason else {})
+        with self._lock:
+            try:
+                write_status(self._held.folder, status)
+            except OSError as error:
+                self._message(f"cannot write {self._held.folder / STATUS}: {error.strerror}")
+
+
 def _read_json(path: Path) -> dict[str, object]:
     try:
         content = read_json(path)
@@ -222,7 +254,7 @@ def read_config(folder: Path) -> dict[str, object]:
     """Read config.yaml. Raises UserError if the folder is no run folder."""
     path = folder / CONFIG
     try:
-        return saved.read_config(path)
+        return reading.read_config(path)
     except FileNotFoundError:
         raise UserError(f"{printable(folder)} is not a run folder: it has no {path.name}") from None
 

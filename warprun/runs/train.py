@@ -8,17 +8,14 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from warprun import own_module
-from warprun.commands import program, typed
-from warprun.config import kept, trust
-from warprun.config.auto import is_open
-from warprun.config.networks import modules
-from warprun.config.run_folder import CONFIG, SET_UP
-from warprun.config.schema import Config, to_dict
-from warprun.errors import UserError
+from warprun.config import kept
+from warprun.config.schema import Config, is_open, to_dict
+from warprun.errors import UserError, program, typed
+from warprun.run_folder import CONFIG, SET_UP, keep_networks
 from warprun.runs import checkpoint, rundir, signals
 from warprun.runs.crew import Crew
 from warprun.runs.run import Run
+from warprun.runs.sealing import network_modules, seal
 from warprun.simulation.external.recipe import ExternalEnvironment
 
 
@@ -27,7 +24,7 @@ def start(run: Run, versions: Mapping[str, object]) -> None:
     env = run.config.env
     rundir.write_versions(run.folder, versions)
     kept.keep(run.folder, env.module, env.options, env.time_limit, run.setup.environment, run.setup.tables)
-    own_module.keep(run.folder, list(modules(to_dict(run.config)["agent"])))
+    keep_networks(run.folder, list(network_modules(to_dict(run.config)["agent"])))
     _write_config(run, run.config)  # last: a folder with a config.yaml is a run that can be resumed
 
 
@@ -63,7 +60,7 @@ def _restore_parts(run: Run, saved: checkpoint.Loaded, changed: Sequence[str]) -
 
 def _write_config(run: Run, config: Config) -> None:
     """Seal the folder of a run with a config, and write that."""
-    unsealed = trust.seal(run.folder, rundir.config_text(to_dict(config)))
+    unsealed = seal(run.folder, rundir.config_text(to_dict(config)))
     if unsealed:
         run.records.message(unsealed)
     rundir.write_config(run.folder, to_dict(config))

@@ -27,12 +27,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from warprun.commands import program, typed
-from warprun.config import trust
-from warprun.config.run_folder import JOBS, PLAN, folder_name
-from warprun.errors import UserError, one_line, printable, shown
+from warprun.errors import UserError, one_line, printable, program, shown, typed
 from warprun.files import read_json, read_limited, write_atomic
+from warprun.run_folder import JOBS, PLAN, folder_name
 from warprun.runs.rundir import Held
+from warprun.runs.sealing import is_own_plan, plan_seal
 
 FORMAT = 1
 ADVICE = "read plan.json, then add trust=true"
@@ -93,7 +92,7 @@ class Plan:
     def write(self) -> None:
         """Seal plan.json and write it. Raises OSError."""
         try:
-            self.seal = trust.plan_seal(self._sealed())
+            self.seal = plan_seal(self._sealed())
         except (UserError, OSError, RuntimeError) as error:
             if not is_sweep(self.folder):
                 print(f"the sweep folder has no seal, so continuing it later needs trust=true: {one_line(error)}")
@@ -101,7 +100,7 @@ class Plan:
 
     def require_own(self, trusted: bool) -> None:
         """Raise UserError if no command of this user wrote the plan, whose jobs can run any code, and the user does not trust it."""
-        if not trusted and not trust.is_own_plan(self._sealed(), self.seal):
+        if not trusted and not is_own_plan(self._sealed(), self.seal):
             raise UserError(f"{printable(self.folder)} is not a sweep of yours (no valid seal), and its jobs can run any code: {ADVICE}")
 
     def _content(self) -> dict[str, object]:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from warprun.config.launch import SlurmConfig
 from warprun.errors import UserError, printable
 from warprun.files import read_json, write_atomic
+from warprun.sweeps.launch import SlurmConfig
 from warprun.sweeps.plan import Job, Plan
 
 FOLDER = "slurm"

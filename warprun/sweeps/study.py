@@ -21,12 +21,12 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.engine import URL
 
-from warprun.config.launch import TuneSettings
 from warprun.config.overrides import GROUPS, rewrite, searched
 from warprun.errors import UserError, shown
 from warprun.files import write_atomic
 from warprun.runs import rundir, signals
 from warprun.runs.summary import measured
+from warprun.sweeps.launch import TuneSettings
 from warprun.sweeps.local import DRAW_S, LOOK_S, Pool, View
 from warprun.sweeps.plan import Job, Plan
 from warprun.sweeps.table import Board, evaluations, state_of

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from warprun.algorithms import config_class
-from warprun.config import trust
-from warprun.config.opening import open_config
 from warprun.config.schema import Config, EnvConfig
 from warprun.errors import UserError
+from warprun.runs import sealing
+from warprun.runs.opening import open_config
 
 
 @pytest.fixture
@@ -30,52 +30,52 @@ def write(folder: Path, config: bytes) -> None:
 
 
 def test_a_seal_is_valid_for_this_config_this_manifest_and_this_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert trust.seal(folder, b"seed: 1\n") is None
+    assert sealing.seal(folder, b"seed: 1\n") is None
     write(folder, b"seed: 1\n")
-    assert trust.is_own(folder)
+    assert sealing.is_own(folder)
     write(folder, b"seed: 2\n")
-    assert not trust.is_own(folder)
+    assert not sealing.is_own(folder)
     write(folder, b"seed: 1\n")
     (folder / "environment" / "manifest.json").write_text("[]")
-    assert not trust.is_own(folder)
+    assert not sealing.is_own(folder)
     (folder / "environment" / "manifest.json").write_text("{}")
-    assert trust.is_own(folder)
+    assert sealing.is_own(folder)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder.parent / "other"))
-    assert not trust.is_own(folder)
+    assert not sealing.is_own(folder)
 
 
 def test_the_seal_before_stays_valid_until_the_config_is_replaced(folder: Path) -> None:
-    trust.seal(folder, b"seed: 1\n")
+    sealing.seal(folder, b"seed: 1\n")
     write(folder, b"seed: 1\n")
-    trust.seal(folder, b"seed: 2\n")
-    assert trust.is_own(folder)
+    sealing.seal(folder, b"seed: 2\n")
+    assert sealing.is_own(folder)
     write(folder, b"seed: 2\n")
-    assert trust.is_own(folder)
+    assert sealing.is_own(folder)
     # A folder of somebody else: its seals are not kept.
     (folder / "environment" / "seal").write_text("0" * 64)
-    trust.seal(folder, b"seed: 3\n")
+    sealing.seal(folder, b"seed: 3\n")
     assert len((folder / "environment" / "seal").read_text().split()) == 1
 
 
 def test_the_key_is_made_once_and_is_private(folder: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        made = set(pool.map(lambda n: trust._make_key(), range(16)))
-    assert made == {trust.key_file().read_bytes()}
-    path = trust.key_file()
+        made = set(pool.map(lambda n: sealing._make_key(), range(16)))
+    assert made == {sealing.key_file().read_bytes()}
+    path = sealing.key_file()
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o077 == 0
     assert [each.name for each in path.parent.iterdir()] == ["key"]
     key = path.read_bytes()
     assert len(key) == 32
-    trust.seal(folder, b"")
+    sealing.seal(folder, b"")
     assert path.read_bytes() == key
 
 
 @pytest.mark.parametrize("damage", ["open", "short", "link", "folder"])
 def test_a_key_that_others_can_read_or_that_is_damaged_is_refused(folder: Path, damage: str) -> None:
-    trust.seal(folder, b"x")
+    sealing.seal(folder, b"x")
     write(folder, b"x")
-    path = trust.key_file()
+    path = sealing.key_file()
     key = path.read_bytes()
     if damage == "open":
         path.chmod(0o644)
@@ -88,34 +88,34 @@ def test_a_key_that_others_can_read_or_that_is_damaged_is_refused(folder: Path, 
         else:
             path.symlink_to(folder / "config.yaml")
     with pytest.raises(UserError, match="key"):
-        trust.is_own(folder)
-    told = trust.seal(folder, b"x")
+        sealing.is_own(folder)
+    told = sealing.seal(folder, b"x")
     assert told is not None and "key" in told and "trust=true" in told
 
 
 def test_without_a_place_for_the_key_a_run_has_no_seal_and_says_so(folder: Path) -> None:
     (folder.parent / "home").write_text("")  # a file
-    told = trust.seal(folder, b"x")
+    told = sealing.seal(folder, b"x")
     assert told is not None and told.startswith("the run folder has no seal") and "\n" not in told
     assert not (folder / "environment" / "seal").exists()
     write(folder, b"x")
-    assert not trust.is_own(folder)
+    assert not sealing.is_own(folder)
 
 
 def test_a_relative_config_folder_does_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "here")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert trust.key_file() == tmp_path / ".config" / "warprun" / "key"
+    assert sealing.key_file() == tmp_path / ".config" / "warprun" / "key"
 
 
 def test_the_valid_line_of_a_seal_stays_even_if_a_resume_was_killed_before_its_config(folder: Path) -> None:
-    trust.seal(folder, b"seed: 1\n")
+    sealing.seal(folder, b"seed: 1\n")
     write(folder, b"seed: 1\n")
     for seed in (2, 3):  # each was killed before it replaced config.yaml
-        trust.seal(folder, b"seed: %d\n" % seed)
-        assert trust.is_own(folder)
+        sealing.seal(folder, b"seed: %d\n" % seed)
+        assert sealing.is_own(folder)
     write(folder, b"seed: 3\n")
-    assert trust.is_own(folder)
+    assert sealing.is_own(folder)
 
 
 @pytest.mark.parametrize(
@@ -136,5 +136,5 @@ def test_modules_and_arguments_of_gymnasium_are_code(
     assert told in str(refused.value)
     assert open_config(folder, config, trusted=True).env.module == plain.module
     assert open_config(folder, replace(config, env=plain), trusted=False).env.module == plain.module
-    monkeypatch.setattr(trust, "is_own", lambda folder: True)
+    monkeypatch.setattr("warprun.runs.opening.is_own", lambda folder: True)
     assert open_config(folder, config, trusted=False).env.module == plain.module

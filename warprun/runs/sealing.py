@@ -2,7 +2,7 @@
 
 A run seals what it is opened with: config.yaml, and the manifests of the copies of its environment and its networks, which hold the SHA-256
 of every source file. The seal is the HMAC-SHA256 (RFC 2104) of these, with a key that only the user can read. A run folder of somebody
-else, or one that was changed, has no valid seal. A sweep seals its plan in the same way. No numba, no torch.
+else, or one that was changed, has no valid seal. A sweep seals its plan in the same way.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ import hmac
 import os
 import secrets
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
-from warprun import own_module
-from warprun.config.run_folder import CONFIG, ENVIRONMENT, NETWORKS
+from omegaconf import OmegaConf
+
 from warprun.errors import UserError, printable
 from warprun.files import read_limited, write_atomic
+from warprun.learning.settings import AgentConfig
+from warprun.run_folder import CONFIG, ENVIRONMENT, MANIFEST, NETWORKS, network_in_run
 
-MANIFEST, SEAL = f"{ENVIRONMENT}/manifest.json", f"{ENVIRONMENT}/seal"
-"""Files of a run folder: what is sealed beside config.yaml, and the seal."""
-OF_NETWORKS = f"{NETWORKS}/{own_module.MANIFEST}"
-"""Sealed too, if it exists."""
+A = TypeVar("A", bound=AgentConfig)
+ADVICE = "read it, then add trust=true"
+SEAL = f"{ENVIRONMENT}/seal"
 OF_RUN, OF_PLAN = b"warprun seal of a run folder, version 1\n", b"warprun seal of a plan, version 1\n"
 """What is sealed: the seal of one is none of the other."""
 KEY_BYTES = 32
@@ -78,6 +80,42 @@ def is_own_plan(content: bytes, seal: str) -> bool:
     return key is not None and hmac.compare_digest(seal.encode(errors="replace"), _hmac(key, OF_PLAN, [content]).encode())
 
 
+def network_modules(agent: object, key: str = "agent") -> Iterator[tuple[str, str]]:
+    """Yield (key, value) of each network of the user in the settings of an agent, as plain dicts, and of its groups."""
+    if isinstance(agent, Mapping):
+        for name, value in agent.items():
+            if name == "network" and isinstance(value, Mapping) and value.get("module") is not None:
+                yield f"{key}.network.module", str(value["module"])
+            yield from network_modules(value, f"{key}.{name}")
+
+
+def open_networks(folder: Path, agent: A, trusted: bool) -> A:
+    """Return the settings of the agent of a run with the copies in its folder in place of the files of the user's networks.
+
+    `trusted`: the user trusts the code in the folder. No code runs here, but a network that is built from the result may run it. Raises
+    UserError if the user has to decide.
+    """
+    plain = OmegaConf.to_container(OmegaConf.structured(agent))
+    for key, value in network_modules(plain):
+        if not trusted and not is_own(folder):
+            raise UserError(f"{printable(folder)} is not a run of yours, and its {key}={printable(value)} is code: {ADVICE}")
+    if not any(network_modules(plain)):
+        return agent
+    opened = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(type(agent)), _with_copies(folder, plain)))
+    assert isinstance(opened, type(agent))
+    return opened
+
+
+def _with_copies(folder: Path, settings: object) -> object:
+    if not isinstance(settings, Mapping):
+        return settings
+    found = {name: _with_copies(folder, value) for name, value in settings.items()}
+    network = found.get("network")
+    if isinstance(network, dict) and network.get("module") is not None:
+        network["module"] = network_in_run(folder, "agent.network.module", str(network["module"]))
+    return found
+
+
 def _valid_line(folder: Path) -> bytes | None:
     """Return the line of the seal that is valid; None if there is none. Raises UserError."""
     try:
@@ -93,9 +131,9 @@ def _valid_line(folder: Path) -> bytes | None:
 
 def _digest(folder: Path, config: bytes, key: bytes) -> str:
     """Return the seal of a folder with a config, in hexadecimal digits. Raises UserError, and FileNotFoundError."""
-    contents = [config, read_limited(folder / MANIFEST, MAX_BYTES)]
+    contents = [config, read_limited(folder / ENVIRONMENT / MANIFEST, MAX_BYTES)]
     with suppress(FileNotFoundError):
-        contents.append(read_limited(folder / OF_NETWORKS, MAX_BYTES))
+        contents.append(read_limited(folder / NETWORKS / MANIFEST, MAX_BYTES))
     return _hmac(key, OF_RUN, contents)
 
 

@@ -1,4 +1,4 @@
-"""The settings of a sweep, which are not those of its runs: where it lies and what starts its jobs. No torch."""
+"""The settings of a sweep, which are not those of its runs: where it lies and what starts its jobs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import hydra
-from hydra.errors import HydraException
 from omegaconf import MISSING, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from warprun.config.compose import VERSION_BASE, explain, register, store
+from warprun.config.checks import check_one_of, check_range
+from warprun.config.compose import VERSION_BASE, register, store
+from warprun.config.explain import explained
 from warprun.config.overrides import read
 from warprun.config.registry import CONF
-from warprun.errors import UserError, nearest, require, shown
+from warprun.errors import require, shown
 
 PRIMARY = "sweep"
 """The primary config of these settings, conf/sweep.yaml."""
@@ -123,11 +123,8 @@ def compose_launch(overrides: Sequence[str]) -> LaunchConfig:
     store("sweep_schema", LaunchConfig)
     for name, schema in LAUNCHERS.items():
         store(f"{name}_schema", schema)
-    try:
-        with hydra.initialize_config_module(CONF, **VERSION_BASE):
-            composed = OmegaConf.to_object(hydra.compose(PRIMARY, read(overrides)))
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise UserError(explain(error)) from error
+    with explained(), hydra.initialize_config_module(CONF, **VERSION_BASE):
+        composed = OmegaConf.to_object(hydra.compose(PRIMARY, read(overrides)))
     assert isinstance(composed, LaunchConfig)
     _check(composed)
     return composed
@@ -138,13 +135,13 @@ def _check(config: LaunchConfig) -> None:
     require(type(launcher) in LAUNCHERS.values(), "launcher: its file must begin with a schema, such as /slurm_schema@_here_")
     require(config.sweep_dir is None or bool(config.sweep_dir.strip()), "sweep_dir must be the path of a folder")
     if isinstance(launcher, LocalConfig):
-        _check_count("launcher.workers", launcher.workers, MOST_WORKERS)
+        check_range("launcher.workers", launcher.workers, 1, MOST_WORKERS, f"{MOST_WORKERS:,}")
     if isinstance(launcher, SlurmConfig):
         _check_slurm(launcher)
-    _check_count("tune.trials", tune.trials, 1_000_000)
-    _check_count("tune.startup", tune.startup, 1_000_000)
-    require(0 <= tune.seed < 2**32, f"tune.seed={tune.seed} must be from 0 to 2^32 - 1")
-    require(tune.pruner in PRUNERS, f"tune.pruner={tune.pruner} is not one of {', '.join(PRUNERS)}{nearest(tune.pruner, PRUNERS)}")
+    check_range("tune.trials", tune.trials, 1, 1_000_000, "1,000,000")
+    check_range("tune.startup", tune.startup, 1, 1_000_000, "1,000,000")
+    check_range("tune.seed", tune.seed, 0, 2**32 - 1, "2^32 - 1")
+    check_one_of("tune.pruner", tune.pruner, PRUNERS)
 
 
 def _check_slurm(launcher: SlurmConfig) -> None:
@@ -153,7 +150,7 @@ def _check_slurm(launcher: SlurmConfig) -> None:
         ("array_limit", launcher.array_limit, 10**6),
         ("signal_s", launcher.signal_s, 65535),
     ):
-        _check_count(f"launcher.{key}", count, most)
+        check_range(f"launcher.{key}", count, 1, most, f"{most:,}")
     require(TIME.fullmatch(launcher.time) is not None, f"launcher.time={shown(launcher.time)}: write HOURS:MINUTES:SECONDS, in quotes")
     for key in ("partition", "account", "gres", "mem"):
         value = getattr(launcher, key)
@@ -161,7 +158,3 @@ def _check_slurm(launcher: SlurmConfig) -> None:
     for option in launcher.options:
         require(option.startswith("-") and option.isprintable(), f"launcher.options: {shown(option)} is no option of sbatch")
     require(all(line.isprintable() for line in launcher.setup), "launcher.setup: write one line of shell in each item")
-
-
-def _check_count(key: str, count: int | None, most: int) -> None:
-    require(count is None or 1 <= count <= most, f"{key}={count} must be from 1 to {most:,}")

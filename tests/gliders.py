@@ -1,0 +1,44 @@
+"""An environment file of a user whose rewards its parts determine, and settings of a run of it that takes a second."""
+
+from __future__ import annotations
+
+from tests.finished import QUIET
+
+SMALL = [*QUIET, "agent=a2c", "n_envs=4", "agent.horizon=8", "total_steps=32", "agent.network.hidden=[4]", "engine.fused=false"]
+SMALL += ["eval.every=auto", "eval.episodes=4"]
+
+
+def glider(imports: str = "", parts: str = "", step: str = "s", reward: str = "1.0", settings: str = "") -> str:
+    """Return the text of an environment with episodes of 10 steps.
+
+    `imports` are lines in front of its first class, `parts` those behind `State`, `step` the arguments of the function `step`, `reward` an
+    expression of these, and `settings` further arguments of `single_agent`.
+    """
+    return f"""
+from typing import NamedTuple
+
+from warprun.environment import Box, Discrete, float32, single_agent
+{imports}
+
+
+class State(NamedTuple):
+    x: float32
+
+{parts}
+
+def reset():
+    return State(0.0)
+
+
+def step({step}):
+    return State(s.x), {reward}, False
+
+
+def observe(s):
+    return (s.x,)
+
+
+environment = single_agent(
+    state=State, observation=Box(1), action=Discrete(2), reset=reset, step=step, observe=observe, time_limit=10, {settings}
+)
+"""

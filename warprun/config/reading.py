@@ -1,0 +1,152 @@
+"""Read YAML within limits: configs that runs have saved, which somebody else may have made, and config files of the user in ./conf."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from warprun.errors import UserError, printable
+from warprun.files import open_regular, read_limited
+
+MAX_BYTES = 1 << 20
+"""Of a file."""
+MAX_NODES = 20_000
+"""Most values, lists and sections of a saved config; one of warprun has about 200."""
+MAX_NODES_OF_USER = 50_000
+"""Of a config file of the user, counted with aliases."""
+MAX_DEPTH = 20
+"""Of lists and sections inside each other."""
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""That of libyaml, if PyYAML was built with it, is ten times as fast."""
+MAX_CHARACTERS = 10_000
+"""Longest value. YAML has numbers whose conversion takes the square of their length."""
+
+
+def read_config(path: Path) -> dict[str, object]:
+    """Return the config in the YAML file `path`. Raises UserError, and FileNotFoundError.
+
+    A run stores resolved configs of plain values. So everything else is refused: interpolations, which could read environment variables,
+    anchors, whose expansion can be exponentially large, tags, and values of other types.
+    """
+    try:
+        text = read_limited(path, MAX_BYTES).decode()
+        _check_events(text)
+        config = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
+    except UserError:
+        raise
+    except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError, TypeError, RecursionError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"cannot read {printable(path)}: {printable(reason)}") from None
+    if not isinstance(config, dict):
+        raise UserError(f"cannot read {printable(path)}: it holds no config")
+    try:
+        _check_values(config, "")
+    except ValueError as error:
+        raise UserError(f"cannot read {printable(path)}: {error}") from None
+    return {str(key): value for key, value in config.items()}
+
+
+def read_yaml(file: Path, name: str) -> tuple[str, DictConfig]:
+    """Return the text and the content of a YAML file that holds a mapping; `name` begins the message of the UserError if it does not."""
+    try:
+        with open_regular(file) as opened:
+            content = opened.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise UserError(f"{name} is larger than {MAX_BYTES // 1024} KiB")
+        text = content.decode()
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is not None and not isinstance(node, yaml.MappingNode):
+            raise UserError(f"{name}:1: it must hold keys with values, such as `name: myenv`")
+        if node is not None and _size(node, {}, 0) > MAX_NODES_OF_USER:
+            limits = f"larger than {MAX_NODES_OF_USER:,} values, counted with aliases, or nested deeper than {MAX_DEPTH} levels"
+            raise UserError(f"{name} is {limits}")
+        config = OmegaConf.create(text)
+    except OSError as error:
+        raise UserError(f"cannot read {name}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise UserError(f"{name}:{line}: it is not text in UTF-8") from None
+    except yaml.MarkedYAMLError as error:
+        place = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{name}{place}: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{name}: {str(error).splitlines()[0]}") from None
+    except (OmegaConfBaseException, ValueError) as error:
+        raise UserError(f"{name}: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise UserError(f"{name} is nested too deeply") from None
+    assert isinstance(config, DictConfig)
+    return text, config
+
+
+def leaves(container: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the dotted key and the value of every setting of a config; an empty section is a value."""
+    for key, value in container.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _check_events(text: str) -> None:
+    """Raise ValueError for YAML that is too large, too deep or has more than plain values, before it is built."""
+    depth = nodes = 0
+    for event in yaml.parse(text, Loader=LOADER):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.NodeEvent):
+            nodes += 1
+            if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+                raise ValueError(f"line {line}: anchors (& and *) are not allowed here")
+            if event.tag is not None:
+                raise ValueError(f"line {line}: tags (!) are not allowed here")
+            if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_CHARACTERS:
+                raise ValueError(f"line {line}: a value has more than {MAX_CHARACTERS:,} characters")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH or nodes > MAX_NODES:
+            raise ValueError(f"line {line}: it is nested deeper than {MAX_DEPTH} levels or has more than {MAX_NODES:,} values")
+
+
+def _check_values(value: object, key: str) -> None:
+    """Raise ValueError for a value that no run stores."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            if not isinstance(name, str | int):
+                raise ValueError(f"{printable(key)} has a key that is neither text nor a whole number")
+            _check_values(name, key)
+            _check_values(each, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list):
+        for each in value:
+            _check_values(each, key)
+    elif isinstance(value, str):
+        if "${" in value:
+            raise ValueError(f"{printable(key)} is an interpolation; a saved config has none")
+        if "\0" in value:
+            raise ValueError(f"{printable(key)} has a zero byte")
+    elif isinstance(value, int):
+        if value.bit_length() > 64:
+            raise ValueError(f"{printable(key)} has more than 64 bits")
+    elif not isinstance(value, float | None):
+        raise ValueError(f"{printable(key)} is a {type(value).__name__}")
+
+
+def _size(node: yaml.Node, counted: dict[int, int], depth: int) -> int:
+    """Return the number of nodes below `node` after aliases are replaced, without replacing them; above the limit if they lie too deep."""
+    if depth > MAX_DEPTH:
+        return MAX_NODES_OF_USER + 1
+    if id(node) not in counted:
+        counted[id(node)] = MAX_NODES_OF_USER  # if it contains itself
+        children = node.value if isinstance(node, yaml.SequenceNode) else []
+        if isinstance(node, yaml.MappingNode):
+            children = [child for pair in node.value for child in pair]
+        counted[id(node)] = 1 + sum(_size(child, counted, depth + 1) for child in children)
+    return counted[id(node)]
