@@ -10,9 +10,9 @@ import pytest
 from tests.selection import few
 from tests.simulation.rollouts import CASES, engine_of
 from warprun.simulation.device import choose
-from warprun.simulation.explorer import Explorer
 from warprun.simulation.kernel_module import read_only, typed, typed_tables
 from warprun.simulation.plain import PlainEnvironment
+from warprun.simulation.trial import Explorer
 
 STEPS = 12
 

@@ -22,9 +22,9 @@ from warprun.checking.watch import Watch
 from warprun.environment import Environment
 from warprun.errors import UserError, one_line
 from warprun.simulation.comparison import sources
-from warprun.simulation.explorer import Explorer
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.plain import PlainEnvironment
+from warprun.simulation.trial import Explorer
 
 Arrays = dict[str, np.ndarray]
 ENVIRONMENTS = 4

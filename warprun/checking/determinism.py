@@ -11,9 +11,9 @@ from warprun.checking.findings import Problem, doubt
 from warprun.checking.names import listed
 from warprun.checking.rolls import KernelRolls, Rolls, SimulatorRolls
 from warprun.config.kept import Tables
-from warprun.simulation.explorer import Explorer
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.simulator import Simulator
+from warprun.simulation.trial import Explorer
 from warprun.spec import Spec
 
 Make = Callable[[int, int, int], Simulator]

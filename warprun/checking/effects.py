@@ -11,8 +11,8 @@ from warprun.checking.findings import Problem, doubt
 from warprun.checking.names import listed, phases_of, place_of
 from warprun.checking.rolls import masks_of, put
 from warprun.environment import Box, Environment, Group
-from warprun.simulation.explorer import Actions, Explorer, Masks, sizes_of
 from warprun.simulation.kernel_engine import KernelEngine
+from warprun.simulation.trial import Actions, Explorer, Masks, sizes_of
 from warprun.state import restore
 
 MOST_OPTIONS = 40

@@ -14,10 +14,10 @@ from warprun.config.registry import errors_of_user
 from warprun.environment import Environment
 from warprun.errors import TrainingFailed, UserError
 from warprun.runs.build import Setup
-from warprun.simulation.explorer import Explorer
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.simulation.simulator import Simulator
 from warprun.simulation.simulator_check import check_simulator
+from warprun.simulation.trial import Explorer
 
 ENVIRONMENTS, HORIZON = 8, 16
 STEPS, SECONDS = 2_000, 8.0

@@ -22,9 +22,9 @@ from warprun.checking.source import source
 from warprun.config.schema import make_tables, parameters
 from warprun.environment import Environment, arguments
 from warprun.runs.build import Setup, make_engine
-from warprun.simulation.explorer import Explorer
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.kernel_module import read_only, typed, typed_tables
+from warprun.simulation.trial import Explorer
 
 HORIZON = 16
 LARGEST_ROLLOUT = 2**24

@@ -9,11 +9,11 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from warprun.simulation.explorer import Actions, Explorer, Masks
 from warprun.simulation.faults import Fault
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.simulator import Simulator
 from warprun.simulation.trajectory import Trajectory
+from warprun.simulation.trial import Actions, Explorer, Masks
 from warprun.spec import Box, GroupSpec
 
 CERTAIN = 50.0

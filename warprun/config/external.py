@@ -118,7 +118,7 @@ def _check_parallel(made: object, chosen: External, name: str) -> None:
 
 
 def _examined(what: str, title: str, recipe: Recipe, limit: int | None, chosen: External) -> ExternalEnvironment:
-    from warprun.simulation.external.probe import examine
+    from warprun.simulation.external.spaces import examine
 
     try:
         if recipe.ranks > 1:

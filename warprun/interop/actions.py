@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from warprun.errors import UserError, one_line
-from warprun.simulation.steps import Array
+from warprun.simulation.memory import Array
 from warprun.spec import Box, Discrete, GroupSpec
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from warprun.simulation.steps import Array
+from warprun.simulation.memory import Array
 from warprun.simulation.vector_engine import BoundStep, VectorEngine
 
 MOST_KEPT = 8

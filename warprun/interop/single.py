@@ -18,7 +18,7 @@ with needs("gymnasium", "gymnasium"):
 from warprun.interop.actions import flat_actions
 from warprun.interop.results import make_results
 from warprun.interop.spaces import space_of
-from warprun.simulation.steps import Array
+from warprun.simulation.memory import Array
 
 
 class WarprunEnv(gymnasium.Env):

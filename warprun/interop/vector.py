@@ -22,7 +22,7 @@ import torch
 from warprun.interop.actions import flat_actions
 from warprun.interop.results import Kept, Overwritten, Results, ResultSource
 from warprun.interop.spaces import space_of
-from warprun.simulation.steps import Array
+from warprun.simulation.memory import Array
 
 OUTPUTS = ("numpy", "torch")
 

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from warprun.environment import Box, Environment, Group, Index, arguments
-from warprun.simulation.codegen.target import Target
+from warprun.simulation.codegen.targets import Target
 from warprun.spec import GroupSpec, PolicyKind, Spec
 
 NOT_EXTERNAL = frozenset(

@@ -40,7 +40,7 @@ def processes_of(parent: int) -> list[int]:
                 status = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            if b"external.worker" in text and (int(status[1]) == parent) and status[0] != "Z":
+            if b"external.workers" in text and (int(status[1]) == parent) and status[0] != "Z":
                 found.append(int(entry.name))
     return found
 

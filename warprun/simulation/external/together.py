@@ -10,8 +10,8 @@ from warprun.errors import UserError, one_line
 from warprun.ranks import Layout, fit
 from warprun.simulation.external import leading
 from warprun.simulation.external.group import Place
-from warprun.simulation.external.probe import examine
 from warprun.simulation.external.recipe import ExternalEnvironment, Recipe, told
+from warprun.simulation.external.spaces import examine
 
 _known: dict[str, ExternalEnvironment] = {}
 """What the processes of a run have learnt together."""

@@ -1,4 +1,4 @@
-"""Single steps on CPU threads."""
+"""Run the kernels of an environment on CPU threads."""
 
 from __future__ import annotations
 
@@ -13,13 +13,64 @@ import torch
 from warprun.environment import Box
 from warprun.kernels.bound import Call
 from warprun.kernels.fingerprint import is_jitted
+from warprun.kernels.mlp import Inference, Network
+from warprun.kernels.simd import COLUMNS, aligned_zeros
+from warprun.kernels.team import team
 from warprun.kernels.threads import threads
-from warprun.simulation import memory as store
-from warprun.simulation.arrays import ArrayPlan, action_dtype
-from warprun.simulation.steps import Array, KernelArguments, Step, allocate_step
+from warprun.simulation import memory
+from warprun.simulation.arrays import ArrayPlan
+from warprun.simulation.backend import Kernel
+from warprun.simulation.memory import Array, Arrays, KernelValues, Step, StepArguments
 
 ROUNDS = 5
 """Steps with which one thread and all are timed."""
+
+
+class CpuBackend:
+    """A `KernelBackend` whose kernels run over tiles, shared between threads."""
+
+    def __init__(self, module: ModuleType, plan: ArrayPlan, values: KernelValues, count: int) -> None:
+        self._module = module
+        self._plan = plan
+        self._team = team(count)
+        self._tiles = -(-plan.n_envs // module.LANES)
+        self._arguments = memory.kernel_arguments(module, values, as_numpy)
+        self._at = np.zeros(2, np.int64)
+        """Row and offset of a single kernel. It reads them from memory, because it takes longer to change an argument than to step 100
+        small environments."""
+        self._single = {name: Call(getattr(module, name), self._at, *self._arguments) for name in ("reset", "sample", "greedy", "step")}
+        self._retrace = Call(module.retrace, 0, np.uint32(0), *self._arguments)
+        self._rollout: Call | None = None
+
+    def run(self, kernel: Kernel, row: int, offset: int) -> None:
+        self._at[0] = row
+        self._at[1] = offset
+        self._team.share(self._single[kernel], self._tiles)
+
+    def fuse(self, networks: Mapping[str, Network], activations: Mapping[str, torch.Tensor]) -> None:
+        inferences = [
+            self._inference(group.size, group.action.outputs, networks[group.name], activations.get(group.name))
+            for group in self._plan.environment.groups
+        ]
+        self._rollout = Call(self._module.rollout, 0, False, np.uint32(0), *self._arguments, *inferences)
+
+    def rollout(self, steps: int, greedy: bool) -> None:
+        assert self._rollout
+        self._rollout.change(0, steps)
+        self._rollout.change(1, greedy)
+        self._team.share(self._rollout, self._tiles)
+
+    def retrace(self, steps: int) -> None:
+        self._retrace.change(0, steps)
+        self._team.share(self._retrace, self._tiles)
+
+    def _inference(self, actors: int, outputs: int, network: Network, activations: torch.Tensor | None) -> Inference:
+        """Return a network with memory for each thread: a block of activations, and the policy outputs of a tile."""
+        count = self._team.count
+        blocks = aligned_zeros(count, network.rows, COLUMNS)
+        logits = np.zeros((count, outputs, actors, self._module.LANES), np.float32)
+        kept = np.zeros((0, 0, 0, 0), np.float32) if activations is None else activations.numpy()
+        return Inference(network, blocks, logits, kept)
 
 
 class CpuSteps:
@@ -28,22 +79,22 @@ class CpuSteps:
     Waking another thread of Python takes 20 to 50 microseconds, as long as a step of 10,000 small environments.
     """
 
-    def __init__(self, module: ModuleType, plan: ArrayPlan, arrays: store.Arrays, scalars: Mapping[str, object], count: int) -> None:
+    def __init__(self, module: ModuleType, plan: ArrayPlan, arrays: Arrays, scalars: Mapping[str, object], count: int) -> None:
         self._tiles = -(-plan.n_envs // module.LANES)
         self._threads = threads(min(count, self._tiles))
         self._alone = self._threads.count == 1
         self._reset, self._advance, self._begin = module.reset, module.advance, module.begin
         groups = plan.environment.groups
         self._takes = [_copy if isinstance(group.action, Box) else getattr(module, f"take_{group.name}") for group in groups]
-        self._arguments = KernelArguments(module, plan, arrays, scalars, as_numpy)
+        self._arguments = StepArguments(module, arrays, scalars, as_numpy)
         self._envs = np.zeros(self._tiles * module.LANES, np.int32)
         """Environments whose episode has ended: each thread lists its own, beginning at its first one."""
         # A tile for each thread.
         batch = replace(plan, n_envs=self._threads.count * module.LANES)
-        in_batch = store.allocate(batch, torch.device("cpu"), {})
+        in_batch = memory.allocate(batch, torch.device("cpu"), {})
         in_batch.common.update({name: array for name, array in arrays.common.items() if name == "vary_bounds"})
-        self._batch = KernelArguments(module, batch, in_batch, scalars, as_numpy)
-        self._batch_step = allocate_step(batch, actions(batch), np.empty, np.zeros)
+        self._batch = StepArguments(module, in_batch, scalars, as_numpy)
+        self._batch_step = memory.allocate_step(batch, memory.actions_of(batch, np.zeros), np.zeros)
         self._batches = self._batch.of(self._batch_step)
 
     def prepare(self, step: Step) -> None:
@@ -95,12 +146,6 @@ class CpuSteps:
         if over:
             self._begin(begin, over, thread, now, *bound)
         return over > 0
-
-
-def actions(plan: ArrayPlan) -> tuple[Array, ...]:
-    """Return an array for the actions of each group, zeroed."""
-    groups = plan.environment.groups
-    return tuple(np.zeros(plan.n_envs * group.size * group.action.components, action_dtype(group.spec)) for group in groups)
 
 
 def _compiled_for(kernel: Callable[..., int], *arguments: object) -> Callable[..., int]:
