@@ -19,8 +19,7 @@ from warprun.policies.group_policy import GroupPolicy
 from warprun.policies.policy import Policy
 from warprun.runs import checkpoint as checkpoints
 from warprun.runs import rundir
-from warprun.spec import GroupSpec, Spec
-from warprun.spec_data import from_data
+from warprun.spec import GroupSpec, Spec, from_data
 from warprun.state import restore
 
 

@@ -26,7 +26,7 @@ from warprun.runs.status import Status
 from warprun.runs.summary import summarize
 from warprun.seeds import derived_seed
 from warprun.simulation.external.leading import Calls
-from warprun.spec_data import to_data
+from warprun.spec import to_data
 from warprun.state import State
 
 SILENCE_S = 10.0

@@ -154,7 +154,7 @@ class StepArguments:
 
     def of(self, step: Step) -> list[object]:
         """Return the arguments for a step, one NamedTuple for the environment and one for each group."""
-        given = [step._asdict(), *(group._asdict() for group in step.groups)]
+        given: list[dict[str, Array]] = [step._asdict(), *(group._asdict() for group in step.groups)]
         return [
             kind(**fixed, **{name: self._convert(own[name]) for name in kind._fields if name in ROLLOUT})
             for kind, fixed, own in zip(self._classes, self._fixed, given, strict=True)
