@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,15 +20,18 @@ from warprun.kernels.team import team
 from warprun.kernels.threads import threads
 from warprun.simulation import memory
 from warprun.simulation.arrays import ArrayPlan
-from warprun.simulation.backend import Kernel
 from warprun.simulation.memory import Array, Arrays, KernelValues, Step, StepArguments
 
+Kernel = Literal["reset", "sample", "greedy", "step"]
 ROUNDS = 5
 """Steps with which one thread and all are timed."""
 
 
 class CpuBackend:
-    """A `KernelBackend` whose kernels run over tiles, shared between threads."""
+    """The kernels of training on CPU threads, which share tiles, with their arrays bound; `cuda.CudaBackend` has the same methods.
+
+    Time counts from the array `began`, which the engine writes: the launches of two rollouts are then the same, as CUDA graphs need it.
+    """
 
     def __init__(self, module: ModuleType, plan: ArrayPlan, values: KernelValues, count: int) -> None:
         self._module = module
@@ -43,11 +47,16 @@ class CpuBackend:
         self._rollout: Call | None = None
 
     def run(self, kernel: Kernel, row: int, offset: int) -> None:
+        """Run a kernel over all environments, on row `row` of the trajectory, `offset` steps after `began`."""
         self._at[0] = row
         self._at[1] = offset
         self._team.share(self._single[kernel], self._tiles)
 
     def fuse(self, networks: Mapping[str, Network], activations: Mapping[str, torch.Tensor]) -> None:
+        """Prepare `rollout` with these networks, one for each group, which must fit (`kernel_engine.fits_shared_memory`).
+
+        A rollout fills `activations` (`Trajectory.activations`), which only kernels on CPU do.
+        """
         inferences = [
             self._inference(group.size, group.action.outputs, networks[group.name], activations.get(group.name))
             for group in self._plan.environment.groups
@@ -55,12 +64,14 @@ class CpuBackend:
         self._rollout = Call(self._module.rollout, 0, False, np.uint32(0), *self._arguments, *inferences)
 
     def rollout(self, steps: int, greedy: bool) -> None:
+        """Run `steps` steps from row 0 and `began` on, with actions of the networks of `fuse`: sampled or the best ones."""
         assert self._rollout
         self._rollout.change(0, steps)
         self._rollout.change(1, greedy)
         self._team.share(self._rollout, self._tiles)
 
     def retrace(self, steps: int) -> None:
+        """Run `steps` steps from row 0 and `began` on, with the actions that are in the trajectory."""
         self._retrace.change(0, steps)
         self._team.share(self._retrace, self._tiles)
 
@@ -74,9 +85,10 @@ class CpuBackend:
 
 
 class CpuSteps:
-    """A `StepBackend` whose kernels run over tiles, shared between threads if that is faster.
+    """The kernels for callers with actions of their own on CPU threads; `cuda.CudaSteps` has the same methods.
 
-    Waking another thread of Python takes 20 to 50 microseconds, as long as a step of 10,000 small environments.
+    Threads share the tiles if that is faster: to wake another thread of Python takes 20 to 50 microseconds, as long as a step of 10,000
+    small environments.
     """
 
     def __init__(self, module: ModuleType, plan: ArrayPlan, arrays: Arrays, scalars: Mapping[str, object], count: int) -> None:
@@ -116,20 +128,25 @@ class CpuSteps:
         self._alone = spent[True] <= spent[False]
 
     def seed(self, words: Mapping[str, np.uint32]) -> None:
+        """Draw random numbers with another seed from now on. Arguments that were bound before keep the old one."""
         for changed in (self._arguments, self._batch):
             changed.change(words)
         self._batches = self._batch.of(self._batch_step)
 
     def bind(self, step: Step) -> tuple[object, ...]:
+        """Return the arguments of the kernels for the arrays of a step."""
         return (self._envs, *self._arguments.of(step), *self._batches)
 
     def take(self, number: int, given: Array, action: Array) -> bool:
+        """Copy actions of a caller for group `number`, both arrays flat; return False if some do not exist, which then must not be used."""
         return bool(self._takes[number](given, action))
 
     def reset(self, now: int, bound: Sequence[object]) -> None:
+        """Begin an episode in every environment with the random numbers of step `now`; write `obs` and `mask`."""
         Call(self._reset, np.array([0, now], np.int64), *bound[1 : 1 + len(self._batches)])(0, self._tiles, 0)
 
     def advance(self, now: int, bound: Sequence[object]) -> bool:
+        """Take step `now`, and begin the next episode where one ends; return False if the host knows that none has ended."""
         number = np.uint32(now & 0xFFFFFFFF)
         if self._alone:
             return self._work(0, self._tiles, 0, number, bound)

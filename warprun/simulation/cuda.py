@@ -13,8 +13,8 @@ from warprun.environment import Box
 from warprun.kernels.mlp import Network
 from warprun.kernels.mlp_cuda import BlockInference, block_network, columns_for
 from warprun.simulation.arrays import ArrayPlan
-from warprun.simulation.backend import Kernel
 from warprun.simulation.codegen.expressions import choices_of
+from warprun.simulation.cpu import Kernel
 from warprun.simulation.cuda_launch import Launcher, grid_for, on_device
 from warprun.simulation.memory import Array, Arrays, KernelValues, Step, StepArguments, kernel_arguments
 
@@ -36,7 +36,7 @@ class FusedLaunch(NamedTuple):
 
 
 class CudaBackend:
-    """A `KernelBackend` whose kernels are launched on torch's current stream."""
+    """The kernels of training, launched on torch's current stream; see `cpu.CpuBackend`."""
 
     def __init__(self, module: ModuleType, plan: ArrayPlan, values: KernelValues) -> None:
         self._launch = Launcher(module, plan)
@@ -88,7 +88,7 @@ class CudaBackend:
 
 
 class CudaSteps:
-    """A `StepBackend` whose kernels are launched on torch's current stream."""
+    """The kernels for callers with actions of their own, launched on torch's current stream; see `cpu.CpuSteps`."""
 
     def __init__(self, module: ModuleType, plan: ArrayPlan, arrays: Arrays, scalars: Mapping[str, object]) -> None:
         self._launcher = Launcher(module, plan)

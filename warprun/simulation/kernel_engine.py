@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,10 +20,9 @@ from warprun.kernels.mlp_cuda import columns_for
 from warprun.kernels.simd import COLUMNS
 from warprun.simulation import memory, trajectory
 from warprun.simulation.arrays import ArrayPlan
-from warprun.simulation.backend import Kernel, KernelBackend
 from warprun.simulation.codegen.targets import CPU, target_for
 from warprun.simulation.comparison import Comparison
-from warprun.simulation.cpu import CpuBackend
+from warprun.simulation.cpu import CpuBackend, Kernel
 from warprun.simulation.device import Device
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.faults import Arriving, Fault, first_fault
@@ -32,6 +31,9 @@ from warprun.simulation.simulator import Act, Episodes
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import Spec
 from warprun.state import Counter, State
+
+if TYPE_CHECKING:
+    from warprun.simulation.cuda import CudaBackend
 
 
 class KernelEngine:
@@ -112,7 +114,7 @@ class KernelEngine:
             self._kernels.fuse(networks, self.trajectory.activations)
         self._roll_out = Captured(self._roll_out_once) if captured else self._roll_out_once
 
-    def _bind(self, module: ModuleType, scalars: dict[str, Any], threads: int) -> KernelBackend:
+    def _bind(self, module: ModuleType, scalars: dict[str, Any], threads: int) -> CpuBackend | CudaBackend:
         """Return the backend that runs the kernels of `module` on the arrays of this engine."""
         values = memory.kernel_values(self.arrays, self.trajectory, scalars)
         if self.plan.target is CPU:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -14,12 +14,14 @@ from warprun.errors import UserError
 from warprun.kernels.driver import SIMULATOR_LIMIT
 from warprun.simulation import memory
 from warprun.simulation.arrays import ArrayPlan
-from warprun.simulation.backend import StepBackend
 from warprun.simulation.codegen.targets import CPU, target_for
 from warprun.simulation.cpu import CpuSteps
 from warprun.simulation.device import Device
 from warprun.simulation.kernel_module import draw_scalars, errors_of_kernels, load
 from warprun.simulation.memory import Array, Step
+
+if TYPE_CHECKING:
+    from warprun.simulation.cuda import CudaSteps
 
 
 class BoundStep(NamedTuple):
@@ -64,7 +66,7 @@ class VectorEngine:
         self.functions = built.functions
         self.arrays = memory.allocate(self.plan, device.torch, {}, vary)
         scalars = {"n_envs": n_envs} | draw_scalars(0) | built.values
-        self._kernels: StepBackend
+        self._kernels: CpuSteps | CudaSteps
         if self.plan.target is CPU:
             self._kernels = CpuSteps(built.module, self.plan, self.arrays, scalars, threads or os.cpu_count() or 1)
         else:
