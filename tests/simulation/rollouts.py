@@ -1,6 +1,6 @@
 """Rollouts that every engine must repeat: the same policies, drawn from a fixed seed, on the environments of the house and the tests.
 
-    python -m tests.engine.rollouts DEVICE FILE.npz [fused]
+    python -m tests.simulation.rollouts DEVICE FILE.npz [fused]
 
 writes the rollouts of DEVICE, for it may need another process: the CUDA simulator (NUMBA_ENABLE_CUDASIM=1) or plain Python
 (NUMBA_DISABLE_JIT=1), both of which Numba chooses when it is imported. `fused`: those of `FUSED_CASES`, with networks in the kernel.
@@ -94,6 +94,9 @@ CASES = {
         "warprun.envs.covid", n_envs=2, horizon=4, time_limit=3, vary=(("beta_slope_factor", (0.5, 1.5)),), tolerance=2e-5, data=True
     ),
     "leaving": Case("tests.environments.leaving", horizon=12),
+    "cells 1": Case("tests.environments.cells", options=(("size", 1),)),
+    "cells 2": Case("tests.environments.cells", options=(("size", 2),)),
+    "bounds": Case("tests.environments.bounds", horizon=12, collects=1, time_limit=12),
     "tag_gridworld": Case("warprun.envs.tag.gridworld", options=(("start", "pool"),), horizon=4),
     "tag_gridworld near": Case("warprun.envs.tag.gridworld", options=(("taggers", 1), ("observation", "near")), horizon=4),
     "tag_continuous": Case("warprun.envs.tag.continuous", options=(("taggers", 4), ("runners", 30)), horizon=4, tolerance=1e-5),

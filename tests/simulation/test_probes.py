@@ -71,6 +71,7 @@ def test_4_an_action(learn):
     assert value == pytest.approx(1.0, abs=0.05)
 
 
+@pytest.mark.by_default(1)
 def test_5_an_action_that_depends_on_the_observation(learn):
     ask = learn("5 an action that depends")
     for obs, good in ((1, 1), (-1, 0)):
@@ -95,6 +96,7 @@ def test_4_a_real_action(learn):
     assert mean == pytest.approx(0.5, abs=0.05)
 
 
+@pytest.mark.by_default(1)
 def test_5_a_real_action_that_depends_on_the_observation(learn):
     ask = learn("5 a real action that depends")
     for obs in (1, -1):
