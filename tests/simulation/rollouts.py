@@ -200,6 +200,22 @@ def record(engine: KernelEngine, collects: int, seed: int = 0, act: Any = None, 
     return arrays | {"episodes": np.array([ended.count, ended.mean_length]), "returns": np.array(list(ended.mean_return.values()))}
 
 
+def assert_same(expected: Arrays, found: Arrays, tolerance: float) -> None:
+    """Compare rollouts: discrete actions, masks, ends and integer states exactly, real numbers relative to 1 + |value|."""
+    assert expected.keys() == found.keys()
+    for name, array in expected.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name
+        if array.dtype.kind == "f":
+            np.testing.assert_allclose(found[name], array, rtol=tolerance, atol=tolerance, err_msg=name)
+        else:
+            np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def compared(name: str, found: Arrays) -> Arrays:
+    """Return what a case of FUSED_CASES can be compared by: actions that explore are not drawn from distributions."""
+    return {key: array for key, array in found.items() if not (FUSED_CASES[name][0].exploration and key.endswith("log_prob"))}
+
+
 def roll_out(name: str, device: Device, **changes: Any) -> Arrays:
     """Return the rollouts of a case on a device."""
     case = replace(CASES[name], **changes)

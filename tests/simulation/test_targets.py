@@ -8,7 +8,7 @@ import torch
 
 from tests.environments import bounds
 from tests.selection import few, selected
-from tests.simulation.rollouts import CASES, CPU, load, make, roll_out, start
+from tests.simulation.rollouts import CASES, CPU, assert_same, load, make, roll_out, start
 from warprun.config.checks import check_requirements
 from warprun.environment import Box, ContractError, single_agent
 from warprun.errors import UserError
@@ -37,13 +37,7 @@ def test_trajectories_are_the_same(others, case):
     expected = roll_out(case, CPU)
     for found in (expected, *(others[target][case] for target in TARGETS)):
         check_values(case, found)
-        assert expected.keys() == found.keys()
-        for name, array in expected.items():
-            assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name
-            if array.dtype.kind == "f":
-                np.testing.assert_allclose(found[name], array, rtol=CASES[case].tolerance, atol=CASES[case].tolerance, err_msg=name)
-            else:  # discrete actions, masks, ends, integer states
-                np.testing.assert_array_equal(found[name], array, err_msg=name)
+        assert_same(expected, found, CASES[case].tolerance)
 
 
 def check_values(case, found):

@@ -143,9 +143,10 @@ class StepArguments:
     def __init__(self, module: ModuleType, arrays: Arrays, scalars: Mapping[str, object], convert: Callable[[object], object]) -> None:
         self._convert = convert
         self._classes = [module.Common, *(getattr(module, f"{name}_Arrays") for name in arrays.groups)]
+        fixed: list[Mapping[str, object]] = [{**scalars, **arrays.common}, *arrays.groups.values()]
         self._fixed = [
             {name: convert(values[name]) for name in kind._fields if name not in ROLLOUT}
-            for kind, values in zip(self._classes, ({**scalars, **arrays.common}, *arrays.groups.values()), strict=True)
+            for kind, values in zip(self._classes, fixed, strict=True)
         ]
 
     def change(self, scalars: Mapping[str, object]) -> None:
