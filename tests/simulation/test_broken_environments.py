@@ -218,6 +218,7 @@ def test_functions_that_do_not_compile(tmp_path, part, line, where, words):
     assert seconds < 2
 
 
+@pytest.mark.long
 def test_the_file_without_mistakes_compiles(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(FILE.format(**LINES))

@@ -98,6 +98,7 @@ def wait(s, t):
     return Waiting(int32(s.steps + 1)), 0.1, t == LONG - 1
 
 
+@pytest.mark.long
 def test_a_return_is_the_sum_of_its_rewards_in_long_episodes():
     """Sums of float32 would be 1 % off."""
     waiting = single_agent(
@@ -361,6 +362,7 @@ def test_threads_change_nothing(name, n_envs):
     np.testing.assert_array_equal(one["returns"], two["returns"])
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_other_environments_change_nothing(name):
     many = roll_case(name, 100)
@@ -368,12 +370,14 @@ def test_other_environments_change_nothing(name):
         assert_close(roll_case(name, n_envs), many, n_envs)
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_two_short_rollouts_equal_a_long_one(name):
     short, long = roll_case(name, 5, horizon=8, collects=2), roll_case(name, 5, horizon=16, collects=1)
     assert_same({key: value for key, value in short.items() if "first_obs" not in key}, long)
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_seeds_change_everything(name):
     """Either half of the seed; the policy is the same."""
@@ -391,7 +395,7 @@ def test_rollouts_stay(name):
         np.testing.assert_array_equal(plain[array], debugged[array], array)
 
 
-@pytest.mark.by_default(3)
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize(
     "run",
     [
@@ -410,6 +414,7 @@ def test_trainings_stay(run, tmp_path):
     assert all(torch.equal(plain[name], debugged[name]) for name in plain)
 
 
+@pytest.mark.long
 def test_a_number_that_nobody_writes_shows(monkeypatch):
     monkeypatch.setattr(Expressions, "reductions", lambda *given: "")
     case = replace(CASES["market"], vary=())

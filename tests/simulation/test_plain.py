@@ -96,6 +96,7 @@ def patient(monkeypatch):
     monkeypatch.setattr(comparison, "SECONDS", 1e9)
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("name", ["cartpole", "market"])
 def test_what_agrees_goes_on(name, patient):
     case = CASES[name]
@@ -125,6 +126,7 @@ def test_a_resumed_training_was_compared_before(tmp_path, mistaken, patient):
     made.collect(RandomPolicies(made))
 
 
+@pytest.mark.long
 def test_rounding_that_decides_is_no_mistake(tmp_path, patient, monkeypatch):
     """The logistic map doubles a difference in each step: after some 20 steps the last digit is the first."""
     monkeypatch.setattr(comparison, "STEPS", 48)
