@@ -1,4 +1,4 @@
-"""What an environment is: spaces, agent groups, phases and functions. Light to import: no numba, no torch.
+"""The contract of environments: spaces, agent groups, phases and functions. Light to import: no numba, no torch.
 
 An environment consists of plain scalar Python functions. Their arguments are passed by *name*:
 

@@ -1,4 +1,4 @@
-"""What agents and simulators agree on: spaces, groups of actors, masks, the time limit. No functions, no numba, no torch.
+"""Specs, on which agents and simulators agree: spaces, groups of actors, masks, the time limit. No functions, no numba, no torch.
 
 All classes check their values and raise ContractError.
 """
@@ -194,7 +194,7 @@ class GroupSpec:
 
 @dataclass(frozen=True)
 class Spec:
-    """What an agent has to know of an environment."""
+    """An environment as an agent knows it."""
 
     groups: tuple[GroupSpec, ...]
     time_limit: int | None = None

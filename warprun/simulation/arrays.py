@@ -79,7 +79,7 @@ AXES = {
     "replaced": f"{REPLACED_NUMBERS} with `env.on_nan=reset`, else 0",
     "exploration": "3 if the agent explores, else 0",
 }
-"""What the symbols in `Array.axes` count."""
+"""Symbols in `Array.axes` -> what they count."""
 
 COMMON = (
     Array("began", ("1",), "int64", "step at which the rollout began; kernels add it to the offset that they are launched with", "host"),
@@ -160,7 +160,7 @@ class ArrayPlan:
     vary: tuple[str, ...] = ()
     """Randomized parameters."""
     policies: PolicyKind = "sampled"
-    """What policy outputs are, and how `sample` draws actions from them."""
+    """The kind of policy outputs, from which `sample` draws actions."""
     replaces: bool = False
     """Whether an environment with a fault ends its episode, which does not count, and begins a new one in the same step."""
     external: bool = False

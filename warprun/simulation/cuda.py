@@ -26,7 +26,7 @@ threads can be launched with any number of registers."""
 
 
 class FusedLaunch(NamedTuple):
-    """What a fused rollout is launched with."""
+    """Networks, grid and memory of the launch of a fused rollout."""
 
     packed: tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor], ...]
     """For each group: parameters, the index that reorders them, and the weights that result before every rollout."""

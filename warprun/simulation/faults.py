@@ -10,7 +10,7 @@ import torch
 from warprun.environment import Environment
 
 FIELDS = ("action", "reward", "final observation", "observation", "mask")
-"""What can have a fault, in the order in which a step writes it."""
+"""Numbers that can have a fault, in the order in which a step writes it."""
 
 
 @dataclass(frozen=True)

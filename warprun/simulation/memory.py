@@ -93,7 +93,7 @@ def kernel_arguments(module: ModuleType, values: KernelValues, convert: Callable
 
 
 class GroupStep(NamedTuple):
-    """What a group of A actors is given and gives in one step of N environments; arrays are flat, environments first, then actors."""
+    """Actions and results of a group of A actors in one step of N environments; arrays are flat, environments first, then actors."""
 
     obs: Array
     """[N * A * F] float32: after the step; of an environment whose episode has ended, the first of the next episode."""

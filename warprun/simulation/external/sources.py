@@ -16,7 +16,7 @@ from warprun.simulation.external.recipe import Closes, Recipe, SavesState, told
 from warprun.simulation.external.spaces import actions, mask_of, observations, resets_in_step, saver_of
 
 FAILURES = (Exception, SystemExit)
-"""What the code of an environment may raise."""
+"""Exceptions of the code of an environment."""
 TRUTH = (bool, np.bool_, int, np.integer)
 REAL = (float, int, np.floating, np.integer, np.bool_)
 

@@ -225,7 +225,7 @@ def examine(title: str, recipe: Recipe, time_limit: int | None, *, timeout_s: fl
 
 
 _known: dict[str, ExternalEnvironment] = {}
-"""What was learnt in this process: a run asks several times, and to make an environment can take seconds."""
+"""Environments that this process knows: a run asks several times, and to make an environment can take seconds."""
 
 
 def _examine_single(title: str, recipe: Recipe, time_limit: int | None, timeout_s: float, masks: bool) -> ExternalEnvironment:

@@ -1,4 +1,4 @@
-"""What steps the environments of a simulator: worker processes over shared memory, or this process. No torch.
+"""Step the environments of a simulator: in worker processes over shared memory, or in this one. No torch.
 
 A worker reads commands of 17 bytes from one pipe (a letter, the row, the number of the step) and answers through another one: a dot, or an
 exclamation mark, the length of a JSON text in 4 bytes, and the text. Everything else goes through shared memory. It ends if the pipe of
@@ -48,7 +48,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Job(TypedDict):
-    """What a worker does."""
+    """The work of a worker."""
 
     recipe: dict[str, Any]
     """Fields of a `Recipe`."""
@@ -81,7 +81,7 @@ def execute(part: Slice, command: bytes, row: int, step: int) -> None:
 
 
 class Steppers(Protocol):
-    """What resets and steps the environments of a simulator; methods raise EnvironmentFailed."""
+    """Resets and steps the environments of a simulator; methods raise EnvironmentFailed."""
 
     def run(self, command: bytes, row: int = 0, step: int = 0) -> None:
         """Let all environments execute RESET, STEP, SAVE or LOAD."""
