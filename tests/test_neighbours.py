@@ -14,7 +14,7 @@ from tests.simulation.rollouts import make
 from warprun.environment import Environment
 from warprun.errors import ContractError, UserError
 from warprun.neighbours import cell_at, nearest, nearest_within, side_for
-from warprun.simulation import indexing
+from warprun.simulation.codegen import called
 from warprun.simulation.trial import try_out
 
 EXTENT = np.float32(7.0)
@@ -90,14 +90,14 @@ def test_one_thread_and_many_sort_alike(threads: int) -> None:
     cells, cell = 5, np.random.default_rng(0).integers(-1, 5, 40).astype(np.int32)
     first, actor = sorted_by_hand(cell, cells)
     alone = cell[:, None].copy(), np.zeros((cells + 2, 1), np.int32), np.zeros((40, 1), np.int32)
-    indexing.sort_actors(*alone, cells, 0)
+    called.sort_actors(*alone, cells, 0)
     together = cell[:, None].copy(), np.zeros((cells + 2, 1), np.int32), np.zeros((40, 1), np.int32)
-    for function in (indexing.count_actors, None, indexing.place_actors, indexing.number_places):
+    for function in (called.count_actors, None, called.place_actors, called.number_places):
         for thread in range(threads):
             if function:
                 function(*together, cells, thread, threads)
         if function is None:
-            indexing.begin_cells(together[1], cells)
+            called.begin_cells(together[1], cells)
     for place, begins, sorted_actors in (alone, together):
         np.testing.assert_array_equal(begins[: cells + 1, 0], first)
         np.testing.assert_array_equal(sorted_actors[: len(actor), 0], actor)

@@ -1,4 +1,4 @@
-"""What an environment is: spaces, agent groups, phases and functions. Light to import: no numba, no torch.
+"""The contract of environments: spaces, agent groups, phases and functions. Light to import: no numba, no torch.
 
 An environment consists of plain scalar Python functions. Their arguments are passed by *name*:
 
@@ -22,43 +22,26 @@ An environment consists of plain scalar Python functions. Their arguments are pa
 from __future__ import annotations
 
 import inspect
-import keyword
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType, FunctionType, MethodType
-from typing import Annotated, NamedTuple, Protocol, TypeAlias, TypeGuard, get_args, get_origin, get_type_hints, runtime_checkable
+from typing import Annotated, NamedTuple, TypeAlias, TypeGuard, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from warprun.errors import ContractError, shown
-from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Space, Spec, whole_number
+from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Space, Spec, is_name, problem_of_array, problem_of_number, whole_number
 
-__all__ = [
-    "Box",
-    "ContractError",
-    "Discrete",
-    "Environment",
-    "Group",
-    "Index",
-    "MultiDiscrete",
-    "NoParams",
-    "Phase",
-    "Space",
-    "float32",
-    "int32",
-    "single_agent",
-]
+__all__ = ["Box", "ContractError", "Discrete", "Environment", "Group", "Index", "MultiDiscrete", "NoParams", "Phase", "Space"]
+__all__ += ["float32", "int32", "single_agent"]
 
 float32 = np.float32
 int32 = np.int32
 
-
 KernelFunction: TypeAlias = Callable[..., object]
 """A plain function of an environment, which kernels compile; the names of its arguments select what it gets."""
-
-
 ISOLATED = "warprun_environment_"
 """Prefix of the packages in which environment files are imported, each with the files beside it."""
 
@@ -123,9 +106,9 @@ class Group:
         for name in self.lengths:
             if name not in self.state._fields or name in numbers:
                 raise ContractError(f"group {self.name!r} declares a length of {name!r}, which is no array field of its state")
-        for argument, given in (("reset", self.reset), ("observe", self.observe), ("mask", self.mask)):
-            if given is not None or argument != "mask":
-                check_function(f"{argument} of group {self.name!r}", given)
+        masks = {} if self.mask is None else {"mask": self.mask}
+        for argument, given in {"reset": self.reset, "observe": self.observe, **masks}.items():
+            check_function(f"{argument} of group {self.name!r}", given)
         for argument, names in (("sums", self.sums), ("maxima", self.maxima)):
             if not isinstance(names, tuple):
                 raise ContractError(
@@ -204,7 +187,7 @@ class Index:
     """Numbers of the states, which all these groups have."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.isidentifier() or keyword.iskeyword(self.name):
+        if not is_name(self.name):
             raise ContractError(f"name {shown(self.name)} of an Index is not a Python identifier; use letters, digits and underscores")
         where = f"of index {self.name!r}"
         object.__setattr__(self, "cells", whole_number(f"cells {where}", self.cells))
@@ -258,14 +241,15 @@ class Environment:
             raise ContractError("an environment needs at least one phase")
         if len(self.phases) > MAX_PHASES:
             raise ContractError(f"an environment can have at most {MAX_PHASES} phases; this one has {len(self.phases)}")
+        every = ARGUMENTS | self._others
         for phase in self.phases:
             self.group(phase.group)
-            self._check_arguments(phase.function, ARGUMENTS - {"k", "out"})
+            self._check_arguments(phase.function, every - {"k", "out"})
         for group in self.groups:
-            self._check_arguments(group.reset, {"s", "rng", "p", "tables", "i"}, others=False)
-            self._check_arguments(group.observe, ARGUMENTS - {"k", "action", "rng"})
+            self._check_arguments(group.reset, {"s", "rng", "p", "tables", "i"})
+            self._check_arguments(group.observe, every - {"k", "action", "rng"})
             if group.mask:
-                self._check_arguments(group.mask, ARGUMENTS - {"out", "action", "rng"})
+                self._check_arguments(group.mask, every - {"out", "action", "rng"})
             if group.name not in [phase.group for phase in self.phases]:
                 raise ContractError(f"group {group.name!r} takes part in no phase")
 
@@ -294,7 +278,7 @@ class Environment:
         if not isinstance(made, tuple) or not is_named_tuple(kind):
             raise refusal(self.tables, f"tables must return a NamedTuple of arrays and numbers; it returns {shown(made)}")
         for name, value in zip(kind._fields, made, strict=True):
-            problem = _problem_of_array(value) if isinstance(value, np.ndarray) else _problem_of_number(value)
+            problem = problem_of_array(value) if isinstance(value, np.ndarray) else problem_of_number(value)
             if problem:
                 raise refusal(self.tables, f"table {name!r} {problem}")
         return made
@@ -308,22 +292,20 @@ class Environment:
                 if name not in numbers:
                     where = f"the state of group {group.name!r}"
                     raise ContractError(f"index {index.name!r} has the field {name!r}, which is no number of {where}")
-        self._check_arguments(index.cell, {"s", "p", "tables", "t", "i"}, others=False)
+        self._check_arguments(index.cell, {"s", "p", "tables", "t", "i"})
 
-    def _check_arguments(self, function: KernelFunction, known: set[str], others: bool = True) -> None:
+    @property
+    def _others(self) -> set[str]:
+        """Names of arguments with which a function sees other actors: groups, sums, maxima and indices."""
+        groups = {group.name for group in self.groups} | {index.name for index in self.indices}
+        return groups | {f"{g.name}_sum" for g in self.groups if g.sums} | {f"{g.name}_max" for g in self.groups if g.maxima}
+
+    def _check_arguments(self, function: KernelFunction, known: set[str]) -> None:
         allowed = known - (set() if self.tables else {"tables"}) - (set() if self.params._fields else {"p"})
-        if others:
-            allowed |= {index.name for index in self.indices}
-            for group in self.groups:
-                allowed |= (
-                    {group.name} | ({f"{group.name}_sum"} if group.sums else set()) | ({f"{group.name}_max"} if group.maxima else set())
-                )
         for name in arguments(function):
             if name not in allowed:
                 raise refusal(function, f"unknown argument {name!r}; it can have {', '.join(sorted(allowed))}")
 
-
-FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 MAX_PHASES = 16
 """Largest number of phases: each has its own random streams, numbered in four bits."""
@@ -357,17 +339,9 @@ def arguments(function: KernelFunction) -> tuple[str, ...]:
     return tuple(inspect.signature(function).parameters)
 
 
-@runtime_checkable
-class _NamedTupleClass(Protocol):
-    """What `NamedTuple` and `namedtuple` give a class."""
-
-    _fields: tuple[str, ...]
-    _field_defaults: dict[str, object]
-
-
-def is_named_tuple(kind: object) -> TypeGuard[_NamedTupleClass]:
+def is_named_tuple(kind: object) -> TypeGuard[type[NamedTuple]]:
     """Return whether `kind` is a NamedTuple class."""
-    return isinstance(kind, type) and issubclass(kind, tuple) and isinstance(kind, _NamedTupleClass)
+    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields") and hasattr(kind, "_field_defaults")
 
 
 def check_function(what: str, function: object) -> None:
@@ -375,7 +349,8 @@ def check_function(what: str, function: object) -> None:
     jitted = type(function).__module__.partition(".")[0] in ("numba", "numba_cuda")
     plain = inspect.unwrap(function) if jitted and callable(function) else function
     if not isinstance(plain, FunctionType):
-        raise ContractError(f"{what} must be a plain function, not {_kind(function)} ({shown(function)})")
+        kind = "None" if function is None else f"a {type(function).__name__}"
+        raise ContractError(f"{what} must be a plain function, not {kind} ({shown(function)})")
     if "__wrapped__" in vars(plain):
         raise refusal(plain, "kernels cannot call decorated functions; remove the decorator")
     code = plain.__code__
@@ -400,23 +375,18 @@ def refusal(function: Callable[..., object], problem: str) -> ContractError:
     return ContractError(f"{code.co_filename}:{code.co_firstlineno} in {plain.__name__}: {problem}", names_place=True)
 
 
-def _kind(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
-
-
 def _check_parameters(params: object) -> None:
     if not is_named_tuple(params):
         raise ContractError(f"params must be a NamedTuple class with a default for every field, not {shown(params)}")
-    name_of_class = params.__name__  # type: ignore[attr-defined]
     for name in params._fields:
         if name not in params._field_defaults:
-            raise ContractError(f"parameter {name!r} of {name_of_class} has no default")
+            raise ContractError(f"parameter {name!r} of {params.__name__} has no default")
         default = params._field_defaults[name]
         if type(default) not in (bool, int, float) and not isinstance(default, float):
-            raise ContractError(f"parameter {name!r} of {name_of_class} must be a float, an int or a bool, not {shown(default)}")
-        problem = _problem_of_number(default, 2**31)
+            raise ContractError(f"parameter {name!r} of {params.__name__} must be a float, an int or a bool, not {shown(default)}")
+        problem = problem_of_number(default, 2**31)
         if problem or (isinstance(default, float) and not np.isfinite(default)):
-            raise ContractError(f"parameter {name!r} of {name_of_class} {problem or f'is {default}; it must be finite'}")
+            raise ContractError(f"parameter {name!r} of {params.__name__} {problem or f'is {default}; it must be finite'}")
 
 
 def _check_options(tables: object, options: object) -> None:
@@ -437,37 +407,6 @@ def _check_options(tables: object, options: object) -> None:
         needed = parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         if needed and name not in options:
             raise refusal(tables, f"argument {name!r} of tables has no default; add it to options")
-
-
-def _problem_of_number(value: object, limit: int = 2**63) -> str:
-    """Return why kernels cannot compute with `value`; empty if they can."""
-    if not isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
-        return f"must be a numpy array or a number, not {_kind(value)} ({shown(value)})"
-    if isinstance(value, int | np.integer) and not -limit <= value < limit:
-        return f"is {shown(value)}; it must fit into {limit.bit_length()} bits"
-    if isinstance(value, float | np.floating) and (np.isnan(value) or FLOAT32_MAX < abs(float(value)) < np.inf):
-        return f"is {value}; it must be a number that float32 can hold"
-    return ""
-
-
-def _problem_of_array(array: np.ndarray) -> str:
-    """Return why kernels cannot read a table; empty if they can."""
-    if isinstance(array, np.ma.MaskedArray):
-        return "is a MaskedArray; fill it and make a second table of the mask"
-    if array.dtype.kind not in "biuf" or array.dtype.itemsize not in ((4, 8) if array.dtype.kind == "f" else (1, 2, 4, 8)):
-        return f"has the dtype {array.dtype}; make it float32 or int32"
-    if not array.dtype.isnative:
-        return f"has the dtype {array.dtype.str}, not in the byte order of this machine; make it float32 or int32 with astype"
-    if array.ndim == 0:
-        return "is an array without axes; write a number"
-    if not array.size:
-        return f"is empty; its shape is {array.shape}"
-    if array.dtype.kind == "f":
-        unfit = np.isnan(array) | (np.isfinite(array) & (np.abs(array) > FLOAT32_MAX))
-        if unfit.any():
-            at = tuple(int(n) for n in np.unravel_index(unfit.argmax(), array.shape))
-            return f"has {array[at]} at index {at if len(at) > 1 else at[0]}; it must be a number that float32 can hold"
-    return ""
 
 
 def _annotations(state: type[NamedTuple]) -> dict[str, object]:

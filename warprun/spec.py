@@ -1,4 +1,4 @@
-"""What agents and simulators agree on: spaces, groups of actors, masks, the time limit. No functions, no numba, no torch.
+"""Specs, on which agents and simulators agree: spaces, groups of actors, masks, the time limit. No functions, no numba, no torch.
 
 All classes check their values and raise ContractError.
 """
@@ -6,8 +6,10 @@ All classes check their values and raise ContractError.
 from __future__ import annotations
 
 import keyword
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,6 +19,7 @@ MAX_SIZE = 2**24
 """Largest size of a space and of an array field, and largest number of actors: random streams number the actors in 24 bits."""
 MAX_STEPS = 2**31 - 1
 """Largest time limit: kernels count steps in 32 bits."""
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 def whole_number(what: str, value: object, largest: int = MAX_SIZE) -> int:
@@ -24,6 +27,42 @@ def whole_number(what: str, value: object, largest: int = MAX_SIZE) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= largest:
         raise ContractError(f"{what} must be a whole number from 1 to {largest:,}, not {shown(value)}")
     return int(value)
+
+
+def is_name(value: object) -> bool:
+    """Return whether kernels can use `value` in the names of variables."""
+    return isinstance(value, str) and value.isidentifier() and not keyword.iskeyword(value)
+
+
+def problem_of_number(value: object, limit: int = 2**63) -> str:
+    """Return why kernels cannot compute with `value`; empty if they can."""
+    if not isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
+        kind = "None" if value is None else f"a {type(value).__name__}"
+        return f"must be a numpy array or a number, not {kind} ({shown(value)})"
+    if isinstance(value, int | np.integer) and not -limit <= value < limit:
+        return f"is {shown(value)}; it must fit into {limit.bit_length()} bits"
+    if isinstance(value, float | np.floating) and (np.isnan(value) or FLOAT32_MAX < abs(float(value)) < np.inf):
+        return f"is {value}; it must be a number that float32 can hold"
+    return ""
+
+
+def problem_of_array(array: np.ndarray) -> str:
+    """Return why kernels cannot read a table; empty if they can."""
+    if isinstance(array, np.ma.MaskedArray):
+        return "is a MaskedArray; fill it and make a second table of the mask"
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize not in ((4, 8) if array.dtype.kind == "f" else (1, 2, 4, 8)):
+        return f"has the dtype {array.dtype}; make it float32 or int32"
+    if not array.dtype.isnative:
+        return f"has the dtype {array.dtype.str}, not in the byte order of this machine; make it float32 or int32 with astype"
+    if array.ndim == 0:
+        return "is an array without axes; write a number"
+    if not array.size:
+        return f"is empty; its shape is {array.shape}"
+    unfit = np.isnan(array) | (np.isfinite(array) & (np.abs(array) > FLOAT32_MAX)) if array.dtype.kind == "f" else np.zeros(1, bool)
+    if unfit.any():
+        at = tuple(int(n) for n in np.unravel_index(unfit.argmax(), array.shape))
+        return f"has {array[at]} at index {at if len(at) > 1 else at[0]}; it must be a number that float32 can hold"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -91,9 +130,8 @@ class Box:
                     raise ContractError(f"{name} of Box(size, low, high) must be a number or a tuple of numbers, not {shown(bound)}")
             if isinstance(bound, tuple) and len(bound) != self.size:
                 raise ContractError(f"a Box has {_count(self.size, 'component')} and {_count(len(bound), 'bound')} in {name}")
-        largest = float(np.finfo(np.float32).max)
         for low, high in dict.fromkeys(self.bounds()):
-            if not low <= high or low == np.inf or high == -np.inf or any(largest < abs(b) < np.inf for b in (low, high)):
+            if not low <= high or low == np.inf or high == -np.inf or any(FLOAT32_MAX < abs(b) < np.inf for b in (low, high)):
                 raise ContractError(f"a Box has bounds {low:g} to {high:g}; float32 has no numbers between them")
 
     @property
@@ -137,7 +175,7 @@ class GroupSpec:
     """Whether an actor can leave an episode before it ends; the simulator then says who is in it (`GroupTrajectory.alive`)."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.isidentifier() or keyword.iskeyword(self.name):
+        if not is_name(self.name):
             raise ContractError(f"group name {shown(self.name)} is not a Python identifier; use letters, digits and underscores")
         object.__setattr__(self, "size", whole_number(f"size of group {self.name!r}", self.size))
         if not isinstance(self.observation, Box):
@@ -156,7 +194,7 @@ class GroupSpec:
 
 @dataclass(frozen=True)
 class Spec:
-    """What an agent has to know of an environment."""
+    """An environment as an agent knows it."""
 
     groups: tuple[GroupSpec, ...]
     time_limit: int | None = None
@@ -184,3 +222,66 @@ class Spec:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+# A spec as plain data, the form in which a checkpoint stores it ----------------------------------------------------------------
+
+
+def to_data(spec: Spec) -> dict[str, object]:
+    """Return `spec` as dicts, lists, numbers and texts; infinite bounds are None."""
+    groups = [
+        {
+            "name": group.name,
+            "size": group.size,
+            "observation": group.observation.size,
+            "action": _action_data(group.action),
+            "masked": group.masked,
+            "leaves": group.leaves,
+        }
+        for group in spec.groups
+    ]
+    return {"groups": groups, "time_limit": spec.time_limit}
+
+
+def from_data(data: object) -> Spec:
+    """Return the spec that `to_data` described; an observation has no bounds. Raises ValueError."""
+    try:
+        found: Any = data
+        return Spec(tuple(map(_group, found["groups"])), found["time_limit"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"the spaces of the environment are damaged: {type(error).__name__}") from None
+
+
+def _action_data(space: Space) -> dict[str, object]:
+    if isinstance(space, Discrete):
+        return {"discrete": space.n}
+    if isinstance(space, MultiDiscrete):
+        return {"multi_discrete": list(space.nvec)}
+    return {"box": space.size, "low": _bound(space.low), "high": _bound(space.high)}
+
+
+def _bound(bound: float | tuple[float, ...]) -> object:
+    if isinstance(bound, tuple):
+        return [_bound(each) for each in bound]
+    return float(bound) if math.isfinite(bound) else None
+
+
+def _group(data: Mapping[str, Any]) -> GroupSpec:
+    leaves = data.get("leaves", False)  # runs of before 2026-11-23 lack it
+    if not isinstance(data["masked"], bool) or not isinstance(leaves, bool):
+        raise TypeError("masked and leaves must be true or false")
+    action: Any = data["action"]
+    space: Space
+    if "discrete" in action:
+        space = Discrete(action["discrete"])
+    elif "multi_discrete" in action:
+        space = MultiDiscrete(tuple(action["multi_discrete"]))
+    else:
+        space = Box(action["box"], _from_bound(action["low"], -math.inf), _from_bound(action["high"], math.inf))
+    return GroupSpec(data["name"], data["size"], Box(data["observation"]), space, data["masked"], leaves)
+
+
+def _from_bound(bound: Any, infinite: float) -> Any:
+    if isinstance(bound, list):
+        return tuple(infinite if each is None else each for each in bound)
+    return infinite if bound is None else bound

@@ -24,9 +24,8 @@ from warprun.simulation import trajectory
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.program import write
 from warprun.simulation.codegen.targets import target_for
-from warprun.simulation.cpu_steps import actions
 from warprun.simulation.kernel_module import compiler_options, typed
-from warprun.simulation.steps import KernelArguments, allocate_step
+from warprun.simulation.memory import StepArguments, actions_of, allocate_step
 
 SINGLE_KERNELS = ("reset", "sample", "greedy", "step")
 CAPABILITIES = ((7, 5), (8, 0), (9, 0))
@@ -123,8 +122,8 @@ def test_kernels_of_callers_compile_to_lean_ptx(case, tmp_path):
     plan = ArrayPlan(environment, target_for(environment, "cuda"), 2, 1, vary, external=True)
     written = write(plan)
     module = kernels.load_module(case, written.source, written.functions | compiler_options("cuda") | {"CACHE": False})
-    given = KernelArguments(module, plan, store.allocate(plan, torch.device("cpu"), {}), scalars_of(environment), on_host)
-    step = allocate_step(plan, actions(plan), np.empty, np.zeros)
+    given = StepArguments(module, store.allocate(plan, torch.device("cpu"), {}), scalars_of(environment), on_host)
+    step = allocate_step(plan, actions_of(plan, np.zeros), np.zeros)
     signature = (typeof(1), typeof(np.uint32(0)), *map(typeof, given.of(step)))
     for kernel in ("reset", "advance"):
         lean_ptx(case, kernel, module, signature, (8, 0), tmp_path)

@@ -1,6 +1,6 @@
 """Rollouts that every engine must repeat: the same policies, drawn from a fixed seed, on the environments of the house and the tests.
 
-    python -m tests.engine.rollouts DEVICE FILE.npz [fused]
+    python -m tests.simulation.rollouts DEVICE FILE.npz [fused]
 
 writes the rollouts of DEVICE, for it may need another process: the CUDA simulator (NUMBA_ENABLE_CUDASIM=1) or plain Python
 (NUMBA_DISABLE_JIT=1), both of which Numba chooses when it is imported. `fused`: those of `FUSED_CASES`, with networks in the kernel.
@@ -94,6 +94,9 @@ CASES = {
         "warprun.envs.covid", n_envs=2, horizon=4, time_limit=3, vary=(("beta_slope_factor", (0.5, 1.5)),), tolerance=2e-5, data=True
     ),
     "leaving": Case("tests.environments.leaving", horizon=12),
+    "cells 1": Case("tests.environments.cells", options=(("size", 1),)),
+    "cells 2": Case("tests.environments.cells", options=(("size", 2),)),
+    "bounds": Case("tests.environments.bounds", horizon=12, collects=1, time_limit=12),
     "tag_gridworld": Case("warprun.envs.tag.gridworld", options=(("start", "pool"),), horizon=4),
     "tag_gridworld near": Case("warprun.envs.tag.gridworld", options=(("taggers", 1), ("observation", "near")), horizon=4),
     "tag_continuous": Case("warprun.envs.tag.continuous", options=(("taggers", 4), ("runners", 30)), horizon=4, tolerance=1e-5),
@@ -195,6 +198,22 @@ def record(engine: KernelEngine, collects: int, seed: int = 0, act: Any = None, 
         arrays |= {f"{name}.state.{field}": value.cpu().numpy() for field, value in engine.state_of(name).items()}
     ended = engine.episodes()
     return arrays | {"episodes": np.array([ended.count, ended.mean_length]), "returns": np.array(list(ended.mean_return.values()))}
+
+
+def assert_same(expected: Arrays, found: Arrays, tolerance: float) -> None:
+    """Compare rollouts: discrete actions, masks, ends and integer states exactly, real numbers relative to 1 + |value|."""
+    assert expected.keys() == found.keys()
+    for name, array in expected.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name
+        if array.dtype.kind == "f":
+            np.testing.assert_allclose(found[name], array, rtol=tolerance, atol=tolerance, err_msg=name)
+        else:
+            np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def compared(name: str, found: Arrays) -> Arrays:
+    """Return what a case of FUSED_CASES can be compared by: actions that explore are not drawn from distributions."""
+    return {key: array for key, array in found.items() if not (FUSED_CASES[name][0].exploration and key.endswith("log_prob"))}
 
 
 def roll_out(name: str, device: Device, **changes: Any) -> Arrays:

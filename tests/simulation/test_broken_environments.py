@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 import shutil
 import time
 from pathlib import Path
+from typing import NamedTuple
 from zlib import crc32
 
+import numpy as np
 import pytest
 from _pytest.mark import ParameterSet
 
+from tests.environments import clockwork, market
 from tests.environments.broken import CASES, FACTORY, SOUND, Case
+from tests.simulation.rollouts import CPU, make
 from warprun.cli.main import run
 from warprun.config.registry import import_environment
-from warprun.environment import Environment
+from warprun.environment import Box, Discrete, Environment, float32, single_agent
+from warprun.errors import UserError
 from warprun.kernels.language import check_language
+from warprun.simulation.arrays import ArrayPlan
+from warprun.simulation.codegen import targets
+from warprun.simulation.kernel_engine import KernelEngine
 
 SETTINGS = (
     "env=mine", "agent=a2c", "n_envs=2", "agent.horizon=2", "total_steps=8", "device=cpu", "concurrency.threads=1",
@@ -143,3 +152,146 @@ def test_an_interrupt_while_a_file_is_imported_stays_an_interrupt(tmp_path):
     file = write(tmp_path, "import signal\nsignal.raise_signal(signal.SIGINT)\n")
     with pytest.raises(KeyboardInterrupt):
         import_environment(str(file))
+
+
+LINES = {
+    "helper": "    return x",
+    "reset": "    return State(float32(0.0), float32(0.0))",
+    "step": "    y = helper(s.x) + p.dt",
+    "return": "    return State(y, s.v), 0.0, False",
+    "observe": "    return s.x, s.v",
+}
+FILE = """\
+from typing import NamedTuple
+import numpy as np
+from warprun.environment import Box, Discrete, float32, single_agent
+class State(NamedTuple):
+    x: float32
+    v: float32
+class Params(NamedTuple):
+    dt: float = 0.1
+class Other(NamedTuple):
+    x: float32
+def helper(x):
+{helper}
+def reset(rng):
+{reset}
+def step(s, action, p):
+{step}
+{return}
+def observe(s):
+{observe}
+environment = single_agent(state=State, params=Params, observation=Box(2), action=Discrete(2), reset=reset, step=step, observe=observe)
+"""
+HELPER, RESET, STEP, OBSERVE = 12, 14, 16, 19
+"""Lines of the file: the first of each function's body."""
+
+# What line is replaced by what; where the mistake is found; words of the message
+MISTAKES = [
+    ("helper", "    return x * speed", f":{HELPER} in helper", "name 'speed' is not defined"),
+    ("helper", "    return np.linalg.eigvalsh(x)", f":{HELPER} in helper", "kernels know no eigvalsh(float32)"),
+    ("helper", "    return x.real.size", f":{HELPER} in helper", "Unknown attribute 'size'"),
+    ("step", "    y = p.ddt", f":{STEP} in step", "Unknown attribute 'ddt' of type Params"),
+    ("step", "    y = s.x if action else (1.0, 2.0)", f":{STEP} in step", "Cannot unify float32"),
+    ("return", "    return State(y), 0.0, False", f":{STEP + 1} in step", "missing a required argument: 'v'"),
+    ("return", "    return Other(y), 0.0, False", f":{STEP - 1} in step", "must return a State as state; it returns a Other"),
+    ("step", "    if action:\n        y = s.x", f":{STEP + 2} in step", "the variable y may have no value here"),
+    ("step", "    for y in range(action):\n        pass", f":{STEP + 2} in step", "the variable y may have no value here"),
+]
+
+
+@pytest.mark.by_default(5)
+@pytest.mark.parametrize("part, line, where, words", MISTAKES, ids=[f"{part}: {line.strip()}" for part, line, *_ in MISTAKES])
+def test_functions_that_do_not_compile(tmp_path, part, line, where, words):
+    file = tmp_path / "mine.py"
+    file.write_text(FILE.format(**(LINES | {part: line})))
+    environment, _ = import_environment(str(file))
+    start = time.perf_counter()
+    with pytest.raises(UserError) as raised:
+        make(environment, "mine")
+    seconds = time.perf_counter() - start
+    message = str(raised.value)
+    assert message.startswith(f"{file}{where}")
+    assert words in message
+    assert "\n" not in message
+    assert len(message) < 300
+    assert seconds < 2
+
+
+@pytest.mark.long
+def test_the_file_without_mistakes_compiles(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(FILE.format(**LINES))
+    environment, _ = import_environment(str(file))
+    engine = make(environment, "mine", n_envs=3, horizon=1)
+    engine.step(0)
+    assert engine.trajectory.groups["agent"].obs[1, :, 0, 0].numpy() == pytest.approx([0.1] * 3)
+
+
+@pytest.mark.long
+def test_fields_with_a_default_are_filled_in(tmp_path):
+    fields = "    v: float32 = 0.25\n    w: float32 = 0.5"
+    text = FILE.format(**LINES).replace("    v: float32", fields).replace("return s.x, s.v", "return s.v, s.w")
+    for given, seen in (("s.v", (0.75, 0.5)), ("w=2", (0.25, 2.0)), ("", (0.25, 0.5))):
+        file = tmp_path / "mine.py"
+        file.write_text(text.replace("State(y, s.v)", f"State(y, {given})").replace("float32(0.0), float32(0.0)", "0, 0.75"))
+        engine = make(import_environment(str(file))[0], "mine", n_envs=1, horizon=1)
+        engine.step(0)
+        assert tuple(engine.trajectory.groups["agent"].obs[1, 0, 0].tolist()) == seen
+
+
+class State(NamedTuple):
+    x: float32
+
+
+def reset():
+    return State(float32(0.0))
+
+
+def step(s):
+    return s, 0.0, False
+
+
+def observe(s):
+    return (s.x,)
+
+
+GOOD = {"state": State, "observation": Box(1), "action": Discrete(2), "reset": reset, "step": step, "observe": observe}
+
+
+@pytest.mark.parametrize("environment", [clockwork.environment, market.environment], ids=["one group", "two groups"])
+def test_too_many_environments_are_refused_before_memory_is_taken(environment, monkeypatch):
+    monkeypatch.setattr("warprun.simulation.trajectory.allocate", lambda *_: pytest.fail("allocated"))
+    with pytest.raises(UserError, match=r"1000000000000 environments .*GiB on cpu; .* GiB are free"):
+        KernelEngine(environment, "big", device=CPU, n_envs=10**12, horizon=16, seed=0, params=environment.params())
+
+
+def test_memory_estimate_is_what_is_taken():
+    environment, tables = market.environment, market.tables(0.05)
+    engine = KernelEngine(environment, "market", device=CPU, n_envs=37, horizon=5, seed=0, params=environment.params(), tables=tables)
+    taken = [*engine.arrays.by_name().values(), engine.trajectory.terminated, engine.trajectory.truncated]
+    for group in engine.trajectory.groups.values():
+        taken += [tensor for tensor in vars(group).values() if tensor is not None]
+    assert ArrayPlan(environment, targets.CPU, 37, 5).bytes_needed() == sum(tensor.numel() * tensor.element_size() for tensor in taken)
+
+
+def test_tables_in_double_precision_become_single():
+    class Tables(NamedTuple):
+        numbers: np.ndarray
+
+    def observe_table(s, tables):
+        return (tables.numbers[1],)
+
+    environment = single_agent(**(GOOD | {"observe": observe_table, "tables": lambda: Tables(np.array([0.5, 1.5]))}))
+    engine = make(environment, "tables", n_envs=1)
+    assert engine.trajectory.groups["agent"].obs[0].item() == 1.5
+
+
+def test_a_file_is_executed_once_and_again_when_it_has_changed(tmp_path):
+    file = tmp_path / "counted.py"
+    for value in ("None", "0.0"):
+        file.write_text(f"import builtins\nbuiltins.counted = getattr(builtins, 'counted', 0) + 1\nenvironment = {value}\n")
+        for _ in range(3):
+            with pytest.raises(UserError, match="environment"):
+                import_environment(str(file))
+    assert vars(builtins).pop("counted") == 2

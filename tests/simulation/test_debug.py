@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
-from tests.finished import QUIET, weights
-from tests.selection import few
-from tests.simulation.rollouts import CASES, RandomPolicies, engine_of, make, record
-from warprun.config.compose import compose
+from tests.simulation.rollouts import CASES, RandomPolicies, engine_of, make
 from warprun.environment import Box, Discrete, Environment, Group, Phase, float32
-from warprun.runs.train import train
-from warprun.simulation.codegen.expressions import Expressions
 from warprun.simulation.device import choose
 from warprun.simulation.memory import POISON
 from warprun.simulation.trajectory import GroupTrajectory
@@ -28,35 +22,6 @@ class State(NamedTuple):
 def observe(s, i, out):
     out[0] = s.x
     out[1 + i] = 1.0
-
-
-@pytest.mark.by_default(2)
-@pytest.mark.parametrize("name", few(CASES, "cartpole", "market", "crane", "leaving", "tag_continuous"))
-def test_rollouts_stay(name):
-    plain, debugged = (record(engine_of(CASES[name], name, choose("cpu"), debug=debug), CASES[name].collects) for debug in (False, True))
-    unknown = {array for array in plain if array.endswith(".log_prob") and CASES[name].exploration}
-    for array in plain.keys() - unknown:
-        np.testing.assert_array_equal(plain[array], debugged[array], array)
-    assert all(np.isnan(debugged[array]).all() for array in unknown), "nobody writes these"
-
-
-@pytest.mark.by_default(3)
-@pytest.mark.parametrize(
-    "run",
-    [
-        ["env=cartpole", "agent=a2c", "agent.horizon=8", "total_steps=768"],
-        ["env=cartpole", "agent=ppo", "agent.horizon=8", "total_steps=768", "env.time_limit=7"],
-        ["env=cartpole", "agent=dqn", "agent.learning_starts=64", "agent.batch_size=16", "total_steps=320"],
-        ["env=pendulum", "agent=td3", "agent.learning_starts=64", "agent.batch_size=16", "total_steps=320", "env.time_limit=9"],
-        ["env=pendulum", "agent=sac", "agent.learning_starts=64", "agent.batch_size=16", "total_steps=320", "env.time_limit=9"],
-    ],
-    ids=lambda run: f"{run[0]} {run[1]}",
-)
-def test_trainings_stay(run, tmp_path):
-    for name in ("plain", "debugged"):
-        train(compose([*QUIET, *run, "n_envs=32", f"run_dir={tmp_path}/{name}", f"engine.debug={name == 'debugged'}"]))
-    plain, debugged = (weights(tmp_path / name) for name in ("plain", "debugged"))
-    assert all(torch.equal(plain[name], debugged[name]) for name in plain)
 
 
 def test_entries_that_are_never_written_are_0():
@@ -84,10 +49,3 @@ def test_all_that_a_rollout_has_to_write_is_filled(name, monkeypatch):
 
 def named(group: GroupTrajectory) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in vars(group).items() if tensor is not None}
-
-
-def test_a_number_that_nobody_writes_shows(monkeypatch):
-    monkeypatch.setattr(Expressions, "reductions", lambda *given: "")
-    case = replace(CASES["market"], vary=())
-    found = record(engine_of(case, "market", choose("cpu"), debug=True), 1)
-    assert np.isnan(found["regulator.obs"]).any()

@@ -1,7 +1,8 @@
-"""How episodes end and begin: terminated or truncated, final observations, auto-reset, statistics, parameters that vary."""
+"""How episodes end and begin, and what may not change a result: threads, other environments, the length of a rollout, engine.debug."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -9,9 +10,16 @@ import pytest
 import torch
 
 from tests.environments import clockwork
+from tests.environments.conditional import environment
+from tests.finished import QUIET, weights
 from tests.selection import few
-from tests.simulation.rollouts import CASES, make
+from tests.simulation.rollouts import CASES, engine_of, make, record
+from warprun.config.compose import compose
 from warprun.environment import Box, Discrete, float32, int32, single_agent
+from warprun.kernels.flow import unassigned, writes_the_same
+from warprun.runs.train import train
+from warprun.simulation.codegen.expressions import Expressions
+from warprun.simulation.device import choose
 
 LIMIT = clockwork.environment.time_limit
 N_ENVS, HORIZON = 70, 11  # a tile and a part of one; 4 truncations where nothing terminates
@@ -90,6 +98,7 @@ def wait(s, t):
     return Waiting(int32(s.steps + 1)), 0.1, t == LONG - 1
 
 
+@pytest.mark.long
 def test_a_return_is_the_sum_of_its_rewards_in_long_episodes():
     """Sums of float32 would be 1 % off."""
     waiting = single_agent(
@@ -184,3 +193,244 @@ def test_retracing_equals_stepping(case):
             assert torch.equal(group.obs, second.groups[name].obs)
             assert torch.equal(group.reward, second.groups[name].reward)
     assert engines[0].steps == engines[1].steps == 16
+
+
+def seen(x: np.ndarray, n: np.ndarray) -> np.ndarray:
+    """Return the observations of states."""
+    high = x > 0.5
+    return np.stack([x, high, np.where(~high & (n < 3), n, 0), np.maximum(n, 0)], -1).astype(np.float32)
+
+
+def test_rows_that_are_used_again() -> None:
+    engine = make(environment, "conditional", n_envs=5, horizon=4)
+    taken = engine.trajectory.groups["agent"]
+    x, n, t = np.zeros(5), np.zeros(5, int), 0
+    cut = 0
+    for rollout in range(6):
+        for row in range(4):
+            actions = (np.arange(5) + rollout * row) % 2
+            taken.action[row, :, 0, 0] = taken.action.new_tensor(actions)
+            engine.step(row)
+            over = x > 0.7
+            before = x
+            x = np.where(over, 0.0, x + np.where(actions == 0, 0.25, 0.125))
+            n = np.where(over, 1, n + actions)
+            reward = np.where(over, 1.0, np.where(actions == 0, 0.5, 1.0))
+            assert (taken.reward[row, :, 0].numpy() == reward).all(), before
+            t += 1
+            if t == 7:
+                assert (taken.final_obs[0, :, 0].numpy() == seen(x, n)).all()
+                x, n, t, cut = np.zeros(5), np.zeros(5, int), 0, cut + 1
+            assert (taken.obs[row + 1, :, 0].numpy() == seen(x, n)).all(), (rollout, row)
+        engine.carry_over()
+    assert cut == 3
+
+
+CELLS = 4
+
+
+def by_condition(s, out):
+    out[0] = s.x
+    if s.x > 0.5:
+        out[1] = 1.0
+    else:
+        out[2] = 1.0
+
+
+def in_another_order(s, out):
+    if s.x > 0.5:
+        out[0] = 1.0
+        out[1] = 2.0
+    else:
+        out[1] = 0.0
+        out[0] = 3.0
+
+
+def of_actor(s, i, out):
+    for n in range(CELLS):
+        out[n] = s.x
+    out[CELLS + i] = 1.0
+
+
+def some_turns(s, out):
+    for n in range(CELLS):
+        if s.x > 0.5:
+            break
+        out[n] = s.x
+
+
+def ends_early(s, out):
+    out[0] = s.x
+    if s.x > 0.5:
+        return
+    out[1] = 1.0
+
+
+def adds(s, out):
+    out[0] = s.x
+    out[1] += 1.0
+
+
+def of_parameter(s, p, out):
+    n = 0
+    while n < p.n:
+        out[n] = s.x
+        n += 1
+
+
+def at_place(s, out):
+    out[int(s.x)] = 1.0
+
+
+@pytest.mark.parametrize(
+    ("function", "same"),
+    [(by_condition, False), (in_another_order, True), (of_actor, True), (some_turns, False)]
+    + [(ends_early, False), (adds, False), (of_parameter, False), (at_place, False)],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_rows_are_cleared_only_where_they_have_to_be(function, same: bool) -> None:
+    assert writes_the_same(function) is same
+
+
+def always_set(s, p):
+    while True:
+        a = 1
+        if s.x > 0:
+            break
+    for n in range(CELLS):
+        if s.x > n:
+            continue
+    for m in range(2):
+        c = m
+    if s.x > 1:
+        d = 1
+    elif s.x > 0:
+        d = 2
+    else:
+        return 0
+    if CELLS == 4:
+        e = 1
+    match n:
+        case 0:
+            f = 1
+        case 1 if p > 0:
+            return 0
+        case f:
+            pass
+    return a + c + d + e + f + n + p
+
+
+def sometimes_set(s, p):
+    for n in range(p):
+        a = n
+    if s.x > 0 and (b := s.x):
+        pass
+    while s.x < 3:
+        c = 1
+    match n:
+        case 0:
+            d = 1
+        case e if p > 0:
+            d = e
+    return a, b, c, d, n
+
+
+def test_variables_without_a_value() -> None:
+    assert unassigned(always_set) == []
+    assert sorted(each.name for each in unassigned(sometimes_set)) == ["a", "b", "c", "d", "n"]
+
+
+NAMES = ("cartpole", "pendulum", "market")
+
+
+def roll_case(name, n_envs, threads=1, horizon=8, collects=2, seed=0):
+    case = CASES[name]
+    return record(make(case.environment, name, n_envs=n_envs, threads=threads, horizon=horizon, seed=seed, vary=dict(case.vary)), collects)
+
+
+def assert_same(a, b):
+    """Compare bit for bit."""
+    for name in a.keys() - {"episodes", "returns"}:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def assert_close(a, b, n_envs):
+    """Compare the first environments: integers exactly, floats up to the rounding of fused multiply-adds.
+
+    The last tile, if it is not full, is computed without SIMD, and there LLVM may fuse other multiplications and additions.
+    """
+    for name in a.keys() - {"episodes", "returns"}:
+        part = slice(n_envs) if ".state." in name else (slice(None), slice(n_envs))
+        rtol = 1e-5 if a[name].dtype.kind == "f" else 0
+        np.testing.assert_allclose(a[name][part], b[name][part], rtol=rtol, atol=rtol, err_msg=name)
+
+
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("n_envs", [pytest.param(1, marks=pytest.mark.slow), 37, pytest.param(100, marks=pytest.mark.slow)])
+def test_threads_change_nothing(name, n_envs):
+    one, two = roll_case(name, n_envs, threads=1), roll_case(name, n_envs, threads=2)
+    assert_same(one, two)
+    np.testing.assert_array_equal(one["returns"], two["returns"])
+
+
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("name", NAMES)
+def test_other_environments_change_nothing(name):
+    many = roll_case(name, 100)
+    for n_envs in (1, 37):
+        assert_close(roll_case(name, n_envs), many, n_envs)
+
+
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("name", NAMES)
+def test_two_short_rollouts_equal_a_long_one(name):
+    short, long = roll_case(name, 5, horizon=8, collects=2), roll_case(name, 5, horizon=16, collects=1)
+    assert_same({key: value for key, value in short.items() if "first_obs" not in key}, long)
+
+
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("name", NAMES)
+def test_seeds_change_everything(name):
+    """Either half of the seed; the policy is the same."""
+    first, low, high = (roll_case(name, 5, seed=seed) for seed in (0, 1, 2**32))
+    for a, b in ((first, low), (first, high), (low, high)):
+        for key in (key for key in a if key.endswith(".obs")):
+            assert (a[key] != b[key]).mean() > 0.3, key
+
+
+@pytest.mark.by_default(2)
+@pytest.mark.parametrize("name", few(CASES, "cartpole", "market", "crane", "leaving", "tag_continuous"))
+def test_rollouts_stay(name):
+    plain, debugged = (record(engine_of(CASES[name], name, choose("cpu"), debug=debug), CASES[name].collects) for debug in (False, True))
+    unknown = {array for array in plain if array.endswith(".log_prob") and CASES[name].exploration}
+    for array in plain.keys() - unknown:
+        np.testing.assert_array_equal(plain[array], debugged[array], array)
+    assert all(np.isnan(debugged[array]).all() for array in unknown), "nobody writes these"
+
+
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize(
+    "run",
+    [
+        ["env=cartpole", "agent=a2c", "agent.horizon=8", "total_steps=768"],
+        ["env=cartpole", "agent=ppo", "agent.horizon=8", "total_steps=768", "env.time_limit=7"],
+        ["env=cartpole", "agent=dqn", "agent.learning_starts=64", "agent.batch_size=16", "total_steps=320"],
+        ["env=pendulum", "agent=td3", "agent.learning_starts=64", "agent.batch_size=16", "total_steps=320", "env.time_limit=9"],
+        ["env=pendulum", "agent=sac", "agent.learning_starts=64", "agent.batch_size=16", "total_steps=320", "env.time_limit=9"],
+    ],
+    ids=lambda run: f"{run[0]} {run[1]}",
+)
+def test_trainings_stay(run, tmp_path):
+    for name in ("plain", "debugged"):
+        train(compose([*QUIET, *run, "n_envs=32", f"run_dir={tmp_path}/{name}", f"engine.debug={name == 'debugged'}"]))
+    plain, debugged = (weights(tmp_path / name) for name in ("plain", "debugged"))
+    assert all(torch.equal(plain[name], debugged[name]) for name in plain)
+
+
+@pytest.mark.long
+def test_a_number_that_nobody_writes_shows(monkeypatch):
+    monkeypatch.setattr(Expressions, "reductions", lambda *given: "")
+    case = replace(CASES["market"], vary=())
+    found = record(engine_of(case, "market", choose("cpu"), debug=True), 1)
+    assert np.isnan(found["regulator.obs"]).any()

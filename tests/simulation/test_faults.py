@@ -1,4 +1,9 @@
-"""What kernels find that is not finite: exactly the planted environment, step, group and place, in the rollout where it occurs."""
+"""What kernels find that is not finite: exactly the planted environment, step, group and place, in the rollout where it occurs.
+
+    python -m tests.simulation.test_faults DEVICE FILE.json
+
+writes what the engine of DEVICE finds, for the CUDA simulator has to be another process (NUMBA_ENABLE_CUDASIM=1).
+"""
 
 from __future__ import annotations
 
@@ -7,17 +12,55 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import torch
 
 from tests.environments import clockwork, flawed
-from tests.environments.flawed import MASK, OBS_INF, REWARD_NAN
+from tests.environments.flawed import MASK, MASK_LATER, OBS_INF, OBS_NAN, REWARD_INF, REWARD_NAN, Params
 from tests.selection import few
-from tests.simulation.planted import HORIZON, PLANTED, SIMULATED, find
-from tests.simulation.rollouts import CPU, ROOT, RandomPolicies, make
+from tests.simulation.rollouts import CPU, ROOT, TANH, RandomPolicies, acting, make
+from warprun.simulation.device import Device, choose
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.faults import Fault
+
+HORIZON, N_ENVS = 4, 3
+NAN, INF = math.nan, math.inf
+
+# flaw, environment, step, group, actor
+PLANTED: dict[str, tuple[Params, Fault | None]] = {
+    "nothing": (Params(), None),
+    "reward nan": (Params(REWARD_NAN, 2, 7, 0, 1), Fault(2, 7, "miners", "reward", 1, 0, NAN)),
+    "reward inf": (Params(REWARD_INF, 1, 1, 1, 0), Fault(1, 1, "planner", "reward", 0, 0, INF)),
+    "observation nan": (Params(OBS_NAN, 2, 6, 2, 1), Fault(2, 6, "traders", "observation", 1, 1, NAN)),
+    "observation -inf": (Params(OBS_INF, 0, 8, 1, 0), Fault(0, 8, "planner", "observation", 0, 2, -INF)),
+    "final observation": (Params(OBS_NAN, 1, 5, 0, 2), Fault(1, 5, "miners", "final observation", 2, 1, NAN)),
+    "the second final observation": (Params(OBS_INF, 2, 10, 2, 0), Fault(2, 10, "traders", "final observation", 0, 1, -INF)),
+    "mask": (Params(MASK, 1, 3, 0, 1), Fault(1, 3, "miners", "mask", 1, 0, 0.0)),
+    "mask of one choice": (Params(MASK_LATER, 0, 9, 1, 0), Fault(0, 9, "planner", "mask", 0, 1, 0.0)),
+}
+"""Parameters of `flawed`, and the first fault of twelve steps."""
+SIMULATED = [*((case, False) for case in PLANTED), ("reward inf", True), ("mask", True)]
+"""Cases, and whether they are rolled out by one kernel, which in the simulator takes seconds."""
+
+
+def find(case: str, device: Device, fused: bool, n_envs: int = N_ENVS) -> Fault | None:
+    """Return what the engine finds after the first rollout in which it finds anything."""
+    environment = flawed.environment("groups")
+    networks = acting(environment, TANH, device, fused=True).networks() if fused else None
+    params = PLANTED[case][0]
+    engine = make(environment, "flawed", device=device, n_envs=n_envs, horizon=HORIZON, params=params, seed=3, networks=networks)
+    act = RandomPolicies(engine)
+    for _ in range(3):
+        engine.collect(act)
+        fault = engine.fault()
+        if fault:
+            # In the rollout where it occurs, not later.
+            assert engine.steps - HORIZON < fault.step <= engine.steps
+            return fault
+    return None
 
 
 def same(found: Fault | None, expected: Fault | None) -> bool:
@@ -28,7 +71,7 @@ def same(found: Fault | None, expected: Fault | None) -> bool:
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory):
     file = tmp_path_factory.mktemp("faults") / "found.json"
-    command = [sys.executable, "-m", "tests.simulation.planted", "cudasim", str(file)]
+    command = [sys.executable, "-m", "tests.simulation.test_faults", "cudasim", str(file)]
     subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "1"}, check=True)
     return {key: None if found is None else Fault(**found) for key, found in json.loads(file.read_text()).items()}
 
@@ -62,13 +105,7 @@ class Broken(RandomPolicies):
 @pytest.mark.parametrize("greedy", [False, True], ids=["sampled", "greedy"])
 @pytest.mark.parametrize(
     ("group", "output", "value", "actor"),
-    [
-        ("miners", 1, math.nan, 2),
-        ("miners", 0, math.inf, 2),
-        ("planner", 4, math.nan, 0),
-        ("traders", 0, math.nan, 1),
-        ("traders", 3, math.nan, 1),
-    ],
+    [("miners", 1, NAN, 2), ("miners", 0, INF, 2), ("planner", 4, NAN, 0), ("traders", 0, NAN, 1), ("traders", 3, NAN, 1)],
 )
 def test_what_a_policy_gives_is_looked_at(group, output, value, actor, greedy):
     engine = make(flawed.environment("groups"), "flawed", n_envs=70, horizon=HORIZON)
@@ -77,6 +114,7 @@ def test_what_a_policy_gives_is_looked_at(group, output, value, actor, greedy):
     assert (fault.environment, fault.step, fault.group, fault.field, fault.actor) == (1, 3, group, "action", actor)
 
 
+@pytest.mark.long
 def test_an_action_that_explores_is_looked_at():
     environment = flawed.environment("box")
     exploration = Exploration("explored", {"agent": torch.tensor([0.0, 0.2, 1.0])})
@@ -156,3 +194,9 @@ def test_environments_that_went_wrong_begin_anew_and_are_counted(actions, flaw):
 def test_an_environment_that_is_wrong_from_the_start_is_still_a_fault():
     engine = make(clockwork.environment, "clockwork", n_envs=70, horizon=4, vary={"weight": (math.nan, math.nan)}, replaces=True)
     assert engine.fault().step == 0
+
+
+if __name__ == "__main__":
+    chosen = choose(sys.argv[1])
+    found = {f"{case}/{fused}": find(case, chosen, fused) for case, fused in SIMULATED}
+    Path(sys.argv[2]).write_text(json.dumps({key: asdict(fault) if fault else None for key, fault in found.items()}))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
 from tests.agents import build
-from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, make, roll_out, roll_out_networks
+from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, assert_same, compared, make, roll_out, roll_out_networks
 from warprun.envs import cartpole
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.settings import ReplayConfig
@@ -31,21 +30,8 @@ def test_trajectories_equal_those_of_the_cpu(case, n_envs):
 @pytest.mark.parametrize("name", FUSED_CASES)
 def test_trajectories_of_networks_equal_those_of_the_cpu(name, n_envs, fused):
     expected, found = roll_out_networks(name, CPU, fused=False, n_envs=n_envs), roll_out_networks(name, CUDA, fused, n_envs=n_envs)
-    if FUSED_CASES[name][0].exploration:  # actions are not drawn from distributions
-        expected = {key: array for key, array in expected.items() if not key.endswith("log_prob")}
     # An agent that acts by torch gives the same policy outputs up to their rounding.
-    assert_same(expected, {key: found[key] for key in expected}, 2e-5)
-
-
-def assert_same(expected, found, tolerance):
-    """Compare integers exactly, floats relative to 1 + |value|."""
-    assert expected.keys() == found.keys()
-    for name, array in expected.items():
-        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name
-        if array.dtype.kind == "f":
-            np.testing.assert_allclose(found[name], array, rtol=tolerance, atol=tolerance, err_msg=name)
-        else:
-            np.testing.assert_array_equal(found[name], array, err_msg=name)
+    assert_same(compared(name, expected), compared(name, found), 2e-5)
 
 
 def setting(case, agent, n_envs, horizon, fused, captured=False):
@@ -55,14 +41,8 @@ def setting(case, agent, n_envs, horizon, fused, captured=False):
         more = {"network": NetworkConfig(hidden=[32]), "entropy_coef_end": 0.0}
     else:
         replay = ReplayConfig(20 * n_envs, prioritized=True)
-        more = {
-            "network": LayersConfig(hidden=[32]),
-            "replay": replay,
-            "learning_starts": 0,
-            "utd_ratio": 12 / (n_envs * horizon),
-            "n_step": 2,
-        }
-        more |= {"target_update_interval": 5}
+        more = {"network": LayersConfig(hidden=[32]), "replay": replay, "learning_starts": 0, "n_step": 2}
+        more |= {"utd_ratio": 12 / (n_envs * horizon), "target_update_interval": 5}
     more |= {"horizon": horizon, "learning_rate_end": 1e-4}
     made = build(agent, environment, device=CUDA.torch, n_envs=n_envs, seed=0, fused=fused, captured=captured, **more)
     options = {"n_envs": n_envs, "horizon": horizon, "vary": dict(CASES[case].vary), "exploration": made.exploration}

@@ -1,22 +1,34 @@
-"""Compiled kernels and plain Python, which shares no plan with them, play the same episodes."""
+"""What stands on plain Python: the trial before compiling, the comparison in a training, and the same episodes as compiled kernels."""
 
 from __future__ import annotations
 
+import importlib
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.selection import few
-from tests.simulation.rollouts import CASES, engine_of
+from tests.simulation.rollouts import CASES, RandomPolicies, engine_of, make
+from warprun.config.registry import import_environment
+from warprun.errors import UserError
+from warprun.simulation import comparison, trial
+from warprun.simulation.codegen.bodies import Bodies
 from warprun.simulation.device import choose
-from warprun.simulation.explorer import Explorer
+from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.kernel_module import read_only, typed, typed_tables
 from warprun.simulation.plain import PlainEnvironment
+from warprun.simulation.trial import Explorer
+from warprun.state import restore
 
 STEPS = 12
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("name", few(CASES, "cartpole", "market", "crane", "conditional", "leaving"))
 def test_episodes_are_the_same(name):
     case = replace(CASES[name], horizon=STEPS)
@@ -48,3 +60,224 @@ def test_episodes_are_the_same(name):
                 if each.truncated:
                     slot = taken.final_slot()[row, n]
                     np.testing.assert_allclose(group.final_obs[slot, n], each.final.observation[name], case.tolerance, case.tolerance)
+
+
+MODULE = """\
+import math
+from typing import NamedTuple
+from warprun.environment import Box, Discrete, float32, single_agent
+from warprun.random import uniform
+
+class State(NamedTuple):
+    x: float32
+
+def reset(rng):
+    return State(uniform(rng, 0, 0.25, 0.75))
+
+def step(s):
+    x = {next}
+    return State(x), {reward}, False
+
+environment = single_agent(
+    state=State, observation=Box(1), action=Discrete(2), reset=reset, step=step, observe=lambda s: (s.x,), time_limit=50
+)
+"""
+
+
+def engine(tmp_path, **lines: str) -> KernelEngine:
+    file = tmp_path / "mine.py"
+    file.write_text(MODULE.format(**({"next": "s.x", "reward": "1.0"} | lines)))
+    return make(import_environment(str(file))[0], "mine", n_envs=70, horizon=8, compares=True)
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Compare all steps, however slow this machine is."""
+    monkeypatch.setattr(comparison, "SECONDS", 1e9)
+
+
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("name", ["cartpole", "market"])
+def test_what_agrees_goes_on(name, patient):
+    case = CASES[name]
+    made = make(case.environment, name, n_envs=5, horizon=8, vary=dict(case.vary), compares=True)
+    for _ in range(4):
+        made.collect(RandomPolicies(made))
+
+
+@pytest.fixture
+def mistaken(monkeypatch):
+    """The code generator makes rewards half as large again."""
+    written = Bodies._phase
+    monkeypatch.setattr(Bodies, "_phase", lambda *given, **named: written(*given, **named).replace("] = reward0", "] = 1.5 * reward0"))
+
+
+def test_a_mistake_of_the_kernels_ends_the_run(tmp_path, mistaken, patient):
+    made = engine(tmp_path)
+    with pytest.raises(
+        UserError, match=r"mine.py:\d+ in step: in step 1 of environment 0 compiled kernels give 1.5 as agent.reward and plain"
+    ):
+        made.collect(RandomPolicies(made))
+
+
+def test_a_resumed_training_was_compared_before(tmp_path, mistaken, patient):
+    made = engine(tmp_path)
+    restore(made.state(), {name: tensor + 1 if name == "steps" else tensor.clone() for name, tensor in made.state().items()})
+    made.collect(RandomPolicies(made))
+
+
+@pytest.mark.long
+def test_rounding_that_decides_is_no_mistake(tmp_path, patient, monkeypatch):
+    """The logistic map doubles a difference in each step: after some 20 steps the last digit is the first."""
+    monkeypatch.setattr(comparison, "STEPS", 48)
+    made = engine(tmp_path, next="s.x * 3.9 * (1.0 - s.x)", reward="1.0 if s.x > 0.5 else 0.0")
+    for _ in range(6):
+        made.collect(RandomPolicies(made))
+
+
+def test_what_only_plain_python_refuses_is_told(tmp_path, patient):
+    made = engine(tmp_path, reward="1.0 if math.sqrt(s.x - 2.0) > 0.0 else 0.0")
+    with pytest.raises(UserError, match=r"mine.py:\d+ in step fails as plain Python, not compiled: ValueError"):
+        made.collect(RandomPolicies(made))
+
+
+STEPS_OF_TRIAL = trial.STEPS
+LINES = {
+    "constant": "    found = tables.rain[2]",
+    "state": "    found = tables.rain[s.n % 3]",
+    "field": "    s.history[2] = 1.0",
+    "others": "    found = others.x[i]",
+    "out": "    out[1] = 1.0",
+    "tables": "    found = tables.rain[0]",
+}
+FILE = """\
+from typing import Annotated, NamedTuple
+import numpy as np
+from warprun.environment import Box, Discrete, Environment, Group, Phase, float32, int32
+class State(NamedTuple):
+    n: int32
+    history: Annotated[np.ndarray, 3]
+class Other(NamedTuple):
+    x: float32
+class Tables(NamedTuple):
+    rain: np.ndarray
+def tables():
+    return Tables(np.arange(3.0))
+def reset(s):
+    return State(int32(0), s.history)
+def reset_other():
+    return Other(float32(0.0))
+def step(s, i, tables, others):
+    found = float32(0.0)
+{constant}
+{state}
+{field}
+{others}
+{tables}
+    return State(s.n + 1, s.history), found, s.n > 40
+def stay(s):
+    return s, 0.0, False
+def observe(s, out):
+    out[0] = 0.5
+{out}
+def observe_other(s):
+    return (s.x,)
+environment = Environment(
+    (
+        Group("agents", 2, State, Box(2), Discrete(2), reset, observe),
+        Group("others", 2, Other, Box(1), Discrete(2), reset_other, observe_other),
+    ),
+    (Phase("agents", step), Phase("others", stay)),
+    tables=tables,
+)
+"""
+MISTAKES = {
+    "constant": ("    found = tables.rain[7]", ":19 in step: index 7 is out of bounds for axis 0 with size 3"),
+    "state": ("    found = tables.rain[s.n // 10]", ":20 in step: index 3 is out of bounds for axis 0 with size 3"),
+    "field": ("    s.history[3 + s.n // 10] = 1.0", ":21 in step: index 3 is out of bounds for axis 0 with size 3"),
+    "others": ("    found = others.x[i + 1]", ":22 in step: index 2 is out of bounds for axis 0 with size 2"),
+    "out": ("    out[2] = 1.0", ":29 in observe: index 2 is out of bounds for axis 0 with size 2"),
+    "tables": ("    tables.rain[0] = 1.0", ":23 in step does not compile: tables and the arrays of a module are read-only"),
+}
+
+
+def written(folder: Path, **lines: str) -> Path:
+    file = folder / "mine.py"
+    file.write_text(FILE.format(**(LINES | lines)))
+    return file
+
+
+@pytest.mark.by_default(3)
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_an_index_out_of_bounds_is_told_before_training(tmp_path, mistake):
+    line, words = MISTAKES[mistake]
+    file = written(tmp_path, **{mistake: line})
+    with pytest.raises(UserError) as raised:
+        make(import_environment(str(file))[0], "mine")
+    assert str(raised.value).startswith(f"{file}{words}")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.long
+def test_an_index_that_is_wrong_after_thousands_of_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr(trial, "SECONDS", 1e9)
+    monkeypatch.setattr(trial, "STEPS", STEPS_OF_TRIAL)
+    file = written(tmp_path, state="    found = tables.rain[s.n // 900]")
+    file.write_text(file.read_text().replace("s.n > 40", "s.n > 4000"))
+    with pytest.raises(UserError, match=":20 in step: index 3 is out of bounds for axis 0 with size 3"):
+        make(import_environment(str(file))[0], "mine")
+
+
+def test_the_command_ends_with_one_line(tmp_path):
+    file = written(tmp_path, state=MISTAKES["state"][0])
+    (tmp_path / "conf" / "env").mkdir(parents=True)
+    (tmp_path / "conf" / "env" / "mine.yaml").write_text(f"name: mine\nmodule: {file}\n")
+    command = [sys.executable, "-m", "warprun", "env=mine", "device=cpu", "concurrency.threads=1", "n_envs=8", "total_steps=64"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"COLUMNS": "300"})
+    assert done.returncode == 2, done.stderr
+    assert MISTAKES["state"][1] in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.long
+def test_negative_indices_count_from_the_end(tmp_path):
+    """As in NumPy and in Numba; they are no mistake."""
+    make(import_environment(str(written(tmp_path, constant="    found = tables.rain[-3]")))[0], "mine")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("target", [{"NUMBA_DISABLE_JIT": "1"}, {"NUMBA_ENABLE_CUDASIM": "1"}], ids=["plain", "cudasim"])
+def test_tables_are_read_only_uncompiled(tmp_path, target):
+    file = written(tmp_path, tables=MISTAKES["tables"][0])
+    device = "cudasim" if "NUMBA_ENABLE_CUDASIM" in target else "cpu"
+    lines = [
+        "from tests.simulation.rollouts import make",
+        "from warprun.simulation.device import choose",
+        "from warprun.config.registry import import_environment",
+        f"make(import_environment({str(file)!r})[0], 'mine', n_envs=1, device=choose({device!r})).step(0)",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, env=os.environ | target)
+    assert done.returncode == 1
+    assert "read-only" in done.stderr
+
+
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("name", ["cartpole", "acrobot", "mountain_car", "mountain_car_continuous", "pendulum", "t_maze", "catalysis"])
+def test_shipped_environments_pass(name, monkeypatch, tmp_path):
+    """And the trial steps them often enough to mean something."""
+    from warprun.simulation import kernel_engine
+    from warprun.simulation import kernel_module as module
+
+    taken = []
+    tried = module.try_out
+    monkeypatch.setattr(module, "try_out", lambda *given, **named: taken.append(tried(*given, **named)))
+    monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
+    for loaded in [loaded for loaded in sys.modules if loaded.startswith("warprun_kernels_")]:
+        monkeypatch.delitem(sys.modules, loaded)  # another test may have compiled them
+    environment = importlib.import_module(f"warprun.envs.{name}").environment
+    environment = environment() if callable(environment) else environment
+    tables = environment.tables(**environment.options) if environment.tables else None
+    options = {"device": kernel_engine.Device("cpu", "a test"), "n_envs": 1, "horizon": 1, "seed": 0, "threads": 1}
+    kernel_engine.KernelEngine(environment, name, params=environment.params(), tables=tables, **options)
+    assert np.all(np.array(taken) >= 20)
+    assert taken

@@ -11,6 +11,8 @@ import torch
 import warprun
 from tests.agents import build
 from tests.environments import pinball
+from tests.finished import QUIET
+from tests.parallel.ranks import ROOT, start
 from tests.simulation.rollouts import CASES, CPU, make
 from warprun.cli import main as cli
 from warprun.errors import UserError
@@ -150,3 +152,36 @@ def test_an_error_in_a_simulator_names_its_line(folder: Path, capsys: pytest.Cap
     (folder / "conf" / "env" / "wrong.yaml").write_text("name: wrong\nmodule: ./wrong.py\n")
     assert cli.run(["env=wrong", "agent=ppo", *SMALL]) == 1
     assert f"wrong.py:{line} in collect: AttributeError" in capsys.readouterr().err
+
+
+HASTY = [*QUIET, "env.module=tests.environments.hasty", "agent=a2c", "n_envs=6", "agent.horizon=24", "total_steps=1e9", "max_minutes=0.5"]
+TOO_OFTEN = "truncated {steps} times in {steps} steps by collect of the simulator; with spec.time_limit=20 it can be {rows}: lower"
+
+
+def said_of(who: str, *arguments: str, ranks: int = 1) -> str:
+    """Return the line with which a run ends where `who` truncates too often."""
+    done = start(ranks, *HASTY, *arguments, cwd=ROOT, environment={"HASTY": who})
+    assert done.returncode == 1, done.stderr + done.stdout
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("who", ["RANK=1", "RANK=0"])
+def test_a_rank_is_named(who: str, tmp_path: Path) -> None:
+    line = said_of(who, "concurrency=ddp", "concurrency.processes=2", f"run_dir={tmp_path / 'run'}")
+    rank, env = ("", 2) if who == "RANK=0" else ("rank 1: ", 5)
+    assert f"error: {rank}environment {env} was {TOO_OFTEN.format(steps=24, rows=2)}" in line
+
+
+@pytest.mark.long
+def test_an_actor_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    line = said_of("PMI_RANK=2", "concurrency=sync", f"run_dir={tmp_path / 'run'}", ranks=3)
+    assert f"error: rank 2 (actor 1): environment 5 was {TOO_OFTEN.format(steps=24, rows=2)}" in line
+
+
+@pytest.mark.long
+def test_an_evaluation_is_named(tmp_path: Path) -> None:
+    line = said_of("evaluation", "eval.every=1%", f"run_dir={tmp_path / 'run'}")
+    assert f"error: in an evaluation environment 1 was {TOO_OFTEN.format(steps=20, rows=1)}" in line

@@ -26,9 +26,9 @@ from warprun.errors import UserError, one_line
 from warprun.kernels import compile as kernels
 from warprun.kernels import integers
 from warprun.simulation.comparison import sources
-from warprun.simulation.explorer import Explorer
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.plain import PlainEnvironment
+from warprun.simulation.trial import Explorer
 
 Place = tuple[str, int, str]
 """File, line and function."""

@@ -20,9 +20,9 @@ from warprun.checking.rolls import KernelRolls, changing, determinism, digests, 
 from warprun.config.schema import Config, make_tables, parameters
 from warprun.environment import Environment, arguments
 from warprun.runs.build import Setup, make_engine, set_up
-from warprun.simulation.explorer import Explorer
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.kernel_module import read_only, typed, typed_tables
+from warprun.simulation.trial import Explorer
 
 HORIZON = 16
 LARGEST_ROLLOUT = 2**24

@@ -16,8 +16,8 @@ from warprun.checking.rolls import masks_of, put
 from warprun.environment import Box, Environment, Group, KernelFunction
 from warprun.kernels import compile as kernels
 from warprun.kernels import integers
-from warprun.simulation.explorer import Actions, Explorer, Masks, sizes_of
 from warprun.simulation.kernel_engine import KernelEngine
+from warprun.simulation.trial import Actions, Explorer, Masks, sizes_of
 from warprun.state import restore
 
 

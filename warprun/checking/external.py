@@ -16,11 +16,11 @@ from warprun.config.registry import errors_of_user
 from warprun.environment import Environment
 from warprun.errors import TrainingFailed, UserError, shown
 from warprun.runs.build import Setup
-from warprun.simulation.explorer import Explorer
 from warprun.simulation.external import mpi
 from warprun.simulation.external.recipe import Closes, ExternalEnvironment
 from warprun.simulation.simulator import Simulator
 from warprun.simulation.simulator_check import check_simulator
+from warprun.simulation.trial import Explorer
 
 STEPS = 300
 ROUNDING = 1e-5

@@ -12,11 +12,11 @@ import torch
 
 from warprun.checking.findings import Problem, doubt, listed
 from warprun.config.kept import Tables
-from warprun.simulation.explorer import Actions, Explorer, Masks
 from warprun.simulation.faults import Fault
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.simulator import Simulator
 from warprun.simulation.trajectory import Trajectory
+from warprun.simulation.trial import Actions, Explorer, Masks
 from warprun.spec import Box, GroupSpec, Spec
 
 CERTAIN = 50.0

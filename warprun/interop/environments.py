@@ -28,7 +28,7 @@ import torch
 from gymnasium import spaces
 
 from warprun.errors import one_line
-from warprun.simulation.steps import Array
+from warprun.simulation.memory import Array
 from warprun.simulation.vector_engine import BoundStep, VectorEngine
 from warprun.spec import Box, Discrete, Space
 

@@ -23,7 +23,7 @@ from warprun.interop.environments import (
     only_actor,
     space_of,
 )
-from warprun.simulation.steps import Array
+from warprun.simulation.memory import Array
 
 with needs("gymnasium", "gymnasium"):
     from gymnasium import error

@@ -18,8 +18,7 @@ from warprun.run_folder import LINES
 from warprun.runs import checkpoint as checkpoints
 from warprun.runs import rundir
 from warprun.runs.sealing import open_networks
-from warprun.spec import GroupSpec, Spec
-from warprun.spec_data import from_data
+from warprun.spec import GroupSpec, Spec, from_data
 from warprun.state import restore
 
 

@@ -46,7 +46,7 @@ class Meta(TypedDict, total=False):
     run: dict[str, object]
     """What the run counts on the host, see `runs.position`; a checkpoint without it cannot be resumed."""
     spec: dict[str, object]
-    """The groups and spaces of the environment, see `spec_data`; a policy of a checkpoint without it cannot be loaded."""
+    """The groups and spaces of the environment, see `spec.to_data`; a policy of a checkpoint without it cannot be loaded."""
 
 
 class Entry(NamedTuple):

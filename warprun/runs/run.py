@@ -22,7 +22,7 @@ from warprun.runs.sentinel import Sentinel
 from warprun.runs.summary import summarize
 from warprun.runs.timetable import Limits, timetable
 from warprun.simulation.external import mpi
-from warprun.spec_data import to_data
+from warprun.spec import to_data
 from warprun.state import State
 
 

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from warprun.environment import Box, Environment, Group, Index, arguments
-from warprun.simulation.codegen.target import Target
+from warprun.simulation.codegen.targets import Target
 from warprun.spec import GroupSpec, PolicyKind, Spec
 
 NOT_EXTERNAL = frozenset(
@@ -39,8 +39,8 @@ class Array(NamedTuple):
     axes: tuple[str, ...]
     """Symbols or numbers, see AXES. The array does not exist if an axis has size 0."""
     dtype: str
-    writer: Owner
     content: str
+    writer: Owner = "kernels"
 
     @property
     def tiled(self) -> bool:
@@ -79,78 +79,60 @@ AXES = {
     "replaced": f"{REPLACED_NUMBERS} with `env.on_nan=reset`, else 0",
     "exploration": "3 if the agent explores, else 0",
 }
-"""What the symbols in `Array.axes` count."""
+"""Symbols in `Array.axes` -> what they count."""
 
 COMMON = (
-    Array("began", ("1",), "int64", "host", "step at which the rollout began; kernels add it to the offset that they are launched with"),
-    Array("clock", ("tiles", "lanes"), "int32", "kernels", "steps since the environment was reset"),
-    Array("cuts", ("tiles", "lanes"), "int32", "kernels", "truncations so far in this rollout"),
-    Array("ended", ("tiles", "lanes"), "int32", "kernels", "episodes that ended since they were last counted"),
-    Array("ended_steps", ("tiles", "lanes"), "int32", "kernels", "steps of these episodes"),
-    Array(
-        "fault",
-        ("tiles", str(FAULT_NUMBERS), "lanes"),
-        "int32",
-        "kernels",
-        "first fault since the last reset: code, step, place, value",
-    ),
-    Array("any_fault", ("1",), "int32", "kernels", "1 if any environment has a fault"),
-    Array("replaced", ("tiles", "replaced", "lanes"), "int32", "kernels", "how often it was replaced; 1 if it was in this step"),
-    Array("varied", ("tiles", "varied", "lanes"), "float32", "kernels", "randomized parameters of this episode"),
-    Array("vary_bounds", ("varied", "2"), "float32", "host", "low and high of every randomized parameter"),
-    Array("terminated", ("T", "N"), "bool", "kernels", "whether the episode ended in a terminal state at this step"),
-    Array("truncated", ("T", "N"), "bool", "kernels", "whether the time limit ended the episode; never together with `terminated`"),
+    Array("began", ("1",), "int64", "step at which the rollout began; kernels add it to the offset that they are launched with", "host"),
+    Array("clock", ("tiles", "lanes"), "int32", "steps since the environment was reset"),
+    Array("cuts", ("tiles", "lanes"), "int32", "truncations so far in this rollout"),
+    Array("ended", ("tiles", "lanes"), "int32", "episodes that ended since they were last counted"),
+    Array("ended_steps", ("tiles", "lanes"), "int32", "steps of these episodes"),
+    Array("fault", ("tiles", str(FAULT_NUMBERS), "lanes"), "int32", "first fault since the last reset: code, step, place, value"),
+    Array("any_fault", ("1",), "int32", "1 if any environment has a fault"),
+    Array("replaced", ("tiles", "replaced", "lanes"), "int32", "how often it was replaced; 1 if it was in this step"),
+    Array("varied", ("tiles", "varied", "lanes"), "float32", "randomized parameters of this episode"),
+    Array("vary_bounds", ("varied", "2"), "float32", "low and high of every randomized parameter", "host"),
+    Array("terminated", ("T", "N"), "bool", "whether the episode ended in a terminal state at this step"),
+    Array("truncated", ("T", "N"), "bool", "whether the time limit ended the episode; never together with `terminated`"),
 )
 """Arrays that all groups share."""
 
 PER_GROUP = (
-    Array("f", ("tiles", "f", "A", "lanes"), "float32", "kernels", "float32 fields of the state"),
-    Array("i", ("tiles", "i", "A", "lanes"), "int32", "kernels", "int32 fields of the state"),
-    Array("f_before", ("tiles", "f copies", "A", "lanes"), "float32", "kernels", "`f` before a phase that reads its own group"),
-    Array("i_before", ("tiles", "i copies", "A", "lanes"), "int32", "kernels", "`i` before a phase that reads its own group"),
-    Array(
-        "episode_return",
-        ("tiles", "2", "A", "lanes"),
-        "float32",
-        "kernels",
-        "sum of rewards of the episode so far, and its excess by rounding",
-    ),
-    Array(
-        "ended_return",
-        ("tiles", "2", "A", "lanes"),
-        "float32",
-        "kernels",
-        "sum of the returns of ended episodes, and its excess by rounding",
-    ),
-    Array("sum", ("tiles", "sums", "lanes"), "float32", "kernels", "sums over actors"),
-    Array("max", ("tiles", "maxima", "lanes"), "float32", "kernels", "maxima over actors"),
-    Array("noise", ("tiles", "noise", "A", "lanes"), "float32", "kernels", "exploration noise of the last step"),
-    Array("exploration", ("exploration",), "float32", "agent", "share of uniform actions; standard deviation and reversion of the noise"),
-    Array("obs", ("T+1", "N", "A", "F"), "float32", "kernels", "observations; row T becomes row 0 of the next rollout"),
-    Array("mask", ("T+1", "N", "A", "M"), "bool", "kernels", "which actions are allowed"),
+    Array("f", ("tiles", "f", "A", "lanes"), "float32", "float32 fields of the state"),
+    Array("i", ("tiles", "i", "A", "lanes"), "int32", "int32 fields of the state"),
+    Array("f_before", ("tiles", "f copies", "A", "lanes"), "float32", "`f` before a phase that reads its own group"),
+    Array("i_before", ("tiles", "i copies", "A", "lanes"), "int32", "`i` before a phase that reads its own group"),
+    Array("episode_return", ("tiles", "2", "A", "lanes"), "float32", "sum of rewards of the episode so far, and its excess by rounding"),
+    Array("ended_return", ("tiles", "2", "A", "lanes"), "float32", "sum of the returns of ended episodes, and its excess by rounding"),
+    Array("sum", ("tiles", "sums", "lanes"), "float32", "sums over actors"),
+    Array("max", ("tiles", "maxima", "lanes"), "float32", "maxima over actors"),
+    Array("noise", ("tiles", "noise", "A", "lanes"), "float32", "exploration noise of the last step"),
+    Array("exploration", ("exploration",), "float32", "share of uniform actions; standard deviation and reversion of the noise", "agent"),
+    Array("obs", ("T+1", "N", "A", "F"), "float32", "observations; row T becomes row 0 of the next rollout"),
+    Array("mask", ("T+1", "N", "A", "M"), "bool", "which actions are allowed"),
     Array(
         "policy_output",
         ("N", "A", "P"),
         "float32",
-        "agent",
         "logits, or means and log standard deviations; of policies that are explored, values or actions",
+        "agent",
     ),
-    Array("action", ("T", "N", "A", "C"), "action", "kernels", "int32, or float32 in the units of the policy (-1..1 maps to the bounds)"),
-    Array("log_prob", ("T", "N", "A"), "float32", "kernels", "log-probability of the action"),
-    Array("value", ("T", "N", "A"), "float32", "agent", "estimate of the return"),
-    Array("reward", ("T", "N", "A"), "float32", "kernels", "reward"),
-    Array("final_obs", ("K", "N", "A", "F"), "float32", "kernels", "observation at the k-th truncation of the environment in this rollout"),
-    Array("final_mask", ("K", "N", "A", "M"), "bool", "kernels", "`mask` at the end of an episode; not in rollouts, see `VectorEngine`"),
-    Array("alive", ("T+1", "N", "A leaving"), "bool", "kernels", "whether the actor is in the episode; row T as in `obs`"),
-    Array("final_alive", ("K", "N", "A leaving"), "bool", "kernels", "`alive` at the k-th truncation, as `final_obs`"),
+    Array("action", ("T", "N", "A", "C"), "action", "int32, or float32 in the units of the policy (-1..1 maps to the bounds)"),
+    Array("log_prob", ("T", "N", "A"), "float32", "log-probability of the action"),
+    Array("value", ("T", "N", "A"), "float32", "estimate of the return", "agent"),
+    Array("reward", ("T", "N", "A"), "float32", "reward"),
+    Array("final_obs", ("K", "N", "A", "F"), "float32", "observation at the k-th truncation of the environment in this rollout"),
+    Array("final_mask", ("K", "N", "A", "M"), "bool", "`mask` at the end of an episode; not in rollouts, see `VectorEngine`"),
+    Array("alive", ("T+1", "N", "A leaving"), "bool", "whether the actor is in the episode; row T as in `obs`"),
+    Array("final_alive", ("K", "N", "A leaving"), "bool", "`alive` at the k-th truncation, as `final_obs`"),
 )
 """Arrays that every group has."""
 
 PER_INDEX = (
-    Array("place", ("tiles", "indexed", "lanes"), "int32", "kernels", "place of each actor in `actor`, -1 without one; before, its cell"),
-    Array("first", ("tiles", "cells + 2", "lanes"), "int32", "kernels", "first place of each cell"),
-    Array("actor", ("tiles", "indexed", "lanes"), "int32", "kernels", "actors in the order of their cells"),
-    Array("copies", ("tiles", "copied", "indexed", "lanes"), "float32", "kernels", "fields of the actors in this order"),
+    Array("place", ("tiles", "indexed", "lanes"), "int32", "place of each actor in `actor`, -1 without one; before, its cell"),
+    Array("first", ("tiles", "cells + 2", "lanes"), "int32", "first place of each cell"),
+    Array("actor", ("tiles", "indexed", "lanes"), "int32", "actors in the order of their cells"),
+    Array("copies", ("tiles", "copied", "indexed", "lanes"), "float32", "fields of the actors in this order"),
 )
 """Arrays that every index has; among the arrays of the environment, as INDEX_NAME."""
 
@@ -178,7 +160,7 @@ class ArrayPlan:
     vary: tuple[str, ...] = ()
     """Randomized parameters."""
     policies: PolicyKind = "sampled"
-    """What policy outputs are, and how `sample` draws actions from them."""
+    """The kind of policy outputs, from which `sample` draws actions."""
     replaces: bool = False
     """Whether an environment with a fault ends its episode, which does not count, and begins a new one in the same step."""
     external: bool = False

@@ -30,7 +30,7 @@ NUDGE = 4e-7
 
 Actions = dict[str, np.ndarray]
 Numbers = dict[str, np.ndarray]
-"""What a step gave, by name: terminated, truncated, GROUP.reward, GROUP.observation, GROUP.mask, GROUP.alive."""
+"""The results of a step by name: terminated, truncated, GROUP.reward, GROUP.observation, GROUP.mask, GROUP.alive."""
 
 
 class Difference(NamedTuple):

@@ -1,26 +1,16 @@
-"""Faults: NaN, infinity, and masks that forbid every action. Kernels record them, and the host reads the records.
-
-Every step checks what it has written: actions, rewards, final observations, observations and masks. The check of a row is one comparison
-per number, without a branch, so that LLVM vectorises it. Only if a check fails does the kernel search for the faults. It records the first
-fault of each environment in `fault` [tile, 4, lane]: a code (0: none), the step, the place in the environment's part of the row, and the
-value. It also sets `any_fault` [1] to 1, so the host reads a single number if there is no fault.
-"""
+"""Faults: NaN, infinity, and masks that forbid every action. Kernels record them (`codegen/called.py`), the host reads the records."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from warprun.environment import Environment
 
-float32 = np.float32
-uint64 = np.uint64
-
 FIELDS = ("action", "reward", "final observation", "observation", "mask")
-"""What can have a fault, in the order in which a step writes it."""
+"""Numbers that can have a fault, in the order in which a step writes it."""
 
 
 @dataclass(frozen=True)
@@ -102,55 +92,3 @@ class Arriving:
         self._event = torch.cuda.Event()
         self._event.record()
         return arrived
-
-
-# Functions for kernels --------------------------------------------------------------------------------------------------------
-
-
-def all_finite(row, first, count):
-    """Return whether row[first : first + count] holds neither NaN nor infinity."""
-    sound = True
-    # For a signed index Numba adds the wrap-around of negative ones, and LLVM then gathers neighbours one by one.
-    for n in range(uint64(first), uint64(first + count)):
-        sound &= abs(row[n]) < float32(np.inf)
-    return sound
-
-
-def all_can_act(mask, first, rows, width, begin, choices):
-    """Return whether the mask allows each of `rows` actors at least one of the `choices` from entry `begin` on.
-
-    The entries of the first actor begin at `first`; each actor has `width` entries.
-    """
-    sound = True
-    for n in range(rows):
-        allowed = False
-        for k in range(choices):
-            allowed |= mask[uint64(first + n * width + begin + k)]
-        sound &= allowed
-    return sound
-
-
-def note_numbers(fault, any_fault, lane, code, now, row, first, count, width, stride):
-    """Record the first number of row[first : first + count] that is not finite, unless the environment already has a fault.
-
-    Number n is component n % width of actor n // width; the field has `stride` components.
-    """
-    for n in range(count):
-        x = row[first + n]
-        if fault[0, lane] == 0 and not abs(x) < float32(np.inf):
-            fault[0, lane] = code
-            fault[1, lane] = np.int32(now)
-            fault[2, lane] = n // width * stride + n % width
-            fault[3, lane] = 0 if x != x else 1 if x > float32(0.0) else 2
-            any_fault[0] = 1
-
-
-def note_mask(fault, any_fault, lane, code, now, mask, first, actors, width, begin, choices, component, components):
-    """Record the first of `actors`, whose entries begin at `first`, that is allowed none of the `choices` of a component."""
-    for n in range(actors):
-        if fault[0, lane] == 0 and not all_can_act(mask, first + n * width, 1, width, begin, choices):
-            fault[0, lane] = code
-            fault[1, lane] = np.int32(now)
-            fault[2, lane] = n * components + component
-            fault[3, lane] = 0
-            any_fault[0] = 1

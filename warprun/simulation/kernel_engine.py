@@ -6,34 +6,34 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.compile import COMPILES
-from warprun.kernels.driver import SIMULATOR_LIMIT, available_memory
+from warprun.kernels.driver import SIMULATOR_LIMIT
 from warprun.kernels.graph import Captured
 from warprun.kernels.mlp import Network
 from warprun.kernels.mlp_cuda import columns_for
 from warprun.kernels.simd import COLUMNS
-from warprun.simulation import memory as store
-from warprun.simulation import trajectory
+from warprun.simulation import memory, trajectory
 from warprun.simulation.arrays import ArrayPlan
-from warprun.simulation.backend import Kernel, KernelBackend
-from warprun.simulation.codegen.program import write
 from warprun.simulation.codegen.targets import CPU, target_for
 from warprun.simulation.comparison import Comparison
-from warprun.simulation.cpu_backend import CpuBackend
+from warprun.simulation.cpu import CpuBackend, Kernel
 from warprun.simulation.device import Device
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.faults import Arriving, Fault, first_fault
-from warprun.simulation.kernel_module import draw_scalars, errors_of_kernels, load, read_only, typed, typed_tables
+from warprun.simulation.kernel_module import draw_scalars, errors_of_kernels, load, typed
 from warprun.simulation.simulator import Act, Episodes
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import Spec
 from warprun.state import Counter, State
+
+if TYPE_CHECKING:
+    from warprun.simulation.cuda import CudaBackend
 
 
 class KernelEngine:
@@ -79,7 +79,9 @@ class KernelEngine:
         plan = ArrayPlan(environment, target, n_envs, horizon, tuple(vary), exploration.policies if exploration else "sampled", replaces)
         if device.kind == "cudasim" and n_envs > SIMULATOR_LIMIT:
             raise UserError(f"device=cudasim takes at most {SIMULATOR_LIMIT} environments, it is slow; n_envs={n_envs}")
-        check_memory(plan, device)
+        checks = rollout is None  # else the environment is one of warprun's own
+        given = {"params": params, "tables": tables, "vary": vary, "announce": announce}
+        built = load(plan, name, device, auto_reset=auto_reset, checks=checks, **given)
         self.environment = environment
         self.spec = environment.spec
         self.plan = plan
@@ -95,30 +97,16 @@ class KernelEngine:
         self._begins_now = True
         """Whether the current observations are in row 0 of the trajectory; if not, they are in its last row."""
         self.trajectory: Trajectory = rollout or trajectory.allocate(self.spec, horizon, n_envs, device.torch)
-        self.arrays = store.allocate(plan, device.torch, exploration.numbers if exploration else {})
-        if vary:
-            self.arrays.common["vary_bounds"].copy_(torch.tensor(list(vary.values()), dtype=torch.float32))
-        built = load(
-            write(plan, auto_reset),
-            environment,
-            name,
-            device,
-            params=params,
-            tables=tables,
-            vary=vary,
-            checks=rollout is None,  # else the environment is one of warprun's own
-            announce=announce,
-        )
+        self.arrays = memory.allocate(plan, device.torch, exploration.numbers if exploration else {}, vary)
         self.functions = built.functions
         self._comparison: Comparison | None = None
         if compares and device.kind in ("cpu", "cuda") and COMPILES:
             some = sorted({0, n_envs // 2, n_envs - 1})
-            given = {"seed": seed, "params": typed(params), "tables": read_only(typed_tables(tables)), "vary": vary}
-            self._comparison = Comparison(environment, some, first_env, self.functions, **given)
+            self._comparison = Comparison(environment, some, first_env, self.functions, seed=seed, **built.of_run)
         self._compared = 0
         """`steps` up to which they are compared."""
-        scalars = {"n_envs": n_envs} | draw_scalars(seed, first_env)
-        self._kernels = self._bind(built.module, scalars | built.values, threads or os.cpu_count() or 1)
+        scalars = {"n_envs": n_envs} | draw_scalars(seed, first_env) | built.values
+        self._kernels = self._bind(built.module, scalars, threads or os.cpu_count() or 1)
         self._fused = networks is not None
         if networks is not None:
             if self.plan.target is CPU and built.module.LANES == COLUMNS:  # what is kept are the blocks of a gradient
@@ -126,12 +114,12 @@ class KernelEngine:
             self._kernels.fuse(networks, self.trajectory.activations)
         self._roll_out = Captured(self._roll_out_once) if captured else self._roll_out_once
 
-    def _bind(self, module: ModuleType, scalars: dict[str, Any], threads: int) -> KernelBackend:
+    def _bind(self, module: ModuleType, scalars: dict[str, Any], threads: int) -> CpuBackend | CudaBackend:
         """Return the backend that runs the kernels of `module` on the arrays of this engine."""
-        values = store.kernel_values(self.arrays, self.trajectory, scalars)
+        values = memory.kernel_values(self.arrays, self.trajectory, scalars)
         if self.plan.target is CPU:
             return CpuBackend(module, self.plan, values, threads)
-        from warprun.simulation.cuda_backend import CudaBackend
+        from warprun.simulation.cuda import CudaBackend
 
         return CudaBackend(module, self.plan, values)
 
@@ -211,7 +199,7 @@ class KernelEngine:
             self.carry_over()
         self._begin()
         if self.debug:
-            store.poison_choices(self.trajectory)
+            memory.poison_choices(self.trajectory)
         self._roll_out(act, greedy)
         if self._comparison and (self.steps != self._compared or not self._comparison.look(self.trajectory)):
             self._comparison = None
@@ -320,7 +308,7 @@ class KernelEngine:
         """Set the step that kernels count from to the current step."""
         self._began = self.steps
         if self.debug:
-            store.poison(self.environment, self.arrays, self.trajectory)
+            memory.poison(self.environment, self.arrays, self.trajectory)
         self.arrays.common["began"].fill_(self._began)
 
     def _run(self, kernel: Kernel, row: int, now: int) -> None:
@@ -338,14 +326,3 @@ class KernelEngine:
 def fits_shared_memory(spec: Spec, network_rows: Mapping[str, int]) -> bool:
     """Return whether the networks of a fused rollout fit into shared memory on CUDA; `network_rows` per group: see `plan.Fusion`."""
     return all(columns_for(rows, spec.group(name).size) > 0 for name, rows in network_rows.items())
-
-
-def check_memory(plan: ArrayPlan, device: Device) -> None:
-    """Raise UserError if the arrays do not fit into the free memory."""
-    needed = plan.bytes_needed()
-    free = torch.cuda.mem_get_info()[0] if device.kind == "cuda" else available_memory()
-    if needed > free:
-        raise UserError(
-            f"{plan.n_envs} environments with {plan.horizon} steps each need {needed / 2**30:.1f} GiB on {device.kind};"
-            f" {free / 2**30:.1f} GiB are free"
-        )

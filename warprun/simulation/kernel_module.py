@@ -1,4 +1,4 @@
-"""The kernel module of an environment: checked, compiled or plain, with parameters and tables in the types of kernels."""
+"""The kernel module of an environment: written, checked, compiled or plain, with parameters and tables in the types of kernels."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from numba.core.errors import NumbaError
 
-from warprun.environment import Environment
+from warprun.errors import UserError
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
 from warprun.kernels.check import check_functions, explain
+from warprun.kernels.driver import available_memory
 from warprun.kernels.language import check_language, check_variables
-from warprun.simulation.codegen.program import Program
+from warprun.simulation.arrays import ArrayPlan
+from warprun.simulation.codegen.program import write
 from warprun.simulation.device import Device
 from warprun.simulation.plain import PlainEnvironment
 from warprun.simulation.trial import out_of_bounds, try_out
@@ -32,42 +34,59 @@ class KernelModule:
     """Functions of the environment that kernels call."""
     values: dict[str, Any]
     """Parameters `p` and `tables`, as fields of `Common`."""
+    of_run: dict[str, Any]
+    """Parameters, tables and randomization, as `PlainEnvironment` takes them."""
 
 
 def load(
-    program: Program,
-    environment: Environment,
+    plan: ArrayPlan,
     name: str,
     device: Device,
     *,
     params: Any,
     tables: Any,
     vary: Mapping[str, tuple[float, float]],
-    checks: bool,
     announce: Callable[[str], None],
+    auto_reset: bool = True,
+    checks: bool = True,
 ) -> KernelModule:
-    """Import the kernel module of `program`; its functions are compiled or plain, depending on the device.
+    """Write and import the kernel module of a plan; its functions are compiled or plain, depending on the device.
 
     Before an environment is compiled for the first time its functions are checked and tried out if `checks`, and `announce` gets a line of
-    text. Raises UserError.
+    text. `auto_reset`: see `codegen.program.write`. Raises UserError, also if the arrays do not fit into the free memory.
     """
-    single_tables = typed_tables(tables)
+    _check_memory(plan, device)
+    environment, program, single_tables = plan.environment, write(plan, auto_reset), typed_tables(tables)
     functions = [f for f in map(inspect.unwrap, program.functions.values()) if isinstance(f, FunctionType)]
+    of_run = {"params": typed(params), "tables": read_only(single_tables), "vary": vary}
     compiled = kernels.COMPILES and device.kind in ("cpu", "cuda")
     if compiled:
         check_language(tuple(functions))
-    module = _import(program, name, device, single_tables)
+    globals_ = program.functions | compiler_options(device.kind)
+    globals_ |= {} if tables is None else {"Tables": type(single_tables)}  # unused there; kernels know its fields by their numbers
+    build = kernels.plain_function if device.kind == "cudasim" else kernels.device_function
+    module = kernels.load_module(name, program.source, globals_, build)
     if compiled and checks and not kernels.is_cached(module):
-        given = {"seed": 0, "params": typed(params), "tables": read_only(single_tables), "vary": vary}
         check_variables(tuple(functions))
-        check_functions(environment, PlainEnvironment(environment, **given).sample)
-        try_out(environment, functions, **given)
+        check_functions(environment, PlainEnvironment(environment, seed=0, **of_run).sample)
+        try_out(environment, functions, seed=0, **of_run)
         announce(f"compiling the kernels of {name} for {device.kind} (kept in {kernels.cache_root()})")
-    values = {"p": typed(params)} if params._fields else {}
+    values = {"p": of_run["params"]} if params._fields else {}
     if tables is not None:
         values["tables"] = _tables_for(device, single_tables)
     values = {key: kernels.own_tuple(module, f"{key}_of_kernels", value) for key, value in values.items()}
-    return KernelModule(module, functions, values)
+    return KernelModule(module, functions, values, of_run)
+
+
+def _check_memory(plan: ArrayPlan, device: Device) -> None:
+    """Raise UserError if the arrays do not fit into the free memory."""
+    needed = plan.bytes_needed()
+    free = torch.cuda.mem_get_info()[0] if device.kind == "cuda" else available_memory()
+    if needed > free:
+        raise UserError(
+            f"{plan.n_envs} environments with {plan.horizon} steps each need {needed / 2**30:.1f} GiB on {device.kind};"
+            f" {free / 2**30:.1f} GiB are free"
+        )
 
 
 @contextmanager
@@ -90,13 +109,6 @@ def draw_scalars(seed: int, first_env: int = 0) -> dict[str, np.uint32]:
         "seed_low": np.uint32(seed & 0xFFFFFFFF),
         "seed_high": np.uint32(seed >> 32 & 0xFFFFFFFF),
     }
-
-
-def _import(program: Program, name: str, device: Device, tables: Any) -> ModuleType:
-    globals_ = program.functions | compiler_options(device.kind)
-    globals_ |= {} if tables is None else {"Tables": type(tables)}  # unused there; kernels know its fields by their numbers
-    build = kernels.plain_function if device.kind == "cudasim" else kernels.device_function
-    return kernels.load_module(name, program.source, globals_, build)
 
 
 def compiler_options(device_kind: str) -> dict[str, Any]:

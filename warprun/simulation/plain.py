@@ -18,7 +18,7 @@ Rows: TypeAlias = dict[str, np.ndarray]
 
 
 class Seen(NamedTuple):
-    """What policies see of a state."""
+    """A state as policies see it."""
 
     observation: Rows
     """[A, F] float32."""
@@ -29,16 +29,16 @@ class Seen(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What a step gave."""
+    """The results of a step."""
 
     reward: Rows
     """[A] float32."""
     terminated: bool
     truncated: bool
     final: Seen | None
-    """What would have been seen next if the episode had not ended; None if it has not."""
+    """The end of an episode as policies would have seen it next; None if it goes on."""
     seen: Seen
-    """What policies see next: of the next episode if this one has ended."""
+    """The state that policies see next: of the next episode if this one has ended."""
 
 
 class PlainEnvironment:

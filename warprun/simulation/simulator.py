@@ -1,4 +1,4 @@
-"""What a simulator is: many environments that step together and leave a trajectory. Light to import: no numba, no torch."""
+"""The interface of simulators: many environments that step together and leave a trajectory. Light to import: no numba, no torch."""
 
 from __future__ import annotations
 

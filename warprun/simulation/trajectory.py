@@ -15,7 +15,7 @@ from warprun.state import State
 
 @dataclass(frozen=True)
 class GroupTrajectory:
-    """What one group of A actors did in T steps of N environments; F features, C components, P outputs, M mask entries."""
+    """Steps of one group of A actors, T in each of N environments; F features, C components, P outputs, M mask entries."""
 
     obs: torch.Tensor
     """[T+1, N, A, F] float32; row T is the observation after the last step, row 0 of the next rollout."""
@@ -62,7 +62,7 @@ def rows_of(alive: torch.Tensor) -> torch.Tensor:
 
 
 class Carry(NamedTuple):
-    """What the policy of a group of A actors remembers of the episodes, H numbers for each actor, written by the agent."""
+    """The memory of a policy of A actors: H numbers of the episodes for each actor, written by the agent."""
 
     first: torch.Tensor
     """[N, A, H] float32: before row 0."""
@@ -84,7 +84,7 @@ class Trajectory:
     continues: torch.Tensor = field(default_factory=lambda: torch.ones((), dtype=torch.bool))
     """[] bool: the first step follows the last one of the rollout of the same source that the agent saw before."""
     carries: dict[str, Carry] = field(default_factory=dict)
-    """What policies remember, for every group whose policy has memory; see `remember`."""
+    """The memory of policies, for every group whose policy has memory; see `remember`."""
     activations: dict[str, torch.Tensor] = field(default_factory=dict)
     """[tiles, T, rows, columns] float32 of groups of one actor: what the acting network computed in this rollout, from the normalised
     observation to the outputs (`kernels.mlp.Layer`), one column for each environment of a tile. The last tile has blocks of fewer columns,

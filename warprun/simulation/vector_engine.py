@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -12,15 +12,16 @@ import torch
 from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.driver import SIMULATOR_LIMIT
-from warprun.simulation import memory as store
-from warprun.simulation.arrays import ArrayPlan, action_dtype
-from warprun.simulation.codegen.program import write
+from warprun.simulation import memory
+from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.targets import CPU, target_for
-from warprun.simulation.cpu_steps import CpuSteps
+from warprun.simulation.cpu import CpuSteps
 from warprun.simulation.device import Device
-from warprun.simulation.kernel_engine import check_memory
 from warprun.simulation.kernel_module import draw_scalars, errors_of_kernels, load
-from warprun.simulation.steps import Array, Step, StepBackend, allocate_step
+from warprun.simulation.memory import Array, Step
+
+if TYPE_CHECKING:
+    from warprun.simulation.cuda import CudaSteps
 
 
 class BoundStep(NamedTuple):
@@ -61,38 +62,25 @@ class VectorEngine:
         self.steps = 0
         """Steps and resets since the seed was set: the time of random draws."""
         self.plan = ArrayPlan(environment, target_for(environment, device.kind), n_envs, 1, tuple(vary), external=True)
-        check_memory(self.plan, device)
-        built = load(
-            write(self.plan),
-            environment,
-            name,
-            device,
-            params=params,
-            tables=tables,
-            vary=vary,
-            checks=True,
-            announce=announce,
-        )
+        built = load(self.plan, name, device, params=params, tables=tables, vary=vary, announce=announce)
         self.functions = built.functions
-        self.arrays = store.allocate(self.plan, device.torch, {})
-        if vary:
-            self.arrays.common["vary_bounds"].copy_(torch.tensor(list(vary.values()), dtype=torch.float32))
+        self.arrays = memory.allocate(self.plan, device.torch, {}, vary)
         scalars = {"n_envs": n_envs} | draw_scalars(0) | built.values
-        self._kernels: StepBackend
+        self._kernels: CpuSteps | CudaSteps
         if self.plan.target is CPU:
             self._kernels = CpuSteps(built.module, self.plan, self.arrays, scalars, threads or os.cpu_count() or 1)
         else:
-            from warprun.simulation.cuda_steps import CudaSteps
+            from warprun.simulation.cuda import CudaSteps
 
             self._kernels = CudaSteps(built.module, self.plan, self.arrays, scalars)
 
     def new_actions(self) -> tuple[Array, ...]:
         """Return an array [N * A * C] for the actions of each group, zeroed."""
-        return tuple(self._zeros((self.n_envs * group.size * group.action.components,), action_dtype(group)) for group in self.spec.groups)
+        return memory.actions_of(self.plan, self._zeros)
 
     def new_step(self, actions: tuple[Array, ...]) -> BoundStep:
         """Return arrays for a step with these actions; a reset with a seed invalidates them."""
-        step = allocate_step(self.plan, actions, self._empty, self._zeros)
+        step = memory.allocate_step(self.plan, actions, self._zeros)
         return BoundStep(step, self._kernels.bind(step))
 
     def seed(self, seed: int) -> None:
@@ -131,12 +119,7 @@ class VectorEngine:
         """Raise UserError: a copy's arrays would not be those that the arguments of its kernels refer to."""
         raise UserError("compiled environments cannot be copied or pickled; make another one, and reset it with the same seed")
 
-    def _empty(self, shape: tuple[int, ...], dtype: str) -> Array:
+    def _zeros(self, size: int, dtype: str) -> Array:
         if self.plan.target is CPU:
-            return np.empty(shape, dtype)
-        return torch.empty(shape, dtype=getattr(torch, dtype), device=self.device.torch)
-
-    def _zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
-        if self.plan.target is CPU:
-            return np.zeros(shape, dtype)
-        return torch.zeros(shape, dtype=getattr(torch, dtype), device=self.device.torch)
+            return np.zeros(size, dtype)
+        return torch.zeros(size, dtype=getattr(torch, dtype), device=self.device.torch)

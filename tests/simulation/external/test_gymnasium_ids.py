@@ -57,7 +57,8 @@ def follow(name: str, steps: int, workers: int, time_limit: int | None = None) -
     return ended
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.by_default(4)
+@pytest.mark.parametrize("name", sorted(FAMILIES, key=lambda name: not name.startswith(("CartPole", "Pendulum", "Taxi", "Blackjack"))))
 def test_hundred_steps_are_those_of_gymnasium(name: str) -> None:
     # Most of them end no episode within 100 steps, so a time limit ends some.
     assert follow(name, 100, workers=0, time_limit=30) >= 9
@@ -69,6 +70,7 @@ def test_thousand_steps_in_workers_are_those_of_gymnasium(name: str) -> None:
     follow(name, 1000, workers=2)
 
 
+@pytest.mark.long
 def test_steps_do_not_depend_on_the_workers() -> None:
     found = []
     for workers in (0, 1, 2, 3):

@@ -32,17 +32,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-AGENTS = {
-    "a2c": "discrete",
-    "ppo": "binary",
-    "dqn": "discrete",
-    "ddpg": "box",
-    "td3": "box",
-    "sac": "box",
-}
+AGENTS = {"a2c": "discrete", "ppo": "binary", "dqn": "discrete", "ddpg": "box", "td3": "box", "sac": "box"}
 
 
-@pytest.mark.by_default(2)
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("agent", AGENTS)
 def test_every_agent_trains_and_is_evaluated(agent: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     short = ["total_steps=320", *(["agent.learning_starts=32"] if agent in ("dqn", "ddpg", "td3", "sac") else ["agent.horizon=16"])]
@@ -58,16 +51,8 @@ def test_every_agent_trains_and_is_evaluated(agent: str, folder: Path, capfd: py
 @pytest.mark.by_default(1)
 @pytest.mark.parametrize("name", ["walk", "saved"])
 def test_a_resumed_run_goes_on(name: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    given = [
-        f"env={name}",
-        "agent=ppo",
-        "agent.horizon=16",
-        "agent.minibatches=2",
-        "eval.every=never",
-        "checkpoint.keep=9",
-        *SMALL[:3],
-        *QUIET,
-    ]
+    given = [f"env={name}", "agent=ppo", "agent.horizon=16", "agent.minibatches=2", "eval.every=never", "checkpoint.keep=9"]
+    given += [*SMALL[:3], *QUIET]
     assert cli.run([*given, "total_steps=640", "run_dir=whole"]) == 0
     assert cli.run([*given, "total_steps=320", "run_dir=parts"]) == 0
     assert cli.run(["resume=parts", "total_steps=640"]) == 0

@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 
 from tests.simulation.external import odd
-from warprun.simulation.external.probe import examine
 from warprun.simulation.external.recipe import ExternalEnvironment, Recipe
-from warprun.simulation.external.shared import SharedArrays, layout
+from warprun.simulation.external.slice import SharedArrays, layout
 from warprun.simulation.external.sources import EnvironmentFailed, Outcome, Singles
-from warprun.simulation.external.worker import RESET, STEP, Job
-from warprun.simulation.external.workers import Workers
+from warprun.simulation.external.spaces import examine
+from warprun.simulation.external.workers import RESET, STEP, Job, Workers
 
 
 def recipe(kind: str, **arguments: Any) -> Recipe:

@@ -34,7 +34,8 @@ def rollouts(settings: dict[str, Any], workers: int = 0) -> list[torch.Tensor]:
         return [*found, torch.tensor([ended.count, ended.mean_length, ended.mean_return["agent"]])]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.by_default(3)
+@pytest.mark.parametrize("workers", [2, 0])
 @pytest.mark.parametrize("name", VECTORIZED)
 def test_vectorized_environments_are_single_ones(name: str, workers: int) -> None:
     """The episodes of single environments are compared with Gymnasium's in test_gymnasium_ids.py."""

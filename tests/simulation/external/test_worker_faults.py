@@ -40,7 +40,7 @@ def processes_of(parent: int) -> list[int]:
                 status = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            if b"external.worker" in text and (int(status[1]) == parent) and status[0] != "Z":
+            if b"external.workers" in text and (int(status[1]) == parent) and status[0] != "Z":
                 found.append(int(entry.name))
     return found
 
@@ -77,7 +77,8 @@ def test_what_fails_before_the_first_step_leaves_nothing(
     assert processes_of(os.getpid()) == []
 
 
-@pytest.mark.parametrize("on_nan", ["stop", "reset"])
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("on_nan", ["reset", "stop"])
 def test_an_environment_with_nan_is_reset_if_the_user_wants(on_nan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     given = settings("nan_obs", f"env.on_nan={on_nan}", "total_steps=640")

@@ -19,8 +19,7 @@ from warprun.kernels.sampling import (
 from warprun.random import uniform
 from warprun.simulation.codegen.expressions import Expressions, choices_of
 from warprun.simulation.codegen.fault_checks import FaultChecks
-from warprun.simulation.codegen.target import index
-from warprun.simulation.codegen.templates import Function, block, fill, lines
+from warprun.simulation.codegen.templates import Function, block, fill, index, lines
 
 STEP = """
 sound = True
@@ -193,7 +192,7 @@ class Bodies:
 
     def _clock(self) -> str:
         t, limit = self.target, self.environment.time_limit
-        note = "" if self.plan.external else t.note_end()
+        note = "" if self.plan.external else t.note_end
         counted = () if self.plan.external else self.environment.groups
         returns = (
             t.per_actor(g, self._no_reward_after_leaving(g), _add(f"{g.name}_episode_return", self.e.entry(g, "reward"))) for g in counted

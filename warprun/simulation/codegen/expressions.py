@@ -11,8 +11,7 @@ from warprun.kernels.sampling import to_bounds
 from warprun.math import clip
 from warprun.random import ACTION, EXPLORATION, RESET, STEP, VARIATION, Rng
 from warprun.simulation.arrays import ArrayPlan
-from warprun.simulation.codegen.target import index
-from warprun.simulation.codegen.templates import Function, Names, block, lines
+from warprun.simulation.codegen.templates import Function, Names, block, index, lines
 
 PURPOSES = {"RESET": RESET, "ACTION": ACTION, "VARIATION": VARIATION, "EXPLORATION": EXPLORATION}
 STREAMS = {name: f"{purpose} << 24" for name, purpose in PURPOSES.items()}

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from warprun.environment import Box, Group
+from warprun.simulation.codegen.called import all_can_act, all_finite, note_mask, note_numbers
 from warprun.simulation.codegen.expressions import Expressions, choices_of
-from warprun.simulation.codegen.target import operand
-from warprun.simulation.codegen.templates import block, fill, lines
-from warprun.simulation.faults import all_can_act, all_finite, code_of, note_mask, note_numbers
+from warprun.simulation.codegen.templates import block, fill, lines, operand
+from warprun.simulation.faults import code_of
 
 REPLACED_FOR = ("reward", "observation", "mask")
 """Fields whose faults replace an environment. Replacing does not help if actions are not finite: they come from the policy."""

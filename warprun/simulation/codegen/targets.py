@@ -1,11 +1,13 @@
-"""The targets that kernels are written for: CPU threads, and on CUDA one thread or one block for each environment."""
+"""The targets that kernels are written for: how loops, indices, barriers and the code around a kernel's body look.
+
+State is stored in tiles [tile, slot, actor, lane]. Lanes are neighbouring environments: SIMD lanes on CPU, neighbouring threads on CUDA.
+"""
 
 from __future__ import annotations
 
 from warprun.environment import Environment, Group
-from warprun.simulation import indexing
-from warprun.simulation.codegen.target import Target, arrays, inferences
-from warprun.simulation.codegen.templates import Names, block, fill, lines
+from warprun.simulation.codegen import called
+from warprun.simulation.codegen.templates import Names, block, fill, index, lines
 
 CPU_KERNEL = """
 @njit(**INLINED)
@@ -127,8 +129,105 @@ cuda.syncthreads()
 """
 
 
-OF_BLOCK = "env, thread, threads"
-"""What the threads of a block give to the body of a kernel: the environment that they share, and which of its threads they are."""
+class Target:
+    """A GPU thread runs one environment of one actor. The other targets override what they write in another way."""
+
+    name = "thread"
+    imports = "from numba import cuda, float32"
+    at = "env"
+    """Index of the environment in a row of a rollout array, as a kernel's body sees that row."""
+    environment = "env"
+    """Number of the environment."""
+    barrier = ""
+    """Statement that waits for all threads of the environment."""
+    agree = ""
+    """Statement after which `sound` is False in all threads of the environment if it was in one."""
+    lane_loop = ""
+    """Statement at the beginning of a loop over lanes that becomes vectors, loops of the user within it included."""
+    own = "env"
+    """Arguments that tell the body of a kernel on a GPU what it runs."""
+    begin = "env = cuda.grid(1)\nif env >= common.n_envs:\n    return"
+    """Statements at the beginning of a kernel on a GPU that define `own`."""
+    note_end = ""
+    """Statement that stores for `if_ended` whether an episode ends."""
+    begins_in_batches = False
+    """Whether `advance` begins the next episodes of many environments together, after the step of all."""
+
+    def lanes(self, environment: Environment) -> int:
+        """Return the number of environments in a tile, a compile-time constant of the layout."""
+        return 32  # a warp
+
+    def kernel(self, name: str, body: str, groups: tuple[Group, ...]) -> str:
+        """Return the kernel `name` around its body."""
+        actor = "actor = 0" if self.own == "env" else ""
+        return fill(CUDA_KERNEL, kernel=name, own=self.own, actor=actor, begin=self.begin, body=body, arrays=arrays(groups))
+
+    def rollout(self, groups: tuple[Group, ...]) -> str:
+        """Return the kernels that run all steps of a rollout."""
+        begin = fill(COLUMNS_OF_BLOCK, columns=f"{groups[0].name}_inference.network.columns")
+        act = block("if thread < count:", "env = first + thread", fill(ACT, own=self.own, arrays=arrays(groups)))
+        return cuda_rollout(groups, begin, lines(*map(cuda_inference, groups)), act)
+
+    def per_actor(self, group: Group, *body: str) -> str:
+        """Return the loops that run `body` for all actors of a group in all environments."""
+        return lines(*body)
+
+    def per_environment(self, *body: str) -> str:
+        """Return the loop that runs `body` once for every environment."""
+        return self.once(*body)
+
+    def actors_of(self, group: Group, *body: str) -> str:
+        """Return the loop over the actors of a group within one environment."""
+        return self.per_actor(group, *body)
+
+    def once(self, *body: str) -> str:
+        """Return statements that one thread runs, within one environment."""
+        return lines(*body)
+
+    def per_reduction(self, n: int, *body: str) -> str:
+        """Return the loop that runs reduction `n` of a group for every environment."""
+        return self.per_environment(*body)
+
+    def per_ended(self, *body: str) -> str:
+        """Return the loop that runs `body` for each environment whose episode ends, within `if_ended`."""
+        return lines(*body)
+
+    def tile(self, array: str, shape: tuple[int, ...]) -> str:
+        """Return the part of an array of this shape, [tiles, ...], that belongs to the tile of a kernel's body."""
+        return f"{array}[tile]"
+
+    def part(self, width: int) -> str:
+        """Return the slice of a flat row for the environments of a kernel's body, `width` numbers for each environment."""
+        return ""
+
+    def logits(self, group: Group) -> str:
+        """Return the statement that defines the policy outputs of a group, [P, actor, environment]."""
+        return f"{group.name}_logits = {group.name}_arrays.policy_output.T"
+
+    def sort(self, name: str, cells: int, names: Names) -> str:
+        """Return the statements that sort the actors of index `name`, whose cells are in NAME_place."""
+        sort = names.use("sort_actors", called.sort_actors)
+        return self.per_environment(f"{sort}({name}_place, {name}_first, {name}_actor, {cells}, lane)")
+
+    def terminate(self, over: str) -> str:
+        """Return the statement that ends the episode if `over` is true."""
+        return block(f"if {over}:", f"terminated[{self.at}] = True")
+
+    def if_ended(self, reductions: str, body: str) -> str:
+        """Return `body` for the environments whose episode ends, after the reductions that it needs."""
+        return block(f"if terminated[{self.at}] or truncated[{self.at}]:", reductions, body)
+
+    def if_unsound(self, body: str) -> str:
+        """Return statements that one thread runs for each environment if `sound` is False."""
+        return block("if not sound:", self.once(body))
+
+    def replace_unsound(self, check: str, end: str) -> str:
+        """Return `end` for the environments that are unsound; `check` checks one environment."""
+        return block("if not sound:", end, "sound = True")
+
+    def check(self, group: Group, width: int, statement: str) -> str:
+        """Return a check of a row, `width` numbers for each actor; `statement` has placeholders for first number and actors."""
+        return self.per_actor(group, fill(statement, first=index(group, self.at, 0, width), actors="1"))
 
 
 class CpuTarget(Target):
@@ -138,6 +237,7 @@ class CpuTarget(Target):
     imports = "from numba import njit\n\nfrom warprun.kernels.lanes import lane_loop\nfrom warprun.kernels.views import of_tile"
     lane_loop = "lane_loop()"
     at = "lane"
+    note_end = f"any_over |= {OVER}"
     begins_in_batches = True
 
     def __init__(self, environment: str = "first + lane") -> None:
@@ -156,20 +256,13 @@ class CpuTarget(Target):
         return fill(CPU_KERNEL, kernel=name, body=body, arrays=arrays(groups), logits=logits, policy_outputs=outputs)
 
     def rollout(self, groups: tuple[Group, ...]) -> str:
-        inference = lines(*(self._inference(group) for group in groups))
-        logits = "".join(f", {g.name}_inference.logits[thread]" for g in groups)
-        return fill(CPU_ROLLOUT, arrays=arrays(groups), inferences=inferences(groups), inference=inference, logits=logits)
-
-    def _inference(self, group: Group) -> str:
-        features = group.observation.size
-        return fill(
-            CPU_INFERENCE,
-            group=group.name,
-            obs_part=self.part(group.size * features),
-            actors=str(group.size),
-            features=str(features),
-            value_part=self.part(group.size),
-        )
+        logits, inference = "".join(f", {g.name}_inference.logits[thread]" for g in groups), []
+        for group in groups:
+            parts = {"obs_part": self.part(group.size * group.observation.size), "value_part": self.part(group.size)}
+            sizes = {"actors": str(group.size), "features": str(group.observation.size)}
+            inference.append(fill(CPU_INFERENCE, group=group.name, **sizes, **parts))
+        given = {"arrays": arrays(groups), "inferences": inferences(groups), "logits": logits}
+        return fill(CPU_ROLLOUT, **given, inference=lines(*inference))
 
     def tile(self, array: str, shape: tuple[int, ...]) -> str:
         return f"of_tile({array}, tile, {shape[1:]!r})"
@@ -192,9 +285,6 @@ class CpuTarget(Target):
     def terminate(self, over: str) -> str:
         return f"terminated[lane] |= {over}"
 
-    def note_end(self) -> str:
-        return f"any_over |= {OVER}"
-
     def if_ended(self, reductions: str, body: str) -> str:
         # Few episodes end in a step, unless all began together. So these loops are over the lanes of one vector, if one of them ends.
         some = fill(SOME_END, over=OVER, together=str(TOGETHER), body=body)
@@ -215,56 +305,21 @@ class CpuTarget(Target):
         return fill(statement, first="0", actors=actors)  # the numbers of a tile are contiguous
 
 
-class ThreadTarget(Target):
-    """A GPU thread runs one environment of one actor."""
-
-    name = "thread"
-    imports = "from numba import cuda, float32"
-    at = "env"
-    environment = "env"
-
-    def lanes(self, environment: Environment) -> int:
-        return 32  # a warp
-
-    def kernel(self, name: str, body: str, groups: tuple[Group, ...]) -> str:
-        begin = lines("env = cuda.grid(1)", block("if env >= common.n_envs:", "return"))
-        return fill(CUDA_KERNEL, kernel=name, own="env", actor="actor = 0", begin=begin, body=body, arrays=arrays(groups))
-
-    def rollout(self, groups: tuple[Group, ...]) -> str:
-        begin = fill(COLUMNS_OF_BLOCK, columns=f"{groups[0].name}_inference.network.columns")
-        inference = lines(*(_cuda_inference(group) for group in groups))
-        act = block("if thread < count:", "env = first + thread", fill(ACT, own="env", arrays=arrays(groups)))
-        return fill(CUDA_ROLLOUT, arrays=arrays(groups), inferences=inferences(groups), begin=begin, inference=inference, act=act)
-
-    def per_actor(self, group: Group, *body: str) -> str:
-        return lines(*body)
-
-    def per_environment(self, *body: str) -> str:
-        return lines(*body)
-
-
 class BlockTarget(Target):
     """A CUDA block runs one environment of several actors; its threads share the actors, with barriers between phases."""
 
     name = "block"
-    imports = "from numba import cuda, float32"
-    at = "env"
-    environment = "env"
+    own = "env, thread, threads"  # the environment that the threads of a block share, and which of its threads they are
+    begin = "env = cuda.blockIdx.x\nthread = cuda.threadIdx.x\nthreads = cuda.blockDim.x"
     barrier = "cuda.syncthreads()"
     agree = "sound = cuda.syncthreads_or(np.int32(0 if sound else 1)) == 0"
 
     def lanes(self, environment: Environment) -> int:
         return 1  # the threads of a block are actors, so the numbers of neighbouring actors are contiguous
 
-    def kernel(self, name: str, body: str, groups: tuple[Group, ...]) -> str:
-        begin = lines("env = cuda.blockIdx.x", "thread = cuda.threadIdx.x", "threads = cuda.blockDim.x")
-        return fill(CUDA_KERNEL, kernel=name, own=OF_BLOCK, actor="", begin=begin, body=body, arrays=arrays(groups))
-
     def rollout(self, groups: tuple[Group, ...]) -> str:
-        inference = lines(*(self._inference(group) for group in groups))
-        act = fill(ACT, own=OF_BLOCK, arrays=arrays(groups))
-        begin = "env = cuda.blockIdx.x"
-        return fill(CUDA_ROLLOUT, arrays=arrays(groups), inferences=inferences(groups), begin=begin, inference=inference, act=act)
+        act = fill(ACT, own=self.own, arrays=arrays(groups))
+        return cuda_rollout(groups, "env = cuda.blockIdx.x", lines(*map(self._inference, groups)), act)
 
     def _inference(self, group: Group) -> str:
         """Return inference for all actors, as many at a time as the network has columns."""
@@ -273,21 +328,18 @@ class BlockTarget(Target):
             f"for begin in range(0, {group.size}, {columns}):",
             f"first = env * {group.size} + begin",
             f"count = min({columns}, {group.size} - begin)",
-            _cuda_inference(group),
+            cuda_inference(group),
         )
 
     def per_actor(self, group: Group, *body: str) -> str:
         return block(f"for actor in range(thread, {group.size}, threads):", *body)
 
-    def per_environment(self, *body: str) -> str:
-        return self.once(*body)
-
     def once(self, *body: str) -> str:
         return block("if thread == 0:", *body)
 
     def sort(self, name: str, cells: int, names: Names) -> str:
-        count, begin, place = (names.use(f.__name__, f) for f in (indexing.count_actors, indexing.begin_cells, indexing.place_actors))
-        number = names.use("number_places", indexing.number_places)
+        functions = (called.count_actors, called.begin_cells, called.place_actors, called.number_places)
+        count, begin, place, number = (names.use(function.__name__, function) for function in functions)
         given = f"{name}_place, {name}_first, {name}_actor, {cells}"
         return lines(
             f"{count}({given}, thread, threads)",
@@ -303,7 +355,13 @@ class BlockTarget(Target):
         return block(f"if thread == {n} % threads:", *body)
 
 
-def _cuda_inference(group: Group) -> str:
+def cuda_rollout(groups: tuple[Group, ...], begin: str, inference: str, act: str) -> str:
+    """Return the kernel of a rollout on a GPU: what comes before the steps, and the networks and the step of each."""
+    return fill(CUDA_ROLLOUT, arrays=arrays(groups), inferences=inferences(groups), begin=begin, inference=inference, act=act)
+
+
+def cuda_inference(group: Group) -> str:
+    """Return the statements with which the threads of a block compute the network of a group."""
     given = f"{group.name}_inference"
     return fill(
         CUDA_INFERENCE,
@@ -315,7 +373,17 @@ def _cuda_inference(group: Group) -> str:
     )
 
 
-CPU, THREAD, BLOCK = CpuTarget(), ThreadTarget(), BlockTarget()
+def arrays(groups: tuple[Group, ...]) -> str:
+    """Return the arguments of a kernel that hold the arrays of the groups."""
+    return ", ".join(f"{group.name}_arrays" for group in groups)
+
+
+def inferences(groups: tuple[Group, ...]) -> str:
+    """Return the arguments of a rollout that hold the networks of the groups."""
+    return ", ".join(f"{group.name}_inference" for group in groups)
+
+
+CPU, THREAD, BLOCK = CpuTarget(), Target(), BlockTarget()
 
 
 def target_for(environment: Environment, device_kind: str) -> Target:

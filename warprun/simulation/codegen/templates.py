@@ -1,10 +1,12 @@
-"""The source of a kernel module: templates with placeholders, and its global names."""
+"""The text of a kernel module: templates with placeholders, indices, and its global names."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from textwrap import dedent, indent
+
+from warprun.environment import Group
 
 Function = Callable[..., object]
 """A function of an environment, or one that kernels call."""
@@ -35,6 +37,18 @@ def block(head: str, *parts: str) -> str:
     """Return the parts, indented, below `head`; nothing if all are empty."""
     body = lines(*parts)
     return f"{head}\n{indent(body, '    ')}" if body else ""
+
+
+def index(group: Group, at: str, component: int | str, width: int) -> str:
+    """Return the index of a component of this actor in a flat row, `width` numbers for each actor."""
+    # LLVM vectorises only if it knows the distance of neighbouring lanes, so the sizes are written as numbers.
+    actor = operand(at) if group.size == 1 else f"({operand(at)} * {group.size} + actor)"
+    return actor if width == 1 else f"{actor} * {width} + {component}"
+
+
+def operand(at: str) -> str:
+    """Return the number of an environment as an operand."""
+    return at if at.isidentifier() else f"({at})"
 
 
 class Names:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from gymnasium import Wrapper
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
-from warprun.errors import ContractError, shown
+from warprun.errors import shown
 from warprun.simulation.external import mpi
 from warprun.simulation.external.recipe import Closes, Recipe, SavesState, told
-from warprun.simulation.external.spaces import actions, observations
+from warprun.simulation.external.spaces import actions, mask_of, observations, resets_in_step, saver_of
 
-NEXT_STEP = (
-    "resets an environment in the step after its episode has ended (AutoresetMode.NEXT_STEP) and ignores the action of this step, which an"
-    " agent must not learn from; use env.vector=false, or a mode SAME_STEP or DISABLED"
-)
 FAILURES = (Exception, SystemExit)
-"""What the code of an environment may raise."""
+"""Exceptions of the code of an environment."""
 TRUTH = (bool, np.bool_, int, np.integer)
 REAL = (float, int, np.floating, np.integer, np.bool_)
 
@@ -71,31 +67,45 @@ class Source(Protocol):
         """Free what the environments hold."""
 
 
+@contextmanager
+def calls(at: np.ndarray, action: str) -> Iterator[None]:
+    """Raise EnvironmentFailed for what the code of an environment raises; `at` [2] says which one is called, see `enter`."""
+    try:
+        yield
+    except FAILURES as error:
+        raise EnvironmentFailed(int(at[0]), action, told(error)) from error
+
+
+def enter(at: np.ndarray, environment: int) -> None:
+    """Tell other processes that a call of an environment begins: its number, and one call more (`slice.layout`)."""
+    at[0] = environment
+    at[1] += 1
+
+
 class Singles:
-    """A `Source` of environments that are stepped one after the other. `at` [2]: see `shared.layout`."""
+    """A `Source` of environments that are stepped one after the other. `at` [2]: see `slice.layout`."""
 
     def __init__(self, recipe: Recipe, first: int, count: int, at: np.ndarray) -> None:
         self._at, self._first = at, first
         self._envs: list[Any] = []
-        for n in range(count):
-            self._enter(n)
-            try:
+        with calls(at, "its construction"):
+            for n in range(count):
+                enter(at, first + n)
                 self._envs.append(mpi.make(recipe))
-            except FAILURES as error:
-                raise EnvironmentFailed(first + n, "its construction", told(error)) from error
         self._observe = observations(self._envs[0].observation_space)
         self._act = actions(self._envs[0].action_space)
 
     def reset(self, seeds: np.ndarray, out: Outcome) -> None:
-        for n, seed in enumerate(seeds.tolist()):
-            self._reset(n, out, seed=seed)
+        with calls(self._at, "a reset"):
+            for n, seed in enumerate(seeds.tolist()):
+                self._reset(n, out, seed=seed)
 
     def step(self, actions: np.ndarray, out: Outcome) -> None:
         converted = self._act.convert(actions)
         chosen = converted.tolist() if self._act.integers else converted
-        for n, env in enumerate(self._envs):
-            self._enter(n)
-            try:
+        with calls(self._at, "a step"):
+            for n, env in enumerate(self._envs):
+                enter(self._at, self._first + n)
                 returned = env.step(chosen[n])
                 _require(isinstance(returned, tuple) and len(returned) == 5, returned, "(observation, reward, terminated, truncated, info)")
                 obs, reward, terminated, truncated, info = returned
@@ -107,55 +117,42 @@ class Singles:
                 out.terminated[n], out.truncated[n] = terminated, truncated
                 if out.mask is not None:
                     out.mask[n] = mask_of(info, out.mask.shape[1])
-            except FAILURES as error:
-                raise EnvironmentFailed(self._first + n, "a step", told(error)) from error
 
     def renew(self, over: Sequence[int], out: Outcome) -> None:
-        for n in over:
-            self._reset(n, out)
+        with calls(self._at, "a reset"):
+            for n in over:
+                self._reset(n, out)
 
     def save(self, states: np.ndarray) -> None:
-        for n, env in enumerate(self._envs):
-            self._enter(n)
-            try:
+        with calls(self._at, "get_state"):
+            for n, env in enumerate(self._envs):
+                enter(self._at, self._first + n)
                 given = np.asarray(_saver(env).get_state())
                 shape = states.shape[1:]
                 _require((given.shape or (1,)) == shape, given, f"an array of the shape {shape}, as after its first reset")
                 safe = np.can_cast(given.dtype, states.dtype, "safe")
                 _require(safe, given, f"numbers that fit in {states.dtype}, as after its first reset")
                 states[n] = given
-            except FAILURES as error:
-                raise EnvironmentFailed(self._first + n, "get_state", told(error)) from error
 
     def load(self, states: np.ndarray) -> None:
-        for n, env in enumerate(self._envs):
-            self._enter(n)
-            try:
+        with calls(self._at, "set_state"):
+            for n, env in enumerate(self._envs):
+                enter(self._at, self._first + n)
                 _saver(env).set_state(states[n].copy())
-            except FAILURES as error:
-                raise EnvironmentFailed(self._first + n, "set_state", told(error)) from error
 
     def close(self) -> None:
         for env in self._envs:
             if isinstance(env, Closes):
                 env.close()
 
-    def _enter(self, n: int) -> None:
-        """Tell that a call of environment n begins."""
-        self._at[0] = self._first + n
-        self._at[1] += 1
-
     def _reset(self, n: int, out: Outcome, **seed: int) -> None:
-        self._enter(n)
-        try:
-            returned = self._envs[n].reset(**seed)
-            _require(isinstance(returned, tuple) and len(returned) == 2, returned, "(observation, info)")
-            obs, info = returned
-            out.obs[n] = self._observe.flatten(obs)
-            if out.mask is not None:
-                out.mask[n] = mask_of(info, out.mask.shape[1])
-        except FAILURES as error:
-            raise EnvironmentFailed(self._first + n, "a reset", told(error)) from error
+        enter(self._at, self._first + n)
+        returned = self._envs[n].reset(**seed)
+        _require(isinstance(returned, tuple) and len(returned) == 2, returned, "(observation, info)")
+        obs, info = returned
+        out.obs[n] = self._observe.flatten(obs)
+        if out.mask is not None:
+            out.mask[n] = mask_of(info, out.mask.shape[1])
 
 
 class Vectorized:
@@ -163,31 +160,24 @@ class Vectorized:
 
     def __init__(self, recipe: Recipe, first: int, count: int, at: np.ndarray) -> None:
         self._first, self._at = first, at
-        self._enter()
-        try:
+        with self._calling("its construction"):
             self._env: VectorEnv = mpi.make(recipe, num_envs=count)
             self._resets_in_step = resets_in_step(self._env)
             _require(self._env.num_envs == count, self._env.num_envs, f"num_envs = {count}")
             self._observe, self._act = observations(self._env.single_observation_space), actions(self._env.single_action_space)
-        except FAILURES as error:
-            raise EnvironmentFailed(first, "its construction", told(error)) from error
         self._fresh: Any = None
         """Observations that a step returned, where an episode ended those of the next one."""
         self._info: dict[str, Any] = {}
 
     def reset(self, seeds: np.ndarray, out: Outcome) -> None:
-        self._enter()
         each = isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
-        try:
+        with self._calling("a reset"):
             obs, info = self._env.reset(seed=seeds.tolist() if each else int(seeds[0]))
             out.obs[:] = self._rows(obs)
             self._write_masks(info, range(len(out.obs)), out)
-        except FAILURES as error:
-            raise EnvironmentFailed(self._first, "a reset", told(error)) from error
 
     def step(self, actions: np.ndarray, out: Outcome) -> None:
-        self._enter()
-        try:
+        with self._calling("a step"):
             obs, reward, terminated, truncated, info = self._env.step(self._act.convert(actions))
             for name, given in (("rewards", reward), ("terminated", terminated), ("truncated", truncated)):
                 _require(np.shape(given) == out.reward.shape, np.shape(given), f"{name} of the shape {out.reward.shape}")
@@ -200,12 +190,9 @@ class Vectorized:
                 for n in over:
                     out.obs[n] = self._observe.flatten(info["final_obs"][n])
             self._write_masks(info, range(len(out.obs)), out)
-        except FAILURES as error:
-            raise EnvironmentFailed(self._first, "a step", told(error)) from error
 
     def renew(self, over: Sequence[int], out: Outcome) -> None:
-        self._enter()
-        try:
+        with self._calling("a reset"):
             if not self._resets_in_step:
                 ended = np.zeros(len(out.obs), np.bool_)
                 ended[over] = True
@@ -213,8 +200,6 @@ class Vectorized:
                 self._fresh, self._info = self._rows(obs), info
             out.obs[over] = self._fresh[over]
             self._write_masks(self._info, over, out)
-        except FAILURES as error:
-            raise EnvironmentFailed(self._first, "a reset", told(error)) from error
 
     def save(self, states: np.ndarray) -> None:
         raise NotImplementedError("a vectorized environment has no state that a checkpoint could hold")
@@ -224,10 +209,9 @@ class Vectorized:
     def close(self) -> None:
         self._env.close()
 
-    def _enter(self) -> None:
-        """Tell that a call begins."""
-        self._at[0] = self._first
-        self._at[1] += 1
+    def _calling(self, action: str) -> AbstractContextManager[None]:
+        enter(self._at, self._first)
+        return calls(self._at, action)
 
     def _rows(self, obs: Any) -> np.ndarray:
         return self._observe.flatten_batch(obs, self._env.observation_space)
@@ -236,38 +220,6 @@ class Vectorized:
         if out.mask is not None:
             for n in which:
                 out.mask[n] = mask_of({"action_mask": info["action_mask"][n]}, out.mask.shape[1])
-
-
-def resets_in_step(env: VectorEnv) -> bool:
-    """Return whether a step resets environments whose episodes have ended; if not, the caller does. Raises ContractError."""
-    mode = env.metadata.get("autoreset_mode")
-    if mode == AutoresetMode.SAME_STEP:
-        return True
-    if mode == AutoresetMode.DISABLED:
-        return False
-    if mode == AutoresetMode.NEXT_STEP:
-        raise ContractError(f"the vectorized environment {NEXT_STEP}")
-    raise ContractError(f"metadata['autoreset_mode'] of the vectorized environment must be an AutoresetMode, not {shown(mode)}")
-
-
-def mask_of(info: Any, size: int) -> np.ndarray:
-    """Return the action mask [size] in the info of a step or reset. Raises ValueError if there is none."""
-    if not isinstance(info, dict) or "action_mask" not in info:
-        raise ValueError("info has no action_mask; the info of the first reset had one")
-    given = info["action_mask"]
-    mask = np.concatenate([np.ravel(part) for part in given]) if isinstance(given, tuple) else np.ravel(given)
-    if mask.shape != (size,):
-        raise ValueError(f"action_mask has {mask.size} entries, and the actions {size}")
-    return mask.astype(np.bool_)
-
-
-def saver_of(env: Any) -> SavesState | None:
-    """Return the outermost of an environment and those that it wraps that has `get_state` and `set_state`; None if none has."""
-    while not isinstance(env, SavesState):
-        if not isinstance(env, Wrapper):
-            return None
-        env = env.env
-    return env
 
 
 def _saver(env: Any) -> SavesState:

@@ -1,21 +1,37 @@
-"""Spaces of Gymnasium as spaces of warprun, and the conversion of observations and actions. No numba, no torch."""
+"""Spaces of Gymnasium as spaces of warprun, the conversion of observations and actions, and what an environment tells of itself.
+
+No numba, no torch.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import redirect_stdout, suppress
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
+from gymnasium import Env, Wrapper, spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import iterate
 
 from warprun.errors import ContractError, shown
-from warprun.spec import Box, Discrete, MultiDiscrete, Space
+from warprun.simulation.external import mpi
+from warprun.simulation.external.recipe import Closes, ExternalEnvironment, Recipe, SavesState
+from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Space, Spec
 
 float32 = np.float32
 LARGEST = float(np.finfo(np.float32).max)
+NEXT_STEP = (
+    "resets an environment in the step after its episode has ended (AutoresetMode.NEXT_STEP) and ignores the action of this step, which an"
+    " agent must not learn from; use env.vector=false, or a mode SAME_STEP or DISABLED"
+)
+GROUP = "agent"
+"""Name of the only group."""
+MEMBERS = ("observation_space", "action_space", "reset", "step")
 
 
 @dataclass(frozen=True)
@@ -157,3 +173,108 @@ def _batch(given: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 def _named(space: Any) -> str:
     return " ".join(str(space).split()) if isinstance(space, spaces.Space) and len(str(space)) < 200 else shown(space)
+
+
+# What an environment tells of itself ------------------------------------------------------------------------------------------
+
+
+def resets_in_step(env: VectorEnv) -> bool:
+    """Return whether a step resets environments whose episodes have ended; if not, the caller does. Raises ContractError."""
+    mode = env.metadata.get("autoreset_mode")
+    if mode == AutoresetMode.SAME_STEP:
+        return True
+    if mode == AutoresetMode.DISABLED:
+        return False
+    if mode == AutoresetMode.NEXT_STEP:
+        raise ContractError(f"the vectorized environment {NEXT_STEP}")
+    raise ContractError(f"metadata['autoreset_mode'] of the vectorized environment must be an AutoresetMode, not {shown(mode)}")
+
+
+def mask_of(info: Any, size: int) -> np.ndarray:
+    """Return the action mask [size] in the info of a step or reset. Raises ValueError if there is none."""
+    if not isinstance(info, dict) or "action_mask" not in info:
+        raise ValueError("info has no action_mask; the info of the first reset had one")
+    given = info["action_mask"]
+    mask = np.concatenate([np.ravel(part) for part in given]) if isinstance(given, tuple) else np.ravel(given)
+    if mask.shape != (size,):
+        raise ValueError(f"action_mask has {mask.size} entries, and the actions {size}")
+    return mask.astype(np.bool_)
+
+
+def saver_of(env: Any) -> SavesState | None:
+    """Return the outermost of an environment and those that it wraps that has `get_state` and `set_state`; None if none has."""
+    while not isinstance(env, SavesState):
+        if not isinstance(env, Wrapper):
+            return None
+        env = env.env
+    return env
+
+
+def examine(title: str, recipe: Recipe, time_limit: int | None, *, timeout_s: float, masks: bool) -> ExternalEnvironment:
+    """Make an environment, reset it, and return what a run has to know of it.
+
+    `time_limit` None: that of the environment, if it tells one. `masks`: use `action_mask` in the info of a reset. Raises ContractError,
+    UserError, and what the environment raises.
+    """
+    key = json.dumps([title, asdict(recipe), time_limit, timeout_s, masks])
+    if key not in _known:
+        look = _examine_vector if recipe.vector else _examine_single
+        with redirect_stdout(sys.stderr):  # a print must not stand in the output of a command
+            _known[key] = look(title, recipe, time_limit, timeout_s, masks)
+    return _known[key]
+
+
+_known: dict[str, ExternalEnvironment] = {}
+"""Environments that this process knows: a run asks several times, and to make an environment can take seconds."""
+
+
+def _examine_single(title: str, recipe: Recipe, time_limit: int | None, timeout_s: float, masks: bool) -> ExternalEnvironment:
+    env = mpi.make(recipe)
+    try:
+        missing = [name for name in MEMBERS if name not in dir(env)]
+        if missing:
+            raise ContractError(f"{title} has no {', '.join(missing)}; an environment has {', '.join(MEMBERS)}")
+        if time_limit is None and isinstance(env, Env) and env.spec is not None:
+            time_limit = env.spec.max_episode_steps
+        returned = env.reset(seed=0)
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise ContractError(f"reset of {title} must return (observation, info); it returned {shown(returned)}")
+        spec = _spec(env.observation_space, env.action_space, returned[1] if masks else {}, time_limit)
+        state = None
+        saver = saver_of(env)
+        if saver is not None:
+            saved = np.asarray(saver.get_state())
+            if saved.dtype.kind not in "biuf" or not saved.size:
+                raise ContractError(f"get_state of {title} must return an array of numbers, not {shown(saved)}")
+            state = (saved.dtype.str, saved.shape or (1,))
+        return ExternalEnvironment(title, recipe, spec, timeout_s, state)
+    finally:
+        if isinstance(env, Closes):
+            with suppress(Exception):  # it would hide an error before
+                env.close()
+
+
+def _examine_vector(title: str, recipe: Recipe, time_limit: int | None, timeout_s: float, masks: bool) -> ExternalEnvironment:
+    env = mpi.make(recipe, num_envs=1)
+    try:
+        resets_in_step(env)
+        _, info = env.reset(seed=0)
+        one = {"action_mask": info["action_mask"][0]} if masks and "action_mask" in info else {}
+        if time_limit is None and env.spec is not None:
+            time_limit = env.spec.max_episode_steps
+        spec = _spec(env.single_observation_space, env.single_action_space, one, time_limit)
+        return ExternalEnvironment(title, recipe, spec, timeout_s, None)
+    finally:
+        with suppress(Exception):
+            env.close()
+
+
+def _spec(observation_space: Any, action_space: Any, info: Any, time_limit: int | None) -> Spec:
+    action = actions(action_space).space
+    masked = isinstance(info, dict) and "action_mask" in info
+    if masked:
+        if isinstance(action, Box):
+            raise ContractError("info['action_mask'] is for choices, and the action space is a Box")
+        mask_of(info, action.outputs)
+    group = GroupSpec(GROUP, 1, Box(observations(observation_space).size), action, masked)
+    return Spec((group,), time_limit, early_truncation=True)

@@ -1,7 +1,13 @@
-"""What steps the environments of a simulator: worker processes over shared memory, or this process. No torch."""
+"""Step the environments of a simulator: in worker processes over shared memory, or in this one. No torch.
+
+A worker reads commands of 17 bytes from one pipe (a letter, the row, the number of the step) and answers through another one: a dot, or an
+exclamation mark, the length of a JSON text in 4 bytes, and the text. Everything else goes through shared memory. It ends if the pipe of
+commands is closed, and at once if its parent ends: the kernel then sends it SIGIO.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
@@ -10,18 +16,23 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 
-from warprun.simulation.external.shared import Layout, SharedArrays
-from warprun.simulation.external.sources import EnvironmentFailed
-from warprun.simulation.external.worker import COMMAND, DONE, LOAD, RESET, SAVE, STEP, Job, make_slice
+from warprun.simulation.external.recipe import Recipe
+from warprun.simulation.external.slice import Layout, SharedArrays, Slice
+from warprun.simulation.external.sources import EnvironmentFailed, Singles, Vectorized
 
+COMMAND = struct.Struct("<cqq")
+DONE, FAILED = b".", b"!"
+RESET, STEP, SAVE, LOAD = b"r", b"s", b"g", b"p"
+IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
+"""Signals that a terminal or a batch system sends to every process of a run: the parent decides."""
 CONSTRUCTION_S = 600.0
 """Longest time in which a worker starts and makes one environment."""
 LOOK_S = 0.5
@@ -30,14 +41,47 @@ GRACE_S = 2.0
 """Time for environments to close before their process is ended."""
 PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
-    " from warprun.simulation.external.worker import main; main(*map(int, sys.argv[2:]))"
+    " from warprun.simulation.external.workers import main; main(*map(int, sys.argv[2:]))"
 )
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Variables that keep the libraries of several workers from using all cores each; values of the user stay."""
 
 
+class Job(TypedDict):
+    """The work of a worker."""
+
+    recipe: dict[str, Any]
+    """Fields of a `Recipe`."""
+    worker: int
+    """Its number."""
+    begin: int
+    """The first of its environments."""
+    end: int
+    time_limit: int | None
+    """Steps that a slice counts; None if environments count themselves."""
+    choices: list[int]
+    """Number of choices of each component of a masked action."""
+    replaces: bool
+
+
+def make_slice(arrays: Mapping[str, np.ndarray], job: Job) -> Slice:
+    """Make the environments of a job. Raises EnvironmentFailed."""
+    recipe, begin, end = Recipe(**job["recipe"]), job["begin"], job["end"]
+    at = arrays["at"][job["worker"]]
+    source = (Vectorized if recipe.vector else Singles)(recipe, begin, end - begin, at)
+    return Slice(source, arrays, begin, end, time_limit=job["time_limit"], choices=tuple(job["choices"]), replaces=job["replaces"])
+
+
+def execute(part: Slice, command: bytes, row: int, step: int) -> None:
+    """Let the environments of a slice execute RESET, STEP, SAVE or LOAD."""
+    if command == STEP:
+        part.step(row, step)
+    else:
+        {RESET: part.reset, SAVE: part.save, LOAD: part.load}[command]()
+
+
 class Steppers(Protocol):
-    """What resets and steps the environments of a simulator; methods raise EnvironmentFailed."""
+    """Resets and steps the environments of a simulator; methods raise EnvironmentFailed."""
 
     def run(self, command: bytes, row: int = 0, step: int = 0) -> None:
         """Let all environments execute RESET, STEP, SAVE or LOAD."""
@@ -53,11 +97,7 @@ class ThisProcess:
         self._part = make_slice(shared.arrays, job)
 
     def run(self, command: bytes, row: int = 0, step: int = 0) -> None:
-        part = self._part
-        if command == STEP:
-            part.step(row, step)
-        else:
-            {RESET: part.reset, SAVE: part.save, LOAD: part.load}[command]()
+        execute(self._part, command, row, step)
 
     def close(self) -> None:
         with suppress(Exception):
@@ -171,22 +211,17 @@ class Workers:
             return
         if answer:
             (length,) = struct.unpack("<I", os.read(answers, 4))
-            text = b""
-            while len(text) < length and (part := os.read(answers, length - len(text))):
-                text += part
-            told = json.loads(text)
-            self._end_with(EnvironmentFailed(told["environment"], told["action"], told["reason"]))
+            told = json.loads(_read(answers, length))
+            self._end()
+            raise EnvironmentFailed(**told)
         self._fail_ended(worker, action)
 
     def _fail_ended(self, worker: int, action: str) -> None:
         self._fail(worker, action, f"its process {_ending(self._workers[worker].process)}")
 
     def _fail(self, worker: int, action: str, reason: str) -> None:
-        self._end_with(EnvironmentFailed(int(self._at[worker, 0]), action, reason))
-
-    def _end_with(self, error: EnvironmentFailed) -> None:
         self._end()
-        raise error
+        raise EnvironmentFailed(int(self._at[worker, 0]), action, reason)
 
 
 def _start(layout: Layout, memory: int, job: Job) -> _Worker:
@@ -228,3 +263,59 @@ def shares(n_envs: int, workers: int) -> list[tuple[int, int]]:
     """Return (begin, end) of the environments of each worker; sizes differ by at most one."""
     edges = np.linspace(0, n_envs, min(workers, n_envs) + 1).astype(int).tolist()
     return list(pairwise(edges))
+
+
+# In a worker process ------------------------------------------------------------------------------------------------------
+
+
+def main(commands: int, answers: int, life: int, memory: int, length: int) -> None:
+    """Serve a simulator; the arguments are descriptors, and the length of the job, a JSON text, in the pipe `commands`."""
+    for name in IGNORED:
+        # Not SIG_IGN, which programs that an environment starts would inherit.
+        signal.signal(getattr(signal, name), lambda number, frame: None)
+        signal.siginterrupt(getattr(signal, name), False)
+    end_with_parent(life)
+    layout, job = json.loads(_read(commands, length))
+    try:
+        part = make_slice(SharedArrays(layout, memory).arrays, job)
+    except EnvironmentFailed as error:
+        _fail(answers, error)
+        return
+    os.write(answers, DONE)
+    serve(commands, answers, part)
+    with suppress(Exception):
+        part.source.close()
+
+
+def serve(commands: int, answers: int, part: Slice) -> None:
+    """Execute commands until their pipe is closed or one fails."""
+    while command := os.read(commands, COMMAND.size):
+        try:
+            execute(part, *COMMAND.unpack(command))
+        except EnvironmentFailed as error:
+            _fail(answers, error)
+            return
+        os.write(answers, DONE)
+
+
+def end_with_parent(life: int) -> None:
+    """Let the kernel end this process, whatever it does then, when the other end of the pipe `life` is closed."""
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGIO})
+    fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([life], [], [], 0)[0]:  # it was closed before
+        os._exit(1)
+
+
+def _read(file: int, length: int) -> bytes:
+    """Return `length` bytes of a pipe, or fewer if it is closed before."""
+    found = b""
+    while len(found) < length and (part := os.read(file, length - len(found))):
+        found += part
+    return found
+
+
+def _fail(answers: int, error: EnvironmentFailed) -> None:
+    text = json.dumps({"environment": error.environment, "action": error.action, "reason": error.reason}).encode()
+    os.write(answers, FAILED + struct.pack("<I", len(text)) + text)

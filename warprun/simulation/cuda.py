@@ -1,20 +1,22 @@
-"""Run kernels on a CUDA GPU or in the simulator."""
+"""Run the kernels of an environment on a CUDA GPU or in the simulator."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from warprun.environment import Box
 from warprun.kernels.mlp import Network
 from warprun.kernels.mlp_cuda import BlockInference, block_network, columns_for
 from warprun.simulation.arrays import ArrayPlan
-from warprun.simulation.backend import Kernel
+from warprun.simulation.codegen.expressions import choices_of
+from warprun.simulation.cpu import Kernel
 from warprun.simulation.cuda_launch import Launcher, grid_for, on_device
-from warprun.simulation.memory import KernelValues
+from warprun.simulation.memory import Array, Arrays, KernelValues, Step, StepArguments, kernel_arguments
 
 ENVIRONMENTS_PER_BLOCK = 32
 """Of a fused rollout with one thread per environment: small blocks, so that 10,000 environments reach every multiprocessor."""
@@ -24,7 +26,7 @@ threads can be launched with any number of registers."""
 
 
 class FusedLaunch(NamedTuple):
-    """What a fused rollout is launched with."""
+    """Networks, grid and memory of the launch of a fused rollout."""
 
     packed: tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor], ...]
     """For each group: parameters, the index that reorders them, and the weights that result before every rollout."""
@@ -34,13 +36,13 @@ class FusedLaunch(NamedTuple):
 
 
 class CudaBackend:
-    """A `KernelBackend` whose kernels are launched on torch's current stream."""
+    """The kernels of training, launched on torch's current stream; see `cpu.CpuBackend`."""
 
     def __init__(self, module: ModuleType, plan: ArrayPlan, values: KernelValues) -> None:
         self._launch = Launcher(module, plan)
         self._plan = plan
         self._values = values
-        self._arguments = tuple(getattr(module, name)(**{n: on_device(v) for n, v in named.items()}) for name, named in values.items())
+        self._arguments = kernel_arguments(module, values, on_device)
         self._fused: FusedLaunch | None = None
 
     def run(self, kernel: Kernel, row: int, offset: int) -> None:
@@ -83,3 +85,48 @@ class CudaBackend:
             grid = (self._plan.n_envs, min(most, max(least, grid_for(self._plan)[1])))
         shared_bytes = max(4 * networks[name].rows * count for name, count in columns.items())
         return FusedLaunch(tuple(packed), grid, shared_bytes, tuple(inferences))
+
+
+class CudaSteps:
+    """The kernels for callers with actions of their own, launched on torch's current stream; see `cpu.CpuSteps`."""
+
+    def __init__(self, module: ModuleType, plan: ArrayPlan, arrays: Arrays, scalars: Mapping[str, object]) -> None:
+        self._launcher = Launcher(module, plan)
+        device = arrays.common["began"].device
+        self._counts = [
+            None if isinstance(group.action, Box) else torch.tensor([count for _, count in choices_of(group.action)], device=device)
+            for group in plan.environment.groups
+        ]
+        """Of each group the numbers of choices; None if actions are real numbers."""
+        self._arguments = StepArguments(module, arrays, scalars, on_device)
+
+    def seed(self, words: Mapping[str, np.uint32]) -> None:
+        self._arguments.change(words)
+
+    def prepare(self, step: Step) -> None:
+        """Compile the kernels."""
+        bound = self.bind(step)
+        self.reset(0, bound)
+        self.advance(0, bound)
+
+    def bind(self, step: Step) -> list[object]:
+        return self._arguments.of(step)
+
+    def take(self, number: int, given: Array, action: Array) -> bool:
+        assert isinstance(given, torch.Tensor) and isinstance(action, torch.Tensor)
+        action.copy_(given)
+        counts = self._counts[number]
+        if counts is None:
+            return True
+        choices = given.view(-1, len(counts))
+        return bool(((choices >= 0) & (choices < counts)).all())
+
+    def reset(self, now: int, bound: Sequence[object]) -> None:
+        self._launch("reset", now, bound)
+
+    def advance(self, now: int, bound: Sequence[object]) -> bool:
+        self._launch("advance", now, bound)
+        return True
+
+    def _launch(self, kernel: str, now: int, bound: Sequence[object]) -> None:
+        self._launcher.each(kernel, (0, np.uint32(now & 0xFFFFFFFF), *bound))
