@@ -86,7 +86,7 @@ def test_constants_are_those_of_the_code() -> None:
     from warprun.config.memory import EVALUATION_STEPS
     from warprun.kernels import simd
     from warprun.learning import slices
-    from warprun.learning.cpu import gradient, updates
+    from warprun.learning.kernels.cpu import gradient, updates
     from warprun.learning.replay import ring
     from warprun.runs import evaluate
 

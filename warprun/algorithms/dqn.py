@@ -13,10 +13,10 @@ from warprun.algorithms.acting import AnyQNetwork, q_network
 from warprun.algorithms.settings import DQNConfig
 from warprun.kernels.mlp import Network
 from warprun.learning.communicator import Communicator, mean_
-from warprun.learning.cpu.actor import fused_layers, layer_rows
-from warprun.learning.cpu.updates import BatchKernels, KernelOptimizer
 from warprun.learning.critics import Optimized, QuantileQNetwork, Trained, seeded
 from warprun.learning.interfaces import Context, Metrics
+from warprun.learning.kernels.cpu.actor import fused_layers, layer_rows
+from warprun.learning.kernels.cpu.updates import BatchKernels, KernelOptimizer
 from warprun.learning.networks import training
 from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay.ring import Transitions

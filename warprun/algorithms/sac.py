@@ -16,13 +16,13 @@ from warprun.algorithms.settings import SACConfig
 from warprun.kernels.bound import Call
 from warprun.kernels.mlp import Network
 from warprun.learning.communicator import Communicator, mean_
-from warprun.learning.cpu.actor import critic_rows, fused_layers, layer_rows
-from warprun.learning.cpu.losses import Drawing
-from warprun.learning.cpu.optimizer import FusedAdam
-from warprun.learning.cpu.updates import BatchKernels, KernelOptimizer, module
 from warprun.learning.critics import Critics, Optimized, SquashedActor, Trained, seeded
 from warprun.learning.distributions import squashed
 from warprun.learning.interfaces import Context, Metrics, own_seed
+from warprun.learning.kernels.cpu.actor import critic_rows, fused_layers, layer_rows
+from warprun.learning.kernels.cpu.losses import Drawing
+from warprun.learning.kernels.cpu.optimizer import FusedAdam
+from warprun.learning.kernels.cpu.updates import BatchKernels, KernelOptimizer, module
 from warprun.learning.networks import training
 from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
 from warprun.learning.optimizers import Adam

@@ -14,11 +14,11 @@ from warprun.algorithms import acting
 from warprun.algorithms.settings import TD3Config
 from warprun.kernels.mlp import Network
 from warprun.learning.communicator import Communicator, mean_
-from warprun.learning.cpu.actor import critic_rows, fused_layers, layer_rows
-from warprun.learning.cpu.losses import Smoothing
-from warprun.learning.cpu.updates import BatchKernels, KernelOptimizer
 from warprun.learning.critics import Actor, Critics, Optimized, Trained, seeded
 from warprun.learning.interfaces import Context, Metrics, own_seed
+from warprun.learning.kernels.cpu.actor import critic_rows, fused_layers, layer_rows
+from warprun.learning.kernels.cpu.losses import Smoothing
+from warprun.learning.kernels.cpu.updates import BatchKernels, KernelOptimizer
 from warprun.learning.networks import training
 from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay.draws import seed_words

@@ -22,10 +22,10 @@ from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.team import team
 from warprun.learning import optimizers
 from warprun.learning.communicator import Communicator, mean_
-from warprun.learning.cpu import losses
-from warprun.learning.cpu.losses import LOSS, VALUE, Drawing, Memory, Net, Smoothing
-from warprun.learning.cpu.optimizer import PIECE, FusedAdam, split
 from warprun.learning.critics import Optimized, Trained
+from warprun.learning.kernels.cpu import losses
+from warprun.learning.kernels.cpu.losses import LOSS, VALUE, Drawing, Memory, Net, Smoothing
+from warprun.learning.kernels.cpu.optimizer import PIECE, FusedAdam, split
 from warprun.learning.replay.ring import Transitions
 from warprun.math import exp
 
