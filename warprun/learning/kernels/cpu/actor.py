@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from warprun.kernels.mlp import LINEAR, RELU, TANH, Layer, Network
-from warprun.learning.critics import Critics
 from warprun.learning.networks import ActorCritic, linear
 from warprun.learning.normalization import ObservationNormalizer
 
@@ -34,14 +33,16 @@ def layer_rows(parts: Iterable[nn.Module], parameters: torch.Tensor, row: int) -
     return table
 
 
-def critic_rows(critics: Critics, parameters: torch.Tensor, inputs: int) -> list[list[Layer]]:
-    """Return the table of each critic, all of one block: they share its `inputs` input rows, the observation and then the action."""
-    tables: list[list[Layer]] = []
+def stacked_rows(stacks: Iterable[Iterable[nn.Module]], parameters: torch.Tensor, inputs: int) -> tuple[list[Layer], list[int]]:
+    """Return the table of networks that share the first `inputs` rows of a block, and the rows of their outputs."""
+    table: list[Layer] = []
+    outputs: list[int] = []
     row = inputs
-    for critic in critics.each:
-        tables.append(layer_rows(critic.children(), parameters, row))
-        row = tables[-1][-1].out_row + 1
-    return tables
+    for layers in stacks:
+        table += layer_rows(layers, parameters, row)
+        row = table[-1].out_row + table[-1].n_out
+        outputs += range(table[-1].out_row, row)
+    return table, outputs
 
 
 def policy_layers(network: ActorCritic, parameters: torch.Tensor) -> list[Layer]:

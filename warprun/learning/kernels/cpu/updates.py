@@ -7,7 +7,7 @@ the shares, so they do not depend on the number of threads. Other kernels clip t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from types import ModuleType
 
@@ -17,16 +17,21 @@ from torch import nn
 
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
 from warprun.kernels.bound import Call
-from warprun.kernels.mlp import Layer, backward
+from warprun.kernels.mlp import backward
 from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.team import team
 from warprun.learning import optimizers
-from warprun.learning.communicator import Communicator, mean_
-from warprun.learning.critics import Optimized, Trained
+from warprun.learning.communicator import mean_
+from warprun.learning.critics import Actor, Critics, QNetwork
+from warprun.learning.descent import Due, Optimized, Taken, Trained
+from warprun.learning.draws import Stream
+from warprun.learning.interfaces import Context
 from warprun.learning.kernels.cpu import losses
-from warprun.learning.kernels.cpu.losses import LOSS, VALUE, Drawing, Memory, Net, Smoothing
+from warprun.learning.kernels.cpu.actor import stacked_rows
+from warprun.learning.kernels.cpu.losses import LOSS, VALUE, Memory, Net
 from warprun.learning.kernels.cpu.optimizer import PIECE, FusedAdam, split
-from warprun.learning.replay.ring import Transitions
+from warprun.learning.replay import Batch, Transitions
+from warprun.learning.settings import OffPolicyConfig
 from warprun.math import exp
 
 SHARE_BLOCKS = 2
@@ -71,14 +76,11 @@ def mean_terms(count, terms, means):
         means[k] = total / count
 
 
-def temperature_slope(log_temperature, mean_log_prob, target_entropy, slope, entropy):
-    """Write the derivative of J(alpha) by log alpha (Haarnoja et al. 2018b, eq. 18) and the mean entropy, [1] each."""
-    slope[0] = -exp(log_temperature[0]) * (mean_log_prob[()] + target_entropy)
-    entropy[0] = -mean_log_prob[()]
+def temperature_slope(log_temperature, entropy, target_entropy, slope):
+    """Write the derivative of J(alpha) by log alpha, [1]; Haarnoja et al. 2018b, eq. 18."""
+    slope[0] = exp(log_temperature[0]) * (entropy[()] - target_entropy)
 
 
-Settings = bool | Smoothing | Drawing | None
-"""What a loss depends on beside networks and batch."""
 KERNEL = """
 @njit(cache=True, **BOUND)
 def {loss}(first, last, thread, shares, nets, settings, batch, memory):
@@ -116,8 +118,8 @@ def mean(first, last, thread, count, terms, means):
 
 
 @njit(cache=True, **BOUND)
-def temperature(first, last, thread, log_temperature, mean_log_prob, target_entropy, slope, entropy):
-    temperature_slope(log_temperature, mean_log_prob, target_entropy, slope, entropy)
+def temperature(first, last, thread, log_temperature, entropy, target_entropy, slope):
+    temperature_slope(log_temperature, entropy, target_entropy, slope)
 
 '''
 
@@ -130,84 +132,115 @@ def module() -> ModuleType:
     return kernels.load_module("off_policy_updates", SOURCE, functions | {"BOUND": kernels.BOUND, "COLUMNS": COLUMNS})
 
 
-class BatchKernels:
-    """Computes gradients of batches of one size, for networks with up to `rows` rows in a block and `parameters` parameters."""
+def for_kernels(settings: object) -> object:
+    """Return what a loss depends on as kernels take it: tensors as arrays on their memory, streams as words."""
+    if isinstance(settings, Stream):
+        return settings.words()
+    if isinstance(settings, torch.Tensor):
+        return settings.numpy()
+    return tuple(map(for_kernels, settings)) if isinstance(settings, tuple) else settings
 
-    def __init__(self, batch_size: int, rows: int, parameters: int, threads: int, communicator: Communicator) -> None:
-        self.team = team(threads if batch_size * parameters > THREADS_FROM else 1)
-        self.shares = -(-batch_size // (COLUMNS * SHARE_BLOCKS))
-        self.communicator = communicator
-        count = self.team.count
+
+class KernelSteps:
+    """Makes the gradient steps of one learner, which share working memory."""
+
+    def __init__(self, trained: Iterable[Optimized[nn.Module]], config: OffPolicyConfig, context: Context) -> None:
+        """`trained`: the networks without memory, and what else the learner trains."""
+        networks = [(each, each.network) for each in trained if isinstance(each.network, QNetwork | Actor | Critics)]
+        most = max(len(each.parameters) for each, _ in networks)
+        self.rows, self.tau, self.communicator = config.batch_size, config.tau, context.communicator
+        self.team = team(context.threads if self.rows * most > THREADS_FROM else 1)
+        self.shares = -(-self.rows // (COLUMNS * SHARE_BLOCKS))
+        self.nets: dict[nn.Module, Net] = {}
+        for each, network in networks:
+            self.nets[network] = net = self._net(network, each.parameters)
+            if isinstance(each, Trained):
+                self.nets[each.target] = net._replace(parameters=each.target_parameters.numpy())
         self.memory = Memory(
-            target=np.zeros((count, COLUMNS), np.float32),
-            best=np.zeros((count, COLUMNS), np.int64),
-            zeros=np.zeros(rows, np.float32),
+            target=np.zeros((self.team.count, COLUMNS), np.float32),
+            best=np.zeros((self.team.count, COLUMNS), np.int64),
+            zeros=np.zeros(max(net.blocks.shape[2] for net in self.nets.values()), np.float32),
             terms=np.zeros((self.shares, 2)),
-            error=np.zeros(batch_size, np.float32),
+            error=np.zeros(self.rows, np.float32),
         )
-        self._calls: dict[str, tuple[Call, Transitions[torch.Tensor]]] = {}
-        """By loss, with the last batch: without observation normalisation the next batch has the same memory."""
-        self._means: dict[str, tuple[Call, torch.Tensor]] = {}
-        """By loss: the kernel that computes the means of its terms, and these, [2] float64."""
-        self.error = torch.from_numpy(self.memory.error)
-        """[B]: the temporal-difference errors of the last batch."""
 
-    def net(self, parameters: torch.Tensor, table: list[Layer], outputs: list[int]) -> Net:
-        """Return a network for the kernels, on the memory of `parameters` [P] and with its own working memory."""
-        rows = max(layer.out_row + layer.n_out for layer in table)
-        blocks, derivatives = aligned_zeros(2, self.team.count, SHARE_BLOCKS, rows, COLUMNS)
+    def step(
+        self, loss: str, trained: Optimized[nn.Module], reads: tuple[nn.Module, ...], settings: object
+    ) -> KernelStep | TemperatureStep:
+        """Return a gradient step of `trained`, see `KernelStep`; the loss `temperature` is that of its target entropy, `settings`."""
+        if loss == "temperature":
+            assert isinstance(settings, float)
+            return TemperatureStep(trained, settings)
+        return KernelStep(self, loss, trained, reads, settings)
+
+    def _net(self, network: QNetwork | Actor | Critics, parameters: torch.Tensor) -> Net:
+        """Return a network on the memory of `parameters` [P], with its own working memory."""
+        stacks = [list(critic.children()) for critic in network.each] if isinstance(network, Critics) else [network.policy_layers()]
+        inputs = next(layer.in_features for layer in stacks[0] if isinstance(layer, nn.Linear))
+        table, outputs = stacked_rows(stacks, parameters, inputs)
+        blocks, derivatives = aligned_zeros(2, self.team.count, SHARE_BLOCKS, outputs[-1] + 1, COLUMNS)
         gradient = np.zeros((self.shares, len(parameters)), np.float32)
         return Net(parameters.numpy(), np.array(table, np.int64), np.array(outputs, np.int64), blocks, derivatives, gradient)
 
-    def compute(self, loss: str, nets: tuple[Net, ...], settings: Settings, batch: Transitions[torch.Tensor]) -> None:
-        """Compute one gradient per share of a loss (of LOSSES) for the last of `nets`; `KernelOptimizer.step` adds them.
 
-        `nets` and `settings` are the same in every call for a loss.
-        """
-        if loss not in self._calls:
-            arrays = Transitions(*(part.numpy() for part in batch))
-            self._calls[loss] = Call(getattr(module(), loss), self.shares, nets, settings, arrays, self.memory), batch
-        call, former = self._calls[loss]
-        if batch is not former:
-            call.change(BATCH_ARGUMENT, Transitions(*(part.numpy() for part in batch)))
-            self._calls[loss] = call, batch
-        self.team.share(call, self.shares)
+class KernelStep:
+    """A gradient step of one network in kernels, with the step of its target network: the same as `descent.TorchStep`."""
 
-    def means(self, loss: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the means of the value and of the loss, [] each, over the last batches of all processes.
+    def __init__(self, of: KernelSteps, loss: str, trained: Optimized[nn.Module], reads: Iterable[nn.Module], settings: object) -> None:
+        """`loss` is one of LOSSES; `reads`: the networks that it takes beside the trained one, in its order."""
+        self._of, self._loss, self._settings = of, loss, for_kernels(settings)
+        self._nets = (*(of.nets[network] for network in reads), of.nets[trained.network])
+        gradients, target = self._nets[-1].gradient, trained.target_parameters if isinstance(trained, Trained) else None
+        assert isinstance(trained.optimizer, optimizers.Adam)
+        rate, threads = trained.learning_rate.tensor, of.team.count
+        self._adam = FusedAdam(trained.optimizer, trained.parameters, rate, trained.max_norm, target, threads)
+        self._gradient = torch.from_numpy(gradients[0])
+        self._means = torch.zeros(2, dtype=torch.float64)
+        self._compute: Call | None = None
+        self._batch: Batch | None = None
+        """The batch that `_compute` has: without observation normalisation the next one has the same memory."""
+        self._adders, self._pieces = split(len(trained.parameters), threads)
+        self._add = Call(module().add, gradients)
+        self._mean = Call(module().mean, of.rows, of.memory.terms, self._means.numpy())
+        self._taken = Taken(self._means[LOSS], self._means[VALUE], torch.from_numpy(of.memory.error), self._adam.norm)
 
-        `loss` is what was computed last. The next call for it overwrites them.
-        """
-        rows = len(self.memory.error)
-        if loss not in self._means:
-            found = torch.zeros(2, dtype=torch.float64)
-            self._means[loss] = Call(module().mean, rows, self.memory.terms, found.numpy()), found
-        call, found = self._means[loss]
-        call(0, 1, 0)
-        mean_(self.communicator, rows, found)
-        return found[VALUE], found[LOSS]
+    def __call__(self, due: Due, batch: Batch, *_: object) -> Taken:
+        """Take a step on the loss of a batch; what more a loss by torch takes is of networks with memory."""
+        of = self._of
+        of.team.share(self._compute if self._compute and batch is self._batch else self._bound(batch), of.shares)
+        self._adders.share(self._add, self._pieces)
+        mean_(of.communicator, of.rows, self._gradient)
+        self._adam.step(self._gradient, of.tau if due.target else 0.0)
+        self._mean(0, 1, 0)
+        mean_(of.communicator, of.rows, self._means)
+        return self._taken
+
+    def _bound(self, batch: Batch) -> Call:
+        """Return the kernel of the loss with a batch."""
+        arrays, self._batch = Transitions(*(part.numpy() for part in batch)), batch
+        if self._compute is None:
+            nets, memory = self._nets, self._of.memory
+            self._compute = Call(getattr(module(), self._loss), self._of.shares, nets, self._settings, arrays, memory)
+        else:
+            self._compute.change(BATCH_ARGUMENT, arrays)
+        return self._compute
 
 
-class KernelOptimizer:
-    """Applies the gradient of a network in kernels, for Adam: the same as `Optimized.step` and `Trained.update_target` in torch."""
+class TemperatureStep:
+    """The gradient step of the temperature of SAC, by the entropy that the actor's step has found."""
 
-    def __init__(self, trained: Optimized[nn.Module], net: Net, max_norm: float | None, communicator: Communicator, rows: int) -> None:
-        """`rows` are those of a batch."""
-        optimizer = trained.optimizer
-        assert isinstance(optimizer, optimizers.Adam)
-        target = trained.target_parameters if isinstance(trained, Trained) else None
-        threads = len(net.blocks)
-        self.adam = FusedAdam(optimizer, trained.parameters, trained.learning_rate.tensor, max_norm, target, threads)
-        self._team, self._pieces = split(len(trained.parameters), threads)
-        self._add = Call(module().add, net.gradient)
-        self.gradient = torch.from_numpy(net.gradient[0])
-        self.communicator, self.rows = communicator, rows
+    def __init__(self, temperature: Optimized[nn.Module], target_entropy: float) -> None:
+        assert isinstance(temperature.optimizer, optimizers.Adam)
+        self._log, self._target = temperature.parameters, target_entropy
+        self._adam = FusedAdam(temperature.optimizer, self._log, temperature.learning_rate.tensor, None)
+        self._gradient = torch.zeros(1)
+        self._slope: Call | None = None
 
-    def step(self, tau: float) -> torch.Tensor:
-        """Take a gradient step by the mean gradient of all processes and move the target by `tau`.
-
-        Return the norm before clipping, [], which the next call overwrites.
-        """
-        self._team.share(self._add, self._pieces)
-        mean_(self.communicator, self.rows, self.gradient)
-        return self.adam.step(self.gradient, tau)
+    def __call__(self, due: Due, actor: Taken) -> Taken:
+        """Take a step and return `actor`, which is always on the same memory: this step has no numbers of its own to show."""
+        if self._slope is None:
+            arrays = (self._log.numpy(), actor.value.numpy(), self._target, self._gradient.numpy())
+            self._slope = Call(module().temperature, *arrays)
+        self._slope(0, 1, 0)
+        self._adam.step(self._gradient)
+        return actor

@@ -11,12 +11,10 @@ from typing import NamedTuple
 
 import torch
 
+from warprun.learning.draws import random_bits
 from warprun.learning.recurrent import Recurrent
-from warprun.learning.replay.replay import Replay
-from warprun.learning.replay.ring import GOES_ON, TERMINATED, Transitions
-from warprun.learning.replay.torch_operations import levels_of, sum_up
+from warprun.learning.replay import GOES_ON, TERMINATED, Batch, Replay, Transitions
 from warprun.learning.settings import OffPolicyConfig
-from warprun.learning.shuffle import random_bits
 from warprun.simulation.trajectory import Trajectory
 
 
@@ -47,7 +45,7 @@ class History(NamedTuple):
         return self._replace(carry=carry)
 
 
-def recall(memory: Recurrent | None, batch: Transitions[torch.Tensor], history: History | None) -> torch.Tensor:
+def recall(memory: Recurrent | None, batch: Batch, history: History | None) -> torch.Tensor:
     """Return what a memory gives for the observations of a batch, [R, U]; the observations themselves without memory."""
     if memory is None or history is None:
         return batch.obs
@@ -56,7 +54,7 @@ def recall(memory: Recurrent | None, batch: Transitions[torch.Tensor], history: 
 
 
 @torch.no_grad()
-def recall_next(memory: Recurrent | None, batch: Transitions[torch.Tensor], history: History | None) -> torch.Tensor:
+def recall_next(memory: Recurrent | None, batch: Batch, history: History | None) -> torch.Tensor:
     """Return what a memory gives for the observations that follow, [R, U], without gradients."""
     if memory is None or history is None:
         return batch.next_obs
@@ -64,7 +62,7 @@ def recall_next(memory: Recurrent | None, batch: Transitions[torch.Tensor], hist
     return _next_rows(memory, batch, history, carries)
 
 
-def recall_both(memory: Recurrent | None, batch: Transitions[torch.Tensor], history: History | None) -> tuple[torch.Tensor, torch.Tensor]:
+def recall_both(memory: Recurrent | None, batch: Batch, history: History | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what `recall` and `recall_next` do, of the same weights, for the work of one."""
     if memory is None or history is None:
         return batch.obs, batch.next_obs
@@ -82,7 +80,7 @@ def _trace(memory: Recurrent, history: History) -> tuple[torch.Tensor, torch.Ten
 
 
 @torch.no_grad()
-def _next_rows(memory: Recurrent, batch: Transitions[torch.Tensor], history: History, carries: torch.Tensor) -> torch.Tensor:
+def _next_rows(memory: Recurrent, batch: Batch, history: History, carries: torch.Tensor) -> torch.Tensor:
     """Return what a memory gives for the next observations [R, F] of a batch, after the carries of the steps before them."""
     at = (history.last - history.burn_in)[..., None].expand(-1, -1, carries.shape[-1])
     none = torch.zeros(1, len(batch.next_obs), dtype=torch.bool, device=carries.device)
@@ -107,7 +105,6 @@ class Sequences:
         self.carry = torch.zeros(len(replay.ring.reward), config.network.carry(), device=device)
         """[R, H]: before each transition of the ring."""
         self._actors = torch.arange(replay.place.actors, device=device)
-        self._levels = levels_of(replay.tree)
 
     def store(self, trajectory: Trajectory, name: str) -> None:
         """Write what the policy of group `name` remembered in a rollout that `Replay.store` has written."""
@@ -129,9 +126,9 @@ class Sequences:
         tree.priority[self._rows(newest)] = 0.0
         tree.priority[begins] = torch.where(whole >= 0, tree.largest, tree.priority[begins])
         for rows in (begins, self._rows(newest)):
-            sum_up(tree, self._levels, rows)
+            self.replay.sum_up(rows)
 
-    def draw(self, number: torch.Tensor) -> tuple[Transitions[torch.Tensor], History]:
+    def draw(self, number: torch.Tensor) -> tuple[Batch, History]:
         """Return batch `number` ([] int64) of B sequences: the T * B transitions to learn, and their history.
 
         `row` [B], of their first steps, is what `Replay.update_priorities` takes.
