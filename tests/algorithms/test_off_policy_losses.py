@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from tests.learning.helpers import CPU, Golden, close
-from warprun.algorithms.dqn import dqn_loss, dqn_target, judge_values, of_action, quantile_loss, quantile_target, rescaled, unscaled
+from warprun.algorithms.dqn import dqn_loss, dqn_target, of_action, quantile_loss, quantile_target, rescaled, unscaled, values_loss
 from warprun.algorithms.settings import DQNConfig
 from warprun.algorithms.td3 import critic_loss, critic_target, smoothed
-from warprun.learning.critics import Actor, Critics, DuelingQNetwork, QNetwork, QuantileQNetwork, Trained
+from warprun.learning.critics import Actor, Critics, DuelingQNetwork, QNetwork, QuantileQNetwork
+from warprun.learning.descent import Trained
 from warprun.learning.network_settings import LayersConfig
 from warprun.learning.optimizers import OptimizerConfig
-from warprun.learning.replay.ring import Transitions
+from warprun.learning.replay import Transitions
 
 
 def test_dqn(golden: Golden) -> None:
@@ -39,7 +40,7 @@ def golden_networks(g: dict[str, torch.Tensor]) -> tuple[Trained[Actor], Trained
     """Return an actor and twin critics with the golden parameters, targets included."""
     config = LayersConfig(hidden=[len(g["net_actor_0"])])
     features, components = g["state"].shape[1], g["action"].shape[1]
-    actor = Trained(Actor(features, components, config).double(), OptimizerConfig(), 1e-3, CPU)
+    actor = Trained(Actor(features, components, config, torch.nn.Tanh()).double(), OptimizerConfig(), 1e-3, CPU)
     critics = Trained(Critics(features, components, config, 2).double(), OptimizerConfig(), 1e-3, CPU)
 
     def put(module: torch.nn.Module, name: str) -> None:
@@ -142,7 +143,7 @@ def test_targets_of_rescaled_values_are_those_of_the_formula(network: type[QNetw
     reward, weight = 30.0 * torch.randn(6, dtype=torch.float64), torch.rand(6, dtype=torch.float64)
     discount, action = 0.9 ** torch.tensor([1.0, 3.0, 3.0, 2.0, 3.0, 1.0]).double(), torch.tensor([[0], [3], [2], [1], [1], [0]])
     discount[4] = 0.0
-    loss, value, error = judge_values(config, values, Transitions(obs, action, reward, discount, next_obs, weight, action[:, 0]))
+    loss, value, error = values_loss(config, values, Transitions(obs, action, reward, discount, next_obs, weight, action[:, 0]))
     expected = []
     for row in range(6):
         of_target, of_online = values.target(next_obs)[row].tolist(), values.network(next_obs)[row].tolist()
@@ -150,7 +151,7 @@ def test_targets_of_rescaled_values_are_those_of_the_formula(network: type[QNetw
         target = h(float(reward[row]) + float(discount[row]) * inverse_h(of_target[chosen], 1e-2), 1e-2)
         expected.append(values.network(obs)[row, action[row]].item() - target)
     close(error, torch.tensor(expected, dtype=torch.float64))
-    close(value, values.network(obs).gather(-1, action).squeeze(-1))
+    close(rescaled(value, 1e-2), values.network(obs).gather(-1, action).squeeze(-1))
     assert float(loss) == pytest.approx(
         sum(float(weight[n]) * (abs(e) - 0.5 if abs(e) > 1 else e * e / 2) for n, e in enumerate(expected)) / 6
     )

@@ -85,9 +85,8 @@ def test_a_setting_that_costs_memory_raises_the_estimate() -> None:
 def test_constants_are_those_of_the_code() -> None:
     from warprun.config.memory import EVALUATION_STEPS
     from warprun.kernels import simd
-    from warprun.learning import slices
+    from warprun.learning import replay, slices
     from warprun.learning.kernels.cpu import gradient, updates
-    from warprun.learning.replay import ring
     from warprun.runs import evaluate
 
     assert simd.COLUMNS == memory.COLUMNS
@@ -95,7 +94,7 @@ def test_constants_are_those_of_the_code() -> None:
     assert gradient.CACHE_BYTES == memory.GRADIENT_BLOCKS_BYTES
     assert updates.SHARE_BLOCKS * simd.COLUMNS == memory.OFF_POLICY_SHARE_ROWS
     assert (slices.ROWS, slices.TOGETHER) == (memory.SLICE_ROWS, memory.SLICES_TOGETHER)
-    assert ring.BRANCHES == memory.BRANCHES
+    assert replay.BRANCHES == memory.BRANCHES
     assert evaluate.CHUNK == EVALUATION_STEPS
 
 
@@ -105,7 +104,7 @@ def test_replay_and_networks_are_counted_exactly() -> None:
     from warprun.learning.network_settings import NetworkConfig
     from warprun.learning.networks import ActorCritic
     from warprun.learning.optimizers import OPTIMIZERS as CLASSES
-    from warprun.learning.replay.replay import Replay
+    from warprun.learning.replay import Replay
     from warprun.learning.settings import OptimizerConfig, ReplayConfig
     from warprun.spec import Box, GroupSpec
 

@@ -26,7 +26,8 @@ from warprun.cli import main as cli
 from warprun.config.compose import compose
 from warprun.errors import UserError
 from warprun.learning.communicator import SingleProcess
-from warprun.learning.critics import Critics, Trained
+from warprun.learning.critics import Critics
+from warprun.learning.descent import Trained
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.networks import ActorCritic, training
 from warprun.learning.own_network import own_network
