@@ -105,14 +105,14 @@ def test_replay_and_networks_are_counted_exactly() -> None:
     from warprun.learning.networks import ActorCritic
     from warprun.learning.optimizers import OPTIMIZERS as CLASSES
     from warprun.learning.replay import Replay
-    from warprun.learning.settings import OptimizerConfig, ReplayConfig
+    from warprun.learning.settings import OffPolicyConfig, OptimizerConfig, ReplayConfig
     from warprun.spec import Box, GroupSpec
 
     group = GroupSpec("agent", 1, Box(3), Box(2, -1.0, 1.0))
     for capacity in (1, 16, 17, 5000):
         for prioritized in (False, True):
-            config = ReplayConfig(capacity=capacity, prioritized=prioritized)
-            replay = Replay(config, group, torch.device("cpu"), n_envs=1, batch_size=1, n_step=1, gamma=0.9, seed=0)
+            config = OffPolicyConfig(replay=ReplayConfig(capacity=capacity, prioritized=prioritized))
+            replay = Replay(config, group, torch.device("cpu"), n_envs=1, seed=0)
             held = [*replay.ring, *([replay.tree.priority, replay.tree.sums] if prioritized else [])]
             assert memory.ring(capacity, 6, 2, prioritized) == sum(part.numel() * part.element_size() for part in held)
     network = ActorCritic(3, 2, NetworkConfig(hidden=[5, 7]))

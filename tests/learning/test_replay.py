@@ -17,7 +17,7 @@ from warprun.errors import UserError
 from warprun.learning.kernels.cpu import replay as kernels
 from warprun.learning.kernels.cpu.replay import KernelReplay
 from warprun.learning.replay import Replay, Transitions
-from warprun.learning.settings import ReplayConfig
+from warprun.learning.settings import OffPolicyConfig, ReplayConfig
 from warprun.simulation.trajectory import Trajectory, allocate
 
 FORMS = [pytest.param(KernelReplay, id="kernels"), pytest.param(Replay, id="torch")]
@@ -41,8 +41,8 @@ def make(
     **config: Any,
 ) -> Replay:
     group = env.spec.groups[0]
-    sizes: dict[str, Any] = {"n_envs": n_envs, "batch_size": batch_size, "n_step": n_step, "gamma": gamma}
-    return form(ReplayConfig(**{"beta": 0.5, **config}), group, CPU, **sizes, seed=5, sources=sources)
+    settings = OffPolicyConfig(batch_size=batch_size, n_step=n_step, gamma=gamma, replay=ReplayConfig(**{"beta": 0.5, **config}))
+    return form(settings, group, CPU, n_envs, 5, sources)
 
 
 def store(replay: Replay, taken: Trajectory) -> None:

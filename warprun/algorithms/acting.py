@@ -6,34 +6,32 @@ from torch import nn
 
 from warprun.algorithms.settings import DDPGConfig, DQNConfig, SACConfig, TD3Config
 from warprun.learning.acting import Acting, Gives
-from warprun.learning.critics import Actor, DuelingQNetwork, Policy, QNetwork, QuantileQNetwork
+from warprun.learning.critics import DuelingQNetwork, Head, Policy, QuantileQNetwork
 from warprun.learning.networks import buffers, flatten_parameters
 from warprun.learning.recurrent import carry_of, parts
 from warprun.learning.settings import OffPolicyConfig
 from warprun.spec import Discrete, GroupSpec
 
-AnyQNetwork = QNetwork | DuelingQNetwork | QuantileQNetwork
 
-
-def q_network(config: DQNConfig, group: GroupSpec) -> AnyQNetwork:
+def q_network(config: DQNConfig, group: GroupSpec) -> Policy:
     """Return an untrained network of the values of a group's actions."""
     assert isinstance(group.action, Discrete)
-    actions, network = group.action.n, config.network
-    kind: type[QNetwork] | type[DuelingQNetwork] = DuelingQNetwork if config.dueling else QNetwork
-    values = kind(group.observation.size, actions, network)
+    features, actions, network = group.observation.size, group.action.n, config.network
+    kind = DuelingQNetwork if config.dueling else Head
+    values = kind(features, actions, network)
     if config.quantiles is None:
         return values
-    return QuantileQNetwork(values, network.last_inputs(group.observation.size), actions, config.quantiles)
+    return QuantileQNetwork(values, network.last_inputs(features), actions, config.quantiles)
 
 
-def actor(config: DDPGConfig | TD3Config, group: GroupSpec) -> Actor:
+def actor(config: DDPGConfig | TD3Config, group: GroupSpec) -> Head:
     """Return an untrained deterministic policy, whose actions tanh limits to -1..1."""
-    return Actor(group.observation.size, group.action.components, config.network, nn.Tanh())
+    return Head(group.observation.size, group.action.components, config.network, nn.Tanh())
 
 
-def squashed_actor(config: SACConfig, group: GroupSpec) -> Actor:
-    """Return an untrained policy of normal distributions, whose draws tanh takes to -1..1 (`distributions.squashed`)."""
-    return Actor(group.observation.size, 2 * group.action.components, config.network)
+def squashed_actor(config: SACConfig, group: GroupSpec) -> Head:
+    """Return an untrained policy of normal distributions, whose draws are squashed (`distributions.squashed`)."""
+    return Head(group.observation.size, 2 * group.action.components, config.network)
 
 
 def values(config: DQNConfig, group: GroupSpec) -> Acting:

@@ -1,5 +1,6 @@
 """Deep Q-network (Mnih et al. 2015) with settings for double (van Hasselt et al. 2016), dueling (Wang et al. 2016), distributional
-(Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression"), rescaled (Pohlen et al. 2018, "Observe and Look
+(Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression"), rescaled (Pohlen et al. 2018,
+"Observe and Look
 Further: Achieving Consistent Performance on Atari") and n-step learning."""
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from functools import partial
 import torch
 from torch import nn
 
-from warprun.algorithms.acting import AnyQNetwork, q_network
+from warprun.algorithms.acting import q_network
 from warprun.algorithms.settings import DQNConfig
-from warprun.learning.critics import QuantileQNetwork
+from warprun.learning.critics import Policy, QuantileQNetwork
 from warprun.learning.descent import Due, Terms, Trained, seeded
 from warprun.learning.interfaces import Context, Metrics
 from warprun.learning.networks import training
@@ -39,8 +40,8 @@ def rescaled(values: torch.Tensor, eps: float | None) -> torch.Tensor:
 def unscaled(values: torch.Tensor, eps: float | None) -> torch.Tensor:
     """Return the inverse of `rescaled`; Pohlen et al. 2018, proposition A.2.
 
-    With u = sqrt(|x| + 1) - 1 it is |h(x)| = u + eps u (u + 2): the positive root u of this, in the form that loses no digits, and from it
-    |x| = u (u + 2).
+    With u = sqrt(|x| + 1) - 1 it is |h(x)| = u + eps u (u + 2): the positive root u of this, in the form that loses no
+    digits, and from it |x| = u (u + 2).
     """
     if eps is None:
         return values
@@ -62,8 +63,8 @@ def quantile_target(next_quantiles: torch.Tensor, best: torch.Tensor, reward: to
 def quantile_loss(quantiles: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Return the mean of the weighted quantile Huber losses (kappa 1) of `quantiles` [B, N] against `target` [B, M], [].
 
-    The loss of a row is the sum over quantiles i of the mean over targets j of |tau_i - [u_ij < 0]| L(u_ij), where u_ij is target j minus
-    quantile i and tau_i = (i + 1/2) / N; Dabney et al. 2018, equation 10 and algorithm 1.
+    The loss of a row is the sum over quantiles i of the mean over targets j of |tau_i - [u_ij < 0]| L(u_ij), where u_ij
+    is target j minus quantile i and tau_i = (i + 1/2) / N; Dabney et al. 2018, equation 10 and algorithm 1.
     """
     count = quantiles.shape[-1]
     tau = (torch.arange(count, dtype=quantiles.dtype, device=quantiles.device) + 0.5) / count
@@ -78,7 +79,7 @@ def of_action(quantiles: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
     return quantiles.gather(1, action[:, None, None].expand(-1, 1, quantiles.shape[-1])).squeeze(1)
 
 
-def values_loss(config: DQNConfig, values: Trained[AnyQNetwork], batch: Batch, history: History | None = None) -> Terms:
+def values_loss(config: DQNConfig, values: Trained[Policy], batch: Batch, history: History | None = None) -> Terms:
     """Compare the values of the actions of a batch with their targets, h(r + discount h^-1(Q')) if they are rescaled."""
     rows, next_rows = recall_both(values.network.memory, batch, history)
     with torch.no_grad():
@@ -92,7 +93,7 @@ def values_loss(config: DQNConfig, values: Trained[AnyQNetwork], batch: Batch, h
     return Terms(loss, unscaled(value.detach(), config.value_rescaling), value.detach() - target)
 
 
-def quantiles_loss(config: DQNConfig, values: Trained[AnyQNetwork], batch: Batch, history: History | None = None) -> Terms:
+def quantiles_loss(config: DQNConfig, values: Trained[Policy], batch: Batch, history: History | None = None) -> Terms:
     """Compare the quantiles of the actions of a batch with their targets; values are their means."""
     online, target_network = values.network, values.target
     assert isinstance(online, QuantileQNetwork) and isinstance(target_network, QuantileQNetwork)
@@ -114,7 +115,7 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
 
     def __init__(self, config: DQNConfig, group: GroupSpec, context: Context, seed: int) -> None:
         network = seeded(derived_seed(seed, "values"), lambda: q_network(config, group))
-        self.values = Trained(network, config.optimizer, config.learning_rate, context.device, config.max_grad_norm)
+        self.values = Trained(network, config, config.learning_rate, context.device)
         super().__init__(config, group, context, seed, {"values": self.values})
         loss = partial(values_loss if config.quantiles is None else quantiles_loss, config, self.values)
         self.values_step = self.descent(loss, "q_values", self.values, (self.values.target,), config.double)

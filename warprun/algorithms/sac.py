@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -23,7 +24,11 @@ from warprun.spec import GroupSpec
 
 
 def soft_target(
-    next_values: torch.Tensor, next_log_prob: torch.Tensor, temperature: torch.Tensor, reward: torch.Tensor, discount: torch.Tensor
+    next_values: torch.Tensor,
+    next_log_prob: torch.Tensor,
+    temperature: torch.Tensor,
+    reward: torch.Tensor,
+    discount: torch.Tensor,
 ) -> torch.Tensor:
     """Return reward + discount (min_k Q'_k(s', a') - alpha log pi(a' | s')) [B], a' drawn from the policy, of `next_values` [K, B].
 
@@ -63,18 +68,18 @@ class Temperature(nn.Module):
 
 
 class SACLearner(OffPolicyLearner[SACConfig]):
-    """The actor, the critics and the temperature of one group. The memory of the critics begins with zeros, as for TD3."""
+    """The actor, the critics and the temperature of one group; critics remember nothing before a sequence, as for TD3."""
 
     recordable = True
 
     def __init__(self, config: SACConfig, group: GroupSpec, context: Context, seed: int) -> None:
         device, features, components = context.device, group.observation.size, group.action.components
-        optimizer, max_norm = config.optimizer, config.max_grad_norm
         actor = seeded(derived_seed(seed, "actor"), lambda: acting.squashed_actor(config, group))
         critics = seeded(derived_seed(seed, "critics"), lambda: Critics(features, components, config.network, 2))
-        self.actor = Optimized(actor, optimizer, config.actor_learning_rate, device, max_norm)
-        self.critics = Trained(critics, optimizer, config.learning_rate, device, max_norm)
-        self.temperature = Optimized(Temperature(config.temperature), optimizer, config.temperature_learning_rate or 0.0, device)
+        self.actor = Optimized(actor, config, config.actor_learning_rate, device)
+        self.critics = Trained(critics, config, config.learning_rate, device)
+        temperature, rate = Temperature(config.temperature), config.temperature_learning_rate or 0.0
+        self.temperature = Optimized(temperature, replace(config, max_grad_norm=None), rate, device)
         trained = {"actor": self.actor, "critics": self.critics, "temperature": self.temperature}
         super().__init__(config, group, context, seed, trained)
         self.target_entropy = -float(components) if config.target_entropy is None else float(config.target_entropy)
@@ -87,7 +92,8 @@ class SACLearner(OffPolicyLearner[SACConfig]):
         self.critics_step = self.descent(self.critics_loss, "soft_critics", self.critics, networks, drawing)
         drawing = (log_temperature, self.actions)
         self.actor_step = self.descent(self.actor_loss, "soft_actor", self.actor, (self.critics.network,), drawing)
-        self.temperature_step = self.descent(self.temperature_loss, "temperature", self.temperature, (), self.target_entropy)
+        entropy = self.target_entropy
+        self.temperature_step = self.descent(self.temperature_loss, "temperature", self.temperature, settings=entropy)
         theta = config.noise_theta
         # On the device, because copying from the host would wait for the device.
         self.noise = torch.tensor([0.0, math.sqrt(theta * (2.0 - theta)), theta], device=device)
@@ -111,7 +117,7 @@ class SACLearner(OffPolicyLearner[SACConfig]):
         return soft_target(next_values, log_prob, temperature, batch.reward, batch.discount)
 
     def critics_loss(self, batch: Batch, next_rows: torch.Tensor, of_critics: History | None) -> Terms:
-        """Compare the values of a batch with their targets; an error is the larger absolute one of both critics, as for TD3."""
+        """Compare the values of a batch with their targets; an error is the larger one of both critics, as for TD3."""
         critics, target = self.critics.network, self.target(batch, next_rows, of_critics)
         rows = recall(critics.memory, batch, of_critics)
         with training(critics):
@@ -119,7 +125,7 @@ class SACLearner(OffPolicyLearner[SACConfig]):
         return Terms(critic_loss(values, target, batch.weight), values, (values.detach() - target).abs().amax(0))
 
     def actor_loss(self, batch: Batch, rows: torch.Tensor, of_critics: History | None) -> Terms:
-        """Judge actions that the policy draws in the states of a batch, `rows` for the actor, by the critics after their step."""
+        """Judge actions that the policy draws in the states of a batch, `rows`, by the critics after their step."""
         actor, critics = self.actor.network, self.critics.network
         with torch.no_grad():
             judged = recall(critics.memory, batch, of_critics)

@@ -42,24 +42,30 @@ def critic_loss(values: torch.Tensor, target: torch.Tensor, weight: torch.Tensor
 
 
 class TD3Learner(OffPolicyLearner[TD3Config]):
-    """The actor and the critics of one group. What replay stored beside a sequence is of the actor; critics remember nothing before."""
+    """The actor and the critics of one group.
+
+    With memory, what replay stored beside a sequence is of the actor; the critics remember nothing before it
+    (`of_critics`).
+    """
 
     recordable = True
 
     def __init__(self, config: TD3Config, group: GroupSpec, context: Context, seed: int, n_critics: int = 2) -> None:
-        device, features, components = context.device, group.observation.size, group.action.components
+        device = context.device
         actor = seeded(derived_seed(seed, "actor"), lambda: acting.actor(config, group))
-        critics = seeded(derived_seed(seed, "critics"), lambda: Critics(features, components, config.network, n_critics))
-        self.actor = Trained(actor, config.optimizer, config.actor_learning_rate, device, config.max_grad_norm)
-        self.critics = Trained(critics, config.optimizer, config.learning_rate, device, config.max_grad_norm)
+        sizes = (group.observation.size, group.action.components)
+        critics = seeded(derived_seed(seed, "critics"), lambda: Critics(*sizes, config.network, n_critics))
+        self.actor = Trained(actor, config, config.actor_learning_rate, device)
+        self.critics = Trained(critics, config, config.learning_rate, device)
         super().__init__(config, group, context, seed, {"actor": self.actor, "critics": self.critics})
         self.smoothing = Stream(own_seed(context, seed, "smoothing"), self.number.tensor)
         smoothing = (float(config.target_policy_noise), float(config.target_noise_clip), self.smoothing)
         reads = (self.actor.target, self.critics.target)
         self.critics_step = self.descent(self.critics_loss, "critics", self.critics, reads, smoothing)
         self.actor_step = self.descent(self.actor_loss, "actor", self.actor, (self.critics.network,))
+        theta = config.noise_theta if config.noise == "ou" else 1.0
         # On the device, because copying from the host would wait for the device.
-        self.noise = torch.tensor([0.0, config.noise_std, config.noise_theta if config.noise == "ou" else 1.0], device=device)
+        self.noise = torch.tensor([0.0, config.noise_std, theta], device=device)
 
     def gradient_step(self, batch: Batch, due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch; Fujimoto et al. 2018, algorithm 1."""
@@ -78,10 +84,11 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
         if config.target_policy_noise > 0:
             noise = normals(action.numel(), *self.smoothing).view_as(action)
             action = smoothed(action, noise, config.target_policy_noise, config.target_noise_clip)
-        return critic_target(critics(recall_next(critics.memory, batch, of_critics), action), batch.reward, batch.discount)
+        next_values = critics(recall_next(critics.memory, batch, of_critics), action)
+        return critic_target(next_values, batch.reward, batch.discount)
 
     def critics_loss(self, batch: Batch, history: History | None, of_critics: History | None) -> Terms:
-        """Compare the values of a batch with their targets; an error is the largest one of all critics (Fujimoto et al. 2020, LAP)."""
+        """Compare the values of a batch with their targets; an error is the largest of all critics, as in LAP (2020)."""
         critics, target = self.critics.network, self.target(batch, history, of_critics)
         rows = recall(critics.memory, batch, of_critics)
         with training(critics):

@@ -13,7 +13,8 @@ from warprun.learning.recurrent import Recurrent
 class Remembering(nn.Module):
     """A network that sees observations through a memory, if it has one.
 
-    `forward` takes rows: what the memory gives for observations (`recall`, `Recurrent.trace`), or without memory the observations.
+    `forward` takes rows: what the memory gives for observations (`recall`, `Recurrent.trace`), or without memory the
+    observations.
     """
 
     def __init__(self, features: int, memory: Recurrent | None) -> None:
@@ -31,17 +32,19 @@ class Remembering(nn.Module):
         return self(rows), carry
 
 
-class QNetwork(Remembering):
-    """Values of all actions, Q(s, .)."""
+class Head(Remembering):
+    """The layers after the memory: values of all actions, Q(s, .), or actions, or the numbers of distributions."""
 
-    def __init__(self, features: int, actions: int, config: LayersConfig) -> None:
+    def __init__(self, features: int, outputs: int, config: LayersConfig, *last: nn.Module) -> None:
+        """`last`: what the outputs pass through, such as tanh."""
         super().__init__(features, make_memory(features, config))
-        self.layers = make_head(config.head_inputs(features), actions, config)
+        self.layers = make_head(config.head_inputs(features), outputs, config)
+        self.last = nn.Sequential(*last)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the values [B, actions] of `rows` [B, F]."""
-        values: torch.Tensor = self.layers(rows)
-        return values
+        """Return the outputs [B, O] of `rows` [B, F]."""
+        outputs: torch.Tensor = self.last(self.layers(rows))
+        return outputs
 
     def hidden(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the outputs [B, H] of the last hidden layer; only if the network is not one of the user."""
@@ -51,14 +54,14 @@ class QNetwork(Remembering):
         return rows
 
     def of_hidden(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the values [B, actions] of what `hidden` returned."""
+        """Return the outputs [B, O] of what `hidden` returned."""
         *_, last = self.layers.children()
-        values: torch.Tensor = last(hidden)
-        return values
+        outputs: torch.Tensor = self.last(last(hidden))
+        return outputs
 
     def policy_layers(self) -> list[nn.Module]:
-        """Return layers whose largest output is the best action: the values."""
-        return list(self.layers.children())
+        """Return layers with the same outputs."""
+        return [*self.layers.children(), *self.last]
 
 
 class DuelingQNetwork(Remembering):
@@ -94,11 +97,11 @@ class DuelingQNetwork(Remembering):
 class QuantileQNetwork(Remembering):
     """Quantiles of the return of all actions: the value of the action plus deviations of mean 0.
 
-    These are the functions that a last layer of all quantiles can represent (Dabney et al. 2018, section 4). But values have an output
-    of their own, so acting needs no quantiles.
+    These are the functions that a last layer of all quantiles can represent (Dabney et al. 2018, section 4). But values
+    have an output of their own, so acting needs no quantiles.
     """
 
-    def __init__(self, values: QNetwork | DuelingQNetwork, width: int, actions: int, quantiles: int) -> None:
+    def __init__(self, values: Head | DuelingQNetwork, width: int, actions: int, quantiles: int) -> None:
         """`width`: units of the last hidden layer of `values`."""
         super().__init__(values.features, values.memory)
         self.values = values
@@ -121,26 +124,7 @@ class QuantileQNetwork(Remembering):
         return self.values.policy_layers()
 
 
-class Actor(Remembering):
-    """A policy: actions, or the numbers of distributions over them."""
-
-    def __init__(self, features: int, outputs: int, config: LayersConfig, *last: nn.Module) -> None:
-        """`last`: what the outputs pass through, such as tanh."""
-        super().__init__(features, make_memory(features, config))
-        self.layers = make_head(config.head_inputs(features), outputs, config)
-        self.last = nn.Sequential(*last)
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the outputs [B, O] of `rows` [B, F]."""
-        outputs: torch.Tensor = self.last(self.layers(rows))
-        return outputs
-
-    def policy_layers(self) -> list[nn.Module]:
-        """Return layers with the same outputs."""
-        return [*self.layers.children(), *self.last]
-
-
-Policy = QNetwork | DuelingQNetwork | QuantileQNetwork | Actor
+Policy = Head | DuelingQNetwork | QuantileQNetwork
 """A network that can act."""
 
 

@@ -1,4 +1,4 @@
-"""Gradient descent of the off-policy agents: networks with their optimizers, and gradient steps on their losses by torch."""
+"""Gradient descent of the off-policy agents: networks with their optimizers, and gradient steps on losses by torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from warprun.learning.communicator import Communicator, mean_
 from warprun.learning.networks import buffers, flatten_parameters
 from warprun.learning.optimizers import OPTIMIZERS, clip_norm
-from warprun.learning.settings import OptimizerConfig
+from warprun.learning.settings import OffPolicyConfig
 
 N = TypeVar("N", bound=nn.Module)
 N_co = TypeVar("N_co", bound=nn.Module, covariant=True)
@@ -22,7 +22,8 @@ P = ParamSpec("P")
 class DeviceScalar:
     """A number that the host sets and a device reads: a tensor [], int64 or float64 as `value` is int or float.
 
-    The tensor stays the same one: a CUDA graph repeats operations with the Python numbers of its capture, but reads tensors again.
+    The tensor stays the same one: a CUDA graph repeats operations with the Python numbers of its capture, but reads
+    tensors again.
     """
 
     def __init__(self, value: float, device: torch.device) -> None:
@@ -35,25 +36,25 @@ class DeviceScalar:
 class Optimized(Generic[N_co]):
     """A network and its optimizer; the parameters are one flat tensor [P]."""
 
-    def __init__(self, network: N_co, optimizer: OptimizerConfig, rate: float, device: torch.device, max_norm: float | None = None) -> None:
-        """`rate`: the learning rate; `max_norm`: gradients with a larger norm are scaled down to it, None: never."""
+    def __init__(self, network: N_co, config: OffPolicyConfig, rate: float, device: torch.device) -> None:
+        """`rate`: the learning rate; the optimizer and the limit of the gradient's norm are those of `config`."""
         self.network: N_co = network.to(device).eval()
         self.parameters = flatten_parameters(self.network)
         self.leaves = list(self.network.parameters())
         """The parameters by layer, views of `parameters`."""
-        self.optimizer = OPTIMIZERS[optimizer.name](self.parameters, optimizer)
+        self.optimizer = OPTIMIZERS[config.optimizer.name](self.parameters, config.optimizer)
         self.initial_learning_rate = rate
         self.learning_rate = DeviceScalar(float(rate), device)
-        self.max_norm = max_norm
+        self.max_norm = config.max_grad_norm
 
     def scale_learning_rate(self, scale: float) -> None:
         """Set the learning rate to `scale` times the initial one."""
         self.learning_rate.set(self.initial_learning_rate * scale)
 
     def step(self, loss: torch.Tensor, communicator: Communicator, rows: int) -> torch.Tensor:
-        """Take a gradient step on `loss` [], a mean over `rows` rows, by the mean gradient over the rows of all processes.
+        """Take a gradient step on `loss` [] and return its norm before clipping, [].
 
-        Return its norm before clipping, [].
+        The loss is a mean over `rows` rows; the gradient is the mean over the rows of all processes.
         """
         # Networks of the user may have layers that they do not use.
         gradients = torch.autograd.grad(loss, self.leaves, allow_unused=True, materialize_grads=True)
@@ -69,11 +70,14 @@ class Optimized(Generic[N_co]):
         return found | {f"optimizer/{name}": tensor for name, tensor in self.optimizer.tensors().items()}
 
 
+AnyOptimized = Optimized[nn.Module]
+
+
 class Trained(Optimized[N_co]):
     """A network with its optimizer and its target network, whose parameters are one flat tensor [P], too."""
 
-    def __init__(self, network: N_co, optimizer: OptimizerConfig, rate: float, device: torch.device, max_norm: float | None = None) -> None:
-        super().__init__(network, optimizer, rate, device, max_norm)
+    def __init__(self, network: N_co, config: OffPolicyConfig, rate: float, device: torch.device) -> None:
+        super().__init__(network, config, rate, device)
         self.target: N_co = copy.deepcopy(self.network).requires_grad_(False)
         self.target_parameters = flatten_parameters(self.target)
 
@@ -85,8 +89,8 @@ class Trained(Optimized[N_co]):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""
-        of_target = {"target": self.target_parameters} | {f"target_{name}": tensor for name, tensor in buffers(self.target).items()}
-        return super().tensors() | of_target
+        of_target = {f"target_{name}": tensor for name, tensor in buffers(self.target).items()}
+        return super().tensors() | {"target": self.target_parameters} | of_target
 
 
 def seeded(seed: int, make: Callable[[], N]) -> N:
@@ -117,7 +121,7 @@ class Terms(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A gradient step that was taken; the next one may overwrite the tensors. Means are over the batches of all processes."""
+    """A gradient step that was taken, with means over all processes; the next one may overwrite the tensors."""
 
     loss: torch.Tensor
     """[]."""
@@ -132,7 +136,7 @@ class Taken(NamedTuple):
 class TorchStep(Generic[P]):
     """A gradient step of one network on a loss by torch, with the step of its target network when that is due."""
 
-    def __init__(self, loss: Callable[P, Terms], trained: Optimized[nn.Module], tau: float, communicator: Communicator) -> None:
+    def __init__(self, loss: Callable[P, Terms], trained: AnyOptimized, tau: float, communicator: Communicator) -> None:
         self.loss, self.trained, self.tau, self.communicator = loss, trained, tau, communicator
 
     def __call__(self, due: Due, *given: P.args, **named: P.kwargs) -> Taken:

@@ -1,4 +1,4 @@
-"""Random numbers as pure functions of (seed, number of the draw): without state, and the same by torch on CPU and CUDA and in kernels."""
+"""Random numbers as pure functions of (seed, number of the draw), the same by torch on CPU and CUDA and in kernels."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ class Stream(NamedTuple):
 def seed_words(seed: int) -> tuple[int, int]:
     """Return two words of 32 bits for a seed.
 
-    They are hashed because the number of a draw is added to them: without the hash, draw 5 of seed 0 would be draw 4 of seed 1.
+    They are hashed because the number of a draw is added to them: without the hash, draw 5 of seed 0 would be draw 4 of
+    seed 1.
     """
     hashed = derived_seed(seed, "draws")
     return hashed & BITS, hashed >> 32
 
 
-# By torch ---------------------------------------------------------------------------------------------------------------
+# By torch ----------------------------------------------------------------------------------------------------------
 
 
 def permutation(n: int, seed: int, draw: torch.Tensor) -> torch.Tensor:
@@ -55,7 +56,10 @@ def random_bits(n: int, seed: int, draw: torch.Tensor) -> torch.Tensor:
 
 
 def normals(n: int, seed: int, draw: torch.Tensor) -> torch.Tensor:
-    """Return `n` standard normal numbers, [n] float32, for the `draw`-th draw ([] int64), on its device; Box & Muller 1958."""
+    """Return `n` standard normal numbers, [n] float32, for the `draw`-th draw ([] int64), on its device.
+
+    Box & Muller 1958.
+    """
     # 24 bits are exact in float32; half a step keeps the logarithm away from 0.
     u, v = (_shifted(_bits(2 * n, seed, draw), 8).float() + 0.5).mul_(2.0**-24).view(2, n)
     return (-2.0 * u.log()).sqrt() * (2.0 * torch.pi * v).cos()
@@ -81,7 +85,7 @@ def _shifted(x: torch.Tensor, places: int) -> torch.Tensor:
     return (x >> places) & (BITS >> places)
 
 
-# In kernels -------------------------------------------------------------------------------------------------------------
+# In kernels --------------------------------------------------------------------------------------------------------
 
 
 class Words(NamedTuple):

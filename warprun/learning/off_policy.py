@@ -12,7 +12,7 @@ from torch import nn
 from warprun.kernels.mlp import Network
 from warprun.learning.capture import captured
 from warprun.learning.critics import Policy
-from warprun.learning.descent import DeviceScalar, Due, Optimized, Taken, Terms, TorchStep
+from warprun.learning.descent import AnyOptimized, DeviceScalar, Due, Taken, Terms, TorchStep
 from warprun.learning.interfaces import Context, Metrics, own_seed
 from warprun.learning.kernels.cpu.acting import FusedActing
 from warprun.learning.kernels.cpu.actor import fused_layers
@@ -50,7 +50,7 @@ class OffPolicyLearner(ABC, Generic[C]):
     recordable: ClassVar[bool] = False
     """Whether updates on CPU may be recorded (`capture.captured`)."""
 
-    def __init__(self, config: C, group: GroupSpec, context: Context, seed: int, trained: Mapping[str, Optimized[nn.Module]]) -> None:
+    def __init__(self, config: C, group: GroupSpec, context: Context, seed: int, trained: Mapping[str, AnyOptimized]) -> None:
         """`trained`: the networks, by their names in a checkpoint; the first one acts."""
         device = context.device
         self.config = config
@@ -59,18 +59,8 @@ class OffPolicyLearner(ABC, Generic[C]):
         self.communicator = context.communicator
         normalizes = config.normalize_obs
         self.normalizer = ObservationNormalizer(group.observation.size, device, context.communicator) if normalizes else None
-        replay = KernelReplay if device.type == "cpu" else Replay
-        self.replay: Replay = replay(
-            config.replay,
-            group,
-            device,
-            n_envs=context.n_envs,
-            batch_size=config.batch_size,
-            n_step=config.n_step,
-            gamma=config.gamma,
-            seed=own_seed(context, seed, "replay"),
-            sources=context.sources,
-        )
+        kind, seed_of_replay = KernelReplay if device.type == "cpu" else Replay, own_seed(context, seed, "replay")
+        self.replay: Replay = kind(config, group, device, context.n_envs, seed_of_replay, context.sources)
         self._kernels = KernelSteps(trained.values(), config, context) if context.plan.gradients == "kernels" else None
         self.carry = config.network.carry()
         """Numbers H that the policy remembers of an episode, for each actor; 0: it has no memory."""
@@ -88,14 +78,15 @@ class OffPolicyLearner(ABC, Generic[C]):
         self,
         loss: Callable[P, Terms],
         kernel: str,
-        trained: Optimized[nn.Module],
+        trained: AnyOptimized,
         reads: tuple[nn.Module, ...] = (),
         settings: object = None,
     ) -> Callable[Concatenate[Due, P], Taken]:
         """Return the gradient step of a network on a loss, which the target network follows when it is due.
 
-        Kernels compute it if the plan says so: `kernel` names the same loss among theirs (`kernels.cpu.updates.LOSSES`), which takes the
-        networks `reads`, then the trained one, and `settings`. Gradients and means are those of all processes.
+        Kernels compute it if the plan says so: `kernel` names the same loss among theirs
+        (`kernels.cpu.updates.LOSSES`), which takes the networks `reads`, then the trained one, and `settings`.
+        Gradients and means are those of all processes.
         """
         if self._kernels:
             return cast("Callable[Concatenate[Due, P], Taken]", self._kernels.step(kernel, trained, reads, settings))
@@ -110,8 +101,8 @@ class OffPolicyLearner(ABC, Generic[C]):
     def gradient_step(self, batch: Batch, due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch with normalised observations; return the temporal-difference errors [R] and metrics.
 
-        `history`: the sequences that the batch is part of, for networks with memory. The same `due` means the same work on the device, so
-        that it can be repeated.
+        `history`: the sequences that the batch is part of, for networks with memory. The same `due` means the same work
+        on the device, so that it can be repeated.
         """
 
     @abstractmethod
@@ -127,13 +118,13 @@ class OffPolicyLearner(ABC, Generic[C]):
         return Due(target=self.updates % self.config.target_update_interval == 0)
 
     @property
-    def acting(self) -> Optimized[nn.Module]:
+    def acting(self) -> AnyOptimized:
         """The network that acts, with its optimizer."""
         return next(iter(self.trained.values()))
 
     @property
     def policy(self) -> Policy:
-        """The network that acts: it gives values of actions [B, n], actions [B, C], or means and log standard deviations [B, 2 C]."""
+        """The network that acts, by values [B, n], actions [B, C], or means and log standard deviations [B, 2 C]."""
         return cast(Policy, self.acting.network)
 
     def kernel_network(self) -> Network:
@@ -274,7 +265,10 @@ class OffPolicyAgent(Generic[C]):
         """Write the values of actions, or the actions, to every group's `policy_output` for the observations of row `row`."""
         for learner, acting in zip(self.learners, self._acting, strict=True):
             group = trajectory.groups[learner.name]
-            obs, policy_output = group.obs[row].flatten(0, 1), group.policy_output.view(-1, group.policy_output.shape[-1])
+            obs, policy_output = (
+                group.obs[row].flatten(0, 1),
+                group.policy_output.view(-1, group.policy_output.shape[-1]),
+            )
             if acting:
                 acting(obs, policy_output)
                 continue

@@ -1,8 +1,8 @@
-"""Experience replay: a ring of the last transitions, one array for each of their fields, drawn uniformly or by priority.
+"""Experience replay: a ring of the last transitions, an array for each of their fields, drawn uniformly or by priority.
 
-Rows of the ring are in the order of the steps of all actors: row = step * actors + actor, so the next step of the same actor is `actors`
-rows further. If rollouts of several simulators take turns, a table says where the next step is. n-step returns are summed when a batch is
-drawn, so a transition can be stored immediately, and n can change.
+Rows of the ring are in the order of the steps of all actors: row = step * actors + actor, so the next step of the same
+actor is `actors` rows further. If rollouts of several simulators take turns, a table says where the next step is.
+n-step returns are summed when a batch is drawn, so a transition can be stored immediately, and n can change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from warprun.errors import UserError
 from warprun.learning.descent import DeviceScalar
 from warprun.learning.draws import random_bits
-from warprun.learning.settings import ReplayConfig
+from warprun.learning.settings import OffPolicyConfig
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 from warprun.spec import Box, GroupSpec
 
@@ -103,38 +103,32 @@ def make_tree(rows: int, device: torch.device) -> Tree[torch.Tensor]:
 
 
 class Replay:
-    """The last transitions of one group. No operation waits for the device; kernels compute the same on a CPU (`KernelReplay`)."""
+    """The last transitions of one group. No operation waits for the device; on a CPU `KernelReplay` computes them."""
 
     def __init__(
         self,
-        config: ReplayConfig,
+        config: OffPolicyConfig,
         group: GroupSpec,
         device: torch.device,
-        *,
         n_envs: int,
-        batch_size: int,
-        n_step: int,
-        gamma: float,
         seed: int,
         sources: int | None = None,
     ) -> None:
         """`sources`: simulators whose rollouts take turns, see `Context`."""
-        self.config = config
-        self.batch_size = batch_size
-        self.n_step = n_step
-        self.gamma = gamma
-        self.seed = seed
+        self.batch_size, self.n_step, self.gamma, self.seed = config.batch_size, config.n_step, config.gamma, seed
+        self.config = own = config.replay
         self.actors = n_envs * group.size
         """Actors of all environments."""
-        if self.actors > config.capacity:
-            raise UserError(f"agent.replay.capacity={config.capacity}: a single step of all environments has {self.actors} transitions")
+        if self.actors > own.capacity:
+            too_small = f"agent.replay.capacity={own.capacity}"
+            raise UserError(f"{too_small}: a single step of all environments has {self.actors} transitions")
         self._counts = torch.tensor([0, self.actors])
         """[2] int64 on the CPU: steps of all environments so far, and actors."""
         self._host_counts = self._counts.numpy()
         self._steps = DeviceScalar(0, device)
-        self.beta = DeviceScalar(float(config.beta), device)
+        self.beta = DeviceScalar(float(own.beta), device)
         """Current exponent of the importance-sampling weights."""
-        rows, features, components = config.capacity, group.observation.size, group.action.components
+        rows, features, components = own.capacity, group.observation.size, group.action.components
         kind = torch.float32 if isinstance(group.action, Box) else torch.int32
         self.ring = Ring(
             obs=torch.zeros(rows, features, device=device),
@@ -143,7 +137,7 @@ class Replay:
             reward=torch.zeros(rows, device=device),
             ends=torch.zeros(rows, dtype=torch.uint8, device=device),
         )
-        self.tree = make_tree(rows if config.prioritized else 0, device)
+        self.tree = make_tree(rows if own.prioritized else 0, device)
         self._levels = list(pairwise(self.tree.levels.tolist()))
         """Begin and end of each level in the sums."""
         steps = rows // self.actors
@@ -171,7 +165,7 @@ class Replay:
         self._steps.set(self.steps)
 
     def store(self, trajectory: Trajectory, group: GroupTrajectory) -> None:
-        """Write a rollout that `advance` has counted; new transitions get the largest priority. The device's part of storing it."""
+        """Write a rollout that `advance` has counted; new transitions get the largest priority."""
         for t in range(trajectory.horizon):
             self._store_step(trajectory, group, t)
 
@@ -180,7 +174,8 @@ class Replay:
         step = place.steps - trajectory.horizon + t
         first = step * place.actors % place.rows
         if len(place.newest):
-            self._link(step, trajectory.source, trajectory.continues if t == 0 else torch.ones_like(trajectory.continues))
+            continues = trajectory.continues
+            self._link(step, trajectory.source, continues if t == 0 else torch.ones_like(continues))
         rows = first + torch.arange(place.actors, device=ring.reward.device)
         truncated = trajectory.truncated[t]
         slot = trajectory.final_slot()[t].view(1, -1, 1, 1).expand(1, *group.obs.shape[1:])
@@ -209,27 +204,35 @@ class Replay:
     def draw(self, number: torch.Tensor) -> Batch:
         """Return batch `number` ([] int64), drawn with replacement; the next draw may overwrite it.
 
-        Uniformly without priorities. With priorities (Schaul et al. 2016, section 3.3 and algorithm 1), B equal shares of their total give
-        one row each, and weights are (N P)^-beta divided by the largest of the batch.
+        Uniformly without priorities. With priorities (Schaul et al. 2016, section 3.3 and algorithm 1), B equal shares
+        of their total give one row each, and weights are (N P)^-beta divided by the largest of the batch.
         """
         tree, count = self.tree, self.batch_size
         bits = random_bits(count, self.seed, number)
         size = (self.place.steps * self.place.actors).clamp(max=self.place.rows)
         if not self.config.prioritized:
             return self.gather(bits * size >> 32)
-        mass = (torch.arange(count, device=bits.device, dtype=torch.float64) + bits * 2.0**-32) * (tree.sums[-1] / count)
+        shares = torch.arange(count, device=bits.device, dtype=torch.float64) + bits * 2.0**-32
+        mass = shares * (tree.sums[-1] / count)
         row = self.find(mass)
         weight = (size * tree.priority[row].double() / tree.sums[-1]) ** -self.beta.tensor
         return self.gather(row)._replace(weight=(weight / weight.max()).float())
 
     def gather(self, row: torch.Tensor) -> Batch:
-        """Return the transitions of up to n steps that begin in rows [B], with weights 1.
+        """Return the transitions of up to n steps that begin in rows [B], with weights 1."""
+        ring, (total, discount, last) = self.ring, self.returns(row)
+        next_obs, weight = ring.next_obs[last], torch.ones_like(total)
+        return Transitions(ring.obs[row], ring.action[row], total, discount, next_obs, weight, row)
 
-        They end with the episode and at the newest step; the discount counts the rewards that were summed (Sutton & Barto 2018, eq. 7.1).
+    def returns(self, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return sums of up to n rewards from rows [B] on, discounts after them and rows of the last steps, [B] each.
+
+        They end with the episode and at the newest step; the discount counts the rewards that were summed (Sutton &
+        Barto 2018, eq. 7.1).
         """
         ring, place, at, last, goes_on = self.ring, self.place, row, row, torch.ones_like(row, dtype=torch.bool)
         first_of_newest = (place.steps - 1) * place.actors % place.rows
-        total, discount = torch.zeros(len(row), device=row.device), torch.ones(len(row), device=row.device)
+        total, discount = torch.zeros(row.shape, device=row.device), torch.ones(row.shape, device=row.device)
         for _ in range(self.n_step):
             total = torch.where(goes_on, total + discount * ring.reward[at], total)
             discount = torch.where(goes_on, discount * self.gamma, discount)
@@ -238,11 +241,11 @@ class Replay:
                 step = place.following[at // place.actors].long()
                 newest, after = step < 0, step * place.actors + at % place.actors
             else:
-                newest, after = (at >= first_of_newest) & (at < first_of_newest + place.actors), (at + place.actors) % place.rows
+                newest = (at >= first_of_newest) & (at < first_of_newest + place.actors)
+                after = (at + place.actors) % place.rows
             goes_on = goes_on & (ring.ends[at] == GOES_ON) & ~newest
             at = torch.where(goes_on, after, at)
-        discount = torch.where(ring.ends[last] == TERMINATED, 0.0, discount)
-        return Transitions(ring.obs[row], ring.action[row], total, discount, ring.next_obs[last], torch.ones_like(total), row)
+        return total, torch.where(ring.ends[last] == TERMINATED, 0.0, discount), last
 
     def find(self, mass: torch.Tensor) -> torch.Tensor:
         """Return the rows, [B] int64, whose interval of the cumulative priorities contains `mass` [B] float64."""
@@ -261,14 +264,14 @@ class Replay:
         return node
 
     def update_priorities(self, row: torch.Tensor, error: torch.Tensor) -> None:
-        """Set the priorities of rows [B] to (|error| + eps)^alpha of their temporal-difference errors [B]; only if `prioritized`."""
+        """Set the priorities of rows [B] to (|error| + eps)^alpha of errors [B]; only if `prioritized`."""
         priority = ((error.double().abs() + self.config.eps) ** self.config.alpha).float()
         self.tree.priority[row] = priority
         self.tree.largest.copy_(torch.maximum(self.tree.largest, priority.max()))
         self.sum_up(row)
 
     def sum_up(self, row: torch.Tensor) -> None:
-        """Compute the sums above rows again from all their summands: adding differences would accumulate rounding errors."""
+        """Compute the sums above rows again from all their summands: differences would accumulate rounding errors."""
         below, node = self.tree.priority, row
         for begin, end in self._levels:
             node = node // BRANCHES

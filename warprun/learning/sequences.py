@@ -1,8 +1,9 @@
 """Sequences in replay memory, for policies with memory (Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed RL", R2D2).
 
-Beside each transition replay memory keeps what the policy remembered before it (their "stored state"). A drawn sequence begins with steps
-from which memory is brought up to date by the weights of today ("burn-in"); gradients come from the steps that follow. Any stored step can
-begin a sequence, if all steps of the sequence are there. Sequences go on over the ends of episodes, where memory begins anew.
+Beside each transition replay memory keeps what the policy remembered before it (their "stored state"). A drawn sequence
+begins with steps from which memory is brought up to date by the weights of today ("burn-in"); gradients come from the
+steps that follow. Any stored step can begin a sequence, if all steps of the sequence are there. Sequences go on over
+the ends of episodes, where memory begins anew.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 
 from warprun.learning.draws import random_bits
 from warprun.learning.recurrent import Recurrent
-from warprun.learning.replay import GOES_ON, TERMINATED, Batch, Replay, Transitions
+from warprun.learning.replay import GOES_ON, Batch, Replay, Transitions
 from warprun.learning.settings import OffPolicyConfig
 from warprun.simulation.trajectory import Trajectory
 
@@ -140,15 +141,20 @@ class Sequences:
         ended = ring.ends[rows] != GOES_ON
         begins = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))
 
-        learned = slice(self.burn_in, self.burn_in + self.steps)
-        total, discount, last = self._returns(ring.reward[rows], ended)
-        ends_at, chosen = ring.ends[rows].gather(0, last), rows[learned]
-        discount = torch.where(ends_at == TERMINATED, 0.0, discount)
-        next_obs = ring.next_obs[rows.gather(0, last)]
-        parts = (ring.obs[chosen], ring.action[chosen], total, discount, next_obs, weights.expand(self.steps, -1))
+        chosen = rows[self.burn_in : self.burn_in + self.steps]
+        total, discount, last = self.replay.returns(chosen)
+        parts = (
+            ring.obs[chosen],
+            ring.action[chosen],
+            total,
+            discount,
+            ring.next_obs[last],
+            weights.expand(self.steps, -1),
+        )
         obs, action, total, discount, next_obs, weight = (part.flatten(0, 1) for part in parts)
         batch = Transitions(obs, action, total, discount, next_obs, weight, begin)
-        return batch, History(ring.obs[rows], begins, self.carry[begin], last, self.burn_in, self.counts)
+        steps = (last // place.actors - begin // place.actors) % self.kept
+        return batch, History(ring.obs[rows], begins, self.carry[begin], steps, self.burn_in, self.counts)
 
     def _begin(self, number: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the rows of the first steps of batch `number`, [B] int64, and the weights of its sequences [B]."""
@@ -161,20 +167,6 @@ class Sequences:
         after_oldest = random_bits(count, self.replay.seed, number) * possible >> 32
         rows = ((place.steps - steps) * place.actors + after_oldest) % place.rows
         return rows, torch.ones(count, device=rows.device)
-
-    def _returns(self, reward: torch.Tensor, ended: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return sums of up to n rewards, discounts after them and the last steps of the learned steps, see `Operations.gather`."""
-        first = torch.arange(self.burn_in, self.burn_in + self.steps, device=reward.device)[:, None]
-        last = first.expand(-1, reward.shape[1])
-        total, discount = torch.zeros_like(last, dtype=reward.dtype), torch.ones_like(last, dtype=reward.dtype)
-        goes_on = torch.ones_like(last, dtype=torch.bool)
-        for n in range(self.replay.n_step):
-            at = slice(self.burn_in + n, self.burn_in + n + self.steps)
-            total = torch.where(goes_on, total + discount * reward[at], total)
-            discount = torch.where(goes_on, discount * self.replay.gamma, discount)
-            last = torch.where(goes_on, first + n, last)
-            goes_on = goes_on & ~ended[at]
-        return total, discount, last
 
     def errors(self, error: torch.Tensor, history: History) -> torch.Tensor:
         """Return the errors of sequences [B] from those of their transitions [T * B]: eta max |e| + (1 - eta) mean |e|; section 2.3."""

@@ -18,7 +18,8 @@ CODES: dict[type, int] = {nn.Tanh: TANH, nn.ReLU: RELU}
 def layer_rows(parts: Iterable[nn.Module], parameters: torch.Tensor, row: int) -> list[Layer]:
     """Return the table of linear layers and their activations. Outputs begin at row `row` of a block; the first layer reads row 0.
 
-    `parameters` is the flat tensor that the layers are views of. Activations are those of `network_settings.KERNEL_ACTIVATIONS`.
+    `parameters` is the flat tensor that the layers are views of. Activations are those of
+    `network_settings.KERNEL_ACTIVATIONS`.
     """
     table: list[Layer] = []
     in_row, parts = 0, list(parts)
@@ -33,11 +34,11 @@ def layer_rows(parts: Iterable[nn.Module], parameters: torch.Tensor, row: int) -
     return table
 
 
-def stacked_rows(stacks: Iterable[Iterable[nn.Module]], parameters: torch.Tensor, inputs: int) -> tuple[list[Layer], list[int]]:
-    """Return the table of networks that share the first `inputs` rows of a block, and the rows of their outputs."""
+def stacked_rows(stacks: Sequence[Sequence[nn.Module]], parameters: torch.Tensor) -> tuple[list[Layer], list[int]]:
+    """Return the table of networks that share the first rows of a block, their inputs, and the rows of their outputs."""
     table: list[Layer] = []
     outputs: list[int] = []
-    row = inputs
+    row = next(layer.in_features for layer in stacks[0] if isinstance(layer, nn.Linear))
     for layers in stacks:
         table += layer_rows(layers, parameters, row)
         row = table[-1].out_row + table[-1].n_out

@@ -1,8 +1,8 @@
 """Losses of the off-policy agents on one block of transitions, as functions for kernels: targets, errors, derivatives of the loss.
 
-Each computes the same as the torch code in `algorithms.dqn`, `algorithms.td3` or `algorithms.sac`. A function gets its networks,
-`settings`, the batch and the first transition of its block. It writes activations and derivatives of the trained network to block number
-`used` of its memory.
+Each computes the same as the torch code in `algorithms.dqn`, `algorithms.td3` or `algorithms.sac`. A function gets its
+networks, `settings`, the batch and the first transition of its block. It writes activations and derivatives of the
+trained network to block number `used` of its memory.
 """
 
 from __future__ import annotations
@@ -99,7 +99,10 @@ def critics(nets, smoothing, batch, begin, n, thread, used, memory, terms):
 
 
 def soft_critics(nets, drawing, batch, begin, n, thread, used, memory, terms):
-    """SAC: half the squared errors of all critics from the smallest soft target; `drawing` is (log temperature [1], stream)."""
+    """SAC: half the squared errors of all critics from the smallest soft target.
+
+    `drawing` is (log temperature [1], stream).
+    """
     actor, target, online = nets
     act, block, target_value = actor.blocks[thread, 0], online.blocks[thread, used], memory.target[thread]
     infer(actor, batch.next_obs, begin, n, act)
@@ -114,11 +117,15 @@ def soft_critics(nets, drawing, batch, begin, n, thread, used, memory, terms):
 
 
 def squared_errors(online, scale, batch, begin, n, thread, used, memory, terms):
-    """Write the derivatives of `scale` times the squared errors of all critics from `memory.target`, and add to `terms`.
+    """Write derivatives of `scale` times the squared errors of all critics from `memory.target`, and add to `terms`.
 
     `memory.error` gets the largest absolute error of all critics.
     """
-    block, derivatives, target_value = online.blocks[thread, used], online.derivatives[thread, used], memory.target[thread]
+    block, derivatives, target_value = (
+        online.blocks[thread, used],
+        online.derivatives[thread, used],
+        memory.target[thread],
+    )
     weight, share = float32(2.0) * scale / float32(batch.reward.size), float32(1.0) / float32(online.outputs.size)
     load(batch.action, begin, n, block, batch.obs.shape[1])
     infer(online, batch.obs, begin, n, block)
@@ -158,8 +165,8 @@ def actor(nets, settings, batch, begin, n, thread, used, memory, terms):
 def soft_actor(nets, drawing, batch, begin, n, thread, used, memory, terms):
     """SAC: the temperature times the log-density of the actor's actions, less their value by the critic of the smaller one.
 
-    `terms[VALUE]` gets the entropies. For a draw u = mean + std noise and a = tanh u, the derivative of the log-density by u is 2 a, and
-    that by log std is -1 besides what comes through u (`learning.distributions.squashed`).
+    `terms[VALUE]` gets the entropies. For a draw u = mean + std noise and a = tanh u, the derivative of the log-density
+    by u is 2 a, and that by log std is -1 besides what comes through u (`learning.distributions.squashed`).
     """
     critics, trained = nets
     block, derivatives = critics.blocks[thread, 0], critics.derivatives[thread, 0]
@@ -205,7 +212,7 @@ def load(source, begin, n, block, row):
 
 
 def infer(net, source, begin, n, block):
-    """Compute the activations of a network for rows `begin`..`begin + n` of `source` [B, F]; further inputs are in `block` already."""
+    """Compute activations for rows `begin`..`begin + n` of `source` [B, F]; `block` has the other inputs already."""
     load(source, begin, n, block, 0)
     forward(net.parameters, net.layers, block)
 
@@ -235,7 +242,7 @@ def row_of_smallest(block, outputs, c):
 
 
 def load_drawn(act, outputs, stream, begin, n, batch, block, log_density):
-    """Write actions that the squashed policy with the outputs in `act` draws to `block`, after the observations, and their log-densities.
+    """Write actions that the squashed policy with the outputs in `act` draws to `block`, and their log-densities.
 
     The same as `learning.distributions.squashed`, with the draws of `draws.normals`.
     """
@@ -253,7 +260,7 @@ def load_drawn(act, outputs, stream, begin, n, batch, block, log_density):
 
 
 def load_smoothed(act, outputs, smoothing, begin, n, batch, block):
-    """Write the actions in `act` to `block`, after the observations, with clipped noise if its standard deviation is positive."""
+    """Write the actions in `act` to `block`, with clipped noise if its standard deviation is positive."""
     key, size, count, row = key_of(smoothing[2]), outputs.size, batch.reward.size, batch.obs.shape[1]
     std, clip = float32(smoothing[0]), float32(smoothing[1])
     for d in range(size):

@@ -13,7 +13,18 @@ import torch
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
 from warprun.kernels.bound import Call
 from warprun.learning.draws import Stream, bits_of, key_of
-from warprun.learning.replay import BRANCHES, GOES_ON, TERMINATED, TRUNCATED, Batch, Place, Replay, Ring, Transitions, Tree
+from warprun.learning.replay import (
+    BRANCHES,
+    GOES_ON,
+    TERMINATED,
+    TRUNCATED,
+    Batch,
+    Place,
+    Replay,
+    Ring,
+    Transitions,
+    Tree,
+)
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 
 float32, float64 = np.float32, np.float64
@@ -185,8 +196,8 @@ def put(first, last, thread, tree, rows, errors, alpha, eps):
 @cache
 def module() -> ModuleType:
     """Return the compiled kernels."""
-    functions: dict[str, Callable[..., object]] = {f.__name__: f for f in (store_step, draw_batch, put_priorities, key_of)}
-    return kernels.load_module("replay", SOURCE, functions | {"BOUND": kernels.BOUND})
+    functions = (store_step, draw_batch, put_priorities, key_of)
+    return kernels.load_module("replay", SOURCE, {f.__name__: f for f in functions} | {"BOUND": kernels.BOUND})
 
 
 class KernelReplay(Replay):
@@ -199,7 +210,7 @@ class KernelReplay(Replay):
         counts = Place(place.actors, place.rows, place.steps.numpy(), place.following.numpy(), place.newest.numpy())
         self._memory = Ring(*map(torch.Tensor.numpy, self.ring)), Tree(*map(torch.Tensor.numpy, self.tree)), counts
         count = self.batch_size
-        obs, next_obs, action = (part.new_empty(count, part.shape[1]) for part in (self.ring.obs, self.ring.obs, self.ring.action))
+        obs, next_obs, action = (part.new_empty(count, part.shape[1]) for part in self.ring[:3])
         row = torch.zeros(count, dtype=torch.int64)
         self._batch = Transitions(obs, action, torch.empty(count), torch.empty(count), next_obs, torch.ones(count), row)
         self._calls: dict[str, tuple[Call, tuple[object, ...]]] = {}
@@ -210,7 +221,15 @@ class KernelReplay(Replay):
 
         def arguments() -> tuple[object, ...]:
             ends = (trajectory.terminated, trajectory.truncated)
-            parts = (group.obs, group.final_obs, group.action, group.reward, *ends, trajectory.source, trajectory.continues)
+            parts = (
+                group.obs,
+                group.final_obs,
+                group.action,
+                group.reward,
+                *ends,
+                trajectory.source,
+                trajectory.continues,
+            )
             return *self._memory, tuple(part.numpy() for part in parts)
 
         self._call("store", arguments, trajectory)(0, trajectory.horizon, 0)
@@ -220,7 +239,14 @@ class KernelReplay(Replay):
 
         def arguments() -> tuple[object, ...]:
             batch = Transitions(*map(torch.Tensor.numpy, self._batch))
-            return *self._memory, Stream(self.seed, number).words(), self.beta.tensor.numpy(), self.n_step, self.gamma, batch
+            return (
+                *self._memory,
+                Stream(self.seed, number).words(),
+                self.beta.tensor.numpy(),
+                self.n_step,
+                self.gamma,
+                batch,
+            )
 
         self._call("draw", arguments, number)(0, 1, 0)
         return self._batch

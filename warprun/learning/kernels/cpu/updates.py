@@ -1,8 +1,9 @@
 """Gradient steps of the off-policy agents in CPU kernels, equal to those by torch in `algorithms.dqn`, `td3` and `sac`.
 
-Batches and networks are small, so torch would spend its time between operations. The size of a batch alone decides how it is cut into
-shares. A thread computes one share after another in blocks of COLUMNS transitions (`cpu.losses`). The gradients are added in the order of
-the shares, so they do not depend on the number of threads. Other kernels clip the sum, take an Adam step and move the target network.
+Batches and networks are small, so torch would spend its time between operations. The size of a batch alone decides how
+it is cut into shares. A thread computes one share after another in blocks of COLUMNS transitions (`cpu.losses`). The
+gradients are added in the order of the shares, so they do not depend on the number of threads. Other kernels clip the
+sum, take an Adam step and move the target network.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.team import team
 from warprun.learning import optimizers
 from warprun.learning.communicator import mean_
-from warprun.learning.critics import Actor, Critics, QNetwork
-from warprun.learning.descent import Due, Optimized, Taken, Trained
+from warprun.learning.critics import Critics, Head
+from warprun.learning.descent import AnyOptimized, Due, Taken, Trained
 from warprun.learning.draws import Stream
 from warprun.learning.interfaces import Context
 from warprun.learning.kernels.cpu import losses
@@ -144,9 +145,9 @@ def for_kernels(settings: object) -> object:
 class KernelSteps:
     """Makes the gradient steps of one learner, which share working memory."""
 
-    def __init__(self, trained: Iterable[Optimized[nn.Module]], config: OffPolicyConfig, context: Context) -> None:
+    def __init__(self, trained: Iterable[AnyOptimized], config: OffPolicyConfig, context: Context) -> None:
         """`trained`: the networks without memory, and what else the learner trains."""
-        networks = [(each, each.network) for each in trained if isinstance(each.network, QNetwork | Actor | Critics)]
+        networks = [(each, each.network) for each in trained if isinstance(each.network, Head | Critics)]
         most = max(len(each.parameters) for each, _ in networks)
         self.rows, self.tau, self.communicator = config.batch_size, config.tau, context.communicator
         self.team = team(context.threads if self.rows * most > THREADS_FROM else 1)
@@ -164,31 +165,31 @@ class KernelSteps:
             error=np.zeros(self.rows, np.float32),
         )
 
-    def step(
-        self, loss: str, trained: Optimized[nn.Module], reads: tuple[nn.Module, ...], settings: object
-    ) -> KernelStep | TemperatureStep:
-        """Return a gradient step of `trained`, see `KernelStep`; the loss `temperature` is that of its target entropy, `settings`."""
+    def step(self, loss: str, trained: AnyOptimized, reads: tuple[nn.Module, ...], settings: object) -> KernelStep | TemperatureStep:
+        """Return a gradient step of `trained`; `settings` of the loss `temperature` are the target entropy."""
         if loss == "temperature":
             assert isinstance(settings, float)
             return TemperatureStep(trained, settings)
         return KernelStep(self, loss, trained, reads, settings)
 
-    def _net(self, network: QNetwork | Actor | Critics, parameters: torch.Tensor) -> Net:
+    def _net(self, network: Head | Critics, parameters: torch.Tensor) -> Net:
         """Return a network on the memory of `parameters` [P], with its own working memory."""
-        stacks = [list(critic.children()) for critic in network.each] if isinstance(network, Critics) else [network.policy_layers()]
-        inputs = next(layer.in_features for layer in stacks[0] if isinstance(layer, nn.Linear))
-        table, outputs = stacked_rows(stacks, parameters, inputs)
+        if isinstance(network, Critics):
+            stacks = [list(critic.children()) for critic in network.each]
+        else:
+            stacks = [network.policy_layers()]
+        table, outputs = stacked_rows(stacks, parameters)
         blocks, derivatives = aligned_zeros(2, self.team.count, SHARE_BLOCKS, outputs[-1] + 1, COLUMNS)
         gradient = np.zeros((self.shares, len(parameters)), np.float32)
         return Net(parameters.numpy(), np.array(table, np.int64), np.array(outputs, np.int64), blocks, derivatives, gradient)
 
 
 class KernelStep:
-    """A gradient step of one network in kernels, with the step of its target network: the same as `descent.TorchStep`."""
+    """A gradient step of one network in kernels, with that of its target network: the same as `descent.TorchStep`."""
 
-    def __init__(self, of: KernelSteps, loss: str, trained: Optimized[nn.Module], reads: Iterable[nn.Module], settings: object) -> None:
-        """`loss` is one of LOSSES; `reads`: the networks that it takes beside the trained one, in its order."""
-        self._of, self._loss, self._settings = of, loss, for_kernels(settings)
+    def __init__(self, of: KernelSteps, loss: str, trained: AnyOptimized, reads: Iterable[nn.Module], given: object) -> None:
+        """`loss` is one of LOSSES, which takes the networks `reads`, then the trained one, and the settings `given`."""
+        self._of, self._loss, self._settings = of, loss, for_kernels(given)
         self._nets = (*(of.nets[network] for network in reads), of.nets[trained.network])
         gradients, target = self._nets[-1].gradient, trained.target_parameters if isinstance(trained, Trained) else None
         assert isinstance(trained.optimizer, optimizers.Adam)
@@ -229,7 +230,7 @@ class KernelStep:
 class TemperatureStep:
     """The gradient step of the temperature of SAC, by the entropy that the actor's step has found."""
 
-    def __init__(self, temperature: Optimized[nn.Module], target_entropy: float) -> None:
+    def __init__(self, temperature: AnyOptimized, target_entropy: float) -> None:
         assert isinstance(temperature.optimizer, optimizers.Adam)
         self._log, self._target = temperature.parameters, target_entropy
         self._adam = FusedAdam(temperature.optimizer, self._log, temperature.learning_rate.tensor, None)
@@ -237,7 +238,7 @@ class TemperatureStep:
         self._slope: Call | None = None
 
     def __call__(self, due: Due, actor: Taken) -> Taken:
-        """Take a step and return `actor`, which is always on the same memory: this step has no numbers of its own to show."""
+        """Take a step and return `actor`, which is always on the same memory: this step has no numbers to show."""
         if self._slope is None:
             arrays = (self._log.numpy(), actor.value.numpy(), self._target, self._gradient.numpy())
             self._slope = Call(module().temperature, *arrays)
