@@ -118,7 +118,7 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         self.values = Trained(network, config, config.learning_rate, context.device)
         super().__init__(config, group, context, seed, {"values": self.values})
         loss = partial(values_loss if config.quantiles is None else quantiles_loss, config, self.values)
-        self.values_step = self.descent(loss, "q_values", self.values, (self.values.target,), config.double)
+        self.values_step = self.descent(self.values, loss, "q_values", (self.values.target,), config.double)
 
     def gradient_step(self, batch: Batch, due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch; Mnih et al. 2015, algorithm 1."""

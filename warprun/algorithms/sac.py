@@ -89,13 +89,12 @@ class SACLearner(OffPolicyLearner[SACConfig]):
         """Of the actions in the states that follow."""
         log_temperature, networks = self.temperature.parameters, (self.actor.network, self.critics.target)
         drawing = (log_temperature, self.next_actions)
-        self.critics_step = self.descent(self.critics_loss, "soft_critics", self.critics, networks, drawing)
+        self.critics_step = self.descent(self.critics, self.critics_loss, "soft_critics", networks, drawing)
         drawing = (log_temperature, self.actions)
-        self.actor_step = self.descent(self.actor_loss, "soft_actor", self.actor, (self.critics.network,), drawing)
-        entropy = self.target_entropy
-        self.temperature_step = self.descent(self.temperature_loss, "temperature", self.temperature, settings=entropy)
+        self.actor_step = self.descent(self.actor, self.actor_loss, "soft_actor", (self.critics.network,), drawing)
+        entropy, of_temperature = self.target_entropy, self.temperature_loss
+        self.temperature_step = self.descent(self.temperature, of_temperature, "temperature", settings=entropy)
         theta = config.noise_theta
-        # On the device, because copying from the host would wait for the device.
         self.noise = torch.tensor([0.0, math.sqrt(theta * (2.0 - theta)), theta], device=device)
 
     def gradient_step(self, batch: Batch, due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
@@ -138,10 +137,6 @@ class SACLearner(OffPolicyLearner[SACConfig]):
         """Compare the entropy of the actions that the actor's step has drawn with its target."""
         loss = temperature_loss(self.temperature.network(), actor.rows, self.target_entropy)
         return Terms(loss, actor.rows, actor.rows)
-
-    def explore(self, progress: float) -> None:
-        """End the uniform actions: the policy itself explores."""
-        self.exploration.copy_(self.noise)
 
     def exploration_metrics(self) -> Metrics:
         """Return the temperature."""

@@ -61,10 +61,9 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
         self.smoothing = Stream(own_seed(context, seed, "smoothing"), self.number.tensor)
         smoothing = (float(config.target_policy_noise), float(config.target_noise_clip), self.smoothing)
         reads = (self.actor.target, self.critics.target)
-        self.critics_step = self.descent(self.critics_loss, "critics", self.critics, reads, smoothing)
-        self.actor_step = self.descent(self.actor_loss, "actor", self.actor, (self.critics.network,))
+        self.critics_step = self.descent(self.critics, self.critics_loss, "critics", reads, smoothing)
+        self.actor_step = self.descent(self.actor, self.actor_loss, "actor", (self.critics.network,))
         theta = config.noise_theta if config.noise == "ou" else 1.0
-        # On the device, because copying from the host would wait for the device.
         self.noise = torch.tensor([0.0, config.noise_std, theta], device=device)
 
     def gradient_step(self, batch: Batch, due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
@@ -88,7 +87,7 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
         return critic_target(next_values, batch.reward, batch.discount)
 
     def critics_loss(self, batch: Batch, history: History | None, of_critics: History | None) -> Terms:
-        """Compare the values of a batch with their targets; an error is the largest of all critics, as in LAP (2020)."""
+        """Compare the values of a batch with their targets; an error is the largest of all critics (LAP, 2020)."""
         critics, target = self.critics.network, self.target(batch, history, of_critics)
         rows = recall(critics.memory, batch, of_critics)
         with training(critics):
@@ -104,10 +103,6 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
             action = actor(recall(actor.memory, batch, history))
         values = critics.first(judged, action)
         return Terms(-values.mean(), values, values.detach())
-
-    def explore(self, progress: float) -> None:
-        """Set the noise, which is constant."""
-        self.exploration.copy_(self.noise)
 
     def exploration_metrics(self) -> Metrics:
         """Return the standard deviation of the noise; it is 0 before `learning_starts`, when actions are random."""

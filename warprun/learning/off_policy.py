@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 import torch
@@ -47,6 +48,8 @@ class OffPolicyLearner(ABC, Generic[C]):
     Whether kernels or torch compute an operation is decided here, and an algorithm does not know: replay and `descent`.
     """
 
+    noise: torch.Tensor
+    """[3]: `exploration` after `learning_starts`; on the device, because copying from the host would wait for it."""
     recordable: ClassVar[bool] = False
     """Whether updates on CPU may be recorded (`capture.captured`)."""
 
@@ -56,12 +59,11 @@ class OffPolicyLearner(ABC, Generic[C]):
         self.config = config
         self.name = group.name
         self.trained = trained
-        self.communicator = context.communicator
         normalizes = config.normalize_obs
         self.normalizer = ObservationNormalizer(group.observation.size, device, context.communicator) if normalizes else None
         kind, seed_of_replay = KernelReplay if device.type == "cpu" else Replay, own_seed(context, seed, "replay")
         self.replay: Replay = kind(config, group, device, context.n_envs, seed_of_replay, context.sources)
-        self._kernels = KernelSteps(trained.values(), config, context) if context.plan.gradients == "kernels" else None
+        self._context = context
         self.carry = config.network.carry()
         """Numbers H that the policy remembers of an episode, for each actor; 0: it has no memory."""
         self.sequences = Sequences(self.replay, config) if self.carry else None
@@ -76,21 +78,25 @@ class OffPolicyLearner(ABC, Generic[C]):
 
     def descent(
         self,
-        loss: Callable[P, Terms],
-        kernel: str,
         trained: AnyOptimized,
+        loss: Callable[P, Terms],
+        kernel: str = "",
         reads: tuple[nn.Module, ...] = (),
         settings: object = None,
     ) -> Callable[Concatenate[Due, P], Taken]:
         """Return the gradient step of a network on a loss, which the target network follows when it is due.
 
-        Kernels compute it if the plan says so: `kernel` names the same loss among theirs
-        (`kernels.cpu.updates.LOSSES`), which takes the networks `reads`, then the trained one, and `settings`.
-        Gradients and means are those of all processes.
+        `kernel` names the same loss among those of kernels (`kernels.cpu.updates.LOSSES`), empty if there is none. They
+        compute it if the plan says so, from the networks `reads`, then the trained one, and `settings`. Gradients and
+        means are those of all processes.
         """
-        if self._kernels:
+        if kernel and self._context.plan.gradients == "kernels":
             return cast("Callable[Concatenate[Due, P], Taken]", self._kernels.step(kernel, trained, reads, settings))
-        return TorchStep(loss, trained, self.config.tau, self.communicator)
+        return TorchStep(loss, trained, self.config.tau, self._context.communicator)
+
+    @cached_property
+    def _kernels(self) -> KernelSteps:
+        return KernelSteps(self.trained.values(), self.config, self._context)
 
     @property
     def updates(self) -> int:
@@ -105,9 +111,9 @@ class OffPolicyLearner(ABC, Generic[C]):
         on the device, so that it can be repeated.
         """
 
-    @abstractmethod
     def explore(self, progress: float) -> None:
-        """Set `exploration` for `progress`, 0 to 1, of the run; called after `learning_starts`."""
+        """Set `exploration` for `progress`, 0 to 1, of the run: to `noise`. Called after `learning_starts`."""
+        self.exploration.copy_(self.noise)
 
     @abstractmethod
     def exploration_metrics(self) -> Metrics:
