@@ -32,9 +32,9 @@ from torch.utils._pytree import tree_leaves
 from warprun.algorithms.a2c import A2C
 from warprun.envs import cartpole
 from warprun.learning.communicator import SingleProcess
-from warprun.learning.cuda import gradient, optimizer, returns, statistics
 from warprun.learning.gradients import Fused
 from warprun.learning.interfaces import Context
+from warprun.learning.kernels.cuda import gradient, optimizer, returns, statistics
 from warprun.learning.network_settings import NetworkConfig
 from warprun.plan import STEPWISE
 from warprun.simulation.trajectory import allocate

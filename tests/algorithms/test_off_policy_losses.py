@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from tests.learning.helpers import CPU, Golden, close
-from warprun.algorithms.dqn import dqn_loss, dqn_target, judge_values, of_action, quantile_loss, quantile_target, rescaled, unscaled
+from warprun.algorithms.dqn import dqn_loss, dqn_target, of_action, quantile_loss, quantile_target, rescaled, unscaled, values_loss
 from warprun.algorithms.settings import DQNConfig
 from warprun.algorithms.td3 import critic_loss, critic_target, smoothed
-from warprun.learning.critics import Actor, Critics, DuelingQNetwork, QNetwork, QuantileQNetwork, Trained
+from warprun.learning.critics import Critics, DuelingQNetwork, Head, QuantileQNetwork
+from warprun.learning.descent import Trained
 from warprun.learning.network_settings import LayersConfig
-from warprun.learning.optimizers import OptimizerConfig
-from warprun.learning.replay.ring import Transitions
+from warprun.learning.replay import Transitions
+from warprun.learning.settings import OffPolicyConfig
 
 
 def test_dqn(golden: Golden) -> None:
@@ -35,12 +36,12 @@ def test_dqn(golden: Golden) -> None:
     close(dqn_loss(q, single, g["is_weight"]), g["weighted_huber_loss"])
 
 
-def golden_networks(g: dict[str, torch.Tensor]) -> tuple[Trained[Actor], Trained[Critics]]:
+def golden_networks(g: dict[str, torch.Tensor]) -> tuple[Trained[Head], Trained[Critics]]:
     """Return an actor and twin critics with the golden parameters, targets included."""
     config = LayersConfig(hidden=[len(g["net_actor_0"])])
     features, components = g["state"].shape[1], g["action"].shape[1]
-    actor = Trained(Actor(features, components, config).double(), OptimizerConfig(), 1e-3, CPU)
-    critics = Trained(Critics(features, components, config, 2).double(), OptimizerConfig(), 1e-3, CPU)
+    actor = Trained(Head(features, components, config, torch.nn.Tanh()).double(), OffPolicyConfig(), 1e-3, CPU)
+    critics = Trained(Critics(features, components, config, 2).double(), OffPolicyConfig(), 1e-3, CPU)
 
     def put(module: torch.nn.Module, name: str) -> None:
         for n, parameter in enumerate(module.parameters()):
@@ -131,18 +132,18 @@ def test_rescaling_and_its_inverse_keep_the_digits_of_float32(eps: float) -> Non
 
 
 @pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("network", [QNetwork, DuelingQNetwork])
-def test_targets_of_rescaled_values_are_those_of_the_formula(network: type[QNetwork] | type[DuelingQNetwork], double: bool) -> None:
+@pytest.mark.parametrize("network", [Head, DuelingQNetwork])
+def test_targets_of_rescaled_values_are_those_of_the_formula(network: type[Head] | type[DuelingQNetwork], double: bool) -> None:
     """h(r + gamma^n h^-1(Q'(s', a))) of the n-step sums and discounts that replay gives; Kapturowski et al. 2019, section 2.3."""
     torch.manual_seed(0)
     config = DQNConfig(value_rescaling=1e-2, double=double, dueling=network is DuelingQNetwork)
-    values = Trained(network(3, 4, LayersConfig(hidden=[8])).double(), OptimizerConfig(), 1e-3, CPU)
+    values = Trained(network(3, 4, LayersConfig(hidden=[8])).double(), OffPolicyConfig(), 1e-3, CPU)
     values.target_parameters.normal_()
     obs, next_obs = torch.randn(2, 6, 3, dtype=torch.float64)
     reward, weight = 30.0 * torch.randn(6, dtype=torch.float64), torch.rand(6, dtype=torch.float64)
     discount, action = 0.9 ** torch.tensor([1.0, 3.0, 3.0, 2.0, 3.0, 1.0]).double(), torch.tensor([[0], [3], [2], [1], [1], [0]])
     discount[4] = 0.0
-    loss, value, error = judge_values(config, values, Transitions(obs, action, reward, discount, next_obs, weight, action[:, 0]))
+    loss, value, error = values_loss(config, values, Transitions(obs, action, reward, discount, next_obs, weight, action[:, 0]))
     expected = []
     for row in range(6):
         of_target, of_online = values.target(next_obs)[row].tolist(), values.network(next_obs)[row].tolist()
@@ -150,7 +151,7 @@ def test_targets_of_rescaled_values_are_those_of_the_formula(network: type[QNetw
         target = h(float(reward[row]) + float(discount[row]) * inverse_h(of_target[chosen], 1e-2), 1e-2)
         expected.append(values.network(obs)[row, action[row]].item() - target)
     close(error, torch.tensor(expected, dtype=torch.float64))
-    close(value, values.network(obs).gather(-1, action).squeeze(-1))
+    close(rescaled(value, 1e-2), values.network(obs).gather(-1, action).squeeze(-1))
     assert float(loss) == pytest.approx(
         sum(float(weight[n]) * (abs(e) - 0.5 if abs(e) > 1 else e * e / 2) for n, e in enumerate(expected)) / 6
     )
@@ -201,8 +202,8 @@ def test_the_quantile_loss_finds_the_quantiles_of_a_distribution() -> None:
     assert quantiles[0].tolist() == pytest.approx(expected, rel=0.03)
 
 
-@pytest.mark.parametrize("kind", [QNetwork, DuelingQNetwork])
-def test_values_are_the_means_of_quantiles(kind: type[QNetwork] | type[DuelingQNetwork]) -> None:
+@pytest.mark.parametrize("kind", [Head, DuelingQNetwork])
+def test_values_are_the_means_of_quantiles(kind: type[Head] | type[DuelingQNetwork]) -> None:
     torch.manual_seed(0)
     network = QuantileQNetwork(kind(3, 4, LayersConfig(hidden=[8, 5])), 5, 4, 7).double()
     obs = torch.randn(6, 3, dtype=torch.float64)
@@ -219,7 +220,7 @@ def test_values_are_the_means_of_quantiles(kind: type[QNetwork] | type[DuelingQN
 
 @pytest.mark.parametrize("tau", [0.005, 1.0])
 def test_targets_follow(tau: float) -> None:
-    trained = Trained(QNetwork(2, 3, LayersConfig(hidden=[4])), OptimizerConfig(), 1e-3, CPU)
+    trained = Trained(Head(2, 3, LayersConfig(hidden=[4])), OffPolicyConfig(), 1e-3, CPU)
     trained.parameters.normal_()
     before = trained.target_parameters.clone()
     trained.update_target(tau)

@@ -18,11 +18,11 @@ from tests.learning.test_off_policy import single
 from tests.simulation.rollouts import make
 from warprun.environment import Box, Environment, Group
 from warprun.learning.distributions import squashed
+from warprun.learning.draws import normals
 from warprun.learning.network_settings import LayersConfig
 from warprun.learning.off_policy import Due
-from warprun.learning.replay.ring import Transitions
+from warprun.learning.replay import Transitions
 from warprun.learning.settings import ReplayConfig
-from warprun.learning.shuffle import normals
 from warprun.simulation.exploration import Exploration
 
 DOUBLE = torch.float64
@@ -124,12 +124,10 @@ def prepared(fused: bool, batch_size: int = 50, **settings: Any) -> tuple[Any, T
 def test_a_gradient_step_is_that_of_the_equations(fused: bool) -> None:
     """The mean of Adam after its first step is (1 - beta1) times the gradient."""
     learner, batch = prepared(fused)
-    networks = learner.gradient_step.networks
     rows, components = batch.action.shape
     obs, given, reward, discount, next_obs, weight = (part.double() for part in batch[:6])
     noise, next_noise = (
-        normals(rows * components, seed, networks.number).view(rows, components).double()
-        for seed in (networks.action_seed, networks.next_action_seed)
+        normals(rows * components, *stream).view(rows, components).double() for stream in (learner.actions, learner.next_actions)
     )
     actor, alpha = weights_of(learner.actor.network), 0.3
     critics, targets = ([weights_of(critic) for critic in source.each] for source in (learner.critics.network, learner.critics.target))

@@ -85,9 +85,8 @@ def test_a_setting_that_costs_memory_raises_the_estimate() -> None:
 
 def test_constants_are_those_of_the_code() -> None:
     from warprun.kernels import simd
-    from warprun.learning import slices
-    from warprun.learning.cpu import gradient, updates
-    from warprun.learning.replay import ring
+    from warprun.learning import replay, slices
+    from warprun.learning.kernels.cpu import gradient, updates
     from warprun.runs import evaluation
 
     assert simd.COLUMNS == memory.COLUMNS
@@ -95,7 +94,7 @@ def test_constants_are_those_of_the_code() -> None:
     assert gradient.CACHE_BYTES == memory.GRADIENT_BLOCKS_BYTES
     assert updates.SHARE_BLOCKS * simd.COLUMNS == memory.OFF_POLICY_SHARE_ROWS
     assert (slices.ROWS, slices.TOGETHER) == (memory.SLICE_ROWS, memory.SLICES_TOGETHER)
-    assert ring.BRANCHES == memory.BRANCHES
+    assert replay.BRANCHES == memory.BRANCHES
     assert evaluation.CHUNK == EVALUATION_STEPS
 
 
@@ -105,15 +104,15 @@ def test_replay_and_networks_are_counted_exactly() -> None:
     from warprun.learning.network_settings import NetworkConfig
     from warprun.learning.networks import ActorCritic
     from warprun.learning.optimizers import OPTIMIZERS as CLASSES
-    from warprun.learning.replay.replay import Replay
-    from warprun.learning.settings import OptimizerConfig, ReplayConfig
+    from warprun.learning.replay import Replay
+    from warprun.learning.settings import OffPolicyConfig, OptimizerConfig, ReplayConfig
     from warprun.spec import Box, GroupSpec
 
     group = GroupSpec("agent", 1, Box(3), Box(2, -1.0, 1.0))
     for capacity in (1, 16, 17, 5000):
         for prioritized in (False, True):
-            config = ReplayConfig(capacity=capacity, prioritized=prioritized)
-            replay = Replay(config, group, torch.device("cpu"), n_envs=1, batch_size=1, n_step=1, gamma=0.9, seed=0)
+            config = OffPolicyConfig(replay=ReplayConfig(capacity=capacity, prioritized=prioritized))
+            replay = Replay(config, group, torch.device("cpu"), n_envs=1, seed=0)
             held = [*replay.ring, *([replay.tree.priority, replay.tree.sums] if prioritized else [])]
             assert memory.ring(capacity, 6, 2, prioritized) == sum(part.numel() * part.element_size() for part in held)
     network = ActorCritic(3, 2, NetworkConfig(hidden=[5, 7]))

@@ -22,9 +22,9 @@ from tests.agents import build
 from tests.learning.cuda.simulated import KERNEL_MODULES, cuda_kernels, with_few_threads
 from tests.simulation import rollouts
 from warprun.kernels import graph
+from warprun.learning import off_policy
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
-from warprun.learning.replay import replay as replay_memory
-from warprun.learning.replay.torch_operations import TorchOperations
+from warprun.learning.replay import Replay
 from warprun.learning.settings import ReplayConfig
 from warprun.simulation import cuda_launch
 from warprun.simulation.device import Device
@@ -145,7 +145,7 @@ def train(case: str, captured: bool) -> dict[str, np.ndarray]:
 
 def as_on_a_gpu() -> None:
     """Let the CPU take the code that is a GPU's."""
-    replay_memory.CpuOperations = TorchOperations  # type: ignore[misc, assignment]
+    off_policy.KernelReplay = Replay  # type: ignore[misc, assignment]
     graph.record = record
     graph.run_aside = lambda work: work()
     for module in KERNEL_MODULES:

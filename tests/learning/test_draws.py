@@ -12,11 +12,10 @@ from tests.agents import build
 from tests.compiled import compiled
 from tests.learning.helpers import SPACES, environment
 from warprun.environment import Box
+from warprun.learning.draws import Stream, bits_of, key_of, normal_of, normals, permutation, random_bits
 from warprun.learning.interfaces import Agent
 from warprun.learning.network_settings import LayersConfig
-from warprun.learning.replay import draws
 from warprun.learning.settings import ReplayConfig
-from warprun.learning.shuffle import normals, permutation, random_bits
 
 PLACES = list(product(range(21), range(51)))
 """Neighbouring seeds, and draws of each."""
@@ -44,12 +43,12 @@ def test_correlations_of_draws_are_centred() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32 + 5, 2**63 - 1])
 def test_kernels_draw_the_bits_of_torch(seed: int) -> None:
-    key_of, bits_of = compiled(draws.key_of), compiled(draws.bits_of)
-    words = [np.uint32(word) for word in draws.seed_words(seed)]
+    keys, bits, normal = (compiled(function) for function in (key_of, bits_of, normal_of))
     for number in (0, 1, 70_000):
-        key = key_of(*words, np.uint32(number))
-        expected = random_bits(9, seed, torch.tensor(number)).tolist()
-        assert [int(bits_of(key, index)) for index in range(9)] == expected
+        place = Stream(seed, torch.tensor(number))
+        key = keys(place.words())
+        assert [int(bits(key, index)) for index in range(9)] == random_bits(9, *place).tolist()
+        assert [float(normal(key, index, 9)) for index in range(9)] == pytest.approx(normals(9, *place).tolist(), abs=1e-5)
 
 
 def weights(agent: Agent) -> list[np.ndarray]:

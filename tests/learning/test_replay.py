@@ -10,17 +10,17 @@ import pytest
 import torch
 from scipy import stats
 
+from tests.compiled import compiled
 from tests.learning.helpers import CPU, SPACES, Golden, close, environment, rollout
 from warprun.environment import Box, Discrete, Environment, Group, Phase, Space
 from warprun.errors import UserError
-from warprun.learning.replay.cpu_operations import CpuOperations
-from warprun.learning.replay.replay import Replay
-from warprun.learning.replay.torch_operations import TorchOperations
-from warprun.learning.settings import ReplayConfig
+from warprun.learning.kernels.cpu import replay as kernels
+from warprun.learning.kernels.cpu.replay import KernelReplay
+from warprun.learning.replay import Replay, Transitions
+from warprun.learning.settings import OffPolicyConfig, ReplayConfig
 from warprun.simulation.trajectory import Trajectory, allocate
 
-Form = type[CpuOperations] | type[TorchOperations]
-FORMS = [pytest.param(CpuOperations, id="numba"), pytest.param(TorchOperations, id="torch")]
+FORMS = [pytest.param(KernelReplay, id="kernels"), pytest.param(Replay, id="torch")]
 
 
 def single(space: Space, features: int = 1) -> Environment:
@@ -33,18 +33,16 @@ def single(space: Space, features: int = 1) -> Environment:
 def make(
     env: Environment,
     n_envs: int,
-    form: Form = CpuOperations,
+    form: type[Replay] = KernelReplay,
     n_step: int = 1,
     gamma: float = 0.9,
     batch_size: int = 8,
+    sources: int | None = None,
     **config: Any,
 ) -> Replay:
     group = env.spec.groups[0]
-    found = Replay(
-        ReplayConfig(**{"beta": 0.5, **config}), group, CPU, n_envs=n_envs, batch_size=batch_size, n_step=n_step, gamma=gamma, seed=5
-    )
-    found.operations = form(found.ring, found.tree, found.place, batch_size)
-    return found
+    settings = OffPolicyConfig(batch_size=batch_size, n_step=n_step, gamma=gamma, replay=ReplayConfig(**{"beta": 0.5, **config}))
+    return form(settings, group, CPU, n_envs, 5, sources)
 
 
 def store(replay: Replay, taken: Trajectory) -> None:
@@ -53,15 +51,29 @@ def store(replay: Replay, taken: Trajectory) -> None:
     replay.store(taken, taken.groups["one"])
 
 
-def everything(replay: Replay) -> Any:
+def everything(replay: Replay) -> Transitions[torch.Tensor]:
     """Return all transitions of the ring, in the order of its rows."""
-    return replay.operations.gather(torch.arange(replay.size), replay.n_step, replay.gamma)
+    found = replay.gather(torch.arange(replay.size))
+    if isinstance(replay, KernelReplay):
+        arrays = Transitions(*(part.numpy() for part in found))
+        for part in (found.obs, found.action, found.reward, found.discount, found.next_obs):
+            part.fill_(-7)
+        compiled(kernels.gather_batch)(replay._memory[0], replay._memory[2], replay.n_step, replay.gamma, arrays)
+    return found
+
+
+def find(replay: Replay, mass: torch.Tensor) -> torch.Tensor:
+    """Return the rows whose interval of the cumulative priorities contains `mass` [B]."""
+    if not isinstance(replay, KernelReplay):
+        return replay.find(mass)
+    found = compiled(kernels.find_row)
+    return torch.tensor([found(replay._memory[1], float(each)) for each in mass])
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 20])
 @pytest.mark.parametrize("g", [0, 1])
-def test_nstep_returns_are_the_golden_ones(form: Form, n: int, g: int, golden: Golden) -> None:
+def test_nstep_returns_are_the_golden_ones(form: type[Replay], n: int, g: int, golden: Golden) -> None:
     """64 steps of 8 environments in rollouts of 16; an observation is the number of its transition, and finds its value."""
     given, expected = golden("gae"), golden("nstep")
     gamma = float(expected["gamma"][g])
@@ -93,21 +105,22 @@ def test_nstep_returns_are_the_golden_ones(form: Form, n: int, g: int, golden: G
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_priorities_are_the_golden_ones(form: Form, golden: Golden) -> None:
+def test_priorities_are_the_golden_ones(form: type[Replay], golden: Golden) -> None:
     g = golden("per")
     count = len(g["td_error"])
-    replay = make(single(Discrete(2)), 1, form, capacity=count, prioritized=True)
-    operations, tree = replay.operations, replay.tree
-    operations.set_priorities(torch.arange(count), g["td_error"].float(), float(g["alpha"]), float(g["eps"]))
+    settings = {"alpha": float(g["alpha"]), "eps": float(g["eps"])}
+    replay = make(single(Discrete(2)), 1, form, capacity=count, prioritized=True, **settings)
+    tree = replay.tree
+    replay.update_priorities(torch.arange(count), g["td_error"].float())
     close(tree.priority[:count], g["priority"], 1e-5)
     close(tree.sums[-1], g["total"], 1e-5)
-    assert operations.find(g["uniform_mass"]).tolist() == g["index"].tolist()
+    assert find(replay, g["uniform_mass"]).tolist() == g["index"].tolist()
     probability = tree.priority[:count].double() / tree.sums[-1]
     weight = (count * probability) ** -float(g["beta"])
     close(weight, g["weight_raw"], 1e-5)
     close(weight[g["index"]] / weight[g["index"]].max(), g["weight_norm_by_batch_max"], 1e-5)
     beyond = torch.tensor([float(g["total"]) * (1 - 1e-16), float(g["total"]), float(g["total"]) * 1.001])
-    assert (operations.find(beyond) < count).all()
+    assert (find(replay, beyond) < count).all()
 
 
 @pytest.mark.parametrize("prioritized", [False, True])
@@ -116,14 +129,15 @@ def test_both_forms_keep_and_draw_the_same(prioritized: bool, space: Space) -> N
     """Three actors of two kinds of end, a ring that wraps around, and 17 x 16 rows: three levels of sums."""
     env = environment(one=space)
     settings = {"n_step": 3, "capacity": 305, "prioritized": prioritized, "batch_size": 64}
-    forms = [make(env, 5, form, **settings) for form in (CpuOperations, TorchOperations)]
+    forms = [make(env, 5, form, **settings) for form in (KernelReplay, Replay)]
     for number in range(12):
         taken = rollout(env, horizon=6, n_envs=5, seed=number)
         batches = []
         for replay in forms:
             store(replay, taken)
             batches.append(replay.draw(torch.tensor(number)))
-            replay.update_priorities(batches[-1].row, (batches[-1].row % 7).float() - 3.0)
+            if prioritized:
+                replay.update_priorities(batches[-1].row, (batches[-1].row % 7).float() - 3.0)
         for a, b in zip(*batches, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
         for a, b in zip(forms[0].tensors().values(), forms[1].tensors().values(), strict=True):
@@ -168,7 +182,8 @@ def test_draws_follow_their_probabilities(prioritized: bool) -> None:
     taken = allocate(env.spec, 1, rows, CPU)
     store(replay, taken)
     error = torch.from_numpy(np.random.default_rng(1).exponential(size=rows)).float()
-    replay.update_priorities(torch.arange(rows), error)
+    if prioritized:
+        replay.update_priorities(torch.arange(rows), error)
     counts = torch.zeros(rows, dtype=torch.int64)
     for number in range(draws):
         counts += torch.bincount(replay.draw(torch.tensor(number)).row, minlength=rows)
@@ -188,7 +203,7 @@ def test_independent_prioritized_draws_pass_chi_square_on_both_sides() -> None:
     replay.update_priorities(torch.arange(rows), error)
     total = float(replay.tree.sums[-1])
     masses = torch.from_numpy(np.random.default_rng(3).random(2_000_000)) * total
-    counts = torch.bincount(replay.operations.find(masses), minlength=rows)
+    counts = torch.bincount(Replay.find(replay, masses), minlength=rows)
     expected = replay.tree.priority[:rows].double() / total * len(masses)
     p = stats.chisquare(counts.numpy(), expected.numpy() * counts.sum().item() / expected.sum().item()).pvalue
     assert 1e-4 < p < 1 - 1e-4
@@ -225,14 +240,12 @@ def test_prioritized_draws_from_a_million_are_quick() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_rollouts_of_several_sources_are_continued_by_those_of_the_same_source(form: Form) -> None:
+def test_rollouts_of_several_sources_are_continued_by_those_of_the_same_source(form: type[Replay]) -> None:
     """Three sources take turns at random, one loses a rollout; every n-step return is that of the stream of its source."""
     rng, horizon, n_envs, n = np.random.default_rng(1), 3, 2, 5
     env = single(Discrete(2))
-    group = env.spec.groups[0]
-    config = ReplayConfig(capacity=20 * n_envs * horizon)
-    replay = Replay(config, group, CPU, n_envs=n_envs, batch_size=8, n_step=n, gamma=0.5, seed=0, sources=3)
-    replay.operations = form(replay.ring, replay.tree, replay.place, 8)
+    capacity = 20 * n_envs * horizon
+    replay = make(env, n_envs, form, n, 0.5, sources=3, capacity=capacity)
     taken = allocate(env.spec, horizon, n_envs, CPU)
     streams: dict[int, list[list[float]]] = {source: [[]] for source in range(3)}  # pieces without a gap, of rewards by step
     last_of: dict[float, tuple[int, int, int]] = {}  # reward -> source, piece, place in it
@@ -253,7 +266,7 @@ def test_rollouts_of_several_sources_are_continued_by_those_of_the_same_source(f
             last_of[number] = (source, len(streams[source]) - 1, len(piece) - 1)
         store(replay, taken)
     drawn, rewards = everything(replay), replay.ring.reward
-    assert replay.size == config.capacity
+    assert replay.size == capacity
     for row in range(replay.size):
         source, piece, at = last_of[abs(float(rewards[row]))]
         summed = streams[source][piece][at : at + n]

@@ -13,14 +13,14 @@ from tests.agents import build
 from tests.learning.test_recurrent import KINDS, by_formulas, engine_for, maze, right_turns
 from tests.selection import few
 from warprun.algorithms import config_class
-from warprun.algorithms.dqn import judge_values
+from warprun.algorithms.dqn import values_loss
 from warprun.algorithms.settings import DQNConfig
 from warprun.config.registry import import_environment
 from warprun.errors import UserError
 from warprun.learning.network_settings import LayersConfig
 from warprun.learning.off_policy import OffPolicyLearner
 from warprun.learning.recurrent import Recurrent
-from warprun.learning.replay.sequences import Sequences, recall, recall_both, recall_next
+from warprun.learning.sequences import Sequences, recall, recall_both, recall_next
 from warprun.learning.settings import ReplayConfig
 from warprun.simulation.trajectory import Trajectory
 
@@ -190,10 +190,10 @@ def test_what_is_recalled_is_that_of_the_formulas(kind: str) -> None:
 def test_dqn_compares_values_after_a_sequence_with_those_of_the_target_network() -> None:
     learner, _ = learner_and_steps("gru")
     assert learner.sequences
-    values: Any = learner.trained()["values"]
+    values: Any = learner.trained["values"]
     values.target_parameters.normal_(0.0, 0.3)
     batch, history = learner.sequences.draw(torch.tensor(1))
-    loss, value, error = judge_values(learner.config, values, batch, history)
+    loss, value, error = values_loss(learner.config, values, batch, history)
     rows, next_rows = recall_both(values.network.memory, batch, history)
     chosen = values.network.layers(next_rows).argmax(-1)
     next_rows = recall_next(values.target.memory, batch, history)
@@ -263,12 +263,12 @@ def test_actors_and_critics_learn_with_memory(name: str) -> None:
     network = LayersConfig(type="lstm", activation="tanh", **SMALL)
     agent = build(name, environment, n_envs=3, network=network, replay=ReplayConfig(**REPLAY), batch_size=8, horizon=4, learning_starts=60)
     engine = engine_for(agent, environment, n_envs=3, horizon=4)
-    before = {key: trained.parameters.clone() for key, trained in agent.learners[0].trained().items()}
+    before = {key: trained.parameters.clone() for key, trained in agent.learners[0].trained.items()}
     for _ in range(12):
         metrics = agent.update(engine.collect(agent.act), 0.1)
     assert metrics["loss/grad_norm"].isfinite()
     for key in ("actor", "critics"):
-        trained = agent.learners[0].trained()[key]
+        trained = agent.learners[0].trained[key]
         moved = (trained.parameters != before[key]).split([leaf.numel() for leaf in trained.leaves])
         assert all(part.any() for part in moved), key
 

@@ -25,7 +25,7 @@ from tests.selection import few
 from tests.simulation.rollouts import CPU, make
 from warprun.config.registry import import_environment
 from warprun.environment import Box
-from warprun.learning.replay.ring import GOES_ON, TERMINATED, TRUNCATED
+from warprun.learning.replay import GOES_ON, TERMINATED, TRUNCATED
 from warprun.simulation.exploration import Exploration
 
 QUEUE = 2

@@ -25,11 +25,12 @@ from warprun.cli import main as cli
 from warprun.config.compose import compose
 from warprun.errors import UserError
 from warprun.learning.communicator import SingleProcess
-from warprun.learning.critics import Critics, Trained
+from warprun.learning.critics import Critics
+from warprun.learning.descent import Trained
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.networks import ActorCritic, training
 from warprun.learning.own_network import own_network
-from warprun.learning.settings import OptimizerConfig
+from warprun.learning.settings import OffPolicyConfig
 from warprun.run_folder import Named
 from warprun.runs import checkpoint
 from warprun.spec import Box, Discrete, GroupSpec, Spec
@@ -262,9 +263,9 @@ def test_layers_that_are_not_used_get_no_gradient(home: Path) -> None:
         + "class Half(nn.Linear):\n    def __init__(self, i, o):\n        super().__init__(i, o)\n        self.other = nn.Linear(2, 2)\n"
     )
     (home / "half.py").write_text(source)
-    trained = Trained(own_network(3, 2, "./half.py:Half", {}), OptimizerConfig(), 0.1, torch.device("cpu"))
+    trained = Trained(own_network(3, 2, "./half.py:Half", {}), OffPolicyConfig(), 0.1, torch.device("cpu"))
     before = [parameter.clone() for parameter in trained.leaves]
-    trained.step(trained.network(torch.ones(4, 3)).sum(), None, SingleProcess(), 4)
+    trained.step(trained.network(torch.ones(4, 3)).sum(), SingleProcess(), 4)
     assert [bool(torch.equal(a, b)) for a, b in zip(before, trained.leaves, strict=True)] == [False, False, True, True]
 
 

@@ -26,7 +26,7 @@ AGENTS = {
     "a2c": Shipped(A2CConfig, "warprun.algorithms.a2c:A2C"),
     "ppo": Shipped(PPOConfig, "warprun.algorithms.ppo:PPO"),
     "dqn": Shipped(DQNConfig, "warprun.algorithms.dqn:DQN"),
-    "ddpg": Shipped(DDPGConfig, "warprun.algorithms.ddpg:DDPG"),
+    "ddpg": Shipped(DDPGConfig, "warprun.algorithms.td3:DDPG"),
     "td3": Shipped(TD3Config, "warprun.algorithms.td3:TD3"),
     "sac": Shipped(SACConfig, "warprun.algorithms.sac:SAC"),
 }

@@ -1,26 +1,24 @@
 """Deep Q-network (Mnih et al. 2015) with settings for double (van Hasselt et al. 2016), dueling (Wang et al. 2016), distributional
-(Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression"), rescaled (Pohlen et al. 2018, "Observe and Look
+(Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression"), rescaled (Pohlen et al. 2018,
+"Observe and Look
 Further: Achieving Consistent Performance on Atari") and n-step learning."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import nn
 
-from warprun.algorithms.acting import AnyQNetwork, q_network
+from warprun.algorithms.acting import q_network
 from warprun.algorithms.settings import DQNConfig
-from warprun.kernels.mlp import Network
-from warprun.learning.communicator import Communicator, mean_
-from warprun.learning.cpu.actor import fused_layers, layer_rows
-from warprun.learning.cpu.updates import BatchKernels, KernelOptimizer
-from warprun.learning.critics import Optimized, QuantileQNetwork, Trained, seeded
+from warprun.learning.critics import Policy, QuantileQNetwork
+from warprun.learning.descent import Due, Terms, Trained, seeded
 from warprun.learning.interfaces import Context, Metrics
 from warprun.learning.networks import training
-from warprun.learning.off_policy import Due, OffPolicyAgent, OffPolicyLearner
-from warprun.learning.replay.ring import Transitions
-from warprun.learning.replay.sequences import History, recall_both, recall_next
+from warprun.learning.off_policy import OffPolicyAgent, OffPolicyLearner
+from warprun.learning.replay import Batch
+from warprun.learning.sequences import History, recall_both, recall_next
 from warprun.spec import GroupSpec
 from warprun.state import derived_seed
 
@@ -42,8 +40,8 @@ def rescaled(values: torch.Tensor, eps: float | None) -> torch.Tensor:
 def unscaled(values: torch.Tensor, eps: float | None) -> torch.Tensor:
     """Return the inverse of `rescaled`; Pohlen et al. 2018, proposition A.2.
 
-    With u = sqrt(|x| + 1) - 1 it is |h(x)| = u + eps u (u + 2): the positive root u of this, in the form that loses no digits, and from it
-    |x| = u (u + 2).
+    With u = sqrt(|x| + 1) - 1 it is |h(x)| = u + eps u (u + 2): the positive root u of this, in the form that loses no
+    digits, and from it |x| = u (u + 2).
     """
     if eps is None:
         return values
@@ -65,8 +63,8 @@ def quantile_target(next_quantiles: torch.Tensor, best: torch.Tensor, reward: to
 def quantile_loss(quantiles: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Return the mean of the weighted quantile Huber losses (kappa 1) of `quantiles` [B, N] against `target` [B, M], [].
 
-    The loss of a row is the sum over quantiles i of the mean over targets j of |tau_i - [u_ij < 0]| L(u_ij), where u_ij is target j minus
-    quantile i and tau_i = (i + 1/2) / N; Dabney et al. 2018, equation 10 and algorithm 1.
+    The loss of a row is the sum over quantiles i of the mean over targets j of |tau_i - [u_ij < 0]| L(u_ij), where u_ij
+    is target j minus quantile i and tau_i = (i + 1/2) / N; Dabney et al. 2018, equation 10 and algorithm 1.
     """
     count = quantiles.shape[-1]
     tau = (torch.arange(count, dtype=quantiles.dtype, device=quantiles.device) + 0.5) / count
@@ -81,13 +79,7 @@ def of_action(quantiles: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
     return quantiles.gather(1, action[:, None, None].expand(-1, 1, quantiles.shape[-1])).squeeze(1)
 
 
-Judged = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""The loss [] of a batch, and the values [B] of its actions and their temporal-difference errors [B], without gradients."""
-
-
-def judge_values(
-    config: DQNConfig, values: Trained[AnyQNetwork], batch: Transitions[torch.Tensor], history: History | None = None
-) -> Judged:
+def values_loss(config: DQNConfig, values: Trained[Policy], batch: Batch, history: History | None = None) -> Terms:
     """Compare the values of the actions of a batch with their targets, h(r + discount h^-1(Q')) if they are rescaled."""
     rows, next_rows = recall_both(values.network.memory, batch, history)
     with torch.no_grad():
@@ -97,12 +89,11 @@ def judge_values(
         target = rescaled(dqn_target(next_values, next_online, batch.reward, batch.discount), config.value_rescaling)
     with training(values.network):
         value = values.network(rows).gather(-1, batch.action.long()).squeeze(-1)
-    return dqn_loss(value, target, batch.weight), value.detach(), value.detach() - target
+    loss = dqn_loss(value, target, batch.weight)
+    return Terms(loss, unscaled(value.detach(), config.value_rescaling), value.detach() - target)
 
 
-def judge_quantiles(
-    config: DQNConfig, values: Trained[AnyQNetwork], batch: Transitions[torch.Tensor], history: History | None = None
-) -> Judged:
+def quantiles_loss(config: DQNConfig, values: Trained[Policy], batch: Batch, history: History | None = None) -> Terms:
     """Compare the quantiles of the actions of a batch with their targets; values are their means."""
     online, target_network = values.network, values.target
     assert isinstance(online, QuantileQNetwork) and isinstance(target_network, QuantileQNetwork)
@@ -114,46 +105,7 @@ def judge_quantiles(
     with training(online):
         quantiles = of_action(online.quantiles(rows), batch.action.squeeze(-1).long())
     value = quantiles.detach().mean(-1)
-    return quantile_loss(quantiles, target, batch.weight), value, value - target.mean(-1)
-
-
-class TorchStep:
-    """The gradient step of DQN by torch."""
-
-    def __init__(self, config: DQNConfig, values: Trained[AnyQNetwork], communicator: Communicator) -> None:
-        self.config, self.values, self.communicator = config, values, communicator
-        self.judge = judge_values if config.quantiles is None else judge_quantiles
-
-    def __call__(self, batch: Transitions[torch.Tensor], due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
-        """Learn from a batch; return the temporal-difference errors [B] and metrics."""
-        config, values, rows = self.config, self.values, len(batch.reward)
-        loss, value, error = self.judge(config, values, batch, history)
-        norm = values.step(loss, config.max_grad_norm, self.communicator, rows)
-        if due.target:
-            values.update_target(config.tau)
-        means = torch.stack((loss.detach(), unscaled(value, config.value_rescaling).mean()))
-        mean_(self.communicator, rows, means)
-        return error, {"value": means[0], "q": means[1], "grad_norm": norm}
-
-
-class KernelStep:
-    """The gradient step of DQN in CPU kernels; for networks without dueling, quantiles, rescaling and memory."""
-
-    def __init__(self, config: DQNConfig, values: Trained[AnyQNetwork], context: Context) -> None:
-        self.config = config
-        table = layer_rows(values.network.policy_layers(), values.parameters, values.network.features)
-        outputs = [table[-1].out_row + k for k in range(table[-1].n_out)]
-        self.kernels = BatchKernels(config.batch_size, outputs[-1] + 1, len(values.parameters), context.threads, context.communicator)
-        online = self.kernels.net(values.parameters, table, outputs)
-        self.nets = (online._replace(parameters=values.target_parameters.numpy()), online)
-        self.optimizer = KernelOptimizer(values, online, config.max_grad_norm, context.communicator, config.batch_size)
-
-    def __call__(self, batch: Transitions[torch.Tensor], due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
-        """Learn from a batch; return the temporal-difference errors [B] and metrics."""
-        self.kernels.compute("q_values", self.nets, self.config.double, batch)
-        norm = self.optimizer.step(self.config.tau if due.target else 0.0)
-        q, loss = self.kernels.means("q_values")
-        return self.kernels.error, {"value": loss, "q": q, "grad_norm": norm}
+    return Terms(quantile_loss(quantiles, target, batch.weight), value, value - target.mean(-1))
 
 
 class DQNLearner(OffPolicyLearner[DQNConfig]):
@@ -162,26 +114,16 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
     recordable = True
 
     def __init__(self, config: DQNConfig, group: GroupSpec, context: Context, seed: int) -> None:
-        super().__init__(config, group, context, seed)
         network = seeded(derived_seed(seed, "values"), lambda: q_network(config, group))
-        self.values = Trained(network, config.optimizer, config.learning_rate, context.device)
-        if context.plan.gradients == "kernels":
-            self.gradient_step = KernelStep(config, self.values, context)
-        else:
-            self.gradient_step = TorchStep(config, self.values, context.communicator)
+        self.values = Trained(network, config, config.learning_rate, context.device)
+        super().__init__(config, group, context, seed, {"values": self.values})
+        loss = partial(values_loss if config.quantiles is None else quantiles_loss, config, self.values)
+        self.values_step = self.descent(self.values, loss, "q_values", (self.values.target,), config.double)
 
-    def trained(self) -> Mapping[str, Optimized[nn.Module]]:
-        """Return the trained networks by name."""
-        return {"values": self.values}
-
-    @property
-    def policy(self) -> AnyQNetwork:
-        """The network that acts: it gives the values of the actions [B, n]."""
-        return self.values.network
-
-    def kernel_network(self) -> Network:
-        """Return the acting network for fused rollouts."""
-        return fused_layers(self.values.network.policy_layers(), self.values.parameters, self.normalizer)
+    def gradient_step(self, batch: Batch, due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
+        """Learn from a batch; Mnih et al. 2015, algorithm 1."""
+        loss, q, error, norm = self.values_step(due, batch, history)
+        return error, {"value": loss, "q": q, "grad_norm": norm}
 
     def explore(self, progress: float) -> None:
         """Set epsilon, which falls linearly."""
@@ -193,21 +135,9 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         """Return epsilon, which is 1 before `learning_starts`."""
         return {"epsilon": self.exploration[0]}
 
-    def due(self) -> Due:
-        """Return whether the gradient step that `updates` counted last moves the target network."""
-        return Due(target=self.updates % self.config.target_update_interval == 0)
-
-    def learning_rate(self) -> torch.Tensor:
-        """Return the current learning rate, []."""
-        return self.values.learning_rate.tensor
-
 
 class DQN(OffPolicyAgent[DQNConfig]):
     """Learns the values of actions by temporal differences."""
 
     Config = DQNConfig
-
-    @classmethod
-    def make_learner(cls, config: DQNConfig, group: GroupSpec, context: Context, seed: int) -> DQNLearner:
-        """Return the learner of one group."""
-        return DQNLearner(config, group, context, seed)
+    Learner = DQNLearner

@@ -1,30 +1,20 @@
-"""Networks of the off-policy agents: Q-networks, a deterministic actor, critics; and a network with its target and optimizer."""
+"""Networks of the off-policy agents: Q-networks, actors, critics."""
 
 from __future__ import annotations
-
-import copy
-from collections.abc import Callable
-from typing import Generic, TypeVar
 
 import torch
 from torch import nn
 
-from warprun.learning.communicator import Communicator, mean_
-from warprun.learning.device_scalar import DeviceScalar
 from warprun.learning.network_settings import LayersConfig
-from warprun.learning.networks import buffers, flatten_parameters, hidden_layers, make_head, make_memory
-from warprun.learning.optimizers import OPTIMIZERS, clip_norm
+from warprun.learning.networks import hidden_layers, make_head, make_memory
 from warprun.learning.recurrent import Recurrent
-from warprun.learning.settings import OptimizerConfig
-
-N = TypeVar("N", bound=nn.Module)
-N_co = TypeVar("N_co", bound=nn.Module, covariant=True)
 
 
 class Remembering(nn.Module):
     """A network that sees observations through a memory, if it has one.
 
-    `forward` takes rows: what the memory gives for observations (`recall`, `Recurrent.trace`), or without memory the observations.
+    `forward` takes rows: what the memory gives for observations (`recall`, `Recurrent.trace`), or without memory the
+    observations.
     """
 
     def __init__(self, features: int, memory: Recurrent | None) -> None:
@@ -42,17 +32,19 @@ class Remembering(nn.Module):
         return self(rows), carry
 
 
-class QNetwork(Remembering):
-    """Values of all actions, Q(s, .)."""
+class Head(Remembering):
+    """The layers after the memory: values of all actions, Q(s, .), or actions, or the numbers of distributions."""
 
-    def __init__(self, features: int, actions: int, config: LayersConfig) -> None:
+    def __init__(self, features: int, outputs: int, config: LayersConfig, *last: nn.Module) -> None:
+        """`last`: what the outputs pass through, such as tanh."""
         super().__init__(features, make_memory(features, config))
-        self.layers = make_head(config.head_inputs(features), actions, config)
+        self.layers = make_head(config.head_inputs(features), outputs, config)
+        self.last = nn.Sequential(*last)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the values [B, actions] of `rows` [B, F]."""
-        values: torch.Tensor = self.layers(rows)
-        return values
+        """Return the outputs [B, O] of `rows` [B, F]."""
+        outputs: torch.Tensor = self.last(self.layers(rows))
+        return outputs
 
     def hidden(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the outputs [B, H] of the last hidden layer; only if the network is not one of the user."""
@@ -62,14 +54,14 @@ class QNetwork(Remembering):
         return rows
 
     def of_hidden(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the values [B, actions] of what `hidden` returned."""
+        """Return the outputs [B, O] of what `hidden` returned."""
         *_, last = self.layers.children()
-        values: torch.Tensor = last(hidden)
-        return values
+        outputs: torch.Tensor = self.last(last(hidden))
+        return outputs
 
     def policy_layers(self) -> list[nn.Module]:
-        """Return layers whose largest output is the best action: the values."""
-        return list(self.layers.children())
+        """Return layers with the same outputs."""
+        return [*self.layers.children(), *self.last]
 
 
 class DuelingQNetwork(Remembering):
@@ -105,11 +97,11 @@ class DuelingQNetwork(Remembering):
 class QuantileQNetwork(Remembering):
     """Quantiles of the return of all actions: the value of the action plus deviations of mean 0.
 
-    These are the functions that a last layer of all quantiles can represent (Dabney et al. 2018, section 4). But values have an output
-    of their own, so acting needs no quantiles.
+    These are the functions that a last layer of all quantiles can represent (Dabney et al. 2018, section 4). But values
+    have an output of their own, so acting needs no quantiles.
     """
 
-    def __init__(self, values: QNetwork | DuelingQNetwork, width: int, actions: int, quantiles: int) -> None:
+    def __init__(self, values: Head | DuelingQNetwork, width: int, actions: int, quantiles: int) -> None:
         """`width`: units of the last hidden layer of `values`."""
         super().__init__(values.features, values.memory)
         self.values = values
@@ -132,38 +124,8 @@ class QuantileQNetwork(Remembering):
         return self.values.policy_layers()
 
 
-class Actor(Remembering):
-    """A deterministic policy; tanh limits actions to -1..1."""
-
-    def __init__(self, features: int, components: int, config: LayersConfig) -> None:
-        super().__init__(features, make_memory(features, config))
-        self.layers = make_head(config.head_inputs(features), components, config)
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the actions [B, C] of `rows` [B, F]."""
-        actions: torch.Tensor = self.layers(rows)
-        return actions.tanh()
-
-    def policy_layers(self) -> list[nn.Module]:
-        """Return layers whose outputs are the actions."""
-        return [*self.layers.children(), nn.Tanh()]
-
-
-class SquashedActor(Remembering):
-    """A normal distribution whose draws tanh takes to -1..1 (`distributions.squashed`)."""
-
-    def __init__(self, features: int, components: int, config: LayersConfig) -> None:
-        super().__init__(features, make_memory(features, config))
-        self.layers = make_head(config.head_inputs(features), 2 * components, config)
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the means, then the log standard deviations, [B, 2 C] of `rows` [B, F]."""
-        output: torch.Tensor = self.layers(rows)
-        return output
-
-    def policy_layers(self) -> list[nn.Module]:
-        """Return layers with the same outputs."""
-        return list(self.layers.children())
+Policy = Head | DuelingQNetwork | QuantileQNetwork
+"""A network that can act."""
 
 
 class Critics(Remembering):
@@ -182,65 +144,3 @@ class Critics(Remembering):
     def first(self, rows: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         """Return the values [B] by the first network."""
         return self.each[0](torch.cat((rows, action), -1)).squeeze(-1)
-
-
-class Optimized(Generic[N_co]):
-    """A network and its optimizer; the parameters are one flat tensor [P]."""
-
-    def __init__(self, network: N_co, optimizer: OptimizerConfig, learning_rate: float, device: torch.device) -> None:
-        self.network: N_co = network.to(device).eval()
-        self.parameters = flatten_parameters(self.network)
-        self.leaves = list(self.network.parameters())
-        """The parameters by layer, views of `parameters`."""
-        self.optimizer = OPTIMIZERS[optimizer.name](self.parameters, optimizer)
-        self.initial_learning_rate = learning_rate
-        self.learning_rate = DeviceScalar(float(learning_rate), device)
-
-    def scale_learning_rate(self, scale: float) -> None:
-        """Set the learning rate to `scale` times the initial one."""
-        self.learning_rate.set(self.initial_learning_rate * scale)
-
-    def step(self, loss: torch.Tensor, max_norm: float | None, communicator: Communicator, rows: int) -> torch.Tensor:
-        """Take a gradient step on `loss` [], a mean over `rows` rows, by the mean gradient over the rows of all processes.
-
-        Return its norm before clipping, [].
-        """
-        # Networks of the user may have layers that they do not use.
-        gradients = torch.autograd.grad(loss, self.leaves, allow_unused=True, materialize_grads=True)
-        gradient = torch.cat([g.reshape(-1) for g in gradients])
-        mean_(communicator, rows, gradient)
-        norm = clip_norm(gradient, max_norm)
-        self.optimizer.step(self.parameters, gradient, self.learning_rate.tensor)
-        return norm
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the state by name."""
-        found = {"parameters": self.parameters} | buffers(self.network)
-        return found | {f"optimizer/{name}": tensor for name, tensor in self.optimizer.tensors().items()}
-
-
-class Trained(Optimized[N_co]):
-    """A network with its optimizer and its target network, whose parameters are one flat tensor [P], too."""
-
-    def __init__(self, network: N_co, optimizer: OptimizerConfig, learning_rate: float, device: torch.device) -> None:
-        super().__init__(network, optimizer, learning_rate, device)
-        self.target: N_co = copy.deepcopy(self.network).requires_grad_(False)
-        self.target_parameters = flatten_parameters(self.target)
-
-    def update_target(self, tau: float) -> None:
-        """Move the parameters of the target network towards those of the network, 1 copies them; buffers are copied."""
-        self.target_parameters.lerp_(self.parameters, tau)
-        for own, trained in zip(self.target.buffers(), self.network.buffers(), strict=True):
-            own.copy_(trained)
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the state by name."""
-        of_target = {"target": self.target_parameters} | {f"target_{name}": tensor for name, tensor in buffers(self.target).items()}
-        return super().tensors() | of_target
-
-
-def seeded(seed: int, make: Callable[[], N]) -> N:
-    """Return a network made on the CPU: a seed gives the same initial parameters on every device."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return make()

@@ -1,6 +1,6 @@
 """Bytes that an agent allocates, from its settings and the spaces of a group alone. No torch.
 
-The numbers follow the allocations of `learning.on_policy`, `learning.off_policy`, `learning.replay` and `learning.cpu`. Symbols: B rows
+The numbers follow the allocations of `learning.on_policy`, `learning.off_policy`, `learning.replay` and `learning.kernels.cpu`. Symbols: B rows
 of a gradient step, P parameters.
 """
 
@@ -16,15 +16,15 @@ FLOAT = 4
 COLUMNS = 64
 """Columns of a block of activations (`kernels.simd`)."""
 ON_POLICY_SHARES = 16
-"""Gradients that CPU kernels sum for an on-policy agent (`learning.cpu.gradient.SHARES`)."""
+"""Gradients that CPU kernels sum for an on-policy agent (`learning.kernels.cpu.gradient.SHARES`)."""
 OFF_POLICY_SHARE_ROWS = 128
-"""Transitions of a share in the kernels of off-policy agents (`learning.cpu.updates.SHARE_BLOCKS` blocks)."""
+"""Transitions of a share in the kernels of off-policy agents (`learning.kernels.cpu.updates.SHARE_BLOCKS` blocks)."""
 GRADIENT_BLOCKS_BYTES = 640 * 1024
-"""Activations and derivatives that a thread processes at once (`learning.cpu.gradient.CACHE_BYTES`)."""
+"""Activations and derivatives that a thread processes at once (`learning.kernels.cpu.gradient.CACHE_BYTES`)."""
 ACTIVATIONS_BYTES = 128 << 20
 """Most bytes of activations that a rollout keeps for the gradient, for each thread."""
 GRADIENT_THREADS = 512
-"""Threads of a multiprocessor that compute a gradient at once: as many as its registers allow (`learning.cuda.gradient`)."""
+"""Threads of a multiprocessor that compute a gradient at once: as many as its registers allow (`learning.kernels.cuda.gradient`)."""
 MULTIPROCESSORS = 160
 """Of a large GPU."""
 PARTIAL_BYTES = 128 << 20

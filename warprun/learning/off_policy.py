@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from functools import cached_property
+from typing import Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 import torch
 from torch import nn
 
 from warprun.kernels.mlp import Network
 from warprun.learning.capture import captured
-from warprun.learning.cpu.acting import FusedActing
-from warprun.learning.critics import Optimized, Remembering
-from warprun.learning.device_scalar import DeviceScalar
+from warprun.learning.critics import Policy
+from warprun.learning.descent import AnyOptimized, DeviceScalar, Due, Taken, Terms, TorchStep
 from warprun.learning.interfaces import Context, Metrics, own_seed
+from warprun.learning.kernels.cpu.acting import FusedActing
+from warprun.learning.kernels.cpu.actor import fused_layers
+from warprun.learning.kernels.cpu.replay import KernelReplay
+from warprun.learning.kernels.cpu.updates import KernelSteps
 from warprun.learning.metrics import by_group
 from warprun.learning.normalization import ObservationNormalizer
-from warprun.learning.replay.replay import Replay
-from warprun.learning.replay.ring import Transitions
-from warprun.learning.replay.sequences import History, Sequences
+from warprun.learning.replay import Batch, Replay
+from warprun.learning.sequences import History, Sequences
 from warprun.learning.settings import OffPolicyConfig, check_groups, check_settings, group_config
 from warprun.learning.slices import use_one_torch_thread
 from warprun.simulation.exploration import Exploration
@@ -28,28 +31,7 @@ from warprun.spec import GroupSpec, Spec
 from warprun.state import Counter, State, derived_seed
 
 C = TypeVar("C", bound=OffPolicyConfig)
-
-
-class Due(NamedTuple):
-    """What a gradient step does beside the step of the value networks."""
-
-    target: bool
-    """Move the target networks."""
-    actor: bool = False
-    """Take a gradient step of the actor."""
-
-
-class GradientStep(Protocol):
-    """A gradient step of an algorithm; an algorithm has one implementation in torch and one in CPU kernels.
-
-    It averages gradients and metrics over processes. The same `due` means the same work on the device, so CUDA graphs can repeat it.
-    """
-
-    def __call__(self, batch: Transitions[torch.Tensor], due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
-        """Learn from a batch with normalised observations; return the temporal-difference errors [B] and metrics.
-
-        `history`: the sequences that the batch is part of, for networks with memory.
-        """
+P = ParamSpec("P")
 
 
 class DeviceWork(NamedTuple):
@@ -60,29 +42,27 @@ class DeviceWork(NamedTuple):
 
 
 class OffPolicyLearner(ABC, Generic[C]):
-    """The replay memory and the networks of one group; an algorithm adds networks, `gradient_step` and exploration."""
+    """The replay memory and the networks of one group; an algorithm adds networks, losses and exploration.
 
-    gradient_step: GradientStep
+    Whether kernels or torch compute an operation is decided here, and an algorithm does not know: replay and `descent`.
+    """
+
+    noise: torch.Tensor
+    """[3]: `exploration` after `learning_starts`; on the device, because copying from the host would wait for it."""
     recordable: ClassVar[bool] = False
     """Whether updates on CPU may be recorded (`capture.captured`)."""
 
-    def __init__(self, config: C, group: GroupSpec, context: Context, seed: int) -> None:
+    def __init__(self, config: C, group: GroupSpec, context: Context, seed: int, trained: Mapping[str, AnyOptimized]) -> None:
+        """`trained`: the networks, by their names in a checkpoint; the first one acts."""
         device = context.device
         self.config = config
         self.name = group.name
+        self.trained = trained
         normalizes = config.normalize_obs
         self.normalizer = ObservationNormalizer(group.observation.size, device, context.communicator) if normalizes else None
-        self.replay = Replay(
-            config.replay,
-            group,
-            device,
-            n_envs=context.n_envs,
-            batch_size=config.batch_size,
-            n_step=config.n_step,
-            gamma=config.gamma,
-            seed=own_seed(context, seed, "replay"),
-            sources=context.sources,
-        )
+        kind, seed_of_replay = KernelReplay if device.type == "cpu" else Replay, own_seed(context, seed, "replay")
+        self.replay: Replay = kind(config, group, device, context.n_envs, seed_of_replay, context.sources)
+        self._context = context
         self.carry = config.network.carry()
         """Numbers H that the policy remembers of an episode, for each actor; 0: it has no memory."""
         self.sequences = Sequences(self.replay, config) if self.carry else None
@@ -91,7 +71,31 @@ class OffPolicyLearner(ABC, Generic[C]):
         self._updates = Counter()
         self.number = DeviceScalar(0, device)
         """Number of the gradient step that the device computes, counted from 0."""
+        self.learning_rate = config.learning_rate
+        """Current learning rate of the value networks."""
         self.device_work = DeviceWork(store=captured(self.store, context, type(self)), learn=captured(self.learn, context, type(self)))
+
+    def descent(
+        self,
+        trained: AnyOptimized,
+        loss: Callable[P, Terms],
+        kernel: str = "",
+        reads: tuple[nn.Module, ...] = (),
+        settings: object = None,
+    ) -> Callable[Concatenate[Due, P], Taken]:
+        """Return the gradient step of a network on a loss, which the target network follows when it is due.
+
+        `kernel` names the same loss among those of kernels (`kernels.cpu.updates.LOSSES`), empty if there is none. They
+        compute it if the plan says so, from the networks `reads`, then the trained one, and `settings`. Gradients and
+        means are those of all processes.
+        """
+        if kernel and self._context.plan.gradients == "kernels":
+            return cast("Callable[Concatenate[Due, P], Taken]", self._kernels.step(kernel, trained, reads, settings))
+        return TorchStep(loss, trained, self.config.tau, self._context.communicator)
+
+    @cached_property
+    def _kernels(self) -> KernelSteps:
+        return KernelSteps(self.trained.values(), self.config, self._context)
 
     @property
     def updates(self) -> int:
@@ -99,29 +103,38 @@ class OffPolicyLearner(ABC, Generic[C]):
         return self._updates.value
 
     @abstractmethod
-    def trained(self) -> Mapping[str, Optimized[nn.Module]]:
-        """Return the trained networks by name."""
+    def gradient_step(self, batch: Batch, due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
+        """Learn from a batch with normalised observations; return the temporal-difference errors [R] and metrics.
 
-    @property
-    @abstractmethod
-    def policy(self) -> Remembering:
-        """The network that acts: it gives values of actions [B, n], actions [B, C], or means and log standard deviations [B, 2 C]."""
+        `history`: the sequences that the batch is part of, for networks with memory. The same `due` means the same work
+        on the device, so that it can be repeated.
+        """
 
-    @abstractmethod
     def explore(self, progress: float) -> None:
-        """Set `exploration` for `progress`, 0 to 1, of the run; called after `learning_starts`."""
+        """Set `exploration` for `progress`, 0 to 1, of the run: to `noise`. Called after `learning_starts`."""
+        self.exploration.copy_(self.noise)
 
     @abstractmethod
     def exploration_metrics(self) -> Metrics:
         """Return the current exploration by the names of its settings, without a prefix."""
 
-    @abstractmethod
     def due(self) -> Due:
         """Return what the gradient step does that `updates` counted last."""
+        return Due(target=self.updates % self.config.target_update_interval == 0)
 
-    @abstractmethod
+    @property
+    def acting(self) -> AnyOptimized:
+        """The network that acts, with its optimizer."""
+        return next(iter(self.trained.values()))
+
+    @property
+    def policy(self) -> Policy:
+        """The network that acts, by values [B, n], actions [B, C], or means and log standard deviations [B, 2 C]."""
+        return cast(Policy, self.acting.network)
+
     def kernel_network(self) -> Network:
         """Return the acting network for fused rollouts."""
+        return fused_layers(self.policy.policy_layers(), self.acting.parameters, self.normalizer)
 
     def act(self, obs: torch.Tensor, carry: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what `policy` gives for observations [B, F] after `carry` [B, H], and the next carry."""
@@ -165,7 +178,8 @@ class OffPolicyLearner(ABC, Generic[C]):
         error, metrics = self.gradient_step(batch, due, history)
         if self.sequences and history:
             error = self.sequences.errors(error, history)
-        self.replay.update_priorities(batch.row, error)
+        if self.config.replay.prioritized:
+            self.replay.update_priorities(batch.row, error)
         return metrics
 
     def schedule(self, progress: float) -> None:
@@ -173,7 +187,8 @@ class OffPolicyLearner(ABC, Generic[C]):
         config = self.config
         if config.learning_rate_end is not None:
             scale = 1.0 + (config.learning_rate_end / config.learning_rate - 1.0) * progress
-            for trained in self.trained().values():
+            self.learning_rate = config.learning_rate * scale
+            for trained in self.trained.values():
                 trained.scale_learning_rate(scale)
         self.replay.schedule(progress)
         self.explore(progress)
@@ -181,7 +196,7 @@ class OffPolicyLearner(ABC, Generic[C]):
     def diagnostics(self, trajectory: Trajectory) -> Metrics:
         """Return metrics, named kind/name, that are computed only when metrics are logged."""
         found: dict[str, torch.Tensor | float] = {
-            "loss/learning_rate": self.learning_rate(),
+            "loss/learning_rate": self.learning_rate,
             "loss/gradient_steps": self.updates,
             "replay/size": self.replay.size,
         }
@@ -190,14 +205,10 @@ class OffPolicyLearner(ABC, Generic[C]):
             found["obs/clipped_share"] = self.normalizer.clipped_share(trajectory.groups[self.name].obs[:-1])
         return found
 
-    @abstractmethod
-    def learning_rate(self) -> torch.Tensor:
-        """Return the current learning rate of the value networks, []."""
-
     def tensors(self) -> State:
         """Return the state by name."""
         tensors = {"exploration": self.exploration, "updates": self._updates.tensor}
-        for name, trained in self.trained().items():
+        for name, trained in self.trained.items():
             tensors |= {f"{name}/{key}": tensor for key, tensor in trained.tensors().items()}
         if self.normalizer:
             tensors |= {f"obs/{name}": tensor for name, tensor in self.normalizer.tensors().items()}
@@ -206,11 +217,13 @@ class OffPolicyLearner(ABC, Generic[C]):
         return tensors | {f"replay/{name}": tensor for name, tensor in self.replay.tensors().items()}
 
 
-class OffPolicyAgent(ABC, Generic[C]):
-    """An agent with one learner for each group; an algorithm gives the class of its settings and `make_learner`."""
+class OffPolicyAgent(Generic[C]):
+    """An agent with one learner for each group; an algorithm gives `Config`, and `Learner` or `make_learner`."""
 
     Config: ClassVar[type]
     """Dataclass of its settings."""
+    Learner: ClassVar[Callable[..., OffPolicyLearner[Any]]]
+    """Called with the arguments of `make_learner`."""
 
     def __init__(self, config: C, spec: Spec, context: Context) -> None:
         check_settings(config)
@@ -230,9 +243,9 @@ class OffPolicyAgent(ABC, Generic[C]):
         self._communicator = context.communicator
 
     @classmethod
-    @abstractmethod
-    def make_learner(cls, config: C, group: GroupSpec, context: Context, seed: int) -> OffPolicyLearner:
+    def make_learner(cls, config: C, group: GroupSpec, context: Context, seed: int) -> OffPolicyLearner[Any]:
         """Return the learner of one group; `config` includes the settings of the group."""
+        return cls.Learner(config, group, context, seed)
 
     @property
     def env_steps(self) -> int:
@@ -251,13 +264,16 @@ class OffPolicyAgent(ABC, Generic[C]):
     @property
     def n_parameters(self) -> int:
         """Number of trained parameters, without target networks."""
-        return sum(trained.parameters.numel() for learner in self.learners for trained in learner.trained().values())
+        return sum(trained.parameters.numel() for learner in self.learners for trained in learner.trained.values())
 
     def act(self, trajectory: Trajectory, row: int) -> None:
         """Write the values of actions, or the actions, to every group's `policy_output` for the observations of row `row`."""
         for learner, acting in zip(self.learners, self._acting, strict=True):
             group = trajectory.groups[learner.name]
-            obs, policy_output = group.obs[row].flatten(0, 1), group.policy_output.view(-1, group.policy_output.shape[-1])
+            obs, policy_output = (
+                group.obs[row].flatten(0, 1),
+                group.policy_output.view(-1, group.policy_output.shape[-1]),
+            )
             if acting:
                 acting(obs, policy_output)
                 continue

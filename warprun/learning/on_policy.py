@@ -19,13 +19,13 @@ from warprun.kernels.mlp import Network
 from warprun.learning import distributions
 from warprun.learning.capture import captured
 from warprun.learning.communicator import mean_
-from warprun.learning.cpu.acting import FusedActing
-from warprun.learning.cpu.gradient import FusedGradient
-from warprun.learning.cpu.optimizer import FusedAdam
-from warprun.learning.cpu.returns import FusedReturns
-from warprun.learning.cpu.statistics import FusedObservations, FusedRewards
 from warprun.learning.gradients import Derivatives, Fused, GradientKernels, Rows
 from warprun.learning.interfaces import Context
+from warprun.learning.kernels.cpu.acting import FusedActing
+from warprun.learning.kernels.cpu.gradient import FusedGradient
+from warprun.learning.kernels.cpu.optimizer import FusedAdam
+from warprun.learning.kernels.cpu.returns import FusedReturns
+from warprun.learning.kernels.cpu.statistics import FusedObservations, FusedRewards
 from warprun.learning.metrics import by_group
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
 from warprun.learning.optimizers import OPTIMIZERS, Adam, clip_norm
@@ -216,10 +216,10 @@ class Learner(Generic[C]):
     def _cuda_kernels(self, derivatives: Derivatives, device: torch.device) -> Fused:
         """Return the kernels for a GPU."""
         # Imports Numba's CUDA part, which may be absent where there is no GPU.
-        from warprun.learning.cuda.gradient import CudaGradient
-        from warprun.learning.cuda.optimizer import CudaAdam
-        from warprun.learning.cuda.returns import CudaReturns
-        from warprun.learning.cuda.statistics import THREADS, CudaRewards, observations
+        from warprun.learning.kernels.cuda.gradient import CudaGradient
+        from warprun.learning.kernels.cuda.optimizer import CudaAdam
+        from warprun.learning.kernels.cuda.returns import CudaReturns
+        from warprun.learning.kernels.cuda.statistics import THREADS, CudaRewards, observations
 
         network, space = self.policy.kernel_network(), self.policy.space
         fused = Fused(

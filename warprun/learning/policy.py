@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp import Network
-from warprun.learning.cpu.actor import for_kernels, policy_layers
+from warprun.learning.kernels.cpu.actor import for_kernels, policy_layers
 from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.networks import StochasticPolicy, buffers, flatten_parameters, training
 from warprun.learning.normalization import ObservationNormalizer, moments, moments_over_processes

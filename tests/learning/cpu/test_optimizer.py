@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from warprun.learning import optimizers
-from warprun.learning.cpu.optimizer import PIECE, SPLIT_FROM, FusedAdam
+from warprun.learning.kernels.cpu.optimizer import PIECE, SPLIT_FROM, FusedAdam
 from warprun.learning.settings import OptimizerConfig
 
 

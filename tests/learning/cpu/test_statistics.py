@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from warprun.environment import Box, Discrete
-from warprun.learning.cpu.statistics import FusedObservations, FusedRewards
+from warprun.learning.kernels.cpu.statistics import FusedObservations, FusedRewards
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
 from warprun.simulation import trajectory
 from warprun.simulation.trajectory import Trajectory

@@ -10,7 +10,7 @@ import torch
 from tests.agents import build
 from tests.learning.helpers import environment, rollout
 from warprun.environment import Box, Discrete, Space
-from warprun.learning.cpu import updates as fused_updates
+from warprun.learning.kernels.cpu import updates as fused_updates
 from warprun.learning.network_settings import LayersConfig
 from warprun.learning.settings import ReplayConfig
 

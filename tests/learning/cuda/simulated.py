@@ -18,11 +18,11 @@ from tests.learning.cpu.test_gradient import SPACES, exact_gradient, learner_for
 from tests.learning.helpers import SPACES as GROUPS
 from tests.learning.helpers import environment, rollout
 from warprun.algorithms import agent_class
-from warprun.learning.cuda import gradient as cuda_gradient
-from warprun.learning.cuda import optimizer as cuda_optimizer
-from warprun.learning.cuda import returns as cuda_returns
-from warprun.learning.cuda import statistics as cuda_statistics
 from warprun.learning.gradients import Fused, Rows
+from warprun.learning.kernels.cuda import gradient as cuda_gradient
+from warprun.learning.kernels.cuda import optimizer as cuda_optimizer
+from warprun.learning.kernels.cuda import returns as cuda_returns
+from warprun.learning.kernels.cuda import statistics as cuda_statistics
 from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.on_policy import Learner
 from warprun.learning.settings import OptimizerConfig

@@ -15,7 +15,7 @@ from tests.kernels.test_ptx import compiled, instructions, no_device_needed, nvv
 from tests.learning.cuda.simulated import cuda_kernels
 from tests.learning.helpers import SPACES, environment, rollout
 from tests.selection import few
-from warprun.learning.cuda import gradient, optimizer, returns, statistics
+from warprun.learning.kernels.cuda import gradient, optimizer, returns, statistics
 
 pytestmark = pytest.mark.skipif(nvvm_problem() is not None, reason=nvvm_problem() or "")
 

@@ -17,7 +17,7 @@ from warprun.kernels.bound import Call, signature
 from warprun.kernels.mlp import Network, forward, normalize
 from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
 from warprun.kernels.team import team
-from warprun.learning.cpu.statistics import Ends
+from warprun.learning.kernels.cpu.statistics import Ends
 from warprun.learning.returns import GAE, Estimate, Spread, Steps, Target
 from warprun.simulation.trajectory import Trajectory
 

@@ -1,8 +1,8 @@
 """Losses of the off-policy agents on one block of transitions, as functions for kernels: targets, errors, derivatives of the loss.
 
-Each computes the same as the torch code in `algorithms.dqn`, `algorithms.td3` or `algorithms.sac`. A function gets its networks,
-`settings`, the batch and the first transition of its block. It writes activations and derivatives of the trained network to block number
-`used` of its memory.
+Each computes the same as the torch code in `algorithms.dqn`, `algorithms.td3` or `algorithms.sac`. A function gets its
+networks, `settings`, the batch and the first transition of its block. It writes activations and derivatives of the
+trained network to block number `used` of its memory.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from warprun.kernels.mlp import backward_to_input, forward
 from warprun.kernels.sampling import gaussian_log_density, limited_log_std
-from warprun.learning.replay.draws import key_of, normal_of
+from warprun.learning.draws import key_of, normal_of
 from warprun.math import exp, softplus, tanh
 
 VALUE, LOSS = 0, 1
 """Columns of `Memory.terms`."""
 
-float32, uint32 = np.float32, np.uint32
+float32 = np.float32
 LOG_2 = np.float32(np.log(2.0))
 
 
@@ -56,28 +56,6 @@ class Memory(NamedTuple):
     """[B]: the temporal-difference errors."""
 
 
-class Smoothing(NamedTuple):
-    """Noise on the target policy's actions: standard deviation, largest noise, and the random stream."""
-
-    std: float
-    clip: float
-    seed_low: np.uint32
-    seed_high: np.uint32
-    number: NDArray[np.int64]
-    """[]: number of the draw."""
-
-
-class Drawing(NamedTuple):
-    """The temperature of SAC, and the random stream of the actions that its policy draws."""
-
-    log_temperature: NDArray[np.float32]
-    """[1]."""
-    seed_low: np.uint32
-    seed_high: np.uint32
-    number: NDArray[np.int64]
-    """[]: number of the draw."""
-
-
 def q_values(nets, double, batch, begin, n, thread, used, memory, terms):
     """DQN: the Huber loss of the values of the actions in the batch."""
     target, online = nets
@@ -94,8 +72,7 @@ def q_values(nets, double, batch, begin, n, thread, used, memory, terms):
         find_best(block, online.outputs, n, best)
     for c in range(n):
         target_value[c] = batch.reward[begin + c] + batch.discount[begin + c] * block[first + best[c], c]
-    load(batch.obs, begin, n, block, 0)
-    forward(online.parameters, online.layers, block)
+    infer(online, batch.obs, begin, n, block)
     derivatives[first : first + online.outputs.size] = float32(0.0)
     for c in range(n):
         chosen = first + batch.action[begin + c, 0]
@@ -108,50 +85,53 @@ def q_values(nets, double, batch, begin, n, thread, used, memory, terms):
 
 
 def critics(nets, smoothing, batch, begin, n, thread, used, memory, terms):
-    """DDPG and TD3: squared errors of all critics from the smallest target; `memory.error` gets the largest absolute error."""
-    actor_target, target, online = nets
-    act, block = actor_target.blocks[thread, 0], online.blocks[thread, used]
-    target_value, features, count = memory.target[thread], batch.obs.shape[1], batch.reward.size
-    load(batch.next_obs, begin, n, act, 0)
-    forward(actor_target.parameters, actor_target.layers, act)
+    """DDPG and TD3: squared errors of all critics from the smallest target; `smoothing` is (std, clip, stream)."""
+    actor, target, online = nets
+    act, block = actor.blocks[thread, 0], online.blocks[thread, used]
+    infer(actor, batch.next_obs, begin, n, act)
     load(batch.next_obs, begin, n, block, 0)
-    load_smoothed(act, actor_target.outputs, smoothing, begin, n, count, block, features)
+    load_smoothed(act, actor.outputs, smoothing, begin, n, batch, block)
     forward(target.parameters, target.layers, block)
     for c in range(n):
-        smallest = block[target.outputs[smallest_of(block, target.outputs, c)], c]
-        target_value[c] = batch.reward[begin + c] + batch.discount[begin + c] * smallest
+        smallest = block[row_of_smallest(block, target.outputs, c), c]
+        memory.target[thread, c] = batch.reward[begin + c] + batch.discount[begin + c] * smallest
     squared_errors(online, float32(1.0), batch, begin, n, thread, used, memory, terms)
 
 
 def soft_critics(nets, drawing, batch, begin, n, thread, used, memory, terms):
-    """SAC: half the squared errors of all critics from the smallest soft target; `memory.error` gets the largest absolute error."""
+    """SAC: half the squared errors of all critics from the smallest soft target.
+
+    `drawing` is (log temperature [1], stream).
+    """
     actor, target, online = nets
-    act, block = actor.blocks[thread, 0], online.blocks[thread, used]
-    target_value, features, count = memory.target[thread], batch.obs.shape[1], batch.reward.size
-    load(batch.next_obs, begin, n, act, 0)
-    forward(actor.parameters, actor.layers, act)
+    act, block, target_value = actor.blocks[thread, 0], online.blocks[thread, used], memory.target[thread]
+    infer(actor, batch.next_obs, begin, n, act)
     load(batch.next_obs, begin, n, block, 0)
-    load_drawn(act, actor.outputs, drawing, begin, n, count, block, features, target_value)  # their log-densities for now
+    load_drawn(act, actor.outputs, drawing[1], begin, n, batch, block, target_value)  # their log-densities for now
     forward(target.parameters, target.layers, block)
-    temperature = exp(drawing.log_temperature[0])
+    temperature = exp(drawing[0][0])
     for c in range(n):
-        smallest = block[target.outputs[smallest_of(block, target.outputs, c)], c]
-        soft_value = smallest - temperature * target_value[c]
+        soft_value = block[row_of_smallest(block, target.outputs, c), c] - temperature * target_value[c]
         target_value[c] = batch.reward[begin + c] + batch.discount[begin + c] * soft_value
     squared_errors(online, float32(0.5), batch, begin, n, thread, used, memory, terms)
 
 
 def squared_errors(online, scale, batch, begin, n, thread, used, memory, terms):
-    """Write the derivatives of `scale` times the squared errors of all critics from `memory.target`, and add to `terms`."""
-    block, derivatives, target_value = online.blocks[thread, used], online.derivatives[thread, used], memory.target[thread]
+    """Write derivatives of `scale` times the squared errors of all critics from `memory.target`, and add to `terms`.
+
+    `memory.error` gets the largest absolute error of all critics.
+    """
+    block, derivatives, target_value = (
+        online.blocks[thread, used],
+        online.derivatives[thread, used],
+        memory.target[thread],
+    )
     weight, share = float32(2.0) * scale / float32(batch.reward.size), float32(1.0) / float32(online.outputs.size)
-    load(batch.obs, begin, n, block, 0)
     load(batch.action, begin, n, block, batch.obs.shape[1])
-    forward(online.parameters, online.layers, block)
+    infer(online, batch.obs, begin, n, block)
     for c in range(n):
         memory.error[begin + c] = float32(0.0)
-    for k in range(online.outputs.size):
-        row = online.outputs[k]
+    for row in online.outputs:
         derivatives[row] = float32(0.0)
         for c in range(n):
             error = block[row, c] - target_value[c]
@@ -163,21 +143,21 @@ def squared_errors(online, scale, batch, begin, n, thread, used, memory, terms):
 
 def actor(nets, settings, batch, begin, n, thread, used, memory, terms):
     """DDPG and TD3: the negative value of the actor's actions by the first critic."""
-    critic, trained = nets
-    block, derivatives = critic.blocks[thread, 0], critic.derivatives[thread, 0]
+    critics, trained = nets
+    block, derivatives = critics.blocks[thread, 0], critics.derivatives[thread, 0]
     act, act_derivatives = trained.blocks[thread, used], trained.derivatives[thread, used]
-    features, row = batch.obs.shape[1], critic.outputs[0]
-    load(batch.obs, begin, n, act, 0)
-    forward(trained.parameters, trained.layers, act)
+    features, row = batch.obs.shape[1], critics.outputs[0]
+    layers = critics.layers[: critics.layers.shape[0] // critics.outputs.size]
+    infer(trained, batch.obs, begin, n, act)
     load(batch.obs, begin, n, block, 0)
     for d in range(trained.outputs.size):
         copy_row(act, trained.outputs[d], block, features + d)
-    forward(critic.parameters, critic.layers, block)
+    forward(critics.parameters, layers, block)
     derivatives[row] = float32(0.0)
     for c in range(n):
         derivatives[row, c] = float32(-1.0) / float32(batch.reward.size)
         terms[LOSS] -= block[row, c]
-    backward_to_input(critic.parameters, critic.layers, block, derivatives, memory.zeros)
+    backward_to_input(critics.parameters, layers, block, derivatives, memory.zeros)
     for d in range(trained.outputs.size):
         copy_row(derivatives, features + d, act_derivatives, trained.outputs[d])
 
@@ -185,36 +165,34 @@ def actor(nets, settings, batch, begin, n, thread, used, memory, terms):
 def soft_actor(nets, drawing, batch, begin, n, thread, used, memory, terms):
     """SAC: the temperature times the log-density of the actor's actions, less their value by the critic of the smaller one.
 
-    `terms[VALUE]` gets the log-densities. For a draw u = mean + std noise and a = tanh u, the derivative of the log-density by u is 2 a,
-    and that by log std is -1 besides what comes through u (`learning.distributions.squashed`).
+    `terms[VALUE]` gets the entropies. For a draw u = mean + std noise and a = tanh u, the derivative of the log-density
+    by u is 2 a, and that by log std is -1 besides what comes through u (`learning.distributions.squashed`).
     """
     critics, trained = nets
     block, derivatives = critics.blocks[thread, 0], critics.derivatives[thread, 0]
     act, act_derivatives = trained.blocks[thread, used], trained.derivatives[thread, used]
     log_density, features, count = memory.target[thread], batch.obs.shape[1], batch.reward.size
     size, layers = trained.outputs.size // 2, critics.layers.shape[0] // critics.outputs.size
-    weight = float32(1.0) / float32(count)
-    temperature = exp(drawing.log_temperature[0])
-    load(batch.obs, begin, n, act, 0)
-    forward(trained.parameters, trained.layers, act)
+    weight, temperature = float32(1.0) / float32(count), exp(drawing[0][0])
+    infer(trained, batch.obs, begin, n, act)
     load(batch.obs, begin, n, block, 0)
-    load_drawn(act, trained.outputs, drawing, begin, n, count, block, features, log_density)
+    load_drawn(act, trained.outputs, drawing[1], begin, n, batch, block, log_density)
     forward(critics.parameters, critics.layers, block)
-    for k in range(critics.outputs.size):
-        derivatives[critics.outputs[k]] = float32(0.0)
+    for row in critics.outputs:
+        derivatives[row] = float32(0.0)
     for c in range(n):
-        row = critics.outputs[smallest_of(block, critics.outputs, c)]
+        row = row_of_smallest(block, critics.outputs, c)
         derivatives[row, c] = -weight
-        terms[VALUE] += log_density[c]
+        terms[VALUE] -= log_density[c]
         terms[LOSS] += temperature * log_density[c] - block[row, c]
-    for k in range(2 * size):
-        act_derivatives[trained.outputs[k]] = float32(0.0)
+    for row in trained.outputs:
+        act_derivatives[row] = float32(0.0)
     for k in range(critics.outputs.size):
         backward_to_input(critics.parameters, critics.layers[k * layers : (k + 1) * layers], block, derivatives, memory.zeros)
         for d in range(size):
             for c in range(n):
                 act_derivatives[trained.outputs[d], c] += derivatives[features + d, c]
-    key = key_of(drawing.seed_low, drawing.seed_high, uint32(drawing.number[()]))
+    key = key_of(drawing[1])
     for d in range(size):
         mean, log_std = trained.outputs[d], trained.outputs[size + d]
         for c in range(n):
@@ -233,6 +211,12 @@ def load(source, begin, n, block, row):
             block[row + f, c] = source[begin + c, f]
 
 
+def infer(net, source, begin, n, block):
+    """Compute activations for rows `begin`..`begin + n` of `source` [B, F]; `block` has the other inputs already."""
+    load(source, begin, n, block, 0)
+    forward(net.parameters, net.layers, block)
+
+
 def copy_row(source, row, out, out_row):
     """Copy a row of a block to a row of another block; a slice assignment would make a temporary copy, because rows may overlap."""
     for c in range(out.shape[1]):
@@ -248,22 +232,21 @@ def find_best(block, outputs, n, best):
                 best[c] = k
 
 
-def smallest_of(block, outputs, c):
-    """Return the index of the smallest output of column `c`, the first of equal ones."""
-    smallest = 0
+def row_of_smallest(block, outputs, c):
+    """Return the row of the smallest output of column `c`, the first of equal ones."""
+    smallest = outputs[0]
     for k in range(1, outputs.size):
-        if block[outputs[k], c] < block[outputs[smallest], c]:
-            smallest = k
+        if block[outputs[k], c] < block[smallest, c]:
+            smallest = outputs[k]
     return smallest
 
 
-def load_drawn(act, outputs, drawing, begin, n, count, block, row, log_density):
-    """Write actions that the squashed policy with the outputs in `act` draws to `block` from row `row` on, and their log-densities.
+def load_drawn(act, outputs, stream, begin, n, batch, block, log_density):
+    """Write actions that the squashed policy with the outputs in `act` draws to `block`, and their log-densities.
 
-    The same as `learning.distributions.squashed`, with the draws of `shuffle.normals`.
+    The same as `learning.distributions.squashed`, with the draws of `draws.normals`.
     """
-    key = key_of(drawing.seed_low, drawing.seed_high, uint32(drawing.number[()]))
-    size = outputs.size // 2
+    key, size, count, row = key_of(stream), outputs.size // 2, batch.reward.size, batch.obs.shape[1]
     for c in range(n):
         log_density[c] = float32(0.0)
     for d in range(size):
@@ -276,14 +259,14 @@ def load_drawn(act, outputs, drawing, begin, n, count, block, row, log_density):
             block[row + d, c] = tanh(u)
 
 
-def load_smoothed(act, outputs, smoothing, begin, n, count, block, row):
-    """Write the actions in `act` to `block` from row `row` on, with clipped noise if `smoothing.std` is positive."""
-    key = key_of(smoothing.seed_low, smoothing.seed_high, uint32(smoothing.number[()]))
-    std, clip = float32(smoothing.std), float32(smoothing.clip)
-    for d in range(outputs.size):
+def load_smoothed(act, outputs, smoothing, begin, n, batch, block):
+    """Write the actions in `act` to `block`, with clipped noise if its standard deviation is positive."""
+    key, size, count, row = key_of(smoothing[2]), outputs.size, batch.reward.size, batch.obs.shape[1]
+    std, clip = float32(smoothing[0]), float32(smoothing[1])
+    for d in range(size):
         copy_row(act, outputs[d], block, row + d)
         if std > float32(0.0):
             for c in range(n):
-                noise = std * normal_of(key, (begin + c) * outputs.size + d, count * outputs.size)
+                noise = std * normal_of(key, (begin + c) * size + d, count * size)
                 action = block[row + d, c] + min(max(noise, -clip), clip)
                 block[row + d, c] = min(max(action, float32(-1.0)), float32(1.0))

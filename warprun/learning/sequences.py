@@ -1,8 +1,9 @@
 """Sequences in replay memory, for policies with memory (Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed RL", R2D2).
 
-Beside each transition replay memory keeps what the policy remembered before it (their "stored state"). A drawn sequence begins with steps
-from which memory is brought up to date by the weights of today ("burn-in"); gradients come from the steps that follow. Any stored step can
-begin a sequence, if all steps of the sequence are there. Sequences go on over the ends of episodes, where memory begins anew.
+Beside each transition replay memory keeps what the policy remembered before it (their "stored state"). A drawn sequence
+begins with steps from which memory is brought up to date by the weights of today ("burn-in"); gradients come from the
+steps that follow. Any stored step can begin a sequence, if all steps of the sequence are there. Sequences go on over
+the ends of episodes, where memory begins anew.
 """
 
 from __future__ import annotations
@@ -11,12 +12,10 @@ from typing import NamedTuple
 
 import torch
 
+from warprun.learning.draws import random_bits
 from warprun.learning.recurrent import Recurrent
-from warprun.learning.replay.replay import Replay
-from warprun.learning.replay.ring import GOES_ON, TERMINATED, Transitions
-from warprun.learning.replay.torch_operations import levels_of, sum_up
+from warprun.learning.replay import GOES_ON, Batch, Replay, Transitions
 from warprun.learning.settings import OffPolicyConfig
-from warprun.learning.shuffle import random_bits
 from warprun.simulation.trajectory import Trajectory
 
 
@@ -47,7 +46,7 @@ class History(NamedTuple):
         return self._replace(carry=carry)
 
 
-def recall(memory: Recurrent | None, batch: Transitions[torch.Tensor], history: History | None) -> torch.Tensor:
+def recall(memory: Recurrent | None, batch: Batch, history: History | None) -> torch.Tensor:
     """Return what a memory gives for the observations of a batch, [R, U]; the observations themselves without memory."""
     if memory is None or history is None:
         return batch.obs
@@ -56,7 +55,7 @@ def recall(memory: Recurrent | None, batch: Transitions[torch.Tensor], history: 
 
 
 @torch.no_grad()
-def recall_next(memory: Recurrent | None, batch: Transitions[torch.Tensor], history: History | None) -> torch.Tensor:
+def recall_next(memory: Recurrent | None, batch: Batch, history: History | None) -> torch.Tensor:
     """Return what a memory gives for the observations that follow, [R, U], without gradients."""
     if memory is None or history is None:
         return batch.next_obs
@@ -64,7 +63,7 @@ def recall_next(memory: Recurrent | None, batch: Transitions[torch.Tensor], hist
     return _next_rows(memory, batch, history, carries)
 
 
-def recall_both(memory: Recurrent | None, batch: Transitions[torch.Tensor], history: History | None) -> tuple[torch.Tensor, torch.Tensor]:
+def recall_both(memory: Recurrent | None, batch: Batch, history: History | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what `recall` and `recall_next` do, of the same weights, for the work of one."""
     if memory is None or history is None:
         return batch.obs, batch.next_obs
@@ -82,7 +81,7 @@ def _trace(memory: Recurrent, history: History) -> tuple[torch.Tensor, torch.Ten
 
 
 @torch.no_grad()
-def _next_rows(memory: Recurrent, batch: Transitions[torch.Tensor], history: History, carries: torch.Tensor) -> torch.Tensor:
+def _next_rows(memory: Recurrent, batch: Batch, history: History, carries: torch.Tensor) -> torch.Tensor:
     """Return what a memory gives for the next observations [R, F] of a batch, after the carries of the steps before them."""
     at = (history.last - history.burn_in)[..., None].expand(-1, -1, carries.shape[-1])
     none = torch.zeros(1, len(batch.next_obs), dtype=torch.bool, device=carries.device)
@@ -107,7 +106,6 @@ class Sequences:
         self.carry = torch.zeros(len(replay.ring.reward), config.network.carry(), device=device)
         """[R, H]: before each transition of the ring."""
         self._actors = torch.arange(replay.place.actors, device=device)
-        self._levels = levels_of(replay.tree)
 
     def store(self, trajectory: Trajectory, name: str) -> None:
         """Write what the policy of group `name` remembered in a rollout that `Replay.store` has written."""
@@ -129,9 +127,9 @@ class Sequences:
         tree.priority[self._rows(newest)] = 0.0
         tree.priority[begins] = torch.where(whole >= 0, tree.largest, tree.priority[begins])
         for rows in (begins, self._rows(newest)):
-            sum_up(tree, self._levels, rows)
+            self.replay.sum_up(rows)
 
-    def draw(self, number: torch.Tensor) -> tuple[Transitions[torch.Tensor], History]:
+    def draw(self, number: torch.Tensor) -> tuple[Batch, History]:
         """Return batch `number` ([] int64) of B sequences: the T * B transitions to learn, and their history.
 
         `row` [B], of their first steps, is what `Replay.update_priorities` takes.
@@ -143,15 +141,20 @@ class Sequences:
         ended = ring.ends[rows] != GOES_ON
         begins = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))
 
-        learned = slice(self.burn_in, self.burn_in + self.steps)
-        total, discount, last = self._returns(ring.reward[rows], ended)
-        ends_at, chosen = ring.ends[rows].gather(0, last), rows[learned]
-        discount = torch.where(ends_at == TERMINATED, 0.0, discount)
-        next_obs = ring.next_obs[rows.gather(0, last)]
-        parts = (ring.obs[chosen], ring.action[chosen], total, discount, next_obs, weights.expand(self.steps, -1))
+        chosen = rows[self.burn_in : self.burn_in + self.steps]
+        total, discount, last = self.replay.returns(chosen)
+        parts = (
+            ring.obs[chosen],
+            ring.action[chosen],
+            total,
+            discount,
+            ring.next_obs[last],
+            weights.expand(self.steps, -1),
+        )
         obs, action, total, discount, next_obs, weight = (part.flatten(0, 1) for part in parts)
         batch = Transitions(obs, action, total, discount, next_obs, weight, begin)
-        return batch, History(ring.obs[rows], begins, self.carry[begin], last, self.burn_in, self.counts)
+        steps = (last // place.actors - begin // place.actors) % self.kept
+        return batch, History(ring.obs[rows], begins, self.carry[begin], steps, self.burn_in, self.counts)
 
     def _begin(self, number: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the rows of the first steps of batch `number`, [B] int64, and the weights of its sequences [B]."""
@@ -164,20 +167,6 @@ class Sequences:
         after_oldest = random_bits(count, self.replay.seed, number) * possible >> 32
         rows = ((place.steps - steps) * place.actors + after_oldest) % place.rows
         return rows, torch.ones(count, device=rows.device)
-
-    def _returns(self, reward: torch.Tensor, ended: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return sums of up to n rewards, discounts after them and the last steps of the learned steps, see `Operations.gather`."""
-        first = torch.arange(self.burn_in, self.burn_in + self.steps, device=reward.device)[:, None]
-        last = first.expand(-1, reward.shape[1])
-        total, discount = torch.zeros_like(last, dtype=reward.dtype), torch.ones_like(last, dtype=reward.dtype)
-        goes_on = torch.ones_like(last, dtype=torch.bool)
-        for n in range(self.replay.n_step):
-            at = slice(self.burn_in + n, self.burn_in + n + self.steps)
-            total = torch.where(goes_on, total + discount * reward[at], total)
-            discount = torch.where(goes_on, discount * self.replay.gamma, discount)
-            last = torch.where(goes_on, first + n, last)
-            goes_on = goes_on & ~ended[at]
-        return total, discount, last
 
     def errors(self, error: torch.Tensor, history: History) -> torch.Tensor:
         """Return the errors of sequences [B] from those of their transitions [T * B]: eta max |e| + (1 - eta) mean |e|; section 2.3."""

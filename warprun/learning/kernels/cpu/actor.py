@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from warprun.kernels.mlp import LINEAR, RELU, TANH, Layer, Network
-from warprun.learning.critics import Critics
 from warprun.learning.networks import ActorCritic, linear
 from warprun.learning.normalization import ObservationNormalizer
 
@@ -19,7 +18,8 @@ CODES: dict[type, int] = {nn.Tanh: TANH, nn.ReLU: RELU}
 def layer_rows(parts: Iterable[nn.Module], parameters: torch.Tensor, row: int) -> list[Layer]:
     """Return the table of linear layers and their activations. Outputs begin at row `row` of a block; the first layer reads row 0.
 
-    `parameters` is the flat tensor that the layers are views of. Activations are those of `network_settings.KERNEL_ACTIVATIONS`.
+    `parameters` is the flat tensor that the layers are views of. Activations are those of
+    `network_settings.KERNEL_ACTIVATIONS`.
     """
     table: list[Layer] = []
     in_row, parts = 0, list(parts)
@@ -34,14 +34,16 @@ def layer_rows(parts: Iterable[nn.Module], parameters: torch.Tensor, row: int) -
     return table
 
 
-def critic_rows(critics: Critics, parameters: torch.Tensor, inputs: int) -> list[list[Layer]]:
-    """Return the table of each critic, all of one block: they share its `inputs` input rows, the observation and then the action."""
-    tables: list[list[Layer]] = []
-    row = inputs
-    for critic in critics.each:
-        tables.append(layer_rows(critic.children(), parameters, row))
-        row = tables[-1][-1].out_row + 1
-    return tables
+def stacked_rows(stacks: Sequence[Sequence[nn.Module]], parameters: torch.Tensor) -> tuple[list[Layer], list[int]]:
+    """Return the table of networks that share the first rows of a block, their inputs, and the rows of their outputs."""
+    table: list[Layer] = []
+    outputs: list[int] = []
+    row = next(layer.in_features for layer in stacks[0] if isinstance(layer, nn.Linear))
+    for layers in stacks:
+        table += layer_rows(layers, parameters, row)
+        row = table[-1].out_row + table[-1].n_out
+        outputs += range(table[-1].out_row, row)
+    return table, outputs
 
 
 def policy_layers(network: ActorCritic, parameters: torch.Tensor) -> list[Layer]:

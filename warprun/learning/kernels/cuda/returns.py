@@ -13,7 +13,7 @@ import torch
 
 from warprun.kernels.mlp import Network
 from warprun.kernels.mlp_cuda import BlockNetwork, block_network, columns_for, compute_layer, load_columns, read, write
-from warprun.learning.cuda.gradient import COLUMNS, threads_of
+from warprun.learning.kernels.cuda.gradient import COLUMNS, threads_of
 from warprun.learning.returns import GAE, Estimate, Spread, Steps, Target
 from warprun.simulation.cuda_launch import launch, module_for, on_device
 from warprun.simulation.trajectory import Trajectory

@@ -1,22 +1,33 @@
-"""The operations of experience replay in CPU kernels; `torch_operations` is the reference."""
+"""Experience replay in CPU kernels; `learning.replay` is the reference."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from operator import is_
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
 
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
 from warprun.kernels.bound import Call
-from warprun.learning.replay.draws import bits_of, key_of, seed_words
-from warprun.learning.replay.ring import BRANCHES, GOES_ON, TERMINATED, TRUNCATED, Place, Ring, Transitions, Tree
+from warprun.learning.draws import Stream, bits_of, key_of
+from warprun.learning.replay import (
+    BRANCHES,
+    GOES_ON,
+    TERMINATED,
+    TRUNCATED,
+    Batch,
+    Place,
+    Replay,
+    Ring,
+    Transitions,
+    Tree,
+)
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 
-float32, float64, uint32 = np.float32, np.float64, np.uint32
+float32, float64 = np.float32, np.float64
 
 
 def store_step(ring, tree, place, obs, final_obs, action, reward, terminated, truncated, source, continues, t):
@@ -172,19 +183,8 @@ def store(first, last, thread, ring, tree, place, rollout):
 
 
 @njit(cache=True, **BOUND)
-def draw(first, last, thread, ring, tree, place, seed_low, seed_high, number, beta, n_step, gamma, batch):
-    draw_batch(ring, tree, place, key_of(seed_low, seed_high, uint32(number[()])), beta[()], n_step, gamma, batch)
-
-
-@njit(cache=True, **BOUND)
-def gather(first, last, thread, ring, place, n_step, gamma, batch):
-    gather_batch(ring, place, n_step, gamma, batch)
-
-
-@njit(cache=True, **BOUND)
-def find(first, last, thread, tree, masses, rows):
-    for b in range(first, last):
-        rows[b] = find_row(tree, masses[b])
+def draw(first, last, thread, ring, tree, place, stream, beta, n_step, gamma, batch):
+    draw_batch(ring, tree, place, key_of(stream), beta[()], n_step, gamma, batch)
 
 
 @njit(cache=True, **BOUND)
@@ -196,75 +196,70 @@ def put(first, last, thread, tree, rows, errors, alpha, eps):
 @cache
 def module() -> ModuleType:
     """Return the compiled kernels."""
-    functions: dict[str, Callable[..., object]] = {
-        f.__name__: f for f in (store_step, draw_batch, gather_batch, find_row, put_priorities, key_of)
-    }
-    return kernels.load_module("replay", SOURCE, functions | {"BOUND": kernels.BOUND, "uint32": uint32})
+    functions = (store_step, draw_batch, put_priorities, key_of)
+    return kernels.load_module("replay", SOURCE, {f.__name__: f for f in functions} | {"BOUND": kernels.BOUND})
 
 
-class CpuOperations:
-    """`Operations` in kernels; the next draw overwrites the batch of the last one."""
+class KernelReplay(Replay):
+    """`Replay` whose operations are kernels; the next draw overwrites the batch of the last one."""
 
-    def __init__(self, ring: Ring[torch.Tensor], tree: Tree[torch.Tensor], place: Place[torch.Tensor], batch_size: int) -> None:
-        self.ring_tensors = ring
-        self.ring = Ring(*(part.numpy() for part in ring))
-        self.tree = Tree(*(part.numpy() for part in tree))
-        self.place = Place(place.actors, place.rows, place.steps.numpy(), place.following.numpy(), place.newest.numpy())
-        self.batch = _batch(ring, torch.zeros(batch_size, dtype=torch.int64))
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        """Take what `Replay` takes."""
+        super().__init__(*given, **settings)
+        place = self.place
+        counts = Place(place.actors, place.rows, place.steps.numpy(), place.following.numpy(), place.newest.numpy())
+        self._memory = Ring(*map(torch.Tensor.numpy, self.ring)), Tree(*map(torch.Tensor.numpy, self.tree)), counts
+        count = self.batch_size
+        obs, next_obs, action = (part.new_empty(count, part.shape[1]) for part in self.ring[:3])
+        row = torch.zeros(count, dtype=torch.int64)
+        self._batch = Transitions(obs, action, torch.empty(count), torch.empty(count), next_obs, torch.ones(count), row)
         self._calls: dict[str, tuple[Call, tuple[object, ...]]] = {}
         """By the name of the kernel: its last call, and what it was made for."""
 
     def store(self, trajectory: Trajectory, group: GroupTrajectory) -> None:
-        """Write a rollout."""
+        """Write a rollout that `advance` has counted; new transitions get the largest priority."""
 
-        def call() -> Call:
+        def arguments() -> tuple[object, ...]:
             ends = (trajectory.terminated, trajectory.truncated)
-            parts = (group.obs, group.final_obs, group.action, group.reward, *ends, trajectory.source, trajectory.continues)
-            return Call(module().store, self.ring, self.tree, self.place, tuple(part.numpy() for part in parts))
+            parts = (
+                group.obs,
+                group.final_obs,
+                group.action,
+                group.reward,
+                *ends,
+                trajectory.source,
+                trajectory.continues,
+            )
+            return *self._memory, tuple(part.numpy() for part in parts)
 
-        self._call("store", call, trajectory)(0, trajectory.horizon, 0)
+        self._call("store", arguments, trajectory)(0, trajectory.horizon, 0)
 
-    def draw(self, seed: int, number: torch.Tensor, beta: torch.Tensor, n_step: int, gamma: float) -> Transitions[torch.Tensor]:
-        """Return batch `number`."""
+    def draw(self, number: torch.Tensor) -> Batch:
+        """Return batch `number` ([] int64), which the next draw overwrites."""
 
-        def call() -> Call:
-            low, high = seed_words(seed)
-            stream = (uint32(low), uint32(high), number.numpy(), beta.numpy())
-            return Call(module().draw, self.ring, self.tree, self.place, *stream, n_step, gamma, _arrays(self.batch))
+        def arguments() -> tuple[object, ...]:
+            batch = Transitions(*map(torch.Tensor.numpy, self._batch))
+            return (
+                *self._memory,
+                Stream(self.seed, number).words(),
+                self.beta.tensor.numpy(),
+                self.n_step,
+                self.gamma,
+                batch,
+            )
 
-        self._call("draw", call, seed, number, beta, n_step, gamma)(0, 1, 0)
-        return self.batch
+        self._call("draw", arguments, number)(0, 1, 0)
+        return self._batch
 
-    def gather(self, row: torch.Tensor, n_step: int, gamma: float) -> Transitions[torch.Tensor]:
-        """Return the transitions of up to n steps that begin in rows [B]."""
-        batch = _batch(self.ring_tensors, row)
-        Call(module().gather, self.ring, self.place, n_step, gamma, _arrays(batch))(0, 1, 0)
-        return batch
+    def update_priorities(self, row: torch.Tensor, error: torch.Tensor) -> None:
+        """Set the priorities of rows [B] by their temporal-difference errors [B]; only if `prioritized`."""
+        alpha, eps = self.config.alpha, self.config.eps
+        self._call("put", lambda: (self._memory[1], row.numpy(), error.numpy(), alpha, eps), row, error)(0, 1, 0)
 
-    def find(self, mass: torch.Tensor) -> torch.Tensor:
-        """Return the rows whose interval of the cumulative priorities contains `mass`."""
-        rows = np.empty(len(mass), np.int64)
-        Call(module().find, self.tree, mass.numpy(), rows)(0, len(rows), 0)
-        return torch.from_numpy(rows)
-
-    def set_priorities(self, row: torch.Tensor, error: torch.Tensor, alpha: float, eps: float) -> None:
-        """Set the priorities of rows [B] to (|error| + eps)^alpha and update their sums."""
-        self._call("put", lambda: Call(module().put, self.tree, row.numpy(), error.numpy(), alpha, eps), row, error, alpha, eps)(0, 1, 0)
-
-    def _call(self, kernel: str, make: Callable[[], Call], *given: object) -> Call:
+    def _call(self, kernel: str, arguments: Callable[[], tuple[object, ...]], *given: object) -> Call:
         """Return the last call of a kernel if it was made for the same objects, else a new one."""
-        if kernel not in self._calls or not all(map(is_, given, self._calls[kernel][1])):
-            self._calls[kernel] = make(), given
-        return self._calls[kernel][0]
-
-
-def _batch(ring: Ring[torch.Tensor], row: torch.Tensor) -> Transitions[torch.Tensor]:
-    """Return memory for the transitions of `ring` that begin in rows [B]."""
-    count = len(row)
-    obs, next_obs, action = (part.new_empty(count, part.shape[1]) for part in (ring.obs, ring.obs, ring.action))
-    return Transitions(obs, action, torch.empty(count), torch.empty(count), next_obs, torch.ones(count), row)
-
-
-def _arrays(batch: Transitions[torch.Tensor]) -> Transitions[np.ndarray]:
-    """Return `batch` as arrays on the same memory."""
-    return Transitions(*(part.numpy() for part in batch))
+        call, known = self._calls.get(kernel, (None, ()))
+        if call is None or any(new is not old for new, old in zip(given, known, strict=True)):
+            call = Call(getattr(module(), kernel), *arguments())
+            self._calls[kernel] = call, given
+        return call

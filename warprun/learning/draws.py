@@ -1,0 +1,122 @@
+"""Random numbers as pure functions of (seed, number of the draw), the same by torch on CPU and CUDA and in kernels."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from warprun.math import cos, log, sqrt
+from warprun.state import derived_seed
+
+BITS = 0xFFFFFFFF
+
+uint32, float32 = np.uint32, np.float32
+
+
+class Stream(NamedTuple):
+    """A random stream at one of its draws."""
+
+    seed: int
+    number: torch.Tensor
+    """[] int64: number of the draw."""
+
+    def words(self) -> Words:
+        """Return the stream for kernels on CPU, on the memory of `number`."""
+        low, high = seed_words(self.seed)
+        return Words(uint32(low), uint32(high), self.number.numpy())
+
+
+@cache
+def seed_words(seed: int) -> tuple[int, int]:
+    """Return two words of 32 bits for a seed.
+
+    They are hashed because the number of a draw is added to them: without the hash, draw 5 of seed 0 would be draw 4 of
+    seed 1.
+    """
+    hashed = derived_seed(seed, "draws")
+    return hashed & BITS, hashed >> 32
+
+
+# By torch ----------------------------------------------------------------------------------------------------------
+
+
+def permutation(n: int, seed: int, draw: torch.Tensor) -> torch.Tensor:
+    """Return a permutation of 0..n-1, [n] int64, for the `draw`-th draw ([] int64), on its device."""
+    # Stable: equal keys occur, and must have the same order on every device. torch sorts int32 fastest.
+    return _shifted(_bits(n, seed, draw), 1).sort(stable=True).indices
+
+
+def random_bits(n: int, seed: int, draw: torch.Tensor) -> torch.Tensor:
+    """Return `n` numbers of 32 random bits, [n] int64, for the `draw`-th draw ([] int64), on its device."""
+    return _bits(n, seed, draw).long() & BITS
+
+
+def normals(n: int, seed: int, draw: torch.Tensor) -> torch.Tensor:
+    """Return `n` standard normal numbers, [n] float32, for the `draw`-th draw ([] int64), on its device.
+
+    Box & Muller 1958.
+    """
+    # 24 bits are exact in float32; half a step keeps the logarithm away from 0.
+    u, v = (_shifted(_bits(2 * n, seed, draw), 8).float() + 0.5).mul_(2.0**-24).view(2, n)
+    return (-2.0 * u.log()).sqrt() * (2.0 * torch.pi * v).cos()
+
+
+def _bits(n: int, seed: int, draw: torch.Tensor) -> torch.Tensor:
+    """Return `n` numbers of 32 random bits as int32, which takes half the time of int64."""
+    low, high = seed_words(seed)
+    key = _mix(_mix(draw + low) ^ high)
+    return _mix(_mix(torch.arange(n, dtype=torch.int32, device=draw.device) ^ key) + key)
+
+
+def _mix(x: torch.Tensor) -> torch.Tensor:
+    """Return 32 well-mixed bits, int32, of the low 32 bits of `x`; Wellons' hash-prospector "lowbias32"."""
+    x = x.int()
+    x = (x ^ _shifted(x, 16)) * 0x7FEB352D
+    x = (x ^ _shifted(x, 15)) * (0x846CA68B - 2**32)  # products of int32 wrap; the sign is a bit like the others
+    return x ^ _shifted(x, 16)
+
+
+def _shifted(x: torch.Tensor, places: int) -> torch.Tensor:
+    """Return int32 `x` shifted to the right with zeros coming in."""
+    return (x >> places) & (BITS >> places)
+
+
+# In kernels --------------------------------------------------------------------------------------------------------
+
+
+class Words(NamedTuple):
+    """A `Stream` as kernels take it."""
+
+    low: np.uint32
+    high: np.uint32
+    """The words of its seed."""
+    number: NDArray[np.int64]
+    """[]."""
+
+
+def mix(x):
+    """Return 32 well-mixed bits of uint32 `x`."""
+    x = uint32((x ^ (x >> uint32(16))) * uint32(0x7FEB352D))
+    x = uint32((x ^ (x >> uint32(15))) * uint32(0x846CA68B))
+    return uint32(x ^ (x >> uint32(16)))
+
+
+def key_of(of):
+    """Return the key of the draw that a stream (`Words`) is at."""
+    return mix(uint32(mix(uint32(uint32(of.number[()]) + of.low)) ^ of.high))
+
+
+def bits_of(key, index):
+    """Return random bits `index` of a draw, uint32."""
+    return mix(uint32(mix(uint32(uint32(index) ^ key)) + key))
+
+
+def normal_of(key, index, count):
+    """Return standard normal number `index` of `count`: Box and Muller 1958."""
+    u = (float32(np.int32(bits_of(key, index) >> uint32(8))) + float32(0.5)) * float32(2.0**-24)
+    v = (float32(np.int32(bits_of(key, count + index) >> uint32(8))) + float32(0.5)) * float32(2.0**-24)
+    return sqrt(float32(-2.0) * log(u)) * cos(float32(6.283185307179586) * v)

@@ -1,0 +1,289 @@
+"""Experience replay: a ring of the last transitions, an array for each of their fields, drawn uniformly or by priority.
+
+Rows of the ring are in the order of the steps of all actors: row = step * actors + actor, so the next step of the same
+actor is `actors` rows further. If rollouts of several simulators take turns, a table says where the next step is.
+n-step returns are summed when a batch is drawn, so a transition can be stored immediately, and n can change.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+
+from warprun.errors import UserError
+from warprun.learning.descent import DeviceScalar
+from warprun.learning.draws import random_bits
+from warprun.learning.settings import OffPolicyConfig
+from warprun.simulation.trajectory import GroupTrajectory, Trajectory
+from warprun.spec import Box, GroupSpec
+
+GOES_ON, TERMINATED, TRUNCATED = 0, 1, 2
+"""Values of Ring.ends."""
+BRANCHES = 16
+"""Children of a node of the sum tree: the float32 numbers in a cache line."""
+
+A = TypeVar("A")
+"""torch.Tensor, or numpy.ndarray on the same memory for kernels."""
+
+
+class Ring(NamedTuple, Generic[A]):
+    """The transitions; R rows, F features, C components."""
+
+    obs: A
+    """[R, F] float32."""
+    next_obs: A
+    """[R, F] float32: the final observation if the episode was truncated; not defined if it terminated."""
+    action: A
+    """[R, C] float32 or int32."""
+    reward: A
+    """[R] float32."""
+    ends: A
+    """[R] uint8."""
+
+
+class Tree(NamedTuple, Generic[A]):
+    """Priorities and their sums over subtrees; sampling by priority descends from the total to a row."""
+
+    priority: A
+    """[R, padded to BRANCHES] float32: (|TD error| + eps)^alpha, 0 for a row without a transition; [0] for uniform sampling."""
+    sums: A
+    """[S] float64: sums over BRANCHES neighbours, level after level, each level padded to BRANCHES; the last number is the total."""
+    levels: A
+    """[L + 1] int64, on the CPU: the first index of each level in `sums`, and the length of `sums`."""
+    largest: A
+    """[1] float32: the largest priority so far; new transitions get it."""
+
+
+class Place(NamedTuple, Generic[A]):
+    """The filled part of the ring."""
+
+    actors: int
+    """Actors of all environments: rows of one step."""
+    rows: int
+    """Rows in use when the ring is full: a multiple of `actors`."""
+    steps: A
+    """[] int64: steps of all environments so far; step s is in rows (s * actors) % rows and the following."""
+    following: A
+    """[rows / actors] int32: the step that follows step s of the same source is in rows following[s % length] * actors and the next ones;
+    -1 if it is not there. [0] with one source whose rollouts follow each other: it is the next step then."""
+    newest: A
+    """[sources] int64: the newest step of each source, -1 without one; [0] as above."""
+
+
+class Transitions(NamedTuple, Generic[A]):
+    """A batch, [B, ...]."""
+
+    obs: A
+    action: A
+    reward: A
+    """[B]: sum of up to n discounted rewards."""
+    discount: A
+    """[B]: discount of the value of `next_obs`: gamma^h after h rewards, 0 if the episode terminated."""
+    next_obs: A
+    weight: A
+    """[B]: weight in the loss; the largest of a batch is 1."""
+    row: A
+    """[B] int64."""
+
+
+Batch = Transitions[torch.Tensor]
+
+
+def make_tree(rows: int, device: torch.device) -> Tree[torch.Tensor]:
+    """Return the tree of `rows` rows without transitions."""
+    begins, nodes, padded = [0], -(-rows // BRANCHES), -(-rows // BRANCHES) * BRANCHES
+    while nodes > 1:
+        begins.append(begins[-1] + -(-nodes // BRANCHES) * BRANCHES)
+        nodes = -(-nodes // BRANCHES)
+    begins.append(begins[-1] + 1)
+    sums = torch.zeros(begins[-1], dtype=torch.float64, device=device)
+    return Tree(torch.zeros(padded, device=device), sums, torch.tensor(begins), torch.ones(1, device=device))
+
+
+class Replay:
+    """The last transitions of one group. No operation waits for the device; on a CPU `KernelReplay` computes them."""
+
+    def __init__(
+        self,
+        config: OffPolicyConfig,
+        group: GroupSpec,
+        device: torch.device,
+        n_envs: int,
+        seed: int,
+        sources: int | None = None,
+    ) -> None:
+        """`sources`: simulators whose rollouts take turns, see `Context`."""
+        self.batch_size, self.n_step, self.gamma, self.seed = config.batch_size, config.n_step, config.gamma, seed
+        self.config = own = config.replay
+        self.actors = n_envs * group.size
+        """Actors of all environments."""
+        if self.actors > own.capacity:
+            too_small = f"agent.replay.capacity={own.capacity}"
+            raise UserError(f"{too_small}: a single step of all environments has {self.actors} transitions")
+        self._counts = torch.tensor([0, self.actors])
+        """[2] int64 on the CPU: steps of all environments so far, and actors."""
+        self._host_counts = self._counts.numpy()
+        self._steps = DeviceScalar(0, device)
+        self.beta = DeviceScalar(float(own.beta), device)
+        """Current exponent of the importance-sampling weights."""
+        rows, features, components = own.capacity, group.observation.size, group.action.components
+        kind = torch.float32 if isinstance(group.action, Box) else torch.int32
+        self.ring = Ring(
+            obs=torch.zeros(rows, features, device=device),
+            next_obs=torch.zeros(rows, features, device=device),
+            action=torch.zeros(rows, components, dtype=kind, device=device),
+            reward=torch.zeros(rows, device=device),
+            ends=torch.zeros(rows, dtype=torch.uint8, device=device),
+        )
+        self.tree = make_tree(rows if own.prioritized else 0, device)
+        self._levels = list(pairwise(self.tree.levels.tolist()))
+        """Begin and end of each level in the sums."""
+        steps = rows // self.actors
+        following = torch.full((0 if sources is None else steps,), -1, dtype=torch.int32, device=device)
+        newest = torch.full((sources or 0,), -1, dtype=torch.int64, device=device)
+        self.place = Place(self.actors, steps * self.actors, self._steps.tensor, following, newest)
+
+    @property
+    def steps(self) -> int:
+        """Steps of all environments so far."""
+        return int(self._host_counts[0])
+
+    @property
+    def size(self) -> int:
+        """Transitions in the ring."""
+        return min(self.steps * self.actors, self.place.rows)
+
+    def schedule(self, progress: float) -> None:
+        """Set `beta` for `progress`, 0 to 1, of the run."""
+        self.beta.set(self.config.beta + (self.config.beta_end - self.config.beta) * progress)
+
+    def advance(self, horizon: int) -> None:
+        """Count the `horizon` steps that `store` writes next. This is the host's part of storing a rollout."""
+        self._host_counts[0] += horizon
+        self._steps.set(self.steps)
+
+    def store(self, trajectory: Trajectory, group: GroupTrajectory) -> None:
+        """Write a rollout that `advance` has counted; new transitions get the largest priority."""
+        for t in range(trajectory.horizon):
+            self._store_step(trajectory, group, t)
+
+    def _store_step(self, trajectory: Trajectory, group: GroupTrajectory, t: int) -> None:
+        ring, tree, place = self.ring, self.tree, self.place
+        step = place.steps - trajectory.horizon + t
+        first = step * place.actors % place.rows
+        if len(place.newest):
+            continues = trajectory.continues
+            self._link(step, trajectory.source, continues if t == 0 else torch.ones_like(continues))
+        rows = first + torch.arange(place.actors, device=ring.reward.device)
+        truncated = trajectory.truncated[t]
+        slot = trajectory.final_slot()[t].view(1, -1, 1, 1).expand(1, *group.obs.shape[1:])
+        next_obs = torch.where(truncated[:, None, None], group.final_obs.gather(0, slot)[0], group.obs[t + 1])
+        ring.obs[rows] = group.obs[t].flatten(0, 1)
+        ring.next_obs[rows] = next_obs.flatten(0, 1)
+        ring.action[rows] = group.action[t].flatten(0, 1)
+        ring.reward[rows] = group.reward[t].flatten()
+        ends = TERMINATED * trajectory.terminated[t].byte() + TRUNCATED * truncated.byte()
+        ring.ends[rows] = ends.repeat_interleave(group.reward.shape[-1])
+        if self.config.prioritized:
+            tree.priority[rows] = tree.largest
+            self.sum_up(rows)
+
+    def _link(self, step: torch.Tensor, source: torch.Tensor, continues: torch.Tensor) -> None:
+        """Let `step` follow the newest step of its source, if that one is still there."""
+        following, newest = self.place.following, self.place.newest
+        kept, source = len(following), source.view(1)
+        before, at = newest[source], (step % kept).view(1)
+        following.index_fill_(0, at, -1)
+        is_there = (before >= 0) & (step - before < kept) & continues
+        place = torch.where(before >= 0, before % kept, at)
+        following.index_copy_(0, place, torch.where(is_there, at, following[place]).to(following.dtype))
+        newest.index_copy_(0, source, step.view(1))
+
+    def draw(self, number: torch.Tensor) -> Batch:
+        """Return batch `number` ([] int64), drawn with replacement; the next draw may overwrite it.
+
+        Uniformly without priorities. With priorities (Schaul et al. 2016, section 3.3 and algorithm 1), B equal shares
+        of their total give one row each, and weights are (N P)^-beta divided by the largest of the batch.
+        """
+        tree, count = self.tree, self.batch_size
+        bits = random_bits(count, self.seed, number)
+        size = (self.place.steps * self.place.actors).clamp(max=self.place.rows)
+        if not self.config.prioritized:
+            return self.gather(bits * size >> 32)
+        shares = torch.arange(count, device=bits.device, dtype=torch.float64) + bits * 2.0**-32
+        mass = shares * (tree.sums[-1] / count)
+        row = self.find(mass)
+        weight = (size * tree.priority[row].double() / tree.sums[-1]) ** -self.beta.tensor
+        return self.gather(row)._replace(weight=(weight / weight.max()).float())
+
+    def gather(self, row: torch.Tensor) -> Batch:
+        """Return the transitions of up to n steps that begin in rows [B], with weights 1."""
+        ring, (total, discount, last) = self.ring, self.returns(row)
+        next_obs, weight = ring.next_obs[last], torch.ones_like(total)
+        return Transitions(ring.obs[row], ring.action[row], total, discount, next_obs, weight, row)
+
+    def returns(self, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return sums of up to n rewards from rows [B] on, discounts after them and rows of the last steps, [B] each.
+
+        They end with the episode and at the newest step; the discount counts the rewards that were summed (Sutton &
+        Barto 2018, eq. 7.1).
+        """
+        ring, place, at, last, goes_on = self.ring, self.place, row, row, torch.ones_like(row, dtype=torch.bool)
+        first_of_newest = (place.steps - 1) * place.actors % place.rows
+        total, discount = torch.zeros(row.shape, device=row.device), torch.ones(row.shape, device=row.device)
+        for _ in range(self.n_step):
+            total = torch.where(goes_on, total + discount * ring.reward[at], total)
+            discount = torch.where(goes_on, discount * self.gamma, discount)
+            last = torch.where(goes_on, at, last)
+            if len(place.newest):
+                step = place.following[at // place.actors].long()
+                newest, after = step < 0, step * place.actors + at % place.actors
+            else:
+                newest = (at >= first_of_newest) & (at < first_of_newest + place.actors)
+                after = (at + place.actors) % place.rows
+            goes_on = goes_on & (ring.ends[at] == GOES_ON) & ~newest
+            at = torch.where(goes_on, after, at)
+        return total, torch.where(ring.ends[last] == TERMINATED, 0.0, discount), last
+
+    def find(self, mass: torch.Tensor) -> torch.Tensor:
+        """Return the rows, [B] int64, whose interval of the cumulative priorities contains `mass` [B] float64."""
+        tree, node = self.tree, torch.zeros_like(mass, dtype=torch.int64)
+        branches = torch.arange(BRANCHES, device=mass.device)
+        below = [tree.sums[begin:end] for begin, end in self._levels]
+        for values in [*reversed(below[:-1]), tree.priority]:
+            share = values[node[:, None] * BRANCHES + branches].double()
+            upto = share.cumsum(1)
+            # The first branch that ends beyond the mass; if rounding leaves none, the last branch that is not empty.
+            branch = (upto <= mass[:, None]).sum(1)
+            last = (branches * (share > 0)).amax(1)
+            branch = torch.minimum(branch, last)
+            mass = mass - torch.where(branch > 0, upto.gather(1, (branch - 1).clamp(min=0)[:, None])[:, 0], 0.0)
+            node = node * BRANCHES + branch
+        return node
+
+    def update_priorities(self, row: torch.Tensor, error: torch.Tensor) -> None:
+        """Set the priorities of rows [B] to (|error| + eps)^alpha of errors [B]; only if `prioritized`."""
+        priority = ((error.double().abs() + self.config.eps) ** self.config.alpha).float()
+        self.tree.priority[row] = priority
+        self.tree.largest.copy_(torch.maximum(self.tree.largest, priority.max()))
+        self.sum_up(row)
+
+    def sum_up(self, row: torch.Tensor) -> None:
+        """Compute the sums above rows again from all their summands: differences would accumulate rounding errors."""
+        below, node = self.tree.priority, row
+        for begin, end in self._levels:
+            node = node // BRANCHES
+            own = self.tree.sums[begin:end]
+            own[node] = below.view(-1, BRANCHES)[node].double().sum(1)
+            below = own
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the state by name."""
+        found = self.ring._asdict() | {"counts": self._counts}
+        if len(self.place.newest):
+            found |= {"following": self.place.following, "newest": self.place.newest}
+        if self.config.prioritized:
+            found |= {"priority": self.tree.priority, "sums": self.tree.sums, "largest": self.tree.largest}
+        return found
