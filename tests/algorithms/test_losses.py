@@ -9,8 +9,8 @@ from tests.learning.helpers import Golden, close
 from warprun.algorithms.a2c import A2CLoss, a2c_loss
 from warprun.algorithms.ppo import PPOLoss, ppo_loss
 from warprun.environment import Discrete
+from warprun.learning.batch import mean_and_variance, normalize_advantage
 from warprun.learning.distributions import evaluate
-from warprun.learning.returns import mean_and_variance, normalize_advantage
 
 PRECISIONS = [(torch.float64, 1e-10, 1e-8), (torch.float32, 1e-5, 1e-5)]
 

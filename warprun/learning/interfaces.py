@@ -10,7 +10,7 @@ import torch
 
 from warprun.kernels.mlp import Network
 from warprun.learning.communicator import Communicator
-from warprun.plan import Plan
+from warprun.learning.plan import Plan
 from warprun.seeds import derived_seed
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory

@@ -13,8 +13,8 @@ from warprun.errors import UserError, did_you_mean
 from warprun.learning import memory
 from warprun.learning.memory import AgentMemory, RunSizes
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
+from warprun.learning.plan import Fusion
 from warprun.learning.setting_checks import at_least, below_one, not_negative, one_of, positive, within
-from warprun.plan import Fusion
 from warprun.renamed import new_name
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, PolicyKind, Spec
 

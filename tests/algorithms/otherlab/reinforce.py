@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from warprun.learning.on_policy import Batch, Learner, OnPolicyAgent
+from warprun.learning.batch import Batch
+from warprun.learning.on_policy import Learner, OnPolicyAgent
 from warprun.learning.setting_checks import at_least
 from warprun.learning.settings import OnPolicyConfig
 

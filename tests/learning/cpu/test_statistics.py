@@ -55,12 +55,12 @@ def test_rewards_are_those_of_torch(n_envs: int, actors: int, sources: int) -> N
     made = rollout(spec, n_envs, 1)
     group = made.groups["agent"]
     kernel, reference = (RewardNormalizer(0.9, (n_envs, actors), CPU, sources=sources) for _ in range(2))
-    fused = FusedRewards(kernel, 1)
+    fused = FusedRewards(kernel, "agent", 1)
     for seed in range(4):
         refill(made, seed)
         made.source.fill_(seed % sources)
         made.continues.fill_(seed != 2)
-        found = fused(made, "agent")
+        found = fused(made)
         expected = reference(group.reward, made.terminated[ENDS], made.truncated[ENDS], made)
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(kernel.returns, reference.returns, rtol=1e-6, atol=1e-6)
@@ -75,7 +75,7 @@ def test_threads_change_no_bit(actors: int) -> None:
     for threads in (1, 3):
         made = rollout(spec, 1000, 5)
         rewards, obs = RewardNormalizer(0.9, (1000, actors), CPU), ObservationNormalizer(2, CPU)
-        normalized = FusedRewards(rewards, threads)(made, "agent").clone()
+        normalized = FusedRewards(rewards, "agent", threads)(made).clone()
         FusedObservations(obs, threads)(torch.randn(30_000, 2, generator=torch.Generator().manual_seed(3)))
         found.append([normalized, *rewards.tensors().values(), *obs.tensors().values()])
     assert all(torch.equal(one, three) for one, three in zip(*found, strict=True))

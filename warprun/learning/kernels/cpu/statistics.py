@@ -247,8 +247,9 @@ class FusedObservations:
 class FusedRewards:
     """Normalises the rewards of rollouts: the same as `RewardNormalizer` in torch."""
 
-    def __init__(self, normalizer: RewardNormalizer, threads: int) -> None:
-        self.normalizer = normalizer
+    def __init__(self, normalizer: RewardNormalizer, name: str, threads: int) -> None:
+        """`name` is that of the group."""
+        self.normalizer, self.name = normalizer, name
         self.team = team(threads)
         self._bound: WeakKeyDictionary[Trajectory, tuple[Call, Call, Merging, Ends, torch.Tensor]] = WeakKeyDictionary()
 
@@ -261,10 +262,10 @@ class FusedRewards:
         ahead.want(_module(), "normalized", signature((numbers, flags, gamma, running, numbers)))
         ahead.want(_module(), "merge", signature((0, running)))
 
-    def __call__(self, trajectory: Trajectory, name: str) -> torch.Tensor:
-        """Return the normalised rewards of group `name`, [T, N, A]; the next call for this trajectory overwrites them."""
+    def __call__(self, trajectory: Trajectory) -> torch.Tensor:
+        """Return the normalised rewards, [T, N, A]; the next call for this trajectory overwrites them."""
         if trajectory not in self._bound:
-            self._bound[trajectory] = self._bind(trajectory, name)
+            self._bound[trajectory] = self._bind(trajectory)
         discounted, normalized, merging, ends, reward = self._bound[trajectory]
         ends.refresh()
         rewards: Any = discounted.arguments[0]
@@ -274,9 +275,9 @@ class FusedRewards:
         self.team.share(normalized, parts, 4.0 * rewards.size)
         return reward
 
-    def _bind(self, trajectory: Trajectory, name: str) -> tuple[Call, Call, Merging, Ends, torch.Tensor]:
-        given = trajectory.groups[name].reward
-        out, ends = torch.zeros_like(given), Ends(trajectory, name)
+    def _bind(self, trajectory: Trajectory) -> tuple[Call, Call, Merging, Ends, torch.Tensor]:
+        given = trajectory.groups[self.name].reward
+        out, ends = torch.zeros_like(given), Ends(trajectory, self.name)
         gamma, columns = np.float32(self.normalizer.gamma), given.shape[1] * given.shape[2]
         shift, scale = torch.zeros((2, 1)).unbind()
         merging = Merging(self.normalizer.statistics, shift, scale, -(-columns // COLUMNS), COLUMNS, self.team.count)
