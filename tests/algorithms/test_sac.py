@@ -20,8 +20,8 @@ from warprun.environment import Box, Environment, Group
 from warprun.learning.distributions import squashed
 from warprun.learning.network_settings import LayersConfig
 from warprun.learning.off_policy import Due
+from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay.ring import Transitions
-from warprun.learning.settings import ReplayConfig
 from warprun.learning.shuffle import normals
 from warprun.simulation.exploration import Exploration
 

@@ -104,9 +104,10 @@ def test_replay_and_networks_are_counted_exactly() -> None:
 
     from warprun.learning.network_settings import NetworkConfig
     from warprun.learning.networks import ActorCritic
+    from warprun.learning.off_policy_settings import ReplayConfig
     from warprun.learning.optimizers import OPTIMIZERS as CLASSES
     from warprun.learning.replay.replay import Replay
-    from warprun.learning.settings import OptimizerConfig, ReplayConfig
+    from warprun.learning.settings import OptimizerConfig
     from warprun.spec import Box, GroupSpec
 
     group = GroupSpec("agent", 1, Box(3), Box(2, -1.0, 1.0))

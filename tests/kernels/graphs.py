@@ -23,9 +23,9 @@ from tests.learning.cuda.simulated import KERNEL_MODULES, cuda_kernels, with_few
 from tests.simulation import rollouts
 from warprun.kernels import graph
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
+from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import replay as replay_memory
 from warprun.learning.replay.torch_operations import TorchOperations
-from warprun.learning.settings import ReplayConfig
 from warprun.simulation import cuda_launch
 from warprun.simulation.device import Device
 

@@ -14,8 +14,8 @@ from tests.learning.helpers import SPACES, environment
 from warprun.environment import Box
 from warprun.learning.interfaces import Agent
 from warprun.learning.network_settings import LayersConfig
+from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import draws
-from warprun.learning.settings import ReplayConfig
 from warprun.learning.shuffle import normals, permutation, random_bits
 
 PLACES = list(product(range(21), range(51)))

@@ -13,10 +13,10 @@ from scipy import stats
 from tests.learning.helpers import CPU, SPACES, Golden, close, environment, rollout
 from warprun.environment import Box, Discrete, Environment, Group, Phase, Space
 from warprun.errors import UserError
+from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay.cpu_operations import CpuOperations
 from warprun.learning.replay.replay import Replay
 from warprun.learning.replay.torch_operations import TorchOperations
-from warprun.learning.settings import ReplayConfig
 from warprun.simulation.trajectory import Trajectory, allocate
 
 Form = type[CpuOperations] | type[TorchOperations]

@@ -29,7 +29,7 @@ from warprun.config.sharing import shareable
 from warprun.config.working_folder import WorkingFolder
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown, similar
 from warprun.kernels.driver import prepare
-from warprun.learning.settings import IN_SEQUENCES, OffPolicyConfig
+from warprun.learning.off_policy_settings import IN_SEQUENCES, OffPolicyConfig
 from warprun.processes import started
 from warprun.renamed import new_name
 

@@ -17,10 +17,11 @@ from warprun.learning.interfaces import Context, Metrics, own_seed
 from warprun.learning.kernels.cpu.acting import FusedActing
 from warprun.learning.metrics import by_group
 from warprun.learning.normalization import ObservationNormalizer
+from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.replay.replay import Replay
 from warprun.learning.replay.ring import Transitions
 from warprun.learning.replay.sequences import History, Sequences
-from warprun.learning.settings import OffPolicyConfig, check_groups, check_settings, group_config
+from warprun.learning.settings import check_groups, check_settings, group_config
 from warprun.learning.slices import use_one_torch_thread
 from warprun.seeds import derived_seed
 from warprun.simulation.exploration import Exploration

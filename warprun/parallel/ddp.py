@@ -19,7 +19,7 @@ from warprun import signals
 from warprun.config.schema import Config, load_environment
 from warprun.errors import TrainingFailed, UserError
 from warprun.learning.interfaces import Agent
-from warprun.learning.settings import share_of, shared
+from warprun.learning.off_policy_settings import share_of, shared
 from warprun.parallel.begin import begin
 from warprun.parallel.distributed import Distributed
 from warprun.parallel.orders import Order, give, take

@@ -11,10 +11,10 @@ import torch
 
 from warprun.errors import UserError
 from warprun.learning.device_scalar import DeviceScalar
+from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay.cpu_operations import CpuOperations
 from warprun.learning.replay.ring import Operations, Place, Ring, Transitions, make_tree
 from warprun.learning.replay.torch_operations import TorchOperations
-from warprun.learning.settings import ReplayConfig
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 from warprun.spec import Box, GroupSpec
 

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import torch
 
+from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.recurrent import Recurrent
 from warprun.learning.replay.replay import Replay
 from warprun.learning.replay.ring import GOES_ON, TERMINATED, Transitions
 from warprun.learning.replay.torch_operations import levels_of, sum_up
-from warprun.learning.settings import OffPolicyConfig
 from warprun.learning.shuffle import random_bits
 from warprun.simulation.trajectory import Trajectory
 

@@ -264,7 +264,7 @@ class FusedReturns:
         of_rows = (reward.flatten(1).numpy(), np.float32(self.config.gamma), np.float32(self.config.gae_lambda))
         given = (self.network, steps, *of_rows, advantage.flatten(1).numpy(), returns.flatten(1).numpy(), memory)
         spread, explained = torch.zeros(SUMS), torch.zeros(1)
-        estimate = Estimate(advantage, returns, Spread(*spread.unbind(), explained=explained[0]), lasting=True)
+        estimate = Estimate(advantage, returns, Spread(*spread.unbind())._replace(explained=explained[0]), lasting=True)
         moments = Call(self.module.spread, 1, memory.sums, spread.numpy(), explained.numpy())
         return BoundGAE(Call(self.module.advantages, *given), moments, ends, memory, estimate, reward.data_ptr())
 

@@ -336,8 +336,8 @@ class CudaGradient:
         launch(self.module, "reduce", grid, (partial, self.width, blocks, on_device(self.total)))
         terms = self.total[-TERMS:]
         policy, value, entropy = terms[:3].unbind()
-        whole = torch.add(policy, value, alpha=self.value_coef).addcmul_(entropy, self.entropy_coef, value=-1.0)
-        return self.total[:-TERMS], torch.cat((whole[None], terms))
+        mean_loss = torch.add(policy, value, alpha=self.value_coef).addcmul_(entropy, self.entropy_coef, value=-1.0)
+        return self.total[:-TERMS], torch.cat((mean_loss[None], terms))
 
 
 FUNCTIONS = (
