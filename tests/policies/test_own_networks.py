@@ -28,8 +28,7 @@ from warprun.errors import UserError
 from warprun.learning.communicator import SingleProcess
 from warprun.learning.critics import Critics, Trained
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
-from warprun.learning.networks import ActorCritic, training
-from warprun.learning.own_network import own_network
+from warprun.learning.networks import ActorCritic, own_network, training
 from warprun.learning.settings import OptimizerConfig
 from warprun.runs import checkpoint
 from warprun.spec import Box, Discrete, GroupSpec, Spec

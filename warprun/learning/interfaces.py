@@ -20,6 +20,7 @@ from warprun.state import State, Stateful
 Metrics = Mapping[str, torch.Tensor | float]
 """Name -> a number or a tensor []; names are such as `loss/value`, of several groups `loss/GROUP/value`."""
 Settings = TypeVar("Settings", contravariant=True)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -109,3 +110,15 @@ class AgentClass(Protocol[Settings]):
 
     def __call__(self, settings: Settings, spec: Spec, context: Context) -> Agent:
         """Build an untrained agent. Raises UserError for settings that cannot work."""
+
+
+def by_group(found: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
+    """Return the metrics of all groups in one dict: `kind/name` for a single group, `kind/GROUP/name` for several."""
+    if len(found) == 1:
+        return dict(next(iter(found.values())))
+    named = {}
+    for group, metrics in found.items():
+        for name, value in metrics.items():
+            kind, _, rest = name.partition("/")
+            named[f"{kind}/{group}/{rest}"] = value
+    return named

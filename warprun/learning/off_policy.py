@@ -13,9 +13,8 @@ from warprun.kernels.mlp import Network
 from warprun.learning.capture import captured
 from warprun.learning.critics import Optimized, Remembering
 from warprun.learning.device_scalar import DeviceScalar
-from warprun.learning.interfaces import Context, Metrics, own_seed
+from warprun.learning.interfaces import Context, Metrics, by_group, own_seed
 from warprun.learning.kernels.cpu.acting import FusedActing
-from warprun.learning.metrics import by_group
 from warprun.learning.normalization import ObservationNormalizer
 from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.replay.replay import Replay

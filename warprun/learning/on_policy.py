@@ -26,9 +26,8 @@ from warprun.learning.batch import (
 )
 from warprun.learning.capture import LastingBatches, captured
 from warprun.learning.communicator import mean_
-from warprun.learning.interfaces import Context
+from warprun.learning.interfaces import Context, by_group
 from warprun.learning.kernels.choose import operations
-from warprun.learning.metrics import by_group
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
 from warprun.learning.operations import TARGETS, Derivatives, Loss, Moments, TorchOperations
 from warprun.learning.optimizers import OPTIMIZERS

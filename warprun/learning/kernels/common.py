@@ -11,7 +11,7 @@ import torch
 from warprun.kernels.mlp_cuda import TALL, columns_for
 from warprun.learning.batch import Batch
 from warprun.math import exp, sqrt
-from warprun.spec import Spec
+from warprun.spec import Box, MultiDiscrete, Space, Spec
 
 float32 = np.float32
 
@@ -60,6 +60,11 @@ def rows_of(batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None) -
     tensors = (everything, batch.obs, mask, batch.action, batch.log_prob, batch.value, advantage, batch.returns, kept)
     step_rows = batch.step_rows if whole and batch.step_rows else len(advantage)
     return Rows._make([*(tensor.contiguous() for tensor in tensors), step_rows])
+
+
+def choices_of(space: Space) -> list[int]:
+    """Return how many values each component of an action chooses from; nothing for real actions."""
+    return [] if isinstance(space, Box) else list(space.nvec) if isinstance(space, MultiDiscrete) else [space.n]
 
 
 def gradient_rows(network_rows: int, components: int) -> int:

@@ -240,7 +240,7 @@ class FusedReturns:
             call = Call(self.module.next_values, self.network, steps, out.flatten(1).numpy(), memory)
             self._next_values[trajectory] = Bound(call, ends, memory, out)
         bound = self._next_values[trajectory]
-        self._run(bound)
+        self._run(bound, trajectory)
         return bound.next_value
 
     def advantages(self, trajectory: Trajectory, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
@@ -251,7 +251,7 @@ class FusedReturns:
         bound = self._advantages.get(trajectory)
         if bound is None or bound.rewards != reward.data_ptr():
             bound = self._advantages[trajectory] = self._bind(trajectory, reward)
-        self._run(bound)
+        self._run(bound, trajectory)
         rows = trajectory.groups[self.name].rows  # of actors that had left, advantage and return are 0 and add nothing
         bound.spread.change(0, rows)
         bound.spread(0, 1, 0)
@@ -268,8 +268,8 @@ class FusedReturns:
         moments = Call(self.module.spread, 1, memory.sums, spread.numpy(), explained.numpy())
         return BoundGAE(Call(self.module.advantages, *given), moments, ends, memory, estimate, reward.data_ptr())
 
-    def _run(self, bound: Bound | BoundGAE) -> None:
-        bound.ends.refresh()
+    def _run(self, bound: Bound | BoundGAE, trajectory: Trajectory) -> None:
+        bound.ends.refresh(trajectory)
         parts = len(bound.memory.sums)
         self.team.share(bound.call, parts, 2.0 * self.network.parameters.size * parts * COLUMNS)
 

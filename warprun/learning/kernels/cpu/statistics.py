@@ -169,7 +169,7 @@ class Ends:
 
     def __init__(self, trajectory: Trajectory, name: str) -> None:
         group = trajectory.groups[name]
-        self._trajectory, self._name = trajectory, name
+        self._name = name
         self._copies = group.reward.shape[2] > 1 or group.alive is not None
         if self._copies:
             self._own = [torch.zeros_like(group.reward, dtype=torch.bool) for _ in range(2)]
@@ -177,10 +177,10 @@ class Ends:
         else:
             self.terminated, self.truncated = trajectory.terminated, trajectory.truncated
 
-    def refresh(self) -> None:
-        """Copy what the last rollout has written."""
+    def refresh(self, trajectory: Trajectory) -> None:
+        """Copy what the last rollout has written to the trajectory, which is not kept: it is a weak key."""
         if self._copies:
-            for own, flags in zip(self._own, self._trajectory.ends(self._name), strict=True):
+            for own, flags in zip(self._own, trajectory.ends(self._name), strict=True):
                 own.copy_(flags)
 
 
@@ -267,7 +267,7 @@ class FusedRewards:
         if trajectory not in self._bound:
             self._bound[trajectory] = self._bind(trajectory)
         discounted, normalized, merging, ends, reward = self._bound[trajectory]
-        ends.refresh()
+        ends.refresh(trajectory)
         rewards: Any = discounted.arguments[0]
         parts = -(-rewards.shape[1] // COLUMNS)
         self.team.share(discounted, parts, 8.0 * rewards.size)
