@@ -23,7 +23,6 @@ from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.networks import StochasticPolicy
 from warprun.learning.on_policy import Learner
 from warprun.learning.recurrent import Recurrent
-from warprun.learning.settings import group_config
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.trajectory import Trajectory
 
@@ -305,11 +304,6 @@ def test_after_may_be_null() -> None:
     assert agent.network.last_hidden == [7]
     with pytest.raises(UserError, match=r"agent\.network\.hidden cannot be null"):
         compose(["env=cartpole", "agent=ppo", "agent.network=lstm", "agent.network.hidden=null"])
-
-
-def test_groups_choose_their_memory() -> None:
-    agent = build("a2c", maze(), groups={"agent": {"network": {"type": "gru", "units": [3]}}})
-    assert group_config(agent.learners[0].config, "agent").network.remembers
 
 
 # Learning ------------------------------------------------------------------------------------------------------------------------
