@@ -1,4 +1,4 @@
-"""What acts for a group once it is trained by DQN, DDPG, TD3 or SAC. Nothing here needs kernels."""
+"""The networks that act for a group once it is trained by DQN, DDPG, TD3 or SAC. Nothing here needs kernels."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Estimate(NamedTuple):
 
 
 class Past(NamedTuple):
-    """What the steps of a batch follow, for a policy with memory."""
+    """The past of the steps of a batch, for a policy with memory."""
 
     carry: torch.Tensor
     """[B, H]: what the policy of the rollout remembered before the first step."""
@@ -98,7 +98,7 @@ class Batch:
     alive: torch.Tensor | None = None
     """[T, B] bool: the actor was in the episode; None: all were. Of others, advantage, return and value are 0."""
     activations: torch.Tensor | None = None
-    """What the network computed for all rows, if it was kept and the network is still the same (`Trajectory.activations`)."""
+    """Activations of the network for all rows, if they were kept and the network is still the same (`Trajectory.activations`)."""
     step_rows: int | None = None
     """Rows of a step, if the rows are those of whole steps."""
 

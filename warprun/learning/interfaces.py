@@ -1,4 +1,4 @@
-"""What an agent is, and what it is built with."""
+"""The interface of agents, and the context in which they are built."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Context:
-    """What an agent is built with, beside its settings and the spec of the environment."""
+    """The context of an agent: all that it is built with beside its settings and the spec of the environment."""
 
     device: torch.device
     n_envs: int
@@ -41,7 +41,7 @@ class Context:
 
 
 class Draws(Protocol):
-    """What a simulator needs to draw actions."""
+    """The part of an agent that a simulator needs to draw actions."""
 
     @property
     def exploration(self) -> Exploration | None:

@@ -40,7 +40,7 @@ BRANCHES = 16
 
 
 class RunSizes(NamedTuple):
-    """What the memory of an agent depends on, beside its settings."""
+    """The sizes of a run on which the memory of an agent depends, beside its settings."""
 
     n_envs: int
     threads: int
@@ -66,7 +66,7 @@ class AgentMemory(NamedTuple):
     replay: int = 0
     """Replay memory, for the whole run."""
     phases: tuple[Phase, ...] = ()
-    """What updates, metrics and checkpoints allocate for a time, one phase after the other."""
+    """Memory that updates, metrics and checkpoints allocate for a time, one phase after the other."""
 
 
 def of_groups(groups: Iterable[AgentMemory]) -> AgentMemory:

@@ -1,4 +1,4 @@
-"""What on-policy agents share: a `Learner` for each group, which turns rollouts into batches with advantages and takes gradient steps.
+"""On-policy agents: a `Learner` for each group, which turns rollouts into batches with advantages and takes gradient steps.
 
 An update runs `OnPolicyAgent.update` -> `learn` -> for each group `Learner.batch`, `learn_group` of the algorithm, which calls
 `Learner.gradient` and `Learner.step`, and the statistics of observations. What computes all this is in `Learner.operations`.
@@ -192,7 +192,7 @@ class Learner(Generic[C]):
 
 
 class DeviceWork(NamedTuple):
-    """What the device does in every update, with nothing of it decided by the host."""
+    """The work of the device in every update, of which the host decides nothing."""
 
     learn: Callable[[Trajectory], dict[str, torch.Tensor]]
 

@@ -42,7 +42,7 @@ class Derivatives(NamedTuple):
 
 
 class Operations(NamedTuple):
-    """What learning from the rollouts of one group is made of; all implementations give the same numbers, but for rounding.
+    """The operations that learning from the rollouts of one group consists of; all implementations give the same numbers, but for rounding.
 
     The next call of an operation may overwrite its results, of those that take a trajectory the next call for this trajectory.
     """
@@ -141,7 +141,7 @@ class TorchOperations:
 
 
 class Steps(NamedTuple):
-    """What targets are computed from, [T, ...] each."""
+    """The steps of a rollout, from which targets are computed, [T, ...] each."""
 
     reward: torch.Tensor
     value: torch.Tensor

@@ -29,7 +29,7 @@ SHARED_BY_GROUPS = ("name", "horizon", "groups")
 
 @dataclass(frozen=True)
 class Requirements:
-    """What an agent needs of the groups that it acts for."""
+    """The needs of an agent as to the groups that it acts for."""
 
     spaces: tuple[type, ...] = (Discrete, MultiDiscrete, Box)
     """Action spaces that it can act in."""
@@ -68,11 +68,11 @@ class OnPolicyConfig:
     """Settings that all on-policy agents have."""
 
     acting: ClassVar[str] = "warprun.learning.acting:distribution"
-    """What makes the network that acts, see `AgentConfig`."""
+    """Maker of the network that acts, see `AgentConfig`."""
     policies: ClassVar[PolicyKind] = "sampled"
     """Policies give distributions, from which actions are sampled."""
     requirements: ClassVar[Requirements] = Requirements()
-    """What the agent needs of the groups that it acts for."""
+    """Needs of the groups that the agent acts for."""
     one_gradient: ClassVar[bool] = False
     """Whether an update is one gradient step, on all rows of a rollout in their order."""
 
@@ -242,9 +242,9 @@ class AgentConfig(Protocol):
     """MODULE:FUNCTION of what makes the network that acts once it is trained, f(config, group) -> `learning.acting.Acting`; config includes
     the settings of the group. Empty: only the agent itself acts, so `warprun.load` refuses its runs."""
     policies: ClassVar[PolicyKind]
-    """What its policies give, and how simulators draw actions from that."""
+    """Output of its policies, and how simulators draw actions from that."""
     requirements: ClassVar[Requirements]
-    """What it needs of the groups that it acts for."""
+    """Needs of the groups that it acts for."""
 
     def check(self, key: str) -> None:
         """Raise UserError, which begins with `key`.SETTING, for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""

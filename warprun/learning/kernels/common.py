@@ -1,4 +1,4 @@
-"""What the kernels for CPU and CUDA share: the rows of a gradient, and formulas of single numbers, over which each kernel loops."""
+"""The rows of a gradient, and formulas of single numbers, over which the kernels for CPU and for CUDA loop."""
 
 from __future__ import annotations
 

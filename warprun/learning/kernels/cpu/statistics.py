@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -192,7 +192,7 @@ class Merging:
     ) -> None:
         """`shift` and `scale`, [F] float32 each, are set to what numbers are normalised by from now on."""
         features = len(statistics.mean)
-        self.statistics = statistics
+        self.statistics, self.shares = statistics, shares
         self.running = Running(
             mean=statistics.mean.numpy(),
             variance=statistics.variance.numpy(),
@@ -268,11 +268,10 @@ class FusedRewards:
             self._bound[trajectory] = self._bind(trajectory)
         discounted, normalized, merging, ends, reward = self._bound[trajectory]
         ends.refresh(trajectory)
-        rewards: Any = discounted.arguments[0]
-        parts = -(-rewards.shape[1] // COLUMNS)
-        self.team.share(discounted, parts, 8.0 * rewards.size)
-        merging(rewards.size)
-        self.team.share(normalized, parts, 4.0 * rewards.size)
+        rows, parts = reward.numel(), merging.shares
+        self.team.share(discounted, parts, 8.0 * rows)
+        merging(rows)
+        self.team.share(normalized, parts, 4.0 * rows)
         return reward
 
     def _bind(self, trajectory: Trajectory) -> tuple[Call, Call, Merging, Ends, torch.Tensor]:

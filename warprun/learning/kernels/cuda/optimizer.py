@@ -23,7 +23,7 @@ float32, float64 = np.float32, np.float64
 
 
 class State(NamedTuple):
-    """What a step changes, and the settings of Adam; kernels get device arrays in place of the tensors."""
+    """The tensors that a step changes, and the settings of Adam; kernels get device arrays in place of the tensors."""
 
     parameters: torch.Tensor
     """[P]."""
