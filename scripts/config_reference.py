@@ -12,7 +12,7 @@ from pathlib import Path
 
 from warprun.algorithms import config_class
 from warprun.config import schema as config
-from warprun.learning import network_settings
+from warprun.learning import network_settings, off_policy_settings
 from warprun.learning import settings as agents
 from warprun.sweeps import launch
 
@@ -29,12 +29,12 @@ RUN_TABLES: dict[str, tuple[type, str]] = {
     "agent": (agents.OnPolicyConfig, "agent."),
     "a2c": (config_class("a2c"), "agent."),
     "ppo": (config_class("ppo"), "agent."),
-    "off_policy": (agents.OffPolicyConfig, "agent."),
+    "off_policy": (off_policy_settings.OffPolicyConfig, "agent."),
     "dqn": (config_class("dqn"), "agent."),
     "ddpg": (config_class("ddpg"), "agent."),
     "td3": (config_class("td3"), "agent."),
     "sac": (config_class("sac"), "agent."),
-    "replay": (agents.ReplayConfig, "agent.replay."),
+    "replay": (off_policy_settings.ReplayConfig, "agent.replay."),
     "layers": (network_settings.LayersConfig, "agent.network."),
     "network": (network_settings.NetworkConfig, "agent.network."),
     "optimizer": (agents.OptimizerConfig, "agent.optimizer."),

@@ -32,11 +32,11 @@ from torch.utils._pytree import tree_leaves
 from warprun.algorithms.a2c import A2C
 from warprun.envs import cartpole
 from warprun.learning.communicator import SingleProcess
-from warprun.learning.gradients import Fused
 from warprun.learning.interfaces import Context
+from warprun.learning.kernels.choose import on_cuda
 from warprun.learning.kernels.cuda import gradient, optimizer, returns, statistics
 from warprun.learning.network_settings import NetworkConfig
-from warprun.plan import STEPWISE
+from warprun.learning.plan import STEPWISE
 from warprun.simulation.trajectory import allocate
 
 CAPABILITY = (9, 0)
@@ -145,7 +145,7 @@ def learn(hidden: int) -> tuple[list[Launch], Counting]:
     with recorded(launches), Counting() as counting:
         for learner in agent.learners:
             learner.policy.slices.on_cpu = False  # as on a GPU, batches stay in one piece
-            learner.fused = Fused(*learner._cuda_kernels(A2C.derivatives(learner.config), cpu))
+            learner.operations = on_cuda(learner.reference, A2C.derivatives(learner.config))
         trajectory = allocate(spec, HORIZON, ENVIRONMENTS, cpu)
         counting.operations = counting.bytes = 0
         agent.learn(trajectory)

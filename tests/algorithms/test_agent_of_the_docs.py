@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 import warprun
 from tests.test_docs import ROOT, blocks, files
-from warprun.algorithms import agent_class
+from warprun.algorithms import AGENTS, agent_class, agent_names
 from warprun.errors import UserError
 
 
@@ -48,7 +49,11 @@ def test_the_agent_of_the_docs_solves_the_bandit(mylab: Path, fused: bool, capsy
     assert told in capsys.readouterr().out
 
 
-def test_the_agent_of_the_docs_refuses_what_it_would_ignore(mylab: Path) -> None:
-    settings = ["env=bandit", "agent=reinforce", "device=cpu", "+agent.groups.agent.normalize_advantage=true"]
-    with pytest.raises(UserError, match=r"^agent\.groups\.agent\.normalize_advantage=true: "):
-        warprun.train(settings)
+def test_the_agent_of_the_docs_is_found_and_checked(mylab: Path) -> None:
+    """By its own checks and those of all agents."""
+    assert "reinforce" not in AGENTS
+    assert "reinforce" in agent_names()
+    for wrong in ("agent.gamma=2.0", "agent.normalize_advantage=true", "agent.groups.agent.normalize_advantage=true"):
+        plus = "+" if "groups" in wrong else ""
+        with pytest.raises(UserError, match=rf"^{re.escape(wrong)}: "):
+            warprun.train(["env=bandit", "agent=reinforce", "device=cpu", plus + wrong])

@@ -14,8 +14,8 @@ from warprun.algorithms.td3 import critic_loss, critic_target, smoothed
 from warprun.learning.critics import Critics, DuelingQNetwork, Head, QuantileQNetwork
 from warprun.learning.descent import Trained
 from warprun.learning.network_settings import LayersConfig
+from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.replay import Transitions
-from warprun.learning.settings import OffPolicyConfig
 
 
 def test_dqn(golden: Golden) -> None:

@@ -21,8 +21,8 @@ from warprun.learning.distributions import squashed
 from warprun.learning.draws import normals
 from warprun.learning.network_settings import LayersConfig
 from warprun.learning.off_policy import Due
+from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import Transitions
-from warprun.learning.settings import ReplayConfig
 from warprun.simulation.exploration import Exploration
 
 DOUBLE = torch.float64

@@ -16,8 +16,8 @@ from warprun.errors import UserError
 from warprun.learning import network_settings, settings
 from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.networks import ACTIVATIONS
+from warprun.learning.operations import TARGETS
 from warprun.learning.optimizers import OPTIMIZERS
-from warprun.learning.returns import TARGETS
 from warprun.learning.settings import OptimizerConfig, check_groups, check_settings, group_config
 
 WRONG = [

@@ -13,7 +13,8 @@ from warprun.algorithms.settings import DQNConfig
 from warprun.cli import main as cli
 from warprun.config.compose import compose, note_on_memory
 from warprun.config.schema import Config
-from warprun.learning.settings import IN_SEQUENCES, group_config
+from warprun.learning.off_policy_settings import IN_SEQUENCES
+from warprun.learning.settings import group_config
 from warprun.runs import rundir
 
 LSTM = "agent.network=lstm"

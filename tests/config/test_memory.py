@@ -103,9 +103,10 @@ def test_replay_and_networks_are_counted_exactly() -> None:
 
     from warprun.learning.network_settings import NetworkConfig
     from warprun.learning.networks import ActorCritic
+    from warprun.learning.off_policy_settings import OffPolicyConfig, ReplayConfig
     from warprun.learning.optimizers import OPTIMIZERS as CLASSES
     from warprun.learning.replay import Replay
-    from warprun.learning.settings import OffPolicyConfig, OptimizerConfig, ReplayConfig
+    from warprun.learning.settings import OptimizerConfig
     from warprun.spec import Box, GroupSpec
 
     group = GroupSpec("agent", 1, Box(3), Box(2, -1.0, 1.0))

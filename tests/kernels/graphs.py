@@ -24,8 +24,8 @@ from tests.simulation import rollouts
 from warprun.kernels import graph
 from warprun.learning import off_policy
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
+from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import Replay
-from warprun.learning.settings import ReplayConfig
 from warprun.simulation import cuda_launch
 from warprun.simulation.device import Device
 
@@ -130,7 +130,7 @@ def train(case: str, captured: bool) -> dict[str, np.ndarray]:
     environment = replace(rollouts.CASES[world], time_limit=settings["horizon"]).environment
     agent = build(name, environment, device=SIMULATOR.torch, n_envs=4, seed=2, captured=captured, **settings)
     for learner in agent.learners if case in BY_KERNELS else ():
-        learner.fused = cuda_kernels(learner, name)
+        learner.operations = cuda_kernels(learner, name)
     options = {"n_envs": 4, "horizon": settings["horizon"], "seed": 5, "exploration": agent.exploration}
     networks = agent.networks() if fused else None
     engine = rollouts.make(environment, world, device=SIMULATOR, networks=networks, captured=captured, **options)

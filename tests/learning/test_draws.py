@@ -15,7 +15,7 @@ from warprun.environment import Box
 from warprun.learning.draws import Stream, bits_of, key_of, normal_of, normals, permutation, random_bits
 from warprun.learning.interfaces import Agent
 from warprun.learning.network_settings import LayersConfig
-from warprun.learning.settings import ReplayConfig
+from warprun.learning.off_policy_settings import ReplayConfig
 
 PLACES = list(product(range(21), range(51)))
 """Neighbouring seeds, and draws of each."""

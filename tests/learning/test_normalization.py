@@ -6,7 +6,8 @@ import torch
 
 from tests.learning.helpers import CPU, Golden, close
 from warprun.learning.normalization import CLIP, ObservationNormalizer, RewardNormalizer, RunningStatistics, moments
-from warprun.learning.returns import gae
+from warprun.learning.operations import Steps, gae
+from warprun.learning.settings import OnPolicyConfig
 
 
 def test_running_statistics(golden: Golden) -> None:
@@ -62,8 +63,9 @@ def test_normalised_rewards_have_the_same_advantages_but_for_scale() -> None:
     normalizer.returns = normalizer.returns.double()
     normalised = normalizer(reward, terminated, truncated)
     mean, deviation = normalizer.statistics.mean, normalizer.statistics.variance.sqrt()
-    plain, _ = gae(reward, value, following, terminated, truncated, 0.9, 0.8)
-    found, _ = gae(normalised, (value - mean) / deviation, (following - mean) / deviation, terminated, truncated, 0.9, 0.8)
+    settings = OnPolicyConfig(gamma=0.9, gae_lambda=0.8)
+    plain, _ = gae(Steps(reward, value, following, terminated, truncated), settings)
+    found, _ = gae(Steps(normalised, (value - mean) / deviation, (following - mean) / deviation, terminated, truncated), settings)
     close(found, plain / deviation, 1e-9)
 
 

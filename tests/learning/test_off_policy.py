@@ -20,8 +20,8 @@ from warprun.errors import UserError
 from warprun.learning.interfaces import Metrics
 from warprun.learning.network_settings import LayersConfig
 from warprun.learning.off_policy import Due
+from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import Transitions
-from warprun.learning.settings import ReplayConfig
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import allocate
 from warprun.state import restore

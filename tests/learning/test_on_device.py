@@ -22,7 +22,7 @@ from tests.selection import few
 from warprun.environment import Environment
 from warprun.learning import capture
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
-from warprun.learning.settings import ReplayConfig
+from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.simulation.trajectory import allocate
 
 META = torch.device("meta")

@@ -12,9 +12,9 @@ import torch
 
 from tests.learning.helpers import SPACES, close, environment, rollout
 from tests.learning.test_agents import make
+from warprun.learning.batch import mean_and_variance, variance_over_processes
 from warprun.learning.communicator import Communicator
 from warprun.learning.normalization import RunningStatistics
-from warprun.learning.returns import mean_and_variance, variance_over_processes
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 
 N_ENVS = 12

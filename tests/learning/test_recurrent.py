@@ -18,12 +18,11 @@ from warprun.config.registry import import_environment
 from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.learning import distributions
+from warprun.learning.batch import Batch, Past, Spread
 from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.networks import StochasticPolicy
-from warprun.learning.on_policy import Batch, Learner, Past
+from warprun.learning.on_policy import Learner
 from warprun.learning.recurrent import Recurrent
-from warprun.learning.returns import Spread
-from warprun.learning.settings import group_config
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.trajectory import Trajectory
 
@@ -151,7 +150,7 @@ def check_memory(agent: Any, engine: KernelEngine, rollouts: int = 3) -> None:
 def _follow(learner: Learner[Any], taken: Trajectory, kept: dict[tuple[str, int], torch.Tensor]) -> None:
     group, module, actors = taken.groups[learner.name], learner.policy.module, learner.actors
     obs = learner.policy.normalizer(group.obs) if learner.policy.normalizer else group.obs
-    following = learner.next_value(taken)
+    following = learner.operations.next_value(taken)
     cuts = [0] * taken.n_envs
     none = torch.zeros(1, actors, dtype=torch.bool)
     for env in range(taken.n_envs):
@@ -305,11 +304,6 @@ def test_after_may_be_null() -> None:
     assert agent.network.last_hidden == [7]
     with pytest.raises(UserError, match=r"agent\.network\.hidden cannot be null"):
         compose(["env=cartpole", "agent=ppo", "agent.network=lstm", "agent.network.hidden=null"])
-
-
-def test_groups_choose_their_memory() -> None:
-    agent = build("a2c", maze(), groups={"agent": {"network": {"type": "gru", "units": [3]}}})
-    assert group_config(agent.learners[0].config, "agent").network.remembers
 
 
 # Learning ------------------------------------------------------------------------------------------------------------------------

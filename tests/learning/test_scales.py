@@ -45,6 +45,7 @@ def test_the_best_arm_wins_whatever_the_units_of_rewards(name: str, units: tuple
     assert probabilities(agent, 0.0)[2] > 0.95
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("name", UPDATES)
 @pytest.mark.parametrize("reward", [0.1, 5.0, -1e4])
 def test_constant_rewards_change_no_policy(name: str, reward: float) -> None:
@@ -53,6 +54,7 @@ def test_constant_rewards_change_no_policy(name: str, reward: float) -> None:
     assert probabilities(agent, 0.0).tolist() == pytest.approx([1 / 3] * 3, abs=0.01)
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("fused", [False, True], ids=["stepwise", "fused"])
 @pytest.mark.parametrize("name", UPDATES)
 @pytest.mark.parametrize("units", few([(0.0, 1e-9), (0.0, 1e6), (1e6, 0.25)], "(0.0, 1e-09)"), ids=str)

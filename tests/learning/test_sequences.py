@@ -19,9 +19,9 @@ from warprun.config.registry import import_environment
 from warprun.errors import UserError
 from warprun.learning.network_settings import LayersConfig
 from warprun.learning.off_policy import OffPolicyLearner
+from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.recurrent import Recurrent
 from warprun.learning.sequences import Sequences, recall, recall_both, recall_next
-from warprun.learning.settings import ReplayConfig
 from warprun.simulation.trajectory import Trajectory
 
 N_ENVS, HORIZON, GAMMA, N_STEP = 4, 7, 0.9, 3

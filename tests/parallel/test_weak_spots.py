@@ -5,7 +5,7 @@
 | an end mark is lost, and the run hangs | `test_an_end_mark_is_never_lost` |
 | left-over rollouts are dropped, or filled up with old ones | `test_exchanges.py`, `test_learners_and_actors.py` |
 | the state of a transition is that after the step | `test_transitions_follow_the_equations_of_motion` |
-| terminal steps are bootstrapped | the same, `tests/learning/test_returns.py` |
+| terminal steps are bootstrapped | the same, `tests/learning/test_formulas.py` |
 | a batch shares one draw of noise | `test_every_environment_and_actor_draws_noise_of_its_own` |
 | nobody sees the lag, and nothing bounds it | `test_lag_is_seen_and_bounded`, `test_rollouts_that_are_too_old_are_dropped_and_counted` |
 """

@@ -9,7 +9,7 @@ from tests.agents import build
 from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, assert_same, compared, make, roll_out, roll_out_networks
 from warprun.envs import cartpole
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
-from warprun.learning.settings import ReplayConfig
+from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.simulation.device import Device
 
 pytestmark = pytest.mark.gpu

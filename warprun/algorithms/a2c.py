@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from warprun.algorithms.settings import A2CConfig
-from warprun.learning.gradients import Derivatives
-from warprun.learning.on_policy import Batch, Learner, OnPolicyAgent
+from warprun.learning.batch import Batch
+from warprun.learning.on_policy import Learner, OnPolicyAgent
+from warprun.learning.operations import Derivatives
 
 
 class A2CLoss(NamedTuple):

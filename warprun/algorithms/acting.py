@@ -1,4 +1,4 @@
-"""What acts for a group once it is trained by DQN, DDPG, TD3 or SAC. Nothing here needs kernels."""
+"""The networks that act for a group once it is trained by DQN, DDPG, TD3 or SAC. Nothing here needs kernels."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from warprun.algorithms.settings import DDPGConfig, DQNConfig, SACConfig, TD3Con
 from warprun.learning.acting import Acting, Gives
 from warprun.learning.critics import DuelingQNetwork, Head, Policy, QuantileQNetwork
 from warprun.learning.networks import buffers, flatten_parameters
+from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.recurrent import carry_of, parts
-from warprun.learning.settings import OffPolicyConfig
 from warprun.spec import Discrete, GroupSpec
 
 

@@ -10,9 +10,10 @@ import torch
 
 from warprun.algorithms.settings import PPOConfig
 from warprun.errors import UserError
+from warprun.learning.batch import Batch
 from warprun.learning.draws import permutation
-from warprun.learning.gradients import Derivatives
-from warprun.learning.on_policy import Batch, Learner, OnPolicyAgent
+from warprun.learning.on_policy import Learner, OnPolicyAgent
+from warprun.learning.operations import Derivatives
 from warprun.learning.slices import split
 from warprun.math import exp, maximum, minimum, where
 from warprun.state import derived_seed

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from warprun.errors import UserError
+from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.setting_checks import at_least, finite, not_negative, one_of, positive, within
-from warprun.learning.settings import OffPolicyConfig, OnPolicyConfig, Requirements
+from warprun.learning.settings import OnPolicyConfig, Requirements
 from warprun.spec import Box, Discrete, GroupSpec, PolicyKind
 
 MOST_QUANTILES = 1000

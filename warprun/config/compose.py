@@ -27,7 +27,7 @@ from warprun.config.registry import CONF, conf_packages, options, own_folders
 from warprun.config.schema import CONCURRENCY, Config, EnvConfig, OriginConfig, from_dict
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown
 from warprun.kernels.driver import prepare
-from warprun.learning.settings import IN_SEQUENCES, OffPolicyConfig
+from warprun.learning.off_policy_settings import IN_SEQUENCES, OffPolicyConfig
 from warprun.processes import started
 
 

@@ -1,4 +1,4 @@
-"""What acts for a group once it is trained, made from the settings alone. Nothing here needs kernels."""
+"""The network that acts for a group once it is trained, made from the settings alone. Nothing here needs kernels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Acting:
     """From normalised observations [B, F] to the policy output [B, P], or to a tuple that begins with it; with memory by its
     `unroll`, which gives the policy output first and the carry last."""
     gives: Gives
-    """What the policy output is: logits, or means and log standard deviations; values of actions; actions within -1..1; or means and log
+    """Kind of the policy output: logits, or means and log standard deviations; values of actions; actions within -1..1; or means and log
     standard deviations of a normal distribution that tanh squashes."""
     layers: list[nn.Module]
     """Linear layers, activations and recurrent layers, whose first outputs choose the best action: the policy output, or its squashed

@@ -1,4 +1,4 @@
-"""What an agent is, and what it is built with."""
+"""The interface of agents, and the context in which they are built."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from warprun.kernels.mlp import Network
 from warprun.learning.communicator import Communicator
-from warprun.plan import Plan
+from warprun.learning.plan import Plan
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import Spec
@@ -19,11 +19,12 @@ from warprun.state import State, Stateful, derived_seed
 Metrics = Mapping[str, torch.Tensor | float]
 """Name -> a number or a tensor []; names are such as `loss/value`, of several groups `loss/GROUP/value`."""
 Settings = TypeVar("Settings", contravariant=True)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Context:
-    """What an agent is built with, beside its settings and the spec of the environment."""
+    """The context of an agent: all that it is built with beside its settings and the spec of the environment."""
 
     device: torch.device
     n_envs: int
@@ -39,7 +40,7 @@ class Context:
 
 
 class Draws(Protocol):
-    """What a simulator needs to draw actions."""
+    """The part of an agent that a simulator needs to draw actions."""
 
     @property
     def exploration(self) -> Exploration | None:
@@ -108,3 +109,15 @@ class AgentClass(Protocol[Settings]):
 
     def __call__(self, settings: Settings, spec: Spec, context: Context) -> Agent:
         """Build an untrained agent. Raises UserError for settings that cannot work."""
+
+
+def by_group(found: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
+    """Return the metrics of all groups in one dict: `kind/name` for a single group, `kind/GROUP/name` for several."""
+    if len(found) == 1:
+        return dict(next(iter(found.values())))
+    named = {}
+    for group, metrics in found.items():
+        for name, value in metrics.items():
+            kind, _, rest = name.partition("/")
+            named[f"{kind}/{group}/{rest}"] = value
+    return named

@@ -1,7 +1,7 @@
 """Bytes that an agent allocates, from its settings and the spaces of a group alone. No torch.
 
-The numbers follow the allocations of `learning.on_policy`, `learning.off_policy`, `learning.replay` and `learning.kernels.cpu`. Symbols: B rows
-of a gradient step, P parameters.
+The numbers follow the allocations of `learning.on_policy`, `learning.off_policy`, `learning.replay` and `learning.kernels.cpu`.
+Symbols: B rows of a gradient step, P parameters.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BRANCHES = 16
 
 
 class RunSizes(NamedTuple):
-    """What the memory of an agent depends on, beside its settings."""
+    """The sizes of a run on which the memory of an agent depends, beside its settings."""
 
     n_envs: int
     threads: int
@@ -66,7 +66,7 @@ class AgentMemory(NamedTuple):
     replay: int = 0
     """Replay memory, for the whole run."""
     phases: tuple[Phase, ...] = ()
-    """What updates, metrics and checkpoints allocate for a time, one phase after the other."""
+    """Memory that updates, metrics and checkpoints allocate for a time, one phase after the other."""
 
 
 def of_groups(groups: Iterable[AgentMemory]) -> AgentMemory:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
 from torch import nn
 
+from warprun.errors import UserError, shown
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
-from warprun.learning.own_network import own_network
 from warprun.learning.recurrent import Recurrent, carry_of, unroll
+from warprun.run_folder import named
 from warprun.spec import Box, GroupSpec
+from warprun.user_code import errors_of_user
 
+OWN_NETWORK = "agent.network.module"
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}
 
 
@@ -46,6 +49,34 @@ def _recurrent(inputs: int, outputs: int | None, config: LayersConfig) -> Recurr
     before = nn.Sequential(*hidden_layers(sizes, config.activation))
     after = nn.Sequential() if outputs is None else layers(config.units[-1], outputs, config.last_hidden, config.activation)
     return Recurrent(config.type, before, [sizes[-1], *config.units], after, config.sequence)
+
+
+def own_network(inputs: int, outputs: int, module: str, kwargs: Mapping[str, object]) -> nn.Module:
+    """Make a network of the user, module(inputs, outputs, **kwargs), whose forward takes rows [B, inputs] to [B, outputs]; try it on two.
+
+    Raises UserError.
+    """
+    own = named(OWN_NETWORK, module)
+    made_by = own.load(OWN_NETWORK)
+    if not isinstance(made_by, type) or not issubclass(made_by, nn.Module):
+        raise UserError(f"{OWN_NETWORK}={module}: {own.name} is {shown(made_by)}, not a class derived from torch.nn.Module")
+    with errors_of_user(f"{OWN_NETWORK}={module} fails", "a network"):
+        network = made_by(inputs, outputs, **kwargs)
+        network.eval()
+        rows = torch.randn(2, inputs, generator=torch.Generator().manual_seed(0))
+        before = rows.clone()
+        given = network(rows)
+    if not isinstance(given, torch.Tensor) or given.shape != (2, outputs) or given.dtype != torch.float32:
+        found = f"{given.dtype} {tuple(given.shape)}" if isinstance(given, torch.Tensor) else shown(given)
+        raise UserError(f"{OWN_NETWORK}={module}: of rows [2, {inputs}] forward must return a float32 tensor [2, {outputs}], not {found}")
+    if not given.requires_grad or any(parameter.dtype != torch.float32 for parameter in network.parameters()):
+        raise UserError(f"{OWN_NETWORK}={module}: forward must compute with parameters, all of them float32; else nothing can be learned")
+    if not torch.equal(rows, before):
+        raise UserError(f"{OWN_NETWORK}={module}: forward must not change the rows that it gets; it does so in place")
+    frozen = [name for name, parameter in network.named_parameters() if not parameter.requires_grad]
+    if frozen:
+        raise UserError(f"{OWN_NETWORK}={module}: the parameter {frozen[0]} has requires_grad=False; keep what is not trained in a buffer")
+    return network
 
 
 def layers(features: int, outputs: int, hidden: Sequence[int], activation: str) -> nn.Sequential:

@@ -14,16 +14,16 @@ from warprun.kernels.mlp import Network
 from warprun.learning.capture import captured
 from warprun.learning.critics import Policy
 from warprun.learning.descent import AnyOptimized, DeviceScalar, Due, Taken, Terms, TorchStep
-from warprun.learning.interfaces import Context, Metrics, own_seed
+from warprun.learning.interfaces import Context, Metrics, by_group, own_seed
 from warprun.learning.kernels.cpu.acting import FusedActing
 from warprun.learning.kernels.cpu.actor import fused_layers
 from warprun.learning.kernels.cpu.replay import KernelReplay
 from warprun.learning.kernels.cpu.updates import KernelSteps
-from warprun.learning.metrics import by_group
 from warprun.learning.normalization import ObservationNormalizer
+from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.replay import Batch, Replay
 from warprun.learning.sequences import History, Sequences
-from warprun.learning.settings import OffPolicyConfig, check_groups, check_settings, group_config
+from warprun.learning.settings import check_groups, check_settings, group_config
 from warprun.learning.slices import use_one_torch_thread
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory

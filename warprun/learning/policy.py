@@ -17,7 +17,7 @@ from warprun.spec import Box, GroupSpec
 
 
 class Policy:
-    """What acts for one group. Rows are actors: [B, F] stands for [..., N, A, F] flattened. `normalizer` None: observations as they are."""
+    """The policy and value of one group. Rows are actors: [B, F] stands for [..., N, A, F] flattened."""
 
     def __init__(
         self,

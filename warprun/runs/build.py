@@ -18,9 +18,9 @@ from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.mlp import Network
 from warprun.learning.communicator import Communicator, SingleProcess
-from warprun.learning.gradients import gradients_fit
 from warprun.learning.interfaces import Agent, Context, Draws
-from warprun.plan import Fusion, Plan
+from warprun.learning.kernels.common import gradients_fit
+from warprun.learning.plan import Fusion, Plan
 from warprun.simulation.device import Device, choose
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.external.recipe import ExternalEnvironment

@@ -21,9 +21,10 @@ from warprun.environment import Box, Discrete, Environment, MultiDiscrete, Space
 from warprun.envs import acrobot, cartpole, mountain_car_continuous
 from warprun.kernels.mlp import Network
 from warprun.learning import distributions
+from warprun.learning.batch import Batch, Spread
+from warprun.learning.kernels.cpu.gradient import FusedGradient
 from warprun.learning.network_settings import NetworkConfig
-from warprun.learning.on_policy import Batch, Learner
-from warprun.learning.returns import Spread
+from warprun.learning.on_policy import Learner
 from warprun.simulation.device import choose
 from warprun.simulation.kernel_engine import KernelEngine
 
@@ -127,6 +128,11 @@ def test_threads_do_not_change_a_bit() -> None:
 SPACES: dict[str, Space] = {"discrete": Discrete(3), "multi": MultiDiscrete((2, 4, 3)), "box": Box(2, -1.0, 1.0)}
 
 
+def no_loss(*_: object) -> tuple[torch.Tensor, ...]:
+    """Stand for a loss whose derivatives kernels have."""
+    raise AssertionError("torch computes a gradient")
+
+
 def learner_for(algorithm: str, space: Space, network: NetworkConfig, device: torch.device = CPU, *, fused: bool = True) -> Learner[Any]:
     env = environment(only=space)
     own = {} if algorithm == "a2c" else {"clip_value": 0.3}
@@ -219,9 +225,8 @@ def test_the_fused_gradient_is_autograds(algorithm: str, space: str, masked: boo
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     back = torch.argsort(order)
     shuffled = rows.each(lambda tensor: torch.cat((tensor[order], tensor[order] * 0)))
-    assert learner.fused is not None
-    assert learner.fused.gradient is not None
-    gradient, means = learner.gradient(lambda *_: (), shuffled, rows.advantage, back)
+    assert isinstance(learner.operations.gradient, FusedGradient)
+    gradient, means = learner.gradient(no_loss, shuffled, rows.advantage, back)
     scale = np.abs(exact).max()
     np.testing.assert_allclose(gradient.numpy(), exact, rtol=0, atol=1e-5 * scale)
     np.testing.assert_allclose(means[: len(terms)].numpy(), terms, rtol=1e-5, atol=1e-5)
@@ -230,9 +235,9 @@ def test_the_fused_gradient_is_autograds(algorithm: str, space: str, masked: boo
 @pytest.mark.parametrize(("space", "actions"), [("multi", "choices"), ("box", "gaussian")])
 def test_the_compiled_source_names_what_is_compiled(space: str, actions: str) -> None:
     learner = learner_for("ppo", SPACES[space], NETWORKS["tanh"])
-    assert learner.fused
-    assert learner.fused.gradient
-    source = Path(str(learner.fused.gradient.module.__file__)).read_text()
+    gradient = learner.operations.gradient
+    assert isinstance(gradient, FusedGradient)
+    source = Path(str(gradient.module.__file__)).read_text()
     for call in ("ppo_derivatives(", f"{actions}_forward(network", f"{actions}_backward(network"):
         assert source.count(call) == 1
 

@@ -12,7 +12,7 @@ from tests.learning.helpers import environment, rollout
 from warprun.environment import Box, Discrete, Space
 from warprun.learning.kernels.cpu import updates as fused_updates
 from warprun.learning.network_settings import LayersConfig
-from warprun.learning.settings import ReplayConfig
+from warprun.learning.off_policy_settings import ReplayConfig
 
 CASES: dict[str, tuple[str, Space, dict[str, Any]]] = {
     "dqn": ("dqn", Discrete(3), {}),

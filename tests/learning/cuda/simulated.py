@@ -13,18 +13,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.agents import CPU, build
-from tests.learning.cpu.test_gradient import SPACES, exact_gradient, learner_for, rows_for
+from tests.agents import build
+from tests.learning.cpu.test_gradient import SPACES, exact_gradient, learner_for, no_loss, rows_for
 from tests.learning.helpers import SPACES as GROUPS
 from tests.learning.helpers import environment, rollout
 from warprun.algorithms import agent_class
-from warprun.learning.gradients import Fused, Rows
+from warprun.learning.kernels.choose import on_cuda
 from warprun.learning.kernels.cuda import gradient as cuda_gradient
 from warprun.learning.kernels.cuda import optimizer as cuda_optimizer
 from warprun.learning.kernels.cuda import returns as cuda_returns
 from warprun.learning.kernels.cuda import statistics as cuda_statistics
 from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.on_policy import Learner
+from warprun.learning.operations import Operations
 from warprun.learning.settings import OptimizerConfig
 
 NETWORKS = {
@@ -54,10 +55,9 @@ def with_few_threads() -> None:
     cuda_gradient.REDUCE_PARTS, cuda_optimizer.THREADS, cuda_returns.THREADS, cuda_statistics.THREADS = 2, 32, 32, 32
 
 
-def cuda_kernels(learner: Learner[Any], algorithm: str) -> Fused:
-    """Return the kernels that the learner would have on a GPU."""
-    derivatives = agent_class(algorithm).derivatives(learner.config)  # type: ignore[attr-defined]
-    return learner._cuda_kernels(derivatives, CPU)
+def cuda_kernels(learner: Learner[Any], algorithm: str) -> Operations:
+    """Return the operations that the learner would have on a GPU."""
+    return on_cuda(learner.reference, agent_class(algorithm).derivatives(learner.config))  # type: ignore[attr-defined]
 
 
 def gradient(algorithm: str, space: str, masked: bool, network: str) -> dict[str, np.ndarray]:
@@ -67,12 +67,7 @@ def gradient(algorithm: str, space: str, masked: bool, network: str) -> dict[str
     exact, terms = exact_gradient(algorithm, learner, rows)
     order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))
     twice = rows.each(lambda tensor: torch.cat((tensor[order], tensor[order] * 0)))
-    mask = torch.zeros((0, 0), dtype=torch.bool) if twice.mask is None else twice.mask
-    fused = cuda_kernels(learner, algorithm).gradient
-    assert fused
-    numbers = twice.log_prob, twice.value, rows.advantage, twice.returns
-    given = Rows(torch.argsort(order), twice.obs, mask, twice.action, *numbers, torch.zeros(0, 0, 0, 0), ROWS)
-    found, means = fused.gradient(given, learner.entropy_coef)
+    found, means = cuda_kernels(learner, algorithm).gradient(no_loss, twice, rows.advantage, torch.argsort(order), None)
     return {
         "gradient": found.numpy(),
         "exact gradient": exact,
@@ -87,7 +82,7 @@ def updates(case: str, by_kernels: bool) -> dict[str, np.ndarray]:
     env = environment(**GROUPS)
     agent = build(name, env, n_envs=3, network=NetworkConfig(hidden=[8]), **settings)
     for learner in agent.learners if by_kernels else ():
-        learner.fused = cuda_kernels(learner, name)
+        learner.operations = cuda_kernels(learner, name)
     for seed in range(2):
         metrics = agent.update(rollout(env, horizon=4, n_envs=3, seed=seed), 0.5 * seed)
     found = agent.state() | {f"metrics/{key}": value for key, value in metrics.items()}

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from tests.agents import build
-from tests.learning.cpu.test_gradient import SPACES, exact_gradient, learner_for, rows_for
+from tests.learning.cpu.test_gradient import SPACES, exact_gradient, learner_for, no_loss, rows_for
 from tests.learning.helpers import SPACES as GROUPS
 from tests.learning.helpers import environment, rollout
+from warprun.learning.kernels.cuda.gradient import CudaGradient
 from warprun.learning.network_settings import NetworkConfig
 from warprun.simulation.trajectory import Trajectory, allocate
 from warprun.spec import Spec
@@ -35,17 +36,16 @@ NETWORKS = {
 def test_the_gradient_is_autograds(algorithm: str, space: str, masked: bool, network: str, count: int) -> None:
     twin = learner_for(algorithm, SPACES[space], NETWORKS[network], fused=False)
     learner = learner_for(algorithm, SPACES[space], NETWORKS[network], CUDA)
-    assert learner.fused
-    assert learner.fused.gradient
+    assert isinstance(learner.operations.gradient, CudaGradient)
     rows = rows_for(twin, count, masked)
     exact, terms = exact_gradient(algorithm, twin, rows)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     there, back = rows.rows(order).each(lambda tensor: tensor.to(CUDA)), torch.argsort(order).to(CUDA)
-    found = [learner.gradient(lambda *_: (), there, rows.advantage.to(CUDA), back)[0].clone() for _ in range(2)]
+    found = [learner.gradient(no_loss, there, rows.advantage.to(CUDA), back)[0].clone() for _ in range(2)]
     assert torch.equal(*found)
     # In the wide network with real actions torch itself is 5e-6 off in float32.
     np.testing.assert_allclose(found[0].cpu().numpy(), exact, rtol=0, atol=2e-5 * np.abs(exact).max())
-    means = learner.gradient(lambda *_: (), there, rows.advantage.to(CUDA), back)[1]
+    means = learner.gradient(no_loss, there, rows.advantage.to(CUDA), back)[1]
     np.testing.assert_allclose(means[: len(terms)].cpu().numpy(), terms, rtol=1e-5, atol=1e-5)
 
 
@@ -67,7 +67,7 @@ def test_an_update_is_torchs(algorithm: str, settings: dict[str, Any], n_envs: i
     env, found = environment(**GROUPS), []
     for by_kernels in (False, True):
         agent = build(algorithm, env, device=CUDA, n_envs=n_envs, fused=by_kernels, network=NetworkConfig(hidden=[11]), **settings)
-        assert all((learner.fused is not None) == by_kernels for learner in agent.learners)
+        assert all(isinstance(learner.operations.gradient, CudaGradient) == by_kernels for learner in agent.learners)
         for seed in range(3):
             metrics = agent.update(on_gpu(env.spec, rollout(env, n_envs=n_envs, seed=seed)), 0.3 * seed)
         found.append({name: tensor.cpu().numpy().copy() for name, tensor in (agent.state() | metrics).items()})

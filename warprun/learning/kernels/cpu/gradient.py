@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from itertools import zip_longest
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -20,19 +21,21 @@ from warprun.kernels.bound import Call, signature
 from warprun.kernels.mlp import Network, backward, forward, normalize, width_of
 from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.team import team
-from warprun.learning.gradients import (
+from warprun.learning.batch import ROUNDING, Batch
+from warprun.learning.kernels.common import (
     FORBIDDEN,
     TERMS,
-    Derivatives,
     Rows,
+    choices_of,
     gaussian_derivatives,
     gaussian_entropy,
     gaussian_log_density,
     logit_derivative,
+    rows_of,
 )
-from warprun.learning.returns import ROUNDING
+from warprun.learning.operations import Derivatives, Loss, Moments
 from warprun.math import exp, log
-from warprun.spec import Box, MultiDiscrete, Space
+from warprun.spec import Box, Space
 
 SHARES = 16
 """Shares of a batch, each with its own gradient: enough to balance the threads of a desktop, few enough that adding them is cheap."""
@@ -307,13 +310,22 @@ Each combination is a kernel of its own, because Numba can neither inline nor ca
 
 
 class FusedGradient:
-    """Computes gradients of one network; allocates its memory once."""
+    """Computes gradients of one network by kernels; allocates its memory once."""
 
-    def __init__(self, network: Network, space: Space, derivatives: Derivatives, value_coef: float, threads: int) -> None:
+    def __init__(
+        self,
+        network: Network,
+        space: Space,
+        derivatives: Derivatives,
+        value_coef: float,
+        entropy_coef: torch.Tensor,
+        threads: int,
+    ) -> None:
+        """`entropy_coef` [] is read in every gradient; the coefficients of `derivatives` include `value_coef`."""
         self.network = network
         self.coefficients = derivatives.coefficients
         self.team = team(threads)
-        self.nvec = np.array([] if isinstance(space, Box) else space.nvec if isinstance(space, MultiDiscrete) else [space.n], np.int64)
+        self.nvec = np.array(choices_of(space), np.int64)
         actions, loss = "gaussian" if isinstance(space, Box) else "choices", derivatives.function.__name__
         heads = (gaussian_forward, gaussian_backward) if isinstance(space, Box) else (choices_forward, choices_backward)
         functions = (load, compute, shift_and_scale, steps_of, blocks_of, width_of, backward, *heads, derivatives.function)
@@ -344,7 +356,10 @@ class FusedGradient:
         zero = Numbers(*[np.zeros((), np.float32)] * 3)
         self._compute = Call(self.module.gradient, 1, rows, zero, self.network, self.nvec, self.coefficients, self.memory)
         self._finish = Call(self.module.finish, 1, rows, zero, np.float32(value_coef), self.memory)
+        self._entropy_coef = entropy_coef
         self._rows: Rows | None = None
+        self._whole: WeakKeyDictionary[Batch, Rows] = WeakKeyDictionary()
+        """The rows of batches that are taken whole: made once, for the same object has the same memory."""
         self._numbers: tuple[torch.Tensor, ...] = ()
 
     def compile_ahead(self) -> None:
@@ -352,23 +367,33 @@ class FusedGradient:
         ahead.want(self.module, "gradient", signature(self._compute.arguments))
         ahead.want(self.module, "finish", signature(self._finish.arguments))
 
-    def gradient(
-        self, rows: Rows, entropy_coef: torch.Tensor, moments: tuple[torch.Tensor, torch.Tensor] | None = None
+    def __call__(
+        self, loss: Loss, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None, moments: Moments | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the flat gradient [P] of the mean loss over `rows`, and the means of the loss and its terms; see `GradientKernels`."""
-        count = len(rows.advantage)
+        """Return the flat gradient [P] of the mean loss over rows, and the means of the loss and its terms; see `Operations.gradient`.
+
+        The loss is that of the derivatives. The next call overwrites the gradient, without `order` also the means.
+        """
+        if order is not None or advantage is not batch.advantage:
+            rows = rows_of(batch, advantage, order)
+        elif batch in self._whole:
+            rows = self._whole[batch]
+        else:
+            rows = self._whole[batch] = rows_of(batch, advantage, None)
+        count = len(advantage)
         shares = max(1, min(SHARES, blocks_of(*steps_of(count, rows.step_rows)) // min(self.together, SHARE_BLOCKS)))
         self._give(SHARES_ARGUMENT, shares)
         if rows is not self._rows:
             self._give(ROWS_ARGUMENT, Rows._make(part.numpy() if isinstance(part, torch.Tensor) else part for part in rows))
             self._rows = rows
-        numbers = entropy_coef, *(moments or self._plain)
+        numbers = self._entropy_coef, *(moments or self._plain)
         if any(new is not former for new, former in zip_longest(numbers, self._numbers)):
             self._give(NUMBERS_ARGUMENT, Numbers(*(number.float().numpy() for number in numbers)))
             self._numbers = numbers
         self.team.share(self._compute, shares, 6.0 * self.network.parameters.size * count)
         self._finish(0, 1, 0)
-        return self._results
+        gradient, means = self._results
+        return gradient, means if order is None else means.clone()
 
     def _give(self, number: int, value: object) -> None:
         """Change an argument that both kernels have."""

@@ -18,7 +18,7 @@ from warprun.kernels import compile as kernels
 from warprun.kernels.bound import Call, signature
 from warprun.kernels.team import Team, team
 from warprun.learning import optimizers
-from warprun.learning.adam import adam
+from warprun.learning.kernels.common import adam
 from warprun.math import sqrt
 
 GRADIENT_ARGUMENT, TAU_ARGUMENT = 0, 3

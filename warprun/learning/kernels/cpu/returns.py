@@ -17,8 +17,9 @@ from warprun.kernels.bound import Call, signature
 from warprun.kernels.mlp import Network, forward, normalize
 from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
 from warprun.kernels.team import team
+from warprun.learning.batch import Estimate, Spread
 from warprun.learning.kernels.cpu.statistics import Ends
-from warprun.learning.returns import GAE, Estimate, Spread, Steps, Target
+from warprun.learning.operations import TorchOperations
 from warprun.simulation.trajectory import Trajectory
 
 float32, float64 = np.float32, np.float64
@@ -202,83 +203,73 @@ class BoundGAE(NamedTuple):
     ends: Ends
     memory: Memory
     estimate: Estimate
+    rewards: int
+    """Address of the rewards."""
 
 
 class FusedReturns:
-    """Computes next values and advantages with one network."""
+    """Computes next values and advantages of one group by kernels."""
 
-    def __init__(self, network: Network, threads: int) -> None:
+    def __init__(self, network: Network, by_torch: TorchOperations, threads: int) -> None:
+        """`by_torch` are the operations of the group by torch: only GAE has a kernel, other targets start from the next values."""
         self.network = network
+        self.name, self.config, self._by_torch = by_torch.group.name, by_torch.config, by_torch
         self.team = team(threads)
         functions = {f.__name__: f for f in (next_values_of_part, advantages_of_part, spread_of)}
         self.module = kernels.load_module("returns", SOURCE, functions | {"BOUND": kernels.BOUND}, kernels.merged_function)
-        self._next_values: WeakKeyDictionary[Trajectory, dict[str, Bound]] = WeakKeyDictionary()
-        """By the name of the group."""
-        self._advantages: WeakKeyDictionary[Trajectory, dict[tuple[str, GAE, int], BoundGAE]] = WeakKeyDictionary()
-        """By the name of the group, the target and the address of the rewards; only the last one."""
+        self._next_values: WeakKeyDictionary[Trajectory, Bound] = WeakKeyDictionary()
+        self._advantages: WeakKeyDictionary[Trajectory, BoundGAE] = WeakKeyDictionary()
 
-    def compile_ahead(self, target: Target) -> None:
-        """Let another process compile the kernel for a target (`kernels.ahead`)."""
+    def compile_ahead(self) -> None:
+        """Let another process compile the kernels of the target (`kernels.ahead`)."""
         values, ends = np.zeros((1, 1), np.float32), np.zeros((1, 1), np.bool_)
         steps = Rollout(values, values, values, ends, ends)
-        number = np.float32(0.0)
-        between = (values, number, number, values) if isinstance(target, GAE) else ()
+        number, gae = np.float32(0.0), self.config.advantage == "gae"
+        between = (values, number, number, values) if gae else ()
         given = (self.network, steps, *between, values, self._memory(steps))
-        ahead.want(self.module, "advantages" if between else "next_values", signature(given))
-        if between:
+        ahead.want(self.module, "advantages" if gae else "next_values", signature(given))
+        if gae:
             ahead.want(self.module, "spread", signature((1, self._memory(steps).sums, values[0], values[0])))
 
-    def next_value(self, trajectory: Trajectory, name: str) -> torch.Tensor:
-        """Return V of the observation after each step of group `name`, [T, N, A]; the next call for this trajectory overwrites it."""
-        bound_to = self._next_values.setdefault(trajectory, {})
-        if name not in bound_to:
-            ends = Ends(trajectory, name)
-            steps, out = _steps(trajectory, name, ends), torch.zeros_like(trajectory.groups[name].value)
+    def next_value(self, trajectory: Trajectory) -> torch.Tensor:
+        """Return V of the observation after each step, [T, N, A]; the next call for this trajectory overwrites it."""
+        if trajectory not in self._next_values:
+            ends = Ends(trajectory, self.name)
+            steps, out = _steps(trajectory, self.name, ends), torch.zeros_like(trajectory.groups[self.name].value)
             memory = self._memory(steps)
             call = Call(self.module.next_values, self.network, steps, out.flatten(1).numpy(), memory)
-            bound_to[name] = Bound(call, ends, memory, out)
-        bound = bound_to[name]
-        self._run(bound)
+            self._next_values[trajectory] = Bound(call, ends, memory, out)
+        bound = self._next_values[trajectory]
+        self._run(bound, trajectory)
         return bound.next_value
 
-    def estimate(self, target: Target, trajectory: Trajectory, name: str, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
-        """Return advantages and returns, [T, N, A], of group `name`.
-
-        `reward` is in the units of the values; `log_ratio` [T, N, A] is for targets that use it.
-        """
-        if isinstance(target, GAE):
-            return self._gae(target, trajectory, name, reward)
-        # Only GAE has its own kernel; other estimators start from the next values.
-        group = trajectory.groups[name]
-        steps = Steps(reward, group.value, self.next_value(trajectory, name), *trajectory.ends(name), log_ratio)
-        return Estimate.of(group, *target(steps))
-
-    def _gae(self, target: GAE, trajectory: Trajectory, name: str, reward: torch.Tensor) -> Estimate:
+    def advantages(self, trajectory: Trajectory, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
+        """Return advantages and returns, [T, N, A]; those of GAE are overwritten by the next call for this trajectory."""
+        if self.config.advantage != "gae":
+            return self._by_torch.estimate(trajectory, reward, self.next_value(trajectory), log_ratio)
         reward = reward.contiguous()
-        places = self._advantages.setdefault(trajectory, {})
-        place = name, target, reward.data_ptr()
-        if place not in places:
-            places.clear()
-            places[place] = self._bind(target, trajectory, name, reward)
-        bound = places[place]
-        self._run(bound)
-        bound.spread.change(0, trajectory.groups[name].rows)  # of actors that had left, advantage and return are 0 and add nothing
+        bound = self._advantages.get(trajectory)
+        if bound is None or bound.rewards != reward.data_ptr():
+            bound = self._advantages[trajectory] = self._bind(trajectory, reward)
+        self._run(bound, trajectory)
+        rows = trajectory.groups[self.name].rows  # of actors that had left, advantage and return are 0 and add nothing
+        bound.spread.change(0, rows)
         bound.spread(0, 1, 0)
         return bound.estimate
 
-    def _bind(self, target: GAE, trajectory: Trajectory, name: str, reward: torch.Tensor) -> BoundGAE:
-        ends, advantage, returns = Ends(trajectory, name), torch.zeros_like(reward), torch.zeros_like(reward)
-        steps = _steps(trajectory, name, ends)
+    def _bind(self, trajectory: Trajectory, reward: torch.Tensor) -> BoundGAE:
+        ends, advantage, returns = Ends(trajectory, self.name), torch.zeros_like(reward), torch.zeros_like(reward)
+        steps = _steps(trajectory, self.name, ends)
         memory = self._memory(steps)
-        of_rows = (reward.flatten(1).numpy(), np.float32(target.gamma), np.float32(target.gae_lambda))
+        of_rows = (reward.flatten(1).numpy(), np.float32(self.config.gamma), np.float32(self.config.gae_lambda))
         given = (self.network, steps, *of_rows, advantage.flatten(1).numpy(), returns.flatten(1).numpy(), memory)
-        spread, explained = torch.zeros(len(Spread._fields)), torch.zeros(1)
-        estimate = Estimate(advantage, returns, Spread(*spread.unbind()), explained[0])
+        spread, explained = torch.zeros(SUMS), torch.zeros(1)
+        estimate = Estimate(advantage, returns, Spread(*spread.unbind())._replace(explained=explained[0]), lasting=True)
         moments = Call(self.module.spread, 1, memory.sums, spread.numpy(), explained.numpy())
-        return BoundGAE(Call(self.module.advantages, *given), moments, ends, memory, estimate)
+        return BoundGAE(Call(self.module.advantages, *given), moments, ends, memory, estimate, reward.data_ptr())
 
-    def _run(self, bound: Bound | BoundGAE) -> None:
-        bound.ends.refresh()
+    def _run(self, bound: Bound | BoundGAE, trajectory: Trajectory) -> None:
+        bound.ends.refresh(trajectory)
         parts = len(bound.memory.sums)
         self.team.share(bound.call, parts, 2.0 * self.network.parameters.size * parts * COLUMNS)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -169,7 +169,7 @@ class Ends:
 
     def __init__(self, trajectory: Trajectory, name: str) -> None:
         group = trajectory.groups[name]
-        self._trajectory, self._name = trajectory, name
+        self._name = name
         self._copies = group.reward.shape[2] > 1 or group.alive is not None
         if self._copies:
             self._own = [torch.zeros_like(group.reward, dtype=torch.bool) for _ in range(2)]
@@ -177,10 +177,10 @@ class Ends:
         else:
             self.terminated, self.truncated = trajectory.terminated, trajectory.truncated
 
-    def refresh(self) -> None:
-        """Copy what the last rollout has written."""
+    def refresh(self, trajectory: Trajectory) -> None:
+        """Copy what the last rollout has written to the trajectory, which is not kept: it is a weak key."""
         if self._copies:
-            for own, flags in zip(self._own, self._trajectory.ends(self._name), strict=True):
+            for own, flags in zip(self._own, trajectory.ends(self._name), strict=True):
                 own.copy_(flags)
 
 
@@ -192,7 +192,7 @@ class Merging:
     ) -> None:
         """`shift` and `scale`, [F] float32 each, are set to what numbers are normalised by from now on."""
         features = len(statistics.mean)
-        self.statistics = statistics
+        self.statistics, self.shares = statistics, shares
         self.running = Running(
             mean=statistics.mean.numpy(),
             variance=statistics.variance.numpy(),
@@ -247,8 +247,9 @@ class FusedObservations:
 class FusedRewards:
     """Normalises the rewards of rollouts: the same as `RewardNormalizer` in torch."""
 
-    def __init__(self, normalizer: RewardNormalizer, threads: int) -> None:
-        self.normalizer = normalizer
+    def __init__(self, normalizer: RewardNormalizer, name: str, threads: int) -> None:
+        """`name` is that of the group."""
+        self.normalizer, self.name = normalizer, name
         self.team = team(threads)
         self._bound: WeakKeyDictionary[Trajectory, tuple[Call, Call, Merging, Ends, torch.Tensor]] = WeakKeyDictionary()
 
@@ -261,22 +262,21 @@ class FusedRewards:
         ahead.want(_module(), "normalized", signature((numbers, flags, gamma, running, numbers)))
         ahead.want(_module(), "merge", signature((0, running)))
 
-    def __call__(self, trajectory: Trajectory, name: str) -> torch.Tensor:
-        """Return the normalised rewards of group `name`, [T, N, A]; the next call for this trajectory overwrites them."""
+    def __call__(self, trajectory: Trajectory) -> torch.Tensor:
+        """Return the normalised rewards, [T, N, A]; the next call for this trajectory overwrites them."""
         if trajectory not in self._bound:
-            self._bound[trajectory] = self._bind(trajectory, name)
+            self._bound[trajectory] = self._bind(trajectory)
         discounted, normalized, merging, ends, reward = self._bound[trajectory]
-        ends.refresh()
-        rewards: Any = discounted.arguments[0]
-        parts = -(-rewards.shape[1] // COLUMNS)
-        self.team.share(discounted, parts, 8.0 * rewards.size)
-        merging(rewards.size)
-        self.team.share(normalized, parts, 4.0 * rewards.size)
+        ends.refresh(trajectory)
+        rows, parts = reward.numel(), merging.shares
+        self.team.share(discounted, parts, 8.0 * rows)
+        merging(rows)
+        self.team.share(normalized, parts, 4.0 * rows)
         return reward
 
-    def _bind(self, trajectory: Trajectory, name: str) -> tuple[Call, Call, Merging, Ends, torch.Tensor]:
-        given = trajectory.groups[name].reward
-        out, ends = torch.zeros_like(given), Ends(trajectory, name)
+    def _bind(self, trajectory: Trajectory) -> tuple[Call, Call, Merging, Ends, torch.Tensor]:
+        given = trajectory.groups[self.name].reward
+        out, ends = torch.zeros_like(given), Ends(trajectory, self.name)
         gamma, columns = np.float32(self.normalizer.gamma), given.shape[1] * given.shape[2]
         shift, scale = torch.zeros((2, 1)).unbind()
         merging = Merging(self.normalizer.statistics, shift, scale, -(-columns // COLUMNS), COLUMNS, self.team.count)

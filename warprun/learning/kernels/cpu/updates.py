@@ -31,8 +31,8 @@ from warprun.learning.kernels.cpu import losses
 from warprun.learning.kernels.cpu.actor import stacked_rows
 from warprun.learning.kernels.cpu.losses import LOSS, VALUE, Memory, Net
 from warprun.learning.kernels.cpu.optimizer import PIECE, FusedAdam, split
+from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.replay import Batch, Transitions
-from warprun.learning.settings import OffPolicyConfig
 from warprun.math import exp
 
 SHARE_BLOCKS = 2

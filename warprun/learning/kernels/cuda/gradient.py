@@ -22,22 +22,23 @@ from warprun.kernels.mlp_cuda_backward import (
     compute_slopes,
     pack_backward,
 )
-from warprun.learning.gradients import (
+from warprun.learning.batch import Batch, normalize_advantage
+from warprun.learning.kernels.common import (
     FORBIDDEN,
     TERMS,
-    Derivatives,
-    Rows,
+    choices_of,
     gaussian_derivatives,
     gaussian_entropy,
     gaussian_log_density,
     gradient_rows,
     logit_derivative,
+    rows_of,
 )
 from warprun.learning.memory import GRADIENT_THREADS, cuda_blocks
-from warprun.learning.returns import normalize_advantage
+from warprun.learning.operations import Derivatives, Loss, Moments
 from warprun.math import exp, log
 from warprun.simulation.cuda_launch import SIMULATED, launch, module_for, multiprocessors, on_device
-from warprun.spec import Box, MultiDiscrete, Space
+from warprun.spec import Box, Space
 
 COLUMNS = 32
 """Most rows of a tile: a warp's."""
@@ -261,8 +262,10 @@ def reduce(partial, width, blocks, total):
 class CudaGradient:
     """Computes gradients of one network; allocates its memory once, but for what is as large as the number of blocks."""
 
-    def __init__(self, network: Network, space: Space, derivatives: Derivatives, value_coef: float, device: torch.device) -> None:
-        self.value_coef = value_coef
+    def __init__(self, network: Network, space: Space, derivatives: Derivatives, value_coef: float, entropy_coef: torch.Tensor) -> None:
+        """`entropy_coef` [] is read in every gradient; the coefficients of `derivatives` include `value_coef`."""
+        device = entropy_coef.device
+        self.value_coef, self.entropy_coef = value_coef, entropy_coef
         self.coefficients = derivatives.coefficients
         self.parameters = torch.as_tensor(network.parameters)
         outputs, components = space.outputs, space.components
@@ -290,8 +293,7 @@ class CudaGradient:
         self.partial = torch.empty(self.blocks * self.width, device=device)
         self.total = torch.empty(self.width, device=device)
         self.shared_bytes = 4 * rows * columns
-        nvec = [1] if isinstance(space, Box) else list(space.nvec) if isinstance(space, MultiDiscrete) else [space.n]
-        self.nvec = torch.tensor(nvec, dtype=torch.int32, device=device)
+        self.nvec = torch.tensor(choices_of(space) or [1], dtype=torch.int32, device=device)
         self.none = {dtype: torch.zeros(1, dtype=dtype, device=device) for dtype in (torch.int64, torch.bool)}
         actions, loss = "gaussian" if isinstance(space, Box) else "choices", derivatives.function.__name__
         heads = (gaussian_forward, gaussian_backward) if isinstance(space, Box) else (choices_forward, choices_backward)
@@ -300,10 +302,14 @@ class CudaGradient:
         names = {f.__name__: f for f in functions} | {"BlockNetwork": BlockNetwork}
         self.module = module_for(f"{loss}_cuda", source, names | {"BOUND": {} if SIMULATED else {"max_registers": REGISTERS}})
 
-    def gradient(
-        self, rows: Rows, entropy_coef: torch.Tensor, moments: tuple[torch.Tensor, torch.Tensor] | None = None
+    def __call__(
+        self, loss: Loss, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None, moments: Moments | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the flat gradient [P] of the mean loss over `rows`, and the means of the loss and its terms; see `GradientKernels`."""
+        """Return the flat gradient [P] of the mean loss over rows, and the means of the loss and its terms; see `Operations.gradient`.
+
+        The loss is that of the derivatives. The next call overwrites the gradient.
+        """
+        rows = rows_of(batch, advantage, order)
         torch.index_select(self.parameters, 0, self.index, out=self.packed)
         count = len(rows.advantage)
         tiles = Tiles(
@@ -323,15 +329,15 @@ class CudaGradient:
         )
         blocks = min(self.blocks, -(-count // self.network.columns))
         whole = (self.network, self.back, self.nvec, tiles)
-        given = (*map(on_device, whole), self.coefficients, on_device(entropy_coef.view(1)), self.own, self.end, self.width)
+        given = (*map(on_device, whole), self.coefficients, on_device(self.entropy_coef.view(1)), self.own, self.end, self.width)
         partial = on_device(self.partial)
         launch(self.module, "gradient", (blocks, self.threads), (*given, partial), self.shared_bytes)
         grid = (-(-self.width // 32), 32 * REDUCE_PARTS)
         launch(self.module, "reduce", grid, (partial, self.width, blocks, on_device(self.total)))
         terms = self.total[-TERMS:]
         policy, value, entropy = terms[:3].unbind()
-        loss = torch.add(policy, value, alpha=self.value_coef).addcmul_(entropy, entropy_coef, value=-1.0)
-        return self.total[:-TERMS], torch.cat((loss[None], terms))
+        mean_loss = torch.add(policy, value, alpha=self.value_coef).addcmul_(entropy, self.entropy_coef, value=-1.0)
+        return self.total[:-TERMS], torch.cat((mean_loss[None], terms))
 
 
 FUNCTIONS = (

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp_cuda import read, write
-from warprun.learning.adam import adam, power
+from warprun.learning.kernels.common import adam
 from warprun.learning.optimizers import Adam
 from warprun.math import sqrt
 from warprun.simulation.cuda_launch import launch, module_for, on_device
@@ -23,7 +23,7 @@ float32, float64 = np.float32, np.float64
 
 
 class State(NamedTuple):
-    """What a step changes, and the settings of Adam; kernels get device arrays in place of the tensors."""
+    """The tensors that a step changes, and the settings of Adam; kernels get device arrays in place of the tensors."""
 
     parameters: torch.Tensor
     """[P]."""
@@ -50,6 +50,17 @@ def sum_of_squares(gradient, thread, threads):
         g = read(gradient, m)
         total += g * g
     return total
+
+
+def power(base, exponent):
+    """Return `base` to a whole `exponent`, in the precision of `base`, by squaring."""
+    result = base / base
+    while exponent > 0:
+        if exponent % 2 == 1:
+            result *= base
+        base *= base
+        exponent //= 2
+    return result
 
 
 def corrections(state):

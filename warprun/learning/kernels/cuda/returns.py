@@ -13,8 +13,9 @@ import torch
 
 from warprun.kernels.mlp import Network
 from warprun.kernels.mlp_cuda import BlockNetwork, block_network, columns_for, compute_layer, load_columns, read, write
+from warprun.learning.batch import Estimate, Spread
 from warprun.learning.kernels.cuda.gradient import COLUMNS, threads_of
-from warprun.learning.returns import GAE, Estimate, Spread, Steps, Target
+from warprun.learning.operations import TorchOperations
 from warprun.simulation.cuda_launch import launch, module_for, on_device
 from warprun.simulation.trajectory import Trajectory
 
@@ -181,9 +182,11 @@ def spread(sums, blocks, count, out):
 class CudaReturns:
     """Computes next values and advantages with one network."""
 
-    def __init__(self, network: Network, outputs: int, device: torch.device) -> None:
-        columns = columns_for(network.rows, COLUMNS)
-        self.network, self.index = block_network(network, outputs, columns, device)
+    def __init__(self, network: Network, by_torch: TorchOperations) -> None:
+        """`by_torch` are the operations of the group by torch: only GAE has a kernel, other targets start from the next values."""
+        self.name, self.config, self._by_torch = by_torch.group.name, by_torch.config, by_torch
+        columns, device = columns_for(network.rows, COLUMNS), by_torch.entropy_coef.device
+        self.network, self.index = block_network(network, by_torch.policy.space.outputs, columns, device)
         self.parameters = torch.as_tensor(network.parameters)
         self.threads = threads_of(np.asarray(network.layers))
         self.shared_bytes = 4 * network.rows * columns
@@ -191,34 +194,29 @@ class CudaReturns:
         source = KERNEL.format(columns=columns, threads=self.threads, summing=THREADS, sums=SUMS)
         self.module = module_for("returns_cuda", source, {f.__name__: f for f in functions} | {"BlockNetwork": BlockNetwork})
 
-    def next_value(self, trajectory: Trajectory, name: str) -> torch.Tensor:
-        """Return V of the observation after each step of group `name`, [T, N, A]."""
-        group = trajectory.groups[name]
+    def next_value(self, trajectory: Trajectory) -> torch.Tensor:
+        """Return V of the observation after each step, [T, N, A]."""
+        group = trajectory.groups[self.name]
         out = torch.empty_like(group.value, memory_format=torch.contiguous_format)
-        self._follow(_rollout(trajectory, name), out)
+        self._follow(_rollout(trajectory, self.name), out)
         # The kernel knows ends that all actors share.
-        return out if group.alive is None else out.masked_fill_(trajectory.ends(name)[0], 0.0)
+        return out if group.alive is None else out.masked_fill_(trajectory.ends(self.name)[0], 0.0)
 
-    def estimate(self, target: Target, trajectory: Trajectory, name: str, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
-        """Return advantages and returns, [T, N, A], of group `name`.
-
-        `reward` is in the units of the values; `log_ratio` [T, N, A] is for targets that use it.
-        """
-        following = self.next_value(trajectory, name)
-        if not isinstance(target, GAE):
-            # Only GAE has its own kernel; other estimators start from the next values.
-            group = trajectory.groups[name]
-            return Estimate.of(group, *target(Steps(reward, group.value, following, *trajectory.ends(name), log_ratio)))
+    def advantages(self, trajectory: Trajectory, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
+        """Return advantages and returns, [T, N, A]."""
+        following = self.next_value(trajectory)
+        if self.config.advantage != "gae":
+            return self._by_torch.estimate(trajectory, reward, following, log_ratio)
         reward = reward.contiguous()
-        rollout, advantage, returns = _rollout(trajectory, name), torch.empty_like(reward), torch.empty_like(reward)
+        rollout, advantage, returns = _rollout(trajectory, self.name), torch.empty_like(reward), torch.empty_like(reward)
         blocks = -(-rollout.columns // THREADS)
         sums, out = reward.new_empty(blocks * SUMS, dtype=torch.float64), reward.new_empty(SUMS)
-        numbers = np.float32(target.gamma), np.float32(target.gamma * target.gae_lambda)
+        numbers = np.float32(self.config.gamma), np.float32(self.config.gamma * self.config.gae_lambda)
         flat = [on_device(tensor.view(-1)) for tensor in (reward, following, advantage, returns)]
         given = (on_device(rollout), *flat[:2], *numbers, *flat[2:], on_device(sums))
         launch(self.module, "advantages", (blocks, THREADS), given)
         # Of actors that had left, advantage and return are 0: reward, values and what follows are.
-        launch(self.module, "spread", (1, 8 * SUMS), (on_device(sums), blocks, trajectory.groups[name].rows, on_device(out)))
+        launch(self.module, "spread", (1, 8 * SUMS), (on_device(sums), blocks, trajectory.groups[self.name].rows, on_device(out)))
         return Estimate(advantage, returns, Spread(*out.unbind()))
 
     def _follow(self, rollout: Rollout, out: torch.Tensor) -> None:

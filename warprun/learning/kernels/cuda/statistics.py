@@ -180,7 +180,17 @@ class CudaStatistics:
         functions = (sum_numbers, sum_returns, merged, normalized, read)
         self.module = module_for("statistics_cuda", KERNEL.format(threads=THREADS), {f.__name__: f for f in functions})
 
-    def observe(self, rows: torch.Tensor) -> None:
+    def _merge(self, sums: torch.Tensor, blocks: int, count: int) -> None:
+        launch(self.module, "merge", (1, THREADS), (on_device(sums), blocks, count, self.features, on_device(self.running)))
+
+
+class CudaObservations(CudaStatistics):
+    """Takes observations into the statistics of a normaliser of one process, as `Policy.observe` does."""
+
+    def __init__(self, normalizer: ObservationNormalizer) -> None:
+        super().__init__(normalizer.statistics, normalizer.shift, normalizer.scale)
+
+    def __call__(self, rows: torch.Tensor) -> None:
         """Take in `rows` [B, F], and normalise by the statistics from now on."""
         blocks = min(MOST_BLOCKS, -(-rows.numel() // THREADS))
         sums = rows.new_empty(blocks * 2 * self.features, dtype=torch.float64)
@@ -188,26 +198,19 @@ class CudaStatistics:
         launch(self.module, "moments", (blocks, THREADS), given)
         self._merge(sums, blocks, len(rows))
 
-    def _merge(self, sums: torch.Tensor, blocks: int, count: int) -> None:
-        launch(self.module, "merge", (1, THREADS), (on_device(sums), blocks, count, self.features, on_device(self.running)))
-
-
-def observations(normalizer: ObservationNormalizer) -> CudaStatistics:
-    """Return what takes observations into the statistics of a normaliser."""
-    return CudaStatistics(normalizer.statistics, normalizer.shift, normalizer.scale)
-
 
 class CudaRewards(CudaStatistics):
     """Normalises the rewards of rollouts from one source, as `RewardNormalizer` does."""
 
-    def __init__(self, normalizer: RewardNormalizer) -> None:
+    def __init__(self, normalizer: RewardNormalizer, name: str) -> None:
+        """`name` is that of the group."""
         of_one = torch.zeros(2, device=normalizer.returns.device)
         super().__init__(normalizer.statistics, of_one[:1], of_one[1:])
-        self.normalizer = normalizer
+        self.normalizer, self.name = normalizer, name
 
-    def __call__(self, trajectory: Trajectory, name: str) -> torch.Tensor:
-        """Take in the rewards of group `name` and return them normalised, [T, N, A]."""
-        reward = trajectory.groups[name].reward
+    def __call__(self, trajectory: Trajectory) -> torch.Tensor:
+        """Take in the rewards and return them normalised, [T, N, A]."""
+        reward = trajectory.groups[self.name].reward
         steps, envs, actors = reward.shape
         gamma, columns = np.float32(self.normalizer.gamma), envs * actors
         blocks = -(-columns // THREADS)

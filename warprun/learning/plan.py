@@ -9,7 +9,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Fusion:
-    """What kernels can compute of an agent with given settings; asking for it changes nothing."""
+    """The part of an agent's work that kernels can compute, by its settings; asking for it changes nothing."""
 
     network_rows: Mapping[str, int] | None
     """Per group, the rows of a block of activations of the acting network (inputs, units, outputs); None if kernels cannot run it."""
@@ -29,10 +29,10 @@ class Plan:
     """fused: one kernel computes networks, actions and steps of a whole rollout; stepwise: the agent acts between two steps."""
     rollout_reason: str
     networks: Literal["kernels", "torch"]
-    """What computes networks without gradients: to act, and for the values of observations."""
+    """Implementation of networks without gradients: to act, and for the values of observations."""
     networks_reason: str
     gradients: Literal["kernels", "torch"]
-    """What computes gradients."""
+    """Implementation of gradients."""
     gradients_reason: str
     keeps: bool
     """Whether gradients take the activations of rollouts that fit into the memory for them, instead of computing them again."""

@@ -1,1 +1,0 @@
-"""A package of someone else's, with an agent."""

@@ -1,0 +1,253 @@
+"""Distributions, targets, losses and optimizers against the golden numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.learning.helpers import Golden, close
+from warprun.algorithms.a2c import A2CLoss, a2c_loss
+from warprun.algorithms.ppo import PPOLoss, ppo_loss
+from warprun.environment import Box, Discrete, MultiDiscrete
+from warprun.learning.batch import Spread, explained_variance, mean_and_variance, normalize_advantage
+from warprun.learning.distributions import evaluate
+from warprun.learning.operations import Steps, exarl_vtrace, gae, nstep, vtrace
+from warprun.learning.optimizers import OPTIMIZERS, clip_norm
+from warprun.learning.settings import OnPolicyConfig, OptimizerConfig
+
+PRECISIONS = [(torch.float64, 1e-10), (torch.float32, 1e-5)]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+def test_categorical(golden: Golden, dtype: torch.dtype, tolerance: float) -> None:
+    g, space = golden("categorical"), Discrete(5)
+    logits, action = g["logits"].to(dtype), g["action"][:, None].int()
+    log_prob, entropy = evaluate(space, logits, None, action)
+    close(log_prob, g["log_prob"], tolerance)
+    close(entropy, g["entropy"], tolerance)
+    everything = torch.arange(5).expand(40, 5)[..., None]
+    close(evaluate(space, logits[:, None].expand(40, 5, 5), None, everything)[0], g["log_probs"], tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+def test_gaussian(golden: Golden, dtype: torch.dtype, tolerance: float) -> None:
+    g, space = golden("gaussian"), Box(3)
+    output = torch.cat((g["mean"], g["log_std"]), -1).to(dtype)
+    log_prob, entropy = evaluate(space, output, None, g["action"].to(dtype))
+    close(log_prob, g["log_prob"], tolerance)
+    close(entropy, g["entropy"], tolerance)
+
+
+def test_multi_discrete_is_a_product_of_choices() -> None:
+    output = torch.randn(9, 5, dtype=torch.float64)
+    mask = torch.tensor([True, True, False, True, True]).expand(9, 5)
+    action = torch.tensor([[1, 2]], dtype=torch.int32).expand(9, 2)
+    space, parts = MultiDiscrete((2, 3)), ((Discrete(2), slice(0, 2)), (Discrete(3), slice(2, 5)))
+    single = [evaluate(s, output[:, part], mask[:, part], action[:, j : j + 1]) for j, (s, part) in enumerate(parts)]
+    close(torch.stack(evaluate(space, output, mask, action)), torch.stack(single[0]) + torch.stack(single[1]))
+
+
+@pytest.mark.parametrize("size", [1.0, 1e3, -1e5])
+def test_masked_actions_do_not_exist(size: float) -> None:
+    """Probability, entropy and gradients equal those of a distribution over the allowed actions alone."""
+    logits = (size * torch.tensor([[0.3, 1.0, 0.7, 0.1]])).requires_grad_()
+    mask, action = torch.tensor([[True, False, True, False]]), torch.tensor([[2]])
+    few = logits.detach()[:, ::2].clone().requires_grad_()
+    masked, alone = evaluate(Discrete(4), logits, mask, action), evaluate(Discrete(2), few, None, action // 2)
+    close(torch.stack(masked), torch.stack(alone), 1e-6)
+    sum(masked).backward()  # type: ignore[union-attr]
+    sum(alone).backward()  # type: ignore[union-attr]
+    close(logits.grad[:, ::2], few.grad, 1e-5)  # type: ignore[index, arg-type]
+    assert logits.grad[:, 1::2].abs().max() == 0  # type: ignore[index]
+    assert evaluate(Discrete(4), logits, mask, torch.tensor([[1]]))[0].exp() == 0
+
+
+def steps_of(g: dict[str, torch.Tensor], dtype: torch.dtype) -> Steps:
+    """Return the golden steps, whose episodes end in both ways."""
+    return Steps(*(g[name].to(dtype) for name in ("reward", "value", "next_value")), g["terminated"], g["truncated"])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+def test_gae(golden: Golden, dtype: torch.dtype, tolerance: float) -> None:
+    g = golden("gae")
+    for i, (gamma, gae_lambda) in enumerate(g["gamma_lambda"].tolist()):
+        advantage, returns = gae(steps_of(g, dtype), OnPolicyConfig(gamma=gamma, gae_lambda=gae_lambda))
+        assert advantage.dtype == dtype
+        close(advantage, g["advantage"][i], tolerance)
+        close(returns, g["ret"][i], tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+def test_nstep(golden: Golden, dtype: torch.dtype, tolerance: float) -> None:
+    g, n = golden("gae"), golden("nstep")
+    for i, gamma in enumerate(n["gamma"].tolist()):
+        for steps in n["n"].tolist():
+            advantage, returns = nstep(steps_of(g, dtype), OnPolicyConfig(gamma=gamma, n_step=steps))
+            close(returns, n[f"ret_n{steps}_g{i}"], tolerance)
+            close(advantage, returns - g["value"].to(dtype))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+def test_vtrace(golden: Golden, dtype: torch.dtype, tolerance: float) -> None:
+    g = golden("vtrace")
+    reward, value, log_ratio = (g[name].to(dtype) for name in ("reward", "value", "log_rho"))
+    next_value, terminated = torch.cat((value[1:], g["bootstrap_value"].to(dtype)[None])), g["done"].bool()
+    for i, (gamma, rho_bar, c_bar, trace_lambda) in enumerate(g["gamma_rhobar_cbar_lambda"].tolist()):
+        steps = Steps(reward, value, next_value, terminated, torch.zeros_like(terminated), log_ratio)
+        settings = OnPolicyConfig(gamma=gamma, gae_lambda=trace_lambda, rho_bar=rho_bar, c_bar=c_bar)
+        advantage, v = vtrace(steps, settings)
+        close(v, g["vs"][i], tolerance)
+        close(advantage, g["pg_advantage_pgrho_is_rhobar"][i], tolerance)
+
+
+def test_without_lag_vtrace_gives_lambda_returns(golden: Golden) -> None:
+    """With episodes that are truncated, too."""
+    g = golden("gae")
+    steps = steps_of(g, torch.float64)
+    for gamma, gae_lambda in g["gamma_lambda"].tolist():
+        settings = OnPolicyConfig(gamma=gamma, gae_lambda=gae_lambda)
+        advantage, v = vtrace(steps._replace(log_ratio=torch.zeros_like(steps.reward)), settings)
+        expected, returns = gae(steps, settings)
+        close(v, returns, 1e-12)
+        if gae_lambda == 1.0:
+            close(advantage, expected, 1e-12)
+
+
+def test_vtrace_of_truncated_episodes_is_the_sum_of_the_paper() -> None:
+    """Equation 1 of Espeholt et al. 2018, term by term; what ends an episode ends the sum, and a truncated step keeps its value."""
+    torch.manual_seed(0)
+    horizon, gamma, trace_lambda, rho_bar, c_bar = 9, 0.9, 0.8, 1.3, 0.9
+    reward, value, next_value, log_ratio = torch.randn(4, horizon, 40, dtype=torch.float64)
+    terminated, truncated = torch.rand(2, horizon, 40) < 0.2
+    truncated &= ~terminated
+    goes_on = ~(terminated | truncated)
+    next_value[:-1] = torch.where(goes_on[:-1], value[1:], next_value[:-1])
+    settings = OnPolicyConfig(gamma=gamma, gae_lambda=trace_lambda, rho_bar=rho_bar, c_bar=c_bar)
+    advantage, v = vtrace(Steps(reward, value, next_value, terminated, truncated, log_ratio), settings)
+    for s in range(horizon):
+        for n in range(40):
+            total, weight, t = float(value[s, n]), 1.0, s
+            while t < horizon:
+                following = 0.0 if terminated[t, n] else float(next_value[t, n])
+                ratio = float(log_ratio[t, n].exp())
+                total += weight * min(rho_bar, ratio) * (float(reward[t, n]) + gamma * following - float(value[t, n]))
+                weight *= gamma * trace_lambda * min(c_bar, ratio)
+                if not goes_on[t, n]:
+                    break
+                t += 1
+            assert abs(total - float(v[s, n])) < 1e-10
+            after = 0.0 if terminated[s, n] else float(v[s + 1, n] if goes_on[s, n] and s + 1 < horizon else next_value[s, n])
+            rho = min(rho_bar, float(log_ratio[s, n].exp()))
+            assert abs(rho * (float(reward[s, n]) + gamma * after - float(value[s, n])) - float(advantage[s, n])) < 1e-10
+
+
+def test_what_exarl_calls_vtrace() -> None:
+    """By hand: an episode of rewards 1, 2 and 3, values 10, 20 and 30, gamma 0.5."""
+    column = torch.tensor([[1.0], [2.0], [3.0]])
+    value, ends = 10.0 * column, torch.tensor([[False], [False], [True]])
+    advantage, returns = exarl_vtrace(Steps(column, value, value, ends, torch.zeros_like(ends)), OnPolicyConfig(gamma=0.5))
+    monte_carlo = torch.tensor([[2.75], [3.5], [3.0]])
+    close(returns, 0.5 * (value + monte_carlo), 1e-6)
+    close(advantage, monte_carlo - value + 0.5 * returns, 1e-6)
+
+
+def test_explained_variance(golden: Golden) -> None:
+    g = golden("misc")
+    close(explained_variance(Spread.of(g["ev_true"] - g["ev_pred"], g["ev_true"])), g["explained_variance"])
+    assert explained_variance(Spread.of(torch.tensor([1.0, 2.0]), torch.ones(2))) == 0
+
+
+LOSS_PRECISIONS = [(torch.float64, 1e-10, 1e-8), (torch.float32, 1e-5, 1e-5)]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance", "gradient_tolerance"), LOSS_PRECISIONS)
+def test_a2c(golden: Golden, dtype: torch.dtype, tolerance: float, gradient_tolerance: float) -> None:
+    g = golden("a2c")
+    logits, value = g["logits"].to(dtype).requires_grad_(), g["value"].to(dtype).requires_grad_()
+    pair = evaluate(Discrete(4), logits, None, g["action"][:, None])
+    advantage, returns = g["advantage"].to(dtype), g["ret"].to(dtype)
+    found: A2CLoss = a2c_loss(*pair, value, advantage, returns, g["vf_coef"].item(), g["ent_coef"].item())
+    close(found.loss, g["loss"], tolerance)
+    found.loss.backward()
+    close(logits.grad, g["grad_logits"], gradient_tolerance)  # type: ignore[arg-type]
+    close(value.grad, g["grad_value"], gradient_tolerance)  # type: ignore[arg-type]
+
+
+def ppo(g: dict[str, torch.Tensor], dtype: torch.dtype, logits: torch.Tensor, value: torch.Tensor, plain: bool = False) -> PPOLoss:
+    space, action = Discrete(4), g["action"][:, None]
+    old_log_prob = evaluate(space, g["old_logits"].to(dtype), None, action)[0]
+    pair = evaluate(space, logits, None, action)
+    advantage = g["advantage"].to(dtype)
+    return ppo_loss(
+        *pair,
+        value,
+        old_log_prob,
+        g["old_value"].to(dtype),
+        advantage if plain else normalize_advantage(advantage, *mean_and_variance(advantage)),
+        g["ret"].to(dtype),
+        clip=g["clip"].item(),
+        clip_value=None if plain else g["clip"].item(),
+        value_coef=g["vf_coef"].item(),
+        entropy_coef=g["ent_coef"].item(),
+    )
+
+
+@pytest.mark.parametrize(("dtype", "tolerance", "gradient_tolerance"), LOSS_PRECISIONS)
+def test_ppo(golden: Golden, dtype: torch.dtype, tolerance: float, gradient_tolerance: float) -> None:
+    g = golden("ppo")
+    logits, value = g["logits"].to(dtype).requires_grad_(), g["new_value"].to(dtype).requires_grad_()
+    found = ppo(g, dtype, logits, value)
+    names = ("loss", "pg_loss", "v_loss", "entropy", "approx_kl_k3", "clipfrac")
+    for actual, name in zip(found, names, strict=True):
+        close(actual, g[name], tolerance)
+    advantage = g["advantage"].to(dtype)
+    close(normalize_advantage(advantage, *mean_and_variance(advantage)), g["adv_norm"], tolerance)
+    found.loss.backward()
+    close(logits.grad, g["grad_logits"], gradient_tolerance)  # type: ignore[arg-type]
+    close(value.grad, g["grad_value"], gradient_tolerance)  # type: ignore[arg-type]
+
+
+def test_ppo_without_normalisation_and_value_clipping(golden: Golden) -> None:
+    g = golden("ppo")
+    found = ppo(g, torch.float64, g["logits"], g["new_value"], plain=True)
+    close(found.loss, g["loss_nonorm_noclipv"])
+    close(found.policy, g["pg_loss_nonorm"])
+    close(found.value, g["v_loss_noclip"])
+
+
+OPTIMIZER_CASES = [
+    ("adam_lr1e3_eps1e8", OptimizerConfig("adam", eps=1e-8), 1e-3),
+    ("adam_lr25e5_eps1e5", OptimizerConfig("adam", eps=1e-5), 25e-5),
+    ("rmsprop_lr7e4_a99_eps1e5", OptimizerConfig("rmsprop", alpha=0.99, eps=1e-5), 7e-4),
+    ("rmsprop_tf_like", OptimizerConfig("rmsprop_tf", alpha=0.99, eps=1e-5), 7e-4),
+]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize(("name", "config", "rate"), OPTIMIZER_CASES)
+def test_optimizers(golden: Golden, name: str, config: OptimizerConfig, rate: float, dtype: torch.dtype, tolerance: float) -> None:
+    g = golden("optim")
+    parameters = g["theta0"].to(dtype, copy=True)
+    optimizer = OPTIMIZERS[config.name](parameters, config)
+    for gradient, expected in zip(g["grads"].to(dtype), g[name], strict=True):
+        optimizer.step(parameters, gradient, torch.tensor(rate, dtype=torch.float64))
+        close(parameters, expected, tolerance)
+
+
+def test_clip_norm(golden: Golden) -> None:
+    g = golden("optim")
+    for gradient in g["grads"]:
+        clipped = gradient.clone()
+        norm = clip_norm(clipped, 0.5)
+        close(norm, gradient.norm())
+        if torch.isclose(norm, g["grad_norm"]):
+            close(clipped, g["clipped_to_0_5"])
+            return
+    raise AssertionError("no gradient has the golden norm")
+
+
+def test_small_gradients_stay() -> None:
+    gradient = torch.tensor([0.3, 0.4])
+    assert clip_norm(gradient, 1.0) == 0.5
+    assert clip_norm(gradient, None) == 0.5
+    assert gradient.tolist() == torch.tensor([0.3, 0.4]).tolist()

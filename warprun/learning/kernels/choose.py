@@ -1,0 +1,76 @@
+"""The choice of what computes the operations of a group: torch, or kernels for the device."""
+
+from __future__ import annotations
+
+from warprun.learning.interfaces import Context
+from warprun.learning.kernels.cpu.acting import FusedActing
+from warprun.learning.kernels.cpu.gradient import FusedGradient
+from warprun.learning.kernels.cpu.optimizer import FusedAdam
+from warprun.learning.kernels.cpu.returns import FusedReturns
+from warprun.learning.kernels.cpu.statistics import FusedObservations, FusedRewards
+from warprun.learning.operations import Derivatives, Operations, TorchOperations
+from warprun.learning.optimizers import Adam
+
+
+def operations(by_torch: TorchOperations, context: Context, derivatives: Derivatives | None) -> Operations:
+    """Return the operations of a group as the plan says: those of torch, or kernels in the place of some or all of them.
+
+    `derivatives` are those of the loss; None: kernels cannot compute its gradient.
+    """
+    plan = context.plan
+    if plan.networks == "kernels" and context.device.type == "cpu":
+        return on_cpu(by_torch, context, derivatives if plan.gradients == "kernels" else None)
+    if plan.gradients == "kernels":
+        assert derivatives
+        return on_cuda(by_torch, derivatives)
+    return by_torch.operations()
+
+
+def on_cpu(by_torch: TorchOperations, context: Context, derivatives: Derivatives | None) -> Operations:
+    """Return the operations on a CPU, and let another process compile their kernels; torch computes gradients without `derivatives`."""
+    policy, group, threads = by_torch.policy, by_torch.group, context.threads
+    network = policy.kernel_network()
+    returns = FusedReturns(network, by_torch, threads)
+    returns.compile_ahead()
+    found = by_torch.operations()._replace(act=FusedActing(network, threads), next_value=returns.next_value, advantages=returns.advantages)
+    if derivatives:
+        gradient = FusedGradient(network, policy.space, derivatives, by_torch.config.value_coef, by_torch.entropy_coef, threads)
+        gradient.compile_ahead()
+        found = found._replace(gradient=gradient)
+    if derivatives and isinstance(by_torch.optimizer, Adam):
+        optimizer = FusedAdam(by_torch.optimizer, policy.parameters, by_torch.learning_rate, by_torch.config.max_grad_norm)
+        optimizer.compile_ahead()
+        found = found._replace(step=optimizer.step)
+    if policy.normalizer:
+        observations = FusedObservations(policy.normalizer, threads)
+        observations.compile_ahead()
+        found = found._replace(observe=observations)
+    if by_torch.reward_normalizer and not group.leaves:
+        rewards = FusedRewards(by_torch.reward_normalizer, group.name, threads)
+        rewards.compile_ahead()
+        found = found._replace(rewards=rewards)
+    keeps = context.plan.keeps and by_torch.config.kept_activations(group, context.n_envs, network.rows, threads)
+    return found._replace(kept=network.rows if keeps else 0)
+
+
+def on_cuda(by_torch: TorchOperations, derivatives: Derivatives) -> Operations:
+    """Return the operations on a GPU. Statistics of several processes or of several sources of rollouts stay with torch."""
+    # Imports Numba's CUDA part, which may be absent where there is no GPU.
+    from warprun.learning.kernels.cuda.gradient import CudaGradient
+    from warprun.learning.kernels.cuda.optimizer import CudaAdam
+    from warprun.learning.kernels.cuda.returns import CudaReturns
+    from warprun.learning.kernels.cuda.statistics import THREADS, CudaObservations, CudaRewards
+
+    policy, group, rewards = by_torch.policy, by_torch.group, by_torch.reward_normalizer
+    network = policy.kernel_network()
+    returns = CudaReturns(network, by_torch)
+    gradient = CudaGradient(network, policy.space, derivatives, by_torch.config.value_coef, by_torch.entropy_coef)
+    found = by_torch.operations()._replace(next_value=returns.next_value, advantages=returns.advantages, gradient=gradient)
+    if isinstance(by_torch.optimizer, Adam):
+        optimizer = CudaAdam(by_torch.optimizer, policy.parameters, by_torch.learning_rate, by_torch.config.max_grad_norm)
+        found = found._replace(step=optimizer.step)
+    if policy.normalizer and policy.normalizer.statistics.communicator.size == 1 and group.observation.size <= THREADS:
+        found = found._replace(observe=CudaObservations(policy.normalizer))
+    if rewards and rewards.statistics.communicator.size == 1 and rewards.sources == 1 and not group.leaves:
+        found = found._replace(rewards=CudaRewards(rewards, group.name))
+    return found

@@ -1,0 +1,256 @@
+"""Settings that off-policy agents share, and what follows from them before anything is built; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self, TypeVar
+
+from warprun.errors import UserError
+from warprun.learning import memory
+from warprun.learning.memory import AgentMemory, RunSizes
+from warprun.learning.network_settings import LayersConfig
+from warprun.learning.plan import Fusion
+from warprun.learning.setting_checks import at_least, positive, within
+from warprun.learning.settings import AgentConfig, OptimizerConfig, Requirements, acting_outputs, check_shared, group_config
+from warprun.spec import GroupSpec, PolicyKind, Spec
+
+C = TypeVar("C", bound=AgentConfig)
+
+IN_SEQUENCES = ("batch_size", "utd_ratio", "learning_starts", "target_update_interval", "tau")
+"""Settings that count other things for policies with memory, which learn from sequences, and so have other defaults for these."""
+SEQUENCES = 32
+"""Of a batch."""
+TIMES_LEARNED = 20.0
+"""How often a gradient step learns from a transition, on average over the run."""
+LEAST_START = 1000
+"""Environment steps before the first gradient step; more if the sequences of a batch have more steps."""
+
+
+@dataclass
+class ReplayConfig:
+    """Replay memory: the transitions that gradient steps draw from."""
+
+    capacity: int = 100_000
+    """Most transitions, of all actors, that are stored; new ones replace the oldest."""
+    prioritized: bool = False
+    """Draw transitions in proportion to their priority (their last temporal-difference error); false: uniformly."""
+    alpha: float = 0.6
+    """Exponent of the priorities: 0 draws uniformly, 1 in proportion to the error."""
+    beta: float = 0.4
+    """Exponent of the importance-sampling weights at the start: 0 corrects none of the bias of priorities, 1 all of it."""
+    beta_end: float = 1.0
+    """The exponent at the end of the run, reached linearly."""
+    eps: float = 1e-6
+    """Added to the error, so that every transition can be drawn."""
+    sequence: int = 40
+    """Networks with memory: steps of a sequence; a gradient step learns from all of them."""
+    burn_in: int = 20
+    """Networks with memory: steps before each sequence, from which memory is brought up to date without learning."""
+    eta: float = 0.9
+    """Networks with memory: weight of the largest error of a sequence in its priority; the mean of its errors has the rest."""
+
+    def check(self, key: str) -> None:
+        """Raise UserError for a value that cannot work; `key` is the key of these settings."""
+        at_least(self, key, 1, "capacity", "sequence")
+        at_least(self, key, 0, "burn_in")
+        within(self, key, 0, 1, "alpha", "beta", "beta_end", "eta")
+        positive(self, key, "eps")
+
+
+@dataclass
+class OffPolicyConfig:
+    """Settings that all off-policy agents have."""
+
+    acting: ClassVar[str] = ""
+    """What makes the network that acts, see `AgentConfig`."""
+    policies: ClassVar[PolicyKind] = "explored"
+    """Networks give values or actions, around which actions are explored."""
+    requirements: ClassVar[Requirements] = Requirements()
+    """What the agent needs of the groups that it acts for."""
+
+    name: str = ""
+    """Name of the agent."""
+    horizon: int = 1
+    """Steps of every environment between two updates."""
+    utd_ratio: float = 1.0
+    """Gradient steps per environment step, for any number of environments: 0.01 is one gradient step per 100 environment steps."""
+    learning_starts: int = 1000
+    """Environment steps with random actions before the first gradient step."""
+    batch_size: int = 256
+    """Transitions in a gradient step; of networks with memory, sequences of transitions."""
+    learning_rate: float = 1e-3
+    """Learning rate at the start."""
+    learning_rate_end: float | None = None
+    """Learning rate at the end of the run, reached linearly; null: constant."""
+    gamma: float = 0.99
+    """Discount factor per step."""
+    n_step: int = 1
+    """Rewards in an n-step target before it bootstraps from the value."""
+    target_update_interval: int = 1
+    """Gradient steps between two updates of the target networks."""
+    tau: float = 0.005
+    """Step size of an update of the target networks towards the trained ones: 1 copies them."""
+    max_grad_norm: float | None = None
+    """A gradient with a larger norm is scaled down to this norm; null: no clipping."""
+    normalize_obs: bool = False
+    """Normalize observations to running mean 0 and variance 1, and clip them at 10; `obs/clipped_share` is the clipped share."""
+    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(eps=1e-8))
+    """How the gradient moves the parameters."""
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    """Replay memory."""
+    network: LayersConfig = field(default_factory=LayersConfig)
+    """The networks."""
+    groups: dict[str, Any] = field(default_factory=dict)
+    """Settings that differ for single groups, such as {planner: {gamma: 0.9, network: {hidden: [32]}}}."""
+
+    def check(self, key: str) -> None:
+        """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
+        check_shared(self, key)
+        self.optimizer.check(f"{key}.optimizer")
+        self.network.check(f"{key}.network")
+        at_least(self, key, 1, "batch_size", "target_update_interval")
+        at_least(self, key, 0, "learning_starts")
+        positive(self, key, "utd_ratio")
+        within(self, key, 0, 1, "tau")
+        self.replay.check(f"{key}.replay")
+        if self.batch_size > self.replay.capacity:
+            raise UserError(f"{key}.batch_size={self.batch_size}: the buffer holds only {key}.replay.capacity={self.replay.capacity}")
+
+    def check_run(self, spec: Spec, n_envs: int, total_steps: int) -> None:
+        """Raise UserError if nothing would be learned, or if a step has more transitions than replay memory holds."""
+        if self.learning_starts >= total_steps:
+            raise UserError(
+                f"agent.learning_starts={self.learning_starts}: the run has only total_steps={total_steps}, so nothing would be learned"
+            )
+        for group in spec.groups:
+            own, actors = group_config(self, group.name), n_envs * group.size
+            capacity, steps = own.replay.capacity, own.steps_drawn()
+            if actors > capacity:
+                raise UserError(f"agent.replay.capacity={capacity}: a single step of n_envs={n_envs} has {actors} transitions")
+            sum_of = f"burn_in + sequence + n_step - 1 = {steps} steps"
+            if actors * steps > capacity:
+                raise UserError(f"agent.replay.capacity={capacity}: give {actors * steps} or more, {sum_of} of {actors} actors")
+            if own.network.remembers and own.learning_starts < n_envs * steps:
+                given = own.learning_starts
+                raise UserError(f"agent.learning_starts={given}: give {n_envs * steps} or more, {sum_of} of n_envs={n_envs}")
+
+    def steps_drawn(self) -> int:
+        """Return the steps in a row that a batch has of an actor; 1 without memory."""
+        return self.replay.burn_in + self.replay.sequence + self.n_step - 1 if self.network.remembers else 1
+
+    def has_memory(self) -> bool:
+        """Return whether the policy of a group has memory."""
+        return any(own.network.remembers for own in (self, *(group_config(self, name) for name in self.groups)))
+
+    def in_sequences(self, n_envs: int, free: Collection[str]) -> Self:
+        """Return the settings with those of `free`, names of IN_SEQUENCES, as policies with memory need them, for every group that has one.
+
+        A batch is SEQUENCES sequences, and there are as few of them as it takes to learn from a transition TIMES_LEARNED times. Target
+        networks follow after each of these few gradient steps, by a part of 0.01 as in `conf/tuned/t_maze_dqn.yaml`.
+        """
+        groups = {}
+        for name, changes in self.groups.items():
+            own, left = group_config(self, name), [key for key in free if key not in changes]
+            groups[name] = {**changes, **own._fitted(n_envs, left)}
+        return replace(self, groups=groups, **self._fitted(n_envs, free))
+
+    def _fitted(self, n_envs: int, free: Collection[str]) -> dict[str, Any]:
+        """Return the settings `free` of one group."""
+        if not self.network.remembers:
+            return {name: getattr(self, name) for name in free}
+        batch = SEQUENCES if "batch_size" in free else self.batch_size
+        found = {
+            "batch_size": batch,
+            "utd_ratio": float(f"{TIMES_LEARNED / (batch * self.replay.sequence):.3g}"),
+            "learning_starts": max(LEAST_START, n_envs * self.steps_drawn()),
+            "target_update_interval": 1,
+            "tau": 0.01 if "target_update_interval" in free else self.tau,
+        }
+        return {name: found[name] for name in free}
+
+    def resized(self, times: float) -> Self:
+        """Return the settings for `times` as many environments, of which gradient steps do not depend: `batch_size` sets their rows."""
+        return self
+
+    def work(self) -> float:
+        """Return the rows that gradient steps learn from for every environment step, at least 1."""
+        return max(1.0, self.utd_ratio * self.batch_size * self.steps_drawn())
+
+    def no_kernel_gradients(self) -> str:
+        """Return why CPU kernels cannot compute the gradients; empty if they can."""
+        return "" if self.optimizer.name == "adam" else f"agent.optimizer.name={self.optimizer.name}"
+
+    def fusion(self, spec: Spec) -> Fusion:
+        """Return what kernels can compute of an agent with these settings."""
+        rows: dict[str, int] = {}
+        reason = ""
+        for group in spec.groups:
+            own = group_config(self, group.name)
+            if not own.network.runs_in_kernels:
+                return Fusion(None, False, own.network.no_kernels())
+            rows[group.name] = group.observation.size + sum(own.network.hidden) + own.acting_outputs(group) + 1
+            reason = reason or own.no_kernel_gradients()
+        return Fusion(rows, not reason, reason, "kernels compute gradients of off-policy agents on CPU only")
+
+    def acting_outputs(self, group: GroupSpec) -> int:
+        """Return the numbers that the acting network gives for one actor: values of actions, or an action."""
+        return acting_outputs(group)
+
+    def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
+        """Return, for every network that is trained for a group, its inputs and outputs."""
+        return [(group.observation.size, self.acting_outputs(group))]
+
+    def loss_numbers(self) -> int:
+        """Return how many numbers the loss of a transition has, if there are more than a few."""
+        return 0
+
+    def memory(self, spec: Spec, sizes: RunSizes) -> AgentMemory:
+        """Return the bytes that the agent allocates."""
+        return memory.of_groups(group_config(self, group.name)._memory_of(group, sizes) for group in spec.groups)
+
+    def _memory_of(self, group: GroupSpec, sizes: RunSizes) -> AgentMemory:
+        features, components = group.observation.size, group.action.components
+        network, remembered = self.network, self.network.carry()
+        replay = memory.ring(self.replay.capacity, 2 * features + remembered, components, self.replay.prioritized)
+        rows = self.batch_size * self.steps_drawn()
+        batch = rows * 4 * (2 * features + components + 8)
+        kept = n_parameters = 0
+        phases: list[memory.Phase] = [memory.finite_check(self.replay.capacity * max(features, remembered))]
+        for inputs, outputs in self.trained_networks(group):
+            count, units = network.parameters(inputs, outputs), inputs + network.numbers() + outputs
+            kept += 4 * count * (2 + memory.optimizer_tensors(self.optimizer.name))
+            phases.append(memory.finite_check(count))
+            if sizes.kernel_gradients:
+                kept += -(-self.batch_size // memory.OFF_POLICY_SHARE_ROWS) * 4 * count + sizes.threads * 4 * units * memory.COLUMNS * 4
+            else:
+                of_loss = [4 * rows * self.loss_numbers()] * memory.LOSS_TENSORS
+                phases += [[rows * units * 4] * 3 + [4 * count] * 2 + of_loss, memory.optimizer_step(count)]
+            n_parameters += count
+        phases.append(memory.making(2 * n_parameters, network.hidden if network.module is None else [], False))
+        if self.normalize_obs:
+            stored = self.horizon * sizes.n_envs * group.size
+            phases += [memory.moments(stored, features), [4 * stored * features] * 2]  # statistics; the share that is clipped
+        return AgentMemory(kept + batch, replay, tuple(phases))
+
+
+def share_of(total: int, rank: int, size: int) -> int:
+    """Return the share that process `rank` of `size` has of `total`: the first ones have one more if it does not come out even."""
+    return total // size + (rank < total % size)
+
+
+def shared(config: C, rank: int, size: int) -> C:
+    """Return the settings of process `rank` of `size` that learn together, with its parts of a batch and of replay memory."""
+    if not isinstance(config, OffPolicyConfig) or size == 1:
+        return config
+
+    def of(batch_size: int, capacity: int) -> tuple[int, int]:
+        return share_of(batch_size, rank, size), share_of(capacity, rank, size)
+
+    groups = {}
+    for name, changes in config.groups.items():
+        own = group_config(config, name)
+        batch_size, capacity = of(own.batch_size, own.replay.capacity)
+        groups[name] = {**changes, "batch_size": batch_size, "replay": {**changes.get("replay", {}), "capacity": capacity}}
+    batch_size, capacity = of(config.batch_size, config.replay.capacity)
+    return replace(config, batch_size=batch_size, replay=replace(config.replay, capacity=capacity), groups=groups)
