@@ -14,7 +14,7 @@ from numba.core.types import Literal
 
 import warprun
 from warprun import math
-from warprun.kernels import ahead, kernel_files
+from warprun.kernels import ahead, cache
 from warprun.kernels.compile import FLAGS, device_function, load_module
 
 SOURCE = """
@@ -54,7 +54,7 @@ def asked(module: ModuleType) -> int:
     """Begin another process for the kernel of a module; return of how many kernels it was asked."""
     ahead.want(module, "kernel", [typeof(np.zeros(2, np.float32))])
     ahead.begin()
-    return len(kernel_files.awaited)
+    return len(cache.awaited)
 
 
 def test_another_process_compiles(empty_cache: None) -> None:

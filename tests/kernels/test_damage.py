@@ -12,9 +12,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from warprun.kernels import kernel_files
+from warprun.kernels import cache
+from warprun.kernels.cache import KernelFiles
 from warprun.kernels.compile import FLAGS, cache_root, is_cached, load_module
-from warprun.kernels.kernel_files import KernelFiles
 
 SOURCE = '''"""Two kernels."""
 from numba import njit
@@ -51,7 +51,7 @@ def load() -> ModuleType:
     """Load the kernels as a new process does."""
     for name in [name for name in sys.modules if name.startswith("warprun_kernels_small")]:
         del sys.modules[name]
-    kernel_files._noticed.clear()
+    cache._noticed.clear()
     return load_module("small", SOURCE, {"double": double, "FLAGS": FLAGS})
 
 
@@ -133,6 +133,6 @@ def test_kernels_that_cannot_be_written_are_used_once(warm: Path, capsys: pytest
 
     for file in warm.glob("*.nbc"):
         file.unlink()
-    monkeypatch.setattr(kernel_files, "replace", full)
+    monkeypatch.setattr(cache, "replace", full)
     assert results(load()) == (8.0, 12.0)
     assert capsys.readouterr().err == f"warning: kernels: cannot keep compiled kernels in {warm}: No space left on device\n"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from warprun.kernels import kernel_files
-from warprun.kernels.kernel_files import KernelFiles
+from warprun.kernels import cache
+from warprun.kernels.cache import KernelFiles
 
 SOURCE = """
 from numba import njit
@@ -80,7 +80,7 @@ KEY = "types", "processor"
 HOLDER = """
 import sys
 from pathlib import Path
-from warprun.kernels.kernel_files import KernelFiles
+from warprun.kernels.cache import KernelFiles
 with KernelFiles(Path(sys.argv[1]), "kernel", repr).alone(("types", "processor")):
     print("ready", flush=True)
     input()
@@ -97,9 +97,9 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def waits(files: KernelFiles, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Return whether `files` waits for another process."""
-    monkeypatch.setattr(kernel_files, "WAIT_S", 0.0)
+    monkeypatch.setattr(cache, "WAIT_S", 0.0)
     said: list[str] = []
-    monkeypatch.setattr(kernel_files, "notice", said.append)
+    monkeypatch.setattr(cache, "notice", said.append)
     with files.alone(KEY):  # type: ignore[arg-type]
         pass
     return bool(said)

@@ -18,7 +18,7 @@ from warprun.errors import UserError
 from warprun.kernels.bound import Call
 from warprun.kernels.compile import BOUND, load_module
 from warprun.kernels.repeat import CHECKED, TRIES, Repeated
-from warprun.kernels.team import team
+from warprun.kernels.threads import team
 from warprun.learning.on_policy import Batch, Learner
 from warprun.runs.build import make_agent, make_training_simulator, prepare, set_up
 from warprun.state import restore

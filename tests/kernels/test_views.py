@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from warprun.kernels.compile import KERNELS, device_function
-from warprun.kernels.views import of_tile
+from warprun.kernels.lanes import of_tile
 from warprun.simulation.faults import all_can_act, all_finite
 
 finite, can_act = device_function(all_finite), device_function(all_can_act)

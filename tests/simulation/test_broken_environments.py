@@ -15,7 +15,7 @@ from tests.environments.broken import CASES, FACTORY, SOUND, Case
 from warprun.cli.main import run
 from warprun.config.registry import import_environment
 from warprun.environment import Environment
-from warprun.kernels.language import check_language
+from warprun.kernels.check import check_language
 
 SETTINGS = (
     "env=mine", "agent=a2c", "n_envs=2", "agent.horizon=2", "total_steps=8", "device=cpu", "concurrency.threads=1",

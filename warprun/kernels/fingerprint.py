@@ -29,7 +29,7 @@ import numpy as np
 from numba.core.compiler import Compiler
 
 from warprun.environment import ISOLATED, KernelFunction
-from warprun.kernels import entry, flags, lane_code, lane_cut, lane_regions, lanes, simd, views
+from warprun.kernels import compilers, lane_cut, lane_regions, lane_values, lanes, simd
 
 if TYPE_CHECKING:
     from numba.core.caching import Cache
@@ -183,8 +183,8 @@ class Fingerprints:
         return ("library", module, name) if found is value else None
 
     def _intrinsic(self, value: object) -> Content:
-        """Return the name of an intrinsic of `simd` or `flags`, or None. Its content is the source of these, which is part of every key."""
-        own = [name for module in (simd, flags) for name, each in vars(module).items() if each is value]
+        """Return the name of an intrinsic of this package, or None. Its content is the text of its module, which is part of every key."""
+        own = [name for module in _OWN for name, each in vars(module).items() if each is value]
         return ("intrinsic", own[0]) if own else None
 
     def _dispatcher(self, dispatcher: Dispatcher) -> Content:
@@ -231,7 +231,7 @@ def fingerprint(value: object) -> str:
     return _digest((_versions(), _settings(), Fingerprints().of(value))).hex()
 
 
-_OWN = (entry, simd, flags, lanes, lane_code, lane_cut, lane_regions, views)
+_OWN = (compilers, lanes, lane_regions, lane_values, lane_cut, simd)
 """Modules that write LLVM's code; their text is in every hash."""
 
 

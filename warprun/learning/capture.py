@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar, cast
 
-from warprun.kernels.graph import Captured
-from warprun.kernels.repeat import Repeated
+from warprun.kernels.repeat import Captured, Repeated
 from warprun.learning.interfaces import Context
 
 P = ParamSpec("P")

@@ -11,7 +11,7 @@ import torch
 from warprun.kernels.bound import Call
 from warprun.kernels.mlp import Inference, Network
 from warprun.kernels.simd import COLUMNS, aligned_zeros
-from warprun.kernels.team import team
+from warprun.kernels.threads import team
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.backend import Kernel
 from warprun.simulation.memory import KernelValues

@@ -15,8 +15,7 @@ from numba.core.errors import NumbaError
 
 from warprun.environment import Environment
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
-from warprun.kernels.check import check_functions, explain
-from warprun.kernels.language import check_language, check_variables
+from warprun.kernels.check import check_functions, check_language, check_variables, explain
 from warprun.simulation.codegen.program import Program
 from warprun.simulation.device import Device
 from warprun.simulation.plain import PlainEnvironment

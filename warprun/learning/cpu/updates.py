@@ -19,7 +19,7 @@ from warprun.kernels import compile as kernels  # sets up Numba, so it comes bef
 from warprun.kernels.bound import Call
 from warprun.kernels.mlp import Layer, backward
 from warprun.kernels.simd import COLUMNS, aligned_zeros
-from warprun.kernels.team import team
+from warprun.kernels.threads import team
 from warprun.learning import optimizers
 from warprun.learning.communicator import Communicator, mean_
 from warprun.learning.cpu import losses

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from warprun.environment import Box, Group
-from warprun.kernels.flags import AT_ONCE, lowest_bit, set_flags
+from warprun.kernels.lanes import AT_ONCE, lowest_bit, set_flags
 from warprun.simulation.codegen.bodies import Bodies
 from warprun.simulation.codegen.expressions import Expressions, choices_of
 from warprun.simulation.codegen.target import arrays
