@@ -30,7 +30,6 @@ from warprun.environment import ISOLATED, Environment, Group, KernelFunction, ar
 from warprun.errors import UserError, one_line, shown
 from warprun.kernels import compile as kernels
 from warprun.kernels import integers
-from warprun.kernels.compile import reached
 from warprun.kernels.fingerprint import is_library
 from warprun.kernels.flow import unassigned
 from warprun.kernels.integers import integer_fields, refused_field
@@ -94,21 +93,31 @@ def check_language(functions: tuple[KernelFunction, ...]) -> None:
 
     The same functions are checked once.
     """
-    for function in reached(functions):
-        if integers.in_environment(function) and not is_library(sys.modules.get(function.__module__)):
-            for code in _nested(function.__code__):
-                _check(function, code)
+    for function in _of_user(functions):
+        for code in _nested(function.__code__):
+            _check(function, code)
 
 
 def check_variables(functions: tuple[KernelFunction, ...]) -> None:
     """Raise UserError for a variable of `functions`, or of what they call, that is read where it may have no value."""
-    for function in reached(functions):
-        if integers.in_environment(function) and not is_library(sys.modules.get(function.__module__)):
-            for name, line in unassigned(function):
-                raise UserError(
-                    f"{function.__code__.co_filename}:{line} in {function.__name__}: the variable {name} may have no value here: a branch"
-                    " leaves it out, or a loop that sets it may make no turn; set it before"
-                )
+    for function in _of_user(functions):
+        for name, line in unassigned(function).items():
+            raise UserError(
+                f"{place(function, line)}: the variable {name} may have no value here: a branch leaves it out, or a loop that sets it may"
+                " make no turn; set it before"
+            )
+
+
+def place(function: KernelFunction, line: int | None = None) -> str:
+    """Return "FILE:LINE in NAME" of a function, the beginning of every error message about it."""
+    code = function.__code__
+    return f"{code.co_filename}:{line or code.co_firstlineno} in {function.__name__}"
+
+
+def _of_user(functions: tuple[KernelFunction, ...]) -> list[KernelFunction]:
+    """Return those of `functions`, and of what they call, that the user has written."""
+    found = kernels.reached(functions)
+    return [each for each in found if integers.in_environment(each) and not is_library(sys.modules.get(each.__module__))]
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
@@ -119,11 +128,9 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 
 def _check(function: KernelFunction, code: CodeType) -> None:
-    line = code.co_firstlineno
-
     def refuse(problem: str, at: dis.Instruction | None = None) -> UserError:
-        number = at.positions.lineno if at and at.positions and at.positions.lineno else line
-        return UserError(f"{code.co_filename}:{number} in {function.__name__}: {problem}")
+        line = at.positions.lineno if at and at.positions else None
+        return UserError(f"{place(function, line or code.co_firstlineno)}: {problem}")
 
     if code.co_name in COMPREHENSIONS:
         raise refuse(COMPREHENSIONS[code.co_name])
@@ -201,15 +208,9 @@ def check_functions(environment: Environment, sample: Callable[[Group, str], obj
         _check_stores(function, types_in_code)
 
 
-def place(function: KernelFunction, line: int | None = None) -> str:
-    """Return "FILE:LINE in NAME" of a function, the beginning of every error message about it."""
-    code = function.__code__
-    return f"{code.co_filename}:{line or code.co_firstlineno} in {function.__name__}"
-
-
 def _functions(environment: Environment) -> Iterator[tuple[Group, KernelFunction, Check]]:
     for group in environment.groups:
-        yield group, group.reset, _check_reset
+        yield group, group.reset, _check_state
     for index in environment.indices:
         for group in environment.indexed(index):
             yield group, index.cell, _check_cell
@@ -256,10 +257,6 @@ def _check_step(group: Group, function: KernelFunction, found: types.Type) -> No
         raise UserError(f"{place(function)} must return a number as reward; it returns {_described(found[1])}")
     if not isinstance(found[2], types.Boolean | types.Integer):
         raise UserError(f"{place(function)} must return True or False as terminated; it returns {_described(found[2])}")
-
-
-def _check_reset(group: Group, function: KernelFunction, found: types.Type) -> None:
-    _check_state(group, function, found)
 
 
 def _check_state(group: Group, function: KernelFunction, found: types.Type) -> None:
@@ -346,12 +343,8 @@ def explain(error: Exception, functions: Sequence[KernelFunction]) -> UserError:
     files = {f.__code__.co_filename for f in kernels.reached(functions) if integers.in_environment(f)}
     places = re.findall(r'File "([^"]+)", line (\d+)', text)
     # Numba lists the innermost function first.
-    own = [(file, int(line)) for file, line in places if _same_file(file, files)]
-    if own:
-        file, line = own[0]
-        file = next(known for known in files if _same_file(file, {known}))
-    else:
-        file, line = functions[0].__code__.co_filename, functions[0].__code__.co_firstlineno
+    own = ((file, int(line)) for shown, line in places for file in files if _same_file(shown, file))
+    file, line = next(own, (functions[0].__code__.co_filename, functions[0].__code__.co_firstlineno))
     name = _function_at(functions, file, line)
     where = f"{file}:{line} in {name}" if name else f"{file}:{line}"
     return UserError(f"{where} does not compile: {_cause(text)}")
@@ -392,11 +385,9 @@ _READABLE = re.compile(r"(?:Module\()?<(\w+ '[\w.]+')[^>]*>\)?")
 """The repr of a module or a class; the group leaves out addresses and folders."""
 
 
-def _same_file(shown: str, files: set[str]) -> bool:
+def _same_file(shown: str, file: str) -> bool:
     # Numba may print paths relative to the working directory.
-    return any(
-        file == shown or os.path.abspath(shown) == os.path.abspath(file) or file.endswith("/" + shown.lstrip("./")) for file in files
-    )
+    return os.path.abspath(shown) == os.path.abspath(file) or file.endswith("/" + shown.lstrip("./"))
 
 
 def _function_at(functions: Sequence[KernelFunction], file: str, line: int) -> str | None:
@@ -404,6 +395,6 @@ def _function_at(functions: Sequence[KernelFunction], file: str, line: int) -> s
     for function in kernels.reached(functions):
         code = function.__code__
         last = max((n for _, _, n in code.co_lines() if n is not None), default=code.co_firstlineno)
-        if _same_file(file, {code.co_filename}) and code.co_firstlineno <= line <= last:
+        if _same_file(file, code.co_filename) and code.co_firstlineno <= line <= last:
             best = function.__name__
     return best

@@ -157,17 +157,18 @@ def general(function: KernelFunction) -> KernelFunction:
         return function
     template = function.get_call_template
 
-    def general_type(kind: Type) -> Type:
-        return unliteral(kind) if isinstance(kind, Literal) else kind
-
     def of_any_number(args: Sequence[Type], kws: Mapping[str, Type]) -> object:
         try:
-            return template(tuple(map(general_type, args)), {name: general_type(kind) for name, kind in kws.items()})
+            return template(tuple(map(_general_type, args)), {name: _general_type(kind) for name, kind in kws.items()})
         except NumbaError:
             return template(args, kws)
 
     function.get_call_template = of_any_number
     return function
+
+
+def _general_type(kind: Type) -> Type:
+    return unliteral(kind) if isinstance(kind, Literal) else kind
 
 
 def _unchanged(function: KernelFunction, options: Options) -> KernelFunction:
@@ -193,12 +194,11 @@ def _rebuild(value: object, finish: Finish, within: Fingerprints | None = None) 
         if all(a is b for a, b in zip(parts, value, strict=True)):
             return value
         return cast("Callable[..., object]", type(value))(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, types.FunctionType):
-        return _rebuild_function(value, finish, {}, within or Fingerprints())
+    options: Options = {}
     # A function that the user has compiled keeps its options, but its floats become float32 and it has no cache of its own.
     if is_jitted(value) and value._can_compile and "device" not in value.targetoptions:
-        return _rebuild_function(value.py_func, finish, value.targetoptions, within or Fingerprints())
-    return value
+        value, options = value.py_func, value.targetoptions
+    return _rebuild_function(value, finish, options, within or Fingerprints()) if isinstance(value, types.FunctionType) else value
 
 
 @cache
@@ -319,10 +319,9 @@ def load_module(
     """Write `source` to the kernel cache and import it; its globals are `build(value)` of each of `functions`.
 
     The folder name holds a hash of the source and of everything that the built functions refer to, so a cached module is never stale. If
-    something has no hash, the module is compiled at every start, and a warning says so. Characters of `name` that cannot be part of an
-    identifier become `_`.
+    something has no hash, the module is compiled at every start, and a warning says so.
     """
-    name = re.sub(r"\W", "_", name, flags=re.ASCII)[:64]
+    name = re.sub(r"\W", "_", name, flags=re.ASCII)[:64]  # becomes part of an identifier
     given = {global_name: build(function) for global_name, function in functions.items()}
     compiles = COMPILES and build in (device_function, merged_function)
     try:

@@ -1,8 +1,8 @@
 """Loops over lanes become vectors, also where functions of the user loop: LLVM's code is changed before LLVM vectorises it.
 
-The problem. A tile holds LANES environments, its lanes, and a kernel computes a tile in a loop over them, which it marks with `lane_loop()`.
-LLVM vectorises innermost loops only. If a function of the user loops, the loop over lanes around it is not innermost, and its lanes are
-computed one after the other.
+The problem. A tile holds LANES environments, its lanes. A kernel computes a tile in a loop over them, which it marks with `lane_loop()`.
+LLVM vectorises innermost loops only. If a function of the user loops, the loop over lanes around it is not innermost, and its lanes
+are computed one after the other.
 
 The change. The loop over lanes moves inwards. It is *cut* at the loops within its body, and each piece (*region*) becomes an innermost loop
 over lanes of its own:
