@@ -28,10 +28,10 @@ PLAIN = ["agent.normalize_obs=false", "agent.normalize_reward=false"]
 OFF_POLICY = ["n_envs=2", "agent.learning_starts=8", "agent.batch_size=70", "agent.replay.capacity=80", "tuned=none", "device=cpu"]
 CASES = {
     "A2C": ["env=cartpole", "n_envs=70", *ON_POLICY],
+    "DQN": ["env=cartpole", "agent=dqn", *OFF_POLICY, "agent.target_update_interval=3"],
     "A2C, activations kept": ["env=cartpole", "n_envs=70", *ON_POLICY, *PLAIN],
     "A2C, schedules": ["env=pendulum", "n_envs=20", *ON_POLICY, "agent.learning_rate_end=0", "agent.entropy_coef_end=0"],
     "A2C, advantages as they are": ["env=cartpole", "n_envs=5", *ON_POLICY, "agent.normalize_advantage=false"],
-    "DQN": ["env=cartpole", "agent=dqn", *OFF_POLICY, "agent.target_update_interval=3"],
     "DQN, priorities": ["env=cartpole", "agent=dqn", *OFF_POLICY, "agent.replay.prioritized=true", "agent.n_step=2"],
     "TD3": ["env=pendulum", "agent=td3", *OFF_POLICY],
     "SAC": ["env=pendulum", "agent=sac", *OFF_POLICY],
