@@ -197,7 +197,7 @@ def _rebuild(value: object, finish: Finish, within: Fingerprints | None = None) 
     options: Options = {}
     # A function that the user has compiled keeps its options, but its floats become float32 and it has no cache of its own.
     if is_jitted(value) and value._can_compile and "device" not in value.targetoptions:
-        value, options = value.py_func, value.targetoptions
+        options, value = value.targetoptions, value.py_func
     return _rebuild_function(value, finish, options, within or Fingerprints()) if isinstance(value, types.FunctionType) else value
 
 
