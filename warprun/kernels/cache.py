@@ -1,9 +1,10 @@
 """The files of compiled kernels. Each holds its SHA-256; a damaged one is ignored and its kernel compiled again.
 
-Numba unpickles and runs its cache files unchecked: a flipped bit raises an arbitrary exception or gives a wrong number. So `KernelFiles`
-replaces `_cache_file`, the object in which Numba's cache of a kernel stores its results. Numba and numba-cuda call only its `load` and
-`save`, here while the kernel is compiled within `alone`. A file holds one compiled signature and is written to a temporary file and
-renamed, and there is no index, so several processes can share a folder.
+Numba unpickles and runs its cache files unchecked: a flipped bit raises an arbitrary exception or gives a wrong number.
+So `KernelFiles` replaces `_cache_file`, the object in which Numba's cache of a kernel stores its results. Numba and
+numba-cuda call only its `load` and `save`, here while the kernel is compiled within `alone`. A file holds one compiled
+signature and is written to a temporary file and renamed, and there is no index, so several processes can share a
+folder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Checks of the functions of an environment: in their bytecode before anything is compiled, then by compiling them one at a time.
+"""Checks of the functions of an environment: in their bytecode, and then by compiling them one at a time.
 
-Numba compiles more of Python than kernels can run, and reports other mistakes far from their cause. So `check_language` and
-`check_variables` come first. `check_functions` then compiles each function alone and looks at the types that it returns and stores, and
-`explain` turns an error of Numba into one line. All messages name the user's own file, line and function.
+Numba compiles more of Python than kernels can run, and reports other mistakes far from their cause. So `check_language`
+and `check_variables` come first. `check_functions` then compiles each function alone and looks at the types that it
+returns and stores, and `explain` turns an error of Numba into one line. Messages name the user's file, line and function.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Numba's compilers for kernels: what LLVM is told and when, how pieces of a kernel are linked, and the entry point of its machine code.
+"""Numba's compilers for kernels: what LLVM does to them and when, how pieces are linked, and the entry point.
 
-A kernel (`Kernels`) gets its loops over lanes cut (`lanes.py`), and then LLVM vectorises it. What it calls for each tile (`Tiles`) is
-optimised the same way on its own and joins it after that; what it calls for each lane (`Inlined`) is only translated, and optimised where
-LLVM inlines it. Kernels without loops over lanes take `Bound`.
+A kernel (`Kernels`) gets its loops over lanes cut (`lanes.py`), and then LLVM vectorises it. What it calls for each
+tile (`Tiles`) is optimised the same way on its own and joins it after that; what it calls for each lane (`Inlined`) is
+only translated, and optimised where LLVM inlines it. Kernels without loops over lanes take `Bound`.
 
 `bound.Call` calls a kernel through its entry point
 
     int32 entry(void *arguments, int64 first, int64 last, int64 thread)
 
-which reads the arguments from memory and returns Numba's status, 0 if all went well. It takes the place of Numba's wrapper for C, to which
-all arguments are passed by value.
+which reads the arguments from memory and returns Numba's status, 0 if all went well. It takes the place of Numba's
+wrapper for C, to which all arguments are passed by value.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks whether CUDA works on this machine, and reads the free memory.
 
-`why_no_cuda` asks the driver alone, without torch and Numba, so that most errors are reported early. Then `launch_problem` compiles, links
-and launches a small kernel, and lets torch allocate memory.
+`why_no_cuda` asks the driver alone, without torch and Numba, so that most errors are reported early. Then
+`launch_problem` compiles, links and launches a small kernel, and lets torch allocate memory.
 """
 
 from __future__ import annotations

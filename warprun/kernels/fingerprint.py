@@ -1,11 +1,13 @@
 """Hashes of everything that compiled code depends on: the key of a cached kernel.
 
-Numba compiles in all values that a function refers to: defaults, closure variables, globals, and attributes of modules such as
-`lab.constants.G`. So the hash of a function covers its bytecode and all these values, and recursively the functions among them. Types,
-shapes and dtypes count. A value of an unknown kind raises `Unhashable`, and its kernel must not be cached.
+Numba compiles in all values that a function refers to: defaults, closure variables, globals, and attributes of modules
+such as `lab.constants.G`. So the hash of a function covers its bytecode and all these values, and recursively the
+functions among them. Types, shapes and dtypes count. A value of an unknown kind raises `Unhashable`, and its kernel
+must not be cached.
 
-Functions of warprun that kernels call are hashed in the same way. What writes LLVM's code (`OWN`) is not called by kernels: compilers,
-intrinsics, and the change of loops over lanes. The text of these files is in every hash, and a new file of this kind must be added there.
+Functions of warprun that kernels call are hashed in the same way. What writes LLVM's code (`OWN`) is not called by
+kernels: compilers, intrinsics, and the change of loops over lanes. The text of these files is in every hash, and a new
+file of this kind must be added there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The integers of environments: computed in 64 bits and stored in 32, on every target.
 
-In Numba every integer operation gives an int64, whatever the widths of the operands; NumPy keeps the width of its operands. So all integers
-that reach an uncompiled function of an environment become int64 (`widening`): arguments, array elements, results of calls, of `int32(x)`.
-Python integers stay as they are: with an int64 operand they act as int64, with a float operand they take its width.
+In Numba every integer operation gives an int64, whatever the widths of the operands; NumPy keeps the width of its
+operands. So all integers that reach an uncompiled function of an environment become int64 (`widening`): arguments,
+array elements, results of calls, of `int32(x)`. Python integers stay as they are: with an int64 operand they act as
+int64, with a float operand they take its width.
 
 A compiled function makes a state by its `constructor`, which gives every number the type that is declared for it.
 """

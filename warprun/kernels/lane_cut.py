@@ -3,7 +3,7 @@
 A region with the cut `%b` becomes
 
     b:            what is the same for all lanes, once
-    b.lanes:      for each lane: load what other regions have left; if the region is masked, skip it unless the lane is there
+    b.lanes:      for each lane: load what other regions have left; if the region is masked, skip lanes elsewhere
     b.body ...    the blocks of the region; what other regions read is stored
     edge ...      by each way out: what the next region begins with
     next:         store what depends on the way, and where the lane goes if that is masked; next lane

@@ -1,10 +1,10 @@
-"""What is known of a loop over lanes: its blocks, its *regions*, which lanes run each of them, and what is the same for all lanes.
+"""The blocks of a loop over lanes, its *regions*, which lanes run each of them, and what is the same for all lanes.
 
-A region is a piece of the body without a loop, with one entry, its *cut*. The cuts are the first block of the body, the headers of the
-loops within it, and the blocks after them. Lanes run a region together. If they leave it by the same way, the host of all lanes, one
-scalar branch, chooses the next region. If they do not, each lane notes where it goes next, and the regions of that part of the body are
-*masked*: only lanes that have come there run them. The regions of a loop that lanes leave at different times are masked, too, and the
-loop runs until its last lane has left.
+A region is a piece of the body without a loop, with one entry, its *cut*. The cuts are the first block of the body, the
+headers of the loops within it, and the blocks after them. Lanes run a region together. If they leave it by the same
+way, the host of all lanes, one scalar branch, chooses the next region. If they do not, each lane notes where it goes
+next, and the regions of that part of the body are *masked*: only lanes that have come there run them. The regions of a
+loop that lanes leave at different times are masked, too, and the loop runs until its last lane has left.
 """
 
 from __future__ import annotations

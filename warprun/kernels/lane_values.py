@@ -1,7 +1,7 @@
 """What the regions of a loop over lanes hand to each other, and where it lies on the stack.
 
-An array holds a value for each lane, and one number what is the same for all lanes: LLVM keeps that in a register. Addresses are computed
-again in each region, so that LLVM sees neighbouring lanes read neighbours.
+An array holds a value for each lane, and one number what is the same for all lanes: LLVM keeps that in a register.
+Addresses are computed again in each region, so that LLVM sees neighbouring lanes read neighbours.
 """
 
 from __future__ import annotations

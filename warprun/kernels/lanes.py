@@ -1,11 +1,11 @@
-"""Loops over lanes become vectors, also where functions of the user loop: LLVM's code is changed before LLVM vectorises it.
+"""Loops over lanes become vectors, also where functions of the user loop: their code is changed before LLVM vectorises it.
 
-The problem. A tile holds LANES environments, its lanes. A kernel computes a tile in a loop over them, which it marks with `lane_loop()`.
-LLVM vectorises innermost loops only. If a function of the user loops, the loop over lanes around it is not innermost, and its lanes
-are computed one after the other.
+The problem. A tile holds LANES environments, its lanes. A kernel computes a tile in a loop over them, which it marks
+with `lane_loop()`. LLVM vectorises innermost loops only. If a function of the user loops, the loop over lanes around it
+is not innermost, and its lanes are computed one after the other.
 
-The change. The loop over lanes moves inwards. It is *cut* at the loops within its body, and each piece (*region*) becomes an innermost loop
-over lanes of its own:
+The change. The loop over lanes moves inwards. It is *cut* at the loops within its body, and each piece (*region*)
+becomes an innermost loop over lanes of its own:
 
     for lane in range(count):            a[lane] = f(lane) for all lanes
         a = f(lane)                      while a lane is in the loop:
@@ -13,19 +13,22 @@ over lanes of its own:
             a = h(a)                         if there[lane]: a[lane] = h(a[lane]) for all lanes
         x[lane] = a                      x[lane] = a[lane] for all lanes
 
-Each lane computes the same operations in the same order as before. Where all lanes agree (the loop runs `range(8)` for each of them), there
-is no `there`: one scalar branch decides for all.
+Each lane computes the same operations in the same order as before. Where all lanes agree (the loop runs `range(8)` for
+each of them), there is no `there`: one scalar branch decides for all.
 
 The steps, each a file:
 
-1. `compilers.py` lets LLVM inline, simplify and unroll short loops, and calls `with_cut_loops` on the text of a module, here.
-2. `lane_regions.py` reads a loop as blocks, divides them into regions, and finds what is the same for all lanes (*uniform*) and which
-   regions only some lanes run (*masked*). A loop that cannot be cut raises `Stays` and stays as it is.
+1. `compilers.py` lets LLVM inline, simplify and unroll short loops, and calls `with_cut_loops` on the text of a module,
+   here.
+2. `lane_regions.py` reads a loop as blocks, divides them into regions, and finds what is the same for all lanes
+   (*uniform*) and which regions only some lanes run (*masked*). A loop that cannot be cut raises `Stays` and stays as
+   it is.
 3. `lane_values.py` finds the values that one region makes and another one reads, and gives them places on the stack.
 4. `lane_cut.py` writes the regions as loops over lanes.
 
-Beside them here is what kernels call for this: `lane_loop`, and reads of memory that LLVM would not see as vectors. `outcomes` says what
-became of the loops of this process, and tests compare random programs with the same programs uncut.
+Beside them here is what kernels call for this: `lane_loop`, and reads of memory that LLVM would not see as vectors.
+`outcomes` says what became of the loops of this process, and tests compare random programs with the same programs
+uncut.
 """
 
 from __future__ import annotations

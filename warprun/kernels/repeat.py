@@ -1,8 +1,9 @@
-"""Work that is recorded once and repeated without Python: CUDA graphs (`Captured`), and lists of kernel calls on CPU (`Repeated`).
+"""Work that is recorded once and repeated without Python: `Captured` in CUDA graphs, `Repeated` as kernel calls on CPU.
 
-A GPU replays a graph with one launch in the place of many. On CPU machine code makes the calls: an update of ten environments computes for
-60 microseconds, and Python needs as long to get from one of its kernels to the next. Both need the same of the work: Python computes
-nothing in it, and numbers that change between runs lie in memory, which the host writes before the call.
+A GPU replays a graph with one launch in the place of many. On CPU machine code makes the calls: an update of ten
+environments computes for 60 microseconds, and Python needs as long to get from one of its kernels to the next. Both
+need the same of the work: Python computes nothing in it, and numbers that change between runs lie in memory, which the
+host writes before the call.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""CPU threads, which share kernel calls (`Team`) or Python functions (`Threads`) that release Python's global interpreter lock (GIL).
+"""CPU threads, which share kernel calls (`Team`) or Python functions that release the lock of Python (`Threads`).
 
-Numba's parallel loops are not used: they would compile every kernel a second time and add a second thread pool beside torch's.
+Numba's parallel loops are not used: they would compile every kernel a second time and add a second thread pool beside
+torch's.
 
-Between two kernels of a training Python needs some microseconds, and a sleeping thread begins to work only after 20 to 50. So a thread of a
-team that has finished its share looks for more for SPINS rounds before it sleeps. All of this is machine code (CODE), which takes neither
-the lock of Python nor a `Future` for each call. Each thread but the caller's has a *slot* of memory: its state, what it is to do, and how
-that ended.
+Between two kernels of a training Python needs some microseconds, and a sleeping thread begins to work only after 20 to
+50. So a thread of a team that has finished its share looks for more for SPINS rounds before it sleeps. All of this is
+machine code (CODE), which takes neither the lock of Python nor a `Future` for each call. Each thread but the caller's
+has a *slot* of memory: its state, what it is to do, and how that ended.
 """
 
 from __future__ import annotations
