@@ -36,7 +36,7 @@ PROFILES = {
 }
 VERSIONS = """
 import platform, sys, torch
-from warprun.kernels.cuda_probe import installed
+from warprun.kernels.driver import installed
 from warprun.kernels.driver import cuda_version, gpu_name
 from warprun.simulation.device import cuda_problem
 print(f"- Python {platform.python_version()}, {platform.platform()}")

@@ -27,7 +27,7 @@ import sys, types
 stub = types.ModuleType("torch")  # only `link` is tested here
 stub.__version__ = "0"
 sys.modules["torch"] = stub
-from warprun.kernels.cuda_probe import installed, link
+from warprun.kernels.driver import installed, link
 for capability in ((7, 5), (8, 0), (9, 0)):
     code = link(capability)
     assert code[:4] == b"\\x7fELF", code[:16]

@@ -8,6 +8,7 @@ TARGET = "simulation/codegen/targets.py"
 ARRAYS = "simulation/arrays.py"
 CUT = "kernels/lane_cut.py"
 REGIONS = "kernels/lane_regions.py"
+VALUES = "kernels/lane_values.py"
 
 PLANTED: dict[str, tuple[str, str, str]] = {
     "entries of out keep what was there": (BODIES, 'clear = "" if writes_the_same(group.observe) else', 'clear = "" if True else'),
@@ -84,16 +85,16 @@ PLANTED: dict[str, tuple[str, str, str]] = {
         "",
     ),
     "half a number of 64 bits is lost": (
-        CUT,
-        "self._line(f\"{at} = or i64 {new('.shifted')}, {new('.low.wide')}\")",
-        "self._line(f\"{at} = or i64 {new('.low.wide')}, {new('.low.wide')}\")",
+        VALUES,
+        "{at} = or i64 {new('.shifted')}, {new('.low.wide')}",
+        "{at} = or i64 {new('.low.wide')}, {new('.low.wide')}",
     ),
     "what lanes leave with is lost": (CUT, "values.get(name, f'{p}.old{n}')", "f'{p}.old{n}'"),
-    "one lane decides when a loop ends": (CUT, "icmp ne {self.number} {p}.either, 0", "icmp ne {self.number} {p}.one, 0"),
+    "one lane decides when a loop ends": (CUT, "icmp ne {kind} {p}.either, 0", "icmp ne {kind} {p}.one, 0"),
     "what is shared is not handed on": (
         CUT,
         "if self.r.is_uniform(phi.name):\n                value",
         "if self.r.is_uniform(phi.name) and n > 0:\n                value",
     ),
-    "a way out is not prepared": (CUT, "if name not in self.prepared and name not in self.chosen:", "if False:"),
+    "a way out is not prepared": (CUT, "if name not in prepared and name not in self.chosen:", "if False:"),
 }

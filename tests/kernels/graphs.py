@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from tests.agents import build
 from tests.learning.cuda.simulated import KERNEL_MODULES, cuda_kernels, with_few_threads
 from tests.simulation import rollouts
-from warprun.kernels import graph
+from warprun.kernels import repeat
 from warprun.learning import off_policy
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.off_policy_settings import ReplayConfig
@@ -90,7 +90,7 @@ class Record(TorchDispatchMode):
 
 
 def record(work: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-    """Stand for `graph.record`."""
+    """Stand for `repeat.record`."""
     made = Record()
     Record.current = made
     with made:
@@ -146,8 +146,8 @@ def train(case: str, captured: bool) -> dict[str, np.ndarray]:
 def as_on_a_gpu() -> None:
     """Let the CPU take the code that is a GPU's."""
     off_policy.KernelReplay = Replay  # type: ignore[misc, assignment]
-    graph.record = record
-    graph.run_aside = lambda work: work()
+    repeat.record = record
+    repeat.run_aside = lambda work: work()
     for module in KERNEL_MODULES:
         module.launch = launch  # type: ignore[attr-defined]
 

@@ -15,10 +15,10 @@ import pytest
 from numba import typeof
 from numba.core.registry import cpu_target
 
-from warprun.kernels import bound, team
+from warprun.kernels import bound
 from warprun.kernels.bound import Call
 from warprun.kernels.compile import BOUND, load_module
-from warprun.kernels.team import Team
+from warprun.kernels.threads import ASLEEP, HAND_OFF, Team
 
 pytestmark = pytest.mark.filterwarnings("ignore::numba.core.errors.NumbaPerformanceWarning")
 
@@ -134,9 +134,9 @@ def test_threads_share_all_items(module: ModuleType, count: int) -> None:
 def test_a_small_call_takes_one_thread(module: ModuleType) -> None:
     arguments = given()
     call, threads = call_of(module, arguments), Team(2)
-    threads.share(call, 9, operations=team.HAND_OFF)
+    threads.share(call, 9, operations=HAND_OFF)
     assert not arguments[0][:, 2].any()
-    threads.share(call, 9, operations=team.HAND_OFF + 1)
+    threads.share(call, 9, operations=HAND_OFF + 1)
     assert arguments[0][:, 2].any()
 
 
@@ -147,7 +147,7 @@ def test_threads_wake_up_again(module: ModuleType) -> None:
         arguments[0][:] = -1.0
         threads.share(call, 9)
         assert (arguments[0][:, 1] == 102.0).all()
-        while threads._slots[1, team.STATE] != team.ASLEEP:
+        while threads._slots[1, 0] != ASLEEP:
             pass
 
 

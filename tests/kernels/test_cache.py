@@ -1,419 +1,362 @@
-"""What a compiled kernel depends on is in its key: a kernel from before a change would give wrong numbers in silence.
-
-Every edit is made to files on disk, as a person makes it, and the files are imported anew. What must change the key changes it for each
-target, and what must not does not.
-"""
+"""The cache of kernels: damaged files are compiled anew, one process at a time compiles a kernel, and another one can do so ahead."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
+import errno
+import fcntl
+import os
+import pickle
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import pytest
-from numba.core.compiler import Compiler
+from numba import typeof
+from numba.core.types import Literal
 
-from warprun.kernels import compile as kernels
-from warprun.kernels.compile import load_module
-from warprun.kernels.fingerprint import _versions, fingerprint
+import warprun
+from warprun import math
+from warprun.kernels import ahead, cache
+from warprun.kernels.cache import KernelFiles
+from warprun.kernels.compile import FLAGS, cache_root, device_function, is_cached, load_module
+from warprun.random import Rng, uniform
 
-CPU = '''"""One step on CPU."""
+# Damaged files --------------------------------------------------------------------------------------------------------
+
+TWO = '''"""Two kernels."""
 from numba import njit
 
 
 @njit(cache=True, **FLAGS)
-def kernel(x):
-    return step(x)
+def twice(x):
+    return double(x)
+
+
+@njit(cache=True, **FLAGS)
+def thrice(x):
+    return double(x) + x
 '''
-CUDA = '''"""One step on CUDA."""
-from numba import cuda
-
-
-@cuda.jit(cache=CACHE, fastmath=False)
-def kernel(x, y):
-    y[0] = step(x)
-'''
-
-
-class Target(NamedTuple):
-    source: str
-    names: dict[str, Any]
-    build: Callable[[Any], Any]
-
-
-TARGETS = {
-    "cpu": Target(CPU, {"FLAGS": kernels.FLAGS}, kernels.device_function),
-    "cuda": Target(CUDA, {"CACHE": False}, kernels.device_function),
-    "cudasim": Target(CUDA, {"CACHE": False}, kernels.plain_function),
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "flipped": lambda content: flipped(content, len(content) // 2),
+    "empty": lambda content: b"",
+    "half": lambda content: content[: len(content) // 2],
+    "zeroed": lambda content: bytes(len(content)),
+    "first flipped": lambda content: flipped(content, 0),
+    "last flipped": lambda content: flipped(content, len(content) - 1),
 }
 
 
-class Edit(NamedTuple):
-    """Files of an environment, and a text in one of them that becomes another."""
-
-    files: dict[str, str]
-    old: str
-    new: str
-    file: str = "env.py"
-    result: tuple[float, float] | None = None
-    """What step(4.0) is before and after, where a test compiles it, too."""
+def flipped(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
-def one(env: str, old: str, new: str, result: tuple[float, float] | None = None) -> Edit:
-    return Edit({"env.py": env}, old, new, "env.py", result)
+def double(x):
+    return x * 2.0
 
 
-def two(env: str, helper: str, old: str, new: str, result: tuple[float, float] | None = None) -> Edit:
-    return Edit({"env.py": env, "helper.py": helper}, old, new, "helper.py", result)
+def load() -> ModuleType:
+    """Load the kernels as a new process does."""
+    for name in [name for name in sys.modules if name.startswith("warprun_kernels_small")]:
+        del sys.modules[name]
+    cache._noticed.clear()
+    return load_module("small", TWO, {"double": double, "FLAGS": FLAGS})
 
 
-STEP = "def step(x):\n    return "
-IN_PACKAGE = {"lab/__init__.py": "", "lab/constants.py": "G = 2.0\nUNUSED = 1\n", "lab/moon.py": "G = 3.0\n"}
-NUMPY = "import numpy as np\n\n"
-NJIT = "from numba import njit\n\n\n@njit\ndef force(x):\n    return x * 2.0\n"
-FACTORY = "{head}def made({name}):\n    def step(x):\n        return {body}\n    return step\n\n\nstep = made({value})\n"
+def results(module: ModuleType) -> tuple[float, float]:
+    return module.twice(np.float32(4.0)), module.thrice(np.float32(4.0))
 
-CHANGES = {
-    "a number in the code": one(f"{STEP}x * 2.0\n", "2.0", "3.0", (8.0, 12.0)),
-    "an operator": one(f"{STEP}x * 2.0\n", "*", "-"),
-    "the sign of a zero": one(f"{STEP}x + 0.0\n", "0.0", "-0.0"),
-    "a constant": one(f"G = 2.0\n{STEP}x * G\n", "2.0", "3.0", (8.0, 12.0)),
-    "the sign of a constant zero": one(f"G = 0.0\n{STEP}x * G\n", "0.0", "-0.0"),
-    "an integer constant": one(f"G = 2\n{STEP}x * G\n", "2", "3"),
-    "the type of a constant": one(f"G = 2\n{STEP}x * G\n", "2", "2.0"),
-    "a truth for an integer": one(f"G = 1\n{STEP}x * G\n", "1", "True"),
-    "a text": one(f'LAW = "linear"\n{STEP}x if LAW == "linear" else x * x\n', 'LAW = "linear"', 'LAW = "square"'),
-    "a constant of another module": two(f"import helper\n{STEP}x * helper.G\n", "G = 2.0\n", "2.0", "3.0", (8.0, 12.0)),
-    "a constant two modules deep": Edit(
-        IN_PACKAGE | {"env.py": f"import lab.constants\n{STEP}x * lab.constants.G\n"}, "2.0", "3.0", "lab/constants.py", (8.0, 12.0)
-    ),
-    "a constant two modules deep, under another name": Edit(
-        IN_PACKAGE | {"env.py": f"import lab.constants as law\n{STEP}x * law.G\n"}, "lab.constants", "lab.moon", "env.py", (8.0, 12.0)
-    ),
-    "a constant that is imported": two(f"from helper import G\n{STEP}x * G\n", "G = 2.0\n", "2.0", "3.0"),
-    "an imported name": one(f"from math import pi as turn\n{STEP}x * turn\n", "import pi", "import tau"),
-    "a number in a tuple": one(f"G = (1.0, 2.0)\n{STEP}x * G[1]\n", "2.0", "3.0"),
-    "a number in a tuple in a tuple": one(f"G = (1.0, (2.0, 5))\n{STEP}x * G[1][0]\n", "2.0", "3.0"),
-    "a type in a tuple": one(f"G = (1, 2)\n{STEP}x * G[0]\n", "(1, 2)", "(1.0, 2)"),
-    "a tuple of another module": Edit(
-        {"lab/__init__.py": "", "lab/table.py": "G = (1.0, 2.0)\n", "env.py": f"import lab.table\n{STEP}x * lab.table.G[1]\n"},
-        "2.0",
-        "3.0",
-        "lab/table.py",
-        (8.0, 12.0),
-    ),
-    "a field of a NamedTuple": one(
-        f"from typing import NamedTuple\nclass C(NamedTuple):\n    a: float\n    b: float\nc = C(1.0, 2.0)\n{STEP}x * c.b\n", "2.0", "3.0"
-    ),
-    "the fields' order": one(
-        f"from typing import NamedTuple\nclass C(NamedTuple):\n    a: float\n    b: float\n{STEP}C(x, 1.0).a\n",
-        "    a: float\n    b: float\n",
-        "    b: float\n    a: float\n",
-        (4.0, 1.0),
-    ),
-    "a field's default": one(
-        f"from typing import NamedTuple\nclass C(NamedTuple):\n    a: float\n    b: float = 2.0\n{STEP}C(x).b\n", "2.0", "3.0"
-    ),
-    "an Enum's member": one(
-        f"from enum import IntEnum\nclass Kind(IntEnum):\n    A = 2\n{STEP}x * Kind.A.value\n", "A = 2", "A = 3", (8.0, 12.0)
-    ),
-    "an Enum's member in another module": two(
-        f"import helper\n{STEP}x * helper.Kind.A.value\n", "from enum import IntEnum\nclass Kind(IntEnum):\n    A = 2\n", "A = 2", "A = 3"
-    ),
-    "which member a name stands for": one(
-        f"from enum import IntEnum\nclass Kind(IntEnum):\n    A = 2\n    B = 3\nkind = Kind.A\n{STEP}x * kind\n", "Kind.A", "Kind.B"
-    ),
-    "a number in an array": one(f"{NUMPY}G = np.array([1.0, 2.0])\n{STEP}x * G[1]\n", "2.0", "3.0"),
-    "an array's shape": one(
-        f"{NUMPY}G = np.arange(6).reshape(2, 3)\n{STEP}x * G.shape[0]\n", "reshape(2, 3)", "reshape(3, 2)", (8.0, 12.0)
-    ),
-    "an array's dtype": one(f'{NUMPY}G = np.zeros(2, "i4")\n{STEP}x + G[0] * G.itemsize\n', '"i4"', '"f4"'),
-    "an array's order": one(f'{NUMPY}G = np.ones((2, 2), order="C")\n{STEP}x * G[0, 1]\n', '"C"', '"F"'),
-    "an array in another module": two(f"import helper\n{STEP}x * helper.G[0]\n", f"{NUMPY}G = np.array([2, 5])\n", "2, 5", "3, 5"),
-    "a long array in a tuple": one(
-        f"{NUMPY}LONG = np.arange(5000)\nLONG[2500] = 2\nG = (1, LONG)\n{STEP}x * G[1][2500]\n", "[2500] = 2", "[2500] = 3", (8.0, 12.0)
-    ),
-    "a NumPy number": one(f"{NUMPY}G = np.int32(2)\n{STEP}x * G\n", "int32(2)", "int32(3)"),
-    "a NumPy number's type": one(f"{NUMPY}G = np.int32(2)\n{STEP}x * G\n", "int32", "int64"),
-    "an alias of a type": one(f"{NUMPY}kind = np.int32\n{STEP}kind(x * 0.6)\n", "np.int32", "np.float32", (2.0, 2.4)),
-    "an alias of a Numba type": one(f"import numba\nkind = numba.int32\n{STEP}kind(x * 0.6)\n", "numba.int32", "numba.float32", (2.0, 2.4)),
-    "an alias of a type in another module": two(f"import helper\n{STEP}helper.kind(x)\n", f"{NUMPY}kind = np.int32\n", "int32", "int16"),
-    "an alias of a function": one(
-        f"def double(x):\n    return x * 2.0\ndef triple(x):\n    return x * 3.0\nlaw = double\n{STEP}law(x)\n",
-        "law = double",
-        "law = triple",
-        (8.0, 12.0),
-    ),
-    "an alias of a built-in": one(f"law = max\n{STEP}law(x, 5)\n", "law = max", "law = min", (5.0, 4.0)),
-    "an alias of a library's function": one(f"import math\nlaw = math.sqrt\n{STEP}law(x)\n", "math.sqrt", "math.floor", (2.0, 4.0)),
-    "an alias of a NumPy function": one(f"{NUMPY}law = np.sqrt\n{STEP}law(x)\n", "np.sqrt", "np.negative"),
-    "a name that hides a built-in": one(f"{STEP}abs(x)\n", "def step", "def abs(x):\n    return -x\n\n\ndef step"),
-    "an attribute of a library": one(f"{NUMPY}{STEP}np.sqrt(x)\n", "np.sqrt", "np.negative"),
-    "a helper's code": two(f"from helper import force\n{STEP}force(x)\n", "def force(x):\n    return x * 2.0\n", "2.0", "3.0"),
-    "a helper reached through its module": two(
-        f"import helper\n{STEP}helper.force(x)\n", "def force(x):\n    return x * 2.0\n", "2.0", "3.0", (8.0, 12.0)
-    ),
-    "a helper of a helper": two(
-        f"from helper import force\n{STEP}force(x)\n",
-        "import math\n\n\ndef inner(x):\n    return x * 2.0\n\n\ndef force(x):\n    return inner(x)\n",
-        "2.0",
-        "3.0",
-    ),
-    "a constant of a helper": two(
-        f"from helper import force\n{STEP}force(x)\n", "G = 2.0\ndef force(x):\n    return x * G\n", "2.0", "3.0"
-    ),
-    "a helper's default": two(
-        f"from helper import force\n{STEP}force(x)\n", "def force(x, g=2.0):\n    return x * g\n", "2.0", "3.0", (8.0, 12.0)
-    ),
-    "a default's type": two(f"from helper import force\n{STEP}force(x)\n", "def force(x, g=2):\n    return x * g\n", "g=2", "g=2.0"),
-    "the order of a helper's parameters": two(
-        f"from helper import force\n{STEP}force(a=x, b=1.0)\n",
-        "def force(a, b):\n    return a - b\n",
-        "(a, b):\n    return a - b",
-        "(b, a):\n    return b - a",
-        (3.0, -3.0),
-    ),
-    "the code of a helper that is decorated": two(f"from helper import force\n{STEP}force(x)\n", NJIT, "2.0", "3.0", (8.0, 12.0)),
-    "a constant of a helper that is decorated": two(
-        f"from helper import force\n{STEP}force(x)\n", NJIT.replace("2.0", "G") + "\n\nG = 2.0\n", "2.0", "3.0", (8.0, 12.0)
-    ),
-    "an option of a helper that is decorated": two(f"from helper import force\n{STEP}force(x)\n", NJIT, "@njit", "@njit(fastmath=True)"),
-    "a set of options": two(
-        f"from helper import force\n{STEP}force(x)\n", NJIT.replace("@njit", "@njit(fastmath={'nnan'})"), "{'nnan'}", "{'ninf'}"
-    ),
-    "a number in a closure": one(FACTORY.format(head="", name="g", body="x * g", value="2.0"), "2.0", "3.0", (8.0, 12.0)),
-    "a tuple in a closure": one(FACTORY.format(head="", name="g", body="x * g[0]", value="(2.0, 1)"), "2.0", "3.0"),
-    "an array in a closure": one(FACTORY.format(head=NUMPY, name="g", body="x * g[0]", value="np.array([2])"), "[2]", "[3]"),
-    "a function in a closure": one(
-        FACTORY.format(head="def force(x):\n    return x * 2.0\n", name="f", body="f(x)", value="force"), "2.0", "3.0", (8.0, 12.0)
-    ),
-    "a module in a closure": two(
-        FACTORY.format(head="import helper\n", name="m", body="x * m.G", value="helper"), "G = 2.0\n", "2.0", "3.0", (8.0, 12.0)
-    ),
-    "a constant of a function within": one(
-        "G = 2.0\n\n\ndef step(x):\n    def inner(y):\n        return y * G\n    return inner(x)\n", "G = 2.0", "G = 3.0"
-    ),
-}
-SAME = {
-    "a comment": one(f"G = 2.0\n{STEP}x * G\n", "x * G\n", "x * G  # the force\n"),
-    "an empty line": one(f"G = 2.0\n{STEP}x * G\n", "G = 2.0\n", "\n\nG = 2.0\n\n\n"),
-    "a docstring": one('G = 2.0\ndef step(x):\n    """Old."""\n    return x * G\n', "Old", "New"),
-    "a new docstring": one(f"G = 2.0\n{STEP}x * G\n", "def step(x):\n", 'def step(x):\n    """New."""\n'),
-    "a helper's docstring": two(
-        f"from helper import force\n{STEP}force(x)\n", "def force(x):\n    'Old.'\n    if x < 0:\n        return None\n", "Old", "New"
-    ),
-    "an annotation": one(f"G = 2.0\n{STEP}x * G\n", "(x)", "(x: float)"),
-    "another global": one(f"OTHER = 2.0\nG = 2.0\n{STEP}x * G\n", "OTHER = 2.0", "OTHER = 3.0"),
-    "another function": one(f"def other(x):\n    return x + 1\nG = 2.0\n{STEP}x * G\n", "x + 1", "x + 2"),
-    "another constant of a module": Edit(
-        IN_PACKAGE | {"env.py": f"import lab.constants\n{STEP}x * lab.constants.G\n"}, "UNUSED = 1", "UNUSED = 2", "lab/constants.py"
-    ),
-    "how a constant is written": one(f"G = 2.0\n{STEP}x * G\n", "2.0", "1.0 + 1.0"),
-    "how a constant is imported": two(f"import helper\nG = helper.G\n{STEP}x * G\n", "G = 2.0\n", "G = 2.0\n", "H = G = 2.0\n"),
-}
+
+def loaded_from_disk(module: ModuleType) -> int:
+    return sum(sum(kernel.stats.cache_hits.values()) for kernel in (module.twice, module.thrice))
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that is only copied."""
+    folder = tmp_path_factory.mktemp("compiled")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WARPRUN_CACHE_DIR", str(folder))
+        assert results(load()) == (8.0, 12.0)
+    return folder
 
 
 @pytest.fixture
-def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[str, str]], ModuleType]]:
-    """Write files, and import env.py of them as if for the first time."""
-    folder = tmp_path / "files"
-    monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    before = set(sys.modules)
-
-    def forget() -> None:
-        for name in set(sys.modules) - before:
-            if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
-                del sys.modules[name]
-        importlib.invalidate_caches()
-
-    def write_and_import(files: dict[str, str]) -> ModuleType:
-        for name, text in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text)
-        forget()
-        return importlib.import_module("env")
-
-    yield write_and_import
-    forget()
-
-
-def edited(edit: Edit) -> dict[str, str]:
-    assert edit.old in edit.files[edit.file]
-    return edit.files | {edit.file: edit.files[edit.file].replace(edit.old, edit.new)}
-
-
-def loaded(environment: ModuleType, target: str = "cpu") -> ModuleType:
-    chosen = TARGETS[target]
-    return load_module("edited", chosen.source, {"step": environment.step} | chosen.names, chosen.build)
-
-
-def key(environment: ModuleType, target: str) -> str:
-    file = loaded(environment, target).__file__
-    assert file
-    return Path(file).parent.name
-
-
-@pytest.mark.parametrize("edit", [pytest.param(edit, id=name) for name, edit in CHANGES.items()])
-def test_an_edit_changes_the_key(edit: Edit, imported: Callable[[dict[str, str]], ModuleType]) -> None:
-    before = {target: key(imported(edit.files), target) for target in TARGETS}
-    again = {target: key(imported(edit.files), target) for target in TARGETS}
-    after = {target: key(imported(edited(edit)), target) for target in TARGETS}
-    assert again == before
-    assert [target for target in TARGETS if after[target] == before[target]] == []
-
-
-@pytest.mark.parametrize("edit", [pytest.param(edit, id=name) for name, edit in SAME.items()])
-def test_what_is_not_compiled_leaves_the_key(edit: Edit, imported: Callable[[dict[str, str]], ModuleType]) -> None:
-    before = {target: key(imported(edit.files), target) for target in TARGETS}
-    assert {target: key(imported(edited(edit)), target) for target in TARGETS} == before
-
-
-@pytest.mark.parametrize("edit", [pytest.param(edit, id=name) for name, edit in CHANGES.items() if edit.result])
-def test_an_edit_changes_the_result(edit: Edit, imported: Callable[[dict[str, str]], ModuleType]) -> None:
-    assert edit.result
-    assert loaded(imported(edit.files)).kernel(np.float32(4.0)) == pytest.approx(edit.result[0], rel=1e-6)
-    assert loaded(imported(edited(edit))).kernel(np.float32(4.0)) == pytest.approx(edit.result[1], rel=1e-6)
-
-
-class Forward(NamedTuple):
-    a: float
-    b: float
-
-
-class Backward(NamedTuple):
-    b: float
-    a: float
-
-
-def test_the_order_of_parameters_is_in_the_key(tmp_path, monkeypatch) -> None:
-    """Kernels know the fields of a NamedTuple by their numbers."""
+def warm(compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of compiled kernels."""
+    shutil.copytree(compiled, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
-    assert load_module("same", "", {"Params": Forward}).__file__ == load_module("same", "", {"Params": Forward}).__file__
-    assert load_module("same", "", {"Params": Forward}).__file__ != load_module("same", "", {"Params": Backward}).__file__
+    again = load()
+    assert is_cached(again)
+    assert (results(again), loaded_from_disk(again)) == ((8.0, 12.0), 2)
+    (folder,) = cache_root().iterdir()
+    return folder
 
 
-def compiler(noalias):
-    """Return a class of compilers that differ in what they promise."""
-
-    class Promising(Compiler):
-        def __init__(self, *given):
-            given[5].noalias = noalias
-            super().__init__(*given)
-
-    return Promising
+def test_nothing_is_kept_but_what_is_checked(warm: Path) -> None:
+    assert sorted(file.suffix for file in warm.glob("**/*") if file.is_file()) == [".lock", ".lock", ".nbc", ".nbc", ".py"]
 
 
-def test_what_a_compiler_does_is_in_the_key():
-    assert fingerprint({"FLAGS": kernels.KERNELS}) != fingerprint({"FLAGS": kernels.FLAGS})
-    assert fingerprint({"FLAGS": {"pipeline_class": compiler(True)}}) == fingerprint({"FLAGS": {"pipeline_class": compiler(True)}})
-    assert fingerprint({"FLAGS": {"pipeline_class": compiler(True)}}) != fingerprint({"FLAGS": {"pipeline_class": compiler(False)}})
+@pytest.mark.by_default(4)
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("suffix", [".nbc", ".py"])
+def test_what_is_damaged_is_made_anew_with_one_line(suffix: str, damage: str, warm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file in warm.glob(f"*{suffix}"):
+        file.write_bytes(DAMAGE[damage](file.read_bytes()))
+    damaged = load()
+    assert results(damaged) == (8.0, 12.0)
+    assert loaded_from_disk(damaged) == (0 if suffix == ".nbc" else 2)
+    assert re.fullmatch(r"warning: kernels: .* damaged; .* anew\n", capsys.readouterr().err)
+    again = load()
+    assert (results(again), loaded_from_disk(again)) == ((8.0, 12.0), 2)
+    assert capsys.readouterr().err == ""
 
 
-def test_comments_are_not_in_the_key(tmp_path, monkeypatch, capsys) -> None:
-    """They hold the lines of functions, which move without any change to what is compiled."""
+def test_a_file_in_the_place_of_another_is_not_taken(warm: Path) -> None:
+    """Both kernels take the same types, and so are asked for by the same key."""
+    twice, thrice = sorted(warm.glob("*.nbc"), key=lambda file: file.name.startswith("thrice"))
+    content = twice.read_bytes()
+    twice.write_bytes(thrice.read_bytes())
+    thrice.write_bytes(content)
+    assert results(load()) == (8.0, 12.0)
+
+
+def test_a_file_that_comes_from_another_folder_is_not_taken(warm: Path) -> None:
+    made = KernelFiles(warm, "twice", bytes)
+    content = b"what it holds"
+    assert made._digest(content) != KernelFiles(warm.parent / "small-0", "twice", bytes)._digest(content)
+
+
+def test_what_another_process_is_writing_is_not_read(warm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Half a file has another name until it is whole."""
+    kernel = next(warm.glob("twice-*.nbc"))
+    kernel.with_suffix(".0123").write_bytes(kernel.read_bytes()[:100])
+    kernel.unlink()
+    assert results(load()) == (8.0, 12.0)
+    assert capsys.readouterr().err == ""
+
+
+def test_kernels_that_cannot_be_written_are_used_once(warm: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    for file in warm.glob("*.nbc"):
+        file.unlink()
+    monkeypatch.setattr(cache, "replace", full)
+    assert results(load()) == (8.0, 12.0)
+    assert capsys.readouterr().err == f"warning: kernels: cannot keep compiled kernels in {warm}: No space left on device\n"
+
+
+# Several processes ----------------------------------------------------------------------------------------------------
+
+NESTED = """
+from numba import njit
+
+
+@njit(cache=True, **FLAGS)
+def inner(x):
+    for n in range(x.size):
+        x[n] = change(x[n])
+
+
+@njit(cache=True, **FLAGS)
+def outer(x):
+    for n in range(x.size):
+        inner(x)
+"""
+PROGRAM = f"""
+import numpy as np
+from warprun import math
+from warprun.kernels.compile import FLAGS, load_module
+module = load_module("once", {NESTED!r}, {{"change": math.sin, "FLAGS": FLAGS}})
+print("ready", flush=True)
+input()
+module.outer(np.zeros(2, np.float32))
+print(sum(sum(each.stats.cache_misses.values()) for each in (module.inner, module.outer)), flush=True)
+"""
+
+
+def ready(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    assert process.stdout and process.stdout.readline() == "ready\n"
+    return process
+
+
+def begun(*command: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_that_start_together_compile_a_kernel_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
-    named = {"step": wider, "FLAGS": kernels.FLAGS}
-    first = load_module("moved", CPU.replace("    return step", "    # env.py:3 step\n    return step"), named)
-    sys.modules.pop(first.__name__)
-    moved = CPU.replace("    return step", "    # env.py:7 step\n    return step")
-    second = load_module("moved", moved, named)
-    assert first is not second and first.__file__ == second.__file__
-    assert Path(second.__file__).read_text() == moved
-    assert not capsys.readouterr().err
+    processes = [ready(each) for each in [begun(PROGRAM), begun(PROGRAM)]]
+    for each in processes:
+        assert each.stdin
+        print(file=each.stdin, flush=True)
+    assert sorted(int(each.communicate()[0]) for each in processes) == [0, 2]
+    assert {path.suffix for path in tmp_path.rglob("*") if path.is_file()} == {".py", ".nbc", ".lock"}
 
 
-class Law:
-    """A value of which nothing is known."""
-
-    g = 2.0
-
-
-def unknown(x):
-    return x * LAW.g if x < 0 else x * 2.0
+@pytest.fixture
+def files(tmp_path: Path) -> KernelFiles:
+    return KernelFiles(tmp_path, "kernel", pickle.dumps)
 
 
-LAW = Law()
+KEY = "types", "processor"
+
+HOLDER = """
+import sys
+from pathlib import Path
+from warprun.kernels.cache import KernelFiles
+with KernelFiles(Path(sys.argv[1]), "kernel", repr).alone(("types", "processor")):
+    print("ready", flush=True)
+    input()
+"""
 
 
-def test_what_cannot_be_hashed_is_not_kept(tmp_path, monkeypatch, capsys) -> None:
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that compiles the kernel and does not come to an end."""
+    with begun(HOLDER, tmp_path) as process:
+        yield ready(process)
+        process.kill()
+
+
+def waits(files: KernelFiles, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Return whether `files` waits for another process."""
+    monkeypatch.setattr(cache, "WAIT_S", 0.0)
+    said: list[str] = []
+    monkeypatch.setattr(cache, "notice", said.append)
+    with files.alone(KEY):  # type: ignore[arg-type]
+        pass
+    return bool(said)
+
+
+def test_a_process_that_takes_too_long_is_not_waited_for(files, holder, monkeypatch) -> None:
+    assert waits(files, monkeypatch)
+
+
+def test_a_process_that_dies_holds_nobody_up(files, holder, monkeypatch) -> None:
+    holder.kill()
+    holder.wait()
+    assert not waits(files, monkeypatch)
+
+
+def test_a_kernel_that_is_there_needs_no_lock(files, holder, monkeypatch) -> None:
+    files.save(KEY, b"")
+    assert not waits(files, monkeypatch)
+
+
+def test_a_failure_gives_the_lock_back(files, monkeypatch) -> None:
+    with pytest.raises(ZeroDivisionError), files.alone(KEY):
+        raise ZeroDivisionError
+    assert not waits(files, monkeypatch)
+
+
+@pytest.mark.parametrize("call", [(fcntl, "flock"), (os, "open")])
+def test_without_locks_nobody_waits(files, holder, monkeypatch, call) -> None:
+    def refuse(*given: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(*call, refuse)
+    assert not waits(files, monkeypatch)
+
+
+# Kernels that another process compiles --------------------------------------------------------------------------------
+
+CHANGED = """
+from numba import njit
+
+NUMBER = {number}
+
+
+@njit(cache=True, **FLAGS)
+def kernel(x):
+    for n in range(x.size):
+        x[n] = change(x[n]) + NUMBER
+"""
+
+
+NUMBERS = count()
+
+
+@pytest.fixture
+def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
-    first, second = (load_module("edited", CPU, {"step": unknown, "FLAGS": kernels.FLAGS}) for _ in range(2))
-    assert first is not second
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2
-    assert re.fullmatch(r"warning: kernels: .* not kept: .*test_cache.py:\d+ in unknown: `LAW` is a Law, which has no hash", said[0])
 
 
-def wider(x):
-    return x * TABLE[1]
+def module_of(change: Callable[[np.float32], np.float32]) -> ModuleType:
+    """Return a kernel module that is not loaded yet."""
+    source = CHANGED.format(number=next(NUMBERS))
+    return load_module("ahead", source, {"change": change, "FLAGS": FLAGS})
 
 
-TABLE = np.array([1, 2])
+def result(module: ModuleType) -> np.ndarray:
+    x = np.array([0.5, 2.0], np.float32)
+    module.kernel(x)
+    return x - module.NUMBER
 
 
-def test_a_constant_that_changes_in_place_makes_another_kernel(tmp_path, monkeypatch) -> None:
-    """The same process goes on with a function that it has compiled before."""
-    monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
-    for value in (2, 3):
-        TABLE[1] = value
-        assert load_module("edited", CPU, {"step": wider, "FLAGS": kernels.FLAGS}).kernel(np.float32(4.0)) == 4.0 * value
+def asked(module: ModuleType) -> int:
+    """Begin another process for the kernel of a module; return of how many kernels it was asked."""
+    ahead.want(module, "kernel", [typeof(np.zeros(2, np.float32))])
+    ahead.begin()
+    return len(cache.awaited)
 
 
-@pytest.mark.parametrize("package", ["numba", "llvmlite", "numpy", "numba-cuda"])
-def test_a_version_is_in_the_key(package: str, monkeypatch) -> None:
-    version = importlib.metadata.version
-    before = fingerprint(1.0)
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0" if name == package else version(name))
-    _versions.cache_clear()
-    try:
-        assert fingerprint(1.0) != before
-    finally:
-        _versions.cache_clear()
+def test_another_process_compiles(empty_cache: None) -> None:
+    module = module_of(math.sqrt)
+    assert asked(module) == 1
+    np.testing.assert_allclose(result(module), np.sqrt([0.5, 2.0]), rtol=1e-4)
+    assert sum(module.kernel.stats.cache_hits.values()) == 1 and not module.kernel.stats.cache_misses
+    assert asked(module) == 0  # it is there
 
 
-def test_a_setting_of_numba_is_in_the_key(monkeypatch) -> None:
-    before = fingerprint(1.0)
-    monkeypatch.setattr(numba.config, "BOUNDSCHECK", 1)
-    assert fingerprint(1.0) != before
+def test_this_process_compiles_what_another_one_cannot(empty_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    double = module_of(lambda x: x + x)  # has no name by which another process could import it
+    assert asked(double) == 0
+    np.testing.assert_allclose(result(double), [1.0, 4.0], rtol=1e-4)
+
+    monkeypatch.setattr(ahead, "PROGRAM", "raise SystemExit(1)")
+    failed = module_of(math.sqrt)
+    assert asked(failed) == 1
+    np.testing.assert_allclose(result(failed), np.sqrt([0.5, 2.0]), rtol=1e-4)
+    assert sum(failed.kernel.stats.cache_misses.values()) == 1
 
 
-def first(x):
-    return second(x - 1) if x > 0 else x
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("setting", [("cartpole", "a2c"), ("pendulum", "ppo"), ("cartpole", "ppo", "agent.advantage=nstep")])
+def test_agents_want_what_their_updates_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: tuple[str, ...]) -> None:
+    """A kernel that is wanted for other types than it is called with would be compiled twice."""
+    wanted: list[tuple[ModuleType, str, tuple[object, ...]]] = []
+    monkeypatch.setattr(ahead, "want", lambda module, kernel, types: wanted.append((module, kernel, tuple(types))))
+    env, agent, *more = setting
+    sizes = ["n_envs=4", "agent.horizon=4", "total_steps=32", "eval.episodes=2", "tuned=none"]
+    given = [f"env={env}", f"agent={agent}", *sizes, f"output_root={tmp_path}", "agent.minibatches=1" if agent == "ppo" else "", *more]
+    warprun.train([each for each in given if each])
+    assert {"gradient", "whole"} < {kernel for _, kernel, _ in wanted}
+    for module, kernel, types in wanted:
+        assert types in getattr(module, kernel).overloads
 
 
-def second(x):
-    return first(x - 1) if x > 0 else -x
+def first_of(pair: tuple[np.float32, int], place: int) -> object:
+    return pair[place]
 
 
-def test_functions_that_refer_to_each_other_have_a_hash() -> None:
-    assert fingerprint(first) == fingerprint(first) != fingerprint(second)
+def test_a_function_is_compiled_once_for_all_numbers() -> None:
+    draw = device_function(uniform)
+    before = set(draw.overloads)  # type: ignore[attr-defined]
+    source = "from numba import njit\n\n@njit(**FLAGS)\ndef kernel(rng):\n    return draw(rng, 0, 0.0, 1.0) + draw(rng, 1, 0.0, 1.0)\n"
+    module = load_module("draws", source, {"draw": uniform, "FLAGS": FLAGS})
+    module.kernel(Rng(*[np.uint32(7)] * 5))
+    assert len(set(draw.overloads) - before) <= 1  # type: ignore[attr-defined]
+    assert not any(isinstance(kind, Literal) for types in draw.overloads for kind in types)  # type: ignore[attr-defined]
 
 
-FLOATS = {
-    "in another module": two(f"import helper\n{STEP}x * helper.G\n", "G = 0.1\n", "", ""),
-    "two modules deep": Edit(
-        {"lab/__init__.py": "", "lab/constants.py": "G = 0.1\n", "env.py": f"import lab.constants\n{STEP}x * lab.constants.G\n"}, "", ""
-    ),
-    "in a tuple of another module": two(f"import helper\n{STEP}x * helper.G[0]\n", "G = (0.1, 2)\n", "", ""),
-    "in a NamedTuple": one(f"from typing import NamedTuple\nclass C(NamedTuple):\n    a: float\nc = C(0.1)\n{STEP}x * c.a\n", "", ""),
-    "in a library": one(f"import math\n{STEP}math.sqrt(x) * math.pi\n", "", ""),
-    "in a closure": one(FACTORY.format(head="", name="g", body="x * g", value="0.1"), "", ""),
-    "in a helper of another module": two(f"import helper\n{STEP}helper.force(x)\n", "def force(x):\n    return x * 0.1\n", "", ""),
-    "in a helper that is decorated": two(f"from helper import force\n{STEP}force(x)\n", NJIT.replace("2.0", "0.1"), "", ""),
-}
-
-
-@pytest.mark.parametrize("edit", [pytest.param(edit, id=name) for name, edit in FLOATS.items()])
-def test_floats_are_float32_wherever_they_stand(edit: Edit, imported: Callable[[dict[str, str]], ModuleType]) -> None:
-    kernel = loaded(imported(edit.files)).kernel
-    kernel(np.float32(4.0))
-    assert [str(overload.signature.return_type) for overload in kernel.overloads.values()] == ["float32"]
+def test_a_literal_stays_one_where_nothing_else_will_do() -> None:
+    source = "from numba import njit\n\n@njit(**FLAGS)\ndef kernel(x, n):\n    return first_of((x, n), 1) + first_of((x, n), 0)\n"
+    module = load_module("places", source, {"first_of": first_of, "FLAGS": FLAGS})
+    assert module.kernel(np.float32(0.5), 2) == 2.5

@@ -17,8 +17,8 @@ from tests.simulation.rollouts import ROOT
 from warprun.config.compose import compose
 from warprun.config.schema import load_environment
 from warprun.errors import UserError
-from warprun.kernels import graph
-from warprun.kernels.graph import WARM_UP, Captured
+from warprun.kernels import repeat
+from warprun.kernels.repeat import WARM_UP, Captured
 from warprun.runs.build import make_plan
 from warprun.simulation.device import Device
 
@@ -54,8 +54,8 @@ def test_captured_training_is_the_plain_one(trained, case):
 
 
 def emulated(monkeypatch):
-    monkeypatch.setattr(graph, "record", graphs.record)
-    monkeypatch.setattr(graph, "run_aside", lambda work: work())
+    monkeypatch.setattr(repeat, "record", graphs.record)
+    monkeypatch.setattr(repeat, "run_aside", lambda work: work())
 
 
 def test_every_call_is_one_run_and_only_the_device_is_asked_again(monkeypatch):
@@ -120,10 +120,10 @@ def test_what_cannot_be_captured_is_told_in_one_line(monkeypatch, ends_with_an_e
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
     monkeypatch.setattr(torch.cuda, "graph", capture)
-    monkeypatch.setattr(graph, "_stream_of_captures", lambda: None)
+    monkeypatch.setattr(repeat, "_stream_of_captures", lambda: None)
 
     def work():
         raise RuntimeError("operation not permitted when stream is capturing\nCUDA kernel errors might be ...")
 
     with pytest.raises(UserError, match=r"^a CUDA graph .*\(operation not permitted .* capturing\); run with engine\.capture=false$"):
-        graph.record(work)
+        repeat.record(work)

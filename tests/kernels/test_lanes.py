@@ -1,4 +1,4 @@
-"""Loops over lanes that contain loops: cut, they give the same bits as uncut, and are vectors."""
+"""Loops over lanes that contain loops: cut, they give the same bits as uncut, and are vectors. So are reads of views with known sizes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import pytest
 from numba import njit
 
 from warprun.kernels import lanes
-from warprun.kernels.compile import KERNELS
+from warprun.kernels.compile import KERNELS, device_function
+from warprun.kernels.lanes import of_tile
 from warprun.kernels.simd import WIDTH
+from warprun.simulation.codegen.called import all_can_act, all_finite
 
 KERNEL = """
 def kernel(count, steps, x, y, k, rows, table):
@@ -164,8 +166,9 @@ def rejoined(lane, steps, x, y, k, rows, table):
     return x + z * HALF, y - w * HALF, k + m
 
 
-VECTORS = (uniform_loop, swapped, nested, divergent_end, branches, after, looked_up)
-BODIES = (*VECTORS, divergent_nest, left_early, chosen, rejoined)
+VECTORS = (uniform_loop, divergent_end, swapped, nested, branches, after, looked_up)
+OTHERS = (left_early, divergent_nest, chosen, rejoined)
+BODIES = (*VECTORS[:2], *OTHERS[:2], *VECTORS[2:], *OTHERS[2:])
 
 
 def kernel(body: Callable[..., Any], mark: str, **options: bool) -> Any:
@@ -182,8 +185,9 @@ def state() -> list[np.ndarray]:
     return [x, y, rng.integers(0, 9, 64), rows, table]
 
 
+@pytest.mark.by_default(4)
 @pytest.mark.parametrize("body", BODIES)
-def test_cut_loops_give_the_same_bits(body):
+def test_cut_loops_give_the_same_bits_and_are_vectors(body):
     cut, whole = kernel(body, "lane_loop()"), kernel(body, "pass")
     for count in (64, 37, 1, 0):
         for steps in (0, 1, 6):
@@ -193,16 +197,14 @@ def test_cut_loops_give_the_same_bits(body):
             for a, b in zip(found, expected, strict=True):
                 np.testing.assert_array_equal(a, b)
     assert not np.array_equal(state()[0], found[0]) or count == 0
-
-
-@pytest.mark.parametrize("body", VECTORS)
-def test_cut_loops_are_vectors(body):
-    cut = kernel(body, "lane_loop()")
-    cut(64, 6, *state())
     (code,) = cut.inspect_llvm().values()
-    assert vector_operations(code) > 0
+    assert "sideeffect" not in code
+    assert body not in VECTORS or re.search(r"= f(?:add|sub|mul)[ \w]* <\d+ x float>", code)
+    # With AVX-512 LLVM would choose vectors of half the width by itself.
+    assert body is not uniform_loop or f"<{WIDTH} x float>" in code
 
 
+@pytest.mark.long
 def test_a_switch_can_have_a_place_in_the_source():
     """As `warprun bench` compiles, to name what is no vector."""
     traced = kernel(chosen, "lane_loop()", debug=True, _dbg_optnone=False, _dbg_extend_lifetimes=False)
@@ -213,20 +215,40 @@ def test_a_switch_can_have_a_place_in_the_source():
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.skipif(WIDTH != 16, reason="for processors with AVX-512")
-def test_vectors_are_as_wide_as_registers():
-    cut = kernel(uniform_loop, "lane_loop()")
-    cut(64, 6, *state())
-    (code,) = cut.inspect_llvm().values()
-    assert f"<{WIDTH} x float>" in code
+# Views with known sizes -------------------------------------------------------------------------------------------------
+
+finite, can_act = device_function(all_finite), device_function(all_can_act)
 
 
-def vector_operations(code: str) -> int:
-    """Return the number of operations on vectors of float32 in LLVM's code."""
-    return len(re.findall(r"= f(?:add|sub|mul)[ \w]* <\d+ x float>", code))
+@njit(**KERNELS)
+def columns(tile, state, found):
+    slots = of_tile(state, tile, (6, 2, 16))
+    for lane in range(min(16, len(found))):
+        cells = slots[1:5, 1, lane]
+        found[lane] = cells[0] + np.float32(2.0) * cells[3] + cells[-1]
 
 
-def test_the_mark_is_gone():
-    cut = kernel(uniform_loop, "lane_loop()")
-    cut(64, 2, *state())
-    assert all("sideeffect" not in code for code in cut.inspect_llvm().values())
+@njit(**KERNELS)
+def sound(row, mask):
+    count = min(16, len(mask))
+    return finite(row, 0, count * 3), can_act(mask, 0, count, 2, 0, 2)
+
+
+def test_a_view_has_the_elements_of_its_tile():
+    state, found = np.random.default_rng(1).random((3, 6, 2, 16), np.float32), np.empty(16, np.float32)
+    for tile in range(3):
+        columns(tile, state, found)
+        cells = state[tile, 1:5, 1]
+        np.testing.assert_allclose(found, cells[0] + 2 * cells[3] + cells[-1], rtol=1e-6)
+
+
+def test_neighbours_are_not_gathered():
+    row, mask = np.ones(48, np.float32), np.ones(32, np.bool_)
+    assert sound(row, mask) == (True, True)
+    row[47], mask[30:] = np.nan, False
+    assert sound(row, mask) == (False, False)
+    columns(0, np.zeros((1, 6, 2, 16), np.float32), np.empty(16, np.float32))
+    for kernel in (columns, sound):
+        (code,) = kernel.inspect_llvm().values()
+        assert "x float>" in code
+        assert "masked.gather" not in code

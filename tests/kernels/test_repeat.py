@@ -18,7 +18,7 @@ from warprun.errors import UserError
 from warprun.kernels.bound import Call
 from warprun.kernels.compile import BOUND, load_module
 from warprun.kernels.repeat import CHECKED, TRIES, Repeated
-from warprun.kernels.team import team
+from warprun.kernels.threads import team
 from warprun.learning.batch import Batch
 from warprun.learning.on_policy import Learner
 from warprun.runs.build import make_agent, make_training_simulator, prepare, set_up
@@ -29,10 +29,10 @@ PLAIN = ["agent.normalize_obs=false", "agent.normalize_reward=false"]
 OFF_POLICY = ["n_envs=2", "agent.learning_starts=8", "agent.batch_size=70", "agent.replay.capacity=80", "tuned=none", "device=cpu"]
 CASES = {
     "A2C": ["env=cartpole", "n_envs=70", *ON_POLICY],
+    "DQN": ["env=cartpole", "agent=dqn", *OFF_POLICY, "agent.target_update_interval=3"],
     "A2C, activations kept": ["env=cartpole", "n_envs=70", *ON_POLICY, *PLAIN],
     "A2C, schedules": ["env=pendulum", "n_envs=20", *ON_POLICY, "agent.learning_rate_end=0", "agent.entropy_coef_end=0"],
     "A2C, advantages as they are": ["env=cartpole", "n_envs=5", *ON_POLICY, "agent.normalize_advantage=false"],
-    "DQN": ["env=cartpole", "agent=dqn", *OFF_POLICY, "agent.target_update_interval=3"],
     "DQN, priorities": ["env=cartpole", "agent=dqn", *OFF_POLICY, "agent.replay.prioritized=true", "agent.n_step=2"],
     "TD3": ["env=pendulum", "agent=td3", *OFF_POLICY],
     "SAC": ["env=pendulum", "agent=sac", *OFF_POLICY],
@@ -75,7 +75,7 @@ def same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
-@pytest.mark.by_default(4)
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_training_is_that_without_recording(case: str, threads: int) -> None:

@@ -21,7 +21,7 @@ from warprun.cli.main import run
 from warprun.config.registry import import_environment
 from warprun.environment import Box, Discrete, Environment, float32, single_agent
 from warprun.errors import UserError
-from warprun.kernels.language import check_language
+from warprun.kernels.check import check_language
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen import targets
 from warprun.simulation.kernel_engine import KernelEngine

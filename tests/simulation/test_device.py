@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import types
 import warnings
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import torch
 from tests.environments import market
 from warprun.envs import cartpole
 from warprun.errors import UserError
-from warprun.kernels import cuda_probe, driver
+from warprun.kernels import driver
 from warprun.kernels.driver import gpu_error
 from warprun.simulation import cuda_launch, device
 from warprun.simulation.arrays import ArrayPlan
@@ -58,10 +57,10 @@ def failing(error: Exception) -> Any:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Stand for a machine on which everything works."""
     monkeypatch.setattr(driver, "_driver", lambda: Driver())
-    monkeypatch.setattr(driver, "_torch_version", lambda: "2.13.0")
+    monkeypatch.setattr(driver, "version", lambda package: "2.13.0")
     monkeypatch.setattr(driver.importlib.util, "find_spec", lambda name: object())
     for stage in ("_torch", "_numba", "_link", "_launch"):
-        monkeypatch.setattr(cuda_probe, stage, good)
+        monkeypatch.setattr(driver, stage, good)
     device.cuda_problem.cache_clear()
     yield
     device.cuda_problem.cache_clear()
@@ -85,7 +84,7 @@ FAILURES = {
 
 @pytest.mark.parametrize(("stage", "error", "told"), FAILURES.values(), ids=FAILURES)
 def test_whatever_fails_is_the_reason(stage: str, error: Exception, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_probe, stage, failing(error))
+    monkeypatch.setattr(driver, stage, failing(error))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         chosen = choose("auto")
@@ -97,15 +96,15 @@ def test_whatever_fails_is_the_reason(stage: str, error: Exception, told: str, m
 
 
 def test_libraries_that_do_not_fit_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions = {"nvidia-nvvm": "13.5.37", "nvidia-nvjitlink-cu12": "12.9.86", "numba-cuda": "0.30.4", "numba": "0.68.1"}
+    versions = {"torch": "2.13.0", "nvidia-nvvm": "13.5.37", "nvidia-nvjitlink-cu12": "12.9.86", "numba-cuda": "0.30.4", "numba": "0.68.1"}
 
     def version(package: str) -> str:
         if package not in versions:
-            raise cuda_probe.PackageNotFoundError(package)
+            raise driver.PackageNotFoundError(package)
         return versions[package]
 
-    monkeypatch.setattr(cuda_probe, "version", version)
-    monkeypatch.setattr(cuda_probe, "_link", failing(RuntimeError("Unsupported .version 9.5")))
+    monkeypatch.setattr(driver, "version", version)
+    monkeypatch.setattr(driver, "_link", failing(RuntimeError("Unsupported .version 9.5")))
     problem = device.cuda_problem() or ""
     assert "nvidia-nvvm 13.5.37" in problem and "nvidia-nvjitlink-cu12 12.9.86" in problem and "fresh environment" in problem
 
@@ -122,8 +121,8 @@ def its_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_torch_that_does_not_fit_the_driver(built: str | None, told: str, its_torch: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", built)
-    with pytest.raises(cuda_probe.Misfit, match=told):
-        cuda_probe._torch()
+    with pytest.raises(driver.Misfit, match=told):
+        driver._torch()
 
 
 DRIVERS = {
@@ -136,7 +135,7 @@ DRIVERS = {
 @pytest.mark.parametrize(("found", "told"), DRIVERS.values(), ids=DRIVERS)
 def test_the_driver_is_asked_first_and_nothing_is_imported(found: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "_driver", found)
-    monkeypatch.setitem(sys.modules, "warprun.kernels.cuda_probe", None)  # an import would fail
+    monkeypatch.setattr(device, "launch_problem", None)  # a call would fail
     assert told in choose("auto").why
 
 
@@ -147,7 +146,7 @@ def test_numba_cuda_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_gpu_that_computes_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_probe, "_launch", failing(cuda_probe.Misfit("the GPU computes 0 + 1 = 0.0")))
+    monkeypatch.setattr(driver, "_launch", failing(driver.Misfit("the GPU computes 0 + 1 = 0.0")))
     assert device.cuda_problem() == "the GPU computes 0 + 1 = 0.0"
 
 

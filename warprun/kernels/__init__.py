@@ -1,0 +1,17 @@
+"""Kernels: from Python functions to machine code for CPU and CUDA, and the calls of it.
+
+The way of a function. `check` refuses what kernels cannot do, with the line of the user (`flow` follows its paths).
+`compile` makes a Numba function of it and of all that it calls, with float32 in place of float, and loads modules of
+kernels from source; `integers` does the same for targets that compile nothing. `fingerprint` hashes everything that
+compiled code depends on: the folder of a module in the cache. `cache` keeps the files there, and `ahead` lets another
+process fill them. `compilers` says how Numba and LLVM compile a kernel, with an entry point that takes one address.
+
+The way of a loop over lanes to vectors: read `lanes`, then `lane_regions`, `lane_values`, `lane_cut`.
+
+The way of a call. `bound` writes its arguments to memory once, `threads` splits its items, `repeat` makes recorded
+calls again, as lists on CPU and as CUDA graphs on a GPU.
+
+What kernels compute of an agent: `simd` the matrix products on CPU, `mlp` networks of them, `mlp_cuda` and
+`mlp_cuda_backward` the same on CUDA, `sampling` actions. `peak` measures the products, and `driver` says whether CUDA
+works.
+"""

@@ -19,9 +19,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from warprun.kernels import kernel_files
+from warprun.kernels.cache import KernelFiles, awaited
 
 if TYPE_CHECKING:
     from numba.types import Type
@@ -37,32 +37,24 @@ serve(parent)
 POLL_S = 0.005
 
 
-class Wanted(NamedTuple):
-    """A kernel, and the types of its arguments."""
-
-    recipe: Recipe
-    kernel: str
-    signature: tuple[Type, ...]
-
-
-_wanted: list[tuple[Path, Wanted]] = []
-"""What the next process will compile, with the file of each in the cache."""
+_wanted: dict[Path, tuple[Recipe, str, tuple[Type, ...]]] = {}
+"""What the next process will compile, by its file in the cache: the recipe of the module, the kernel, and the types of its arguments."""
 
 
 def want(module: ModuleType, kernel: str, signature: Sequence[Type]) -> None:
     """Let the next process compile a kernel of a module of `load_module`, unless the cache has it."""
     dispatcher, types = getattr(module, kernel), tuple(signature)
     files = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
-    if not isinstance(files, kernel_files.KernelFiles) or types in dispatcher.overloads:
+    if not isinstance(files, KernelFiles) or types in dispatcher.overloads:
         return
     path = files.path(dispatcher._cache._index_key(types, dispatcher.targetctx.codegen()))
     if not path.exists():
-        _wanted.append((path, Wanted(module.__recipe__, kernel, types)))
+        _wanted[path] = module.__recipe__, kernel, types
 
 
 def begin() -> None:
     """Start a process that compiles all that is wanted, in this order."""
-    wanted = {path: each for path, each in _wanted if not path.exists()}
+    wanted = {path: each for path, each in _wanted.items() if not path.exists()}
     _wanted.clear()
     try:
         orders = pickle.dumps((list(sys.path), os.getpid())) + pickle.dumps(list(wanted.values()))
@@ -75,8 +67,7 @@ def begin() -> None:
     assert process.stdin
     with suppress(BrokenPipeError), process.stdin as stream:
         stream.write(orders)
-    for path in wanted:
-        kernel_files.awaited[path] = partial(_wait, process, path)
+    awaited.update((path, partial(_wait, process, path)) for path in wanted)
 
 
 def _wait(process: subprocess.Popen[bytes], path: Path) -> None:
@@ -97,5 +88,5 @@ def serve(parent: int) -> None:
             return
     from warprun.kernels.compile import load_module
 
-    for wanted in pickle.load(sys.stdin.buffer):
-        getattr(load_module(*wanted.recipe), wanted.kernel).compile(wanted.signature)
+    for recipe, kernel, signature in pickle.load(sys.stdin.buffer):
+        getattr(load_module(*recipe), kernel).compile(signature)

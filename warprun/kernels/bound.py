@@ -2,7 +2,7 @@
 
 Numba's dispatcher unboxes every argument in every call. Kernels get NamedTuples of dozens of arrays, so that takes tens of microseconds, as
 long as a rollout of ten environments. A `Call` writes the arguments to memory once, in the layout of Numba's data models, where the entry
-point of the kernel (`entry.py`) reads them.
+point of the kernel (`compilers.py`) reads them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numba import typeof, types
 from numba.np.numpy_support import as_dtype
 
-from warprun.kernels.entry import SPAN
+from warprun.kernels.compilers import SPAN
 from warprun.kernels.fingerprint import is_jitted
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def signature(arguments: Sequence[object]) -> list[Type]:
 
 NEVER = 0
 """`Made.code` of a call that cannot be repeated: of a kernel that is not compiled, or of some of its items."""
+_dtype = cache(as_dtype)
 
 
 @dataclass(frozen=True)
@@ -159,9 +160,6 @@ def in_memory(kind: Type, value: Any) -> object:
     if isinstance(kind, types.BaseTuple):
         return tuple(in_memory(each, part) for each, part in zip(kind, value, strict=True))
     return 0 if isinstance(kind, types.NoneType) else value
-
-
-_dtype = cache(as_dtype)
 
 
 def _struct(layouts: Sequence[np.dtype[Any]]) -> np.dtype[Any]:

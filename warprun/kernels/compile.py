@@ -25,7 +25,8 @@ from numba.core.types.misc import unliteral
 
 from warprun.environment import KernelFunction
 from warprun.errors import UserError
-from warprun.kernels import entry, integers, lanes
+from warprun.kernels import compilers, integers
+from warprun.kernels.cache import KernelFiles, NoFiles, notice, scratch, without_comments, write_source
 from warprun.kernels.fingerprint import (
     MISSING,
     Dispatcher,
@@ -38,8 +39,7 @@ from warprun.kernels.fingerprint import (
     is_jitted,
     is_library,
 )
-from warprun.kernels.kernel_files import KernelFiles, NoFiles, notice, scratch, without_comments, write_source
-from warprun.kernels.states import constructor, is_state
+from warprun.kernels.integers import constructor, is_state
 
 if TYPE_CHECKING:
     from numba.core.annotations.type_annotations import TypeAnnotation
@@ -82,14 +82,14 @@ MERGED: dict[str, object] = FLAGS | {"inline": "always"}
 FOR_KERNELS: dict[str, object] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 """Options of a function that only kernels call: its wrappers for other callers would be copies of its code."""
 # LLVM does not vectorise a loop with a call in it, and does not inline a function as long as a sine unless forced to.
-INLINED: dict[str, object] = FLAGS | FOR_KERNELS | {"forceinline": True, "_nrt": False, "pipeline_class": lanes.Inlined}
+INLINED: dict[str, object] = FLAGS | FOR_KERNELS | {"forceinline": True, "_nrt": False, "pipeline_class": compilers.Inlined}
 
 # The arrays of an engine outlive every kernel call, so views of them need no reference counts, which would cost more than the views.
-KERNELS: dict[str, object] = FLAGS | {"pipeline_class": lanes.Kernels, "_nrt": False}
+KERNELS: dict[str, object] = FLAGS | {"pipeline_class": compilers.Kernels, "_nrt": False}
 # Numba's wrapper for Python, which unboxes all arguments, takes as long to compile as a small kernel, and no Python calls these.
 BOUND_KERNELS: dict[str, object] = KERNELS | {"no_cpython_wrapper": True}
-BOUND: dict[str, object] = FLAGS | {"pipeline_class": entry.Bound, "no_cpython_wrapper": True}
-TILES: dict[str, object] = FLAGS | FOR_KERNELS | {"pipeline_class": lanes.Tiles, "_nrt": False}
+BOUND: dict[str, object] = FLAGS | {"pipeline_class": compilers.Bound, "no_cpython_wrapper": True}
+TILES: dict[str, object] = FLAGS | FOR_KERNELS | {"pipeline_class": compilers.Tiles, "_nrt": False}
 
 # For checks: Python calls the functions one at a time, and an index out of bounds raises IndexError.
 CHECKED: dict[str, object] = FLAGS | {"boundscheck": True, "no_cfunc_wrapper": True, "_nrt": False}
@@ -144,7 +144,7 @@ def _inlined(function: KernelFunction, options: Options) -> KernelFunction:
 
 
 def _checked(function: KernelFunction, options: Options) -> KernelFunction:
-    return general(njit(**CHECKED, no_cpython_wrapper=True, pipeline_class=lanes.Inlined)(function))
+    return general(njit(**CHECKED, no_cpython_wrapper=True, pipeline_class=compilers.Inlined)(function))
 
 
 def general(function: KernelFunction) -> KernelFunction:
@@ -157,17 +157,18 @@ def general(function: KernelFunction) -> KernelFunction:
         return function
     template = function.get_call_template
 
-    def general_type(kind: Type) -> Type:
-        return unliteral(kind) if isinstance(kind, Literal) else kind
-
     def of_any_number(args: Sequence[Type], kws: Mapping[str, Type]) -> object:
         try:
-            return template(tuple(map(general_type, args)), {name: general_type(kind) for name, kind in kws.items()})
+            return template(tuple(map(_general_type, args)), {name: _general_type(kind) for name, kind in kws.items()})
         except NumbaError:
             return template(args, kws)
 
     function.get_call_template = of_any_number
     return function
+
+
+def _general_type(kind: Type) -> Type:
+    return unliteral(kind) if isinstance(kind, Literal) else kind
 
 
 def _unchanged(function: KernelFunction, options: Options) -> KernelFunction:
@@ -193,12 +194,11 @@ def _rebuild(value: object, finish: Finish, within: Fingerprints | None = None) 
         if all(a is b for a, b in zip(parts, value, strict=True)):
             return value
         return cast("Callable[..., object]", type(value))(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, types.FunctionType):
-        return _rebuild_function(value, finish, {}, within or Fingerprints())
+    options: Options = {}
     # A function that the user has compiled keeps its options, but its floats become float32 and it has no cache of its own.
     if is_jitted(value) and value._can_compile and "device" not in value.targetoptions:
-        return _rebuild_function(value.py_func, finish, value.targetoptions, within or Fingerprints())
-    return value
+        options, value = value.targetoptions, value.py_func
+    return _rebuild_function(value, finish, options, within or Fingerprints()) if isinstance(value, types.FunctionType) else value
 
 
 @cache
@@ -319,10 +319,9 @@ def load_module(
     """Write `source` to the kernel cache and import it; its globals are `build(value)` of each of `functions`.
 
     The folder name holds a hash of the source and of everything that the built functions refer to, so a cached module is never stale. If
-    something has no hash, the module is compiled at every start, and a warning says so. Characters of `name` that cannot be part of an
-    identifier become `_`.
+    something has no hash, the module is compiled at every start, and a warning says so.
     """
-    name = re.sub(r"\W", "_", name, flags=re.ASCII)[:64]
+    name = re.sub(r"\W", "_", name, flags=re.ASCII)[:64]  # becomes part of an identifier
     given = {global_name: build(function) for global_name, function in functions.items()}
     compiles = COMPILES and build in (device_function, merged_function)
     try:
@@ -342,13 +341,7 @@ def load_module(
     except OSError as error:
         why = f"{error.strerror}; set WARPRUN_CACHE_DIR to a writable folder"
         notice(f"cannot keep compiled kernels in {cache_root()}: {why}", once=str(cache_root()))
-        path, kept = _without_cache(path), False
-        try:
-            write_source(path, source)
-        except OSError as full:
-            raise UserError(
-                f"cannot write the source of kernels to {path.parent}: {full.strerror}; set TMPDIR to a writable folder"
-            ) from None
+        path, kept = _write_aside(path, source), False
     module = types.ModuleType(unique)
     module.__file__ = str(path)
     vars(module).update(given, __recipe__=Recipe(name, source, functions, build))
@@ -356,14 +349,16 @@ def load_module(
     exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
     for kernel_name, kernel in vars(module).items():
         if is_jitted(kernel) and kernel_name not in given and kernel._cache.cache_path:
-            files = KernelFiles(path.parent, f"{kernel_name}", kernel._cache._cache_file._dump) if kept else NoFiles()
-            kernel._cache._cache_file = files
-            _compile_once(kernel, files)
+            if kept:
+                kernel._cache._cache_file = files = KernelFiles(path.parent, kernel_name, kernel._cache._cache_file._dump)
+                _compile_once(kernel, files)
+            else:
+                kernel._cache._cache_file = NoFiles()
     sys.modules[unique] = module
     return module
 
 
-def _compile_once(kernel: Dispatcher, files: KernelFiles | NoFiles) -> None:
+def _compile_once(kernel: Dispatcher, files: KernelFiles) -> None:
     """Let one process at a time compile a kernel for the same types; the others load it then."""
     compile_here = kernel.compile
 
@@ -375,11 +370,17 @@ def _compile_once(kernel: Dispatcher, files: KernelFiles | NoFiles) -> None:
     kernel.compile = compile_alone
 
 
-def _without_cache(path: Path) -> Path:
+def _write_aside(path: Path, source: str) -> Path:
+    """Write the source of a module that has no place in the cache to a temporary folder; return its file."""
     try:
-        return scratch() / path.parent.name / path.name
+        aside = scratch() / path.parent.name / path.name
     except OSError as error:
         raise UserError(f"no folder for temporary files: {error.strerror}; set TMPDIR to a writable folder") from None
+    try:
+        write_source(aside, source)
+    except OSError as full:
+        raise UserError(f"cannot write the source of kernels to {aside.parent}: {full.strerror}; set TMPDIR to a writable folder") from None
+    return aside
 
 
 def own_tuple(module: types.ModuleType, name: str, values: NamedTuple) -> NamedTuple:

@@ -1,4 +1,8 @@
-"""Checks whether CUDA works on this machine, by the driver alone, and reads the free memory. No torch: errors are reported early."""
+"""Checks whether CUDA works on this machine, and reads the free memory.
+
+`why_no_cuda` asks the driver alone, without torch and Numba, so that most errors are reported early. Then
+`launch_problem` compiles, links and launches a small kernel, and lets torch allocate memory.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,18 @@ import ctypes
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from warprun.errors import UserError
 
+DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+"""The library of the NVIDIA driver."""
 DEVICES = ("auto", "cpu", "cuda", "cudasim")
-GPU_ERRORS = {
-    "CudaDriverError",
-    "CUDAError",
-    "NvvmError",
-    "LinkerError",
-    "nvJitLinkError",
-    "nvvmError",
-    "AcceleratorError",
-    "OutOfMemoryError",
-}
+GPU_ERRORS = {"CudaDriverError", "CUDAError", "NvvmError", "LinkerError", "nvJitLinkError", "nvvmError"}
+GPU_ERRORS |= {"AcceleratorError", "OutOfMemoryError"}
 """Classes of Numba, cuda.core, cuda.bindings and torch, by name: nothing of these may be imported here."""
 MOST_OF_ERROR = 300
 """Characters of an error of a library."""
@@ -50,7 +49,7 @@ def why_no_cuda() -> str | None:
     """Return why CUDA cannot work on this machine, in one line; None if no problem is found."""
     driver = _driver()
     if driver is None:
-        return f"no NVIDIA driver on this machine ({_library()} is missing)"
+        return f"no NVIDIA driver on this machine ({DRIVER} is missing)"
     code = driver.cuInit(0)
     if code == _NO_DEVICE:
         return "the NVIDIA driver finds no GPU (is CUDA_VISIBLE_DEVICES empty?)"
@@ -59,7 +58,7 @@ def why_no_cuda() -> str | None:
     if importlib.util.find_spec("numba_cuda") is None:
         extra = "cuda13" if cuda_version()[0] >= 13 else "cuda12"
         return f'numba-cuda is not installed; run: pip install -c constraints.txt -e ".[{extra}]" in a fresh environment'
-    build = _torch_version()
+    build = version("torch")
     if build.endswith("+cpu"):
         return f"torch {build} is built without CUDA; install a CUDA build of torch (https://pytorch.org/get-started)"
     return None
@@ -67,8 +66,7 @@ def why_no_cuda() -> str | None:
 
 def cuda_memory() -> int | None:
     """Return the bytes of memory of the first GPU; None if there is no GPU."""
-    driver = _driver()
-    device, size = ctypes.c_int(), ctypes.c_size_t()
+    driver, device, size = _driver(), ctypes.c_int(), ctypes.c_size_t()
     if driver is None or driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
         return None
     return None if driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) else size.value
@@ -76,8 +74,7 @@ def cuda_memory() -> int | None:
 
 def gpu_name() -> str | None:
     """Return the name of the first GPU, by the driver, which takes no memory of it; None if there is no GPU."""
-    driver = _driver()
-    device, name = ctypes.c_int(), ctypes.create_string_buffer(100)
+    driver, device, name = _driver(), ctypes.c_int(), ctypes.create_string_buffer(100)
     if driver is None or driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
         return None
     return None if driver.cuDeviceGetName(name, len(name), device) else name.value.decode()
@@ -91,13 +88,9 @@ def gpu_error(error: BaseException) -> str | None:
     return " ".join(f"{type(error).__name__}: {error}".split())[:MOST_OF_ERROR]
 
 
-def _library() -> str:
-    return "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-
-
 def _driver() -> ctypes.CDLL | None:
     try:
-        return ctypes.CDLL(_library())
+        return ctypes.CDLL(DRIVER)
     except OSError:
         return None
 
@@ -114,13 +107,6 @@ def _error_name(driver: ctypes.CDLL, code: int) -> str:
     name = ctypes.c_char_p()
     driver.cuGetErrorName(code, ctypes.byref(name))
     return name.value.decode() if name.value else f"error {code}"
-
-
-def _torch_version() -> str:
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return ""
 
 
 def available_memory() -> int:
@@ -162,3 +148,115 @@ def _bytes_in_use(folder: Path, used: str, cache: str) -> int:
     total = int(usage.read_text()) if usage.exists() else 0
     lines = stat.read_text().splitlines() if stat.exists() else []
     return total - sum(int(line.split()[1]) for line in lines if line.split()[0] == cache)
+
+
+LIBRARIES = ("nvidia-nvvm", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12")
+"""Packages of libnvvm, which compiles kernels, and of nvJitLink, which links them."""
+FRESH = 'install one of the extras cuda12 and cuda13 in a fresh environment: pip install -c constraints.txt -e ".[cuda12]"'
+PROBED = 2**18
+"""float32 elements that torch allocates, 1 MiB."""
+
+
+def launch_problem() -> str | None:
+    """Return why no kernel runs on the GPU, and what to do, in one line; None if one does. The driver must be there."""
+    stages: tuple[tuple[Callable[[], None], str, str], ...] = (
+        (_torch, "torch cannot use the GPU", "`nvidia-smi` shows who else does"),
+        (_numba, f"Numba cannot be imported for CUDA ({installed()})", FRESH),
+        (_link, f"no kernel compiles and links ({installed()})", FRESH),
+        (_launch, "the GPU runs no kernel", "`nvidia-smi` shows who else uses it"),
+    )
+    # torch warns of what is then raised, and Numba of small launches.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for stage, what, advice in stages:
+            try:
+                stage()
+            except Misfit as misfit:
+                return str(misfit)
+            except Exception as error:  # each library raises classes of its own, and AttributeError if versions do not fit
+                return f"{what}: {_line(error)}; {advice}"
+    return None
+
+
+class Misfit(Exception):
+    """What is wrong and what to do, in one line."""
+
+
+def link(capability: tuple[int, int]) -> bytes:
+    """Return a small kernel as machine code of a compute capability, linked as Numba links all kernels. Needs no GPU.
+
+    Raises whatever numba-cuda and its libraries raise, and Misfit if a library is missing.
+    """
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+    from numba import cuda, float32
+    from numba.cuda.cudadrv.driver import _have_nvjitlink
+
+    if not _have_nvjitlink():
+        raise Misfit(f"nvJitLink is missing or older than 12.3 ({installed()}); {FRESH}")
+    code, _ = cuda.compile(_add_one, (float32[:],), cc=capability, device=False, abi="numba", output="ltoir")
+    options = LinkerOptions(arch=f"sm_{capability[0]}{capability[1]}", link_time_optimization=True)
+    linker = Linker(ObjectCode.from_ltoir(code), options=options)
+    try:
+        return bytes(linker.link("cubin").code)
+    finally:
+        linker.close()
+
+
+def installed() -> str:
+    """Return the packages that compile and link kernels, with their versions."""
+    found = []
+    for package in ("numba", "numba-cuda", *LIBRARIES):
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+def _add_one(x):  # type: ignore[no-untyped-def]
+    x[0] += 1.0
+
+
+def _torch() -> None:
+    import torch
+
+    built = torch.version.cuda
+    if built is None:
+        raise Misfit(f"torch {torch.__version__} is built without CUDA; install a CUDA build of torch (https://pytorch.org/get-started)")
+    of_driver = cuda_version()
+    if of_driver[0] < int(built.partition(".")[0]):
+        raise Misfit(
+            f"the NVIDIA driver knows CUDA {of_driver[0]}.{of_driver[1]}, and torch {torch.__version__} is built for CUDA {built}; "
+            'update the driver, or run: pip install -c constraints.txt -e ".[cuda12]" in a fresh environment'
+        )
+    (torch.zeros(PROBED, device="cuda") + 1.0)[0].item()
+
+
+def _numba() -> None:
+    from numba import cuda
+
+    cuda.current_context()
+
+
+def _link() -> None:
+    import torch
+
+    link(torch.cuda.get_device_capability())
+
+
+def _launch() -> None:
+    import torch
+    from numba import cuda
+
+    tensor = torch.zeros(PROBED, device="cuda")
+    stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream)
+    cuda.jit(_add_one)[1, 1, stream](cuda.as_cuda_array(tensor, sync=False))
+    found = tensor[0].item()
+    if found != 1.0:
+        raise Misfit(f"the GPU computes 0 + 1 = {found}; `nvidia-smi` and the system's log say more")
+
+
+def _line(error: Exception) -> str:
+    """Return an error of a library as one line."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= MOST_OF_ERROR else f"{text[:MOST_OF_ERROR]}..."

@@ -1,8 +1,13 @@
 """Hashes of everything that compiled code depends on: the key of a cached kernel.
 
-Numba compiles in all values that a function refers to: defaults, closure variables, globals, and attributes of modules such as
-`lab.constants.G`. So the hash of a function covers its bytecode and all these values, and recursively the functions among them. Types,
-shapes and dtypes count. A value of an unknown kind raises `Unhashable`, and its kernel must not be cached.
+Numba compiles in all values that a function refers to: defaults, closure variables, globals, and attributes of modules
+such as `lab.constants.G`. So the hash of a function covers its bytecode and all these values, and recursively the
+functions among them. Types, shapes and dtypes count. A value of an unknown kind raises `Unhashable`, and its kernel
+must not be cached.
+
+Functions of warprun that kernels call are hashed in the same way. What writes LLVM's code (`OWN`) is not called by
+kernels: compilers, intrinsics, and the change of loops over lanes. The text of these files is in every hash, and a new
+file of this kind must be added there.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import platform
 import struct
 import sys
 import sysconfig
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -29,7 +35,7 @@ import numpy as np
 from numba.core.compiler import Compiler
 
 from warprun.environment import ISOLATED, KernelFunction
-from warprun.kernels import entry, flags, lane_code, lane_cut, lane_regions, lanes, simd, views
+from warprun.kernels import compilers, lane_cut, lane_regions, lane_values, lanes, simd
 
 if TYPE_CHECKING:
     from numba.core.caching import Cache
@@ -43,6 +49,8 @@ MISSING: object = object()
 
 LIBRARIES = ("numpy", "numba", "numba_cuda", "llvmlite")
 """Values from these packages, and from the standard library, are identified by name and version."""
+OWN = (compilers, lanes, lane_regions, lane_values, lane_cut, simd)
+"""Modules that write LLVM's code."""
 
 
 class Unhashable(Exception):
@@ -156,7 +164,7 @@ class Fingerprints:
         if issubclass(kind, tuple) and hasattr(kind, "_fields"):
             defaults = tuple((field, self._content(value)) for field, value in kind._field_defaults.items())  # type: ignore[attr-defined]
             return "NamedTuple", name, kind._fields, defaults
-        if kind.__module__ in (each.__name__ for each in _OWN):
+        if kind.__module__ in (each.__name__ for each in OWN):
             return "own", name
         if issubclass(kind, Compiler) and kind is not Compiler:
             methods = {label: each for label, each in vars(kind).items() if isinstance(each, FunctionType)}
@@ -183,17 +191,15 @@ class Fingerprints:
         return ("library", module, name) if found is value else None
 
     def _intrinsic(self, value: object) -> Content:
-        """Return the name of an intrinsic of `simd` or `flags`, or None. Its content is the source of these, which is part of every key."""
-        own = [name for module in (simd, flags) for name, each in vars(module).items() if each is value]
+        """Return the name of an intrinsic of this package, or None. Its content is the text of its module, which is part of every key."""
+        own = [name for module in OWN for name, each in vars(module).items() if each is value]
         return ("intrinsic", own[0]) if own else None
 
     def _dispatcher(self, dispatcher: Dispatcher) -> Content:
         # With declared signatures, no others are compiled.
         declared = () if dispatcher._can_compile else tuple(sorted(str(each) for each in dispatcher.overloads))
-        options, kinds = (
-            self._options(dispatcher.targetoptions),
-            tuple(sorted((n, str(t)) for n, t in getattr(dispatcher, "locals", {}).items())),
-        )
+        kinds = tuple(sorted((name, str(kind)) for name, kind in getattr(dispatcher, "locals", {}).items()))
+        options = self._options(dispatcher.targetoptions)
         return type(dispatcher).__name__, options, kinds, declared, self._content(dispatcher.py_func)
 
     def _function(self, function: FunctionType) -> Content:
@@ -211,19 +217,19 @@ class Fingerprints:
 
     def _parts(self, function: FunctionType) -> Iterator[Content]:
         """Yield name and content of every value that a function refers to."""
-        read = [(f"{name}=", value) for name, value in zip(_last_arguments(function), function.__defaults__ or (), strict=True)]
-        read += [(f"{name}=", value) for name, value in sorted((function.__kwdefaults__ or {}).items())]
+        code, defaults = function.__code__, function.__defaults__ or ()
+        with_default = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+        given = [*zip(with_default, defaults, strict=True), *sorted((function.__kwdefaults__ or {}).items())]
+        read: list[tuple[str, object]] = [(f"{name}=", value) for name, value in given]
         read += [(name, value) for name, value in closed_over(function).items() if not isinstance(value, ModuleType)]
-        for chain in chains(function.__code__):
-            found = follow(function, chain)
-            read += [] if found is None else [found]
+        read += filter(None, (follow(function, chain) for chain in chains(code)))
         for place, value in read:
             try:
                 yield place, self._content(value)
             except Unhashable as reason:
                 if reason.found:
                     raise
-                raise Unhashable(f"{_place(function.__code__)}: `{place}` is {reason}", found=True) from None
+                raise Unhashable(f"{_place(code)}: `{place}` is {reason}", found=True) from None
 
 
 def fingerprint(value: object) -> str:
@@ -231,22 +237,15 @@ def fingerprint(value: object) -> str:
     return _digest((_versions(), _settings(), Fingerprints().of(value))).hex()
 
 
-_OWN = (entry, simd, flags, lanes, lane_code, lane_cut, lane_regions, views)
-"""Modules that write LLVM's code; their text is in every hash."""
-
-
 @cache
 def _versions() -> Content:
-    packages = ("numba", "llvmlite", "numpy", "numba-cuda")
-    python = (platform.python_implementation(), tuple(sys.version_info[:3]))
-    return python, tuple(_version(name) for name in packages), tuple(Path(str(each.__file__)).read_bytes() for each in _OWN)
-
-
-def _version(package: str) -> str:
+    versions = [importlib.metadata.version(name) for name in ("numba", "llvmlite", "numpy")]
     try:
-        return importlib.metadata.version(package)
+        versions.append(importlib.metadata.version("numba-cuda"))
     except importlib.metadata.PackageNotFoundError:
-        return "none"
+        versions.append("none")
+    texts = tuple(Path(str(each.__file__)).read_bytes() for each in OWN)
+    return platform.python_implementation(), tuple(sys.version_info[:3]), tuple(versions), texts
 
 
 def _settings() -> Content:
@@ -272,15 +271,10 @@ def code_content(code: CodeType) -> bytes:
         if step.opname in ("IMPORT_NAME", "IMPORT_FROM"):
             raise Unhashable(f"{_place(code)}: it imports {step.argval}", found=True)
         if step.opname not in ("RESUME", "NOP"):
-            instructions.append((step.opname, _operand(step)))
+            name = step.argval if step.opcode in dis.hasname else step.arg
+            instructions.append((step.opname, _constant(step.argval) if step.opcode in dis.hasconst else name))
     arguments = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     return _digest((instructions, arguments, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_exceptiontable))
-
-
-def _operand(step: dis.Instruction) -> Content:
-    if step.opcode in dis.hasconst:
-        return _constant(step.argval)
-    return step.argval if step.opcode in dis.hasname else step.arg
 
 
 def _constant(value: object) -> Content:
@@ -326,20 +320,14 @@ def closed_over(function: KernelFunction) -> dict[str, object]:
     return found
 
 
-def root_of(function: KernelFunction, chain: Chain) -> object:
-    """Return the value of a chain's name, without its attributes; MISSING if it is not defined."""
-    if chain.closure:
-        return closed_over(function).get(chain.name, MISSING)
-    return function.__globals__.get(chain.name, getattr(builtins, chain.name, MISSING))
-
-
 def follow(function: KernelFunction, chain: Chain) -> tuple[str, object] | None:
     """Resolve a chain through modules of the user; return the dotted name and the value, or None if it is not defined.
 
     Resolution stops at a library or at a value that is no module: the value is hashed as a whole, and the names of further attributes
     are part of the bytecode.
     """
-    place, value = chain.name, root_of(function, chain)
+    names = closed_over(function) if chain.closure else ChainMap(function.__globals__, vars(builtins))
+    place, value = chain.name, names.get(chain.name, MISSING)
     for attribute in chain.attributes:
         if not isinstance(value, ModuleType) or is_library(value):
             break
@@ -355,11 +343,6 @@ def _home(kind: type) -> str:
 
 def _place(code: CodeType) -> str:
     return f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
-
-
-def _last_arguments(function: FunctionType) -> tuple[str, ...]:
-    code, count = function.__code__, len(function.__defaults__ or ())
-    return code.co_varnames[code.co_argcount - count : code.co_argcount]
 
 
 def is_jitted(value: object) -> TypeGuard[Dispatcher]:

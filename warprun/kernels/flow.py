@@ -28,13 +28,6 @@ class Number(NamedTuple):
     per_actor: int = 0
 
 
-class Unassigned(NamedTuple):
-    """A variable that is read where it may have no value."""
-
-    name: str
-    line: int
-
-
 @dataclass(frozen=True)
 class _Path:
     """What is known at a point of a function, whatever path led there."""
@@ -55,13 +48,10 @@ class _Loop:
     continues: list[_Path | None] = field(default_factory=list)
 
 
-def unassigned(function: KernelFunction) -> list[Unassigned]:
-    """Return the variables of a function that are read where they may have no value, each once; nothing if its source is not known."""
+def unassigned(function: KernelFunction) -> dict[str, int]:
+    """Return the variables that a function reads where they may have no value, with the first such line; nothing without a source."""
     tree = _tree(function)
-    if tree is None:
-        return []
-    found = _Function(function, tree).unassigned
-    return [each for n, each in enumerate(found) if each.name not in {before.name for before in found[:n]}]
+    return _Function(function, tree).unassigned if tree else {}
 
 
 def writes_the_same(function: KernelFunction) -> bool:
@@ -107,7 +97,8 @@ class _Function:
     def __init__(self, function: KernelFunction, tree: ast.FunctionDef) -> None:
         self.globals = function.__globals__
         self.variables = {*function.__code__.co_varnames, *function.__code__.co_cellvars}
-        self.unassigned: list[Unassigned] = []
+        self.unassigned: dict[str, int] = {}
+        """Variable that may have no value -> the first line that reads it."""
         self.turns = 0
         self.is_known = True
         """Whether the entries of `out` that are written are known so far."""
@@ -240,7 +231,7 @@ class _Function:
                 return path
             case ast.Name(name, ast.Load()):
                 if name in self.variables and name not in path.assigned:
-                    self.unassigned.append(Unassigned(name, node.lineno))
+                    self.unassigned.setdefault(name, node.lineno)
                 self.is_known &= name != "out"
                 return path
             case ast.NamedExpr(target, value):

@@ -1,24 +1,30 @@
-"""How a loop over lanes is cut at the loops within it: which lanes run each piece, and what is the same for all of them.
+"""The blocks of a loop over lanes, its *regions*, which lanes run each of them, and what is the same for all lanes.
 
-A *region* is a piece of the body without a loop, with one entry, its *cut*. The cuts are the first block of the body, the headers of the
-loops within it, and the blocks after them. Lanes run a region together. If they leave it by the same way, the host of all lanes, one
-scalar branch, chooses the next region. If they do not, each lane notes where it goes next, and the regions of that part of the body are
-*masked*: only lanes that have come there run them. The regions of a loop that lanes leave at different times are masked, too, and the
-loop runs until its last lane has left.
+A region is a piece of the body without a loop, with one entry, its *cut*. The cuts are the first block of the body, the
+headers of the loops within it, and the blocks after them. Lanes run a region together. If they leave it by the same
+way, the host of all lanes, one scalar branch, chooses the next region. If they do not, each lane notes where it goes
+next, and the regions of that part of the body are *masked*: only lanes that have come there run them. The regions of a
+loop that lanes leave at different times are masked, too, and the loop runs until its last lane has left.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
 from itertools import pairwise
 
-from warprun.kernels.lane_code import Block, Instruction, chain, dominators, loops, ordered, reversed_graph
+import llvmlite.binding as llvm
 
+NAME = re.compile(r'%(?:"[^"]*"|[-\w.$]+)')
+"""A value or a label."""
 END = "%end of lanes"
 """Stands for the end of the body, in graphs."""
+_LABEL = re.compile(r'^("[^"]*"|[-\w.$]+):')
+_INCOMING = re.compile(rf"\[ (.*?), ({NAME.pattern}) \]")
+_NEXT = re.compile(rf"label ({NAME.pattern})")
 _ANY = "%any way out"
-
 _PURE = re.compile(
     r"@llvm\.(?:sqrt|fabs|floor|ceil|trunc|rint|nearbyint|round|roundeven|fma|fmuladd|minnum|maxnum|minimum|maximum|copysign"
     r"|smin|smax|umin|umax|abs|ctpop|ctlz|cttz|fshl|fshr)\."
@@ -30,9 +36,167 @@ _SAFE |= {"uitofp", "sitofp", "bitcast", "ptrtoint", "inttoptr"}
 _GUARDED = {"load", "sdiv", "udiv", "srem", "urem"}
 """Instructions that may run only where the program runs them."""
 
+Graph = Mapping[str, Iterable[str]]
+"""A node -> the nodes that follow it."""
+
 
 class Stays(Exception):
     """Why a loop over lanes stays as it is."""
+
+
+# LLVM's code as blocks --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Instruction:
+    """One instruction; `text` is its line without indentation."""
+
+    text: str
+    name: str
+    """`%name` of its result; empty if it has none."""
+    opcode: str
+    value: llvm.ValueRef
+
+    @property
+    def type(self) -> str:
+        """LLVM type of the result."""
+        return str(self.value.type)
+
+    @property
+    def operands(self) -> list[str]:
+        """`%names` that it reads, labels included."""
+        return NAME.findall(self.text.partition(" = ")[2] if self.name else self.text)
+
+    @property
+    def incoming(self) -> list[tuple[str, str]]:
+        """Of a phi: value and label of each edge."""
+        return _INCOMING.findall(self.text)
+
+
+@dataclass
+class Block:
+    """One basic block."""
+
+    instructions: list[Instruction] = field(default_factory=list)
+
+    @property
+    def phis(self) -> list[Instruction]:
+        """The phis at its beginning."""
+        return [each for each in self.instructions if each.opcode == "phi"]
+
+    @property
+    def end(self) -> Instruction:
+        """Its last instruction."""
+        return self.instructions[-1]
+
+    @property
+    def next(self) -> list[str]:
+        """Labels of the blocks that may follow."""
+        return list(dict.fromkeys(_NEXT.findall(self.end.text)))
+
+
+def blocks_of(lines: Sequence[str], function: llvm.ValueRef) -> dict[str, Block]:
+    """Return the blocks of a function by `%label`; `lines` are those of its body, between the braces."""
+    blocks: dict[str, Block] = {}
+    block = Block()
+    for line in lines:
+        label, text = _LABEL.match(line), line.strip()
+        if label:
+            block = blocks[f"%{label[1]}"] = Block()
+        elif not text or text.startswith(("#dbg", ";")):
+            continue
+        elif line.startswith("    ") or text.startswith("]"):
+            block.instructions[-1].text += " " + text
+        else:
+            name, equals, rest = text.partition(" = ")
+            named = bool(equals) and NAME.fullmatch(name) is not None
+            words = (rest if named else text).removeprefix("tail ").split()
+            block.instructions.append(Instruction(text, name if named else "", words[0], function))
+    for block, found in zip(blocks.values(), function.blocks, strict=True):
+        for instruction, value in zip(block.instructions, found.instructions, strict=True):
+            instruction.value = value
+    return blocks
+
+
+def ordered(graph: Graph, start: str) -> list[str]:
+    """Return the nodes that `start` reaches, each before those that follow it, loops aside (reverse post-order)."""
+    found: list[str] = []
+    seen = {start}
+    waiting = [(start, iter(graph[start]))]
+    while waiting:
+        node, rest = waiting[-1]
+        following = next((each for each in rest if each not in seen), None)
+        if following is None:
+            found.append(node)
+            waiting.pop()
+        else:
+            seen.add(following)
+            waiting.append((following, iter(graph.get(following, ()))))
+    return found[::-1]
+
+
+def dominators(graph: Graph, start: str) -> dict[str, str]:
+    """Return the immediate dominator of every node; that of `start` is `start`. Source: Cooper, Harvey and Kennedy, 2001."""
+    order = ordered(graph, start)
+    place = {node: n for n, node in enumerate(order)}
+    before = reversed_graph({node: graph.get(node, ()) for node in order})
+    found = {start: start}
+
+    def common(a: str, b: str) -> str:
+        while a != b:
+            a, b = (found[a], b) if place[a] > place[b] else (a, found[b])
+        return a
+
+    changed = True
+    while changed:
+        changed = False
+        for node in order[1:]:
+            nearest = reduce(common, (each for each in before[node] if each in found))
+            changed |= found.get(node) != nearest
+            found[node] = nearest
+    return found
+
+
+def chain(of: Mapping[str, str], node: str) -> list[str]:
+    """Return `node` and its dominators, nearest first."""
+    found = [node]
+    while of[found[-1]] != found[-1]:
+        found.append(of[found[-1]])
+    return found
+
+
+def reversed_graph(graph: Graph) -> dict[str, list[str]]:
+    """Return the graph with all its edges turned around."""
+    found: dict[str, list[str]] = {node: [] for node in graph}
+    for node, following in graph.items():
+        for each in following:
+            found.setdefault(each, []).append(node)
+    return found
+
+
+def loops(graph: Graph, start: str) -> dict[str, set[str]]:
+    """Return the blocks of every loop by its header. Raises Stays for a loop that can be entered in two places."""
+    of = dominators(graph, start)
+    place = {node: n for n, node in enumerate(ordered(graph, start))}
+    before = reversed_graph({node: graph.get(node, ()) for node in place})
+    found: dict[str, set[str]] = {}
+    for node in place:
+        for header in graph.get(node, ()):
+            if place[header] > place[node]:
+                continue
+            if header not in chain(of, node):
+                raise Stays("its loops can be entered in two places")
+            body = found.setdefault(header, {header})
+            waiting = [node]
+            while waiting:
+                each = waiting.pop()
+                if each not in body:
+                    body.add(each)
+                    waiting += before[each]
+    return found
+
+
+# The regions of a loop ---------------------------------------------------------------------------------------------------
 
 
 class Regions:
@@ -42,10 +206,8 @@ class Regions:
         self.blocks, self.first, self.lane = blocks, header, lane
         self.defined = {each.name: (label, each) for label, block in blocks.items() for each in block.instructions if each.name}
         self.inside = {label: [END] if label == latch else block.next for label, block in blocks.items()}
-        try:
-            self.loops = loops(self.inside | {END: []}, header)
-        except ValueError as error:
-            raise Stays(str(error)) from None
+        self.loops = loops(self.inside | {END: []}, header)
+        """Header -> the blocks of a loop within the body."""
         if not all(self.inside.values()):
             raise Stays("it can end in the middle")
         nested = sorted(self.loops, key=lambda each: len(self.loops[each]))
@@ -73,6 +235,10 @@ class Regions:
 
     # Ways out -------------------------------------------------------------------------------------------------------------
 
+    def phis(self, label: str) -> list[Instruction]:
+        """Return the phis of a block; none for the end."""
+        return [] if label == END else self.blocks[label].phis
+
     def is_cut(self, label: str) -> bool:
         """Return whether a block begins a region, or is the end."""
         return label == END or self.region[label] == label
@@ -90,21 +256,15 @@ class Regions:
         """Return the cuts that follow a region."""
         return [each[1:] for each in self.graph(cut) if each.startswith(">")]
 
-    def sources(self, cut: str) -> set[str]:
-        """Return the regions that a region may follow."""
-        return {self.region[label] for label, following in self.inside.items() if cut in following}
-
     def choices(self, cut: str) -> list[str]:
         """Return the blocks of a region whose last instruction decides by which way lanes leave it."""
         joins = self.joins(cut)
         return [label for label in self.members[cut] if joins[label] == _ANY and len(self.inside[label]) > 1]
 
-    def _leaves_together(self, cut: str) -> bool:
-        return all(self.is_uniform(name) for label in self.choices(cut) for name in self._conditions(label))
-
-    def _conditions(self, label: str) -> list[str]:
-        labels = set(self.blocks[label].next)
-        return [name for name in self.blocks[label].end.operands if name not in labels]
+    def _leaves_apart(self, cut: str) -> bool:
+        """Return whether lanes may leave a region by different ways: a condition of its last branches differs between them."""
+        ends = [self.blocks[label] for label in self.choices(cut)]
+        return any(name in self.varying for block in ends for name in block.end.operands if name not in block.next)
 
     # Which regions are masked ---------------------------------------------------------------------------------------------
 
@@ -146,10 +306,6 @@ class Regions:
         start = level or self.first
         return {node: list(dict.fromkeys(found[node])) for node in ordered(found, start) if node in found}
 
-    def _exits_apart(self, loop: str) -> bool:
-        """Return whether lanes may leave a loop at different times, by itself."""
-        return self._disagreement(loop) is None
-
     def _disagreement(self, level: str) -> dict[str, list[str]] | None:
         """Return the nodes after which lanes go different ways, with the nodes until they meet and the one where they do.
 
@@ -161,7 +317,7 @@ class Regions:
         found: dict[str, list[str]] = {}
         for node, following in nodes.items():
             loop = node != level and node in self.loops
-            apart = self._exits_apart(node) if loop else not self._leaves_together(node)
+            apart = self._disagreement(node) is None if loop else self._leaves_apart(node)
             if len(following) == 1 or not apart or any(node in zone[:-1] for zone in found.values()):
                 continue
             if meet[node] == _ANY:
@@ -182,7 +338,7 @@ class Regions:
             within = zones is None or any(node in zone[:-1] for zone in zones.values())
             self.masked |= {node} if within else set()
             if node != level and node in self.loops:
-                apart = within or self._exits_apart(node)
+                apart = within or self._disagreement(node) is None  # lanes leave the loop at different times
                 if apart and (level, node) not in self.then:
                     self.then[level, node] = level if following[0] == ">again" else following[0].removeprefix(">")
                 self.masked |= {node} if apart else set()

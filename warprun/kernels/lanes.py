@@ -1,183 +1,71 @@
-"""Loops over lanes with loops in them become vectors: in LLVM's code, each is cut at its inner loops before LLVM vectorises.
+"""Loops over lanes become vectors, also where functions of the user loop: their code is changed before LLVM vectorises it.
 
-LLVM vectorises innermost loops only. If a function of the user loops, the loop over lanes around it is not innermost, and its lanes are
-computed one after the other. Here the loop over lanes moves inwards: `lane_regions.py` divides its body, `lane_cut.py` writes the pieces.
-They compute the same operations in the same order for each lane. Kernels mark the loops with a call of `lane_loop`.
+The problem. A tile holds LANES environments, its lanes. A kernel computes a tile in a loop over them, which it marks
+with `lane_loop()`. LLVM vectorises innermost loops only. If a function of the user loops, the loop over lanes around it
+is not innermost, and its lanes are computed one after the other.
+
+The change. The loop over lanes moves inwards. It is *cut* at the loops within its body, and each piece (*region*)
+becomes an innermost loop over lanes of its own:
+
+    for lane in range(count):            a[lane] = f(lane) for all lanes
+        a = f(lane)                      while a lane is in the loop:
+        while g(a):             ->           there[lane] = there[lane] and g(a[lane]) for all lanes
+            a = h(a)                         if there[lane]: a[lane] = h(a[lane]) for all lanes
+        x[lane] = a                      x[lane] = a[lane] for all lanes
+
+Each lane computes the same operations in the same order as before. Where all lanes agree (the loop runs `range(8)` for
+each of them), there is no `there`: one scalar branch decides for all.
+
+The steps, each a file:
+
+1. `compilers.py` lets LLVM inline, simplify and unroll short loops, and calls `with_cut_loops` on the text of a module,
+   here.
+2. `lane_regions.py` reads a loop as blocks, divides them into regions, and finds what is the same for all lanes
+   (*uniform*) and which regions only some lanes run (*masked*). A loop that cannot be cut raises `Stays` and stays as
+   it is.
+3. `lane_values.py` finds the values that one region makes and another one reads, and gives them places on the stack.
+4. `lane_cut.py` writes the regions as loops over lanes.
+
+Beside them here is what kernels call for this: `lane_loop`, and reads of memory that LLVM would not see as vectors.
+`outcomes` says what became of the loops of this process, and tests compare random programs with the same programs
+uncut.
 """
 
 from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
+import numpy as np
 from llvmlite import ir
 from numba import config, types
-from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import Compiler
+from numba.core import cgutils
+from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
 
-from warprun.kernels.entry import with_entry
-from warprun.kernels.lane_code import Block, blocks_of, loops
-from warprun.kernels.lane_cut import MARK, Counter, Metadata, Writer, incoming_from
-from warprun.kernels.lane_regions import Regions, Stays
+from warprun.kernels.lane_cut import Counter, Metadata, Writer
+from warprun.kernels.lane_regions import NAME, Block, Regions, Stays, blocks_of, loops
+from warprun.kernels.lane_values import MARK
 from warprun.kernels.simd import WIDTH
 
 if TYPE_CHECKING:
     from llvmlite.ir import Value
     from numba.core.base import BaseContext as TargetContext
-    from numba.core.codegen import CodeLibrary
-    from numba.core.compiler_machinery import PassManager
     from numba.core.typing.context import BaseContext as TypingContext
     from numba.core.typing.templates import Signature
+    from numba.types import Array, Integer, UniTuple
+
+    from warprun.kernels.simd import Intrinsic
+
+outcomes: collections.Counter[str] = collections.Counter()
+"""Loops over lanes that this process has compiled: how many were cut, and how many stay for which reason."""
 
 _NUMBER = re.compile(r"%(\d+)\b")
 _NUMBERED_LABEL = re.compile(r"^(\d+):")
-
-
-class _NoEnvironment:
-    """Stands for Numba's code generator where it would write to machine code."""
-
-    @staticmethod
-    def set_env(name: str, environment: object) -> None:
-        """Do nothing."""
-
-
-class LinkedLibrary(JITCodeLibrary):
-    """Code that runs within the machine code of a kernel only, and has none of its own."""
-
-    is_tile = False
-    """True: it is optimised here, and not again in the kernel. False: in the kernel only, where LLVM inlines it."""
-
-    @property
-    def codegen(self) -> _NoEnvironment:
-        return _NoEnvironment()
-
-    def get_pointer_to_function(self, name: str) -> int:
-        """Return 0: there is no machine code."""
-        self._ensure_finalized()
-        return 0
-
-    def _optimize_final_module(self) -> None:
-        if self.is_tile:
-            _cut(self)
-            super()._optimize_final_module()
-
-    def _finalize_final_module(self) -> None:
-        self._finalize_dynamic_globals()
-        self._finalized = True
-
-
-class KernelLibrary(JITCodeLibrary):
-    """Code of a kernel: its loops over lanes are cut before it is vectorised. Its tiles join it after that."""
-
-    _linking_libraries: list[CodeLibrary]
-    """The libraries whose functions it calls."""
-
-    def finalize(self) -> None:
-        self._tiles = [each for each in self._linking_libraries if isinstance(each, LinkedLibrary) and each.is_tile]
-        self._linking_libraries = [each for each in self._linking_libraries if each not in self._tiles]
-        super().finalize()
-
-    def _optimize_final_module(self) -> None:
-        _cut(self)
-        super()._optimize_final_module()
-        for tile in dict.fromkeys(self._tiles):
-            self._final_module.link_in(tile._get_module_for_linking(), preserve=True)
-        self._inline_tiles()
-
-    def _inline_tiles(self) -> None:
-        """Put the code of tiles in the place of their calls, each of which would pass hundreds of sizes and addresses through memory."""
-        tiles = {each.name for tile in self._tiles for each in tile._final_module.functions if not each.is_declaration}
-        for function in self._final_module.functions:
-            if function.name in tiles and not function.is_declaration:
-                function.add_function_attribute("alwaysinline")
-                function.linkage = "internal"
-        _, builder = _passes(self, unrolls=False)
-        manager = llvm.create_new_module_pass_manager()
-        manager.add_always_inliner_pass()
-        manager.run(self._final_module, builder)
-
-
-class Kernels(Compiler):
-    """Numba's compiler for kernels of an engine: LLVM knows that the arrays among their arguments do not overlap (`noalias`).
-
-    Otherwise LLVM does not vectorise loops over many arrays. The arrays of an engine are separate allocations. A kernel without a wrapper
-    for Python gets an entry point for a `bound.Call`.
-    """
-
-    def define_pipelines(self) -> list[PassManager]:
-        """Return the passes of the compiler."""
-        managers = super().define_pipelines()
-        return with_entry(managers) if self.state.flags.no_cpython_wrapper else managers
-
-    def compile_extra(self, func: Callable[..., object]) -> object:
-        """Compile a kernel, with its loops over lanes cut where they contain loops."""
-        self.state.flags.noalias = True
-        self.state.library = KernelLibrary(self.state.targetctx.codegen(), func.__qualname__)
-        self.state.library.enable_object_caching()
-        return super().compile_extra(func)
-
-
-class Tiles(Compiler):
-    """Numba's compiler for what kernels call for each tile, with the same promise."""
-
-    def compile_extra(self, func: Callable[..., object]) -> object:
-        """Compile a function, with its loops over lanes cut where they contain loops."""
-        self.state.flags.noalias = True
-        self.state.library = LinkedLibrary(self.state.targetctx.codegen(), func.__qualname__)
-        self.state.library.is_tile = True
-        return super().compile_extra(func)
-
-
-class Inlined(Compiler):
-    """Numba's compiler for functions that kernels inline."""
-
-    def compile_extra(self, func: Callable[..., object]) -> object:
-        """Translate a function; LLVM optimises it where it is inlined."""
-        self.state.library = LinkedLibrary(self.state.targetctx.codegen(), func.__qualname__)
-        return super().compile_extra(func)
-
-
-def _cut(library: JITCodeLibrary) -> None:
-    """Cut the marked loops over lanes."""
-    module: llvm.ModuleRef = library._final_module
-    if MARK not in str(module):
-        return
-    _simplify(library)
-    _unroll(library)
-    library._final_module = llvm.parse_assembly(with_cut_loops(module))
-    library._final_module.name = module.name
-    library._final_module.verify()
-
-
-def _simplify(library: JITCodeLibrary) -> None:
-    """Inline and simplify, without vectors."""
-    manager, builder = _passes(library, unrolls=False)
-    manager.run(library._final_module, builder)
-
-
-def _unroll(library: JITCodeLibrary) -> None:
-    """Unroll short loops of constant length, and bring the others into the form that `lane_regions.py` reads."""
-    # The pipeline for modules would also unroll loops of unknown length, by a factor.
-    _, builder = _passes(library, unrolls=True)
-    manager = builder.getFunctionPassManager()
-    manager.add_loop_simplify_pass()
-    manager.add_lcssa_pass()
-    for function in library._final_module.functions:
-        if not function.is_declaration:
-            manager.run(function, builder)
-
-
-def _passes(library: JITCodeLibrary, unrolls: bool) -> tuple[llvm.ModulePassManager, llvm.PassBuilder]:
-    options = llvm.create_pipeline_tuning_options()
-    options.speed_level = 3
-    options.loop_vectorization = options.slp_vectorization = False
-    options.loop_unrolling = unrolls
-    builder = llvm.create_pass_builder(library._codegen._tm, options)
-    return builder.getModulePassManager(), builder
 
 
 def with_cut_loops(module: llvm.ModuleRef) -> str:
@@ -208,10 +96,6 @@ def _full_width(head: str) -> str:
     return re.sub(r"(\)(?: (?:local_)?unnamed_addr)?)([^()]*\{)$", rf'\1 "prefer-vector-width"="{32 * WIDTH}"\2', head)
 
 
-outcomes: collections.Counter[str] = collections.Counter()
-"""Loops over lanes that this process has compiled: how many were cut, and how many stay for which reason."""
-
-
 def _cut_function(blocks: dict[str, Block], metadata: Metadata) -> list[str]:
     """Return the code of a function with its marked loops cut."""
     start = next(iter(blocks))
@@ -235,12 +119,17 @@ def _cut_function(blocks: dict[str, Block], metadata: Metadata) -> list[str]:
             continue
         made.append(f"{label[1:]}:")
         if label == start:
-            kept = (each for writer in writers.values() for each in writer.allocas.items())
+            kept = (each for writer in writers.values() for each in writer.values.allocas.items())
             made += [f"  {name} = alloca {kind}, align 64" for name, kind in kept]
         for each in block.instructions:
             if MARK not in each.text:
-                made.append(f"  {incoming_from(each.text, last) if each.opcode == 'phi' else each.text}")
+                made.append(f"  {_coming_from(each.text, last) if each.opcode == 'phi' else each.text}")
     return made
+
+
+def _coming_from(phi: str, labels: dict[str, str]) -> str:
+    """Return the text of a phi with other labels of the blocks before it."""
+    return re.sub(rf", ({NAME.pattern}) \]", lambda found: f", {labels.get(found[1], found[1])} ]", phi)
 
 
 def _writer(blocks: dict[str, Block], labels: set[str], header: str, prefix: str, metadata: Metadata) -> Writer:
@@ -260,13 +149,15 @@ def _writer(blocks: dict[str, Block], labels: set[str], header: str, prefix: str
     return Writer(regions, counter, prefix, metadata)
 
 
-def _unmarked() -> None:
-    """Mark nothing."""
+# What kernels call ------------------------------------------------------------------------------------------------------
+
+AT_ONCE = 64
+"""Flags that `set_flags` reads."""
 
 
 @intrinsic
-def _marked(typing: TypingContext) -> tuple[Signature, Callable[..., Value]]:
-    def write(context: TargetContext, builder: ir.IRBuilder, signature: Signature, values: list[Value]) -> Value:
+def _marked(typing: TypingContext) -> Intrinsic:
+    def write(context: TargetContext, builder: ir.IRBuilder, signature: Signature, values: Sequence[Value]) -> Value:
         mark = builder.module.declare_intrinsic("llvm.sideeffect", (), ir.FunctionType(ir.VoidType(), []))
         builder.call(mark, [])
         return context.get_dummy_value()
@@ -274,5 +165,72 @@ def _marked(typing: TypingContext) -> tuple[Signature, Callable[..., Value]]:
     return types.none(), write
 
 
+@intrinsic
+def _of_tile(typing: TypingContext, array: Array, tile: Integer, shape: UniTuple) -> Intrinsic | None:
+    if array.layout != "C":
+        return None
+
+    def generate(context: TargetContext, builder: ir.IRBuilder, signature: Signature, values: Sequence[Value]) -> Value:
+        given = make_array(array)(context, builder, values[0])
+        sizes = cgutils.unpack_tuple(builder, values[2], len(shape))
+        strides = [given.itemsize.type(context.get_abi_sizeof(given.data.type.pointee))]
+        for size in reversed(sizes):
+            strides.insert(0, builder.mul(strides[0], size))
+        data = builder.bitcast(given.data, ir.IntType(8).as_pointer())
+        data = builder.bitcast(builder.gep(data, [builder.mul(values[1], strides[0])]), given.data.type)
+        view = make_array(signature.return_type)(context, builder)
+        populate_array(view, data, sizes, strides[1:], strides[-1], given.meminfo, parent=given.parent)
+        return impl_ret_borrowed(context, builder, signature.return_type, view._getvalue())
+
+    return array.copy(ndim=array.ndim - 1)(array, types.int64, shape), generate
+
+
+@intrinsic
+def _set_flags(typing: TypingContext, flags: Array, first: Integer) -> Intrinsic:
+    def generate(context: TargetContext, builder: ir.IRBuilder, signature: Signature, values: Sequence[Value]) -> Value:
+        data = context.make_array(signature.args[0])(context, builder, values[0]).data
+        vector = ir.VectorType(ir.IntType(8), AT_ONCE)
+        place = builder.bitcast(builder.gep(data, [values[1]]), vector.as_pointer())
+        is_set = builder.icmp_unsigned("!=", builder.load(place, align=1), ir.Constant(vector, [0] * AT_ONCE))
+        return builder.bitcast(is_set, ir.IntType(64))
+
+    return types.uint64(flags, types.int64), generate
+
+
+@intrinsic
+def _lowest_bit(typing: TypingContext, bits: Integer) -> Intrinsic:
+    def generate(context: TargetContext, builder: ir.IRBuilder, signature: Signature, values: Sequence[Value]) -> Value:
+        return builder.cttz(values[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
+
+
+def _unmarked() -> None:
+    """Mark nothing: without compilation."""
+
+
+def _part_of_tile(array: np.ndarray, tile: int, shape: tuple[int, ...]) -> np.ndarray:
+    found: np.ndarray = array[tile]
+    return found
+
+
+def _set_flags_in_python(flags: np.ndarray, first: int) -> np.uint64:
+    return np.uint64(sum(int(flag) << n for n, flag in enumerate(flags[first : first + AT_ONCE])))
+
+
+def _lowest_bit_in_python(bits: np.uint64) -> int:
+    return (int(bits) & -int(bits)).bit_length() - 1
+
+
 lane_loop: Callable[[], None] = _unmarked if config.DISABLE_JIT else _marked
 """Mark the loop around it as one over lanes, no two of which touch the same memory if one of them writes."""
+of_tile: Callable[[np.ndarray, int, tuple[int, ...]], np.ndarray] = _part_of_tile if config.DISABLE_JIT else _of_tile
+"""(array, tile, shape) -> array[tile], whose shape must be `shape`, a tuple of constants; `array` must be contiguous.
+
+LLVM knows sizes and strides of the view: addresses in it are constants, and neighbouring lanes are seen to be neighbours.
+"""
+# A few instructions in place of 64 branches, which LLVM does not find by itself: it turns such a loop over flags into scalar code.
+set_flags = _set_flags_in_python if config.DISABLE_JIT else _set_flags
+"""(flags, first) -> flags[first : first + AT_ONCE], which must exist, as the bits of a uint64, the first flag in the lowest one."""
+lowest_bit = _lowest_bit_in_python if config.DISABLE_JIT else _lowest_bit
+"""(bits) -> the place of the lowest bit of a uint64 that is set."""

@@ -1,11 +1,16 @@
-"""Kernel calls on CPU that are recorded once and then made again by machine code: what CUDA graphs are on a GPU.
+"""Work that is recorded once and repeated without Python: `Captured` in CUDA graphs, `Repeated` as kernel calls on CPU.
 
-An update of ten environments computes for 60 microseconds. Python needs as long to get from one of its kernels to the next.
+A GPU replays a graph with one launch in the place of many. On CPU machine code makes the calls: an update of ten
+environments computes for 60 microseconds, and Python needs as long to get from one of its kernels to the next. Both
+need the same of the work: Python computes nothing in it, and numbers that change between runs lie in memory, which the
+host writes before the call.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import torch
@@ -13,11 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from warprun.errors import UserError
 from warprun.kernels.bound import NEVER, Made, recording
-from warprun.kernels.team import team
+from warprun.kernels.threads import team
 
 Arguments = TypeVarTuple("Arguments")
 Results = TypeVar("Results")
 
+WARM_UP = 3
+"""Runs before the captured one. The first runs load libraries, compile kernels and allocate memory, which a capture must not do."""
 TRIES = 10
 """Runs in which work may become the same as in the run before. The first ones of an agent compile kernels and make views."""
 CHECKED = 100
@@ -26,13 +33,65 @@ KEYS = 16
 """Combinations of arguments that may be recorded; what is recorded keeps its memory."""
 
 
+class Captured(Generic[Results, *Arguments]):
+    """GPU work that runs eagerly WARM_UP times, is then captured in a CUDA graph, and replayed from then on.
+
+    `work(*arguments)` must launch the same kernels on the same memory with the same scalars whenever it gets the same arguments. The
+    arguments must be hashable; each combination has its own graph. Values that change between runs must lie in device memory, which the
+    host writes before the call. Host-side counters must be updated outside `work`. Every call runs the work exactly once, before and after
+    the capture. A result lies in the graph's memory: the next run with the same arguments overwrites it.
+    """
+
+    def __init__(self, work: Callable[[*Arguments], Results]) -> None:
+        self._work = work
+        self._runs: Counter[tuple[*Arguments]] = Counter()
+        self._recorded: dict[tuple[*Arguments], tuple[Callable[[], None], Results]] = {}
+
+    def __call__(self, *arguments: *Arguments) -> Results:
+        """Run the work once."""
+        if arguments not in self._recorded:
+            if self._runs[arguments] < WARM_UP:
+                self._runs[arguments] += 1
+                return run_aside(lambda: self._work(*arguments))
+            self._recorded[arguments] = record(lambda: self._work(*arguments))
+        replay, result = self._recorded[arguments]
+        replay()
+        return result
+
+
+def run_aside(work: Callable[[], Results]) -> Results:
+    """Run `work` on the capture stream, in order with the current stream, so that libraries allocate their workspace for that stream."""
+    stream = _stream_of_captures()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        result = work()
+    torch.cuda.current_stream().wait_stream(stream)
+    return result
+
+
+def record(work: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
+    """Capture `work` without running it; return a function that replays it on the current stream, and its result. Raises UserError."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, stream=_stream_of_captures()):
+            result = work()
+    except Exception as error:  # torch, Numba and the driver each raise their own error class
+        # If the work fails, ending the capture fails too, with an error that hides the cause.
+        reason = str(error.__context__ or error).partition("\n")[0]
+        raise UserError(f"a CUDA graph cannot hold the rollout or the update ({reason}); run with engine.capture=false") from error
+    return graph.replay, result
+
+
+@cache
+def _stream_of_captures() -> torch.cuda.Stream:
+    return torch.cuda.Stream()
+
+
 class Repeated(Generic[Results, *Arguments]):
     """CPU work that machine code repeats once it has made the same kernel calls (`Call`) twice in a row, and torch nothing but views.
 
-    What cannot be seen from outside, the work must keep to, as for `graph.Captured`: Python computes nothing in it, numbers that change
-    between runs lie in memory, which the host writes before the call, and the results are tensors that are always in the same memory, so
-    the next run overwrites them. The arguments are hashable; each combination is recorded on its own. Raises UserError if the work makes
-    other calls later.
+    The results are tensors that are always in the same memory, so the next run overwrites them. The arguments are hashable; each
+    combination is recorded on its own. Raises UserError if the work makes other calls later.
     """
 
     def __init__(self, work: Callable[[*Arguments], Results], threads: int) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from warprun.kernels.graph import Captured
-from warprun.kernels.repeat import Repeated
+from warprun.kernels.repeat import Captured, Repeated
 from warprun.learning.batch import Batch, Estimate
 from warprun.learning.interfaces import Context
 from warprun.simulation.trajectory import Trajectory
@@ -19,7 +18,7 @@ R = TypeVar("R")
 def captured(work: Callable[P, R], context: Context, owner: type) -> Callable[P, R]:
     """Return `work`, repeated as the plan says: by CUDA graphs, or as a list of kernel calls on CPU.
 
-    An agent lists all such work in one table, `device_work`, built once; `graph.Captured` and `repeat.Repeated` say what it must keep to.
+    An agent lists all such work in one table, `device_work`, built once; `kernels/repeat.py` says what it must keep to.
     On CPU `owner`, the class of the agent or learner, must say that it does so, by `recordable = True`. A derived class does not inherit
     this: what it adds may compute something in Python, which would be lost.
     """

@@ -19,7 +19,7 @@ from rich.table import Table
 from warprun.config.memory import simulator_bytes
 from warprun.config.schema import Config
 from warprun.kernels import peak
-from warprun.kernels.graph import WARM_UP
+from warprun.kernels.repeat import WARM_UP
 from warprun.runs import rundir
 from warprun.runs.build import make_agent, make_training_simulator, prepare, set_up, threads
 from warprun.runs.measured import PhaseClock

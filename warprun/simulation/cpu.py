@@ -16,8 +16,7 @@ from warprun.kernels.bound import Call
 from warprun.kernels.fingerprint import is_jitted
 from warprun.kernels.mlp import Inference, Network
 from warprun.kernels.simd import COLUMNS, aligned_zeros
-from warprun.kernels.team import team
-from warprun.kernels.threads import threads
+from warprun.kernels.threads import team, threads
 from warprun.simulation import memory
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.memory import Array, Arrays, KernelValues, Step, StepArguments

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from warprun.errors import UserError
-from warprun.kernels.driver import why_no_cuda
+from warprun.kernels.driver import launch_problem, why_no_cuda
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,8 @@ def choose(wanted: str) -> Device:
 
 @cache
 def cuda_problem() -> str | None:
-    """Return why CUDA cannot be used, and what to do; None if it can: a kernel has run. A machine without a GPU imports nothing for it."""
+    """Return why CUDA cannot be used, and what to do; None if it can: a kernel has run."""
     problem = why_no_cuda()
     if problem:
         return problem
-    from warprun.kernels.cuda_probe import launch_problem
-
     return launch_problem()

@@ -14,9 +14,9 @@ from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.compile import COMPILES
 from warprun.kernels.driver import SIMULATOR_LIMIT
-from warprun.kernels.graph import Captured
 from warprun.kernels.mlp import Network
 from warprun.kernels.mlp_cuda import columns_for
+from warprun.kernels.repeat import Captured
 from warprun.kernels.simd import COLUMNS
 from warprun.simulation import memory, trajectory
 from warprun.simulation.arrays import ArrayPlan

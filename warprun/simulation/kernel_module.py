@@ -15,9 +15,8 @@ from numba.core.errors import NumbaError
 
 from warprun.errors import UserError
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
-from warprun.kernels.check import check_functions, explain
+from warprun.kernels.check import check_functions, check_language, check_variables, explain
 from warprun.kernels.driver import available_memory
-from warprun.kernels.language import check_language, check_variables
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.program import write
 from warprun.simulation.device import Device

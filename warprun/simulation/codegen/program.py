@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from warprun.environment import Box, Group
-from warprun.kernels.flags import AT_ONCE, lowest_bit, set_flags
+from warprun.kernels.lanes import AT_ONCE, lowest_bit, set_flags
 from warprun.kernels.mlp import infer
 from warprun.kernels.mlp_cuda import compute_layer, load_columns, store_outputs
 from warprun.simulation.arrays import ArrayPlan

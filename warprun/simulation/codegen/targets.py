@@ -234,7 +234,7 @@ class CpuTarget(Target):
     """A CPU thread owns tiles of environments; LLVM vectorises the loops over the lanes of a tile."""
 
     name = "cpu"
-    imports = "from numba import njit\n\nfrom warprun.kernels.lanes import lane_loop\nfrom warprun.kernels.views import of_tile"
+    imports = "from numba import njit\n\nfrom warprun.kernels.lanes import lane_loop, of_tile"
     lane_loop = "lane_loop()"
     at = "lane"
     note_end = f"any_over |= {OVER}"

@@ -8,7 +8,7 @@ from warprun.kernels import compile as kernels  # sets up Numba, so it comes bef
 from warprun.kernels.bound import Call
 from warprun.kernels.mlp import Network, forward, normalize
 from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
-from warprun.kernels.team import team
+from warprun.kernels.threads import team
 
 NO_VALUE = torch.zeros(0)
 

@@ -20,7 +20,7 @@ from warprun.kernels import compile as kernels
 from warprun.kernels.bound import Call, signature
 from warprun.kernels.mlp import Network, backward, forward, normalize, width_of
 from warprun.kernels.simd import COLUMNS, aligned_zeros
-from warprun.kernels.team import team
+from warprun.kernels.threads import team
 from warprun.learning.batch import ROUNDING, Batch
 from warprun.learning.kernels.common import (
     FORBIDDEN,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from warprun.kernels import ahead
 from warprun.kernels import compile as kernels
 from warprun.kernels.bound import Call, signature
-from warprun.kernels.team import Team, team
+from warprun.kernels.threads import Team, team
 from warprun.learning import optimizers
 from warprun.learning.kernels.common import adam
 from warprun.math import sqrt

@@ -16,7 +16,7 @@ from warprun.kernels import compile as kernels
 from warprun.kernels.bound import Call, signature
 from warprun.kernels.mlp import Network, forward, normalize
 from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
-from warprun.kernels.team import team
+from warprun.kernels.threads import team
 from warprun.learning.batch import Estimate, Spread
 from warprun.learning.kernels.cpu.statistics import Ends
 from warprun.learning.operations import TorchOperations

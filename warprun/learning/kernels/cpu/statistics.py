@@ -19,7 +19,7 @@ from warprun.kernels import ahead
 from warprun.kernels import compile as kernels
 from warprun.kernels.bound import Call, signature
 from warprun.kernels.simd import COLUMNS
-from warprun.kernels.team import team
+from warprun.kernels.threads import team
 from warprun.learning.normalization import RESOLUTION, ObservationNormalizer, RewardNormalizer, RunningStatistics, inverse_deviation
 from warprun.simulation.trajectory import Trajectory
 

@@ -20,7 +20,7 @@ from warprun.kernels import compile as kernels  # sets up Numba, so it comes bef
 from warprun.kernels.bound import Call
 from warprun.kernels.mlp import backward
 from warprun.kernels.simd import COLUMNS, aligned_zeros
-from warprun.kernels.team import team
+from warprun.kernels.threads import team
 from warprun.learning import optimizers
 from warprun.learning.communicator import mean_
 from warprun.learning.critics import Critics, Head

@@ -1,9 +1,10 @@
-"""Cache files of compiled kernels. Each file holds its SHA-256; a damaged file is ignored and its kernel compiled again.
+"""The files of compiled kernels. Each holds its SHA-256; a damaged one is ignored and its kernel compiled again.
 
-Numba unpickles and runs its cache files unchecked: a flipped bit raises an arbitrary exception or gives a wrong number. So `KernelFiles`
-replaces `_cache_file`, the object in which Numba's cache of a kernel stores its results. Numba and numba-cuda call only its `load` and
-`save`, here while the kernel is compiled within `alone`. Checksums beside Numba's own files would not do: several processes rewrite the
-index of those files. Here one file holds one compiled signature, is written to a temporary file and renamed, and there is no index.
+Numba unpickles and runs its cache files unchecked: a flipped bit raises an arbitrary exception or gives a wrong number.
+So `KernelFiles` replaces `_cache_file`, the object in which Numba's cache of a kernel stores its results. Numba and
+numba-cuda call only its `load` and `save`, here while the kernel is compiled within `alone`. A file holds one compiled
+signature and is written to a temporary file and renamed, and there is no index, so several processes can share a
+folder.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -31,13 +32,12 @@ if TYPE_CHECKING:
     """What Numba asks for: a signature, and the processor and its features."""
 
 DIGEST_BYTES = 32
-
 WAIT_S = 600.0
 """Longest time to wait for another process that compiles the same kernel."""
 
-_noticed: set[str] = set()
 awaited: dict[Path, Callable[[], None]] = {}
 """Files that another process is about to write -> a function that waits for that, see `ahead`."""
+_noticed: set[str] = set()
 
 
 class KernelFiles:
@@ -118,10 +118,6 @@ class KernelFiles:
 
 class NoFiles:
     """A cache that stores nothing, in place of `KernelFiles`."""
-
-    def alone(self, key: Key) -> AbstractContextManager[None]:
-        """Hold nobody up."""
-        return nullcontext()
 
     def load(self, key: Key) -> None:
         return None
