@@ -112,6 +112,14 @@ def timed(work: Callable[[], object], clock: Callable[[], float] = time.perf_cou
     return clock() - began
 
 
+def rate(work: Callable[[], int], seconds: float) -> float:
+    """Return how much `work` does per second; it returns how much it did, and is called for `seconds` at least."""
+    done, began = 0, time.perf_counter()
+    while (spent := time.perf_counter() - began) < seconds:
+        done += work()
+    return done / spent
+
+
 def in_turn(candidates: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """Return what each candidate measures in each round: all take turns, so that all meet the same other work on the machine."""
     found: dict[str, list[float]] = {name: [] for name in candidates}
@@ -148,13 +156,15 @@ class Training:
         self.steps = self.config.n_envs * self.config.agent.horizon
         """Environment steps of an iteration."""
 
-    def rollout(self) -> None:
-        """Collect a rollout."""
+    def rollout(self) -> int:
+        """Collect a rollout; return its environment steps."""
         self.simulator.collect(self.agent.act)
+        return self.steps
 
-    def iterate(self) -> None:
-        """Collect a rollout and learn from it."""
+    def iterate(self) -> int:
+        """Collect a rollout and learn from it; return its environment steps."""
         self.agent.update(self.simulator.collect(self.agent.act), 0.1)
+        return self.steps
 
     def take(self, steps: int) -> None:
         """Train for at least so many environment steps."""
