@@ -43,7 +43,7 @@ def settings(
             parser.add_argument(flag, nargs="+", type=kind, default=default, choices=choices.get(name), metavar=name.upper())
         else:
             parser.add_argument(flag, type=type(default), default=default, choices=choices.get(name))
-    return parser.parse_args()
+    return parser.parse_intermixed_args()
 
 
 def require(module: str, package: str) -> None:
