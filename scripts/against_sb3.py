@@ -113,7 +113,7 @@ def own(case: Case, threads: int, stack: ExitStack) -> Train:
     workers = min(threads, case.n_envs) if case.n_envs > 1 else 0
     sizes = [f"n_envs={case.n_envs}", f"agent.network.hidden={case.hidden}", f"concurrency.threads={threads}"]
     sizes += [f"concurrency.workers={workers}"] if "gymnasium" in case.env else []
-    training = Training(*case.env.split(), f"agent={case.agent}", "tuned=none", *sizes, *case.ours)
+    training = Training(*case.env.split(), f"agent={case.agent}", "tuned=none", "device=cpu", *sizes, *case.ours)
     stack.callback(training.simulator.close)
     training.take(520)
     return training.take

@@ -147,8 +147,8 @@ class Training:
     """The simulator and the agent of a run, compiled, without records and evaluations."""
 
     def __init__(self, *overrides: str) -> None:
-        """Build them from the settings of a run; the device is the CPU unless they say otherwise."""
-        self.config = compose(["device=cpu", *overrides])
+        """Build them from the settings of a run."""
+        self.config = compose(overrides)
         self.setup = set_up(self.config)
         self.agent = make_agent(self.setup)
         self.simulator = make_training_simulator(self.setup, self.agent)

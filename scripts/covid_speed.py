@@ -81,7 +81,7 @@ class Split(NamedTuple):
 def split(n_envs: int, seconds: float) -> tuple[Split, int]:
     """Return the parts of the training time, and the number of threads."""
     # One epoch, as in the published run. A rollout of 1,000 environments and 90 days would take 2 GB and a minute.
-    run = Training("env=covid", f"n_envs={n_envs}", "agent.epochs=1", f"agent.horizon={90 if n_envs <= 60 else 18}")
+    run = Training("env=covid", "device=cpu", f"n_envs={n_envs}", "agent.epochs=1", f"agent.horizon={90 if n_envs <= 60 else 18}")
     both = warm(run.iterate, seconds)
     rollout = warm(run.rollout, seconds / 2)
     return Split(n_envs, 1000 / rollout, 1000 / both - 1000 / rollout), threads(run.config)

@@ -137,7 +137,7 @@ PUBLISHED = (
     (5, 1.4e6 * 5, "grid, 2,000 x 5, one GPU (tutorial 6, read off a plot)"),
 )
 """WarpDrive: actors in an environment, actor steps per second."""
-PLAIN = ("tuned=none", "log.live=false", "eval.every=never", "eval.episodes=1", "eval.final_episodes=1", "agent.epochs=1")
+PLAIN = ("tuned=none", "device=cpu", "log.live=false", "eval.every=never", "eval.episodes=1", "eval.final_episodes=1", "agent.epochs=1")
 
 
 def works(game: str, envs: int, actors: int) -> tuple[Callable[[], float], Callable[[], float]]:

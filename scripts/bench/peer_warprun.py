@@ -28,6 +28,7 @@ def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterat
         "env=cartpole",
         f"n_envs={n_envs}",
         "tuned=none",
+        "device=cpu",
         f"concurrency.threads={threads}",
         f"agent={'ppo' if ppo else 'a2c'}",
         f"agent.horizon={spec.HORIZON}",
