@@ -50,9 +50,9 @@ class Case(NamedTuple):
     theirs: dict[str, Any]
 
 
-def external(env_id: str, agent: str, n_envs: int, hidden: list[int], ours: list[str], theirs: dict[str, Any]) -> Case:
+def external(env_id: str, agent: str, n_envs: int, hidden: list[int], ours: str, **theirs: Any) -> Case:
     """Return a case that both sides train in Gymnasium's environment."""
-    return Case(f"env=gymnasium env.id={env_id}", env_id, agent, n_envs, hidden, ours, theirs)
+    return Case(f"env=gymnasium env.id={env_id}", env_id, agent, n_envs, hidden, ours.split(), theirs)
 
 
 def compiled(agent: str, env: str, env_id: str, width: int, batch: int) -> Case:
@@ -64,36 +64,30 @@ def compiled(agent: str, env: str, env_id: str, width: int, batch: int) -> Case:
 CASES = {
     "gymnasium": {
         "PPO CartPole-v1": external(
-            "CartPole-v1",
-            "ppo",
-            8,
-            [64, 64],
-            ["agent.horizon=32", "agent.minibatches=1", "agent.epochs=20"],
-            {"n_steps": 32, "batch_size": 256, "n_epochs": 20},
+            *("CartPole-v1", "ppo", 8, [64, 64], "agent.horizon=32 agent.minibatches=1 agent.epochs=20"),
+            n_steps=32,
+            batch_size=256,
+            n_epochs=20,
         ),
         "PPO LunarLander-v3": external(
-            "LunarLander-v3",
-            "ppo",
-            16,
-            [64, 64],
-            ["agent.horizon=1024", "agent.minibatches=256", "agent.epochs=4"],
-            {"n_steps": 1024, "batch_size": 64, "n_epochs": 4},
+            *("LunarLander-v3", "ppo", 16, [64, 64], "agent.horizon=1024 agent.minibatches=256 agent.epochs=4"),
+            n_steps=1024,
+            batch_size=64,
+            n_epochs=4,
         ),
         "DQN CartPole-v1": external(
-            "CartPole-v1",
-            "dqn",
-            1,
-            [256, 256],
-            ["agent.batch_size=64", "agent.utd_ratio=0.5", "agent.learning_starts=200"],
-            {"batch_size": 64, "train_freq": 256, "gradient_steps": 128, "learning_starts": 200},
+            *("CartPole-v1", "dqn", 1, [256, 256], "agent.batch_size=64 agent.utd_ratio=0.5 agent.learning_starts=200"),
+            batch_size=64,
+            train_freq=256,
+            gradient_steps=128,
+            learning_starts=200,
         ),
         "TD3 LunarLanderContinuous-v3": external(
-            "LunarLanderContinuous-v3",
-            "td3",
-            1,
-            [400, 300],
-            ["agent.batch_size=256", "agent.utd_ratio=1", "agent.learning_starts=200"],
-            {"batch_size": 256, "train_freq": 1, "gradient_steps": 1, "learning_starts": 200},
+            *("LunarLanderContinuous-v3", "td3", 1, [400, 300], "agent.batch_size=256 agent.utd_ratio=1 agent.learning_starts=200"),
+            batch_size=256,
+            train_freq=1,
+            gradient_steps=1,
+            learning_starts=200,
         ),
     },
     "off_policy": {

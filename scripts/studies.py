@@ -28,7 +28,6 @@ class Case(NamedTuple):
     overrides: str
     bar: float | None = None
     """The return to reach; None: `env.solved_at`."""
-    should_be_solved: bool = True
 
 
 class Study(NamedTuple):
@@ -370,22 +369,23 @@ LEARNED: dict[str, Column] = {
 # Numbers of environments -----------------------------------------------------------------------------------------------------------------
 
 SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
-SIZED = {
+SOLVING = {
     f"{env}, {agent}": f"env={env} agent={agent} eval.every=50000steps checkpoint.best=false max_minutes=0.6"
     for env in ("cartpole", "acrobot")
     for agent in ("ppo", "a2c")
 }
-
-
-def minibatches(case: str, n_envs: int) -> str:
-    """Return the override that keeps the rows of a gradient step of PPO as they are with the tuned 16 for 1,024 environments."""
-    return f" agent.minibatches={max(1, round(n_envs / 64))}" if "ppo" in case else ""
+# The rows of a gradient step of PPO stay as they are with the tuned 16 minibatches for 1,024 environments.
+SIZED = {
+    f"{case}, {n_envs}": f"{given} n_envs={n_envs}" + f" agent.minibatches={max(1, round(n_envs / 64))}" * case.endswith("ppo")
+    for n_envs in SIZES
+    for case, given in SOLVING.items()
+}
 
 
 def by_size(study: Study, runs: Runs) -> str:
     """Return the table of seconds until solved; bold is what `n_envs=auto` chooses from the median throughput of each size."""
     rows, ended = [], [run for own in runs.values() for run in _ended(own)]
-    for case, overrides in SIZED.items():
+    for case, overrides in SOLVING.items():
         speed, seconds = {}, {}
         for n_envs in SIZES:
             own = _ended(runs.get(f"{case}, {n_envs}", []))
@@ -410,24 +410,21 @@ def _share(run: Run) -> float:
     return float(min(1.0, run["cpu_s"] / run["command_s"]))
 
 
-def _catalysis(mark: str, overrides: dict[str, str], seeds: int, should_be_solved: bool) -> Study:
-    cases = {case: Case(given, should_be_solved=should_be_solved) for case, given in overrides.items()}
-    return Study((DOCS / "benchmarks" / "catalysis.md", mark), cases, PATHS, (("last", 1000, False, 1),), near_the_optimum, seeds)
+def _cases(overrides: dict[str, str], bar: float | None = None, more: str = "") -> dict[str, Case]:
+    return {case: Case(given + more, bar) for case, given in overrides.items()}
+
+
+def _catalysis(mark: str, overrides: dict[str, str], seeds: int) -> Study:
+    place = DOCS / "benchmarks" / "catalysis.md", mark
+    return Study(place, _cases(overrides), PATHS, (("last", 1000, False, 1),), near_the_optimum, seeds)
 
 
 OFF_POLICY_PAGE = DOCS / "benchmarks" / "off_policy.md"
 STUDIES = {
-    "tuned": Study(
-        (DOCS / "results.md", "results"),
-        {case: Case(given) for case, given in TUNED.items()},
-        RESULTS,
-        FRESH,
-        at_the_bar("last"),
-        seeds=8,
-    ),
+    "tuned": Study((DOCS / "results.md", "results"), _cases(TUNED), RESULTS, FRESH, at_the_bar("last"), seeds=8),
     "untuned": Study(
         (DOCS / "results.md", "robustness"),
-        {f"{env} {key}": Case(f"env={env} {UNTUNED}{more}", None, False) for env in ENVIRONMENTS for key, more in SETTINGS.items()},
+        {f"{env} {key}": Case(f"env={env} {UNTUNED}{more}") for env in ENVIRONMENTS for key, more in SETTINGS.items()},
         {},
         FRESH,
         at_the_bar("last"),
@@ -449,47 +446,19 @@ STUDIES = {
     ),
     "memory": Study(
         (DOCS / "memory.md", "results"),
-        {case: Case(*given, not case.endswith("mlp")) for case, given in MEMORY.items()},
+        {case: Case(*given) for case, given in MEMORY.items()},
         REMEMBERING,
         (("last", 2000, True, 2**40),),
         at_the_bar("last"),
     ),
     "external": Study(
-        (DOCS / "external.md", "external results"),
-        {case: Case(given, None, False) for case, given in EXTERNAL.items()},
-        JUDGED,
-        (("last", 1000, True, 1),),
-        at_the_bar("last"),
+        (DOCS / "external.md", "external results"), _cases(EXTERNAL), JUDGED, (("last", 1000, True, 1),), at_the_bar("last")
     ),
-    "actors": Study(None, {case: Case(f"{ACTORS} {mode}", None, False) for case, mode in MODES.items()}, IN_MODES, (), as_trained),
-    "booster": Study(
-        None,
-        {case: Case(given, None, False) for case, given in BOOSTER.items()},
-        REGULATED,
-        (("last", 1000, True, 1),),
-        as_trained,
-    ),
-    "exarl": Study(
-        None,
-        {case: Case(given + WHILE_LEARNING, 195.0, False) for case, given in EXARL.items()},
-        LEARNED,
-        (("last", 100, False, 1),),
-        at_the_bar("last"),
-    ),
-    "auto": Study(
-        (DOCS / "auto.md", "auto"),
-        {
-            f"{case}, {n_envs}": Case(f"{given} n_envs={n_envs}{minibatches(case, n_envs)}", None, False)
-            for n_envs in SIZES
-            for case, given in SIZED.items()
-        },
-        {},
-        (),
-        as_trained,
-        seeds=3,
-        write_table=by_size,
-    ),
-    "catalysis": _catalysis("tuned", CATALYSIS, 5, True),
-    "catalysis_continuous": _catalysis("continuous", CONTINUOUS, 5, True),
-    "catalysis_published": _catalysis("published", PUBLISHED, 1, False),
+    "actors": Study(None, _cases({mode: f"{ACTORS} {given}" for mode, given in MODES.items()}), IN_MODES, (), as_trained),
+    "booster": Study(None, _cases(BOOSTER), REGULATED, (("last", 1000, True, 1),), as_trained),
+    "exarl": Study(None, _cases(EXARL, 195.0, WHILE_LEARNING), LEARNED, (("last", 100, False, 1),), at_the_bar("last")),
+    "auto": Study((DOCS / "auto.md", "auto"), _cases(SIZED), {}, (), as_trained, seeds=3, write_table=by_size),
+    "catalysis": _catalysis("tuned", CATALYSIS, 5),
+    "catalysis_continuous": _catalysis("continuous", CONTINUOUS, 5),
+    "catalysis_published": _catalysis("published", PUBLISHED, 1),
 }
