@@ -1,14 +1,16 @@
 """Measure what learners and actors cost.
 
     python scripts/actors_speed.py overhead [--seconds 10] [--rounds 3]
-    python scripts/actors_speed.py scaling [--actors 1 2 4 8 16] [--modes async rma seed] [--seconds 10] [--figure actors.png]
+    python scripts/actors_speed.py scaling [--actors 1 2 4 8 16] [--modes async rma seed] [--figure actors.png]
 
-`overhead`: one actor with 10,000 CartPoles and one learner with concurrency=rma, against the slower of the two halves alone (rollouts, and
-updates, on one thread, by `warprun bench`), and against the same in two processes at the same time that exchange nothing: what two cores of
-the machine can do at all. Everything is measured in turn; ratios are medians over rounds.
+`overhead`: one actor with 10,000 CartPoles and one learner with concurrency=rma, against the slower of the two halves
+alone (rollouts, and updates, on one thread, by `warprun bench`), and against the same in two processes at the same time
+that exchange nothing: what two cores of the machine can do at all. Everything is measured in turn; ratios are medians
+over rounds.
 
-`scaling`: actors that step one environment each, whose step sleeps for 20 ms, so that more actors than cores can be measured. Prints steps
-per second, their share of A times those of one actor, and how long both roles wait. Needs gymnasium, and matplotlib for the figure.
+`scaling`: actors that step one environment each, whose step sleeps for 20 ms, so that more actors than cores can be
+measured. Prints steps per second, their share of A times those of one actor, and how long both roles wait. Needs
+gymnasium, and matplotlib for the figure.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ CARTPOLES = ("env=cartpole", *A2C)
 
 
 def records(ranks: int, seconds: float, *overrides: str) -> list[Record]:
-    """Train with `ranks` processes for about `seconds` after the first iteration, and return the records of its second half."""
+    """Train with some ranks for about `seconds` after the first iteration; return the records of the second half."""
     rows = train(ranks, *overrides, f"max_minutes={seconds / 60}", "total_steps=1e12", f"log.every={seconds / 20}s")
     if len(rows) < 4:
         sys.exit(f"only {len(rows)} records in {seconds:g} s: --seconds={3 * seconds:g}")
@@ -42,9 +44,20 @@ def rate(rows: list[Record]) -> float:
 
 
 def slower_half(processes: int) -> float:
-    """Return environment steps per second of rollouts or of updates, whatever is less, in one of `processes` at the same time."""
+    """Return environment steps per second of rollouts or updates, whatever is less, in one of `processes` at once."""
     with tempfile.TemporaryDirectory() as folder:
-        bench = [sys.executable, "-m", "warprun", "bench", *CARTPOLES, "agent=a2c", "tuned=none", "device=cpu", "sizes=10000", "threads=1"]
+        bench = [
+            sys.executable,
+            "-m",
+            "warprun",
+            "bench",
+            *CARTPOLES,
+            "agent=a2c",
+            "tuned=none",
+            "device=cpu",
+            "sizes=10000",
+            "threads=1",
+        ]
         started = [subprocess.Popen([*bench, f"out={folder}/{n}"], stdout=subprocess.DEVNULL) for n in range(processes)]
         if any(process.wait() for process in started):
             sys.exit("warprun bench failed")
@@ -61,8 +74,13 @@ def overhead(seconds: float, rounds: int) -> None:
         rows = records(2, 2 * seconds, *CARTPOLES, "n_envs=10000", "concurrency=rma")
         ratios["rma"].append(rate(rows) / alone)
         ratios["side by side"].append(beside / alone)
-        waits = ", ".join(f"{role} waits {rows[-1][f'actors/{role}_waiting_share']:.0%}" for role in ("learner", "actor"))
-        print(f"slower half alone {alone:,.0f}/s, beside another process {beside:,.0f}/s, rma {rate(rows):,.0f}/s; {waits}", flush=True)
+        waits = ", ".join(
+            f"{role} waits {rows[-1][f'actors/{role}_waiting_share']:.0%}" for role in ("learner", "actor")
+        )
+        print(
+            f"slower half alone {alone:,.0f}/s, beside another {beside:,.0f}/s, rma {rate(rows):,.0f}/s; {waits}",
+            flush=True,
+        )
     for name, ratio in medians(ratios).items():
         print(f"{name}: median {ratio:.0%} of the slower half alone")
 
@@ -76,7 +94,9 @@ def scaling(modes: list[str], actors: list[int], seconds: float, path: str) -> N
             rows = records(count + 1, seconds, *sleepy(1e3 * STEP_S), *A2C, f"n_envs={count}", f"concurrency={mode}")
             rates.append(rate(rows))
             shares = [rates[-1] * actors[0] / (rates[0] * count)]
-            shares += [statistics.mean(each[f"actors/{role}_waiting_share"] for each in rows) for role in ("learner", "actor")]
+            shares += [
+                statistics.mean(each[f"actors/{role}_waiting_share"] for each in rows) for role in ("learner", "actor")
+            ]
             print(row(f"`{mode}`", count, f"{rates[-1]:.1f}", *(f"{share:.0%}" for share in shares)), flush=True)
     if not path:
         return

@@ -1,18 +1,20 @@
-"""Measure training against Stable-Baselines3, interleaved: the same environments, networks, rollouts, batches and gradient steps.
+"""Measure training against Stable-Baselines3, interleaved: equal environments, networks, batches, gradient steps.
 
     python scripts/against_sb3.py gymnasium [--rounds 3] [--seconds 6] [--threads 2] [--only CASE ...]
     python scripts/against_sb3.py off_policy [--rounds 3] [--seconds 6] [--threads 2] [--only CASE ...]
     python scripts/against_sb3.py to_bar [--seeds 3] [--threads 2] [--only CASE ...]
 
-`gymnasium`: environment steps per second in environments of Gymnasium. `off_policy`: TD3, SAC and DQN with one compiled environment and one
-gradient step per environment step; the limit is the rate of the matrix products alone, the operations of a gradient step at the rate that
-`warprun.kernels.peak` measures in the same run. There is no evaluation. Of the ways of Stable-Baselines3 the fastest counts: environments
-one after the other in its process or each in a process of its own, torch with one thread or with all. Ratios are medians over rounds.
+`gymnasium`: environment steps per second in environments of Gymnasium. `off_policy`: TD3, SAC and DQN with one compiled
+environment and one gradient step per environment step; the limit is the rate of the matrix products alone, the
+operations of a gradient step at the rate that `warprun.kernels.peak` measures in the same run. There is no evaluation.
+Of the ways of Stable-Baselines3 the fastest counts: environments one after the other in its process or each in a
+process of its own, torch with one thread or with all. Ratios are medians over rounds.
 
-`to_bar`: wall time to the bar of DQN on CartPole and TD3 on Pendulum. For warprun it is that of a whole run that stops at the bar,
-including evaluations, with compiled kernels. For Stable-Baselines3 it is the time inside learn() without evaluations, with the settings
-published in RL Baselines3 Zoo, up to the same bar in the same kind of evaluation (100 greedy episodes). A run that does not reach the bar
-counts with the time of all its steps and is marked. Needs gymnasium and stable-baselines3.
+`to_bar`: wall time to the bar of DQN on CartPole and TD3 on Pendulum. For warprun it is that of a whole run that stops
+at the bar, including evaluations, with compiled kernels. For Stable-Baselines3 it is the time inside learn() without
+evaluations, with the settings published in RL Baselines3 Zoo, up to the same bar in the same kind of evaluation (100
+greedy episodes). A run that does not reach the bar counts with the time of all its steps and is marked. Needs gymnasium
+and stable-baselines3.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ def external(env_id: str, agent: str, n_envs: int, hidden: list[int], ours: str,
 def compiled(agent: str, env: str, env_id: str, width: int, batch: int) -> Case:
     """Return a case that warprun trains in its own environment."""
     each = {"batch_size": batch, "train_freq": 1, "gradient_steps": 1, "learning_starts": 500, "buffer_size": 100_000}
-    return Case(f"env={env}", env_id, agent, 1, [width, width], [f"agent.batch_size={batch}", "agent.learning_starts=500"], each)
+    return Case(
+        f"env={env}", env_id, agent, 1, [width, width], [f"agent.batch_size={batch}", "agent.learning_starts=500"], each
+    )
 
 
 CASES = {
@@ -83,7 +87,13 @@ CASES = {
             learning_starts=200,
         ),
         "TD3 LunarLanderContinuous-v3": external(
-            *("LunarLanderContinuous-v3", "td3", 1, [400, 300], "agent.batch_size=256 agent.utd_ratio=1 agent.learning_starts=200"),
+            *(
+                "LunarLanderContinuous-v3",
+                "td3",
+                1,
+                [400, 300],
+                "agent.batch_size=256 agent.utd_ratio=1 agent.learning_starts=200",
+            ),
             batch_size=256,
             train_freq=1,
             gradient_steps=1,
@@ -168,7 +178,7 @@ def operations(case: Case) -> float:
         sizes = [n_in, *hidden, n_out]
         return 2 * sum(a * b for a, b in pairwise(sizes)), 2 * n_in * hidden[0]
 
-    # Backward computes the gradients of the weights and, except for the first layer, of the inputs: each costs as much as forward.
+    # Backward computes the gradients of weights and, except for the first layer, of inputs: each costs what forward costs.
     if case.agent == "dqn":
         forward, first = network(4, 2)
         return batch * (3 * forward + 2 * forward - first)
@@ -195,7 +205,7 @@ def speed(cases: dict[str, Case], chosen: Namespace, with_limit: bool) -> None:
         print(row(name, f"{mine:,.0f}", *limit, f"{peer:,.0f}", f"{ratio:.1f}"), flush=True)
 
 
-# Time to the bar -------------------------------------------------------------------------------------------------------------------------
+# Time to the bar ------------------------------------------------------------------------------------------------------
 
 EPISODES = 100
 CARTPOLE = {
@@ -243,7 +253,13 @@ def own_to_bar(overrides: str, bar: float, seed: int, threads: int) -> tuple[flo
     """Return the wall time of a run and whether it reached the bar. Raises UserError."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
-        given = [*overrides.split(), f"env.solved_at={bar}", f"seed={seed}", f"concurrency.threads={threads}", "device=cpu"]
+        given = [
+            *overrides.split(),
+            f"env.solved_at={bar}",
+            f"seed={seed}",
+            f"concurrency.threads={threads}",
+            "device=cpu",
+        ]
         run = warprun.train([*given, f"eval.episodes={EPISODES}", f"output_root={folder}", "log.live=false"])
     return run.wall_s, run.solved
 
@@ -289,7 +305,9 @@ def to_bar(chosen: Namespace) -> None:
             for seed in range(chosen.seeds)
         ]
         sides = list(zip(*pairs, strict=True))
-        cells = [", ".join(f"{taken:.1f}" + ("" if reached else " (never)") for taken, reached in side) for side in sides]
+        cells = [
+            ", ".join(f"{taken:.1f}" + ("" if reached else " (never)") for taken, reached in side) for side in sides
+        ]
         mine, other = medians({"ours": [s for s, _ in sides[0]], "theirs": [s for s, _ in sides[1]]}).values()
         print(row(name, f"{bar:g}", *cells, f"{other / mine:.1f}"), flush=True)
 

@@ -2,8 +2,9 @@
 
     python scripts/bench_make_vec.py [--num-envs 10000] [--rounds 15] [--gymnax /path/to/python]
 
-Random actions, drawn before. The candidates take turns, a few hundred steps each; the table has the medians of the rounds. PYTHON is a
-Python with jax and gymnax installed; its steps run under jax.jit, one call for each step, as with Gymnasium, and with automatic resets.
+Random actions, drawn before. The candidates take turns, a few hundred steps each; the table has the medians of the
+rounds. PYTHON is a Python with jax and gymnax installed; its steps run under jax.jit, one call for each step, as with
+Gymnasium, and with automatic resets.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def stepping(envs: Any, n: int) -> Callable[[], float]:
 
 def gymnax(python: str, n: int) -> Callable[[], float]:
     """Return the measurement of gymnax in another Python."""
-    process = subprocess.Popen([python, "-c", GYMNAX, str(n), str(STEPS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [python, "-c", GYMNAX, str(n), str(STEPS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdin and process.stdout
     to, back = process.stdin, process.stdout
 
@@ -83,7 +86,9 @@ def main() -> None:
         candidates["gymnax (jit)"] = gymnax(chosen.gymnax, n)
     in_turn(candidates, 1)  # warms up
     times = in_turn(candidates, chosen.rounds)
-    print(f"{n:,} CartPole environments, random actions, median of {chosen.rounds} rounds of {STEPS} steps, {cores} cores")
+    print(
+        f"{n:,} CartPole environments, random actions, median of {chosen.rounds} rounds of {STEPS} steps, {cores} cores"
+    )
     print(f"{'':24}{'us per step':>12}{'M steps/s':>12}{'of gymnasium':>14}{'of gymnax':>12}")
     of = medians(times)
     for name, seconds in of.items():

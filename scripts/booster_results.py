@@ -1,12 +1,13 @@
-"""Compare the trained policies of env=booster with regulators on the same disturbances, and write the tables of docs/booster.md.
+"""Compare the trained policies of env=booster with regulators on the same disturbances, for docs/booster.md.
 
     python scripts/results.py booster       # trains, five seeds of each, and keeps the returns
     python scripts/booster_results.py [--write]
 
-The last policy of each run plays EPISODES episodes, the same ones for all, with its most probable actions. Regulators play them, too, with
-the changes of VIMIN that each action space allows. Their gains were found on other episodes. The best linear regulator adds a prediction of
-the disturbance to what the plant makes of the past; no linear regulator of the last 15 samples has a smaller mean of |IMINER|, as long as
-actions have no limits. Intervals are 95 %: of learned policies over seeds (bootstrap), of regulators over episodes.
+The last policy of each run plays EPISODES episodes, the same ones for all, with its most probable actions. Regulators
+play them, too, with the changes of VIMIN that each action space allows. Their gains were found on other episodes. The
+best linear regulator adds a prediction of the disturbance to what the plant makes of the past; no linear regulator of
+the last 15 samples has a smaller mean of |IMINER|, as long as actions have no limits. Intervals are 95 %: of learned
+policies over seeds (bootstrap), of regulators over episodes.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ class Recorded(NamedTuple):
 
 def record(count: int, seed: int, mode: str) -> Recorded:
     """Return the first `count` episodes of an evaluation with `seed`."""
-    setup = {action: set_up(compose(["env=booster", f"env.action={action}", f"env.mode={mode}"])) for action in ("discrete", "continuous")}
+    setup = {
+        action: set_up(compose(["env=booster", f"env.action={action}", f"env.mode={mode}"]))
+        for action in ("discrete", "continuous")
+    }
     engine = make_engine(setup["continuous"], count, 1, derived_seed(seed, "eval"), auto_reset=False)
     engine.reset()
     p, tables, group = engine.params, engine.tables, engine.trajectory.groups["agent"]
@@ -70,12 +74,14 @@ def record(count: int, seed: int, mode: str) -> Recorded:
         engine.carry_over()
     engine.close()
     episodes = Episodes(*start, np.stack(disturbance, 1))
-    limits = {name: control.limit_of(each.environment.spec.groups[0].action, tables.changes) for name, each in setup.items()}
+    limits = {
+        name: control.limit_of(each.environment.spec.groups[0].action, tables.changes) for name, each in setup.items()
+    }
     return Recorded(episodes, features(np.stack(signals, 1), episodes.disturbance, p, tables), p, tables, limits)
 
 
 def features(signals: np.ndarray, disturbance: np.ndarray, p: Any, tables: Any) -> np.ndarray:
-    """Return the features [N, STEPS, F] of scaled signals [N, HISTORY + STEPS, SEEN] and the disturbance of each step [N, STEPS]."""
+    """Return the features [N, STEPS, F] of scaled signals [N, HISTORY + STEPS, SEEN] and disturbances [N, STEPS]."""
     delta, iminer = np.moveaxis(signals[:, :HISTORY, :2] / tables.scale[:2] + tables.shift[:2], 2, 0)
     before = iminer[:, 2:] - respond(delta[:, 2:], delta[:, 1:-1], delta[:, :-2], iminer[:, 1:-1], iminer[:, :-2], p)
     known = np.concatenate([before, disturbance], 1)  # from sample WARM on
@@ -89,7 +95,9 @@ def regulators(searched: Recorded, played: Recorded, action: str) -> dict[str, C
     episodes, p, tables, limit = searched.episodes, searched.params, searched.tables, searched.limits[action]
     pid, quadratic = control.best_pid(episodes, p, tables, limit), control.best_quadratic(episodes, p, tables, limit)
     print(f"{action}: {pid}, {quadratic}", flush=True)
-    weights = control.least_deviations(searched.features.reshape(-1, searched.features.shape[2]), episodes.disturbance.reshape(-1))
+    weights = control.least_deviations(
+        searched.features.reshape(-1, searched.features.shape[2]), episodes.disturbance.reshape(-1)
+    )
     chosen: dict[str, control.Regulator] = {
         "recorded regulator": control.recorded,
         "PI, published gains": control.Pid(),
@@ -114,7 +122,9 @@ def over_seeds(runs: list[Run], name: str) -> str:
 
 def corrected_table(found: dict[str, dict[str, Course]], runs: dict[str, list[Run]]) -> str:
     """Return the table of returns; `found`: action space -> regulator -> course."""
-    rows = [[name, *(over_episodes(courses[name].returns) for courses in found.values()), ""] for name in found["discrete"]]
+    rows = [
+        [name, *(over_episodes(courses[name].returns) for courses in found.values()), ""] for name in found["discrete"]
+    ]
     for case in [case for case in BOOSTER if "compat" not in case and case in runs]:
         cells = ["", over_seeds(runs[case], "last/return")]
         shown = cells if "continuous" in case else cells[::-1]

@@ -1,4 +1,4 @@
-"""Shared parts of the scripts: their settings, tables, pages and figures, clocks, and trainings without records and evaluations."""
+"""Shared parts of the scripts: settings, tables, pages, figures, clocks; trainings without records and evaluations."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def settings(
 ) -> argparse.Namespace:
     """Return the settings of a command line: `words` in their order, then `--name` for every default.
 
-    A default of False is a switch, a list takes several values, and the type of any other default is that of its setting. A word that ends
-    with * takes the rest of the line. `choices` has the values that a setting may have. Exits with code 2 for a mistake.
+    A default of False is a switch, a list takes several values, any other default has the type of its setting.
+    A word that ends with * takes the rest of the line. `choices` has the values that a setting may have. Exits with
+    code 2 for a mistake.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for word in words:
@@ -40,7 +41,9 @@ def settings(
             parser.add_argument(flag, action="store_true")
         elif isinstance(default, list):
             kind = type(default[0]) if default else str
-            parser.add_argument(flag, nargs="+", type=kind, default=default, choices=choices.get(name), metavar=name.upper())
+            parser.add_argument(
+                flag, nargs="+", type=kind, default=default, choices=choices.get(name), metavar=name.upper()
+            )
         else:
             parser.add_argument(flag, type=type(default), default=default, choices=choices.get(name))
     return parser.parse_intermixed_args()
@@ -53,7 +56,7 @@ def require(module: str, package: str) -> None:
         sys.exit(2)
 
 
-# Tables and figures ----------------------------------------------------------------------------------------------------------------------
+# Tables and figures ---------------------------------------------------------------------------------------------------
 
 
 def row(*cells: object) -> str:
@@ -72,12 +75,12 @@ def table(titles: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
 
 
 def replace(page: Path, mark: str, text: str) -> None:
-    """Replace what stands between the lines `<!-- mark -->` and `<!-- end -->` of a page. Raises ValueError unless there is one."""
+    """Replace the text between `<!-- mark -->` and `<!-- end -->` of a page. Raises ValueError unless there is one."""
     page.write_text(replaced(page.read_text(), mark, text))
 
 
 def replaced(page: str, mark: str, text: str) -> str:
-    """Return the text of a page with a new text between `<!-- mark -->` and `<!-- end -->`. Raises ValueError unless there is one."""
+    """Return a page with a new text between its marks, see `replace`. Raises ValueError unless there is one."""
     between = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- end -->)", re.DOTALL)
     written, count = between.subn(lambda match: match[1] + text + match[2], page)
     if count != 1:
@@ -102,7 +105,7 @@ def figure(path: Path, columns: int, size: tuple[float, float]) -> Iterator[Any]
     print(path)
 
 
-# Time ------------------------------------------------------------------------------------------------------------------------------------
+# Time -----------------------------------------------------------------------------------------------------------------
 
 
 def timed(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
@@ -121,7 +124,7 @@ def rate(work: Callable[[], int], seconds: float) -> float:
 
 
 def in_turn(candidates: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Return what each candidate measures in each round: all take turns, so that all meet the same other work on the machine."""
+    """Return what each candidate measures in each round; all take turns, and meet the same other work of the machine."""
     found: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds):
         for name, measure in candidates.items():
@@ -140,7 +143,7 @@ def children_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-# Trainings -------------------------------------------------------------------------------------------------------------------------------
+# Trainings ------------------------------------------------------------------------------------------------------------
 
 
 class Training:

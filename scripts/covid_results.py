@@ -3,11 +3,11 @@
     warprun -m env=covid seed=0,1,2 sweep_dir=outputs/covid
     python scripts/covid_results.py outputs/covid/000* [--out docs/figures/covid_learning.png]
 
-Returns are those of one episode: of the trained policies (sampled actions, mean and standard error of 400 episodes), of their most
-probable actions, of one trained and one untrained group, and of level 1 and level 10 without subsidies. All policies use the same random
-numbers, so gains have smaller standard errors than returns. "payments" is the mean subsidy level. The second table is a reference for the
-governors: the highest return found with a constant subsidy (a choice every 28 days, each improved in turn until no change helps).
-The figure needs matplotlib: pip install matplotlib.
+Returns are those of one episode: of the trained policies (sampled actions, mean and standard error of 400 episodes), of
+their most probable actions, of one trained and one untrained group, and of level 1 and level 10 without subsidies. All
+policies use the same random numbers, so gains have smaller standard errors than returns. "payments" is the mean subsidy
+level. The second table is a reference for the governors: the highest return found with a constant subsidy (a choice
+every 28 days, each improved in turn until no change helps). The figure needs matplotlib: pip install matplotlib.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def play(evaluator: Evaluator, greedy: bool = False) -> Episodes:
     for day in range(0, days, engine.trajectory.horizon):
         taken = engine.collect(evaluator.agent.act, greedy).groups
         daily = {group: taken[group].reward.double().mean(-1) for group in GROUPS}
-        daily["payments"] = taken["planner"].action[..., 0, 0] / -(-days // SUBSIDY_INTERVAL)  # 0 on days without a choice
+        daily["payments"] = taken["planner"].action[..., 0, 0] / -(
+            -days // SUBSIDY_INTERVAL
+        )  # 0 on days without a choice
         total = {name: total[name] + values[: days - day].sum(0).cpu().numpy() for name, values in daily.items()}
     return total
 
@@ -63,12 +65,16 @@ def returns(folder: Path) -> dict[str, Episodes]:
     found = {"untrained": play(evaluator)}
     restore(agent, trained)
     found["trained"] = play(evaluator)
-    found["trained - untrained"] = {name: values - found["untrained"][name] for name, values in found["trained"].items()}
+    found["trained - untrained"] = {
+        name: values - found["untrained"][name] for name, values in found["trained"].items()
+    }
     for group in GROUPS:
         restore(agent, {name: (trained if name.startswith(group) else untrained)[name] for name in trained})
         found[f"only {group} trained"] = play(evaluator)
     restore(agent, trained)
-    found["trained, most probable actions"] = play(Evaluator(setup, agent, 1, config.seed), greedy=True)  # nothing is random
+    found["trained, most probable actions"] = play(
+        Evaluator(setup, agent, 1, config.seed), greedy=True
+    )  # nothing is random
     return found
 
 
@@ -137,7 +143,7 @@ def curve(folder: Path, group: str) -> tuple[list[float], list[float]]:
 
 
 def draw(folders: list[Path], lines: dict[str, Returns], file: Path) -> None:
-    """Draw the returns of training episodes: one panel per group, one line per run, and the reference `lines` of each group."""
+    """Draw the returns of training episodes: a panel for each group, with its runs and its reference `lines`."""
     with figure(file, 2, (8.4, 3.6)) as panels:
         for panel, group in zip(panels, GROUPS, strict=True):
             for folder, color in zip(folders, ("#0072b2", "#56b4e9", "#004a74", "#3f8fc4"), strict=False):
@@ -167,7 +173,9 @@ def main() -> None:
     chosen = settings(__doc__, "runs*", out="covid_learning.png")
     folders = list(map(Path, chosen.runs))
     if not folders:
-        raise SystemExit("covid_results: which runs? warprun -m env=covid seed=0,1,2 sweep_dir=outputs/covid makes some")
+        raise SystemExit(
+            "covid_results: which runs? warprun -m env=covid seed=0,1,2 sweep_dir=outputs/covid makes some"
+        )
     print(head("run", "policy", *GROUPS, "payments"))
     everything = []
     for folder in folders:
@@ -185,7 +193,9 @@ def main() -> None:
     print("\n" + head("discount of a day", "a month at level 1", 3, 5, 6, 7, 8, 10))
     for gamma in (0.98, 0.99, 0.998, 1.0):
         print(line(str(gamma), *month_at_another_level(replayed, gamma)[[0, 2, 4, 5, 6, 7, 9]]))
-    lines = {group: {"untrained": float(np.mean([found["untrained"][group] for found in everything]))} for group in GROUPS}
+    lines = {
+        group: {"untrained": float(np.mean([found["untrained"][group] for found in everything]))} for group in GROUPS
+    }
     # Not for the governors, whose returns without payments are not comparable.
     lines["planner"] |= {name: values["planner"] for name, values in constants.items()}
     draw(folders, lines, Path(chosen.out))

@@ -1,10 +1,11 @@
-"""Measure the speed of the COVID-19 economy: simulation alone, and the parts of training, for several numbers of environments.
+"""Measure the speed of the COVID-19 economy for several numbers of environments: simulation, and parts of training.
 
     python scripts/covid_speed.py [--out docs/figures/covid_speed.png] [--envs 1 10 60 250 1000] [--seconds 5] [--numpy]
 
-Prints tables in Markdown and draws the last one. Rates are environment steps (52 actors each) per second of wall time. Simulation alone
-draws a random allowed action for every actor and simulates the day, without learning. `--numpy` compares it with the vectorised NumPy
-implementation of the tests (needs a checkout). The figure needs matplotlib: pip install matplotlib.
+Prints tables in Markdown and draws the last one. Rates are environment steps (52 actors each) per second of wall time.
+Simulation alone draws a random allowed action for every actor and simulates the day, without learning. `--numpy`
+compares it with the vectorised NumPy implementation of the tests (needs a checkout). The figure needs matplotlib: pip
+install matplotlib.
 """
 
 from __future__ import annotations
@@ -81,14 +82,16 @@ class Split(NamedTuple):
 def split(n_envs: int, seconds: float) -> tuple[Split, int]:
     """Return the parts of the training time, and the number of threads."""
     # One epoch, as in the published run. A rollout of 1,000 environments and 90 days would take 2 GB and a minute.
-    run = Training("env=covid", "device=cpu", f"n_envs={n_envs}", "agent.epochs=1", f"agent.horizon={90 if n_envs <= 60 else 18}")
+    run = Training(
+        "env=covid", "device=cpu", f"n_envs={n_envs}", "agent.epochs=1", f"agent.horizon={90 if n_envs <= 60 else 18}"
+    )
     both = warm(run.iterate, seconds)
     rollout = warm(run.rollout, seconds / 2)
     return Split(n_envs, 1000 / rollout, 1000 / both - 1000 / rollout), threads(run.config)
 
 
 def flops_per_step() -> float:
-    """Return the floating-point operations of both networks per environment step: forward to act, forward and backward to learn."""
+    """Return the operations of both networks per environment step: forward to act, forward and backward to learn."""
     governor = 64 * 256 + 256 * 256 + 256 * (11 + 1)
     planner = 463 * 256 + 256 * 256 + 256 * (21 + 1)
     return 2.0 * (51 * governor + planner) * (1 + 3)
@@ -119,7 +122,10 @@ def main() -> None:
     for n in chosen.envs:
         print(row(f"{n:,}", f"{simulation(n, chosen.seconds):,.0f}"), flush=True)
     for n in (1, chosen.envs[-1]) if chosen.numpy else ():
-        print(f"\nNumPy, vectorised over {n:,} x 51 states: {numpy_simulation(n):,.0f} env steps/s on one thread", flush=True)
+        print(
+            f"\nNumPy, vectorised over {n:,} x 51 states: {numpy_simulation(n):,.0f} env steps/s on one thread",
+            flush=True,
+        )
     a, b, out = torch.randn(4096, 256), torch.randn(256, 256), torch.empty(4096, 256)
     gemm = max(warm(lambda: torch.mm(a, b, out=out).shape[0] * 2 * 256 * 256, 0.3) for _ in range(3))
     print("\n" + head("environments", "rollout, s", "transfer, s", "training, s", "env steps/s", "of the GEMM rate"))

@@ -2,11 +2,11 @@
 
     python scripts/exarl_claims.py [--only PART ...] [--minutes M] [--again] [--write]
 
-Parts: `times` (push, pop, message, ...), `sleepy` (runs that sleep, and the model of them), `small` (claims 4 and 10) and `11` (central
-inference). What is measured is kept in docs/benchmarks/exarl.json and not repeated, except with --again; with --minutes nothing starts
-after that time. --write makes the tables and the figure from all that is kept. Needs mpi4py with an MPI, simpy, gymnasium, and matplotlib.
-Measure with nothing else on the machine: runs of up to 28 ranks share its cores. The trainings of claims 7, 9 and 12 are
-`python scripts/results.py exarl --jobs 1`.
+Parts: `times` (push, pop, message, ...), `sleepy` (runs that sleep, and the model of them), `small` (claims 4 and 10)
+and `11` (central inference). What is measured is kept in docs/benchmarks/exarl.json and not repeated, except with
+--again; with --minutes nothing starts after that time. --write makes the tables and the figure from all that is kept.
+Needs mpi4py with an MPI, simpy, gymnasium, and matplotlib. Measure with nothing else on the machine: runs of up to 28
+ranks share its cores. The trainings of claims 7, 9 and 12 are `python scripts/results.py exarl --jobs 1`.
 """
 
 from __future__ import annotations

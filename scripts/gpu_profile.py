@@ -41,7 +41,10 @@ def main(overrides: list[str]) -> None:
         iterate()
     print(head("kernel", "launches of an iteration", "µs of an iteration"))
     events = seen.key_averages()
-    spent = [(event.self_device_time_total if cuda else event.self_cpu_time_total, event.count, event.key) for event in events]
+    spent = [
+        (event.self_device_time_total if cuda else event.self_cpu_time_total, event.count, event.key)
+        for event in events
+    ]
     for microseconds, count, name in sorted(spent, reverse=True)[:SHOWN]:
         if microseconds > 0:
             shown = name[:80].replace("|", "/")

@@ -2,10 +2,10 @@
 
     python scripts/heat_equation_results.py [RUN ...]
 
-A constant control is one action a for all steps of all episodes. Temperatures are linear in it, u = b + sum_j a_j r_j: b is what an episode
-without heat gives, and r_j the response of a rod at 0 to heater j alone. So the return is quadratic in a, and least squares gives the best
-action for given episodes. Its value is then that of other episodes. (Loads and initial temperatures are symmetric about 0, so for ever
-more episodes the best action tends to 0.)
+A constant control is one action a for all steps of all episodes. Temperatures are linear in it, u = b + sum_j a_j r_j:
+b is what an episode without heat gives, and r_j the response of a rod at 0 to heater j alone. So the return is
+quadratic in a, and least squares gives the best action for given episodes. Its value is then that of other episodes.
+(Loads and initial temperatures are symmetric about 0, so for ever more episodes the best action tends to 0.)
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def response(heater: int) -> np.ndarray:
 
 
 def best_constant(unheated: np.ndarray, responses: np.ndarray) -> np.ndarray:
-    """Return the action with the largest mean return; `unheated` [episodes, STEPS, cells], `responses` [heaters, STEPS, cells].
+    """Return the action with the largest mean return.
+
+    `unheated` is [episodes, STEPS, cells], `responses` [heaters, STEPS, cells].
 
     The gradient of the return, -sum_t(mean_x(2 u r_j) + 2 POWER_COST a_j / heaters), is 0.
     """
@@ -70,7 +72,9 @@ def main() -> None:
         heated = others + np.einsum("i,itx->tx", action, responses)
         found = -np.square(heated).mean(-1).sum(-1) - STEPS * POWER_COST * np.mean(action**2)
         error = 1.96 * found.std(ddof=1) / math.sqrt(EPISODES)
-        print(f"constant control {np.round(action, 3).tolist()}: {found.mean():.2f} +- {error:.2f} (95 %, {EPISODES} episodes)")
+        print(
+            f"constant control {np.round(action, 3).tolist()}: {found.mean():.2f} +- {error:.2f} (95 %, {EPISODES} episodes)"
+        )
     for run in runs:
         last = json.loads((Path(run) / "metrics.jsonl").read_text().splitlines()[-1])
         error = 1.96 * last["eval/return_stderr"]

@@ -2,7 +2,8 @@
 
     python scripts/mixed_equilibrium.py [--agent ppo] [--seed 1] [--write]
 
-The game is in tests/environments/probes.py, so the script needs a checkout. Default settings, 64 environments, 60 rollouts.
+The game is in tests/environments/probes.py, so the script needs a checkout. Default settings, 64 environments, 60
+rollouts.
 """
 
 import sys
@@ -28,7 +29,15 @@ def play(name: str, entropy_coef: float, seed: int) -> list[tuple[float, float]]
     device, params = Device("cpu", "the game is small"), MATCHING_PENNIES.params()
     agent = build(name, MATCHING_PENNIES, n_envs=64, seed=seed, fused=True, horizon=HORIZON, entropy_coef=entropy_coef)
     sizes = {"n_envs": 64, "horizon": HORIZON, "threads": 1}
-    engine = KernelEngine(MATCHING_PENNIES, "matching_pennies", device=device, seed=seed, params=params, networks=agent.networks(), **sizes)
+    engine = KernelEngine(
+        MATCHING_PENNIES,
+        "matching_pennies",
+        device=device,
+        seed=seed,
+        params=params,
+        networks=agent.networks(),
+        **sizes,
+    )
     engine.prepare()
     shown = []
     for rollout in range(1, ROLLOUTS[-1] + 1):

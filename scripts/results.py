@@ -1,11 +1,12 @@
-"""Train the cases of a study over seeds, evaluate every run on episodes that it has not seen, and print the table of its page.
+"""Train the cases of a study over seeds, evaluate every run on episodes that it has not seen, and print a table.
 
-    python scripts/results.py STUDY [--only CASE ...] [--seeds N] [--jobs N] [--threads N] [--minutes M] [--again] [--write] [--dry-run]
+    python scripts/results.py STUDY [--only CASE ...] [--seeds N] [--jobs N] [--threads N] [--minutes M] [--again]
+                              [--write] [--dry-run]
 
-The studies are in scripts/studies.py. Each run is `warprun KEY=VALUE ...` in its own process on CPU; --jobs of them run at a time. Finished
-runs are kept in docs/benchmarks/results.json and not repeated while their settings stay the same, except with --again; with --minutes no
-run starts after that time, so a study can be measured in several calls. --write puts the table into its page. A run that fails counts
-as not solved.
+The studies are in scripts/studies.py. Each run is `warprun KEY=VALUE ...` in its own process on CPU; --jobs of them run
+at a time. Finished runs are kept in docs/benchmarks/results.json and not repeated while their settings stay the same,
+except with --again; with --minutes no run starts after that time, so a study can be measured in several calls. --write
+puts the table into its page. A run that fails counts as not solved.
 """
 
 from __future__ import annotations
@@ -63,7 +64,13 @@ Path("found.json").write_text(json.dumps(found))
 def measure(study: Study, overrides: str, threads: int) -> Run:
     """Train and evaluate one run in its own process; return its numbers."""
     with tempfile.TemporaryDirectory() as folder:
-        given = ["device=cpu", "log.live=false", "log.tensorboard=false", f"concurrency.threads={threads}", *overrides.split()]
+        given = [
+            "device=cpu",
+            "log.live=false",
+            "log.tensorboard=false",
+            f"concurrency.threads={threads}",
+            *overrides.split(),
+        ]
         command = [sys.executable, "-c", PROGRAM, json.dumps(study.evaluations), *given]
         if subprocess.run(command, cwd=folder).returncode:
             return {"failed": True}

@@ -57,7 +57,7 @@ class Study(NamedTuple):
         return table(list(self.columns), rows)
 
 
-# Cells -----------------------------------------------------------------------------------------------------------------------------------
+# Cells ----------------------------------------------------------------------------------------------------------------
 
 
 def name(study: Study, case: str, runs: list[Run]) -> str:
@@ -106,7 +106,9 @@ def spread(key: str) -> Column:
 
     def cell(study: Study, case: str, runs: list[Run]) -> str:
         found = [run[key] for run in _ended(runs)]
-        return f"{statistics.mean(found):.1f} ± {statistics.stdev(found) / len(found) ** 0.5:.1f}" if len(found) > 1 else ""
+        if len(found) < 2:
+            return ""
+        return f"{statistics.mean(found):.1f} ± {statistics.stdev(found) / len(found) ** 0.5:.1f}"
 
     return cell
 
@@ -130,7 +132,7 @@ def _with_error(run: Run) -> str:
     return f"{run['last/return']:.1f} ± {run['last/return_stderr']:.1f}"
 
 
-# What is solved --------------------------------------------------------------------------------------------------------------------------
+# What is solved -------------------------------------------------------------------------------------------------------
 
 
 def at_the_bar(line: str) -> Callable[[str, Case, Run], bool]:
@@ -151,7 +153,7 @@ def near_the_optimum(case: str, settings: Case, run: Run) -> bool:
     return bool(good and (run["last/path/highest_energy"] <= 0.0 or not case.startswith("er")))
 
 
-# Classic control -------------------------------------------------------------------------------------------------------------------------
+# Classic control ------------------------------------------------------------------------------------------------------
 
 middle = statistics.median
 FRESH = (("last", 2000, True, 1),)
@@ -202,7 +204,7 @@ def by_environment(study: Study, runs: Runs) -> str:
     return table(["setting", *ENVIRONMENTS], rows)
 
 
-# Off-policy agents -----------------------------------------------------------------------------------------------------------------------
+# Off-policy agents ----------------------------------------------------------------------------------------------------
 
 BEST_AND_LAST = (("best", 2000, True, 2**40), ("last", 2000, True, 2**40))
 FEW = {
@@ -236,7 +238,7 @@ OFF_POLICY: dict[str, Column] = {
     "seconds, median": number("cpu_s", middle, ".1f"),
 }
 
-# Policies with memory --------------------------------------------------------------------------------------------------------------------
+# Policies with memory -------------------------------------------------------------------------------------------------
 
 CARTPOLE = (
     "env=cartpole env.velocity=false tuned=none total_steps=1e6 eval.every=5% env.solved_at=475 agent=ppo n_envs=64 agent.horizon=64"
@@ -264,7 +266,7 @@ REMEMBERING: dict[str, Column] = {
     "processor s, median": number("cpu_s", middle, ".0f"),
 }
 
-# Other environments ----------------------------------------------------------------------------------------------------------------------
+# Other environments ---------------------------------------------------------------------------------------------------
 
 GYMNASIUM = (
     "agent=ppo tuned=none n_envs=8 agent.horizon=32 agent.epochs=10 total_steps=100000 stop_when_solved=false eval.every=5%"
@@ -337,9 +339,12 @@ BOOSTER = {
 }
 REGULATED: dict[str, Column] = {"case": name, "return": spread("last/return"), "length": spread("last/episode_length")}
 
-# Learners and actors of EXARL's claims ---------------------------------------------------------------------------------------------------
+# Learners and actors of EXARL's claims --------------------------------------------------------------------------------
 
-V0 = "env=cartpole env.time_limit=200 agent=a2c n_envs=8 agent.horizon=100 agent.learning_rate=1e-3 total_steps=200000 concurrency=async"
+V0 = (
+    "env=cartpole env.time_limit=200 agent=a2c n_envs=8 agent.horizon=100 agent.learning_rate=1e-3 total_steps=200000"
+    " concurrency=async"
+)
 """CartPole-v0 is CartPole with episodes of 200 steps. One environment for each of eight actors."""
 EIGHT = "env=cartpole agent=a2c n_envs=128 agent.horizon=16 agent.learning_rate=3e-3 agent.advantage=vtrace"
 EXARL = {
@@ -366,7 +371,7 @@ LEARNED: dict[str, Column] = {
     "lag": number("actors/lag_mean", statistics.mean, ".1f"),
 }
 
-# Numbers of environments -----------------------------------------------------------------------------------------------------------------
+# Numbers of environments ----------------------------------------------------------------------------------------------
 
 SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
 SOLVING = {
@@ -376,14 +381,15 @@ SOLVING = {
 }
 # The rows of a gradient step of PPO stay as they are with the tuned 16 minibatches for 1,024 environments.
 SIZED = {
-    f"{case}, {n_envs}": f"{given} n_envs={n_envs}" + f" agent.minibatches={max(1, round(n_envs / 64))}" * case.endswith("ppo")
+    f"{case}, {n_envs}": f"{given} n_envs={n_envs}"
+    + f" agent.minibatches={max(1, round(n_envs / 64))}" * case.endswith("ppo")
     for n_envs in SIZES
     for case, given in SOLVING.items()
 }
 
 
 def by_size(study: Study, runs: Runs) -> str:
-    """Return the table of seconds until solved; bold is what `n_envs=auto` chooses from the median throughput of each size."""
+    """Return the table of seconds until solved; bold is what `n_envs=auto` chooses from the median throughputs."""
     rows, ended = [], [run for own in runs.values() for run in _ended(own)]
     for case, overrides in SOLVING.items():
         speed, seconds = {}, {}
@@ -391,11 +397,13 @@ def by_size(study: Study, runs: Runs) -> str:
             own = _ended(runs.get(f"{case}, {n_envs}", []))
             if own:
                 speed[n_envs] = middle(run["steps_per_s"] / _share(run) for run in own)
-                seconds[n_envs] = middle(run["training_s"] * _share(run) if run["state"] == "solved" else math.inf for run in own)
+                took = [run["training_s"] * _share(run) if run["state"] == "solved" else math.inf for run in own]
+                seconds[n_envs] = middle(took)
         if not seconds:
             continue
         config = compose(overrides.split())
-        chosen = auto.decided([auto.Tried(sized(config, n, ""), rate) for n, rate in speed.items()], config.n_envs).n_envs
+        tried = [auto.Tried(sized(config, n, ""), rate) for n, rate in speed.items()]
+        chosen = auto.decided(tried, config.n_envs).n_envs
         cells = ["" if n not in seconds else f"{seconds[n]:.2f}" if math.isfinite(seconds[n]) else "–" for n in SIZES]
         cells = [f"**{cell}**" if n == chosen else cell for n, cell in zip(SIZES, cells, strict=True)]
         rows.append([case, *cells, f"{seconds[chosen] / min(seconds.values()):.2f}"])
@@ -406,7 +414,7 @@ def by_size(study: Study, runs: Runs) -> str:
 
 
 def _share(run: Run) -> float:
-    """Return the share of one thread's time that a run had: other work on the machine took the rest, which is left out."""
+    """Return the share of a thread's time that a run had: other work took the rest, which is left out."""
     return float(min(1.0, run["cpu_s"] / run["command_s"]))
 
 

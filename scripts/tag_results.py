@@ -3,10 +3,10 @@
     python scripts/tag_results.py catch RUN [--episodes 200]
     python scripts/tag_results.py cost [--rounds 5] [--out docs/figures/tag_scaling.png]
 
-`catch` lets taggers that are random, that pursue the nearest runner, and those of a run play against random runners and those of the run.
-Rates have 95 % intervals over episodes. `cost` prints processor time of an actor's step, simulated alone and with training, and draws it
-beside the published speed of WarpDrive. It measures processor time, and all settings in turn, because other work on the machine disturbs
-wall time. The figure needs matplotlib.
+`catch` lets taggers that are random, that pursue the nearest runner, and those of a run play against random runners and
+those of the run. Rates have 95 % intervals over episodes. `cost` prints processor time of an actor's step, simulated
+alone and with training, and draws it beside the published speed of WarpDrive. It measures processor time, and all
+settings in turn, because other work on the machine disturbs wall time. The figure needs matplotlib.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Choose = Callable[[KernelEngine], torch.Tensor]
 CERTAIN = 1e4
 """Logit of an action that is taken for certain; that of others is 0."""
 
-# Catches ---------------------------------------------------------------------------------------------------------------------------------
+# Catches --------------------------------------------------------------------------------------------------------------
 
 
 def uniform(group: str) -> Choose:
@@ -63,7 +63,10 @@ def pursuit_in_plane(engine: KernelEngine) -> torch.Tensor:
 
 def certain(actions: list[torch.Tensor], counts: list[int]) -> torch.Tensor:
     """Return the logits of choices [N, A] each, of `counts` actions."""
-    parts = [CERTAIN * torch.nn.functional.one_hot(action.long(), count) for action, count in zip(actions, counts, strict=True)]
+    parts = [
+        CERTAIN * torch.nn.functional.one_hot(action.long(), count)
+        for action, count in zip(actions, counts, strict=True)
+    ]
     return torch.cat(parts, -1).float()
 
 
@@ -93,7 +96,9 @@ def play(setup: Setup, taggers: Choose, runners: Choose, episodes: int) -> Caugh
         engine.step(0)
         steps += playing
         # Each tag gives one tagger the reward in the plane, and all of them on the grid.
-        reward = (first.reward[0] - getattr(engine.params, "step_tagger", 0.0)).sum(1) if in_plane else first.reward[0, :, 0]
+        reward = (
+            (first.reward[0] - getattr(engine.params, "step_tagger", 0.0)).sum(1) if in_plane else first.reward[0, :, 0]
+        )
         tags += playing * torch.floor(reward / float(engine.params.tag_reward) + 0.5).clamp(min=0.0)
         playing &= ~engine.trajectory.terminated[0]
         engine.carry_over()
@@ -122,11 +127,13 @@ def catch(folder: Path, episodes: int) -> None:
     for taggers, first in hunters.items():
         for runners, second in hunted.items():
             found = play(setup, first, second, episodes)
-            share, steps = (f"{x.mean():.3g} ± {1.96 * x.std() / math.sqrt(episodes):.2g}" for x in (100 * found.share, found.steps))
+            share, steps = (
+                f"{x.mean():.3g} ± {1.96 * x.std() / math.sqrt(episodes):.2g}" for x in (100 * found.share, found.steps)
+            )
             print(row(taggers, runners, f"{share} %", steps), flush=True)
 
 
-# Cost ------------------------------------------------------------------------------------------------------------------------------------
+# Cost -----------------------------------------------------------------------------------------------------------------
 
 HORIZON = 16
 PLANE = ((1000, 5), (50, 100), (5, 1000), (2, 1000))
@@ -137,7 +144,15 @@ PUBLISHED = (
     (5, 1.4e6 * 5, "grid, 2,000 x 5, one GPU (tutorial 6, read off a plot)"),
 )
 """WarpDrive: actors in an environment, actor steps per second."""
-PLAIN = ("tuned=none", "device=cpu", "log.live=false", "eval.every=never", "eval.episodes=1", "eval.final_episodes=1", "agent.epochs=1")
+PLAIN = (
+    "tuned=none",
+    "device=cpu",
+    "log.live=false",
+    "eval.every=never",
+    "eval.episodes=1",
+    "eval.final_episodes=1",
+    "agent.epochs=1",
+)
 
 
 def works(game: str, envs: int, actors: int) -> tuple[Callable[[], float], Callable[[], float]]:
@@ -176,7 +191,10 @@ def cost(rounds: int, path: str) -> None:
         in_turn(tasks, 1)  # warms up
         found = medians(in_turn(tasks, rounds))
         rows += [(game, *size, found[*size, 0], found[*size, 1]) for size in sizes]
-    shown = [(game, f"{envs:,}", f"{actors:,}", f"{alone:.0f}", f"{trained:.0f}") for game, envs, actors, alone, trained in rows]
+    shown = [
+        (game, f"{envs:,}", f"{actors:,}", f"{alone:.0f}", f"{trained:.0f}")
+        for game, envs, actors, alone, trained in rows
+    ]
     print(table(["game", "environments", "actors", "ns per actor step", "with training"], shown))
     many, few = (next(row[3:] for row in rows if row[:3] == ("plane", *size)) for size in ((1000, 5), (2, 1000)))
     print(f"2 x 1,000 against 1,000 x 5: {few[0] / many[0]:.2f}, with training {few[1] / many[1]:.2f}")
@@ -195,7 +213,9 @@ def draw(rows: list[tuple[str, int, int, float, float]], path: Path) -> None:
             left.plot(actors, rate, mark, color="0.4", label=f"WarpDrive, {label}")
         right.plot(2000, 1.4e6, "^", color="0.4", label="WarpDrive, one GPU (tutorial 6, read off a plot)")
         left.set(xscale="log", yscale="log", xlabel="actors in an environment", ylabel="actor steps per core second")
-        right.set(xscale="log", yscale="log", xlabel="environments of 5 actors", ylabel="environment steps per core second")
+        right.set(
+            xscale="log", yscale="log", xlabel="environments of 5 actors", ylabel="environment steps per core second"
+        )
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""gymnax, jitted, with A2C and PPO written for speed in JAX, one trunk and a whole iteration in one compiled program; and rejax on gymnax.
+"""gymnax with A2C and PPO written for speed in JAX, a whole iteration in one compiled program; and rejax on gymnax.
 
-python scripts/bench/peer_jax.py solve CACHE     # train with rejax until CartPole is solved
-python scripts/bench/peer_jax.py gpu             # throughput of rejax's learner on a GPU, a part of scripts/gpu_check.sh
+python scripts/bench/peer_jax.py solve CACHE # train with rejax until CartPole is solved python
+scripts/bench/peer_jax.py gpu # throughput of rejax's learner on a GPU, a part of scripts/gpu_check.sh
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def rollout(state: State) -> tuple[State, Step]:
         logits, value = forward(state.parameters, state.obs)
         action = jax.random.categorical(key_action, logits)
         keys = jax.random.split(key_env, len(state.obs))
-        obs, env, reward, terminated, truncated, _ = jax.vmap(ENV.step, (0, 0, 0, None))(keys, state.env, action, ENV_PARAMS)
+        stepped = jax.vmap(ENV.step, (0, 0, 0, None))(keys, state.env, action, ENV_PARAMS)
+        obs, env, reward, terminated, truncated, _ = stepped
         kept = Step(state.obs, action, chosen(logits, action), value, reward, terminated | truncated)
         return state._replace(env=env, obs=obs, key=key), kept
 
@@ -86,7 +87,8 @@ def advantages(steps: Step, last: jax.Array) -> jax.Array:
     def back(carry: tuple[jax.Array, jax.Array], step: Step) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         advantage, following = carry
         going_on = 1.0 - step.done
-        advantage = step.reward + spec.GAMMA * following * going_on - step.value + spec.GAMMA * spec.LAMBDA * going_on * advantage
+        error = step.reward + spec.GAMMA * following * going_on - step.value
+        advantage = error + spec.GAMMA * spec.LAMBDA * going_on * advantage
         return (advantage, step.value), advantage
 
     return jax.lax.scan(back, (jnp.zeros_like(last), last), steps, reverse=True)[1]
@@ -124,7 +126,11 @@ def iteration(state: State, work: Work) -> State:
 
     def epoch(carry: tuple[Any, Any], key: jax.Array) -> tuple[tuple[Any, Any], None]:
         order = jax.random.permutation(key, len(advantage)).reshape(work.minibatches, -1)
-        return jax.lax.scan(lambda carry, part: descend(carry, jax.tree.map(lambda x: x[part], (rows, advantage))), carry, order)
+
+        def minibatch(carry: tuple[Any, Any], part: jax.Array) -> tuple[tuple[Any, Any], None]:
+            return descend(carry, jax.tree.map(lambda x: x[part], (rows, advantage)))
+
+        return jax.lax.scan(minibatch, carry, order)
 
     carry = (state.parameters, state.optimizer)
     if work.minibatches == 1:
@@ -166,7 +172,7 @@ def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterat
     return iterate, f"jit of {together} iterations, random numbers: {variant}"
 
 
-# rejax -----------------------------------------------------------------------------------------------------------------------------------
+# rejax ----------------------------------------------------------------------------------------------------------------
 
 
 class OneDone(type(ENV)):  # type: ignore[misc]
@@ -202,11 +208,12 @@ def make(n_envs: int, work: Work, learning_rate: float = spec.LEARNING_RATE) -> 
 
 
 def prepare_rejax(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
-    """Return several rejax iterations; PPO with one epoch of one minibatch stands in for A2C. `variant` is the random number generator."""
+    """Return several iterations of rejax's PPO, which with one epoch of one minibatch stands in for A2C."""
     jax.config.update("jax_default_prng_impl", variant)
     agent = make(n_envs, work)
     iterate, together = several(agent.train_iteration, agent.init_state(jax.random.key(0)), n_envs)
-    return iterate, f"PPO, {work.epochs} epochs x {work.minibatches} minibatches, jit of {together} iterations, random numbers: {variant}"
+    passes = f"{work.epochs} epochs x {work.minibatches} minibatches"
+    return iterate, f"PPO, {passes}, jit of {together} iterations, random numbers: {variant}"
 
 
 N_ENVS, TOGETHER, MOST = 1_000, 10, 400
@@ -237,7 +244,8 @@ def solve(cache: str) -> None:
         obs, state = jax.vmap(env.reset, (0, None))(keys, params)
         first = (obs, state, jnp.ones(spec.EPISODES, bool), jnp.zeros(spec.EPISODES))
         # No longer than the longest episode; the time limit ends them all.
-        return jax.lax.while_loop(lambda carry: carry[2].any() & (carry[3].max() < spec.TIME_LIMIT), step, first)[3].mean()
+        going_on = lambda carry: carry[2].any() & (carry[3].max() < spec.TIME_LIMIT)  # noqa: E731
+        return jax.lax.while_loop(going_on, step, first)[3].mean()
 
     @jax.jit
     def some(state: Any) -> tuple[Any, jax.Array]:

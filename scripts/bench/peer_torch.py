@@ -69,7 +69,8 @@ def advantages(store: Store, last: torch.Tensor) -> torch.Tensor:
     found, advantage, following = torch.empty_like(store.value), torch.zeros_like(last), last
     for t in reversed(range(spec.HORIZON)):
         going_on = store.going_on[t]
-        advantage = store.reward[t] + spec.GAMMA * following * going_on - store.value[t] + spec.GAMMA * spec.LAMBDA * going_on * advantage
+        error = store.reward[t] + spec.GAMMA * following * going_on - store.value[t]
+        advantage = error + spec.GAMMA * spec.LAMBDA * going_on * advantage
         found[t], following = advantage, store.value[t]
     return found
 

@@ -1,4 +1,4 @@
-"""warprun itself: the simulator and agent of a run, without records and evaluations; and the rate of its matrix product."""
+"""warprun itself: simulator and agent of a run, without records and evaluations; and the rate of its matrix product."""
 
 from __future__ import annotations
 
@@ -42,17 +42,21 @@ def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterat
         f"agent.network.shared={str(variant == 'shared').lower()}",
         *ppo,
     )
-    return (training.rollout if work.learner == "none" else training.iterate), f"{training.setup.plan}, {threads} threads"
+    return (
+        training.rollout if work.learner == "none" else training.iterate
+    ), f"{training.setup.plan}, {threads} threads"
 
 
 def _product(threads: int) -> Iterate:
-    """Return an iteration whose "steps" are multiply-adds: products of one layer in the first-level cache, on all threads."""
+    """Return an iteration whose "steps" are multiply-adds: products of a layer in the first-level cache."""
     module = kernels.load_module("peak", SOURCE, {"multiply": multiply, "FLAGS": kernels.FLAGS})
     w, bias = np.zeros(SIZE * SIZE, np.float32), np.zeros(SIZE, np.float32)
     blocks = [np.zeros((2, SIZE * COLUMNS), np.float32) for _ in range(threads)]
 
     def iterate() -> int:
-        threads_of_process(threads).share(lambda begin, end, n: module.repeat(REPEATS, w, bias, *blocks[n], SIZE), threads)
+        threads_of_process(threads).share(
+            lambda begin, end, n: module.repeat(REPEATS, w, bias, *blocks[n], SIZE), threads
+        )
         return threads * REPEATS * SIZE * SIZE * COLUMNS
 
     return iterate

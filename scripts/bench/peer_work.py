@@ -1,4 +1,7 @@
-"""The work of every peer, and the process of a peer: `peer_work.py MODULE:FUNCTION THREADS` answers lines of JSON from stdin on stdout."""
+"""The work of every peer, and the process of a peer.
+
+    python scripts/bench/peer_work.py MODULE:FUNCTION THREADS     # answers lines of JSON from stdin on stdout
+"""
 
 from __future__ import annotations
 

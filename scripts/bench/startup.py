@@ -2,9 +2,10 @@
 
     python scripts/bench/startup.py [--rounds 3] [KEY=VALUE ...]
 
-The settings are those of the command; without any it is `warprun env=cartpole agent=a2c`, which ends when CartPole is solved. Every
-round takes a new, empty cache, runs the command, and runs it again. The table has the medians of the rounds: seconds on the clock, and
-seconds of processor time in all processes, which depend less on what else the machine does.
+The settings are those of the command; without any it is `warprun env=cartpole agent=a2c`, which ends when CartPole is
+solved. Every round takes a new, empty cache, runs the command, and runs it again. The table has the medians of the
+rounds: seconds on the clock, and seconds of processor time in all processes, which depend less on what else the machine
+does.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def main() -> None:
     """Print the table."""
     chosen = settings(__doc__, "overrides*", rounds=3)
     command = chosen.overrides or ["env=cartpole", "agent=a2c"]
-    print(f"warprun {' '.join(command)}: medians of {chosen.rounds}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(
+        f"warprun {' '.join(command)}: medians of {chosen.rounds}, load {os.getloadavg()[0]:.1f}"
+    )
     spent: dict[str, list[tuple[float, float]]] = {"empty cache": [], "filled cache": []}
     for _ in range(chosen.rounds):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,20 +1,21 @@
-"""Measure two installed versions of warprun against each other with `warprun bench`, one after the other in every round.
+"""Measure two installed versions of warprun against each other with `warprun bench`, in turn in every round.
 
     python scripts/bench/versions.py OLD/bin/python NEW/bin/python [--rounds 5] [KEY=VALUE ...]
 
-The other settings are those of `warprun bench`; without any they are `env=cartpole agent=a2c threads=1 sizes=10,100,10000`. The table has
-medians in environment steps per second, and the median of the ratios of the rounds: neighbours in time share what else the machine does.
+The other settings are those of `warprun bench`; without any they are `env=cartpole agent=a2c threads=1
+sizes=10,100,10000`. The table has medians in environment steps per second, and the median of the ratios of the rounds:
+neighbours in time share what else the machine does.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from statistics import median
 
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -28,14 +29,18 @@ def main() -> None:
     """Print the table."""
     chosen = settings(__doc__, "old", "new", "overrides*", rounds=5)
     given = chosen.overrides or SETTINGS
-    print(f"warprun bench {' '.join(given)}: {chosen.rounds} rounds, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(
+        f"warprun bench {' '.join(given)}: {chosen.rounds} rounds, load {os.getloadavg()[0]:.1f}"
+    )
     found = [(measure(chosen.old, given), measure(chosen.new, given)) for _ in range(chosen.rounds)]
     print(f"{'n_envs':>10}  {'':12}{'old':>10}{'new':>10}{'new / old':>12}")
     for n_envs in found[0][0]:
         for work in WORK:
             olds, news = ([version[n_envs][work] for version in versions] for versions in zip(*found, strict=True))
-            ratio = statistics.median(b / a for a, b in zip(olds, news, strict=True))
-            print(f"{n_envs:>10,}  {work:12}{statistics.median(olds) / 1e6:9.2f}M{statistics.median(news) / 1e6:9.2f}M{ratio:12.3f}")
+            ratio = median(b / a for a, b in zip(olds, news, strict=True))
+            print(
+                f"{n_envs:>10,}  {work:12}{median(olds) / 1e6:9.2f}M{median(news) / 1e6:9.2f}M{ratio:12.3f}"
+            )
     print(f"load at the end {os.getloadavg()[0]:.1f}")
 
 

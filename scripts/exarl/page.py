@@ -17,15 +17,18 @@ SIZES = (64, 140, 256, 512, 1024)
 MOST_LOAD = 4.0
 """Processes that want a core, beyond which the ranks of a run did not have one whenever they needed it."""
 BUSY = (
-    " Other programs kept the machine busy during these runs, so ranks waited for a core, which the model does not know. Its errors, and"
-    " the times of push, pop, show and read, are not those of a quiet machine."
+    " Other programs kept the machine busy during these runs, so ranks waited for a core, which the model does not"
+    " know. Its errors, and the times of push, pop, show and read, are not those of a quiet machine."
 )
 
 
 def claims(kept: Kept) -> str:
     """Return the table of all claims that are measured."""
     measured = {number: (claim, claim.answer(kept)) for number, claim in CLAIMS.items() if claim.is_measured(kept)}
-    rows = [(number, c.text, answer.verdict, answer.found, f"`--only {c.parts}`") for number, (c, answer) in measured.items()]
+    rows = [
+        (number, c.text, answer.verdict, answer.found, f"`--only {c.parts}`")
+        for number, (c, answer) in measured.items()
+    ]
     return table(["#", "claim", "here", "found", "command"], rows)
 
 
@@ -52,10 +55,20 @@ def saturation(axes: Any, kept: Kept, given: Times) -> None:
     actors = (1, 2, 4, 8)
     for color, mode in zip(("C0", "C1"), ("async", "queue"), strict=True):
         cases = [f"{mode} 1:{a}" for a in actors]
-        axes.plot(actors, [1e3 / predicted(case, given, 200).rate for case in cases], color=color, label=f"{mode}, model")
-        axes.plot(actors, [1e3 / kept["sleepy"][case]["rate"] for case in cases], "o", color=color, label=f"{mode}, real ranks")
+        axes.plot(
+            actors, [1e3 / predicted(case, given, 200).rate for case in cases], color=color, label=f"{mode}, model"
+        )
+        axes.plot(
+            actors,
+            [1e3 / kept["sleepy"][case]["rate"] for case in cases],
+            "o",
+            color=color,
+            label=f"{mode}, real ranks",
+        )
     axes.axhline(TRAIN_MS, color="0.5", linestyle=":", linewidth=1.0)
-    axes.set(xlabel="actors of one learner", ylabel="ms per rollout", ylim=(0, None), xticks=actors, title="one learner")
+    axes.set(
+        xlabel="actors of one learner", ylabel="ms per rollout", ylim=(0, None), xticks=actors, title="one learner"
+    )
 
 
 def compared(axes: Any, kept: Kept, given: Times) -> None:
@@ -73,10 +86,16 @@ def largest(axes: Any, given: Times) -> None:
     hub = Times(**{**vars(given), "message": hub_message() * given.train / 8e-3})
     lines = {name: (name, given) for name in ("queue", "async", "range", "random")}
     lines["EXARL's async: all by learner 0"] = ("exarl_async", hub)
-    for width, (label, (protocol, own)) in zip((7.0, 4.0, 1.5, 1.5, 1.5), lines.items(), strict=True):  # some lie on each other
+    for width, (label, (protocol, own)) in zip(
+        (7.0, 4.0, 1.5, 1.5, 1.5), lines.items(), strict=True
+    ):  # some lie on each other
         rates = [simulate(protocol, n // 8, n - n // 8, own, 12 * (n // 8)).unique for n in SIZES]
         axes.loglog(SIZES, rates, ".-", label=label, linewidth=width)
-    axes.set(xlabel="processes, 1 learner for 7 actors", ylabel="unique rollouts/s", title="model, sleeps as in the real runs")
+    axes.set(
+        xlabel="processes, 1 learner for 7 actors",
+        ylabel="unique rollouts/s",
+        title="model, sleeps as in the real runs",
+    )
 
 
 def write(kept: Kept) -> None:

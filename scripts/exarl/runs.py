@@ -25,7 +25,9 @@ Record = dict[str, Any]
 
 def command(arguments: list[str]) -> str:
     """Run a command whose processes have one thread each; return what it prints. Raises SystemExit if it fails."""
-    done = subprocess.run(arguments, cwd=HERE, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    done = subprocess.run(
+        arguments, cwd=HERE, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+    )
     if done.returncode:
         raise SystemExit(f"{' '.join(arguments)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return done.stdout
@@ -44,14 +46,24 @@ def train(processes: int, *overrides: str) -> list[Record]:
         return [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()]
 
 
-# Throughput ------------------------------------------------------------------------------------------------------------------------------
+# Throughput -----------------------------------------------------------------------------------------------------------
 
 TRAIN_MS, STEP_MS = 160.0, 32.0
 """The published 8 ms and 1.6 ms, times 20: what warprun itself does is then small beside them on a laptop, too."""
 UPDATES, EVERY = 80, 10
 """Updates of a run, and between two records."""
 ONE_LEARNER = [f"{mode} 1:{actors}" for actors in (1, 2, 4, 8) for mode in ("async", "queue")]
-SEVERAL = ["async 2:8", "async 4:8", "async 8:8", "range 4:8", "random 4:8", "queue 1:13", "queue 2:12", "queue 1:16", "queue 8:16"]
+SEVERAL = [
+    "async 2:8",
+    "async 4:8",
+    "async 8:8",
+    "range 4:8",
+    "random 4:8",
+    "queue 1:13",
+    "queue 2:12",
+    "queue 1:16",
+    "queue 8:16",
+]
 LARGEST = ["queue 1:27", "queue 4:24"]
 AVERAGING = "queue 2:2"
 CASES = [*ONE_LEARNER, AVERAGING, *SEVERAL, *LARGEST]
@@ -70,10 +82,17 @@ def parts(case: str) -> tuple[str, int, int]:
 def measure(case: str) -> dict[str, float]:
     """Run a case; return what it did between its second record and its last but one."""
     protocol, learners, actors = parts(case)
-    made = 1 if protocol in ("async", "queue") else actors * TRAIN_MS / STEP_MS / learners  # per rollout that is learned from
+    made = (
+        1 if protocol in ("async", "queue") else actors * TRAIN_MS / STEP_MS / learners
+    )  # per rollout that is learned from
     mode = ["concurrency=async"] if protocol == "async" else ["concurrency=rma", f"concurrency.window={protocol}"]
     network = ["agent.network.module=./sleepy.py:SleepyNetwork", f"agent.network.kwargs.train_ms={TRAIN_MS}"]
-    sizes = [f"n_envs={actors}", "agent.horizon=1", f"total_steps={int(UPDATES * learners * made)}", f"concurrency.learners={learners}"]
+    sizes = [
+        f"n_envs={actors}",
+        "agent.horizon=1",
+        f"total_steps={int(UPDATES * learners * made)}",
+        f"concurrency.learners={learners}",
+    ]
     given = [*network, "agent.network.shared=true", "agent.normalize_advantage=false", f"log.every={EVERY}iterations"]
     return measured(case, train(learners + actors, *sleepy(STEP_MS), *mode, *sizes, *given))
 
@@ -119,7 +138,7 @@ def predicted(case: str, given: Times, rollouts: int = 0) -> Outcome:
     return simulate(protocol, learners, actors, given, rollouts or UPDATES * learners)
 
 
-# Central inference -----------------------------------------------------------------------------------------------------------------------
+# Central inference ----------------------------------------------------------------------------------------------------
 
 WIDTHS = {"10 k": 100, "1 M": 1000, "10 M": 3160}
 """Parameters -> units of each of two hidden layers."""
@@ -129,7 +148,7 @@ FEATURES, OUTPUTS = 4, 2
 
 
 def bytes_per_step(mode: str, width: int) -> float:
-    """Return the bytes between learner and actor for a step of one environment, without what travels once a rollout in both modes.
+    """Return the bytes between learner and actor for a step, without what both modes send once a rollout.
 
     `async` sends the weights once a rollout; `seed` sends the observation, and gets outputs and value, in every step.
     """
@@ -138,7 +157,7 @@ def bytes_per_step(mode: str, width: int) -> float:
 
 
 def inference() -> dict[str, dict[str, float]]:
-    """Return environment steps per second, after the first quarter of a run, and bytes per step of both modes with all sizes."""
+    """Return environment steps per second after a quarter of a run, and bytes per step, of all modes and sizes."""
     found = {}
     for size, width in WIDTHS.items():
         for mode in ("async", "seed"):
