@@ -63,15 +63,15 @@ def returns(folder: Path) -> dict[str, Episodes]:
     untrained = {name: tensor.clone() for name, tensor in agent.state().items()}
     trained = checkpoint.load(folder).tensors
     found = {"untrained": play(evaluator)}
-    restore(agent, trained)
+    restore(agent.state(), trained)
     found["trained"] = play(evaluator)
     found["trained - untrained"] = {
         name: values - found["untrained"][name] for name, values in found["trained"].items()
     }
     for group in GROUPS:
-        restore(agent, {name: (trained if name.startswith(group) else untrained)[name] for name in trained})
+        restore(agent.state(), {name: (trained if name.startswith(group) else untrained)[name] for name in trained})
         found[f"only {group} trained"] = play(evaluator)
-    restore(agent, trained)
+    restore(agent.state(), trained)
     found["trained, most probable actions"] = play(
         Evaluator(setup, agent, 1, config.seed), greedy=True
     )  # nothing is random
