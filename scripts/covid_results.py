@@ -40,15 +40,14 @@ Episodes = dict[str, np.ndarray]
 def play(evaluator: Evaluator, greedy: bool = False) -> Episodes:
     """Play an episode in every environment; each call draws with the same random numbers."""
     engine, days = evaluator.simulator, evaluator.max_steps
+    choices = -(-days // SUBSIDY_INTERVAL)
     engine.steps = 0
     engine.reset()
     total = dict.fromkeys((*GROUPS, "payments"), np.zeros(engine.n_envs))
     for day in range(0, days, engine.trajectory.horizon):
         taken = engine.collect(evaluator.agent.act, greedy).groups
         daily = {group: taken[group].reward.double().mean(-1) for group in GROUPS}
-        daily["payments"] = taken["planner"].action[..., 0, 0] / -(
-            -days // SUBSIDY_INTERVAL
-        )  # 0 on days without a choice
+        daily["payments"] = taken["planner"].action[..., 0, 0] / choices  # 0 on days without a choice
         total = {name: total[name] + values[: days - day].sum(0).cpu().numpy() for name, values in daily.items()}
     return total
 
@@ -60,21 +59,21 @@ def returns(folder: Path) -> dict[str, Episodes]:
     setup = set_up(config)
     agent = make_agent(setup)
     evaluator = Evaluator(setup, agent, EPISODES, config.seed)
-    untrained = {name: tensor.clone() for name, tensor in agent.state().items()}
-    trained = checkpoint.load(folder).tensors
+    policy, saved = agent.policy_state(), checkpoint.load(folder).tensors
+    untrained = {name: tensor.clone() for name, tensor in policy.items()}
+    trained = {name: saved[f"agent/{name}"] for name in policy}
     found = {"untrained": play(evaluator)}
-    restore(agent.state(), trained)
+    restore(policy, trained)
     found["trained"] = play(evaluator)
     found["trained - untrained"] = {
         name: values - found["untrained"][name] for name, values in found["trained"].items()
     }
     for group in GROUPS:
-        restore(agent.state(), {name: (trained if name.startswith(group) else untrained)[name] for name in trained})
+        restore(policy, {name: (trained if name.startswith(group) else untrained)[name] for name in trained})
         found[f"only {group} trained"] = play(evaluator)
-    restore(agent.state(), trained)
-    found["trained, most probable actions"] = play(
-        Evaluator(setup, agent, 1, config.seed), greedy=True
-    )  # nothing is random
+    restore(policy, trained)
+    # One episode: nothing is random.
+    found["trained, most probable actions"] = play(Evaluator(setup, agent, 1, config.seed), greedy=True)
     return found
 
 
