@@ -1,33 +1,31 @@
-"""Train env=booster over seeds, compare it with regulators on the same disturbances, and write the tables of docs/booster.md.
+"""Compare the trained policies of env=booster with regulators on the same disturbances, for docs/booster.md.
 
-    python scripts/booster_results.py [--folder outputs/booster] [--seeds 5] [--only CASE ...] [--threads N] [--write]
+    python scripts/results.py booster       # trains, five seeds of each, and keeps the returns
+    python scripts/booster_results.py [--write]
 
-Runs whose results lie in FOLDER are not repeated. The last policy of each run plays EPISODES episodes, the same ones for all, with its most
-probable actions. Regulators play them, too, with the changes of VIMIN that each action space allows. Their gains were found on other
-episodes. The best linear regulator adds a prediction of the disturbance to what the plant makes of the past; no linear regulator of the
-last 15 samples has a smaller mean of |IMINER|, as long as actions have no limits. Intervals are 95 %: of learned policies over seeds
-(bootstrap), of regulators over episodes. --write also copies the figures of one run.
+The last policy of each run plays EPISODES episodes, the same ones for all, with its most probable actions. Regulators
+play them, too, with the changes of VIMIN that each action space allows. Their gains were found on other episodes. The
+best linear regulator adds a prediction of the disturbance to what the plant makes of the past; no linear regulator of
+the last 15 samples has a smaller mean of |IMINER|, as long as actions have no limits. Intervals are 95 %: of learned
+policies over seeds (bootstrap), of regulators over episodes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import shutil
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from pages import DOCS, replace
+from common import DOCS, replace, settings, table
+from results import KEPT, runs_of
+from studies import BOOSTER, STUDIES, Run
 
-import warprun
 from warprun.config.compose import compose
 from warprun.envs.booster import control
 from warprun.envs.booster.control import Course, Episodes
 from warprun.envs.booster.model import SEEN, respond
 from warprun.report.statistics import interval, mean
 from warprun.runs.build import make_engine, set_up
-from warprun.runs.evaluation import evaluate_run
 from warprun.state import derived_seed
 
 EPISODES, SEARCHED = 1000, 500
@@ -36,25 +34,6 @@ PLAYED, OTHERS = 1, 2
 """Their seeds."""
 STEPS, HISTORY, WARM = 100, 15, 2
 """Steps of an episode, samples of an observation, and samples before the first known disturbance among them."""
-CORRECTED = {
-    "ppo": ["env=booster", "agent=ppo"],
-    "dqn": ["env=booster", "agent=dqn"],
-    "dqn lstm": [
-        *("env=booster", "agent=dqn", "tuned=none", "n_envs=64", "total_steps=250000", "agent.horizon=4", "agent.learning_starts=6400"),
-        *("agent.utd_ratio=0.02", "agent.batch_size=32", "agent.learning_rate_end=1e-5", "agent.gamma=0.9", "agent.network=lstm"),
-        *("agent.replay.sequence=20", "agent.replay.burn_in=5"),
-    ],
-    "ppo, continuous": ["env=booster_continuous", "agent=ppo"],
-    "td3, continuous": ["env=booster_continuous", "agent=td3"],
-}
-COMPAT = {
-    "ppo, compat": [*CORRECTED["ppo"], "env.mode=compat", "total_steps=4e5"],
-    "dqn, compat": [*CORRECTED["dqn"], "env.mode=compat", "total_steps=1e5"],
-}
-"""Agents need few steps to find the way out."""
-CASES = CORRECTED | COMPAT
-SHOWN = "ppo, continuous"
-"""The case whose figures are copied."""
 
 
 class Recorded(NamedTuple):
@@ -97,7 +76,7 @@ def record(count: int, seed: int, mode: str) -> Recorded:
 
 
 def features(signals: np.ndarray, disturbance: np.ndarray, p: Any, tables: Any) -> np.ndarray:
-    """Return the features [N, STEPS, F] of scaled signals [N, HISTORY + STEPS, SEEN] and the disturbance of each step [N, STEPS]."""
+    """Return the features [N, STEPS, F] of scaled signals [N, HISTORY + STEPS, SEEN] and disturbances [N, STEPS]."""
     delta, iminer = np.moveaxis(signals[:, :HISTORY, :2] / tables.scale[:2] + tables.shift[:2], 2, 0)
     before = iminer[:, 2:] - respond(delta[:, 2:], delta[:, 1:-1], delta[:, :-2], iminer[:, 1:-1], iminer[:, :-2], p)
     known = np.concatenate([before, disturbance], 1)  # from sample WARM on
@@ -123,89 +102,59 @@ def regulators(searched: Recorded, played: Recorded, action: str) -> dict[str, C
     return {"no control": control.run(control.none, played.episodes, p, tables)} | found
 
 
-def place(folder: Path, case: str, seed: int) -> Path:
-    """Return the folder of a run."""
-    return folder / case.replace(", ", "_") / f"seed{seed}"
-
-
-def train(folder: Path, overrides: list[str]) -> dict[str, Any]:
-    """Return the numbers of a run, which is trained and evaluated unless they exist. Raises UserError, TrainingFailed."""
-    kept = folder / "result.json"
-    if not kept.exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        result = warprun.train([*overrides, f"run_dir={folder}", "log.live=false"])
-        found = evaluate_run(folder, EPISODES, True, "cpu", PLAYED)
-        kept.write_text(json.dumps(found | {"env_steps": result.env_steps, "wall_s": result.wall_s}))
-    numbers: dict[str, Any] = json.loads(kept.read_text())
-    return numbers
-
-
 def over_episodes(values: np.ndarray) -> str:
     """Return mean and interval of numbers of episodes [N]."""
     return f"{values.mean():.2f} ± {1.96 * values.std(ddof=1) / len(values) ** 0.5:.2f}"
 
 
-def over_seeds(runs: list[dict[str, Any]], name: str) -> str:
+def over_seeds(runs: list[Run], name: str) -> str:
     """Return mean and interval of a number of each run."""
     value, low, high = interval(np.array([run[name] for run in runs]), mean)
     return f"{value:.2f} ({low:.2f} to {high:.2f})" if len(runs) > 1 else f"{value:.2f}"
 
 
-def corrected_table(found: dict[str, dict[str, Course]], runs: dict[str, list[dict[str, Any]]]) -> str:
+def corrected_table(found: dict[str, dict[str, Course]], runs: dict[str, list[Run]]) -> str:
     """Return the table of returns; `found`: action space -> regulator -> course."""
-    lines = ["| regulator | return, 30 actions | return, continuous action | seeds |", "|---|---|---|---|"]
-    for name in found["discrete"]:
-        cells = [over_episodes(courses[name].returns) for courses in found.values()]
-        lines.append(f"| {name} | {' | '.join(cells)} | |")
-    for case in CORRECTED:
-        if runs.get(case):
-            cells = ["", over_seeds(runs[case], "return")]
-            shown = cells if "continuous" in case else cells[::-1]
-            lines.append(f"| {case.partition(',')[0].upper()} | {' | '.join(shown)} | {len(runs[case])} |")
-    return "\n".join(lines) + "\n"
+    rows = [[name, *(over_episodes(courses[name].returns) for courses in found.values()), ""] for name in found["discrete"]]
+    for case in [case for case in BOOSTER if "compat" not in case and case in runs]:
+        cells = ["", over_seeds(runs[case], "last/return")]
+        shown = cells if "continuous" in case else cells[::-1]
+        rows.append([case.partition(",")[0].upper(), *shown, str(len(runs[case]))])
+    return table(["regulator", "return, 30 actions", "return, continuous action", "seeds"], rows)
 
 
-def compat_table(found: dict[str, Course], runs: dict[str, list[dict[str, Any]]]) -> str:
+def compat_table(found: dict[str, Course], runs: dict[str, list[Run]]) -> str:
     """Return the table of returns and lengths of `mode=compat`; `found`: regulator -> course."""
-    lines = ["| regulator | return | mean length, steps | return per step | seeds |", "|---|---|---|---|---|"]
+    rows = []
     for name, course in found.items():
         each = course.returns.sum() / course.length.sum()
-        lines.append(f"| {name} | {over_episodes(course.returns)} | {course.length.mean():.1f} | {each:.3f} | |")
-    for case in COMPAT:
-        if runs.get(case):
-            each = float(np.mean([run["return"] / run["episode_length"] for run in runs[case]]))
-            cells = over_seeds(runs[case], "return"), over_seeds(runs[case], "episode_length"), f"{each:.3f}"
-            lines.append(f"| {case.partition(',')[0].upper()} | {' | '.join(cells)} | {len(runs[case])} |")
-    return "\n".join(lines) + "\n"
+        rows.append([name, over_episodes(course.returns), f"{course.length.mean():.1f}", f"{each:.3f}", ""])
+    for case in [case for case in BOOSTER if "compat" in case and case in runs]:
+        own = runs[case]
+        each = float(np.mean([run["last/return"] / run["last/episode_length"] for run in own]))
+        cells = over_seeds(own, "last/return"), over_seeds(own, "last/episode_length"), f"{each:.3f}"
+        rows.append([case.partition(",")[0].upper(), *cells, str(len(own))])
+    return table(["regulator", "return", "mean length, steps", "return per step", "seeds"], rows)
+
+
+def compared(mode: str, actions: tuple[str, ...]) -> dict[str, dict[str, Course]]:
+    """Return the courses of regulators under the limits of each action space."""
+    searched, played = record(SEARCHED, OTHERS, mode), record(EPISODES, PLAYED, mode)
+    return {action: regulators(searched, played, action) for action in actions}
 
 
 def main() -> None:
-    """Train, print tables, and write them with --write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path("outputs/booster"))
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES), metavar="CASE", help="; ".join(CASES))
-    parser.add_argument("--threads", type=int, help="CPU threads of a run (default: all cores)")
-    parser.add_argument("--write", action="store_true", help="write the tables and figures of docs/booster.md")
-    chosen = parser.parse_args()
-    threads = [f"concurrency.threads={chosen.threads}"] if chosen.threads else []
-    runs: dict[str, list[dict[str, Any]]] = {}
-    for seed in range(chosen.seeds):
-        for case in chosen.only:
-            found = train(place(chosen.folder, case, seed), [*CASES[case], f"seed={seed}", *threads])
-            print(case, f"seed={seed}", {key: round(found[key], 3) for key in ("return", "episode_length", "wall_s")}, flush=True)
-            runs.setdefault(case, []).append(found)
-    searched, played = record(SEARCHED, OTHERS, "corrected"), record(EPISODES, PLAYED, "corrected")
-    corrected = {action: regulators(searched, played, action) for action in played.limits}
-    searched, played = record(SEARCHED, OTHERS, "compat"), record(EPISODES, PLAYED, "compat")
-    compat = regulators(searched, played, "discrete")
-    tables = {"corrected": corrected_table(corrected, runs), "compat": compat_table(compat, runs)}
+    """Print tables, and write them with --write."""
+    chosen = settings(__doc__, write=False)
+    runs = runs_of(STUDIES["booster"], json.loads(KEPT.read_text()).get("booster", {}))
+    tables = {
+        "corrected": corrected_table(compared("corrected", ("discrete", "continuous")), runs),
+        "compat": compat_table(compared("compat", ("discrete",))["discrete"], runs),
+    }
     print("\n".join(tables.values()))
     if chosen.write:
-        for mode, table in tables.items():
-            replace(DOCS / "booster.md", mode, table)
-        for figure in ("regulation", "spectrum"):
-            shutil.copy(place(chosen.folder, SHOWN, 0) / "eval" / f"{figure}.png", DOCS / "figures" / f"booster_{figure}.png")
+        for mode, text in tables.items():
+            replace(DOCS / "booster.md", mode, text)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@ python scripts/config_reference.py [--check]
 import ast
 import dataclasses
 import inspect
-import re
 import sys
 from pathlib import Path
+
+from common import DOCS, replaced, table
 
 from warprun.algorithms import config_class
 from warprun.config import schema as config
@@ -16,7 +17,6 @@ from warprun.learning import network_settings, off_policy_settings
 from warprun.learning import settings as agents
 from warprun.sweeps import launch
 
-DOCS = Path(__file__).parents[1] / "docs"
 RUN_TABLES: dict[str, tuple[type, str]] = {
     "run": (config.Config, ""),
     "env": (config.EnvConfig, "env."),
@@ -47,12 +47,11 @@ SWEEP_TABLES: dict[str, tuple[type, str]] = {
 PAGES = {DOCS / "configuration.md": RUN_TABLES, DOCS / "sweeps.md": SWEEP_TABLES}
 
 
-def table(schema: type, prefix: str) -> str:
+def keys(schema: type, prefix: str) -> str:
     """Return the Markdown table of the fields that `schema` itself defines: key, default, meaning."""
     described = docstrings(schema)
     own = [field for field in dataclasses.fields(schema) if field.name in described and not is_section(field)]
-    rows = [f"| `{prefix}{field.name}` | {default(field)} | {described[field.name]} |" for field in own]
-    return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows])
+    return table(["key", "default", "meaning"], [[f"`{prefix}{field.name}`", default(field), described[field.name]] for field in own])
 
 
 def is_section(field: dataclasses.Field) -> bool:
@@ -89,10 +88,7 @@ def rewritten(page: Path) -> str:
     """Return a page with every table between `<!-- table NAME -->` and `<!-- end -->` regenerated."""
     text = page.read_text()
     for name, (schema, prefix) in PAGES[page].items():
-        between = re.compile(f"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        made = table(schema, prefix)
-        text, n = between.subn(lambda match, made=made: f"{match[1]}{made}\n{match[2]}", text)
-        assert n == 1, f"{page} has {n} tables called {name}"
+        text = replaced(text, f"table {name}", keys(schema, prefix))
     return text
 
 

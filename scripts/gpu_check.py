@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -157,7 +158,10 @@ def profile(options: argparse.Namespace, work: Path) -> tuple[bool, str]:
 
 def peers(options: argparse.Namespace, work: Path) -> tuple[bool, str]:
     """Measure rejax's learner on the GPU, if JAX is installed."""
-    ran = command([sys.executable, "scripts/bench/peer_gpu.py"], PARTS["peers"].seconds)
+    missing = [name for name in ("jax", "rejax", "gymnax") if importlib.util.find_spec(name) is None]
+    if missing:
+        return True, f"not installed: {', '.join(missing)} (scripts/bench/requirements.txt, and jax with the extra cuda12 or cuda13)"
+    ran = command([sys.executable, "scripts/bench/peer_jax.py", "gpu"], PARTS["peers"].seconds)
     return ran.good, ran.output if ran.good else f"{ran.why}\n\n{block(ran.output)}"
 
 

@@ -11,28 +11,23 @@ import sys
 import time
 
 import torch
+from common import Training, head, row
 from torch.profiler import ProfilerActivity, profile
 
-from warprun.config.compose import compose
 from warprun.config.memory import estimate, size_text
-from warprun.runs.build import make_agent, make_training_simulator, prepare, set_up
 
 ITERATIONS, WARM_UP, SHOWN = 10, 5, 25
 
 
 def main(overrides: list[str]) -> None:
     """Train for some iterations, then profile as many."""
-    config = compose(overrides)
-    setup = set_up(config)
-    cuda = setup.device.kind == "cuda"
-    agent = make_agent(setup)
-    simulator = make_training_simulator(setup, agent)
-    prepare(setup, simulator)
+    training = Training(*overrides)
+    cuda = training.setup.device.kind == "cuda"
 
     def iterate() -> float:
         began = time.perf_counter()
         for _ in range(ITERATIONS):
-            agent.update(simulator.collect(agent.act), 0.0)
+            training.iterate()
         if cuda:
             torch.cuda.synchronize()
         return (time.perf_counter() - began) / ITERATIONS
@@ -40,24 +35,25 @@ def main(overrides: list[str]) -> None:
     for _ in range(WARM_UP):
         iterate()
     alone = iterate()
-    steps = config.n_envs * config.agent.horizon
-    print(f"{' '.join(overrides)}: {1e3 * alone:.3f} ms for an iteration of {steps:,} steps, {steps / alone:,.0f} steps/s; {setup.plan}\n")
+    speed = f"{1e3 * alone:.3f} ms for an iteration of {training.steps:,} steps, {training.steps / alone:,.0f} steps/s"
+    print(f"{' '.join(overrides)}: {speed}; {training.setup.plan}\n")
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as seen:
         iterate()
-    print("| kernel | launches of an iteration | µs of an iteration |\n|---|---|---|")
+    print(head("kernel", "launches of an iteration", "µs of an iteration"))
     events = seen.key_averages()
     spent = [(event.self_device_time_total if cuda else event.self_cpu_time_total, event.count, event.key) for event in events]
     for microseconds, count, name in sorted(spent, reverse=True)[:SHOWN]:
         if microseconds > 0:
-            print(f"| `{name[:80].replace('|', '/')}` | {count / ITERATIONS:g} | {microseconds / ITERATIONS:.1f} |")
-    print(f"\nestimated memory: {estimate(config, setup.environment, cuda)}")
+            shown = name[:80].replace("|", "/")
+            print(row(f"`{shown}`", f"{count / ITERATIONS:g}", f"{microseconds / ITERATIONS:.1f}"))
+    print(f"\nestimated memory: {estimate(training.config, training.setup.environment, cuda)}")
     if cuda:
         free, there = torch.cuda.mem_get_info()
         print(
             f"\nmost memory: {size_text(torch.cuda.max_memory_allocated())} in tensors,"
             f" {size_text(torch.cuda.max_memory_reserved())} kept by torch; all processes together {size_text(there - free)}"
         )
-    simulator.close()
+    training.simulator.close()
 
 
 if __name__ == "__main__":

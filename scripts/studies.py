@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pages import DOCS
+from common import DOCS, table
+
+from warprun.config.compose import compose
+from warprun.config.schema import sized
+from warprun.runs import auto
 
 Run = dict[str, Any]
 """Numbers of a run: bar, state, env_steps, wall_s, cpu_s, command_s, and those of evaluations, such as `last/return`; or `failed`."""
@@ -23,7 +28,6 @@ class Case(NamedTuple):
     overrides: str
     bar: float | None = None
     """The return to reach; None: `env.solved_at`."""
-    should_be_solved: bool = True
 
 
 class Study(NamedTuple):
@@ -49,14 +53,11 @@ class Study(NamedTuple):
         """Return the table of the cases that have runs, in Markdown."""
         if self.write_table:
             return self.write_table(self, runs)
-        lines = [f"| {' | '.join(self.columns)} |", "|---" * len(self.columns) + "|"]
-        for case in self.cases:
-            if case in runs:
-                lines.append(f"| {' | '.join(cell(self, case, runs[case]) for cell in self.columns.values())} |")
-        return "\n".join(lines) + "\n"
+        rows = [[cell(self, case, runs[case]) for cell in self.columns.values()] for case in self.cases if case in runs]
+        return table(list(self.columns), rows)
 
 
-# Cells -----------------------------------------------------------------------------------------------------------------------------------
+# Cells ----------------------------------------------------------------------------------------------------------------
 
 
 def name(study: Study, case: str, runs: list[Run]) -> str:
@@ -100,6 +101,18 @@ def every_seed(study: Study, case: str, runs: list[Run]) -> str:
     return ", ".join(map(_with_error, _ended(runs)))
 
 
+def spread(key: str) -> Column:
+    """Return a column with the mean of a number over runs, and its standard error."""
+
+    def cell(study: Study, case: str, runs: list[Run]) -> str:
+        found = [run[key] for run in _ended(runs)]
+        if len(found) < 2:
+            return ""
+        return f"{statistics.mean(found):.1f} ± {statistics.stdev(found) / len(found) ** 0.5:.1f}"
+
+    return cell
+
+
 def steps_of_paths(study: Study, case: str, runs: list[Run]) -> str:
     """Return the different lengths of the paths of the runs."""
     return ", ".join(map(str, sorted({int(run["last/path/steps"]) for run in _ended(runs)})))
@@ -119,7 +132,7 @@ def _with_error(run: Run) -> str:
     return f"{run['last/return']:.1f} ± {run['last/return_stderr']:.1f}"
 
 
-# What is solved --------------------------------------------------------------------------------------------------------------------------
+# What is solved -------------------------------------------------------------------------------------------------------
 
 
 def at_the_bar(line: str) -> Callable[[str, Case, Run], bool]:
@@ -140,7 +153,7 @@ def near_the_optimum(case: str, settings: Case, run: Run) -> bool:
     return bool(good and (run["last/path/highest_energy"] <= 0.0 or not case.startswith("er")))
 
 
-# Classic control -------------------------------------------------------------------------------------------------------------------------
+# Classic control ------------------------------------------------------------------------------------------------------
 
 middle = statistics.median
 FRESH = (("last", 2000, True, 1),)
@@ -182,19 +195,16 @@ UNTUNED = "agent=ppo tuned=none total_steps=1e9 max_minutes=0.5 eval.every=2s"
 
 def by_environment(study: Study, runs: Runs) -> str:
     """Return the table of untuned settings: number of solved seeds and the median return."""
-    lines = [f"| setting | {' | '.join(ENVIRONMENTS)} |", "|---" * (1 + len(ENVIRONMENTS)) + "|"]
-    for setting in SETTINGS:
-        cells = []
-        for env in ENVIRONMENTS:
-            made = runs.get(f"{env} {setting}", [])
-            ended = _ended(made)
-            shown = f" ({middle(run['last/return'] for run in ended):.0f})" if ended else ""
-            cells.append(solved(study, f"{env} {setting}", made) + shown)
-        lines.append(f"| {setting} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+
+    def cell(case: str) -> str:
+        median = number("last/return", middle, ".0f")(study, case, runs.get(case, []))
+        return solved(study, case, runs.get(case, [])) + f" ({median})" * bool(median)
+
+    rows = [[setting, *(cell(f"{env} {setting}") for env in ENVIRONMENTS)] for setting in SETTINGS]
+    return table(["setting", *ENVIRONMENTS], rows)
 
 
-# Off-policy agents -----------------------------------------------------------------------------------------------------------------------
+# Off-policy agents ----------------------------------------------------------------------------------------------------
 
 BEST_AND_LAST = (("best", 2000, True, 2**40), ("last", 2000, True, 2**40))
 FEW = {
@@ -228,7 +238,7 @@ OFF_POLICY: dict[str, Column] = {
     "seconds, median": number("cpu_s", middle, ".1f"),
 }
 
-# Policies with memory --------------------------------------------------------------------------------------------------------------------
+# Policies with memory -------------------------------------------------------------------------------------------------
 
 CARTPOLE = (
     "env=cartpole env.velocity=false tuned=none total_steps=1e6 eval.every=5% env.solved_at=475 agent=ppo n_envs=64 agent.horizon=64"
@@ -256,7 +266,7 @@ REMEMBERING: dict[str, Column] = {
     "processor s, median": number("cpu_s", middle, ".0f"),
 }
 
-# Other environments ----------------------------------------------------------------------------------------------------------------------
+# Other environments ---------------------------------------------------------------------------------------------------
 
 GYMNASIUM = (
     "agent=ppo tuned=none n_envs=8 agent.horizon=32 agent.epochs=10 total_steps=100000 stop_when_solved=false eval.every=5%"
@@ -315,24 +325,110 @@ PATHS: dict[str, Column] = {
 }
 
 
-def _catalysis(mark: str, overrides: dict[str, str], seeds: int, should_be_solved: bool) -> Study:
-    cases = {case: Case(given, should_be_solved=should_be_solved) for case, given in overrides.items()}
-    return Study((DOCS / "benchmarks" / "catalysis.md", mark), cases, PATHS, (("last", 1000, False, 1),), near_the_optimum, seeds)
+BOOSTER = {
+    "ppo": "env=booster agent=ppo",
+    "dqn": "env=booster agent=dqn",
+    "dqn lstm": "env=booster agent=dqn tuned=none n_envs=64 total_steps=250000 agent.horizon=4 agent.learning_starts=6400"
+    " agent.utd_ratio=0.02 agent.batch_size=32 agent.learning_rate_end=1e-5 agent.gamma=0.9 agent.network=lstm"
+    " agent.replay.sequence=20 agent.replay.burn_in=5",
+    "ppo, continuous": "env=booster_continuous agent=ppo",
+    "td3, continuous": "env=booster_continuous agent=td3",
+    # Agents need few steps to find the way out.
+    "ppo, compat": "env=booster agent=ppo env.mode=compat total_steps=4e5",
+    "dqn, compat": "env=booster agent=dqn env.mode=compat total_steps=1e5",
+}
+REGULATED: dict[str, Column] = {"case": name, "return": spread("last/return"), "length": spread("last/episode_length")}
+
+# Learners and actors of EXARL's claims --------------------------------------------------------------------------------
+
+V0 = "env=cartpole env.time_limit=200 agent=a2c n_envs=8 agent.horizon=100 agent.learning_rate=1e-3 total_steps=200000 concurrency=async"
+"""CartPole-v0 is CartPole with episodes of 200 steps. One environment for each of eight actors."""
+EIGHT = "env=cartpole agent=a2c n_envs=128 agent.horizon=16 agent.learning_rate=3e-3 agent.advantage=vtrace"
+EXARL = {
+    **{f"12 {kind}": f"{V0} agent.advantage={kind} concurrency.processes=9" for kind in ("gae", "exarl_vtrace", "vtrace")},
+    **{
+        f"7 L={learners}": f"{EIGHT} total_steps=300000 concurrency=async concurrency.learners={learners}"
+        f" concurrency.processes={learners + 8}"
+        for learners in (1, 2, 4, 8)
+    },
+    # Actors do not wait for learners, so these learn from a part of the rollouts only.
+    **{
+        f"9 {window}": f"{EIGHT} total_steps=3000000 concurrency=rma concurrency.window={window} concurrency.learners=4"
+        " concurrency.processes=12"
+        for window in ("range", "random")
+    },
+}
+"""Claim and what differs -> overrides."""
+WHILE_LEARNING = " tuned=none stop_when_solved=false eval.every=never checkpoint.every=never log.every=5%"
+LEARNED: dict[str, Column] = {
+    "claim, runs": name,
+    "return of 195": solved,
+    "mean return of training episodes": spread("training/return"),
+    "of 100 episodes at the end": spread("last/return"),
+    "lag": number("actors/lag_mean", statistics.mean, ".1f"),
+}
+
+# Numbers of environments ----------------------------------------------------------------------------------------------
+
+SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
+SOLVING = {
+    f"{env}, {agent}": f"env={env} agent={agent} eval.every=50000steps checkpoint.best=false max_minutes=0.6"
+    for env in ("cartpole", "acrobot")
+    for agent in ("ppo", "a2c")
+}
+# The rows of a gradient step of PPO stay as they are with the tuned 16 minibatches for 1,024 environments.
+SIZED = {
+    f"{case}, {n_envs}": f"{given} n_envs={n_envs}" + f" agent.minibatches={max(1, round(n_envs / 64))}" * case.endswith("ppo")
+    for n_envs in SIZES
+    for case, given in SOLVING.items()
+}
+
+
+def by_size(study: Study, runs: Runs) -> str:
+    """Return the table of seconds until solved; bold is what `n_envs=auto` chooses from the median throughputs."""
+    rows, ended = [], [run for own in runs.values() for run in _ended(own)]
+    for case, overrides in SOLVING.items():
+        speed, seconds = {}, {}
+        for n_envs in SIZES:
+            own = _ended(runs.get(f"{case}, {n_envs}", []))
+            if own:
+                speed[n_envs] = middle(run["steps_per_s"] / _share(run) for run in own)
+                took = [run["training_s"] * _share(run) if run["state"] == "solved" else math.inf for run in own]
+                seconds[n_envs] = middle(took)
+        if not seconds:
+            continue
+        config = compose(overrides.split())
+        tried = [auto.Tried(sized(config, n, ""), rate) for n, rate in speed.items()]
+        chosen = auto.decided(tried, config.n_envs).n_envs
+        cells = ["" if n not in seconds else f"{seconds[n]:.2f}" if math.isfinite(seconds[n]) else "–" for n in SIZES]
+        cells = [f"**{cell}**" if n == chosen else cell for n, cell in zip(SIZES, cells, strict=True)]
+        rows.append([case, *cells, f"{seconds[chosen] / min(seconds.values()):.2f}"])
+    seeds = max((len(own) for own in runs.values()), default=0)
+    loads = [run["load"] for run in ended] or [0.0]
+    load = f"load average of the machine {min(loads):.0f} to {max(loads):.0f}"
+    return table(["", *(f"{n:,}" for n in SIZES), "chosen / best"], rows) + f"\nSeeds: {seeds}; {load}.\n"
+
+
+def _share(run: Run) -> float:
+    """Return the share of a thread's time that a run had: other work took the rest, which is left out."""
+    return float(min(1.0, run["cpu_s"] / run["command_s"]))
+
+
+def _cases(overrides: dict[str, str], bar: float | None = None, more: str = "") -> dict[str, Case]:
+    return {case: Case(given + more, bar) for case, given in overrides.items()}
+
+
+def _catalysis(mark: str, overrides: dict[str, str], seeds: int) -> Study:
+    place = DOCS / "benchmarks" / "catalysis.md", mark
+    return Study(place, _cases(overrides), PATHS, (("last", 1000, False, 1),), near_the_optimum, seeds)
 
 
 OFF_POLICY_PAGE = DOCS / "benchmarks" / "off_policy.md"
 STUDIES = {
-    "tuned": Study(
-        (DOCS / "results.md", "results"),
-        {case: Case(given) for case, given in TUNED.items()},
-        RESULTS,
-        FRESH,
-        at_the_bar("last"),
-        seeds=8,
-    ),
+    "tuned": Study((DOCS / "results.md", "results"), _cases(TUNED), RESULTS, FRESH, at_the_bar("last"), seeds=8),
     "untuned": Study(
         (DOCS / "results.md", "robustness"),
-        {f"{env} {key}": Case(f"env={env} {UNTUNED}{more}", None, False) for env in ENVIRONMENTS for key, more in SETTINGS.items()},
+        {f"{env} {key}": Case(f"env={env} {UNTUNED}{more}") for env in ENVIRONMENTS for key, more in SETTINGS.items()},
         {},
         FRESH,
         at_the_bar("last"),
@@ -354,20 +450,17 @@ STUDIES = {
     ),
     "memory": Study(
         (DOCS / "memory.md", "results"),
-        {case: Case(*given, not case.endswith("mlp")) for case, given in MEMORY.items()},
+        {case: Case(*given) for case, given in MEMORY.items()},
         REMEMBERING,
         (("last", 2000, True, 2**40),),
         at_the_bar("last"),
     ),
-    "external": Study(
-        (DOCS / "external.md", "external results"),
-        {case: Case(given, None, False) for case, given in EXTERNAL.items()},
-        JUDGED,
-        (("last", 1000, True, 1),),
-        at_the_bar("last"),
-    ),
-    "actors": Study(None, {case: Case(f"{ACTORS} {mode}", None, False) for case, mode in MODES.items()}, IN_MODES, (), as_trained),
-    "catalysis": _catalysis("tuned", CATALYSIS, 5, True),
-    "catalysis_continuous": _catalysis("continuous", CONTINUOUS, 5, True),
-    "catalysis_published": _catalysis("published", PUBLISHED, 1, False),
+    "external": Study((DOCS / "external.md", "external results"), _cases(EXTERNAL), JUDGED, (("last", 1000, True, 1),), at_the_bar("last")),
+    "actors": Study(None, _cases({mode: f"{ACTORS} {given}" for mode, given in MODES.items()}), IN_MODES, (), as_trained),
+    "booster": Study(None, _cases(BOOSTER), REGULATED, (("last", 1000, True, 1),), as_trained),
+    "exarl": Study(None, _cases(EXARL, 195.0, WHILE_LEARNING), LEARNED, (("last", 100, False, 1),), at_the_bar("last")),
+    "auto": Study((DOCS / "auto.md", "auto"), _cases(SIZED), {}, (), as_trained, seeds=3, write_table=by_size),
+    "catalysis": _catalysis("tuned", CATALYSIS, 5),
+    "catalysis_continuous": _catalysis("continuous", CONTINUOUS, 5),
+    "catalysis_published": _catalysis("published", PUBLISHED, 1),
 }

@@ -1,30 +1,27 @@
 """The games of tag: how often taggers catch runners, and what an actor costs.
 
     python scripts/tag_results.py catch RUN [--episodes 200]
-    python scripts/tag_results.py cost [--rounds 5] [--json docs/benchmarks/tag.json] [-o docs/figures/tag_scaling.png]
+    python scripts/tag_results.py cost [--rounds 5] [--out docs/figures/tag_scaling.png]
 
-`catch` lets taggers that are random, that pursue the nearest runner, and those of a run play against random runners and those of the run.
-Rates have 95 % intervals over episodes. `cost` prints processor time of an actor's step, simulated alone and with training, and draws it
-beside the published speed of WarpDrive. It measures processor time, and all settings in turn, because other work on the machine disturbs
-wall time. The figure needs matplotlib.
+`catch` lets taggers that are random, that pursue the nearest runner, and those of a run play against random runners and
+those of the run. Rates have 95 % intervals over episodes. `cost` prints processor time of an actor's step, simulated
+alone and with training, and draws it beside the published speed of WarpDrive. It measures processor time, and all
+settings in turn, because other work on the machine disturbs wall time. The figure needs matplotlib.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from common import Training, figure, head, in_turn, medians, row, settings, table, timed
 
-from warprun.config.compose import compose
 from warprun.runs import checkpoint
-from warprun.runs.build import Setup, make_agent, make_engine, make_simulator, set_up
+from warprun.runs.build import Setup, make_engine, set_up
 from warprun.runs.opening import load_checkpoint, open_run, trained_agent
 from warprun.simulation.kernel_engine import KernelEngine
 
@@ -33,7 +30,7 @@ Choose = Callable[[KernelEngine], torch.Tensor]
 CERTAIN = 1e4
 """Logit of an action that is taken for certain; that of others is 0."""
 
-# Catches ---------------------------------------------------------------------------------------------------------------------------------
+# Catches --------------------------------------------------------------------------------------------------------------
 
 
 def uniform(group: str) -> Choose:
@@ -121,139 +118,101 @@ def catch(folder: Path, episodes: int) -> None:
     hunters: dict[str, Choose] = {"random": uniform(names[0]), "pursuit": pursuit, "trained": learned(names[0])}
     hunted: dict[str, Choose] = {"random": uniform(names[1]), "trained": learned(names[1])}
     print(f"{folder}: {episodes} episodes, {run.config.env.name} {run.config.env.options or ''}")
-    print("| taggers | runners | caught | steps of an episode |\n|---|---|---|---|")
+    print(head("taggers", "runners", "caught", "steps of an episode"))
     for taggers, first in hunters.items():
         for runners, second in hunted.items():
             found = play(setup, first, second, episodes)
             share, steps = (f"{x.mean():.3g} ± {1.96 * x.std() / math.sqrt(episodes):.2g}" for x in (100 * found.share, found.steps))
-            print(f"| {taggers} | {runners} | {share} % | {steps} |", flush=True)
+            print(row(taggers, runners, f"{share} %", steps), flush=True)
 
 
-# Cost ------------------------------------------------------------------------------------------------------------------------------------
+# Cost -----------------------------------------------------------------------------------------------------------------
 
 HORIZON = 16
 PLANE = ((1000, 5), (50, 100), (5, 1000), (2, 1000))
 """Environments and actors."""
-GRID = (1, 8, 64, 512, 4096)
-"""Environments of five actors."""
+GRID = tuple((envs, 5) for envs in (1, 8, 64, 512, 4096))
 PUBLISHED = (
     (1000, 2.9e9, "plane, 2,000 x 1,000, rollout, A100 (JMLR 23(316))"),
     (5, 1.4e6 * 5, "grid, 2,000 x 5, one GPU (tutorial 6, read off a plot)"),
 )
 """WarpDrive: actors in an environment, actor steps per second."""
+PLAIN = (
+    "tuned=none",
+    "device=cpu",
+    "log.live=false",
+    "eval.every=never",
+    "eval.episodes=1",
+    "eval.final_episodes=1",
+    "agent.epochs=1",
+)
 
 
-class Work(NamedTuple):
-    """What is timed: steps of all actors, simulated alone and with training."""
+def works(game: str, envs: int, actors: int) -> tuple[Callable[[], float], Callable[[], float]]:
+    """Return what measures an actor's step in ns of processor time of all threads: simulated alone, and with training.
 
-    name: str
-    game: str
-    envs: int
-    actors: int
-    simulate: Callable[[], object]
-    train: Callable[[], object]
-
-
-def work(game: str, envs: int, actors: int) -> Work:
-    """Prepare one setting. Runners stay in the plane, so that all actors work all the time."""
+    Runners stay in the plane, so that all actors work all the time.
+    """
     taggers = max(1, actors // 11)
     sizes = [f"env.options.taggers={taggers}", f"env.options.runners={actors - taggers}", "env.params.exits=false"]
     options = sizes if game == "tag_continuous" else [f"env.options.taggers={actors - 1}"]
-    minibatches = max(1, envs * actors * HORIZON // 16384)
-    learning = [f"agent.horizon={HORIZON}", "agent.epochs=1", f"agent.minibatches={minibatches}"]
-    plain = ["tuned=none", "device=cpu", "log.live=false", "eval.every=never", "eval.episodes=1", "eval.final_episodes=1"]
-    setup = set_up(compose([f"env={game}", f"n_envs={envs}", *plain, *options, *learning]))
-    engine = make_engine(setup, envs, HORIZON, 0)
+    rows = envs * actors * HORIZON
+    minibatches = f"agent.minibatches={max(1, rows // 16384)}"
+    training = Training(f"env={game}", f"n_envs={envs}", *PLAIN, *options, f"agent.horizon={HORIZON}", minibatches)
+    engine = make_engine(training.setup, envs, HORIZON, 0)
     engine.prepare()
-    agent = make_agent(setup)
-    simulator = make_simulator(setup, envs, HORIZON, 0, agent)
-    simulator.prepare()
 
     def simulate() -> None:
-        for row in range(HORIZON):
-            engine.sample(row)
-            engine.step(row)
+        for step in range(HORIZON):
+            engine.sample(step)
+            engine.step(step)
         engine.carry_over()
 
-    def train() -> None:
-        agent.update(simulator.collect(agent.act), 0.0)
+    def per_step(work: Callable[[], object]) -> Callable[[], float]:
+        repeats = max(1, 20000 // rows)
+        return lambda: 1e9 * timed(lambda: [work() for _ in range(repeats)], time.process_time) / (repeats * rows)
 
-    return Work(f"{game} {envs} x {actors}", game, envs, actors, simulate, train)
-
-
-def processor_time(task: Callable[[], object]) -> float:
-    """Return the seconds of processor time, of all threads, that `task` takes."""
-    began = time.process_time()
-    task()
-    return time.process_time() - began
+    return per_step(simulate), per_step(training.iterate)
 
 
-def cost(rounds: int, results: Path | None, figure: Path | None) -> None:
-    """Measure, print, store and draw."""
+def cost(rounds: int, path: str) -> None:
+    """Measure, print and draw."""
     rows = []
-    for game, settings in (("tag_continuous", PLANE), ("tag_gridworld", tuple((envs, 5) for envs in GRID))):
-        made = [work(game, envs, actors) for envs, actors in settings]
-        times: dict[str, tuple[list[float], list[float]]] = {each.name: ([], []) for each in made}
-        for number in range(rounds + 1):
-            for each in made:
-                scale = 1e9 / (HORIZON * each.envs * each.actors)
-                repeats = max(1, 20000 // (HORIZON * each.envs * each.actors))
-                for kind, task in enumerate((each.simulate, each.train)):
-                    spent = sum(processor_time(task) for _ in range(repeats)) / repeats * scale
-                    if number:  # the first round warms up
-                        times[each.name][kind].append(spent)
-        for each in made:
-            alone, trained = (statistics.median(spent) for spent in times[each.name])
-            rows.append({"game": game, "envs": each.envs, "actors": each.actors, "step_ns": alone, "train_ns": trained})
-    print("| game | environments | actors | ns per actor step | with training |\n|---|---|---|---|---|")
-    for row in rows:
-        print(f"| {row['game']} | {row['envs']:,} | {row['actors']:,} | {row['step_ns']:.0f} | {row['train_ns']:.0f} |")
-    by_size = {(row["envs"], row["actors"]): row for row in rows if row["game"] == "tag_continuous"}
-    for kind in ("step_ns", "train_ns"):
-        print(f"2 x 1,000 against 1,000 x 5, {kind}: {by_size[2, 1000][kind] / by_size[1000, 5][kind]:.2f}")
-    if results:
-        results.write_text(json.dumps(rows, indent=1) + "\n")
-    if figure:
-        draw(rows, figure)
+    for game, sizes in (("plane", PLANE), ("grid", GRID)):
+        made = {size: works(f"tag_{'continuous' if game == 'plane' else 'gridworld'}", *size) for size in sizes}
+        tasks = {(*size, kind): task for size, both in made.items() for kind, task in enumerate(both)}
+        in_turn(tasks, 1)  # warms up
+        found = medians(in_turn(tasks, rounds))
+        rows += [(game, *size, found[*size, 0], found[*size, 1]) for size in sizes]
+    shown = [(game, f"{envs:,}", f"{actors:,}", f"{alone:.0f}", f"{trained:.0f}") for game, envs, actors, alone, trained in rows]
+    print(table(["game", "environments", "actors", "ns per actor step", "with training"], shown))
+    many, few = (next(row[3:] for row in rows if row[:3] == ("plane", *size)) for size in ((1000, 5), (2, 1000)))
+    print(f"2 x 1,000 against 1,000 x 5: {few[0] / many[0]:.2f}, with training {few[1] / many[1]:.2f}")
+    if path:
+        draw(rows, Path(path))
 
 
-def draw(rows: list[dict[str, object]], figure: Path) -> None:
+def draw(rows: list[tuple[str, int, int, float, float]], path: Path) -> None:
     """Draw actor steps per second of processor time by the actors of an environment, and by environments."""
-    from matplotlib.figure import Figure
-
-    page = Figure(figsize=(9, 3.6), layout="constrained")
-    left, right = page.subplots(1, 2)
-    for kind, label in (("step_ns", "simulation"), ("train_ns", "with training")):
-        plane = [row for row in rows if row["game"] == "tag_continuous"]
-        left.plot([r["actors"] for r in plane], [1e9 / r[kind] for r in plane], "o-", label=f"warprun, plane, {label}")  # type: ignore[operator]
-        grid = [row for row in rows if row["game"] == "tag_gridworld"]
-        right.plot([r["envs"] for r in grid], [2e8 / r[kind] for r in grid], "o-", label=f"warprun, grid, {label}")  # type: ignore[operator]
-    for (actors, rate, label), mark in zip(PUBLISHED, "s^", strict=True):
-        left.plot(actors, rate, mark, color="0.4", label=f"WarpDrive, {label}")
-    right.plot(2000, 1.4e6, "^", color="0.4", label="WarpDrive, one GPU (tutorial 6, read off a plot)")
-    left.set(xscale="log", yscale="log", xlabel="actors in an environment", ylabel="actor steps per core second")
-    right.set(xscale="log", yscale="log", xlabel="environments of 5 actors", ylabel="environment steps per core second")
-    for axes in (left, right):
-        axes.legend(fontsize=6.5)
-        axes.spines[["top", "right"]].set_visible(False)
-    page.savefig(figure, dpi=150)
+    with figure(path, 2, (9, 3.6)) as (left, right):
+        for kind, label in ((3, "simulation"), (4, "with training")):
+            plane, grid = ([row for row in rows if row[0] == game] for game in ("plane", "grid"))
+            left.plot([r[2] for r in plane], [1e9 / r[kind] for r in plane], "o-", label=f"warprun, plane, {label}")
+            right.plot([r[1] for r in grid], [2e8 / r[kind] for r in grid], "o-", label=f"warprun, grid, {label}")
+        for (actors, rate, label), mark in zip(PUBLISHED, "s^", strict=True):
+            left.plot(actors, rate, mark, color="0.4", label=f"WarpDrive, {label}")
+        right.plot(2000, 1.4e6, "^", color="0.4", label="WarpDrive, one GPU (tutorial 6, read off a plot)")
+        left.set(xscale="log", yscale="log", xlabel="actors in an environment", ylabel="actor steps per core second")
+        right.set(xscale="log", yscale="log", xlabel="environments of 5 actors", ylabel="environment steps per core second")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    catching = commands.add_parser("catch")
-    catching.add_argument("run", type=Path)
-    catching.add_argument("--episodes", type=int, default=200)
-    costing = commands.add_parser("cost")
-    costing.add_argument("--rounds", type=int, default=5)
-    costing.add_argument("--json", type=Path)
-    costing.add_argument("-o", type=Path, dest="figure")
-    given = parser.parse_args()
-    if given.command == "catch":
-        catch(given.run, given.episodes)
-    else:
-        cost(given.rounds, given.json, given.figure)
+    """Print the table that is asked for."""
+    given = settings(__doc__, "what", "run*", choices={"what": ("catch", "cost")}, episodes=200, rounds=5, out="")
+    if given.what == "cost":
+        cost(given.rounds, given.out)
+    for folder in given.run:
+        catch(Path(folder), given.episodes)
 
 
 if __name__ == "__main__":

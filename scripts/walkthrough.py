@@ -32,21 +32,18 @@ def numbered(text: str) -> str:
     return REFERENCE.sub(written, text)
 
 
-def main() -> int:
-    """Check or write the page; return the exit code."""
+def main() -> None:
+    """Check or write the page."""
     text = PAGE.read_text()
     try:
         expected = numbered(text)
     except ValueError as error:
-        print(f"walkthrough: {error}", file=sys.stderr)
-        return 1
+        sys.exit(f"walkthrough: {error}")
     if "--write" in sys.argv:
         PAGE.write_text(expected)
     elif text != expected:
-        print("walkthrough: line numbers of docs/ppo.md are old; run: python scripts/walkthrough.py --write", file=sys.stderr)
-        return 1
-    return 0
+        sys.exit("walkthrough: line numbers of docs/ppo.md are old; run: python scripts/walkthrough.py --write")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -15,9 +15,9 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 @pytest.fixture
 def exarl(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPTS))
-    from exarl import answers, claims, learned, learning, model, scaling, small
+    from exarl import answers, model, small
 
-    yield {module.__name__.partition(".")[2]: module for module in (answers, claims, learned, learning, model, scaling, small)}
+    yield {module.__name__.partition(".")[2]: module for module in (answers, model, small)}
     for name in [name for name in sys.modules if name.split(".")[0] == "exarl"]:
         del sys.modules[name]
 
@@ -74,26 +74,15 @@ def test_a_hub_with_the_message_time_gains_what_was_published(exarl):
 
 
 def test_verdicts_follow_from_the_numbers(exarl):
-    answers, learned = exarl["answers"], exarl["learned"]
-    curves = {name: {str(seed): {"curve": [[1, mean + seed]]} for seed in range(3)} for name, mean in (("7 L=1", 90), ("7 L=8", 50))}
-    curves |= dict.fromkeys(("7 L=2", "7 L=4"), curves["7 L=1"])
-    assert learned.convergence({"learning": curves}).verdict == answers.REPRODUCED
-    assert learned.convergence({"learning": curves | {"7 L=8": curves["7 L=1"]}}).verdict.startswith(answers.REFUTED)
-
-
-def test_the_last_hundred_of_a_thousand_episodes_count(exarl):
-    """400 records of 3 episodes: the 1,000th is in record 333; the last 100 begin with one episode of record 300."""
-    learning = exarl["learning"]
-    records = [{"env_steps": n, "train/episodes": 3, "train/return": float(n), "actors/lag_mean": 7.0, "wall_s": 1.0} for n in range(400)]
-    found = learning.curve(learning.KINDS["12 plain"], records)
-    assert found["episodes"] == 1000
-    assert found["last"] == pytest.approx((3 * sum(range(300, 333)) + 333) / 100)
-    assert learning.curve(learning.KINDS["9 range"], records)["curve"][5] == [5, 5.0]
+    answers = exarl["answers"]
+    found = {f"{size} {mode}": {"steps_per_s": 100.0, "bytes_per_step": 28.0} for size in answers.WIDTHS for mode in ("async", "seed")}
+    assert answers.central({"11": found}).verdict == answers.REPRODUCED
+    found["10 k seed"] = {"steps_per_s": 60.0, "bytes_per_step": 28.0}
+    assert answers.central({"11": found}).verdict.startswith(answers.REFUTED)
 
 
 def test_the_page_has_the_claims_that_are_measured(exarl):
-    claims = exarl["claims"].CLAIMS
-    assert list(claims) == list(range(1, 13))
+    claims = exarl["answers"].CLAIMS
     assert not any(claim.is_measured({}) for claim in claims.values())
-    kept = {"small": {"collisions": {}}, "learning": {"9 range": {"0": {}, "1": {}}, "9 random": {"0": {}}}}
+    kept = {"small": {"collisions": {}}, "times": {}, "sleepy": {"queue 1:1": {}}}
     assert [number for number, claim in claims.items() if claim.is_measured(kept)] == [4, 10]

@@ -1,6 +1,6 @@
 """Measure environments with loops in `step` against vectorized NumPy and against hand-written loops over lanes.
 
-    python scripts/bench/loops.py [envs=10000] [rounds=5] [kinds=rk4-10,row,table,newton]
+    python scripts/bench/loops.py [--envs 10000] [--rounds 5] [--kinds rk4-10 row table newton]
 
 One thread, random actions drawn before. `rk4-N` integrates the Lotka-Volterra equations with N steps of the Runge-Kutta method, `row` is
 the diffusion in 16 cells with 10 steps, `table` goes 10 steps through a table by bilinear interpolation, `newton` solves an equation until
@@ -18,9 +18,7 @@ What the limit of one environment takes at least, in operations on float32 and b
 from __future__ import annotations
 
 import re
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import indent
@@ -29,7 +27,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from common import in_turn, medians, rate, settings
 
 from tests.environments import loops
 from tests.simulation.rollouts import make
@@ -45,37 +46,25 @@ LANES = 64
 Arrays = dict[str, np.ndarray]
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     """Print the table."""
-    given = dict(argument.partition("=")[::2] for argument in arguments)
-    unknown = set(given) - {"envs", "rounds", "kinds"}
-    if unknown:
-        raise SystemExit(f"unknown argument {min(unknown)}; it has envs, rounds and kinds")
-    n, rounds = int(float(given.get("envs", 10_000))), int(given.get("rounds", 5))
-    print(f"{n:,} environments, one thread, million steps/s, medians of {rounds}")
+    chosen = settings(__doc__, choices={"kinds": KINDS}, envs=10_000, rounds=5, kinds=list(KINDS))
+    n = chosen.envs
+    print(f"{n:,} environments, one thread, million steps/s, medians of {chosen.rounds}")
     print(f"{'':10}{'warprun':>10}{'NumPy':>10}{'ratio':>8}{'limit':>10}{'share':>8}")
-    for kind in given["kinds"].split(",") if "kinds" in given else KINDS:
-        if kind not in KINDS:
-            raise SystemExit(f"unknown kind {kind}; there are {', '.join(KINDS)}")
+    for kind in chosen.kinds:
         limits = [by_hand(kind, n)] if kind.partition("-")[0] in LIMITS else []
-        ours, numpy, *limit = rates([warprun(kind, n), vectorized(kind, n), *limits], n, rounds)
+        ours, numpy, *limit = rates([warprun(kind, n), vectorized(kind, n), *limits], n, chosen.rounds)
         of_limit = "".join(f"{most / 1e6:10.2f}{ours / most:8.0%}" for most in limit) or f"{'-':>10}{'-':>8}"
         print(f"{kind:10}{ours / 1e6:10.2f}{numpy / 1e6:10.2f}{ours / numpy:8.1f}{of_limit}", flush=True)
 
 
 def rates(candidates: list[Callable[[], None]], n: int, rounds: int) -> list[float]:
     """Return the median steps per second of each candidate."""
-    found: list[list[float]] = [[] for _ in candidates]
     for candidate in candidates:
         candidate()  # compiles
-    for _ in range(rounds):
-        for candidate, kept in zip(candidates, found, strict=True):
-            steps, began = 0, time.perf_counter()
-            while time.perf_counter() - began < SECONDS:
-                candidate()
-                steps += n
-            kept.append(steps / (time.perf_counter() - began))
-    return [statistics.median(kept) for kept in found]
+    tasks = {str(number): lambda step=step: n * rate(lambda: step() or 1, SECONDS) for number, step in enumerate(candidates)}
+    return list(medians(in_turn(tasks, rounds)).values())
 
 
 def substeps(kind: str) -> int:
@@ -269,4 +258,4 @@ for n in range(STEPS + 1):
 }
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

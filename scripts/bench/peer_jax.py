@@ -1,27 +1,21 @@
-"""gymnax, jitted, with A2C and PPO written for speed in JAX: one trunk, a whole iteration in one compiled program."""
+"""gymnax with A2C and PPO written for speed in JAX, a whole iteration in one compiled program; and rejax on gymnax.
+
+python scripts/bench/peer_jax.py solve CACHE # train with rejax until CartPole is solved python
+scripts/bench/peer_jax.py gpu # throughput of rejax's learner on a GPU, a part of scripts/gpu_check.sh
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnax
 import jax
 import jax.numpy as jnp
 import optax
-from peer_work import (
-    ACTIONS,
-    CLIP,
-    ENTROPY_COEF,
-    FEATURES,
-    GAMMA,
-    HORIZON,
-    LAMBDA,
-    LEARNING_RATE,
-    MAX_NORM,
-    VALUE_COEF,
-    Iterate,
-    Work,
-)
+import peer_work as spec
+from peer_work import Iterate, Work
 
 
 class Step(NamedTuple):
@@ -46,12 +40,12 @@ class State(NamedTuple):
 
 
 ENV, ENV_PARAMS = gymnax.make("CartPole-v1")
-OPTIMIZER = optax.chain(optax.clip_by_global_norm(MAX_NORM), optax.adam(LEARNING_RATE, eps=1e-5))
+OPTIMIZER = optax.chain(optax.clip_by_global_norm(spec.MAX_NORM), optax.adam(spec.LEARNING_RATE, eps=1e-5))
 
 
 def network(key: jax.Array, width: int) -> list[tuple[jax.Array, jax.Array]]:
     """Return weights and biases of the two hidden layers and of the head for logits and value."""
-    sizes = (FEATURES, width, width, ACTIONS + 1)
+    sizes = (spec.FEATURES, width, width, spec.ACTIONS + 1)
     gains = (2**0.5, 2**0.5, 0.01)
     keys = jax.random.split(key, len(gains))
     init = jax.nn.initializers.orthogonal
@@ -63,7 +57,7 @@ def forward(parameters: Any, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
     for weight, bias in parameters[:-1]:
         obs = jnp.tanh(obs @ weight + bias)
     out = obs @ parameters[-1][0] + parameters[-1][1]
-    return out[..., :ACTIONS], out[..., ACTIONS]
+    return out[..., : spec.ACTIONS], out[..., spec.ACTIONS]
 
 
 def chosen(logits: jax.Array, action: jax.Array) -> jax.Array:
@@ -72,18 +66,19 @@ def chosen(logits: jax.Array, action: jax.Array) -> jax.Array:
 
 
 def rollout(state: State) -> tuple[State, Step]:
-    """Make HORIZON steps in every environment."""
+    """Make spec.HORIZON steps in every environment."""
 
     def step(state: State, _: None) -> tuple[State, Step]:
         key, key_action, key_env = jax.random.split(state.key, 3)
         logits, value = forward(state.parameters, state.obs)
         action = jax.random.categorical(key_action, logits)
         keys = jax.random.split(key_env, len(state.obs))
-        obs, env, reward, terminated, truncated, _ = jax.vmap(ENV.step, (0, 0, 0, None))(keys, state.env, action, ENV_PARAMS)
+        stepped = jax.vmap(ENV.step, (0, 0, 0, None))(keys, state.env, action, ENV_PARAMS)
+        obs, env, reward, terminated, truncated, _ = stepped
         kept = Step(state.obs, action, chosen(logits, action), value, reward, terminated | truncated)
         return state._replace(env=env, obs=obs, key=key), kept
 
-    return jax.lax.scan(step, state, None, HORIZON)
+    return jax.lax.scan(step, state, None, spec.HORIZON)
 
 
 def advantages(steps: Step, last: jax.Array) -> jax.Array:
@@ -92,7 +87,8 @@ def advantages(steps: Step, last: jax.Array) -> jax.Array:
     def back(carry: tuple[jax.Array, jax.Array], step: Step) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         advantage, following = carry
         going_on = 1.0 - step.done
-        advantage = step.reward + GAMMA * following * going_on - step.value + GAMMA * LAMBDA * going_on * advantage
+        error = step.reward + spec.GAMMA * following * going_on - step.value
+        advantage = error + spec.GAMMA * spec.LAMBDA * going_on * advantage
         return (advantage, step.value), advantage
 
     return jax.lax.scan(back, (jnp.zeros_like(last), last), steps, reverse=True)[1]
@@ -108,10 +104,10 @@ def loss(parameters: Any, rows: Step, advantage: jax.Array, clipped: bool) -> ja
     advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     if clipped:
         ratio = jnp.exp(log_prob - rows.log_prob)
-        policy = -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - CLIP, 1 + CLIP) * advantage).mean()
+        policy = -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - spec.CLIP, 1 + spec.CLIP) * advantage).mean()
     else:
         policy = -(log_prob * advantage).mean()
-    return policy + VALUE_COEF * error - ENTROPY_COEF * entropy
+    return policy + spec.VALUE_COEF * error - spec.ENTROPY_COEF * entropy
 
 
 def iteration(state: State, work: Work) -> State:
@@ -130,7 +126,11 @@ def iteration(state: State, work: Work) -> State:
 
     def epoch(carry: tuple[Any, Any], key: jax.Array) -> tuple[tuple[Any, Any], None]:
         order = jax.random.permutation(key, len(advantage)).reshape(work.minibatches, -1)
-        return jax.lax.scan(lambda carry, part: descend(carry, jax.tree.map(lambda x: x[part], (rows, advantage))), carry, order)
+
+        def minibatch(carry: tuple[Any, Any], part: jax.Array) -> tuple[tuple[Any, Any], None]:
+            return descend(carry, jax.tree.map(lambda x: x[part], (rows, advantage)))
+
+        return jax.lax.scan(minibatch, carry, order)
 
     carry = (state.parameters, state.optimizer)
     if work.minibatches == 1:
@@ -150,17 +150,132 @@ def first_state(key: jax.Array, work: Work, n_envs: int) -> State:
     return State(parameters, OPTIMIZER.init(parameters), env, obs, key)
 
 
-def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
-    """Return some iterations in one compiled call; `variant` is the random number generator."""
-    jax.config.update("jax_default_prng_impl", variant)
+def several(step: Callable[[Any], Any], state: Any, n_envs: int) -> tuple[Iterate, int]:
+    """Return some iterations in one compiled call, and their number."""
     # A call of its own costs some tens of microseconds: nothing for many environments.
     together = max(1, 4_000 // n_envs)
-    several = jax.jit(lambda state: jax.lax.fori_loop(0, together, lambda _, state: iteration(state, work), state), donate_argnums=0)
-    state = jax.jit(lambda key: first_state(key, work, n_envs))(jax.random.key(0))
+    run = jax.jit(lambda state: jax.lax.fori_loop(0, together, lambda _, state: step(state), state), donate_argnums=0)
 
     def iterate() -> int:
         nonlocal state
-        state = jax.block_until_ready(several(state))
-        return together * HORIZON * n_envs
+        state = jax.block_until_ready(run(state))
+        return together * spec.HORIZON * n_envs
 
+    return iterate, together
+
+
+def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
+    """Return some iterations in one compiled call; `variant` is the random number generator."""
+    jax.config.update("jax_default_prng_impl", variant)
+    state = jax.jit(lambda key: first_state(key, work, n_envs))(jax.random.key(0))
+    iterate, together = several(lambda state: iteration(state, work), state, n_envs)
     return iterate, f"jit of {together} iterations, random numbers: {variant}"
+
+
+# rejax ----------------------------------------------------------------------------------------------------------------
+
+
+class OneDone(type(ENV)):  # type: ignore[misc]
+    """gymnax's CartPole with the five results of a step that rejax expects; newer versions of gymnax return six."""
+
+    def step(self, key: Any, state: Any, action: Any, params: Any = None) -> tuple[Any, ...]:
+        obs, state, reward, terminated, truncated, info = super().step(key, state, action, params)
+        return obs, state, reward, terminated | truncated, info
+
+
+def make(n_envs: int, work: Work, learning_rate: float = spec.LEARNING_RATE) -> Any:
+    """Return rejax's PPO with tanh units and the coefficients of all peers; only advantages are normalised."""
+    from rejax import PPO
+
+    return PPO.create(
+        env=OneDone(),
+        agent_kwargs={"activation": "tanh", "hidden_layer_sizes": (work.width, work.width)},
+        num_envs=n_envs,
+        num_steps=spec.HORIZON,
+        num_epochs=work.epochs,
+        num_minibatches=work.minibatches,
+        learning_rate=learning_rate,
+        gamma=spec.GAMMA,
+        gae_lambda=spec.LAMBDA,
+        clip_eps=spec.CLIP,
+        vf_coef=spec.VALUE_COEF,
+        ent_coef=spec.ENTROPY_COEF,
+        max_grad_norm=spec.MAX_NORM,
+        normalize_observations=False,
+        normalize_rewards=False,
+        skip_initial_evaluation=True,
+    )
+
+
+def prepare_rejax(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
+    """Return several iterations of rejax's PPO, which with one epoch of one minibatch stands in for A2C."""
+    jax.config.update("jax_default_prng_impl", variant)
+    agent = make(n_envs, work)
+    iterate, together = several(agent.train_iteration, agent.init_state(jax.random.key(0)), n_envs)
+    passes = f"{work.epochs} epochs x {work.minibatches} minibatches"
+    return iterate, f"PPO, {passes}, jit of {together} iterations, random numbers: {variant}"
+
+
+N_ENVS, TOGETHER, MOST = 1_000, 10, 400
+"""Environments, iterations between two evaluations, and the largest number of evaluations."""
+SOLVING, SOLVING_RATE = Work("PPO", "ppo", 64, 1, 16), 3e-3
+"""Settings with which rejax solves CartPole in one epoch per rollout; no others were tried."""
+
+
+def solve(cache: str) -> None:
+    """Train with rejax until the greedy return is high enough; print steps and return."""
+    jax.config.update("jax_compilation_cache_dir", cache)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    jax.config.update("jax_default_prng_impl", "unsafe_rbg")
+    agent = make(N_ENVS, SOLVING, SOLVING_RATE)
+    env, params = agent.env, agent.env_params
+
+    def greedy_return(actor: Any, key: jax.Array) -> jax.Array:
+        keys = jax.random.split(key, spec.EPISODES)
+
+        def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+            obs, state, going_on, total = carry
+            action = agent.actor.apply(actor, obs, method="_action_dist").logits.argmax(-1)
+            obs, state, _, done, _ = jax.vmap(env.step, (0, 0, 0, None))(keys, state, action, params)
+            # The step that ends an episode still counts.
+            return obs, state, going_on & ~done, total + going_on
+
+        obs, state = jax.vmap(env.reset, (0, None))(keys, params)
+        first = (obs, state, jnp.ones(spec.EPISODES, bool), jnp.zeros(spec.EPISODES))
+        # No longer than the longest episode; the time limit ends them all.
+        going_on = lambda carry: carry[2].any() & (carry[3].max() < spec.TIME_LIMIT)  # noqa: E731
+        return jax.lax.while_loop(going_on, step, first)[3].mean()
+
+    @jax.jit
+    def some(state: Any) -> tuple[Any, jax.Array]:
+        state = jax.lax.fori_loop(0, TOGETHER, lambda _, state: agent.train_iteration(state), state)
+        return state, greedy_return(state.actor_ts.params, state.rng)
+
+    state = jax.jit(agent.init_state)(jax.random.key(0))
+    result = 0.0
+    for n in range(1, MOST + 1):
+        state, mean = some(state)
+        result = float(mean)
+        if result >= spec.SOLVED_AT:
+            print(f"solved: {n * TOGETHER * N_ENVS * spec.HORIZON} steps, greedy return {result:.1f}")
+            return
+    sys.exit(f"not solved: greedy return {result:.1f}")
+
+
+def gpu() -> None:
+    """Print a table of rejax's throughput on a GPU in Markdown, or a line that says what is missing."""
+    if jax.default_backend() != "gpu":
+        print(f"JAX {jax.__version__} finds no GPU: pip install 'jax[cuda12]' or 'jax[cuda13]'")
+        return
+    print("| work | environments | env steps/s |\n|---|---|---|")
+    for name in ("a2c-64", "a2c-32"):
+        for n_envs in (1_000, 10_000, 100_000):
+            iterate, _ = prepare_rejax(spec.WORKS[name], "rbg", n_envs, 1)
+            iterate()
+            found = spec.rate(iterate, 2.0)
+            print(f"| rejax, {spec.WORKS[name].label} | {n_envs:,} | {found['steps'] / found['wall_s']:,.0f} |")
+
+
+if __name__ == "__main__":
+    solve(sys.argv[2]) if sys.argv[1] == "solve" else gpu()

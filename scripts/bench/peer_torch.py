@@ -1,25 +1,43 @@
-"""A policy, A2C and PPO in torch on gymnasium's vector environment or EnvPool: one trunk, whole batches."""
+"""CartPole of gymnasium's vector environment (numpy) or of EnvPool (C++ threads), with A2C and PPO in torch, and with Stable-Baselines3.
+
+In torch: one trunk, whole batches. Stable-Baselines3 gets vectorised environments, because its own DummyVecEnv steps them one by one in
+Python.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import peer_work as spec
 import torch
-from peer_vector import Vector
-from peer_work import (
-    ACTIONS,
-    CLIP,
-    ENTROPY_COEF,
-    FEATURES,
-    GAMMA,
-    HORIZON,
-    LAMBDA,
-    LEARNING_RATE,
-    MAX_NORM,
-    VALUE_COEF,
-    Iterate,
-    Work,
-)
+from peer_work import Iterate, Work
 from torch import nn
+
+
+class Vector:
+    """`n_envs` CartPoles. Both libraries begin a new episode in the step after the end of the last one."""
+
+    def __init__(self, library: str, n_envs: int, threads: int) -> None:
+        self.n_envs = n_envs
+        self.env: Any
+        if library == "envpool":
+            import envpool
+
+            self.env = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=n_envs, num_threads=threads)
+        else:
+            from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+
+            self.env = CartPoleVectorEnv(n_envs, max_episode_steps=spec.TIME_LIMIT)
+
+    def reset(self) -> np.ndarray:
+        """Return the first observations [N, 4]."""
+        return self.env.reset()[0]
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return observations [N, 4], rewards [N] and whether episodes ended [N]."""
+        obs, reward, terminated, truncated, _ = self.env.step(action)
+        return obs, reward, terminated | truncated
 
 
 class Network(nn.Module):
@@ -28,20 +46,20 @@ class Network(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(FEATURES, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, ACTIONS + 1)
+            nn.Linear(spec.FEATURES, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, spec.ACTIONS + 1)
         )
 
     def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         out = self.layers(obs)
-        return out[:, :ACTIONS].log_softmax(-1), out[:, ACTIONS]
+        return out[:, : spec.ACTIONS].log_softmax(-1), out[:, spec.ACTIONS]
 
 
 class Store:
     """A rollout, [T, N, ...]."""
 
     def __init__(self, n_envs: int) -> None:
-        shape = (HORIZON, n_envs)
-        self.obs = torch.zeros(*shape, FEATURES)
+        shape = (spec.HORIZON, n_envs)
+        self.obs = torch.zeros(*shape, spec.FEATURES)
         self.action = torch.zeros(shape, dtype=torch.int64)
         self.log_prob, self.value, self.reward, self.going_on = (torch.zeros(shape) for _ in range(4))
 
@@ -49,9 +67,10 @@ class Store:
 def advantages(store: Store, last: torch.Tensor) -> torch.Tensor:
     """Return generalised advantages [T, N]; a time limit counts as a termination."""
     found, advantage, following = torch.empty_like(store.value), torch.zeros_like(last), last
-    for t in reversed(range(HORIZON)):
+    for t in reversed(range(spec.HORIZON)):
         going_on = store.going_on[t]
-        advantage = store.reward[t] + GAMMA * following * going_on - store.value[t] + GAMMA * LAMBDA * going_on * advantage
+        error = store.reward[t] + spec.GAMMA * following * going_on - store.value[t]
+        advantage = error + spec.GAMMA * spec.LAMBDA * going_on * advantage
         found[t], following = advantage, store.value[t]
     return found
 
@@ -60,13 +79,13 @@ def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterat
     """Return one iteration; `variant` is the library of the environments."""
     torch.set_num_threads(threads)
     vector, network, store = Vector(variant, n_envs, threads), Network(work.width), Store(n_envs)
-    optimizer = torch.optim.Adam(network.parameters(), LEARNING_RATE, eps=1e-5, foreach=True)
+    optimizer = torch.optim.Adam(network.parameters(), spec.LEARNING_RATE, eps=1e-5, foreach=True)
     obs = vector.reset()
 
     @torch.no_grad()
     def rollout() -> int:
         nonlocal obs
-        for t in range(HORIZON):
+        for t in range(spec.HORIZON):
             store.obs[t] = torch.from_numpy(np.asarray(obs))
             log_p, store.value[t] = network(store.obs[t])
             # Two actions: one uniform number decides.
@@ -74,7 +93,7 @@ def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterat
             store.action[t], store.log_prob[t] = action, log_p.gather(1, action[:, None])[:, 0]
             obs, reward, done = vector.step(action.numpy().astype(np.int32) if variant == "envpool" else action.numpy())
             store.reward[t], store.going_on[t] = torch.from_numpy(reward), torch.from_numpy(~done)
-        return n_envs * HORIZON
+        return n_envs * spec.HORIZON
 
     def descend(part: tuple[torch.Tensor, ...]) -> None:
         rows_obs, action, old_log_prob, old_value, advantage = part
@@ -85,12 +104,12 @@ def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterat
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         if work.learner == "ppo":
             ratio = (log_prob - old_log_prob).exp()
-            policy = -torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage).mean()
+            policy = -torch.minimum(ratio * advantage, ratio.clamp(1 - spec.CLIP, 1 + spec.CLIP) * advantage).mean()
         else:
             policy = -(log_prob * advantage).mean()
         optimizer.zero_grad()
-        (policy + VALUE_COEF * error - ENTROPY_COEF * entropy).backward()
-        nn.utils.clip_grad_norm_(network.parameters(), MAX_NORM)
+        (policy + spec.VALUE_COEF * error - spec.ENTROPY_COEF * entropy).backward()
+        nn.utils.clip_grad_norm_(network.parameters(), spec.MAX_NORM)
         optimizer.step()
 
     def train() -> int:
@@ -107,3 +126,81 @@ def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterat
         return steps
 
     return (rollout if work.learner == "none" else train), f"torch eager, {threads} threads"
+
+
+# Stable-Baselines3 -----------------------------------------------------------------------------------------------------------------------
+
+
+def adapted(vector: Vector) -> Any:
+    """Return a `Vector` as Stable-Baselines3 expects its environments."""
+    import gymnasium
+    from stable_baselines3.common.vec_env import VecEnv
+
+    class Environments(VecEnv):
+        """Adapts a `Vector` to Stable-Baselines3."""
+
+        def __init__(self) -> None:
+            bound = np.full(spec.FEATURES, np.inf, np.float32)
+            super().__init__(vector.n_envs, gymnasium.spaces.Box(-bound, bound), gymnasium.spaces.Discrete(2))
+            # One dictionary for all: nothing is to be said of a step, and 10,000 new ones would cost as much as the step.
+            self.infos: list[dict[str, Any]] = [{}] * vector.n_envs
+
+        def reset(self) -> np.ndarray:
+            return np.asarray(vector.reset())
+
+        def step_async(self, actions: np.ndarray) -> None:
+            self.actions = actions
+
+        def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+            obs, reward, done = vector.step(self.actions)
+            return np.asarray(obs), reward, done, self.infos
+
+        def close(self) -> None:
+            pass
+
+        def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+            return [None] * self.num_envs
+
+        def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+            raise NotImplementedError
+
+        def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+            raise NotImplementedError
+
+        def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+            return [False] * self.num_envs
+
+    return Environments()
+
+
+def prepare_sb3(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
+    """Return one iteration; `variant` is the library of the environments."""
+    from stable_baselines3 import A2C, PPO
+
+    torch.set_num_threads(threads)
+    shared: dict[str, Any] = {
+        "policy": "MlpPolicy",
+        "env": adapted(Vector(variant, n_envs, threads)),
+        "learning_rate": spec.LEARNING_RATE,
+        "n_steps": spec.HORIZON,
+        "gamma": spec.GAMMA,
+        "gae_lambda": spec.LAMBDA,
+        "ent_coef": spec.ENTROPY_COEF,
+        "vf_coef": spec.VALUE_COEF,
+        "max_grad_norm": spec.MAX_NORM,
+        "normalize_advantage": True,
+        "policy_kwargs": {"net_arch": [work.width, work.width]},
+        "device": "cpu",
+    }
+    if work.learner == "ppo":
+        agent: Any = PPO(batch_size=n_envs * spec.HORIZON // work.minibatches, n_epochs=work.epochs, clip_range=spec.CLIP, **shared)
+    else:
+        agent = A2C(use_rms_prop=False, **shared)
+    _, callback = agent._setup_learn(10**12)
+
+    def iterate() -> int:
+        agent.collect_rollouts(agent.env, callback, agent.rollout_buffer, spec.HORIZON)
+        agent.train()
+        return n_envs * spec.HORIZON
+
+    return iterate, f"{type(agent).__name__} with Adam on {variant}, {threads} threads"

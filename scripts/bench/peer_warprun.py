@@ -1,60 +1,52 @@
-"""warprun itself: the simulator and agent of a run, without records and evaluations; and the rate of its matrix product."""
+"""warprun itself: simulator and agent of a run, without records and evaluations; and the rate of its matrix product."""
 
 from __future__ import annotations
 
-import numpy as np
-from peer_work import GAMMA, HORIZON, LAMBDA, LEARNING_RATE, MAX_NORM, Iterate, Work
+import sys
+from pathlib import Path
 
-from warprun.config.compose import compose
+import numpy as np
+import peer_work as spec
+from peer_work import Iterate, Work
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from common import Training
+
 from warprun.kernels import compile as kernels
 from warprun.kernels.peak import REPEATS, SIZE, SOURCE
 from warprun.kernels.simd import COLUMNS, multiply
 from warprun.kernels.threads import threads as threads_of_process
-from warprun.runs.build import make_agent, make_training_simulator, set_up
 
 
 def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
     """Return an iteration of `work`; `variant` is shared or separate (trunks of policy and value), or product."""
     if variant == "product":
         return _product(threads), f"{SIZE} x {SIZE} by {SIZE} x {COLUMNS}"
-    config = compose(
-        [
-            "env=cartpole",
-            f"n_envs={n_envs}",
-            "tuned=none",
-            "device=cpu",
-            f"concurrency.threads={threads}",
-            f"agent={'ppo' if work.learner == 'ppo' else 'a2c'}",
-            f"agent.horizon={HORIZON}",
-            f"agent.learning_rate={LEARNING_RATE}",
-            f"agent.gamma={GAMMA}",
-            f"agent.gae_lambda={LAMBDA}",
-            f"agent.max_grad_norm={MAX_NORM}",
-            "agent.normalize_obs=false",
-            "agent.normalize_reward=false",
-            f"agent.network.hidden=[{work.width},{work.width}]",
-            f"agent.network.shared={str(variant == 'shared').lower()}",
-        ]
-        + ([f"agent.epochs={work.epochs}", f"agent.minibatches={work.minibatches}"] if work.learner == "ppo" else [])
+    ppo = [f"agent.epochs={work.epochs}", f"agent.minibatches={work.minibatches}"] if work.learner == "ppo" else []
+    training = Training(
+        "env=cartpole",
+        f"n_envs={n_envs}",
+        "tuned=none",
+        "device=cpu",
+        f"concurrency.threads={threads}",
+        f"agent={'ppo' if ppo else 'a2c'}",
+        f"agent.horizon={spec.HORIZON}",
+        f"agent.learning_rate={spec.LEARNING_RATE}",
+        f"agent.gamma={spec.GAMMA}",
+        f"agent.gae_lambda={spec.LAMBDA}",
+        f"agent.max_grad_norm={spec.MAX_NORM}",
+        "agent.normalize_obs=false",
+        "agent.normalize_reward=false",
+        f"agent.network.hidden=[{work.width},{work.width}]",
+        f"agent.network.shared={str(variant == 'shared').lower()}",
+        *ppo,
     )
-    setup = set_up(config)
-    agent = make_agent(setup)
-    engine = make_training_simulator(setup, agent)
-    engine.prepare()
-
-    def rollout() -> int:
-        engine.collect(agent.act)
-        return n_envs * HORIZON
-
-    def train() -> int:
-        agent.update(engine.collect(agent.act), 0.0)
-        return n_envs * HORIZON
-
-    return (rollout if work.learner == "none" else train), f"{setup.plan}, {threads} threads"
+    return (training.rollout if work.learner == "none" else training.iterate), f"{training.setup.plan}, {threads} threads"
 
 
 def _product(threads: int) -> Iterate:
-    """Return an iteration whose "steps" are multiply-adds: products of one layer in the first-level cache, on all threads."""
+    """Return an iteration whose "steps" are multiply-adds: products of a layer in the first-level cache."""
     module = kernels.load_module("peak", SOURCE, {"multiply": multiply, "FLAGS": kernels.FLAGS})
     w, bias = np.zeros(SIZE * SIZE, np.float32), np.zeros(SIZE, np.float32)
     blocks = [np.zeros((2, SIZE * COLUMNS), np.float32) for _ in range(threads)]

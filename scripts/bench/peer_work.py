@@ -1,9 +1,18 @@
-"""Define the work of every peer and its number of floating-point operations."""
+"""The work of every peer, and the process of a peer.
+
+python scripts/bench/peer_work.py MODULE:FUNCTION THREADS     # answers lines of JSON from stdin on stdout
+"""
 
 from __future__ import annotations
 
+import gc
+import importlib
+import json
+import os
+import sys
+import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FEATURES, ACTIONS, TIME_LIMIT = 4, 2, 500
 """Sizes of CartPole-v1."""
@@ -44,3 +53,40 @@ WORKS = {
     "a2c-32": Work("A2C, 32-32", "a2c", 32, 1, 1),
     "ppo-64": Work("PPO 4 x 4, 64-64", "ppo", 64, 4, 4),
 }
+
+
+def rate(iterate: Iterate, seconds: float) -> dict[str, float]:
+    """Return the steps, and the wall time that they took, of iterations for `seconds` at least."""
+    steps, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        steps += iterate()
+    return {"steps": steps, "wall_s": time.perf_counter() - start}
+
+
+def main() -> None:
+    """Answer {"work", "variant", "n_envs"} with the settings, {"seconds"} with steps and time, until stdin ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # output of libraries must not mix with answers
+    module, _, function = sys.argv[1].partition(":")
+    prepare, threads = getattr(importlib.import_module(module), function), int(sys.argv[2])
+    iterate = None
+    for line in sys.stdin:
+        asked = json.loads(line)
+        answer: dict[str, Any]
+        if "work" in asked:
+            iterate = None
+            gc.collect()
+            start = time.perf_counter()
+            iterate, settings = prepare(WORKS[asked["work"]], asked["variant"], asked["n_envs"], threads)
+            # Twice: the first call compiles, the second allocates.
+            iterate()
+            iterate()
+            answer = {"settings": settings, "prepared_s": time.perf_counter() - start}
+        else:
+            assert iterate
+            answer = rate(iterate, asked["seconds"])
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

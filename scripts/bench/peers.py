@@ -17,12 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from peer_solve import rejax_command, solve_rounds, warprun_command
-from peer_table import markdown
+import peer_work as spec
 from peer_work import WORKS
 
 HERE = Path(__file__).resolve().parent
@@ -35,9 +35,10 @@ class Peer(NamedTuple):
     """One row of the table per work of the peer."""
 
     name: str
-    module: str
+    prepare: str
+    """Module and function."""
     variant: str
-    """Passed to `prepare` of the module: trunks, random number generator, or library of the environments."""
+    """Passed to the function: trunks, random number generator, or library of the environments."""
     trunk: str
     """shared or separate trunk of policy and value; compared with warprun with the same kind of trunk."""
     n_envs: int
@@ -54,18 +55,18 @@ LIMIT = "matrix product"
 # 10,000 environments, and 1,000 where a peer trains faster with them. unsafe_rbg is the fastest of JAX's generators of random numbers.
 # Stable-Baselines3 spends its time between small operations of torch, which more threads only delay.
 PEERS = (
-    Peer(LIMIT, "peer_warprun", "product", "shared", 0, CORES, (), EVERYTHING),
-    Peer(OURS["shared"], "peer_warprun", "shared", "shared", 10_000, CORES, (), EVERYTHING),
-    Peer(OURS["separate"], "peer_warprun", "separate", "separate", 10_000, CORES, (), TRAINING),
-    Peer("JAX on gymnax", "peer_jax", "unsafe_rbg", "shared", 10_000, CORES, JAX, EVERYTHING),
-    Peer("JAX on gymnax", "peer_jax", "unsafe_rbg", "shared", 1_000, CORES, JAX, TRAINING),
-    Peer("rejax", "peer_rejax", "unsafe_rbg", "separate", 10_000, CORES, ("rejax", *JAX), TRAINING),
-    Peer("rejax", "peer_rejax", "unsafe_rbg", "separate", 1_000, CORES, ("rejax", *JAX), TRAINING),
-    Peer("torch on gymnasium", "peer_torch", "gymnasium", "shared", 10_000, CORES, ("torch", "gymnasium"), EVERYTHING),
-    Peer("torch on gymnasium", "peer_torch", "gymnasium", "shared", 1_000, 1, ("torch", "gymnasium"), TRAINING),
-    Peer("torch on EnvPool", "peer_torch", "envpool", "shared", 10_000, CORES, ("torch", "envpool"), ("rollout-64", "a2c-64")),
-    Peer("SB3 on gymnasium", "peer_sb3", "gymnasium", "separate", 1_000, 1, (*SB3, "gymnasium"), ("a2c-64", "ppo-64")),
-    Peer("SB3 on EnvPool", "peer_sb3", "envpool", "separate", 10_000, 1, (*SB3, "envpool"), ("a2c-64",)),
+    Peer(LIMIT, "peer_warprun:prepare", "product", "shared", 0, CORES, (), EVERYTHING),
+    Peer(OURS["shared"], "peer_warprun:prepare", "shared", "shared", 10_000, CORES, (), EVERYTHING),
+    Peer(OURS["separate"], "peer_warprun:prepare", "separate", "separate", 10_000, CORES, (), TRAINING),
+    Peer("JAX on gymnax", "peer_jax:prepare", "unsafe_rbg", "shared", 10_000, CORES, JAX, EVERYTHING),
+    Peer("JAX on gymnax", "peer_jax:prepare", "unsafe_rbg", "shared", 1_000, CORES, JAX, TRAINING),
+    Peer("rejax", "peer_jax:prepare_rejax", "unsafe_rbg", "separate", 10_000, CORES, ("rejax", *JAX), TRAINING),
+    Peer("rejax", "peer_jax:prepare_rejax", "unsafe_rbg", "separate", 1_000, CORES, ("rejax", *JAX), TRAINING),
+    Peer("torch on gymnasium", "peer_torch:prepare", "gymnasium", "shared", 10_000, CORES, ("torch", "gymnasium"), EVERYTHING),
+    Peer("torch on gymnasium", "peer_torch:prepare", "gymnasium", "shared", 1_000, 1, ("torch", "gymnasium"), TRAINING),
+    Peer("torch on EnvPool", "peer_torch:prepare", "envpool", "shared", 10_000, CORES, ("torch", "envpool"), ("rollout-64", "a2c-64")),
+    Peer("SB3 on gymnasium", "peer_torch:prepare_sb3", "gymnasium", "separate", 1_000, 1, (*SB3, "gymnasium"), ("a2c-64", "ppo-64")),
+    Peer("SB3 on EnvPool", "peer_torch:prepare_sb3", "envpool", "separate", 10_000, 1, (*SB3, "envpool"), ("a2c-64",)),
 )
 
 
@@ -75,7 +76,7 @@ class Worker:
     def __init__(self, peer: Peer) -> None:
         # Without it torch's threads spin while others could compute, torch's own in the next process among them.
         environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
-        command = [sys.executable, "-W", "ignore", str(HERE / "peer_worker.py"), peer.module, str(peer.threads)]
+        command = [sys.executable, "-W", "ignore", str(HERE / "peer_work.py"), peer.prepare, str(peer.threads)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
     def ask(self, **question: Any) -> dict[str, Any]:
@@ -155,6 +156,68 @@ def compare(rows: list[dict[str, Any]]) -> None:
                 row[f"{clock}_ratio"] = ours[f"{clock}_median"] / row[f"{clock}_median"]
 
 
+def solve_rounds(commands: dict[str, list[str]], rounds: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Return a row per command: wall and CPU seconds of `rounds` alternating runs, after one that fills the caches."""
+    rows: dict[str, dict[str, Any]] = {name: {"name": name, "wall": [], "cpu": []} for name in commands}
+    for n in range(rounds + 1):
+        for name, command in commands.items():
+            start = time.perf_counter()
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            assert process.stdout
+            lines = [line.strip() for line in process.stdout if "solved" in line]
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            wall, cpu = time.perf_counter() - start, used.ru_utime + used.ru_stime
+            say(f"solve: {name}: {wall:.1f} s, {cpu:.1f} CPU s, exit code {process.returncode}{'' if n else ' (fills the cache)'}")
+            rows[name]["line"] = lines[-1].replace("|", "/") if lines else f"exit code {process.returncode}"
+            if n:
+                rows[name]["wall"].append(wall)
+                rows[name]["cpu"].append(cpu)
+    for row in rows.values():
+        row |= {"wall_median": median(row["wall"]), "cpu_median": median(row["cpu"])}
+    return list(rows.values())
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """Return the measurements as Markdown."""
+    lines = [
+        f"Measured {found['date']} on {found['machine']}; load {found['load'][0]:.1f} at the start, {found['load'][1]:.1f} at the end; "
+        f"medians of {found['rounds']} interleaved rounds. Versions: " + ", ".join(f"{k} {v}" for k, v in found["versions"].items()) + ".",
+        "",
+        f"CartPole, horizon {spec.HORIZON}, float32, tanh; only advantages are normalised. M steps/s of wall time, and M steps for each "
+        "second of CPU time; ratios are warprun's median over the peer's, at the same number of trunks.",
+        "",
+    ]
+    if found["throughput"]:
+        lines += [
+            "| work | who | environments | trunks | settings | M steps/s | per CPU s | cores it got | warprun is | per CPU s |",
+            "|---|---|---|---|---|---|---|---|---|---|",
+        ]
+        lines += [_row(row) for row in found["throughput"]]
+    if found["solve"]:
+        lines += [
+            "",
+            f"From command to solved (greedy mean of {spec.EPISODES} episodes, for warprun 100, at least {spec.SOLVED_AT:g}), caches warm:",
+            "",
+        ]
+        lines += ["| who | wall s | CPU s | last line |", "|---|---|---|---|"]
+        lines += [f"| {row['name']} | {row['wall_median']:.1f} | {row['cpu_median']:.1f} | {row['line']} |" for row in found["solve"]]
+    lines += ["", *found["skipped"]] if found["skipped"] else []
+    return "\n".join(lines) + "\n"
+
+
+def _row(row: dict[str, Any]) -> str:
+    label = WORKS[row["work"]].label
+    who, environments, settings = row["name"], f"{row['n_envs']:,}", row["settings"]
+    if "wall_flops" in row:
+        flop = WORKS[row["work"]].flop_per_step()
+        who, environments = "arithmetic limit", ""
+        settings = f"{row['wall_flops'] / 1e9:.0f} GFLOP/s ({row['cpu_flops'] / 1e9:.0f} per CPU s) over {flop / 1e3:.1f} kFLOP a step"
+    rates = f"{row['wall_median'] / 1e6:.3g} | {row['cpu_median'] / 1e6:.3g} | {sum(row['cores']) / len(row['cores']):.2f}"
+    ratios = " | ".join(f"{row[f'{clock}_ratio']:.2f} x" if f"{clock}_ratio" in row else "" for clock in ("wall", "cpu"))
+    return f"| {label} | {who} | {environments} | {row['trunk']} | {settings} | {rates} | {ratios} |"
+
+
 def main() -> None:
     """Measure, and write a table and JSON."""
     parser = argparse.ArgumentParser(description="Throughput of warprun and of other packages; see docs/benchmarks/throughput.md.")
@@ -184,9 +247,9 @@ def main() -> None:
     solved = []
     if "solve" in asked.works:
         with tempfile.TemporaryDirectory() as scratch:
-            commands = {"warprun": warprun_command(scratch)}
+            commands = {"warprun": [sys.executable, "-m", "warprun", "env=cartpole", "n_envs=10000", f"output_root={scratch}"]}
             if "rejax" not in absent:
-                commands["rejax"] = rejax_command(scratch)
+                commands["rejax"] = [sys.executable, "-W", "ignore", str(HERE / "peer_jax.py"), "solve", f"{scratch}/jax"]
             solved = solve_rounds(commands, asked.rounds, say)
     load.append(os.getloadavg()[0])
     found = {

@@ -1,13 +1,16 @@
-"""What measurements and model say of each claim: a verdict, and the numbers behind it."""
+"""The published claims, and what measurements and model say of each: a verdict, and the numbers behind it."""
 
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from exarl.model import Times, simulate
-from exarl.scaling import CASES, FITTED, TRAIN_MS, predicted, times
+from exarl.runs import CASES, FITTED, INFERENCE_STEP_MS, ONE_LEARNER, TRAIN_MS, WIDTHS, predicted, times
+from exarl.small import ROUNDS
 
 Kept = dict[str, Any]
 PUBLISHED = Times(train=8e-3, act=1.6e-3, pause=0.0)
@@ -24,7 +27,7 @@ class Answer(NamedTuple):
 
 def errors(kept: Kept) -> dict[str, float]:
     """Return the relative error of the model for each real run that it was not fitted to."""
-    given, runs = times(kept["times"], kept["sleepy"]), kept["sleepy"]
+    given, runs = times(kept), kept["sleepy"]
     return {case: predicted(case, given).rate / runs[case]["rate"] - 1.0 for case in CASES if case in runs and case not in FITTED}
 
 
@@ -42,7 +45,7 @@ def real_less_time(kept: Kept, several: str, one: str) -> float:
 
 def many_learners(kept: Kept, learners: int, actors: int, published: float, several: str, one: str) -> Answer:
     """Answer claims 1 and 2."""
-    given = times(kept["times"], kept["sleepy"])
+    given = times(kept)
     model, real = less_time(given, learners, actors), real_less_time(kept, several, one)
     ours = predicted(several, given).rate / predicted(one, given).rate
     hidden = 1e3 * PUBLISHED.train * (learners * (1.0 - published) - 1.0)
@@ -89,7 +92,7 @@ def hub_message() -> float:
 
 def async_learners(kept: Kept) -> Answer:
     """Answer claim 5."""
-    runs, given = kept["sleepy"], times(kept["times"], kept["sleepy"])
+    runs, given = kept["sleepy"], times(kept)
     rates = {learners: runs[f"async {learners}:8"]["rate"] for learners in (1, 2, 4, 8)}
     gain = rates[8] / rates[1] - 1.0
     model = predicted("async 8:8", given).rate / predicted("async 1:8", given).rate - 1.0
@@ -104,7 +107,7 @@ def async_learners(kept: Kept) -> Answer:
 
 def rma_learners(kept: Kept) -> Answer:
     """Answer claim 6."""
-    given, runs = times(kept["times"], kept["sleepy"]), kept["sleepy"]
+    given, runs = times(kept), kept["sleepy"]
     real = real_less_time(kept, "queue 8:16", "queue 1:16")
     waiting = 1.0 - predicted("async 8:16", given).rate / predicted("queue 8:16", given).rate
     hub = exchanging(hub_message())
@@ -120,7 +123,7 @@ def rma_learners(kept: Kept) -> Answer:
 
 def largest(kept: Kept) -> Answer:
     """Answer claim 8."""
-    given, hub = times(kept["times"], kept["sleepy"]), exchanging(hub_message())
+    given, hub = times(kept), exchanging(hub_message())
     ours = {name: simulate(name, 128, 896, given, 15 * 128).rate for name in ("queue", "async")}
     small = {name: simulate(name, 16, 112, given, 15 * 16).rate for name in ("queue", "async")}
     theirs = [simulate(name, 128, 896, hub, 15 * 128).rate for name in ("queue", "exarl_async")]
@@ -131,3 +134,105 @@ def largest(kept: Kept) -> Answer:
         f"{ours['async'] / small['async']:.2f} x of the 8 x. At 1,024, with the exchange time of claim 5, `queue` is {ratio:.0f} x as fast "
         "as EXARL's multi-learner async, in which all goes through learner 0",
     )
+
+
+def generation(kept: Kept) -> Answer:
+    """Answer claim 4."""
+    found = kept["small"]["generation"]
+    alone, four = found["one at a time, 1"], found["one at a time, 4"]
+    share, batched = alone / (alone + found["step"]), found["together"]
+    return Answer(
+        f"{REPRODUCED if alone / four > 2.0 else f'not {REPRODUCED}'} for one at a time on {found['cores']:.0f} cores; a batch leaves "
+        + ("nothing to move" if batched < 0.1 * alone else "something to move"),
+        f"targets of 32 experiences one at a time: {1e3 * alone:.1f} ms, {share:.0%} of an update; 2 processes "
+        f"{alone / found['one at a time, 2']:.2f} x, 4 processes {alone / four:.2f} x. In one batch: {1e3 * batched:.2f} ms, "
+        f"{alone / batched:.0f} x, {batched / (batched + found['step']):.0%} of an update",
+    )
+
+
+def collisions(kept: Kept) -> Answer:
+    """Answer claim 10."""
+    found = kept["small"]["collisions"]
+    cells = "; ".join(
+        f"L={learners}: {own['counted']:.3f} ({own['chance']:.3f}), redundant {own['redundant']:.3f} ({own['expected']:.3f})"
+        for learners, own in found.items()
+    )
+    agree = all(abs(own["counted"] - own["chance"]) <= 3.0 * sigma(own["chance"]) for own in found.values())
+    return Answer(
+        f"{REPRODUCED}, but they cost little there" if agree else f"{REFUTED}: not within 3 sigma",
+        f"A = 16, share of updates with a collision, counted (closed form): {cells}. At L = 25 % of A {found['4']['counted']:.0%} of the "
+        f"updates have one, and {found['4']['redundant']:.0%} of the reads are redundant",
+    )
+
+
+def sigma(chance: float) -> float:
+    """Return the standard deviation of the counted share of rounds."""
+    return math.sqrt(chance * (1.0 - chance) / ROUNDS)
+
+
+def central(kept: Kept) -> Answer:
+    """Answer claim 11."""
+    found, cells, ratios = kept["11"], [], {}
+    for size in WIDTHS:
+        copies, shared = found[f"{size} async"], found[f"{size} seed"]
+        ratios[size] = shared["steps_per_s"] / copies["steps_per_s"]
+        cells.append(
+            f"{size} parameters: {copies['steps_per_s']:.0f} and {shared['steps_per_s']:.0f} steps/s, {copies['bytes_per_step']:,.0f} and "
+            f"{shared['bytes_per_step']:.0f} bytes per step"
+        )
+    faster = [size for size, ratio in ratios.items() if ratio > 1.0]
+    return Answer(
+        REPRODUCED if abs(ratios["10 k"] - 1.0) < 0.2 else f"{REFUTED}: {ratios['10 k']:.2f} x",
+        f"`async` and `seed`, 4 actors, step {INFERENCE_STEP_MS:.0f} ms: {'; '.join(cells)}. "
+        + (f"`seed` is faster from {faster[0]} parameters on" if faster else "`seed` is faster at none of these sizes"),
+    )
+
+
+class Claim(NamedTuple):
+    """A published claim, and how it is answered."""
+
+    text: str
+    answer: Callable[[Kept], Answer]
+    parts: str
+    """Parts of the script that it needs."""
+    cases: tuple[str, ...] = ()
+    """Runs of `sleepy` that it needs."""
+
+    def is_measured(self, kept: Kept) -> bool:
+        """Return whether all that it needs is kept."""
+        return all(part in kept for part in self.parts.split()) and all(case in kept["sleepy"] for case in self.cases)
+
+
+SLEEPY = "times sleepy"
+CLAIMS = {
+    1: Claim(
+        "RMA queue, L = 20, A = 120: 77 % less time than the queue of one learner",
+        lambda kept: many_learners(kept, 20, 120, 0.77, "queue 2:12", "queue 1:13"),
+        SLEEPY,
+        (*FITTED, "queue 2:12", "queue 1:13"),
+    ),
+    2: Claim(
+        "L = 40, A = 200: 84 %",
+        lambda kept: many_learners(kept, 40, 200, 0.84, "queue 4:24", "queue 1:27"),
+        SLEEPY,
+        (*FITTED, "queue 4:24", "queue 1:27"),
+    ),
+    3: Claim("single-learner queue 25 % better than async, then saturation", single_learner, "sleepy", tuple(ONE_LEARNER)),
+    4: Claim("data generation on idle ranks: 3.30 x with 4 processes; it was 90 % of the time", generation, "small"),
+    5: Claim(
+        "multi-learner async: +43.4 % throughput at L = 8, A = 8",
+        async_learners,
+        SLEEPY,
+        (*FITTED, *(f"async {learners}:8" for learners in (1, 2, 4, 8))),
+    ),
+    6: Claim(
+        "multi-learner RMA: 31 % less time at L = 8, A = 16",
+        rma_learners,
+        SLEEPY,
+        (*FITTED, "queue 1:16", "queue 8:16", "range 4:8", "random 4:8"),
+    ),
+    8: Claim("RMA scales to 1,024 processes, better than multi-learner async", largest, SLEEPY, FITTED),
+    10: Claim("collisions matter from L = 25 % of A", collisions, "small"),
+    11: Claim("SEED about as fast as IMPALA's way for a small model", central, "11"),
+}
+"""By number; 7, 9 and 12 are trainings, the study `exarl` of scripts/studies.py."""

@@ -1,96 +1,39 @@
-"""An environment whose step sleeps and a network whose gradient step sleeps, so that many ranks are honest on few cores.
-
-The environment sleeps for SLEEPY_STEP_MS in every step of a rollout; `agent.network.module=./sleepy.py:SleepyNetwork` sleeps for
-`train_ms` in every gradient step.
-"""
+"""An environment whose step sleeps, and a network whose gradient step sleeps, so that many ranks are honest on few cores."""
 
 from __future__ import annotations
 
-import os
 import time
+from typing import Any
 
+import gymnasium
+import numpy as np
 import torch
 from torch import nn
 
-from warprun.simulation.device import Device
-from warprun.simulation.exploration import Exploration
-from warprun.simulation.faults import Fault
-from warprun.simulation.simulator import Act, Episodes
-from warprun.simulation.trajectory import Trajectory, allocate
-from warprun.spec import Box, Discrete, GroupSpec, Spec
-from warprun.state import Counter, State
 
-STEP_S = float(os.environ.get("SLEEPY_STEP_MS", "0")) / 1e3
-EPISODE = 10
-"""Steps of every episode."""
+class Sleepy(gymnasium.Env[np.ndarray, np.int64]):
+    """Nothing happens in it; episodes have ten steps."""
 
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
 
-class Sleepy:
-    """A `Simulator` of environments that do nothing but wait: observation 0, reward 1, whatever the action."""
+    def __init__(self, step_ms: float = 20.0) -> None:
+        """`step_ms`: milliseconds of sleep in a step."""
+        self.step_s = step_ms / 1e3
 
-    def __init__(self, spec: Spec, n_envs: int, horizon: int, device: Device, step_s: float) -> None:
-        """`step_s`: seconds of a step."""
-        self.spec, self.device, self.n_envs = spec, device, n_envs
-        self.trajectory = allocate(spec, horizon, n_envs, device.torch)
-        self._steps, self._step_s, self._ended = Counter(), step_s, 0
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(4, np.float32), {}
 
-    @property
-    def steps(self) -> int:
-        """Steps that every environment has taken."""
-        return self._steps.value
-
-    def reset(self) -> None:
-        """Begin new episodes."""
-        self.trajectory.forget()
-        self._steps.value += -self._steps.value % EPISODE
-
-    prepare = reset
-
-    def collect(self, act: Act, greedy: bool = False) -> Trajectory:
-        """Take `horizon` steps; the actions are all 0."""
-        taken, group = self.trajectory, self.trajectory.groups["one"]
-        for row in range(taken.horizon):
-            act(taken, row)
-            group.action[row].zero_()
-            group.log_prob[row] = group.policy_output.log_softmax(-1)[..., 0]
-            time.sleep(self._step_s)
-            self._steps.value += 1
-            group.reward[row] = 1.0
-            taken.terminated[row] = self._steps.value % EPISODE == 0
-            self._ended += self._steps.value % EPISODE == 0
-        return taken
-
-    def episodes(self) -> Episodes:
-        """Return the episodes that ended since the last call."""
-        count, self._ended = self._ended * self.n_envs, 0
-        return Episodes(count, float(EPISODE), {"one": float(EPISODE)})
-
-    def fault(self, wait: bool = False) -> Fault | None:
-        """Return None."""
-        return None
-
-    def close(self) -> None:
-        """Do nothing."""
-
-    def state(self) -> State:
-        """Return the counter."""
-        return {"steps": self._steps.tensor}
-
-
-class Waiting:
-    """A `SimulatorFactory`. Evaluations, which have one learner's patience only, do not sleep."""
-
-    spec = Spec((GroupSpec("one", 1, Box(4), Discrete(2)),), time_limit=None)
-
-    def make_simulator(
-        self, *, n_envs: int, first_env: int, horizon: int, seed: int, device: Device, exploration: Exploration | None
-    ) -> Sleepy:
-        """Return `n_envs` environments; one environment is an actor's and sleeps, two are an evaluation's."""
-        return Sleepy(self.spec, n_envs, horizon, device, STEP_S if n_envs == 1 else 0.0)
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        time.sleep(self.step_s)
+        self.steps += 1
+        return np.full(4, 0.1 * self.steps, np.float32), 1.0, self.steps == 10, False, {}
 
 
 class SleepyNetwork(nn.Module):
-    """A linear layer that sleeps in gradient steps."""
+    """A linear layer that sleeps in gradient steps: `agent.network.module=./sleepy.py:SleepyNetwork`."""
 
     def __init__(self, inputs: int, outputs: int, train_ms: float = 0.0) -> None:
         """`train_ms`: milliseconds of sleep in a gradient step."""
@@ -104,4 +47,4 @@ class SleepyNetwork(nn.Module):
         return self.layer(rows)
 
 
-environment = Waiting()
+environment = Sleepy

@@ -1,0 +1,173 @@
+"""Shared parts of the scripts: settings, tables, pages, figures, clocks; trainings without records and evaluations."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import re
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from warprun.config.compose import compose
+from warprun.runs.build import make_agent, make_training_simulator, prepare, set_up
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+def settings(
+    doc: str | None, *words: str, choices: Mapping[str, Iterable[str]] = MappingProxyType({}), **defaults: Any
+) -> argparse.Namespace:
+    """Return the settings of a command line: `words` in their order, then `--name` for every default.
+
+    A default of False is a switch, a list takes several values, any other default has the type of its setting.
+    A word that ends with * takes the rest of the line. `choices` has the values that a setting may have. Exits with
+    code 2 for a mistake.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for word in words:
+        rest = {"nargs": "*"} if word.endswith("*") else {}
+        parser.add_argument(word.rstrip("*"), choices=choices.get(word), **rest)  # type: ignore[arg-type]
+    for name, default in defaults.items():
+        flag = f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(flag, action="store_true")
+        elif isinstance(default, list):
+            kind = type(default[0]) if default else str
+            parser.add_argument(flag, nargs="+", type=kind, default=default, choices=choices.get(name), metavar=name.upper())
+        else:
+            parser.add_argument(flag, type=type(default), default=default, choices=choices.get(name))
+    return parser.parse_intermixed_args()
+
+
+def require(module: str, package: str) -> None:
+    """Exit with code 2 unless a module is installed, and say which package has it."""
+    if importlib.util.find_spec(module) is None:
+        print(f"{Path(sys.argv[0]).stem}: needs {package}; run: pip install {package}", file=sys.stderr)
+        sys.exit(2)
+
+
+# Tables and figures ---------------------------------------------------------------------------------------------------
+
+
+def row(*cells: object) -> str:
+    """Return a line of a table in Markdown."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def head(*titles: object) -> str:
+    """Return the first two lines of a table in Markdown."""
+    return f"{row(*titles)}\n{'|---' * len(titles)}|"
+
+
+def table(titles: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table in Markdown, with a newline at its end."""
+    return "\n".join([head(*titles), *(row(*cells) for cells in rows)]) + "\n"
+
+
+def replace(page: Path, mark: str, text: str) -> None:
+    """Replace the text between `<!-- mark -->` and `<!-- end -->` of a page. Raises ValueError unless there is one."""
+    page.write_text(replaced(page.read_text(), mark, text))
+
+
+def replaced(page: str, mark: str, text: str) -> str:
+    """Return a page with a new text between its marks, see `replace`. Raises ValueError unless there is one."""
+    between = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- end -->)", re.DOTALL)
+    written, count = between.subn(lambda match: match[1] + text + match[2], page)
+    if count != 1:
+        raise ValueError(f"the page has {count} places called {mark}")
+    return written
+
+
+@contextmanager
+def figure(path: Path, columns: int, size: tuple[float, float]) -> Iterator[Any]:
+    """Yield the panels of a row, an array of axes, and write them to a file. Exits with code 2 without matplotlib."""
+    require("matplotlib", "matplotlib")
+    from matplotlib.figure import Figure
+
+    page = Figure(figsize=size, layout="constrained")
+    panels = page.subplots(1, columns, squeeze=False)[0]
+    yield panels
+    for panel in panels:
+        panel.spines[["top", "right"]].set_visible(False)
+        if panel.get_legend_handles_labels()[0]:
+            panel.legend(frameon=False, fontsize=8)
+    page.savefig(path, dpi=150)
+    print(path)
+
+
+# Time -----------------------------------------------------------------------------------------------------------------
+
+
+def timed(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the seconds of `clock` that a call takes."""
+    began = clock()
+    work()
+    return clock() - began
+
+
+def rate(work: Callable[[], int], seconds: float) -> float:
+    """Return how much `work` does per second; it returns how much it did, and is called for `seconds` at least."""
+    done, began = 0, time.perf_counter()
+    while (spent := time.perf_counter() - began) < seconds:
+        done += work()
+    return done / spent
+
+
+def in_turn(candidates: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Return what each candidate measures in each round; all take turns, and meet the same other work of the machine."""
+    found: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(rounds):
+        for name, measure in candidates.items():
+            found[name].append(measure())
+    return found
+
+
+def medians(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return the median of each candidate's measurements."""
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def children_cpu_s() -> float:
+    """Return the processor time of all processes that this one has waited for, s."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+# Trainings ------------------------------------------------------------------------------------------------------------
+
+
+class Training:
+    """The simulator and the agent of a run, compiled, without records and evaluations."""
+
+    def __init__(self, *overrides: str) -> None:
+        """Build them from the settings of a run."""
+        self.config = compose(overrides)
+        self.setup = set_up(self.config)
+        self.agent = make_agent(self.setup)
+        self.simulator = make_training_simulator(self.setup, self.agent)
+        prepare(self.setup, self.simulator)
+        self.steps = self.config.n_envs * self.config.agent.horizon
+        """Environment steps of an iteration."""
+
+    def rollout(self) -> int:
+        """Collect a rollout; return its environment steps."""
+        self.simulator.collect(self.agent.act)
+        return self.steps
+
+    def iterate(self) -> int:
+        """Collect a rollout and learn from it; return its environment steps."""
+        self.agent.update(self.simulator.collect(self.agent.act), 0.1)
+        return self.steps
+
+    def take(self, steps: int) -> None:
+        """Train for at least so many environment steps."""
+        for _ in range(-(-steps // self.steps)):
+            self.iterate()
