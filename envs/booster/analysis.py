@@ -28,7 +28,9 @@ SEGMENT = 150
 
 
 def report(play: Player, folder: Path) -> dict[str, float]:
-    """Write `regulation.csv`, `regulators.csv` and figures of an episode of one super-cycle; return its numbers by name."""
+    """Write `regulation.csv`, `regulators.csv` and figures of an episode of one super-cycle; return its numbers by
+    name.
+    """
     recording = play.under(time_limit=CYCLE)()
     p, tables = recording.params, recording.tables
     limit, searched = control.limit_of(play.environment.groups[0].action, tables.changes), control.simulate(p, *SEARCHED)
@@ -99,8 +101,8 @@ def write_regulators(path: Path, courses: Mapping[str, Course]) -> None:
 def spectrum(iminer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return frequencies in Hz and the power density of IMINER [T] per Hz, without its mean.
 
-    The density is the mean of the periodograms of half overlapping segments under a Hann window (Welch, IEEE Trans. Audio Electroacoust.
-    15, 1967). Both arrays are empty for fewer than two samples.
+    The density is the mean of the periodograms of half overlapping segments under a Hann window (Welch, IEEE Trans.
+    Audio Electroacoust. 15, 1967). Both arrays are empty for fewer than two samples.
     """
     length = min(SEGMENT, len(iminer))
     if length < 2:

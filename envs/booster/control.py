@@ -1,6 +1,7 @@
-"""Regulators that learned policies are compared with, on the disturbances of given episodes. Arrays: N episodes of T steps.
+"""Regulators that learned policies are compared with, on the disturbances of given episodes.
 
-VIMIN is counted from its setting throughout. A regulator returns the VIMIN that it wants; the change to it is limited like an action.
+Arrays: N episodes of T steps. VIMIN is counted from its setting throughout. A regulator returns the VIMIN that it
+wants; the change to it is limited like an action.
 """
 
 from __future__ import annotations

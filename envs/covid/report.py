@@ -62,7 +62,9 @@ class Course(NamedTuple):
 
 
 def report(play: Player, folder: Path) -> dict[str, float]:
-    """Write `states.csv`, `policies.csv` and figures of the learned policy and three others; return the indices of the learned one."""
+    """Write `states.csv`, `policies.csv` and figures of the learned policy and three others; return the indices of the
+    learned one.
+    """
     learned = play()
     days = len(learned.rewards["governors"])
     courses = {"learned": course(learned)}
