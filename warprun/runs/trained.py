@@ -1,4 +1,4 @@
-"""Opens a run folder, which somebody else may have made, to act with its trained agent: for `warprun eval` and `warprun play`."""
+"""Open a run folder, perhaps of somebody else, to act with its trained agent: for `warprun eval` and `warprun play`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from warprun.state import restore
 
 @dataclass(frozen=True)
 class Opened:
-    """A run whose code may run."""
+    """A run folder whose code is trusted, with its config and environment."""
 
     folder: Path
     config: Config
