@@ -21,11 +21,16 @@ exchange). A point is computed by the same operations on any number of ranks, an
 are the same to the last bit. Every rank draws the same random numbers, because every rank gets the same seeds and makes the same calls.
 """
 
+from __future__ import annotations
+
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from gymnasium.spaces import Box
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm, Request
 
 HEATERS, SENSORS = np.array([0.25, 0.5, 0.75]), np.arange(1, 8) / 8
 HEAT, LOAD, WIDTH = 30.0, 30.0, 0.08
@@ -37,12 +42,12 @@ POWER_COST = 0.01
 
 
 class HeatEquation:
-    """`comm`: an `mpi4py.MPI.Intracomm` whose ranks share the rod; None: this process has all of it."""
+    """A heated rod. The ranks of `comm` share it; None: this process has all of it."""
 
     observation_space = Box(-np.inf, np.inf, (len(SENSORS),), np.float32)
     action_space = Box(-1.0, 1.0, (len(HEATERS),), np.float32)
 
-    def __init__(self, comm: Any = None, cells: int = 31) -> None:
+    def __init__(self, comm: Intracomm | None = None, cells: int = 31) -> None:
         self.comm, self.cells = comm, cells
         self.rank, size = (comm.rank, comm.size) if comm else (0, 1)
         if cells < DEPTH * size:
@@ -71,7 +76,7 @@ class HeatEquation:
         self.points = nearest[self.sensors] - first + 1
         self.rng = np.random.default_rng()
 
-    def reset(self, seed: int | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, seed: int | None = None) -> tuple[np.ndarray, dict[str, object]]:
         if seed is not None:
             self.rng = np.random.default_rng(seed)
         modes = np.arange(1, 4)
@@ -79,7 +84,7 @@ class HeatEquation:
         self.draw_load()
         return self.observe(), {}
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
         power = np.clip(np.asarray(action, np.float64), -1.0, 1.0)
         self.diffuse((self.heaters * power).sum(-1) + self.load)
         reward = -self.mean_square() - POWER_COST * float(np.mean(power**2))
@@ -96,7 +101,7 @@ class HeatEquation:
             u[1:-1] += self.ratio * (u[2:] - 2.0 * u[1:-1] + u[:-2]) + heat
 
     def exchange(self) -> None:
-        """Bring the temperatures of the neighbours' points into the ghosts."""
+        """Copy the temperatures of the neighbours' points into the ghosts."""
         u, own, requests = self.u, self.own, []
         for there, neighbour, ghosts, nearest in (
             (self.left, self.rank - 1, slice(1, own.start), slice(own.start, own.start + DEPTH)),
@@ -119,7 +124,7 @@ class HeatEquation:
         return (all_seen if self.comm else seen).astype(np.float32)
 
     def temperatures(self) -> np.ndarray:
-        """Return the temperatures of all points, [cells], on the first rank; on others of their own ones."""
+        """Return the temperatures of all points, [cells], on the first rank; on other ranks those of their own points."""
         own = self.u[self.own].copy()
         if self.comm is None:
             return own
@@ -128,18 +133,18 @@ class HeatEquation:
         return everything if self.rank == 0 else own
 
     def mean_square(self) -> float:
-        """Return the mean of u^2, on the first rank of all points."""
+        """Return the mean of u^2 over all points on the first rank, over their own points on other ranks."""
         return float(np.mean(self.temperatures() ** 2))
 
 
-def wait(requests: list[Any]) -> None:
-    """Wait for messages, and leave the core to other processes meanwhile: waiting within MPI takes all of it."""
+def wait(requests: list[Request]) -> None:
+    """Wait for messages in short sleeps: waiting within MPI would keep the core from other processes."""
     while not all(request.Test() for request in requests):
         time.sleep(2e-5)
 
 
 def bump(distance: np.ndarray) -> np.ndarray:
-    """Return b at a distance [...]."""
+    """Return b(distance) of the equation above, elementwise."""
     return np.exp(-0.5 * (distance / WIDTH) ** 2)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,19 +13,24 @@ from warprun.envs.booster import control
 from warprun.envs.booster.control import Course, Episodes
 from warprun.envs.booster.published import CYCLE, RATE, SETTING
 
+if TYPE_CHECKING:
+    from warprun.runs.recording import Player, Recording
+
 NOTICE = "booster: a surrogate fitted to published numbers; it is no digital twin of the Fermilab Booster"
 INSTALL = 'booster: figures need matplotlib; run: pip install "warprun[plot]"'
 LEARNED, PI, PID, QUADRATIC, NONE = "learned", "PI, published gains", "PID, best gains", "best quadratic", "no control"
 NAMES = {LEARNED: "learned", PI: "pi", PID: "pid", QUADRATIC: "quadratic", NONE: "no_control"}
-"""In the numbers of an evaluation."""
+"""Names of the regulators in the numbers of an evaluation."""
 SEARCHED = (100, 100)
-"""Episodes that gains are searched on, and their steps."""
+"""Number and length in steps of the episodes that gains are searched on."""
 SEGMENT = 150
 """Samples of a segment of the spectrum."""
 
 
-def report(play: Any, folder: Path) -> dict[str, float]:
-    """Write `regulation.csv`, `regulators.csv` and figures of an episode that is a super-cycle long; return its numbers by name."""
+def report(play: Player, folder: Path) -> dict[str, float]:
+    """Write `regulation.csv`, `regulators.csv` and figures of an episode of one super-cycle; return its numbers by
+    name.
+    """
     recording = play.under(time_limit=CYCLE)()
     p, tables = recording.params, recording.tables
     limit, searched = control.limit_of(play.environment.groups[0].action, tables.changes), control.simulate(p, *SEARCHED)
@@ -50,14 +55,14 @@ def report(play: Any, folder: Path) -> dict[str, float]:
     return shown | {"cycle/steps_learned": float(courses[LEARNED].length[0])}
 
 
-def learned(recording: Any) -> Course:
+def learned(recording: Recording) -> Course:
     """Return the course of a recorded episode, N = 1."""
     states = recording.states["agent"]
     delta, iminer = (states[name][1:].T.astype(float) for name in ("delta", "iminer"))
     return Course(delta, iminer, recording.rewards["agent"].T.astype(float), np.array([delta.shape[1]]))
 
 
-def episodes_of(recording: Any) -> Episodes:
+def episodes_of(recording: Recording) -> Episodes:
     """Return the start and the disturbances of a recorded episode, N = 1."""
     states = {name: values.astype(float) for name, values in recording.states["agent"].items()}
     start = (states[name][0] for name in ("delta", "delta_1", "iminer", "iminer_1"))
@@ -96,8 +101,8 @@ def write_regulators(path: Path, courses: Mapping[str, Course]) -> None:
 def spectrum(iminer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return frequencies in Hz and the power density of IMINER [T] per Hz, without its mean.
 
-    The mean of the periodograms of half overlapping segments under a Hann window (Welch, IEEE Trans. Audio Electroacoust. 15, 1967). A
-    course that is shorter than two samples has none: both are empty.
+    The density is the mean of the periodograms of half overlapping segments under a Hann window (Welch, IEEE Trans.
+    Audio Electroacoust. 15, 1967). Both arrays are empty for fewer than two samples.
     """
     length = min(SEGMENT, len(iminer))
     if length < 2:

@@ -1,16 +1,17 @@
-"""Regulators that learned policies are compared with, on the disturbances of given episodes. Arrays: N episodes of T steps.
+"""Regulators that learned policies are compared with, on the disturbances of given episodes.
 
-VIMIN is counted from its setting throughout. Regulators want a VIMIN; what they get is limited like the actions of an agent.
+Arrays: N episodes of T steps. VIMIN is counted from its setting throughout. A regulator returns the VIMIN that it
+wants; the change to it is limited like an action.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from warprun.envs.booster.model import HIGHEST, LEAST, LOWEST, MOST, respond
+from warprun.envs.booster.model import HIGHEST, LEAST, LOWEST, MOST, Params, Tables, respond
 from warprun.envs.booster.published import ALPHA, GAIN, GAMMA
 from warprun.spec import Box, Space
 
@@ -30,7 +31,7 @@ class Episodes(NamedTuple):
     """[N, T]."""
 
 
-def simulate(p: Any, count: int, steps: int, seed: int = 0) -> Episodes:
+def simulate(p: Params, count: int, steps: int, seed: int = 0) -> Episodes:
     """Return episodes that begin at rest anywhere in a super-cycle, with disturbances as the environment draws them."""
     draws, cycle, time = np.random.default_rng(seed), int(p.cycle), np.arange(1, steps + 1)
     place = (draws.integers(0, cycle, (count, 1)) + time) % cycle
@@ -73,7 +74,7 @@ Regulator = Callable[[Now], np.ndarray]
 """Returns the wanted VIMIN [N]."""
 
 
-def run(regulator: Regulator, episodes: Episodes, p: Any, tables: Any, limit: Limit = lambda change: change) -> Course:
+def run(regulator: Regulator, episodes: Episodes, p: Params, tables: Tables, limit: Limit = lambda change: change) -> Course:
     """Regulate the episodes; `p` and `tables` are those of the environment, whose rewards and ends of episodes apply."""
     steps = episodes.disturbance.shape[1]
     delta, delta_1, iminer, iminer_1 = (np.asarray(value, np.float64) for value in episodes[:4])
@@ -137,7 +138,7 @@ class StateFeedback(NamedTuple):
         return wanted
 
 
-def quadratic_regulator(p: Any, weight: float = 0.0) -> StateFeedback:
+def quadratic_regulator(p: Params, weight: float = 0.0) -> StateFeedback:
     """Return the regulator with the least long-run mean of e^2 + weight (change of VIMIN)^2 under white disturbances.
 
     The gains are those of the Riccati equation, iterated to its fixed point (Bertsekas, "Dynamic Programming and Optimal Control",
@@ -164,7 +165,7 @@ def quadratic_regulator(p: Any, weight: float = 0.0) -> StateFeedback:
 class Predictive(NamedTuple):
     """Cancels what the plant makes of the past, and a predicted disturbance."""
 
-    p: Any
+    p: Params
     predicted: np.ndarray
     """[N, T]."""
 
@@ -187,7 +188,7 @@ def search(loss: Callable[[Sequence[float]], float], start: Sequence[float], ste
     return tuple(best)
 
 
-def best_pid(episodes: Episodes, p: Any, tables: Any, limit: Limit) -> Pid:
+def best_pid(episodes: Episodes, p: Params, tables: Tables, limit: Limit) -> Pid:
     """Return the gains with the highest mean return of the episodes, the best of searches from several starts."""
 
     def loss(gains: Sequence[float]) -> float:
@@ -197,7 +198,7 @@ def best_pid(episodes: Episodes, p: Any, tables: Any, limit: Limit) -> Pid:
     return Pid(*min(found, key=loss))
 
 
-def best_quadratic(episodes: Episodes, p: Any, tables: Any, limit: Limit) -> StateFeedback:
+def best_quadratic(episodes: Episodes, p: Params, tables: Tables, limit: Limit) -> StateFeedback:
     """Return the quadratic regulator whose weight gives the highest mean return of the episodes."""
     made = [quadratic_regulator(p, weight) for weight in (0.0, *np.logspace(-2, 2, 17))]
     return max(made, key=lambda regulator: float(run(regulator, episodes, p, tables, limit).returns.mean()))

@@ -11,19 +11,22 @@ import numpy as np
 
 from warprun.envs.booster.analysis import LEARNED, NONE, PI, PID, spectrum
 from warprun.envs.booster.control import Course
+from warprun.envs.booster.model import Tables
 from warprun.envs.booster.published import RATE, SETTING
 
 matplotlib.use("agg")
 from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False}
-LINES: dict[str, dict[str, Any]] = {
+LINES: dict[str, dict[str, str | float]] = {
     NONE: {"color": "#999999", "linewidth": 0.9},
     PI: {"color": "#e69f00", "linewidth": 0.9},
     PID: {"color": "#009e73", "linewidth": 0.9},
     LEARNED: {"color": "#0072b2", "linewidth": 1.2},
 }
-"""From the bottom to the top."""
+"""Looks of the lines, in the order in which they are drawn."""
 SMALL_PRINT = "A surrogate fitted to published numbers; no digital twin of the Fermilab Booster."
 CLOSE = 150
 """Samples that the right panels show."""
@@ -40,8 +43,8 @@ def draw(folder: Path, courses: Mapping[str, Course]) -> None:
             pyplot.close(figure)
 
 
-def regulation(courses: Mapping[str, Course]) -> Any:
-    """Draw IMINER and VIMIN: all of the episode, and its calmest part, or what there is of it."""
+def regulation(courses: Mapping[str, Course]) -> Figure:
+    """Draw IMINER and VIMIN of the whole episode, and of its calmest part."""
     figure, panels = pyplot.subplots(2, 2, figsize=(10, 5.4), sharey="row", width_ratios=(1.6, 1), layout="constrained")
     steps = max(course.delta.shape[1] for course in courses.values())
     calm = quietest(courses[NONE].iminer[0], CLOSE)
@@ -70,7 +73,7 @@ def quietest(iminer: np.ndarray, count: int) -> tuple[int, int]:
     return first, first + count
 
 
-def spectra(courses: Mapping[str, Course]) -> Any:
+def spectra(courses: Mapping[str, Course]) -> Figure:
     """Draw the power density of IMINER under each regulator."""
     figure, panel = pyplot.subplots(figsize=(6.4, 4.0), layout="constrained")
     for name, look in LINES.items():
@@ -85,8 +88,11 @@ def spectra(courses: Mapping[str, Course]) -> Any:
     return figure
 
 
-def draw_moment(axes: Any, past: Any, tables: Any) -> None:
-    """Draw IMINER and VIMIN of the last samples, and the edges of the window; `past` has the states until now."""
+def draw_moment(axes: Axes, past: Any, tables: Tables) -> None:
+    """Draw IMINER and VIMIN of the last samples, and the edges of the window.
+
+    `past` is a `State` whose fields are arrays of all steps until now.
+    """
     grid = axes.figure.add_gridspec(2, 1)
     axes.set_subplotspec(grid[0])
     below = axes.figure.add_subplot(grid[1])

@@ -93,7 +93,7 @@ class Params(NamedTuple):
 SIMPLE = {"vimin_0": -5.87, "vimin_1": 4.76, "vimin_2": 0.0, "iminer_1": 0.787, "iminer_2": 0.0, "offset": -0.008}
 SIMPLE |= {"amplitude": 0.0405, "burst": 0.2375}
 SimpleParams = namedtuple("SimpleParams", Params._fields, defaults=Params(**SIMPLE))
-"""Those of `plant=simple`."""
+"""Parameters of `plant=simple`."""
 
 
 class Tables(NamedTuple):

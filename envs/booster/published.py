@@ -29,13 +29,13 @@ SIGNALS = {
 SETTING = 103.395
 """VIMIN that the recorded regulator holds at IMINER = 0."""
 GAIN = 0.0908
-"""Of the recorded regulator: VIMIN[t + 1] = SETTING - GAIN IMINER[t]."""
+"""Gain of the recorded regulator: VIMIN[t + 1] = SETTING - GAIN IMINER[t]."""
 ALPHA, GAMMA = 0.1, 7.535e-5
 """Gains of the regulator in the published code."""
 CHANGES = (-0.0178, -0.0108, -0.0039, -0.0002, 0.0042, 0.0087, 0.0165)
 """Quantiles of the changes of VIMIN from one sample to the next, equally spaced from 1/31 to 30/31."""
 AUTOCORRELATION = {1: 0.84, 2: 0.56, 3: 0.22, 4: -0.04, 5: -0.16, 10: 0.39}
-"""Of the recorded IMINER by lag, from 213 samples."""
+"""Lag -> autocorrelation of the recorded IMINER, from 213 samples."""
 DEVIATION = 0.161
 """Standard deviation of the recorded IMINER."""
 CYCLE = 901

@@ -1,7 +1,5 @@
 """The data of an episode before it begins: the table of actions, the scaling, the window of VIMIN, and the fixed start."""
 
-from typing import Any
-
 import numpy as np
 
 from warprun.environment import float32, int32
@@ -43,7 +41,7 @@ def scaling(kind: str) -> tuple[np.ndarray, np.ndarray]:
 
 def under_recorded_regulator(plant: str, samples: int, place: int) -> list[Sample]:
     """Return samples under the recorded regulator that end at `place` of the super-cycle; always the same ones."""
-    p: Any = PLANTS[plant]()
+    p = PLANTS[plant]()
     now = Sample(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, (place - samples - SETTLE) % CYCLE, 0.0)  # type: ignore[arg-type]
     course = []
     for shocks in np.random.default_rng(0).standard_normal((SETTLE + samples, 2)):

@@ -1,6 +1,6 @@
 """Make landscapes: an energy surface with a start and a goal, from a published scenario or from options."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -112,7 +112,7 @@ def _of_scenario(name, known, pes, given):
         energy = surfaces.read(pes)
     if energy.shape != known.shape:
         raise UserError(f"env.pes={pes} has shape {energy.shape}; env.scenario={name} needs {known.shape}")
-    fields: dict[str, Any] = {key: getattr(known, key) for key in Landscape._fields if key in Scenario._fields}
+    fields = {key: getattr(known, key) for key in Landscape._fields if key in Scenario._fields}
     return Landscape(energy=energy, **(fields | given))
 
 

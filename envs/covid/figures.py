@@ -1,7 +1,7 @@
 """Draw the figures of a covid run: policies over time, states over time, health against economy. Needs matplotlib."""
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,13 @@ import matplotlib
 import numpy as np
 
 from warprun.envs.covid.data import load
-from warprun.envs.covid.tables import FIRST_DAY, FULL_SUBSIDY_DAY, PLANNER, POPULATION, STATES, SUBSIDY_LEVELS
+from warprun.envs.covid.report import Course
+from warprun.envs.covid.tables import FIRST_DAY, FULL_SUBSIDY_DAY, PLANNER, POPULATION, STATES, SUBSIDY_LEVELS, Tables
 
 matplotlib.use("agg")
 from matplotlib import colors, dates, pyplot
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 COLORS = {"learned": "#0072b2", "always open": "#e69f00", "always closed": "#009e73", "historical": "#444444"}
 MARKS = {"learned": "o", "always open": "^", "always closed": "s", "historical": "D"}
@@ -20,11 +23,11 @@ ABOVE = {"learned": 12, "always open": 0, "always closed": 0, "historical": -12}
 """Offset of a label above its mark, in points: the learned policy may be near the historical one."""
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False}
 TITLES = ("stringency level, mean over people", "deaths until then", "unemployed, % of the people", "subsidies, billion USD a day")
-"""Of the four quantities of the country."""
+"""Titles of the panels that show the four quantities of the country."""
 SMALL_PRINT = "Model: Trott et al. 2021, a proof of concept, not for real policy making."
 
 
-def draw(folder: Path, courses: Mapping[str, Any], start: int, vaccines: int) -> None:
+def draw(folder: Path, courses: Mapping[str, Course], start: int, vaccines: int) -> None:
     """Write three PNG files of episodes that begin at row `start` of the data; vaccines are delivered from row `vaccines` on."""
     with pyplot.rc_context(STYLE):
         for name, figure in (
@@ -37,7 +40,7 @@ def draw(folder: Path, courses: Mapping[str, Any], start: int, vaccines: int) ->
             pyplot.close(figure)
 
 
-def policies_over_time(courses: Mapping[str, Any], start: int, vaccines: int) -> Any:
+def policies_over_time(courses: Mapping[str, Course], start: int, vaccines: int) -> Figure:
     """Draw stringency, deaths, unemployment and subsidies of the country, one line per policy."""
     figure, panels = pyplot.subplots(2, 2, figsize=(9, 5.8), sharex=True, layout="constrained")
     people = load().population / load().population.sum()
@@ -70,7 +73,7 @@ def policies_over_time(courses: Mapping[str, Any], start: int, vaccines: int) ->
     return figure
 
 
-def states_over_time(shown: Any, start: int) -> Any:
+def states_over_time(shown: Course, start: int) -> Figure:
     """Draw the learned policy state by state: level, deaths and unemployment."""
     people = load().population
     deaths = 1e5 * shown.dead[:, :STATES] / people
@@ -99,7 +102,7 @@ def states_over_time(shown: Any, start: int) -> Any:
     return figure
 
 
-def health_economy(courses: Mapping[str, Any]) -> Any:
+def health_economy(courses: Mapping[str, Course]) -> Figure:
     """Draw the mean indices of the country for every policy, and those of every state for the learned one."""
     days = min(len(shown.health) for shown in courses.values())
     weight = courses["learned"].weight
@@ -142,10 +145,10 @@ def health_economy(courses: Mapping[str, Any]) -> Any:
     return figure
 
 
-def draw_moment(axes: Any, past: Mapping[str, Any], tables: Any) -> None:
+def draw_moment(axes: Axes, past: Mapping[str, Any], tables: Tables) -> None:
     """Draw one moment of an episode: the four quantities of the country from the first day until now, and the range of the states.
 
-    `past` has the states of both groups until now, [days, 51] for the governors.
+    `past`: group -> its state, whose fields are arrays of all days until now, [days, 51] for the governors.
     """
     figure, governors = axes.figure, past["governors"]
     people = tables.actors[POPULATION, :STATES]
@@ -175,12 +178,12 @@ def draw_moment(axes: Any, past: Mapping[str, Any], tables: Any) -> None:
     figure.set_size_inches(8, 5.2)
 
 
-def calendar(start: int, count: int) -> list[Any]:
+def calendar(start: int, count: int) -> list[date]:
     """Return the dates of `count` days."""
     return [FIRST_DAY + timedelta(start + t) for t in range(count)]
 
 
-def months(panel: Any, every: int) -> None:
+def months(panel: Axes, every: int) -> None:
     """Label the horizontal axis once per `every` months."""
     panel.xaxis.set_major_locator(dates.MonthLocator(interval=every))
     panel.xaxis.set_major_formatter(dates.DateFormatter("%b %Y"))

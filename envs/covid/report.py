@@ -1,10 +1,12 @@
 """Report a covid run for `warprun eval`: tables of every state and policy, and figures."""
 
+from __future__ import annotations
+
 import csv
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -25,6 +27,9 @@ from warprun.envs.covid.tables import (
     SUBSIDY_LEVELS,
     row,
 )
+
+if TYPE_CHECKING:
+    from warprun.runs.recording import Player, Recording
 
 NOTICE = (
     "A proof of concept by its authors (Trott, Srinivasa, van der Wal, Haneuse, Zheng 2021), not for real policy making: "
@@ -56,8 +61,10 @@ class Course(NamedTuple):
     """Fields of the governors, [T + 1, 51] each."""
 
 
-def report(play: Any, folder: Path) -> dict[str, float]:
-    """Write `states.csv`, `policies.csv` and figures of the learned policy and three others; return the learned one's indices."""
+def report(play: Player, folder: Path) -> dict[str, float]:
+    """Write `states.csv`, `policies.csv` and figures of the learned policy and three others; return the indices of the
+    learned one.
+    """
     learned = play()
     days = len(learned.rewards["governors"])
     courses = {"learned": course(learned)}
@@ -77,7 +84,7 @@ def report(play: Any, folder: Path) -> dict[str, float]:
     return {"health_index": float(health.sum()), "economic_index": float(economy.sum())}
 
 
-def course(recording: Any) -> Course:
+def course(recording: Recording) -> Course:
     """Return the quantities of a recorded episode that tables and figures show."""
     state, tables = recording.states["governors"], recording.tables
     actors = tables.actors.astype(float)

@@ -28,7 +28,7 @@ MORTALITY = 0.02
 FIRST_DAY = date(2020, 1, 1)
 """First day of the data."""
 REPLAYS = ("none", "subsidy", "stringency", "policies", "data")
-"""What follows the historical data: nothing, the subsidy, the levels, both, or both and the numbers of people."""
+"""Parts that follow the historical data: nothing, the subsidy, the levels, both, or both and the numbers of people."""
 REPLAYS_SUBSIDIES = ("subsidy", "policies", "data")
 REPLAYS_LEVELS = ("stringency", "policies", "data")
 FILTER_DAYS = 600

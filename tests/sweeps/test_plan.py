@@ -112,7 +112,7 @@ def test_states_and_time_left(tmp_path):
     board.refresh()
     assert board.states[1].left_s == pytest.approx(6.0)
     # 6 s of the running job and 8 s, the mean of what is known, of the waiting one.
-    assert board.title(workers=1) == "1 of 4 jobs finished, 1 running, 1 killed, 1 waiting, about 14 s left"
+    assert board.title() == "1 of 4 jobs finished, 1 running, 1 killed, 1 waiting, about 14 s left"
     held.release()
 
 

@@ -1,4 +1,6 @@
-"""Checks that compiled kernels, plain Python and the CUDA simulator take the same steps; plain Python is watched meanwhile."""
+"""Check that compiled kernels, plain Python and the CUDA simulator take the same steps, and watch plain Python for
+mistakes.
+"""
 
 from __future__ import annotations
 
@@ -40,17 +42,17 @@ FLOAT_ERRORS = {
 
 
 class Watch:
-    """Builds the functions of an environment for plain Python, and collects what they do wrong."""
+    """Functions of an environment for plain Python, and the mistakes that their calls make."""
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
         self.problems: dict[object, Problem] = {}
-        """What was found, by what and where, so that each is told once."""
+        """Kind and place -> problem, so that each is told once."""
         self._groups = {group.name: group for group in environment.groups}
         self._files: set[str] = set()
 
     def build(self, function: KernelFunction) -> Callable[..., object]:
-        """Return what a `PlainEnvironment` calls in place of a function."""
+        """Return the function that a `PlainEnvironment` calls in place of `function`."""
         self._files |= {f.__code__.co_filename for f in kernels.reached([function]) if integers.in_environment(f)}
         return self._watched(function, kernels.plain_function(function))
 
@@ -147,7 +149,7 @@ class Watch:
 
 
 class Guard:
-    """A view of an array that notes what its elements are used for."""
+    """A view of an array that notes negative indices, and writes to the state of another group."""
 
     def __init__(self, array: np.ndarray, name: str, watch: Watch, others: str = "") -> None:
         self.array, self.name, self.watch, self.others = array, name, watch, others
@@ -187,12 +189,13 @@ SECONDS = 4.0
 STEPS_WITH_DRAWS = 12
 """Steps in which every draw is looked at, which is slow."""
 TOLERANCE = 1e-3
-"""Relative to 1 + |value|. Compiled code fuses multiplications and additions, which plain Python rounds apart."""
+"""Largest difference, relative to 1 + |value|: compiled code fuses multiplications and additions, plain Python rounds
+each."""
 
 
 @dataclass
 class Steps:
-    """Steps that compiled kernels took: what they began with and what they gave."""
+    """Steps that compiled kernels took: the state before each step and its results."""
 
     begun: list[Arrays] = field(default_factory=list)
     given: list[Arrays] = field(default_factory=list)
@@ -241,7 +244,7 @@ def repeat(take: Callable[[Arrays], Arrays], steps: Steps, seconds: float) -> Di
 
 
 def disagreements(found: Differences, who: str, environment: Environment) -> Iterator[Problem]:
-    """Return what is wrong between compiled kernels and `who`."""
+    """Yield the differences between compiled kernels and `who`."""
     for name, count, example in found.described():
         where = ", ".join(dict.fromkeys(place_of(function) for function in sources(environment, name)))
         text = f"compiled kernels and {who} differ in {name}, {where}, in {count} of {found.steps} steps ({example})"
@@ -254,7 +257,7 @@ def disagreements(found: Differences, who: str, environment: Environment) -> Ite
 
 
 def agreed(compared: int, recorded: int) -> str:
-    """Return what was tried if steps agree; `compared` of the `recorded` ones, fewer if time was up."""
+    """Return the message of steps that agree: `compared` of the `recorded` ones, fewer if time was up."""
     rest = f"; time was up for {recorded - compared} more" if compared < recorded else ""
     return f"{compared} steps agree with compiled kernels{rest}"
 
@@ -262,7 +265,7 @@ def agreed(compared: int, recorded: int) -> str:
 def watched_run(
     environment: Environment, steps: Steps, functions: Sequence[FunctionType], **of_run: Any
 ) -> tuple[Differences, list[Problem]]:
-    """Repeat steps in plain Python; return the differences, and what the watch saw.
+    """Repeat steps in plain Python; return the differences, and the problems that `Watch` noted.
 
     `functions` are those of the environment, `of_run` as for `PlainEnvironment`.
     """
@@ -342,7 +345,7 @@ def _place(engine: KernelEngine, at: Arrays) -> None:
 
 
 def outcome(engine: KernelEngine) -> Arrays:
-    """Return what the last step, with row 0, gave, by name."""
+    """Return the results of the last step, which are in row 0, by name."""
     taken = engine.trajectory
     found = {"terminated": taken.terminated[0], "truncated": taken.truncated[0]}
     for name, group in taken.groups.items():
@@ -354,7 +357,7 @@ def outcome(engine: KernelEngine) -> Arrays:
 
 
 class Differences:
-    """Counts, for every array, the steps in which two engines differ."""
+    """The number of steps in which two engines differ, for every array."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -373,7 +376,7 @@ class Differences:
                     return
 
     def described(self) -> Iterator[tuple[str, int, str]]:
-        """Yield array, number of steps in which it differs, and the first two values."""
+        """Yield name of an array, number of steps in which it differs, and the first two values."""
         for name, count in self.counts.items():
             yield name, count, self.examples[name]
 

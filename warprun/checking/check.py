@@ -1,4 +1,4 @@
-"""`warprun check`: everything that can be found wrong with an environment before an agent trains on it."""
+"""`warprun check`: find mistakes in an environment before an agent trains on it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from warprun.simulation.trial import Explorer
 
 HORIZON = 16
 LARGEST_ROLLOUT = 2**24
-"""Numbers in the observations of one rollout."""
+"""Most numbers in the observations of one rollout."""
 SECONDS = 4.0
-"""Of random actions."""
+"""Longest time of the random actions."""
 FAST = 8192
-"""Environments of the measurement of speed."""
+"""Most environments in the measurement of speed."""
 UNEVEN = 100
-"""Environments of the check of determinism: more than a tile, and a tile that is not full."""
+"""Environments in the check of determinism: more than a tile, and no multiple of it."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Begun:
     engine: KernelEngine
     steps: Steps
     seconds: float
-    """What this took."""
+    """Seconds that the compilation and the steps took."""
 
 
 def begin(setup: Setup, environment: Environment) -> Begun:
@@ -89,7 +89,7 @@ def check_here(begun: Begun) -> Iterator[Finding]:
 
 
 def _fitting(environment: Environment, most: int) -> int:
-    """Return a number of environments whose rollouts are not too large."""
+    """Return a number of environments, at most `most`, whose rollouts are not larger than LARGEST_ROLLOUT."""
     numbers = HORIZON * sum(group.size * group.observation.size for group in environment.groups)
     return max(8, min(most, LARGEST_ROLLOUT // numbers))
 

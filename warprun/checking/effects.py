@@ -1,4 +1,4 @@
-"""Checks by trial: what each action changes, and whether an episode begins free of the one before."""
+"""Checks by trial: the effects of each action, and fields that an episode takes over from the one before."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def source(environment: Environment, functions: list[types.FunctionType]) -> Ite
 
 
 def _swapped(function: KernelFunction, states: Mapping[str, tuple[str, ...]]) -> Iterator[Problem]:
-    """Find two fields of a state of which one gets the other by name, and the other what is computed from the one."""
+    """Find two fields of a state that look swapped: `a` gets `s.b`, and `b` gets a value that is computed from `s.a`."""
     code = function.__code__
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
@@ -75,7 +75,7 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 MOST_OPTIONS = 40
-"""Options of a choice that are compared."""
+"""Most options of a choice that are compared."""
 SNAPSHOTS = 24
 """Moments in which actions are compared."""
 MOST_STEPS_APART = 8
@@ -171,7 +171,7 @@ def _try(
     component: int,
     option: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for every environment, what follows from an option [N, numbers], and whether the option was allowed for every actor [N]."""
+    """Return the results of a step with an option [N, numbers], and whether it was allowed for any actor [N]."""
     restore(engine.state(), saved)
     tried = {name: actions.copy() for name, actions in chosen.items()}
     allowed = np.ones(tried[group.name].shape[:2], bool)
@@ -186,7 +186,7 @@ def _try(
 
 
 def _after(engine: KernelEngine) -> np.ndarray:
-    """Return [N, numbers] all that a step gives, but not the action itself."""
+    """Return all results of a step but the action itself, [N, numbers]."""
     taken, parts = engine.trajectory, []
     for name, group in taken.groups.items():
         parts += [group.reward[0], group.obs[1], *engine.state_of(name).values()]

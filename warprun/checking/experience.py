@@ -1,4 +1,4 @@
-"""Statistics of what random actions meet: ranges of observations and rewards, masks, lengths of episodes."""
+"""Statistics of rollouts with random actions: ranges of observations and rewards, masks, lengths of episodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from warprun.spec import GroupSpec, Spec
 
 
 class GroupExperience:
-    """The numbers of one group."""
+    """The ranges, rewards and masks of one group."""
 
     def __init__(self, spec: GroupSpec) -> None:
         self.spec = spec
@@ -68,7 +68,7 @@ class GroupExperience:
 
 @dataclass
 class Experience:
-    """The observations and rewards that `steps` steps of `n_envs` environments met."""
+    """The statistics of `steps` steps of `n_envs` environments."""
 
     spec: Spec
     n_envs: int
@@ -90,12 +90,12 @@ class Experience:
 
     @property
     def described(self) -> str:
-        """How much was tried."""
+        """The extent of the rollouts in words."""
         return f"{self.n_envs} environments, {self.steps:,} steps, {self.ended:,} episodes"
 
 
 def gather(rolls: Rolls, spec: Spec, *, steps: int, seconds: float) -> Experience:
-    """Roll out at most `steps` steps or `seconds` seconds, at least one rollout, and return what was met; a fault ends it."""
+    """Return the statistics of at most `steps` steps or `seconds` seconds, at least one rollout; a fault ends them."""
     trajectory = rolls.trajectory
     rows = steps + trajectory.horizon + 1
     reached, terminated, truncated = (np.zeros(rows, np.int64) for _ in range(3))
@@ -141,21 +141,21 @@ def _count(met: Experience, terminated: np.ndarray, truncated: np.ndarray, ages:
 
 
 ENOUGH = 20
-"""Episodes, or steps, from which on they say something."""
+"""Fewest episodes, or steps, that allow a judgement."""
 SHORT = 3.0
-"""Mean steps of an episode that hardly leave time to act."""
+"""Mean steps of an episode below which there is hardly time to act."""
 ROUNDING = 1e-5
-"""Part of a bound by which an observation may be beyond it: float32 rounds."""
+"""Share of a bound by which an observation may exceed it, because float32 rounds."""
 HUGE_OBSERVATION = 1e4
 TINY_OBSERVATION = 1e-5
 HUGE_REWARD = 1e3
 TINY_REWARD = 1e-4
 RATIO = 1e3
-"""Of the mean sizes of two groups' rewards."""
+"""Largest ratio between the mean sizes of the rewards of two groups."""
 
 
 def judge_experience(met: Experience, environment: Environment | None) -> Iterator[Finding]:
-    """Return the findings; `environment` is None if it is not made of kernels."""
+    """Yield the findings; `environment` is None if it is not made of kernels."""
     yield from judge("finite numbers", finite(met, environment), met.described)
     yield from judge("observations", observations(met, environment), "within their bounds, no constant feature")
     yield from judge("rewards", rewards(met, environment), _ranges(met))
@@ -307,7 +307,7 @@ def _never(met: Experience, environment: Environment | None, where: str) -> Iter
 
 
 def _hidden_limit(met: Experience, where: str) -> Iterator[Problem]:
-    """Find a step in which all episodes terminate that reach it, while few do in the step before."""
+    """Find a step in which every episode that reaches it terminates, while few terminate in the step before."""
     reached, terminated = met.reached[: len(met.terminated)], met.terminated
     for age in range(len(terminated) - 1, 4, -1):
         if not reached[age]:

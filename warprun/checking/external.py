@@ -1,15 +1,16 @@
-"""The checks of simulators that are not made of kernels: environments with the interface of Gymnasium, and any `SimulatorFactory`."""
+"""Checks of simulators that are not made of kernels: environments with the interface of Gymnasium, and any
+`SimulatorFactory`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from gymnasium import spaces
 
-from warprun.checking.experience import gather, judge_experience
+from warprun.checking.experience import ROUNDING, gather, judge_experience
 from warprun.checking.findings import Finding, Problem, doubt, judge
 from warprun.checking.rolls import SimulatorRolls, determinism, rate, seeds, steps_per_second
 from warprun.config.registry import errors_of_user
@@ -22,18 +23,27 @@ from warprun.simulation.simulator import Simulator
 from warprun.simulation.simulator_check import check_simulator
 from warprun.simulation.trial import Explorer
 
-STEPS = 300
-ROUNDING = 1e-5
+if TYPE_CHECKING:
+    from gymnasium import Env, Space
+
+STEPS_ALONE = 300
+"""Steps of one environment by itself."""
+ENVIRONMENTS, HORIZON = 8, 16
+STEPS, SECONDS = 2_000, 8.0
+"""Random steps of all environments, and their longest time."""
 
 
 def single(environment: ExternalEnvironment) -> Iterator[Problem]:
-    """Find observations outside their space, and rewards that are no numbers; each kind is told once. What the methods raise, passes."""
+    """Find observations outside their space, and rewards that are no numbers; each kind is told once.
+
+    Raises what the methods raise.
+    """
     env = mpi.make(environment.recipe)
     with closing(env) if isinstance(env, Closes) else nullcontext():
         yield from _tried(environment.title, env)
 
 
-def _tried(title: str, env: Any) -> Iterator[Problem]:
+def _tried(title: str, env: Env) -> Iterator[Problem]:
     space = env.observation_space
     told: set[str] = set()
 
@@ -49,7 +59,7 @@ def _tried(title: str, env: Any) -> Iterator[Problem]:
     again = _observation(env.reset(seed=0))
     if not _same(observation, again):
         yield Problem(f"{title}: reset(seed=0) gives another observation the second time; make the generator from the seed in reset")
-    for _ in range(STEPS):
+    for _ in range(STEPS_ALONE):
         returned = env.step(env.action_space.sample())
         if not isinstance(returned, tuple) or len(returned) != 5:
             yield Problem(f"{title}: step must return (observation, reward, terminated, truncated, info), not {shown(returned)}")
@@ -61,21 +71,24 @@ def _tried(title: str, env: Any) -> Iterator[Problem]:
             env.reset()
 
 
-def _observation(returned: object) -> Any:
+def _observation(returned: object) -> object:
     return returned[0] if isinstance(returned, tuple) and len(returned) == 2 else returned
 
 
-def _returned(title: str, reward: Any, terminated: object, truncated: object) -> Iterator[tuple[str, Problem]]:
+def _returned(title: str, reward: object, terminated: object, truncated: object) -> Iterator[tuple[str, Problem]]:
     if isinstance(reward, bool) or not isinstance(reward, int | float | np.integer | np.floating):
-        kind = shown(reward) if np.ndim(reward) == 0 else f"an array of the shape {np.shape(reward)}"
+        shape = np.asarray(reward).shape
+        kind = f"an array of the shape {shape}" if shape else shown(reward)
         yield "reward", Problem(f"{title}: the reward must be a number; step returns {kind}")
     for name, value in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(value, bool | np.bool_):
             yield name, Problem(f"{title}: {name} must be True or False; step returns {shown(value)}")
 
 
-def _seen(title: str, method: str, space: Any, observation: Any) -> Iterator[tuple[str, Problem]]:
-    """Find what is wrong with an observation; parts of a `Dict` or `Tuple` are not told apart."""
+def _seen(title: str, method: str, space: Space, observation: object) -> Iterator[tuple[str, Problem]]:
+    """Find what is wrong with an observation; that of a `Dict` or `Tuple` is checked as a whole."""
+    from gymnasium import spaces  # an extra, which other checks do without
+
     if not isinstance(space, spaces.Box):
         if not space.contains(observation):
             yield "space", Problem(f"{title}: the observation of {method} is not in {space}: {shown(observation)}")
@@ -104,16 +117,12 @@ def _seen(title: str, method: str, space: Any, observation: Any) -> Iterator[tup
         yield "bounds", Problem(f"{title}: number {n} of the observation of {method} is {given.flat[n]:.6g}, beyond its bounds {bounds}")
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     if isinstance(one, dict):
         return isinstance(other, dict) and all(_same(one[key], other.get(key)) for key in one)
     if isinstance(one, tuple):
         return isinstance(other, tuple) and all(_same(a, b) for a, b in zip(one, other, strict=False))
     return bool(np.array_equal(np.asarray(one), np.asarray(other), equal_nan=np.asarray(one).dtype.kind == "f"))
-
-
-ENVIRONMENTS, HORIZON = 8, 16
-STEPS, SECONDS = 2_000, 8.0
 
 
 def check_external(setup: Setup) -> list[Finding]:
@@ -156,12 +165,10 @@ def _made(setup: Setup, horizon: int, seed: int) -> Simulator:
 
 
 def _alone(setup: Setup) -> list[Finding]:
-    """Return the findings about one environment by itself, if there is such a thing."""
+    """Return the findings about one environment by itself; none about a vectorized one or a simulator."""
     environment = setup.environment
     if not isinstance(environment, ExternalEnvironment) or environment.recipe.vector:
         return []
-    from warprun.checking.external import single  # imports Gymnasium, an extra
-
     problems: list[Problem] = []
     try:
         with errors_of_user(f"{environment.title} fails"):

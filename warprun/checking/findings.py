@@ -1,4 +1,4 @@
-"""The findings of a check, and how they are shown."""
+"""The findings of a check, their table and their file."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Finding:
     verdict: Verdict
     """passed; note: a measured number, or a check that could not run and why; warning: may be intended; failed: a mistake."""
     message: str
-    """What was found and what to do; if passed, what was tried."""
+    """The mistake and its remedy; if passed, the extent of the check."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that a check found wrong."""
+    """A mistake, or a doubt, that a check found."""
 
     message: str
     verdict: Verdict = "failed"
@@ -50,7 +50,7 @@ def doubt(message: str) -> Problem:
 
 
 def judge(check: str, problems: Iterable[Problem], tried: str) -> list[Finding]:
-    """Return the findings of a check: its problems, or that what was `tried` passed."""
+    """Return the findings of a check: its problems, or that it passed, with `tried` as its message."""
     found = [Finding(check, problem.verdict, problem.message) for problem in problems]
     return found or [Finding(check, "passed", tried)]
 

@@ -13,13 +13,12 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -40,9 +39,9 @@ from warprun.simulation.codegen.targets import target_for
 from warprun.simulation.kernel_module import compiler_options, draw_scalars, single_precision, typed
 
 CAPABILITY = (8, 0)
-"""Of the GPU that PTX is compiled for."""
+"""Compute capability of the GPU that PTX is compiled for."""
 UNWANTED = {"float64": r"\.f64\b", "local memory": r"\.local\b", "a call": r"\bcall\b"}
-"""What makes a kernel slow on a GPU -> how PTX shows it."""
+"""Cause of a slow kernel on a GPU -> pattern of it in PTX."""
 SLOW_KERNELS = ("reset", "step")
 REMARK = re.compile(r"^remark: (.*?):(\d+):\d+: (.*)$", re.MULTILINE)
 REASONS = {
@@ -53,10 +52,10 @@ REASONS = {
     "number of loop iterations": "a while loop, or a range() that depends on the state",
     "not beneficial": "vectors would not be faster, by LLVM's estimate",
 }
-"""What LLVM says of a loop -> the likely cause."""
+"""Words of a remark of LLVM on a loop -> the likely cause."""
 INNER_LOOP = "it contains a loop that cannot move outside of the environments"
 KERNEL_FILES = "_kernels.py"
-"""How the names of kernel modules end."""
+"""End of the names of kernel modules."""
 
 
 def main(found: Path, overrides: Sequence[str]) -> None:
@@ -75,15 +74,17 @@ def main(found: Path, overrides: Sequence[str]) -> None:
     )
 
 
-def _module(setup: Setup, environment: Environment, kind: str, options: dict[str, Any]) -> tuple[ModuleType, Program, list[types.Type]]:
-    """Return the kernel module for a device kind, its program, and the types of what its kernels take."""
+def _module(
+    setup: Setup, environment: Environment, kind: str, options: Mapping[str, object]
+) -> tuple[ModuleType, Program, list[types.Type]]:
+    """Return the kernel module for a device kind, its program, and the types of the arguments of its kernels."""
     vary = tuple(setup.config.env.randomize)
     plan = ArrayPlan(environment, target_for(environment, kind), 2, 2, vary)
     program = write(plan)
-    module = kernels.load_module(setup.config.env.name, program.source, program.functions | options)
+    module = kernels.load_module(setup.config.env.name, program.source, {**program.functions, **options})
     from warprun.config.schema import parameters
 
-    scalars: dict[str, Any] = {"n_envs": 2} | draw_scalars(0)
+    scalars: dict[str, object] = {"n_envs": 2, **draw_scalars(0)}
     if environment.params._fields:  # type: ignore[attr-defined]
         scalars["p"] = typed(parameters(environment, setup.config.env))
     if setup.tables is not None:
@@ -117,7 +118,7 @@ def _for_cpu(setup: Setup, environment: Environment) -> tuple[dict[str, str], bo
 
 @contextmanager
 def remarks() -> Iterator[list[str]]:
-    """Yield a list that afterwards holds what LLVM has written to standard error."""
+    """Yield a list; after the context it holds the text that LLVM has written to standard error."""
     said: list[str] = []
     sys.stderr.flush()
     kept = os.dup(2)
@@ -191,7 +192,7 @@ def _float64(module: ModuleType) -> dict[str, list[int]]:
 
 
 def _for_cuda(setup: Setup, environment: Environment) -> tuple[dict[str, list[str]], str]:
-    """Return what the PTX of each kernel has that is slow on a GPU, and why nothing could be compiled, if so."""
+    """Return the names in UNWANTED that the PTX of each kernel has, and the reason if nothing could be compiled."""
     problem = nvvm_problem()
     if problem:
         return {}, problem

@@ -1,4 +1,4 @@
-"""Checks that need a process of their own, started early and read late."""
+"""Checks in processes of their own; they run while this process does the other checks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Helper:
         self.end()
 
     def result(self) -> tuple[dict[str, Any], str]:
-        """Wait for the process; return what it found, and why it failed, if so."""
+        """Wait for the process; return the content of its file, and the reason if it failed, else an empty text."""
         try:
             code = self._process.wait(LIMIT)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Rollouts with given actions, of kernels and of any other simulator, and how fast they are."""
+"""Rollouts with given actions, of kernels and of any other simulator; their speed and their determinism."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from warprun.spec import Box, GroupSpec, Spec
 CERTAIN = 50.0
 """Logit of the chosen action; that of the others is 0."""
 SECONDS = 0.5
-"""Time for which speed is measured."""
+"""Least time of a measurement of speed."""
 
 
 class Rolls(Protocol):
@@ -66,7 +66,7 @@ class KernelRolls:
 
 
 class SimulatorRolls:
-    """Rollouts of any simulator: policy outputs leave only one action."""
+    """Rollouts of any simulator: policy outputs with which only the chosen action is sampled."""
 
     def __init__(self, simulator: Simulator, explorer: Explorer) -> None:
         self.simulator, self.explorer = simulator, explorer
@@ -137,7 +137,7 @@ Record = dict[str, np.ndarray]
 
 
 def determinism(make: Make, spec: Spec, of_kernels: bool) -> Iterator[Problem]:
-    """Compare rollouts that must be equal bit for bit."""
+    """Find rollouts that differ although they must be equal bit for bit."""
     first = record(make(HORIZON, 1, 1), spec)
     tries = {"twice with the same seed": (HORIZON, 1, 1), "in longer rollouts": (2 * HORIZON, 1, 1)}
     if of_kernels:
@@ -151,13 +151,13 @@ def determinism(make: Make, spec: Spec, of_kernels: bool) -> Iterator[Problem]:
 
 
 def seeds(make: Make, spec: Spec) -> Iterator[Problem]:
-    """Compare two seeds, which must differ in something."""
+    """Find that two seeds give the same rollouts."""
     if not differences(record(make(HORIZON, 1, 1), spec), record(make(HORIZON, 2, 1), spec)):
         yield doubt("two seeds give the same rollouts, from the first observation to the last; draw what should vary from the seed")
 
 
 def record(simulator: Simulator, spec: Spec) -> Record:
-    """Return everything that STEPS steps with random actions give, by name, [steps, N, ...]."""
+    """Return all results of STEPS steps with random actions, by name, [steps, N, ...]."""
     explorer = Explorer(spec, simulator.n_envs)
     rolls: Rolls = KernelRolls(simulator, explorer) if isinstance(simulator, KernelEngine) else SimulatorRolls(simulator, explorer)
     rolls.begin()

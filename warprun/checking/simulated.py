@@ -1,4 +1,4 @@
-"""Repeats steps in the CUDA simulator, which needs a process of its own.
+"""Repeat steps in the CUDA simulator, which needs a process of its own.
 
     python -m warprun.checking.simulated STEPS.npz FOUND.json KEY=VALUE ...
 

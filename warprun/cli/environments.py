@@ -27,7 +27,7 @@ from warprun.runs.records.terminal import table_console
 
 
 def envs(arguments: Sequence[str]) -> int:
-    """List the environments, and say why some cannot be used. Raises UserError."""
+    """Print the environments, and the reasons why some cannot be used. Raises UserError."""
     if arguments:
         raise UserError(f"envs takes no arguments, not {arguments[0]!r}")
     faults = _print_environments()
@@ -177,7 +177,7 @@ def bench(arguments: Sequence[str]) -> int:
 
 
 def _tell_scalar_loops(overrides: list[str], steps_per_s: float) -> None:
-    """Print which functions of the environment are computed for one environment at a time, and what a step takes."""
+    """Print the functions that are computed for one environment at a time, and the time of a step."""
     from warprun.kernels.simd import WIDTH
 
     with tempfile.TemporaryDirectory() as folder, machine_code(Path(folder), overrides) as looking:

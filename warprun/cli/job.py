@@ -1,4 +1,4 @@
-"""`warprun job`: one job of a sweep. The launchers call it."""
+"""`warprun job`: train one job of a sweep. The launchers call it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and the one line that says why. Light: imported before anything heavy."""
+"""The end of a command: its exit code and its error line. Imported before anything heavy, so it imports little."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Outcome(NamedTuple):
 
     code: int
     message: str = ""
-    """What went wrong, in one line; empty if nothing is to be said."""
+    """The error in one line; empty if there is nothing to print."""
     traceback: str = ""
     hint: str = ""
     """Added to the message if the traceback is not shown."""
@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
 
 
 def attempt(command: Callable[[], int]) -> Outcome:
-    """Run a command; return its code, or how it failed."""
+    """Run a command; return its exit code, with its error if it failed."""
     try:
         return Outcome(command())
     except UserError as error:

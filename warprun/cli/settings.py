@@ -1,14 +1,17 @@
-"""Settings of the verbs that are no runs: `warprun eval RUN episodes=10`. Neither numba nor torch."""
+"""Settings of verbs other than `train`, such as `warprun eval RUN episodes=10`. Imports neither numba nor torch."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from warprun.errors import UserError, nearest
 from warprun.run_folder import LINES
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 class Acting(Protocol):
@@ -20,8 +23,8 @@ class Acting(Protocol):
     checkpoint: str
 
 
-def read_settings(verb: str, settings: Any, arguments: Sequence[str]) -> list[str]:
-    """Set the fields of the dataclass `settings` that `arguments` give, each in the type of its default; return the other arguments.
+def read_settings(verb: str, settings: DataclassInstance, arguments: Sequence[str]) -> list[str]:
+    """Set the fields of `settings` that `arguments` give, each in the type of its default; return the other arguments.
 
     Raises UserError.
     """
@@ -38,9 +41,10 @@ def read_settings(verb: str, settings: Any, arguments: Sequence[str]) -> list[st
 
 
 def is_setting(argument: str) -> bool:
-    """Return whether an argument is a setting `key=value`: a path can have `=` in it too, and what exists is a path.
+    """Return whether an argument is a setting `key=value` and not a path, which can have `=` in it too.
 
-    No setting begins with a digit; job folders of earlier versions do: `0004_agent=ppo,seed=0`.
+    An existing file or folder is a path, and so is a name that begins with a digit, as job folders of earlier versions
+    do.
     """
     key, equals, _ = argument.partition("=")
     return bool(equals) and "/" not in key and not key[:1].isdigit() and not os.path.exists(argument)

@@ -1,4 +1,4 @@
-"""The options of Hydra, which print: the config of a run, where its parts come from, tab completion."""
+"""The options of Hydra that print: the config of a run, the origin of its parts, tab completion."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def show(overrides: Sequence[str], flags: Sequence[str]) -> int:
 
 
 def _complete(overrides: Sequence[str], flags: Sequence[str]) -> int:
-    """Install tab completion, or answer a shell."""
+    """Let Hydra install tab completion, or answer a shell that asks for completions."""
     action, _, shell = " ".join(overrides).partition("=")
     if action not in ("install", "uninstall", "query") or shell not in ("bash", "zsh", "fish"):
         raise UserError(f"{shown(' '.join(overrides))}: write install=bash, or zsh or fish")

@@ -1,4 +1,4 @@
-"""`warprun -m`: many runs from one command, and the table of their results. No torch."""
+"""`warprun -m`, `tune` and `status`: many runs from one command, and the table of their results. No torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from warprun.sweeps.plan import Job, Plan
 from warprun.sweeps.table import Board
 
 SETTLE_S = 15.0
-"""Seconds in which the jobs of a launcher that was killed save their checkpoints and end."""
+"""Longest wait for the jobs of a launcher that was killed, which save their checkpoints and end."""
 PLAIN_SEED = re.compile(r"seed=\d{1,19}")
 """A seed that needs no check."""
 
@@ -63,7 +63,7 @@ def show_first(overrides: Sequence[str], flags: Sequence[str]) -> int:
 
 
 def _planned(overrides: Sequence[str]) -> tuple[LaunchConfig, list[str], list[Config], Plan]:
-    """Return how the runs that `overrides` describe are launched, the overrides of runs, their configs and the plan. Raises UserError."""
+    """Return the settings of the launch, the overrides of the runs, their configs and their plan. Raises UserError."""
     launch, given = taken_launch(overrides)
     refuse(given)
     jobs = runs(given, MAX_RUNS_EVER if launch.sweep.yes else MAX_RUNS)
@@ -201,7 +201,10 @@ SHORT = ("trials", "pruner")
 
 
 def tune(arguments: Sequence[str]) -> int:
-    """Search the settings that have several values, and print the best ones; return FAILED if no trial has finished. Raises UserError."""
+    """Train trials to find the best settings, and print these; return FAILED if no trial has finished.
+
+    Raises UserError.
+    """
     overrides = [f"tune.{argument}" if argument.partition("=")[0] in SHORT else argument for argument in arguments]
     launch, given = taken_launch(overrides)
     refuse(given)

@@ -1,4 +1,4 @@
-"""`warprun`: train one run, new or continued, in the processes that it needs."""
+"""`warprun train`: train one run, new or continued, in the processes that it needs."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _run(asked: Continued | Config) -> Result | None:
 
 
 def gpu_failure(error: BaseException, environment: str) -> TrainingFailed | None:
-    """Return what to tell of an error of the GPU, which may show long after the kernel that caused it; None for other errors."""
+    """Return the failure to report for an error of the GPU, which may show long after its cause; None for other errors."""
     reason = None if isinstance(error, UserError) else gpu_error(error)
     if reason is None:
         return None

@@ -73,7 +73,7 @@ class _ExportSettings:
 
 
 def export(arguments: Sequence[str]) -> int:
-    """Write the policy of a run to a file, and print what the file has. Raises UserError."""
+    """Write the policy of a run to a file, and print the names in the file. Raises UserError."""
     settings = _ExportSettings()
     names = read_settings("export", settings, arguments)
     if len(names) != 2:
@@ -121,7 +121,7 @@ class PlaySettings:
 
 
 def play(arguments: Sequence[str]) -> int:
-    """Play episodes, record them and print what came of it. Raises UserError."""
+    """Play episodes, record them and print their outcomes. Raises UserError."""
     overrides = [argument for argument in arguments if is_setting(argument) and argument.partition("=")[0].partition(".")[0] == "env"]
     settings = PlaySettings()
     names = read_settings("play", settings, [argument for argument in arguments if argument not in overrides])

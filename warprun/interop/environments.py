@@ -1,13 +1,15 @@
-"""From the name of an environment and the wishes of a caller to an engine."""
+"""Engines for environments that a program names, and the arrays of their steps."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from sys import getrefcount
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+import torch
 
 from warprun.config.checks import check_parameters
 from warprun.config.compose import environment_config
@@ -15,23 +17,18 @@ from warprun.config.memory import usable_cores
 from warprun.config.registry import is_dotted
 from warprun.config.schema import EnvConfig, load_environment, make_tables, parameters
 from warprun.environment import Environment
-from warprun.errors import ContractError, UserError, nearest, shown
-from warprun.kernels.driver import DEVICES, check_cuda, prepare
-from warprun.spec import GroupSpec, whole_number
-
-if TYPE_CHECKING:
-    from warprun.simulation.vector_engine import VectorEngine
-from sys import getrefcount
-from typing import Protocol
-
-import torch
-from gymnasium import spaces
-
-from warprun.errors import one_line
+from warprun.errors import ContractError, UserError, nearest, needs, one_line, shown
+from warprun.kernels.driver import DEVICES, check_cuda
+from warprun.simulation.device import choose
 from warprun.simulation.memory import Array
 from warprun.simulation.vector_engine import BoundStep, VectorEngine
-from warprun.spec import Box, Discrete, Space
+from warprun.spec import Box, Discrete, GroupSpec, Space, whole_number
 
+with needs("gymnasium", "gymnasium"):
+    from gymnasium import spaces
+
+Info: TypeAlias = dict[str, Any]
+"""The info of a reset or a step, as Gymnasium and PettingZoo define it."""
 MOST_ENVIRONMENTS = 2**31 - 1
 
 
@@ -49,7 +46,7 @@ class Wishes(NamedTuple):
 
 
 def make_engine(config: EnvConfig, environment: Environment, *, num_envs: int, device: str, threads: int | None) -> VectorEngine:
-    """Return an engine for what `load` has returned, its kernels compiled or loaded from the cache. Raises UserError."""
+    """Return an engine of an environment and its config (see `load`), with its kernels compiled. Raises UserError."""
     try:
         whole_number("num_envs", num_envs, MOST_ENVIRONMENTS)
         if threads is not None:
@@ -60,10 +57,6 @@ def make_engine(config: EnvConfig, environment: Environment, *, num_envs: int, d
         raise UserError(f"device={shown(device)} is not one of {', '.join(DEVICES)}{nearest(str(device), DEVICES)}")
     if device == "cuda":
         check_cuda()
-    prepare(device)
-    from warprun.simulation.device import choose  # loads torch and numba, which take seconds
-    from warprun.simulation.vector_engine import VectorEngine
-
     engine = VectorEngine(
         environment,
         config.name,
@@ -94,7 +87,7 @@ def load(env: str, wishes: Wishes) -> tuple[EnvConfig, Environment]:
         except ContractError as error:
             raise UserError(str(error)) from error
     # A config has lists; `check_parameters` refuses what is no pair.
-    randomize: dict[str, Any] = {
+    randomize: dict[str, object] = {
         name: list(bounds) if isinstance(bounds, tuple | np.ndarray) else bounds for name, bounds in (wishes.randomize or {}).items()
     }
     config = replace(
@@ -140,7 +133,7 @@ def space_of(space: Space) -> spaces.Space:
     return spaces.MultiDiscrete(np.array(space.nvec))
 
 
-def flat_actions(group: GroupSpec, actions: Any, rows: int, like: Array) -> Array:
+def flat_actions(group: GroupSpec, actions: object, rows: int, like: Array) -> Array:
     """Return actions [rows] or [rows, C] flat, in memory of the kind of `like`. Raises UserError for another shape or type of number."""
     given: Array
     try:
@@ -166,7 +159,7 @@ def flat_actions(group: GroupSpec, actions: Any, rows: int, like: Array) -> Arra
 
 
 def _for_kernels(given: np.ndarray) -> np.ndarray:
-    """Return numbers in one of few types and one layout: Numba compiles kernels anew for each, also for arrays that are read-only."""
+    """Return numbers in one of few types, writable and contiguous: Numba compiles a kernel for each type and layout."""
     wanted = given.dtype.newbyteorder("=")
     if wanted.kind in "iu" and wanted not in (np.int32, np.int64, np.uint64):
         wanted = np.dtype(np.int64)
@@ -174,7 +167,7 @@ def _for_kernels(given: np.ndarray) -> np.ndarray:
 
 
 MOST_KEPT = 8
-"""Sets of arrays that are kept for later steps."""
+"""Most sets of arrays that are kept for later steps."""
 
 
 class Results(NamedTuple):
@@ -231,10 +224,11 @@ class Overwritten:
 
 
 class Kept:
-    """Arrays of its own for every step, whose memory is used again if nothing refers to it any more.
+    """Arrays of their own for every step; their memory is used again when nothing refers to it any more.
 
-    The kernels write where the caller reads, so nothing is copied. New memory for every step would take longer than a small step: the
-    system clears its pages. Python counts the references to an array; a view of it counts as one.
+    The kernels write where the caller reads, so nothing is copied. New memory for every step would take longer than a
+    small step, because the system clears its pages. The reference counts of Python tell whether an array is in use; a
+    view of it counts as one reference.
     """
 
     def __init__(self, engine: VectorEngine, actions: tuple[Array, ...]) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from warprun.errors import UserError, nearest, needs, shown
-from warprun.interop.environments import Wishes, load, make_engine
 
 with needs("pettingzoo", "pettingzoo"), needs("gymnasium", "pettingzoo"):
     from gymnasium import error, spaces
     from gymnasium.utils import seeding
     from pettingzoo import ParallelEnv
 
-from warprun.interop.environments import flat_actions, space_of
+from warprun.interop.environments import Info, Wishes, flat_actions, load, make_engine, space_of
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete
+
+Mask: TypeAlias = np.ndarray | tuple[np.ndarray, ...]
+Observation: TypeAlias = np.ndarray | dict[str, Mask]
 
 
 def make_parallel(
@@ -61,7 +63,7 @@ class WarprunParallelEnv(ParallelEnv):
         """Return the action space of an agent, in the environment's units."""
         return self.action_spaces[agent]
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def reset(self, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[dict[str, Observation], dict[str, Info]]:
         """Begin an episode. `seed` decides all random numbers from now on; options have no effect."""
         # Not refused: PettingZoo's own test gives options to any environment.
         if seed is not None or not self._is_seeded:
@@ -74,8 +76,8 @@ class WarprunParallelEnv(ParallelEnv):
         return self._observations(is_final=False), {agent: {} for agent in self.agents}
 
     def step(
-        self, actions: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
+        self, actions: Mapping[str, object]
+    ) -> tuple[dict[str, Observation], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Info]]:
         """Take a step with an action of every agent. After the end of an episode there are no agents until `reset`."""
         if not self._is_seeded:
             raise error.ResetNeeded("call reset before step")
@@ -114,9 +116,12 @@ class WarprunParallelEnv(ParallelEnv):
         self._actions = self.engine.new_actions()
         self._bound = self.engine.new_step(self._actions)
 
-    def _observations(self, is_final: bool) -> dict[str, Any]:
-        """Return the observation of every agent; at the end of an episode, the last one, when the engine has begun the next."""
-        found: dict[str, Any] = {}
+    def _observations(self, is_final: bool) -> dict[str, Observation]:
+        """Return the observation of every agent.
+
+        `is_final`: the last one of the episode, since the engine has begun the next.
+        """
+        found: dict[str, Observation] = {}
         for group, names, given in zip(self._groups, self._names, self._bound.step.groups, strict=True):
             seen = np.array(given.final_obs if is_final else given.obs).reshape(group.size, -1)
             mask = given.final_mask if is_final else given.mask
@@ -135,7 +140,7 @@ def _observation_space(group: GroupSpec) -> spaces.Space:
     return spaces.Dict({"observation": observation, "action_mask": parts[0] if isinstance(group.action, Discrete) else spaces.Tuple(parts)})
 
 
-def _mask(group: GroupSpec, mask: np.ndarray) -> Any:
+def _mask(group: GroupSpec, mask: np.ndarray) -> Mask:
     if isinstance(group.action, MultiDiscrete):
         return tuple(np.split(mask, np.cumsum(group.action.nvec)[:-1]))
     return mask

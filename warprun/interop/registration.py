@@ -1,6 +1,7 @@
-"""Registers the environments of one actor that warprun ships with Gymnasium, as `warprun/NAME-v0`. Light: no numba, no torch.
+"""Ids in Gymnasium, `warprun/NAME-v0`, of the environments of one actor that warprun ships.
 
-`import warprun.interop.registration` registers them, and so does `gymnasium.make("warprun.interop.registration:warprun/CartPole-v0")`.
+Imports neither numba nor torch. The import of this module registers them, and so does
+`gymnasium.make("warprun.interop.registration:warprun/CartPole-v0")`.
 """
 
 from __future__ import annotations

@@ -5,15 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from warprun.errors import UserError, needs
-from warprun.interop.vector import WarprunVectorEnv, make_vec
+from warprun.interop.environments import Info
+from warprun.interop.vector import WarprunVectorEnv, as_numpy, make_vec
 
 with needs("stable_baselines3", "sb3"):
     from stable_baselines3.common.vec_env import VecEnv
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
 
 
 def make_sb3(
@@ -30,26 +34,35 @@ def make_sb3(
 
     Infos of ended episodes have `terminal_observation`, `TimeLimit.truncated` and, as from a `Monitor`, `episode`. Raises UserError.
     """
-    wishes: dict[str, Any] = {"params": params, "options": options, "randomize": randomize, "time_limit": time_limit}
-    return WarprunVecEnv(make_vec(env, num_envs, **wishes, threads=threads, statistics=True))
+    envs = make_vec(
+        env,
+        num_envs,
+        params=params,
+        options=options,
+        randomize=randomize,
+        time_limit=time_limit,
+        threads=threads,
+        statistics=True,
+    )
+    return WarprunVecEnv(envs)
 
 
-class NoInfo(dict[str, Any]):
+class NoInfo(Info):
     """The info of environments whose episode goes on: empty, shared by all of them, and therefore never written."""
 
-    def _refuse(self, *given: object, **named: object) -> Any:
+    def _refuse(self, *given: object, **named: object) -> NoReturn:
         raise TypeError("this info is shared by all environments whose episode goes on; write to a copy of it")
 
     __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse
 
-    def copy(self) -> dict[str, Any]:
+    def copy(self) -> Info:
         """Return an empty dict, which can be written."""
         return {}
 
-    def __deepcopy__(self, memo: object) -> dict[str, Any]:
+    def __deepcopy__(self, memo: object) -> Info:
         return {}
 
-    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[()]]:
+    def __reduce__(self) -> tuple[type[Info], tuple[()]]:
         return dict, ()
 
 
@@ -76,17 +89,18 @@ class WarprunVecEnv(VecEnv):
         obs, infos = self.envs.reset(seed=seed)
         self._mask = infos.get("action_mask")
         self._reset_seeds()
-        return obs
+        return as_numpy(obs)
 
     def step_async(self, actions: np.ndarray) -> None:
         """Keep the actions for `step_wait`."""
         self._actions = actions
 
-    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[Info]]:
         """Step with the actions of `step_async`; an episode that ends is followed by the next one in the same step."""
-        obs, rewards, terminated, truncated, given = self.envs.step(self._actions)
+        *arrays, given = self.envs.step(self._actions)
+        obs, rewards, terminated, truncated = map(as_numpy, arrays)
         self._mask = given.get("action_mask")
-        infos: list[dict[str, Any]] = [NO_INFO] * self.num_envs
+        infos: list[Info] = [NO_INFO] * self.num_envs
         dones = terminated | truncated
         if "_episode" in given:
             final, episode = given["final_obs"], given["episode"]
@@ -100,10 +114,10 @@ class WarprunVecEnv(VecEnv):
         return obs, rewards, dones, infos
 
     def close(self) -> None:
-        """Let go of the arrays."""
+        """Free the arrays."""
         self.envs.close()
 
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[object]:
         """Return an attribute that all environments share, once for each of `indices`. Raises AttributeError if there is none.
 
         With masks there is `action_masks`, by which MaskablePPO of sb3-contrib finds out that it can ask for them.
@@ -112,11 +126,13 @@ class WarprunVecEnv(VecEnv):
             return [partial(self._mask_of, n) for n in self._chosen(indices)]
         return [getattr(self.envs, attr_name)] * len(self._chosen(indices))
 
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+    def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
         """Raise UserError: compiled environments have no attributes of their own."""
         raise UserError(f"{attr_name!r} cannot be set: compiled environments have no attributes; give make_sb3 params and options")
 
-    def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
+    def env_method(
+        self, method_name: str, *method_args: object, indices: VecEnvIndices = None, **method_kwargs: object
+    ) -> list[np.ndarray]:
         """Return the mask bool [M] of each of `indices` for `action_masks`. Raises UserError: there are no other methods."""
         if method_name == "action_masks" and self.envs.is_masked:
             return [self._mask_of(n) for n in self._chosen(indices)]
@@ -124,8 +140,10 @@ class WarprunVecEnv(VecEnv):
             f"{method_name!r} cannot be called: compiled environments have no methods apart from action_masks, if they have masks"
         )
 
-    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        """Return whether a `Monitor` is around each environment: infos have what it gives. Other wrappers are not."""
+    def env_is_wrapped(self, wrapper_class: type, indices: VecEnvIndices = None) -> list[bool]:
+        """Return True for each of `indices` if the wrapper is a `Monitor`, whose infos these environments give
+        themselves; else False.
+        """
         from stable_baselines3.common.monitor import Monitor
 
         return [wrapper_class is Monitor] * len(self._chosen(indices))
@@ -136,5 +154,5 @@ class WarprunVecEnv(VecEnv):
             raise UserError("call reset before action_masks")
         return self._mask[n]
 
-    def _chosen(self, indices: Any) -> Sequence[int]:
+    def _chosen(self, indices: VecEnvIndices) -> Sequence[int]:
         return list(self._get_indices(indices))

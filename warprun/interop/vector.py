@@ -1,16 +1,17 @@
-"""Thousands of environments as one `gymnasium.vector.VectorEnv`."""
+"""Compiled environments of one actor for Gymnasium: thousands as one `VectorEnv`, or a single `Env`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 
 from warprun.errors import UserError, nearest, needs, shown
 from warprun.interop.environments import (
+    Info,
     Kept,
     Overwritten,
     Results,
@@ -26,6 +27,7 @@ from warprun.interop.environments import (
 from warprun.simulation.memory import Array
 
 with needs("gymnasium", "gymnasium"):
+    import gymnasium
     from gymnasium import error
     from gymnasium.vector import AutoresetMode, VectorEnv
     from gymnasium.vector.utils import batch_space
@@ -50,10 +52,11 @@ def make_vec(
 ) -> WarprunVectorEnv:
     """Return `num_envs` compiled environments of one actor as a `gymnasium.vector.VectorEnv`.
 
-    `env` is a name of `warprun envs`, a dotted module or the path of a .py file. `params`, `options`, `randomize` and `time_limit` are
-    those of the config group `env`. `device`: cpu, cuda or auto. `threads`: at most so many CPU threads; None: all cores, if they are
-    faster than one. `output="torch"`: results are tensors on the device, on CPU on the memory of the kernels. `copy=False`: the arrays of
-    a step are overwritten by the next one. `statistics`: infos have the returns and lengths of ended episodes. Raises UserError.
+    `env` is a name of `warprun envs`, a dotted module or the path of a .py file. `params`, `options`, `randomize` and
+    `time_limit` are those of the config group `env`. `device`: cpu, cuda or auto. `threads`: most CPU threads; None:
+    all cores, if they are faster than one. `output="torch"`: results are tensors on the device, on CPU on the memory of
+    the kernels. `copy=False`: the arrays of a step are overwritten by the next one. `statistics`: infos have the
+    returns and lengths of ended episodes. Raises UserError.
     """
     if output not in OUTPUTS:
         raise UserError(f"output={shown(output)} is not one of {', '.join(OUTPUTS)}{nearest(str(output), OUTPUTS)}")
@@ -64,12 +67,13 @@ def make_vec(
 class WarprunVectorEnv(VectorEnv):
     """`num_envs` environments; an episode that ends is followed by the next one in the same step (SAME_STEP).
 
-    Observations are float32 [N, F], rewards float32 [N], ends bool [N]. If any episode has ended, infos have `final_obs` [N, F], valid
-    where `_final_obs` [N]; other rows hold any numbers. An environment with masks gives `action_mask` bool [N, M] in every info: of an
-    environment whose episode has ended that of the next one. The mask of the last observation is in `final_info`.
+    Observations are float32 [N, F], rewards float32 [N], ends bool [N]. If any episode has ended, infos have
+    `final_obs` [N, F], valid where `_final_obs` [N] is true; other rows hold any numbers. An environment with masks
+    gives `action_mask` bool [N, M] in every info; after the end of an episode it is the mask of the next episode, and
+    that of the last observation is in `final_info`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    metadata: dict[str, object] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init__(
         self, env: str, num_envs: int, wishes: Wishes, *, device: str, threads: int | None, output: str, copy: bool, statistics: bool
@@ -96,7 +100,7 @@ class WarprunVectorEnv(VectorEnv):
         """Whether infos have `action_mask`."""
         return self._group.masked
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:
         """Begin an episode in every environment. `seed` decides all random numbers from now on; options are refused."""
         self._check_open()
         if options:
@@ -114,7 +118,7 @@ class WarprunVectorEnv(VectorEnv):
             self._statistics.begin()
         return self._given(results.obs), self._masks(results)
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: object) -> tuple[Array, Array, Array, Array, Info]:
         """Step all environments with actions in the space's units: [N], or [N, C] for actions of several components."""
         self._check_open()
         if not self._is_seeded:
@@ -131,25 +135,25 @@ class WarprunVectorEnv(VectorEnv):
             infos |= {"final_obs": self._given(results.final_obs), "_final_obs": given_over}
             infos |= {"final_info": last, "_final_info": given_over}
         if self._statistics:
-            infos |= self._statistics.count(_numpy(results.reward), _numpy(over))
+            infos |= self._statistics.count(as_numpy(results.reward), as_numpy(over))
         given = self._given
         return given(results.obs), given(results.reward), given(results.terminated), given(results.truncated), infos
 
-    def close_extras(self, **kwargs: Any) -> None:
-        """Let go of the arrays."""
+    def close_extras(self, **kwargs: object) -> None:
+        """Free the arrays."""
         del self.engine, self._results, self._actions
 
     def _check_open(self) -> None:
         if self.closed:
             raise error.ClosedEnvironmentError("the environments are closed")
 
-    def _masks(self, results: Results) -> dict[str, Any]:
+    def _masks(self, results: Results) -> Info:
         if results.mask is None:
             return {}
         return {"action_mask": self._given(results.mask), "_action_mask": np.ones(self.num_envs, np.bool_)}
 
-    def _given(self, array: Array) -> Any:
-        """Return an array as the caller gets it."""
+    def _given(self, array: Array) -> Array:
+        """Return an array in the type that the caller wants."""
         if isinstance(array, np.ndarray):
             return torch.from_numpy(array) if self._output == "torch" else array
         if self._output == "numpy":
@@ -158,7 +162,7 @@ class WarprunVectorEnv(VectorEnv):
 
 
 class Statistics:
-    """Counts episodes as `gymnasium.wrappers.vector.RecordEpisodeStatistics` does."""
+    """Counters of episodes, with the results of `gymnasium.wrappers.vector.RecordEpisodeStatistics`."""
 
     def __init__(self, num_envs: int) -> None:
         self._returns = np.zeros(num_envs, np.float64)
@@ -170,7 +174,7 @@ class Statistics:
         """Begin to count in all environments."""
         self._returns[:], self._lengths[:], self._began[:] = 0.0, 0, time.perf_counter()
 
-    def count(self, rewards: np.ndarray, over: np.ndarray) -> dict[str, Any]:
+    def count(self, rewards: np.ndarray, over: np.ndarray) -> Info:
         """Count a step; return `episode` (r: returns, l: lengths, t: seconds; 0 elsewhere) and `_episode` if any is `over`."""
         self._returns += rewards
         self._lengths += 1
@@ -186,13 +190,9 @@ class Statistics:
         return {"episode": episode, "_episode": over}
 
 
-def _numpy(array: Array) -> np.ndarray:
+def as_numpy(array: Array) -> np.ndarray:
+    """Return an array, or a copy of a tensor on the host, as a numpy array."""
     return array if isinstance(array, np.ndarray) else array.cpu().numpy()
-
-
-with needs("gymnasium", "gymnasium"):
-    import gymnasium
-    from gymnasium import error
 
 
 class WarprunEnv(gymnasium.Env):
@@ -202,7 +202,7 @@ class WarprunEnv(gymnasium.Env):
     `action_mask` bool [M] in every info. Nothing is drawn: `render_mode` must be None.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+    metadata: dict[str, object] = {"render_modes": []}  # noqa: RUF012
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class WarprunEnv(gymnasium.Env):
         self._is_over = True
         self._bind()
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[np.ndarray, Info]:
         """Begin an episode. `seed` decides all random numbers from now on; options are refused."""
         if options:
             raise UserError(f"reset has no options, such as {shown(min(map(str, options)))}; give make params and options")
@@ -239,7 +239,7 @@ class WarprunEnv(gymnasium.Env):
         self._is_over = False
         return np.array(self._results.obs[0]), _info(self._results.mask)
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[np.ndarray, float, bool, bool, Info]:
         """Take a step with an action in the space's units. Raises `gymnasium.error.ResetNeeded` after the end of an episode."""
         if self._is_over:
             raise error.ResetNeeded("the episode has ended, or none has begun: call reset")
@@ -257,5 +257,5 @@ class WarprunEnv(gymnasium.Env):
         self._results = make_results(self.engine, self._actions)
 
 
-def _info(mask: Array | None) -> dict[str, Any]:
+def _info(mask: Array | None) -> Info:
     return {} if mask is None else {"action_mask": np.array(mask[0])}

@@ -1,19 +1,27 @@
-"""Pictures of an environment: the function `draw` beside it, called with matplotlib for single moments of an episode."""
+"""Pictures of an environment, drawn with matplotlib by the function `draw` in its module, one for each moment of an
+episode.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from types import FunctionType, ModuleType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from warprun.config.kept import Tables
 from warprun.config.registry import Defined, errors_of_user
 from warprun.environment import Environment, Group, arguments, refusal
 from warprun.errors import ContractError, UserError
 from warprun.runs.recording import Moment
 from warprun.spec import Discrete, GroupSpec
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+
+T = TypeVar("T")
 
 SIZE, DPI = (6.0, 4.5), 80
 """Inches of a figure, which `draw` may change, and pixels per inch."""
@@ -24,7 +32,7 @@ CAPTION, GRAY = 11, (89, 89, 89)
 class Picture:
     """A figure with axes, and a line of text below them.
 
-    What has changed from one frame to another is drawn, with all that covers it, over a copy of the rest.
+    A frame draws the artists that change, and those that cover them, over a copy of the rest.
     """
 
     def __init__(self) -> None:
@@ -38,7 +46,7 @@ class Picture:
         self._figure.supxlabel(" ", fontsize=72 * CAPTION / DPI)  # the place of the caption
         self._font = ImageFont.truetype(findfont("DejaVu Sans"), CAPTION, layout_engine=ImageFont.Layout.BASIC)
         self.axes = self._figure.add_subplot()
-        self._still: Any = None
+        self._still: object = None
         """The pixels of what has not changed since the first frame."""
 
     def pixels(self, caption: str) -> np.ndarray:
@@ -59,7 +67,7 @@ class Picture:
         return np.array(picture)
 
     def _draw_still(self) -> None:
-        """Draw all but what has changed since the first frame. The first one lays out the axes."""
+        """Draw the artists that have not changed since the first frame, which lays out the axes."""
         if self._still is not None:
             for drawn in self._drawn():
                 first = next((n for n, artist in enumerate(drawn) if artist.stale), len(drawn))
@@ -69,8 +77,8 @@ class Picture:
         self._figure.set_layout_engine("none")
         self._still = self._canvas.copy_from_bbox(self._figure.bbox)
 
-    def _drawn(self) -> Iterator[list[Any]]:
-        """Yield what was drawn into each axes, and their edges, from bottom to top."""
+    def _drawn(self) -> Iterator[list[Artist]]:
+        """Yield the artists of each axes, with its edges, from bottom to top."""
         for axes in self._figure.axes:
             edges = axes.spines.values() if axes.axison else ()
             own = {*axes.lines, *axes.patches, *axes.collections, *axes.images, *axes.texts, *edges}
@@ -78,9 +86,9 @@ class Picture:
 
 
 ARGUMENTS = ("axes", "state", "p", "tables", "observation", "action", "step", "past")
-"""What `draw` may ask for by name; docs/playing.md says what each is."""
+"""Names of the arguments that `draw` can have; docs/playing.md describes them."""
 OF_KERNELS = ("state", "p", "tables", "past")
-"""Those that only an environment made of kernel functions has."""
+"""The arguments that need an environment made of kernel functions."""
 
 Draws: TypeAlias = Callable[..., object]
 """`draw`, or the function that it returned; the names of its arguments select what it gets."""
@@ -89,20 +97,20 @@ Draws: TypeAlias = Callable[..., object]
 class Drawing:
     """Draws frames of the episodes of one environment."""
 
-    def __init__(self, module: ModuleType, environment: Defined, tables: Any, name: str) -> None:
-        """`name` is that of the environment. Raises UserError if it cannot be drawn."""
+    def __init__(self, module: ModuleType, environment: Defined, tables: Tables | None, name: str) -> None:
+        """Find `draw` in the module of the environment called `name`. Raises UserError if it cannot be drawn."""
         self._draw = draw_function(module, environment, name)
         if find_spec("matplotlib") is None:
             raise UserError('pictures need matplotlib; run: pip install "warprun[plot]"')
         self._environment, self._tables, self._name = environment, tables, name
         self._show: Draws | None = None
-        """What `draw` returned, if it did: it changes the picture of this episode from frame to frame."""
+        """The function that `draw` returned, if any: it changes the picture of this episode from frame to frame."""
         self._past = self._remembered(self._draw)
         self._picture = Picture()
         self._shape: tuple[int, ...] | None = None
 
     def follow(self, moment: Moment) -> None:
-        """Note a moment of the episode; every moment must pass here before it, or a later one, is drawn."""
+        """Keep a moment of the episode. Call it for every moment, before that moment is drawn."""
         if self._past:
             self._past.add(moment)
 
@@ -124,7 +132,10 @@ class Drawing:
         """Do nothing: a drawing holds memory only."""
 
     def _shown(self, returned: object, moment: Moment) -> Draws | None:
-        """Return what `draw` returned if it is a function. Raises ContractError if that asks for what there is not."""
+        """Return `returned` if it is a function, else None.
+
+        Raises ContractError for a function with unknown arguments.
+        """
         if not isinstance(returned, FunctionType):
             return None
         check_arguments(returned, self._environment)
@@ -134,13 +145,13 @@ class Drawing:
         return returned
 
     def _remembered(self, function: Draws) -> Past | None:
-        """Return where the states of an episode are kept, if a function asks for them."""
+        """Return a new `Past` if a function has the argument `past`, else None."""
         return Past(self._environment.groups) if isinstance(self._environment, Environment) and "past" in arguments(function) else None
 
     def _call(self, function: Draws, moment: Moment) -> object:
         return function(**{name: self._argument(name, moment) for name in arguments(function)})
 
-    def _argument(self, name: str, moment: Moment) -> Any:
+    def _argument(self, name: str, moment: Moment) -> object:
         environment, groups = self._environment, self._environment.spec.groups
         if name == "axes":
             return self._picture.axes
@@ -163,7 +174,10 @@ class Drawing:
 
 
 def draw_function(module: ModuleType, environment: Defined, name: str) -> Draws:
-    """Return the function `draw` of an environment's module. Raises UserError if there is none, or it asks for what there is not."""
+    """Return the function `draw` of an environment's module.
+
+    Raises UserError if there is none, or if it has unknown arguments.
+    """
     found = vars(module).get("draw")
     if found is None:
         raise UserError(
@@ -180,7 +194,7 @@ def draw_function(module: ModuleType, environment: Defined, name: str) -> Draws:
 
 
 def check_arguments(function: Draws, environment: Defined) -> None:
-    """Check what `draw`, or a function that it returned, asks for. Raises ContractError for what there is not."""
+    """Raise ContractError if `draw`, or a function that it returned, has unknown arguments."""
     of_kernels = isinstance(environment, Environment)
     known = [argument for argument in ARGUMENTS if of_kernels or argument not in OF_KERNELS]
     for argument in arguments(function):
@@ -188,27 +202,27 @@ def check_arguments(function: Draws, environment: Defined) -> None:
             raise refusal(function, f"unknown argument {argument!r}; it can have {', '.join(known)}")
 
 
-def state_of(group: Group, fields: Mapping[str, np.ndarray]) -> Any:
-    """Return the state of a group as other groups see it: numbers for one actor, else arrays by actor (array fields [length, A])."""
+def state_of(group: Group, fields: Mapping[str, np.ndarray]) -> NamedTuple:
+    """Return the state of a group: numbers for one actor, else arrays [A], and [length, A] for array fields."""
     return group.state._make(_by_actor(group, fields[field.name], 0) for field in group.fields)
 
 
-def _by_actor(group: Group, values: np.ndarray, axis: int) -> Any:
-    """Return a field whose actors are on an axis without this axis if there is one actor, else with the axis at the end."""
+def _by_actor(group: Group, values: np.ndarray, axis: int) -> np.ndarray:
+    """Return a field without its axis of actors if there is one actor, else with this axis moved to the end."""
     return values.take(0, axis) if group.size == 1 else np.moveaxis(values, axis, -1)
 
 
-def _one(actors: int, values: np.ndarray) -> Any:
+def _one(actors: int, values: np.ndarray) -> np.ndarray:
     return values[0] if actors == 1 else values
 
 
-def _action(group: GroupSpec, values: np.ndarray) -> Any:
-    """Return the action of a group: a number for `Discrete`, else an array of its components; of several actors an array by actor."""
+def _action(group: GroupSpec, values: np.ndarray) -> np.ndarray:
+    """Return the action of a group, [A] for `Discrete`, else [A, C]; without the first axis for a single actor."""
     by_actor = values[:, 0] if isinstance(group.action, Discrete) else values
     return _one(group.size, by_actor)
 
 
-def _single(by_group: Mapping[str, Any]) -> Any:
+def _single(by_group: Mapping[str, T]) -> T | Mapping[str, T]:
     """Return the value of the only group, or those of all by name."""
     return next(iter(by_group.values())) if len(by_group) == 1 else by_group
 
@@ -233,10 +247,10 @@ class Past:
                     own[name] = array = grown
                 array[moment.step] = values
 
-    def states(self) -> dict[str, Any]:
+    def states(self) -> dict[str, NamedTuple]:
         """Return group -> its states; time is the first axis of every field."""
         return {group.name: self._of(group) for group in self._groups}
 
-    def _of(self, group: Group) -> Any:
+    def _of(self, group: Group) -> NamedTuple:
         fields = self._arrays[group.name]
         return group.state._make(_by_actor(group, fields[field.name][: self._count], 1) for field in group.fields)

@@ -1,4 +1,4 @@
-"""Episodes of any environment, step by step, for all that `warprun play` records."""
+"""Episodes of any environment, step by step, for the records of `warprun play`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class Episodes(Protocol):
 
 
 def episodes_of(setup: Setup, policy: Policy, seed: int, episodes: int, greedy: bool) -> Episodes:
-    """Return what plays `episodes` of a policy; `greedy`: with the most probable actions, else with sampled ones. Raises UserError."""
+    """Return a player of `episodes` of a policy; `greedy`: with the most probable actions, else with sampled ones.
+
+    Raises UserError.
+    """
     if isinstance(setup.environment, Environment):
         return Player(setup, policy, seed, episodes, greedy)
     return SimulatorEpisodes(setup, policy, seed, greedy)
@@ -77,10 +80,10 @@ class SimulatorEpisodes:
 
 
 class RandomPolicy:
-    """Draws each action uniformly: of a choice among the allowed ones, of a real number within its bounds.
+    """Uniform random actions: a choice among the allowed ones, a real number within its bounds.
 
-    A component with an infinite bound is standard normal, clipped at the other bound. The policy is the drawn action, so take its most
-    probable one (greedy).
+    A component with an infinite bound is standard normal, clipped at the other bound. The outputs name one drawn
+    action, so act greedily.
     """
 
     exploration: Exploration | None = None

@@ -1,4 +1,4 @@
-"""Films: frames in a file that plays by itself. Frames are written as they come, so long films take no memory."""
+"""Films as GIF, MP4 or HTML files. Frames are written as they come, so long films take no memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from warprun.files import atomic
 AddFrame: TypeAlias = Callable[[np.ndarray], None]
 """add(frame) takes a frame [height, width, 3] uint8; all frames of a film have the same shape."""
 COLORS = 256
-"""Of a frame of a GIF."""
+"""Colours of a frame of a GIF."""
 
 
 @contextmanager

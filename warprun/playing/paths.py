@@ -1,4 +1,4 @@
-"""The files that `warprun play` records to. Neither numba nor torch."""
+"""The files that `warprun play` records to. Imports neither numba nor torch."""
 
 from __future__ import annotations
 

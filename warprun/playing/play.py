@@ -1,4 +1,4 @@
-"""Plays episodes and records them: what `warprun play` does after its arguments are read."""
+"""Play episodes and record them: the work of `warprun play` after its arguments are read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Played:
-    """One episode."""
+    """The outcome of one episode."""
 
     returns: dict[str, float]
     """Per group, the mean over actors of the sum of rewards."""
@@ -50,7 +50,7 @@ class Played:
 
 
 def play(setup: Setup, module: ModuleType, policy: Policy | None, order: Order) -> Iterator[Played]:
-    """Play episodes, record them, and yield what came of each; `policy` None: uniform random actions.
+    """Play episodes, record them, and yield the outcome of each; `policy` None: uniform random actions.
 
     The files of `order` are complete when the iterator ends; if it fails, they keep their old content. Raises UserError, and TrainingFailed
     for a number that is not finite.
@@ -86,11 +86,11 @@ def play(setup: Setup, module: ModuleType, policy: Policy | None, order: Order) 
 
 _TABLES = dict(zip(paths.TABLES, (csv_table, npz_arrays), strict=True))
 _FILMS = dict(zip(paths.FILMS, (gif, mp4, html), strict=True))
-"""Suffix -> what writes such a file."""
+"""Suffix -> writer of such a file."""
 
 
 class Tally:
-    """Counts an episode."""
+    """The returns and steps of an episode so far."""
 
     def __init__(self, groups: Sequence[str]) -> None:
         self._returns = dict.fromkeys(groups, 0.0)
@@ -117,7 +117,10 @@ class Tally:
 
 
 def _pictures(setup: Setup, module: ModuleType, every: int) -> Drawing | Rendering:
-    """Return what makes frames: the function `draw` of the module, or the environment itself. Raises UserError if there is neither."""
+    """Return a source of frames: the function `draw` of the module, else the environment itself.
+
+    Raises UserError without either.
+    """
     if isinstance(setup.environment, ExternalEnvironment) and "draw" not in vars(module):
         return Rendering(setup.environment, every)
     return Drawing(module, setup.environment, setup.tables, setup.config.env.name)

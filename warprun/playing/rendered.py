@@ -1,12 +1,12 @@
-"""Pictures that an environment with the interface of Gymnasium makes itself: its `render`, with render_mode="rgb_array"."""
+"""Pictures by the `render` of an environment with the interface of Gymnasium, with render_mode="rgb_array"."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, replace
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -15,21 +15,30 @@ from warprun.runs.recording import Moment
 from warprun.simulation.external.recipe import ExternalEnvironment, Recipe, told
 
 _made: dict[int, Rendered] = {}
-"""Number of a maker -> the environment that it made: warprun makes environments by the name of a function."""
+"""Number of a `Rendering` -> its environment, which `make` has made: a recipe names a function, and gets no object
+back."""
 _numbers = itertools.count()
 
 
-@runtime_checkable
 class Renders(Protocol):
-    """An environment that can be rendered."""
+    """An environment with the interface of Gymnasium that can be rendered."""
+
+    observation_space: object
+    action_space: object
+
+    def reset(self, **given: object) -> object: ...
+
+    def step(self, action: object) -> object: ...
 
     def render(self) -> object: ...
+
+    def close(self) -> None: ...
 
 
 class Rendered:
     """An environment that is rendered before every n-th step, and before the reset that follows the end of an episode."""
 
-    def __init__(self, env: Any, every: int) -> None:
+    def __init__(self, env: Renders, every: int) -> None:
         self.env, self._every = env, every
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self._steps = 0
@@ -39,13 +48,13 @@ class Rendered:
         self._last: object = None
         """The picture at the end of the episode before."""
 
-    def reset(self, **given: Any) -> Any:
+    def reset(self, **given: object) -> object:
         if self._steps:
             self._last = self.env.render()
         self._steps = 0
         return self.env.reset(**given)
 
-    def step(self, action: Any) -> Any:
+    def step(self, action: object) -> object:
         if self._steps % self._every == 0:
             self._now = self.env.render()
         self._steps += 1
@@ -55,7 +64,7 @@ class Rendered:
         self.env.close()
 
     def picture(self, at_end: bool) -> object:
-        """Return what was rendered before the last step, or at the end of the last episode."""
+        """Return the picture that was rendered before the last step, or at the end of the last episode."""
         if not at_end:
             return self._now
         # An episode that was cut goes on in the environment.
@@ -66,11 +75,18 @@ class Rendering:
     """The frames of an environment that renders itself."""
 
     def __init__(self, environment: ExternalEnvironment, every: int) -> None:
-        """`every`: steps from one frame to the next. Raises UserError for a vectorized environment."""
+        """Render every `every` steps. Raises UserError for a vectorized environment."""
         if environment.recipe.vector:
             raise UserError(f"{environment.title}: vectorized environments have no pictures; use env.vector=false, or record .csv or .npz")
         self._title, self._number = environment.title, next(_numbers)
-        arguments = {"recipe": asdict(environment.recipe), "every": every, "number": self._number}
+        recipe = environment.recipe
+        kwargs = recipe.arguments["kwargs"] | {"render_mode": "rgb_array"}
+        arguments = {
+            "maker": recipe.maker,
+            "arguments": {**recipe.arguments, "kwargs": kwargs},
+            "every": every,
+            "number": self._number,
+        }
         self.environment = replace(environment, recipe=Recipe(f"{__name__}:make", arguments, False))
         """The environment to play."""
 
@@ -92,13 +108,13 @@ class Rendering:
         _made.pop(self._number, None)
 
 
-def make(recipe: Mapping[str, Any], every: int, number: int) -> Rendered:
-    """Return a new environment of a recipe that renders to arrays; called by its name, see `Rendering`."""
+def make(maker: str, arguments: Mapping[str, object], every: int, number: int) -> Rendered:
+    """Return a new environment, made by `maker` with `arguments` (see `Recipe`), that is rendered; `Rendering` finds it
+    by its number.
+    """
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # many render with pygame, which without a screen complains of it
-    arguments = recipe["arguments"]
-    kwargs = arguments["kwargs"] | {"render_mode": "rgb_array"}
-    env = Recipe(recipe["maker"], arguments | {"kwargs": kwargs}, False).make()
-    if not isinstance(env, Renders):
+    env = Recipe(maker, arguments, False).make()
+    if not hasattr(env, "render"):
         raise UserError("it has no render(), so there are no pictures; .csv and .npz need none")
     _made[number] = Rendered(env, every)
     return _made[number]

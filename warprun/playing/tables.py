@@ -1,4 +1,4 @@
-"""Records of numbers: a table (CSV) or arrays (.npz). They are written as episodes are played, so long episodes take no memory."""
+"""Records of numbers: a table (CSV) or arrays (.npz), written as episodes are played, so long episodes take no memory."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _rows(episode: int, moment: Moment, group: str, varied: Sequence[str]) -> It
 
 
 def _numbered(name: str, values: np.ndarray) -> dict[str, str]:
-    """Return a number under its name, and those of an array under name.0, name.1, ..."""
+    """Return a number by its name, and the numbers of an array by name.0, name.1, ..."""
     if np.ndim(values) == 0:
         return {name: str(values)}
     return {f"{name}.{n}": str(value) for n, value in enumerate(values)}
@@ -93,10 +93,10 @@ def npz_arrays(path: Path, varied: Sequence[str]) -> Iterator[Add]:
 
 
 class _Arrays:
-    """Sorts the moments of episodes into one spool for each array."""
+    """Spools of the moments of episodes, one for each array."""
 
     def __init__(self, temporary: Callable[[], IO[bytes]], varied: Sequence[str]) -> None:
-        """`temporary` returns a new file that is removed after its use."""
+        """Begin without arrays; `temporary` returns a new file that is removed after its use."""
         self._temporary, self._varied = temporary, varied
         self.spools: dict[str, _Spool] = {}
         self._end = (False, False)

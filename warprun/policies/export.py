@@ -1,4 +1,4 @@
-"""Writes a policy to a file that other programs run: ONNX, torch.export, or arrays for numpy."""
+"""Write a policy to a file for other programs: ONNX, torch.export, or arrays for numpy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check_file(path: Path, overwrite: bool) -> None:
 class Named(nn.Module):
     """The policies of all groups. Inputs are `obs` and `mask`, outputs `action` and `policy_output`; of several groups `GROUP_obs`, ...
 
-    One with memory has the input `carry` and the output `next_carry`.
+    A policy with memory also has the input `carry` and the output `next_carry`.
     """
 
     def __init__(self, modules: Mapping[str, GroupPolicy]) -> None:
@@ -97,7 +97,7 @@ class Named(nn.Module):
         return [*inputs, *self(inputs)]
 
     def dynamic(self) -> dict[str, dict[int, object]]:
-        """Return which dimensions may have any size: the rows of each group, whose number the groups need not share."""
+        """Return the dimensions of any size: the rows of each group, whose number may differ between groups."""
         rows = {prefix: torch.export.Dim(f"{prefix}rows") for prefix in self.prefixes}
         return {name: {0: rows[prefix]} for prefix, own in self._inputs().items() for name in own}
 
@@ -141,7 +141,7 @@ def _npz(policy: Policy) -> tuple[bytes, list[str]]:
 
 @contextmanager
 def _tracing() -> Iterator[None]:
-    """Leave out the remarks of the exporters, which are for their developers. Raises UserError if a network cannot be traced."""
+    """Silence the remarks of the exporters in this context. Raises UserError if a network cannot be traced."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -213,5 +213,5 @@ def _weights(layer: nn.Linear | nn.LSTMCell | nn.GRUCell) -> dict[str, torch.Ten
 
 
 def _outputs(module: GroupPolicy) -> int:
-    """Return how many numbers choose an action: means or actions of a Box, else a number for each action."""
+    """Return the number of outputs that choose an action: one for each component of a Box, else one for each action."""
     return sum(choices(module.group)) or module.group.action.components

@@ -1,11 +1,11 @@
-"""A trained policy for programs: observations in, actions of the environment out."""
+"""A trained policy for programs: it takes observations and returns actions of the environment."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from warprun.learning.acting import Acting
 from warprun.learning.distributions import squashed
 from warprun.learning.normalization import normalized
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Spec
+
+Array: TypeAlias = np.ndarray | torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Policy:
         """Names of the groups."""
         return tuple(self.modules)
 
-    def act(self, obs: Any, mask: Any = None, greedy: bool = True, rng: torch.Generator | int | None = None) -> Any:
+    def act(self, obs: object, mask: object = None, greedy: bool = True, rng: torch.Generator | int | None = None) -> Any:
         """Return actions for observations of the environment, numpy arrays for numpy arrays, tensors for tensors.
 
         `obs` is [..., F] with any leading dimensions, none for a single observation, and `mask` [..., M] bool, True for an allowed action.
@@ -53,25 +55,29 @@ class Policy:
                 raise UserError(f"the policy of group {name!r} has memory: action, carry = policy.step(obs, carry), None at first")
         return self.step(obs, None, mask, greedy, rng)[0]
 
-    def step(self, obs: Any, carry: Any = None, mask: Any = None, greedy: bool = True, rng: torch.Generator | int | None = None) -> Any:
-        """Return actions as `act`, and what the policy remembers after this step: the `carry` of the next step of the same episodes.
+    def step(
+        self, obs: object, carry: object = None, mask: object = None, greedy: bool = True, rng: torch.Generator | int | None = None
+    ) -> tuple[Any, Any]:
+        """Return actions as `act`, and the `carry` of the next step of the same episodes: what the policy remembers.
 
-        None: all episodes begin. A carry is [..., H] float32, an array or a tensor as obs; where an episode begins, set it to 0. With
-        several groups it is a dict by the name of the group, of which any can be left out.
+        `carry` None: all episodes begin. A carry is [..., H] float32, an array or a tensor as obs; where an episode
+        begins, set it to 0. With several groups it is a dict by the name of the group, of which any can be left out.
         """
         generator = self._generator(rng)
         if isinstance(obs, Mapping):
-            return self._step_groups(obs, {} if carry is None else carry, {} if mask is None else mask, greedy, generator)
+            return self._step_groups(obs, _by_group("mask", mask), _by_group("carry", carry), greedy, generator)
         if len(self.modules) > 1:
             raise UserError(f"the policy has the groups {', '.join(self.groups)}: give obs as a dict with their names")
         return self._step(self.groups[0], obs, carry, mask, greedy, generator)
 
     def _step_groups(
-        self, obs: Mapping[str, Any], carry: Any, mask: Any, greedy: bool, rng: torch.Generator | None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        for what, given in {"mask": mask, "carry": carry}.items():
-            if not isinstance(given, Mapping):
-                raise UserError(f"{what} must be a dict by the name of the group, as obs is, not {shown(given)}")
+        self,
+        obs: Mapping[str, object],
+        mask: Mapping[str, object],
+        carry: Mapping[str, object],
+        greedy: bool,
+        rng: torch.Generator | None,
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
         for name in (*obs, *mask, *carry):
             if name not in self.modules:
                 raise UserError(f"the policy has no group {shown(name)}; {did_you_mean(name, self.groups)}")
@@ -79,7 +85,7 @@ class Policy:
         return {name: action for name, (action, _) in taken.items()}, {name: after for name, (_, after) in taken.items()}
 
     @torch.no_grad()
-    def _step(self, name: str, obs: Any, carry: Any, mask: Any, greedy: bool, rng: torch.Generator | None) -> tuple[Any, Any]:
+    def _step(self, name: str, obs: object, carry: object, mask: object, greedy: bool, rng: torch.Generator | None) -> tuple[Array, Array]:
         module = self.modules[name]
         if not greedy and module.gives in ("values", "actions"):
             given = "values of actions" if module.gives == "values" else "an action"
@@ -104,7 +110,7 @@ class Policy:
 
 
 class GroupPolicy(nn.Module):
-    """Normalises observations, computes the network, and chooses actions.
+    """The torch module of a group: it normalises observations, computes the network, and chooses actions.
 
     `shift` and `scale` [F] normalise observations; None: the network gets them as they are.
     """
@@ -156,7 +162,9 @@ class GroupPolicy(nn.Module):
         return self.step(obs, obs.new_zeros((obs.shape[0], self.carry)))[0]
 
     def best(self, output: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """Return the most probable actions, those of the largest value, the actions of the network, or the tanh of the means."""
+        """Return the actions that the network prefers: the most probable ones, those of the largest value, or its
+        bounded actions.
+        """
         if not self.choices:
             best = output[..., : self.group.action.components]
             bounded: torch.Tensor = self.bounds(best.tanh() if self.gives == "squashed" else best)
@@ -185,7 +193,9 @@ class GroupPolicy(nn.Module):
 
 
 class Bounds(nn.Module):
-    """Maps the actions of a policy to those of the environment, see `spec.Box`; the same arithmetic as `kernels.sampling.to_bounds`."""
+    """The map from actions of a policy to those of the environment (see `spec.Box`), computed as
+    `kernels.sampling.to_bounds` does.
+    """
 
     low: torch.Tensor
     high: torch.Tensor
@@ -218,15 +228,24 @@ def choices(group: GroupSpec) -> tuple[int, ...]:
     return group.action.nvec if isinstance(group.action, MultiDiscrete) else ()
 
 
+def _by_group(what: str, given: object) -> Mapping[str, object]:
+    """Return the dict that a caller gave; an empty one for None. Raises UserError for anything else."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise UserError(f"{what} must be a dict by the name of the group, as obs is, not {shown(given)}")
+    return given
+
+
 class Rows(NamedTuple):
-    """The observations and masks of a call as rows."""
+    """The observations and masks of a call, with all leading dimensions as one."""
 
     obs: torch.Tensor
     """[B, F] float32."""
     mask: torch.Tensor | None
     """[B, M] bool."""
     leading: tuple[int, ...]
-    """Dimensions that B stands for."""
+    """The leading dimensions that became B."""
 
 
 def read(group: GroupSpec, obs: object, mask: object | None, device: torch.device) -> Rows:

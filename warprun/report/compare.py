@@ -1,4 +1,4 @@
-"""Sort runs into settings to compare: which settings differ, what each combination is called. Seeds are averaged."""
+"""Sort runs into settings to compare, by the values in which they differ. Seeds are averaged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from warprun.report.statistics import Array, Band, intervals, iqm
 CHOICES = {"env": "env.name", "agent": "agent.name", "concurrency": "concurrency.name"}
 """Short name of a config group -> the key with the name that was chosen."""
 NOT_COMPARED = re.compile(r"seed|name|run_dir|output_root|(origin|log|eval|checkpoint|records)\..*|env\.(name|id|module|solved_at)")
-"""Settings of where and how a run is recorded, and of which environment; environments have panels and rows of their own."""
+"""Settings that are never compared: those of the records of a run, and those of the environment, which has panels and
+rows of its own."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,10 @@ class Setting:
 
     env: str
     values: tuple[object, ...]
-    """Of the compared settings, in their order."""
+    """Values of the compared settings, in their order."""
     runs: tuple[Run, ...]
     returns: str
-    """Which return counts: eval or train."""
+    """The return that counts: eval or train."""
 
     def curves(self) -> list[Curve]:
         """Return the curve of the counted return of every run that has one."""
@@ -89,15 +90,16 @@ class Comparison:
         return float(only) if isinstance(only, int | float) else None
 
     def label(self, values: tuple[object, ...]) -> str:
-        """Return what figures call a combination of values."""
+        """Return the name of a combination of values in figures."""
         parts = [text(value) if key in CHOICES else f"{short(key)}={text(value)}" for key, value in zip(self.by, values, strict=True)]
         return ", ".join(parts)
 
 
 def compare(runs: Sequence[Run], by: Sequence[str] | None, threshold: float | None, returns: str | None) -> Comparison:
-    """Sort runs into settings. `by`: the settings to compare, None for those that differ; `returns`: eval, train or None for what there is.
+    """Sort runs into settings. `by`: the settings to compare, None: those that differ.
 
-    Raises UserError for a setting that no run has.
+    `returns`: eval or train; None: eval if all runs have evaluations, else train. Raises UserError for a setting that
+    no run has.
     """
     differing = differing_settings(runs)
     chosen = tuple(key for key in (differing if by is None else by) if key != "env") or ("agent",)
@@ -118,7 +120,9 @@ def compare(runs: Sequence[Run], by: Sequence[str] | None, threshold: float | No
 
 
 def differing_settings(runs: Sequence[Run]) -> list[str]:
-    """Return the settings that differ between runs, without those that follow from another choice, such as those of another agent."""
+    """Return the settings that differ between runs, without those that only differ because another agent was chosen, or
+    the like.
+    """
     differing = [name for name, key in CHOICES.items() if name != "env" and len({str(run.settings.get(key)) for run in runs}) > 1]
     alike: dict[tuple[str, ...], list[Mapping[str, object]]] = {}
     for run in runs:
@@ -146,7 +150,7 @@ def text(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a value that can be a key: lists and sections as text, a float that is whole as int."""
+    """Return a value as a key of a dict: lists and sections as text, whole floats as int."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     return value if isinstance(value, bool | int | float | str | None) else re.sub(r"['\s]", "", str(value))
@@ -159,7 +163,7 @@ def _order(values: tuple[object, ...]) -> list[tuple[int, float, str]]:
 
 POINTS = 200
 AXES = ("env_steps", "wall_s")
-"""What returns are drawn against."""
+"""Horizontal axes of curves."""
 
 
 class Banded(NamedTuple):

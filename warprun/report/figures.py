@@ -1,21 +1,29 @@
-"""The figures of a report. Each function returns a figure of matplotlib; needs the extra `plot`."""
+"""The figures of a report, each drawn by a function.
+
+Matplotlib, of the extra `plot`, is imported with the first figure.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from warprun.report.compare import AXES, Banded, Comparison, Setting
+from warprun.report.runs import Run
 from warprun.report.statistics import Interval, interval, iqm, median, performance_profile, probability_of_improvement
-from warprun.report.style import HALF_WIDTH, LABEL, WIDTH, Style, folded, least_range, legend_shape, limits, logarithmic, row_height
+from warprun.report.style import HALF_WIDTH, LABEL, WIDTH, Style, Styles, folded, least_range, legend_shape, limits, logarithmic, row_height
 from warprun.report.table import Line, unit_of_time
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 MOST_PAIRS = 15
-"""Pairs of settings that are compared each with each; of more settings, each is compared with the best."""
+"""Most pairs that are all compared. If settings make more pairs, each setting is compared with the best one."""
 CAPTIONS = {
     "learning": "Return during training. Lines: interquartile mean over seeds; bands: 95 % bootstrap intervals. A run that has ended keeps"
     " its last value. Wall time is that of training, without compilation. Grey: the threshold.",
@@ -27,27 +35,36 @@ CAPTIONS = {
     "improvement": "The probability that a run of the first setting has a higher final return than a run of the second, with 95 %"
     " bootstrap intervals. At 0.5 neither is better.",
 }
-"""Name of a figure -> what it shows."""
+"""Name of a figure -> its caption."""
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure; sizes in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 class Canvas:
     """A figure with a row of panels for each environment."""
 
-    def __init__(self, pyplot: Any, comparison: Comparison, columns: int, height: float, width: float = WIDTH, **keywords: Any) -> None:
+    def __init__(
+        self, comparison: Comparison, columns: int, height: float, width: float = WIDTH, sharey: bool | Literal["row"] = False
+    ) -> None:
         envs = comparison.envs
-        self.figure, self.panels = pyplot.subplots(
-            len(envs), columns, figsize=(width, height * len(envs)), squeeze=False, layout="constrained", **keywords
-        )
-        self._pyplot = pyplot
+        self.figure = new_figure(width, height * len(envs))
+        self.panels = self.figure.subplots(len(envs), columns, squeeze=False, sharey=sharey)
         for row, env in zip(self.panels, envs, strict=True):
             row[0].set_title(env, loc="left", fontweight="bold")
 
     def legend(self, styles: dict[str, Style], marked: bool = False) -> None:
-        """Put one legend below all panels; the figure becomes higher by it."""
+        """Put one legend below all panels; the figure grows by its height."""
+        from matplotlib.lines import Line2D
+
         columns, width, height = legend_shape(list(styles), self.figure.get_figwidth())
         self.figure.set_figheight(self.figure.get_figheight() + height)
         handles = [
-            self._pyplot.Line2D(
+            Line2D(
                 [],
                 [],
                 color=style.color,
@@ -61,11 +78,9 @@ class Canvas:
         self.figure.legend(handles=handles, loc="outside lower center", ncols=columns)
 
 
-def learning(
-    pyplot: Any, comparison: Comparison, bands: dict[str, list[Banded]], styles: dict[tuple[object, ...], Style], log: bool
-) -> Any:
-    """Return against environment steps and wall time, with bands over seeds."""
-    canvas = Canvas(pyplot, comparison, 2, 2.3, sharey="row")
+def learning(comparison: Comparison, bands: dict[str, list[Banded]], styles: Styles, log: bool) -> Figure:
+    """Draw the return against environment steps and wall time, with bands over seeds."""
+    canvas = Canvas(comparison, 2, 2.3, sharey="row")
     returns = comparison.settings[0].returns
     for env, row in zip(comparison.envs, canvas.panels, strict=True):
         for panel, axis in zip(row, AXES, strict=True):
@@ -88,13 +103,16 @@ def learning(
     return canvas.figure
 
 
-def _mark_threshold(panel: Any, comparison: Comparison, env: str) -> None:
-    for threshold in {comparison.threshold_of(setting) for setting in comparison.of_env(env)} - {None}:
-        panel.axhline(threshold, color="0.45", linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
+def _mark_threshold(panel: Axes, comparison: Comparison, env: str) -> None:
+    for threshold in {comparison.threshold_of(setting) for setting in comparison.of_env(env)}:
+        if threshold is not None:
+            panel.axhline(threshold, color="0.45", linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
 
 
-def throughput(pyplot: Any, comparison: Comparison, styles: dict[tuple[object, ...], Style]) -> Any | None:
-    """Throughput against the number of environments, log-log; None if fewer than two numbers are compared."""
+def throughput(comparison: Comparison, styles: Styles) -> Figure | None:
+    """Draw the throughput against the number of environments, log-log; return None if fewer than two numbers are
+    compared.
+    """
     by = tuple(key for key in comparison.by if key != "n_envs")
     found: dict[str, dict[str, list[tuple[int, Interval, Style]]]] = {}
     for setting in comparison.settings:
@@ -113,7 +131,7 @@ def throughput(pyplot: Any, comparison: Comparison, styles: dict[tuple[object, .
             kept.setdefault(label, points[0][2])
     if len({(style.color, str(style.dash)) for style in kept.values()}) < len(kept):
         kept = {label: list(styles.values())[n % len(styles)] for n, label in enumerate(labels)}
-    canvas = Canvas(pyplot, comparison, 1, 2.7, width=HALF_WIDTH)
+    canvas = Canvas(comparison, 1, 2.7, width=HALF_WIDTH)
     for env, (panel,) in zip(comparison.envs, canvas.panels, strict=True):
         _draw_throughput(panel, found.get(env, {}), kept)
     if len(kept) > 1:
@@ -123,7 +141,7 @@ def throughput(pyplot: Any, comparison: Comparison, styles: dict[tuple[object, .
 
 def _by_size(setting: Setting) -> dict[int, Setting]:
     """Return the runs of a setting by their number of environments."""
-    sizes: dict[int, list[Any]] = {}
+    sizes: dict[int, list[Run]] = {}
     for run in setting.runs:
         n_envs = run.settings.get("n_envs")
         if isinstance(n_envs, int):
@@ -131,7 +149,7 @@ def _by_size(setting: Setting) -> dict[int, Setting]:
     return {n_envs: Setting(setting.env, setting.values, tuple(runs), setting.returns) for n_envs, runs in sorted(sizes.items())}
 
 
-def _draw_throughput(panel: Any, series: dict[str, list[tuple[int, Interval, Style]]], kept: dict[str, Style]) -> None:
+def _draw_throughput(panel: Axes, series: dict[str, list[tuple[int, Interval, Style]]], kept: dict[str, Style]) -> None:
     for label, points in series.items():
         points.sort(key=lambda point: point[0])
         sizes = np.array([point[0] for point in points])
@@ -156,13 +174,13 @@ def _draw_throughput(panel: Any, series: dict[str, list[tuple[int, Interval, Sty
     panel.xaxis.set_major_formatter("{x:,.0f}")
 
 
-def scores(pyplot: Any, comparison: Comparison, found: Sequence[Line], styles: dict[tuple[object, ...], Style]) -> Any:
-    """Final returns and times to the threshold of all settings, as points with intervals."""
+def scores(comparison: Comparison, found: Sequence[Line], styles: Styles) -> Figure:
+    """Draw final returns and times to the threshold of all settings, as points with intervals."""
     reached = any(line.reached and math.isfinite(line.reached.seconds.value) for line in found)
     labels = {line.setting.values: folded(comparison.label(line.setting.values), LABEL) for line in found}
     step = row_height(labels.values())
     height = 0.65 + step * max(len(comparison.of_env(env)) for env in comparison.envs)
-    canvas = Canvas(pyplot, comparison, 4 if reached else 2, height, sharey="row")
+    canvas = Canvas(comparison, 4 if reached else 2, height, sharey="row")
     for env, row in zip(comparison.envs, canvas.panels, strict=True):
         shown = [line for line in found if line.setting.env == env]
         unit, scale = unit_of_time([line.reached.seconds.value for line in shown if line.reached])
@@ -191,8 +209,8 @@ def _scaled(each: Interval, scale: float) -> Interval:
     return Interval(*(value / scale for value in each))
 
 
-def _draw_points(panel: Any, intervals: Sequence[Interval], styles: Sequence[Style], shown: tuple[float, float] | None) -> None:
-    """Draw one interval in each row, on an axis that shows `shown`; None: from 0 to the largest end."""
+def _draw_points(panel: Axes, intervals: Sequence[Interval], styles: Sequence[Style], shown: tuple[float, float] | None) -> None:
+    """Draw one interval in each row, on an axis with the limits `shown`; None: from 0 to the largest end."""
     panel.grid(axis="y", visible=False)
     panel.tick_params(axis="y", length=0)
     left, right = shown or (0.0, 1.1 * max((end for each in intervals for end in each if math.isfinite(end)), default=0.0) or 1.0)
@@ -208,9 +226,9 @@ def _draw_points(panel: Any, intervals: Sequence[Interval], styles: Sequence[Sty
         panel.plot(each.value, place, marker=style.marker, markersize=5, color=style.color, linestyle="", clip_on=False)
 
 
-def profiles(pyplot: Any, comparison: Comparison, styles: dict[tuple[object, ...], Style]) -> Any:
-    """Performance profiles of the final returns."""
-    canvas = Canvas(pyplot, comparison, 1, 2.4, width=HALF_WIDTH)
+def profiles(comparison: Comparison, styles: Styles) -> Figure:
+    """Draw performance profiles of the final returns."""
+    canvas = Canvas(comparison, 1, 2.4, width=HALF_WIDTH)
     for env, (panel,) in zip(comparison.envs, canvas.panels, strict=True):
         settings = comparison.of_env(env)
         every = np.unique(np.concatenate([setting.final() for setting in settings]))
@@ -227,7 +245,7 @@ def profiles(pyplot: Any, comparison: Comparison, styles: dict[tuple[object, ...
 
 
 def improvements(comparison: Comparison) -> list[tuple[tuple[object, ...], tuple[object, ...], Interval]]:
-    """Return pairs of combinations and the probability that the first is better; over the environments that both have."""
+    """Return pairs of combinations, and the probability that the first is better over the environments that both have."""
     finals = {(setting.env, setting.values): setting.final() for setting in comparison.settings}
     kinds = comparison.kinds
     pairs = [(one, other) for n, other in enumerate(kinds) for one in kinds[n + 1 :]]
@@ -248,15 +266,16 @@ def _rank(comparison: Comparison, env: str, kind: tuple[object, ...]) -> float:
     return sum(value <= means[kind] for value in means.values()) / len(means) if kind in means else 0.0
 
 
-def improvement(pyplot: Any, comparison: Comparison, styles: dict[tuple[object, ...], Style]) -> Any | None:
-    """Probabilities of improvement; None for a single setting."""
+def improvement(comparison: Comparison, styles: Styles) -> Figure | None:
+    """Draw probabilities of improvement; return None for a single setting."""
     found = improvements(comparison)
     if not found:
         return None
     names = [(comparison.label(one), comparison.label(other)) for one, other, _ in found]
     between = "  >  " if max(len(one) + len(other) for one, other in names) < LABEL else "\n>  "
     labels = [f"{folded(one, LABEL)}{between}{folded(other, LABEL)}" for one, other in names]
-    figure, panel = pyplot.subplots(figsize=(WIDTH, 0.55 + row_height(labels) * len(found)), layout="constrained")
+    figure = new_figure(WIDTH, 0.55 + row_height(labels) * len(found))
+    panel = figure.subplots()
     _draw_points(panel, [each for *_, each in found], [styles[one] for one, *_ in found], (-0.02, 1.02))
     panel.axvline(0.5, color="0.45", linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
     panel.set_yticks(range(len(found)), labels)

@@ -78,13 +78,13 @@ def _wide(name: str, content: str) -> str:
 
 
 def alternative(caption: str) -> str:
-    """Return what is said instead of a figure: the first sentence of its caption."""
+    """Return the text in place of a figure, the first sentence of its caption."""
     return caption.partition(". ")[0].removesuffix(".")
 
 
 DPI = 200
 MOST_NAMED = 5
-"""Folders that the terminal names of those that are left out; the page names all."""
+"""Most folders of left-out runs that the terminal names; the page names all."""
 HEADER = ("grid", "iqm", "low", "high")
 
 
@@ -94,11 +94,11 @@ class Asked:
 
     places: tuple[Path, ...]
     by: tuple[str, ...] | None = None
-    """None: the settings that differ."""
+    """Settings to compare; None: those that differ."""
     threshold: float | None = None
-    """None: env.solved_at."""
+    """The return to reach; None: env.solved_at."""
     returns: str | None = None
-    """None: evaluations if all runs have some, else training."""
+    """The return that counts, eval or train; None: eval if all runs have evaluations, else train."""
     unfinished: bool = False
     log_x: bool = False
     out: Path = Path("report")
@@ -129,7 +129,7 @@ def report(asked: Asked) -> None:
 
 
 def _notes(runs: Sequence[Run], comparison: Comparison, found: Sequence[Line]) -> list[str]:
-    """Return what a reader has to know of the table."""
+    """Return the lines that a reader of the table needs to know."""
     notes = []
     if comparison.averaged:
         notes.append(f"averaged like seeds, although they differ: {', '.join(comparison.averaged)}")
@@ -187,13 +187,13 @@ def _draw(asked: Asked, comparison: Comparison, found: Sequence[Line], bands: di
     """Write every figure as PNG and SVG; return the SVG files with their captions. Figures of an earlier report are replaced."""
     look = styles(comparison)
     drawn = []
-    with drawing() as pyplot:
+    with drawing():
         made = {
-            "learning": figures.learning(pyplot, comparison, bands, look, asked.log_x),
-            "scores": figures.scores(pyplot, comparison, found, look),
-            "throughput": figures.throughput(pyplot, comparison, look),
-            "profiles": figures.profiles(pyplot, comparison, look),
-            "improvement": figures.improvement(pyplot, comparison, look),
+            "learning": figures.learning(comparison, bands, look, asked.log_x),
+            "scores": figures.scores(comparison, found, look),
+            "throughput": figures.throughput(comparison, look),
+            "profiles": figures.profiles(comparison, look),
+            "improvement": figures.improvement(comparison, look),
         }
         for name, figure in made.items():
             path = asked.out / f"{name}.svg"
@@ -206,6 +206,5 @@ def _draw(asked: Asked, comparison: Comparison, found: Sequence[Line], bands: di
                 figure.savefig(file, format="svg", metadata=WITHOUT_DATE)
             with atomic(path.with_suffix(".png")) as file:
                 figure.savefig(file, format="png", dpi=DPI)
-            pyplot.close(figure)
             drawn.append((path, figures.CAPTIONS[name]))
     return drawn

@@ -1,4 +1,7 @@
-"""Find the runs below some folders and read what they recorded. A run that cannot be used is named, with the reason. No torch."""
+"""Find the runs below some folders and read their records; name each run that cannot be used, with the reason.
+
+No torch.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ ENDED = ("finished", "solved")
 
 
 class Curve(NamedTuple):
-    """A return over the course of a run, each [points]; without NaN."""
+    """A return over the course of a run; arrays [points] without NaN."""
 
     env_steps: Array
     wall_s: Array
@@ -44,7 +47,7 @@ class Run:
 
     folder: Path
     settings: Mapping[str, object]
-    """Its config, by dotted key."""
+    """Config of the run, by dotted key."""
     state: str
     evaluations: Curve
     training: Curve

@@ -1,4 +1,6 @@
-"""How figures look: sizes for a page of a paper, colours that colour-blind readers and grey prints tell apart."""
+"""The looks of figures: sizes for a page of a paper, and colours that differ for colour-blind readers and in grey
+prints.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,20 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from warprun.report.compare import Comparison, Setting
 
+if TYPE_CHECKING:
+    from matplotlib.axis import XAxis, YAxis
+    from matplotlib.figure import Figure
+    from matplotlib.typing import LineStyleType, RcKeyType
+
 COLORS = ("#0072B2", "#E69F00", "#000000", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#8C6D00")
 """The palette of Okabe and Ito, ordered so that neighbours differ in lightness; its yellow, too pale for lines, is darkened."""
-DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
+DASHES: tuple[LineStyleType, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 MOST_LINES = len(COLORS) * len(DASHES)
 """Settings that can be told apart."""
@@ -23,7 +30,7 @@ WIDTH, HALF_WIDTH = 6.8, 4.0
 """Inches: two columns of a page, and a figure of one panel."""
 LABEL = 40
 """Most characters of a line of a label beside a panel."""
-SETTINGS: Any = {
+SETTINGS: dict[RcKeyType, object] = {
     "font.size": 8.5,
     "axes.labelsize": 8.5,
     "axes.titlesize": 8.5,
@@ -46,14 +53,18 @@ WITHOUT_DATE = {"Date": None}
 
 
 class Style(NamedTuple):
-    """How one combination of settings is drawn, in all figures of a report."""
+    """The looks of one combination of settings in all figures of a report."""
 
     color: str
-    dash: Any
+    dash: LineStyleType
     marker: str
 
 
-def styles(comparison: Comparison) -> dict[tuple[object, ...], Style]:
+Styles: TypeAlias = dict[tuple[object, ...], Style]
+"""Combination of the values of the compared settings -> style."""
+
+
+def styles(comparison: Comparison) -> Styles:
     """Return the style of every combination that is compared.
 
     Of two compared settings the first selects the colour and the second the dashes, if there are enough of them.
@@ -70,15 +81,12 @@ def styles(comparison: Comparison) -> dict[tuple[object, ...], Style]:
 
 
 @contextmanager
-def drawing() -> Iterator[Any]:
-    """Give pyplot with these settings, without a display."""
+def drawing() -> Iterator[None]:
+    """Draw figures with these settings in this context."""
     import matplotlib
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
     with matplotlib.rc_context(SETTINGS):
-        yield pyplot
+        yield
 
 
 def legend_shape(labels: Sequence[str], width: float) -> tuple[int, int, float]:
@@ -102,15 +110,15 @@ def row_height(labels: Iterable[str]) -> float:
 
 
 SHARE_OF_TRAINING, SHARE_OF_LARGEST = 0.1, 0.01
-"""An axis of returns shows at least these shares: of the range of the returns during training, and of the largest one."""
+"""Least range of an axis of returns, as a share of the range of returns during training, and of the largest return."""
 MARGIN = 0.08
-"""Of an axis at both ends, as a share of what it shows."""
+"""Free space at both ends of an axis, as a share of its range."""
 GAP = 4.0
-"""Least points between the labels of an axis: those of a space."""
+"""Least distance between the labels of an axis, in points: that of a space."""
 
 
 def least_range(settings: Iterable[Setting]) -> float:
-    """Return how much an axis of the returns of these settings shows at least, so that settings look different only if they are."""
+    """Return the least range of an axis of returns of these settings, so that settings look different only if they are."""
     returns = np.concatenate([curve.value for setting in settings for curve in setting.curves()])
     return max(SHARE_OF_TRAINING * float(np.ptp(returns)), SHARE_OF_LARGEST * float(np.abs(returns).max())) or 1.0
 
@@ -123,7 +131,7 @@ def limits(values: Iterable[float], least: float) -> tuple[float, float]:
     return low - more, high + more
 
 
-def logarithmic(axis: Any) -> None:
+def logarithmic(axis: XAxis | YAxis) -> None:
     """Make an axis logarithmic, with labels at the powers of ten; at 1, 2 and 5 if it has few of these."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -134,8 +142,8 @@ def logarithmic(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def finish(figure: Any) -> None:
-    """Write the numbers at all axes in full, lay the figure out, and leave out labels that have no room; its layout stays from then on."""
+def finish(figure: Figure) -> None:
+    """Write the numbers at all axes in full, lay the figure out for good, and remove labels that have no room."""
     from matplotlib.ticker import EngFormatter, FuncFormatter, LogFormatter, ScalarFormatter
 
     axes = [axis for panel in figure.axes for axis in (panel.xaxis, panel.yaxis)]
@@ -151,7 +159,7 @@ def finish(figure: Any) -> None:
                 axis.set_ticks(axis.get_majorticklocs()[::2])
 
 
-def _is_crowded(axis: Any) -> bool:
+def _is_crowded(axis: XAxis | YAxis) -> bool:
     """Return whether labels of an axis overlap, or nearly."""
     low, high = sorted(axis.get_view_interval())
     ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high and tick.label1.get_visible()]

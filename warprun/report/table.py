@@ -1,4 +1,6 @@
-"""The table of a comparison: statistics over seeds, rounded to what their intervals support; as text, Markdown and CSV."""
+"""The table of a comparison: statistics over seeds with the digits that their intervals support, as text, Markdown and
+CSV.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,17 @@ from warprun.report.statistics import Array, Interval, Statistic, interval, iqm,
 from warprun.runs.records.terminal import prefix
 
 DIGITS = 4
-"""Of a number whose interval has no width, or none that is more than rounding errors."""
+"""Digits of a number whose interval has no width beyond rounding errors."""
 STATISTICS: dict[str, Statistic] = {"median": median, "mean": mean, "IQM": iqm}
 
 
 @dataclass(frozen=True)
 class Reached:
-    """How the runs of a setting reach a return."""
+    """Number of the runs of a setting that reach a return, and the steps and time that they need."""
 
     threshold: float
     runs: int
-    """How many reach it."""
+    """Number of runs that reach it."""
     env_steps: Interval
     """Median over all runs; infinity if half of them or more do not reach it."""
     seconds: Interval
@@ -42,13 +44,13 @@ class Line:
 
     setting: Setting
     final: dict[str, Interval]
-    """By name of STATISTICS."""
+    """Name in STATISTICS -> final return."""
     best: Interval
     """Median of the best returns."""
     throughput: Interval
     """Median of environment steps per second; NaN without records of it."""
     reached: Reached | None
-    """None without a threshold."""
+    """How the runs reach the threshold; None without one."""
 
 
 def lines(comparison: Comparison) -> list[Line]:

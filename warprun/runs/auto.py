@@ -23,8 +23,8 @@ from warprun.runs.bench import training_rate
 from warprun.runs.records.terminal import si
 
 SHARE = 0.25
-"""Of the environments that settings are made for: the number whose batch needs twice the data of the smallest one. Chosen by the measured
-times of CartPole and Acrobot, see docs/auto.md."""
+"""CRITICAL as a share of the number of environments that settings are made for; at CRITICAL, training needs twice the
+data of the smallest batch. Chosen by the measured times of CartPole and Acrobot, see docs/auto.md."""
 NEAR = 1.2
 """Ratio to the least cost up to which sizes are about equal."""
 LADDER = tuple(round(10 ** (exponent / 2)) for exponent in range(1, 15))
@@ -54,9 +54,11 @@ class Tried:
 
 
 def choose(config: Config, say: Callable[[str], None]) -> Config:
-    """Return `config` with the number of environments that is expected to learn fastest, and the batch settings that belong to it.
+    """Return `config` with the number of environments that is expected to learn fastest, and the batch settings that
+    belong to it.
 
-    Takes a second or two per size, and compiles kernels before the first. `say` gets a line. Raises UserError if no size can work.
+    Kernels are compiled first; then each size takes a second or two. `say` gets a line. Raises UserError if no size can
+    work.
     """
     say(f"n_envs=auto: measures the speed of training with {LADDER[0]} environments and more, a second or two each")
     tried: list[Tried] = []
@@ -96,7 +98,7 @@ def is_enough(tried: list[Tried], usual: int) -> bool:
 
 
 def decided(tried: list[Tried], usual: int) -> Config:
-    """Return the config of the size that is chosen; its `origin.n_envs` says why in one line."""
+    """Return the config with the best size; its `origin.n_envs` gives the reason in one line."""
     least = min(cost(each, usual) for each in tried)
     equal = [each for each in tried if cost(each, usual) <= NEAR * least]
     best = min(equal, key=lambda each: abs(math.log(each.config.n_envs / usual)))

@@ -1,4 +1,4 @@
-"""How fast an environment and an agent run here, and what share of the machine that is."""
+"""Measurements of the speed of an environment and an agent, and of the share of the machine that they use."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Measurement:
-    """One number of environments."""
+    """The speed with one number of environments and of threads."""
 
     n_envs: int
     threads: int
     path: str
-    """fused or stepwise; and whether CUDA graphs repeat it."""
+    """fused or stepwise, and captured if CUDA graphs repeat it."""
     simulation_steps_per_s: float | None
     """Environment steps without a policy, with the actions of the last rollout; None if the environment is not made of kernels."""
     rollout_steps_per_s: float
@@ -46,12 +46,13 @@ class Measurement:
     training_steps_per_s: float
     """Environment steps with updates."""
     update_share: float
-    """Of the time of training."""
+    """Share of the time of training that updates take."""
     bytes_per_env: int
     peak_memory_bytes: int
-    """Of the process so far."""
+    """Largest memory of the process so far."""
     limit_share: float | None
-    """Of what the machine computes in matrix products of 64 x 64 in the time of training; None on the stepwise path and on GPUs."""
+    """Arithmetic of training as a share of what the machine computes in products of 64 x 64 matrices in the same time;
+    None on the stepwise path and on GPUs."""
 
 
 def bench(config: Config, sizes: Sequence[int], thread_counts: Sequence[int]) -> list[Measurement]:

@@ -1,4 +1,4 @@
-"""From a config to a plan, an agent and a simulator."""
+"""Make the plan, the agent and the simulators of a config."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SINGLE = SingleProcess()
 
 @dataclass(frozen=True)
 class Setup:
-    """A config, and what follows from it before anything is built."""
+    """A config with its device, environment, tables and plan; the agent and the simulators are made from it."""
 
     config: Config
     device: Device
@@ -57,7 +57,10 @@ def set_up(config: Config, communicator: Communicator = SINGLE) -> Setup:
 
 
 def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
-    """Decide how a run executes; nothing is built or changed. Raises UserError for `engine.gradients=kernels` where it cannot be."""
+    """Return how a run executes; nothing is built or changed.
+
+    Raises UserError for `engine.gradients=kernels` where it cannot be.
+    """
     of_kernels = isinstance(environment, Environment)
     captured: Literal["graphs", "calls"] | None = None
     why_not = ""

@@ -39,12 +39,12 @@ LAST, BEST = LINES["last"], LINES["best"]
 
 
 class Meta(TypedDict, total=False):
-    """What a checkpoint holds in addition to its tensors."""
+    """The contents of a checkpoint apart from its tensors."""
 
     evaluation: dict[str, float]
     """`mean` and `stderr` of the return in the evaluation before it was saved; either may be missing."""
     run: dict[str, object]
-    """What the run counts on the host, see `runs.position`; a checkpoint without it cannot be resumed."""
+    """The position of the run, see `runs.position`; a checkpoint without it cannot be resumed."""
     spec: dict[str, object]
     """The groups and spaces of the environment, see `spec.to_data`; a policy of a checkpoint without it cannot be loaded."""
 
@@ -175,7 +175,7 @@ def _read_manifest(home: Path) -> list[Entry]:
 
 
 class _Hashed:
-    """A file that is written once from its beginning to its end, and the SHA-256 of what was written."""
+    """A file that is written from its beginning to its end, with the SHA-256 and the size of its content."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

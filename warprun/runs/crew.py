@@ -1,4 +1,4 @@
-"""The processes of a run, as the one that drives it sees them: how they are set up, agree, work, and end together."""
+"""The processes of a run, from the view of the one that drives it: they are set up, agree, work and end together."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ RANKS = "ranks"
 
 
 class Crew:
-    """One process, which has no others to agree with; a subclass for each way in which several share a run.
+    """The crew of a run in one process; there is a subclass for each way in which several processes share a run.
 
-    The run calls `set_up`, `make_parts`, perhaps `restore`, then `meet`, `iterate` before every iteration, and `end`. What concerns the
-    environments of all processes (`env_steps`, `episodes`, `state`) it asks the crew, and the rest its own simulator.
+    The run calls `set_up`, `make_parts`, perhaps `restore`, then `meet`, `iterate` before every iteration, and `end`.
+    The crew answers for the environments of all processes (`env_steps`, `episodes`, `state`); `simulator` has those of
+    this process.
     """
 
     setup: Setup
     agent: Agent
     simulator: Simulator
-    """That of this process."""
+    """The simulator of this process."""
 
     def __init__(self) -> None:
         self.opened = ExitStack()
         """Closes the simulator of this process."""
 
     def together(self) -> AbstractContextManager[None]:
-        """Do something in all processes or in none: if it fails in one, it fails in all."""
+        """Return a context whose block fails in all processes if it fails in one."""
         return nullcontext()
 
     def set_up(self, config: Config) -> Setup:
@@ -124,9 +125,10 @@ def own_state(agent: Agent, simulator: Simulator) -> State:
 
 
 def continued(own: State, saved: Mapping[str, torch.Tensor], rank: int, size: int) -> tuple[dict[str, torch.Tensor], int]:
-    """Return what a rank takes from a checkpoint, and how many ranks have saved it; if these are others in number, what all of them share.
+    """Return the tensors that a rank takes from a checkpoint, and the number of ranks that saved it.
 
-    Of a simulator these are its counters, with which it does not repeat its draws.
+    If another number of ranks saved it, the rank takes the tensors that all ranks share; of a simulator these are its
+    counters, so that it does not repeat its draws.
     """
     ranks = int(saved[RANKS]) if RANKS in saved else 1
     of_rank_0 = {name: tensor for name, tensor in saved.items() if name.startswith(("agent/", "simulator/", "trajectory/"))}

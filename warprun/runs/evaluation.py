@@ -1,4 +1,4 @@
-"""Mean return of a trained agent over whole episodes."""
+"""Evaluations: the mean return of a trained agent over whole episodes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class StoppedError(Exception):
 
 
 class Evaluator:
-    """Plays episodes in environments of its own: in each the first episode after a reset, as often as it takes."""
+    """Player of whole episodes in environments of its own: one in each after a reset, again until all are played."""
 
     def __init__(self, setup: Setup, agent: Agent, episodes: int, seed: int) -> None:
         time_limit = setup.environment.spec.time_limit
@@ -87,7 +87,7 @@ class Evaluator:
         return self.simulator.state()
 
     def close(self) -> None:
-        """End what the environments hold."""
+        """Free what the environments hold."""
         self.simulator.close()
 
     def play(self, greedy: bool, is_stopped: Callable[[], bool] = lambda: False) -> Evaluation:
@@ -200,10 +200,12 @@ def evaluate_run(
 
 
 class Evaluations:
-    """Evaluates the agent of a run with episodes of its own, and says whether it has solved the environment."""
+    """The evaluations of a run: frequent ones, and decisive ones that tell whether the agent has solved the
+    environment.
+    """
 
     def __init__(self, setup: Setup, agent: Agent, returns: str) -> None:
-        """`returns` names the return that decides, among the metrics of an evaluation."""
+        """Make both evaluators; `returns`: the metric of an evaluation that decides whether the environment is solved."""
         config = setup.config
         self._returns, self._greedy, self._bar = returns, config.eval.greedy, config.env.solved_at
         self._ends_when_solved = config.stop_when_solved
@@ -215,7 +217,10 @@ class Evaluations:
         return self._often.play(self._greedy, is_stopped).metrics()
 
     def play_decisive(self) -> dict[str, float]:
-        """Return the metrics of one with fresh episodes, more of them. Raises StoppedError as `play`."""
+        """Return the metrics of an evaluation with more episodes, all of them new.
+
+        Raises StoppedError as `play` does.
+        """
         return self._decisive.play(self._greedy, is_stopped).metrics()
 
     def ends_run(self, results: Mapping[str, float]) -> bool:
@@ -236,7 +241,7 @@ class Evaluations:
         return tensors | {f"final_evaluator/{name}": tensor for name, tensor in self._decisive.state().items()}
 
     def close(self) -> None:
-        """End what the environments hold."""
+        """Free what the environments hold."""
         self._often.close()
         self._decisive.close()
 

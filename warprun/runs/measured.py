@@ -22,7 +22,7 @@ class Measured:
     """The metrics of a run. `returns` names, below `train/` and `eval/`, the return that decides which checkpoint is best."""
 
     def __init__(self, returns: str, metrics: Mapping[str, float], losses: Mapping[str, float]) -> None:
-        """`metrics` and `losses` are those that an earlier process of the run had at its end."""
+        """Begin with the `metrics` and `losses` of an earlier process of the run, if there was one."""
         self.returns = returns
         self.metrics = dict(metrics)
         """The last value of every metric."""
@@ -96,7 +96,7 @@ class Spent(NamedTuple):
 
 
 class PhaseClock:
-    """Measures the phases of an iteration without making the host wait for the device."""
+    """Clock of the phases of an iteration; it does not make the host wait for the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -130,13 +130,15 @@ class PhaseClock:
 
 
 MUCH_CLIPPED = 0.01
-"""Share of clipped observations above which a run says so."""
+"""Share of clipped observations above which a note is shown."""
 LONG_ITERATION_S = 10.0
-"""An iteration that takes longer than this is announced."""
+"""Seconds of an iteration above which a note is shown."""
 
 
 class Notes:
-    """Shows each note once, also if the run is resumed: `told` holds the topics that were shown before."""
+    """Notes for the user, each shown once in a run, also if it is resumed; `told` has the topics that were shown
+    before.
+    """
 
     def __init__(self, message: Callable[[str], None], told: Iterable[str]) -> None:
         self._message = message
@@ -149,12 +151,12 @@ class Notes:
             self._message(text)
 
     def on_lost(self, lost: Iterable[str]) -> None:
-        """Name processes that the run goes on without, each with the reason."""
+        """Show a note for every process that the run goes on without, with the reason."""
         for each in lost:
             self.once(each, f"the run goes on without {each}")
 
     def on_duration(self, iteration_s: float) -> None:
-        """Say that iterations are long: the run reacts to nothing during one."""
+        """Show a note if an iteration is long: the run reacts to nothing until its end."""
         if iteration_s > LONG_ITERATION_S:
             self.once(
                 "long iteration",
@@ -163,7 +165,7 @@ class Notes:
             )
 
     def on_clipping(self, values: Mapping[str, float]) -> None:
-        """Say that many observations are clipped."""
+        """Show a note if many observations are clipped."""
         clipped = [name for name, value in values.items() if name.endswith("clipped_share") and value > MUCH_CLIPPED]
         if clipped:
             share = f"{values[clipped[0]]:.1%} of the observed numbers are clipped at 10 standard deviations"

@@ -1,4 +1,7 @@
-"""What a run counts on the host between two iterations. With the tensors of its parts it determines the rest of the run."""
+"""The state of a run on the host between two iterations.
+
+With the tensors of its parts it determines the rest of the run.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,9 @@ from warprun.runs.records.tensorboard import PREFIX
 class Position:
     """The state of a run outside its tensors, in types that JSON has.
 
-    After an iteration a run evaluates, logs and saves what is due: its boundary. A position is that at the end of a boundary, or, if
-    `pending`, at its beginning: the iteration is done, and the boundary is still to come.
+    At the boundary after an iteration a run evaluates, logs and saves, as far as these are due. A position describes
+    the run at the end of a boundary; if `pending`, at its beginning, where the iteration is done and the boundary still
+    to come.
     """
 
     iterations: int = 0
@@ -33,7 +37,7 @@ class Position:
     iteration_s: float = 0.0
     """Duration of the last iteration; 0 for the first one of a process."""
     due_s: dict[str, float] = field(default_factory=dict)
-    """What repeats ("eval", "log", "checkpoint") -> `wall_s` when it was due last."""
+    """Recurring task ("eval", "log", "checkpoint") -> `wall_s` when it was due last."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The last value of every metric."""
     losses: dict[str, float] = field(default_factory=dict)
@@ -43,7 +47,7 @@ class Position:
     replaced: int = 0
     """Environments that were reset because of a fault."""
     told: list[str] = field(default_factory=list)
-    """Messages that are shown once and have been."""
+    """Topics of the notes that have been shown, each of which is shown once."""
     solved: bool = False
     row_env_steps: int = 0
     """Environment steps of the last record."""

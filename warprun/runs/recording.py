@@ -1,8 +1,8 @@
-"""Plays episodes of kernel environments one at a time and records them step by step: for `warprun play` and for reports."""
+"""Play episodes of kernel environments one at a time and record them step by step, for `warprun play` and for reports."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -14,14 +14,14 @@ from warprun.runs.build import Setup, make_engine, set_up, uncaptured
 from warprun.runs.sentinel import refuse
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory
-from warprun.spec import Box, Space
+from warprun.spec import Box, GroupSpec, Space
 
 PLACE = "in a recorded episode "
-"""Where a fault was found."""
+"""The place that the message of a fault names."""
 
 
 class Policy(Protocol):
-    """A chooser of actions: an agent, or random actions (`warprun.playing.episodes`)."""
+    """An agent, or anything else that chooses actions, such as `warprun.playing.episodes.RandomPolicy`."""
 
     exploration: Exploration | None
     """See `warprun.learning.interfaces.Agent`."""
@@ -46,14 +46,16 @@ class Taken:
 
 @dataclass(frozen=True)
 class Moment:
-    """One environment after `step` steps of an episode, and the step that it takes next; F features of an observation."""
+    """The state of one environment after `step` steps of an episode, and the step that it takes next; F features of an
+    observation.
+    """
 
     step: int
     states: dict[str, dict[str, np.ndarray]]
     """group -> field -> [A] (array fields [A, length]); empty if the environment is not made of kernels."""
     observations: dict[str, np.ndarray]
     """group -> [A, F] float32; NaN if a simulator does not tell the last observation of an episode."""
-    params: Any
+    params: object
     """The parameters of the episode, in the types that kernels use; None if the environment is not made of kernels."""
     taken: Taken | None
     """None after the last step of the episode."""
@@ -85,9 +87,10 @@ class Player:
     """
 
     def __init__(self, setup: Setup, policy: Policy, seed: int, episodes: int = 1, greedy: bool = True) -> None:
-        """Without a time limit, episodes end after `eval.max_steps` steps. Raises UserError if the environment is not made of kernels.
+        """Make the environments. `greedy`: take the most probable actions, else sample them.
 
-        `greedy`: the most probable actions are taken, else actions are sampled.
+        Without a time limit, episodes end after `eval.max_steps` steps. Raises UserError if the environment is not made
+        of kernels.
         """
         self._setup, self._policy, self._seed, self._greedy = setup, policy, seed, greedy
         self._engine = make_engine(uncaptured(setup), episodes, 1, seed, exploration=policy.exploration, auto_reset=False, announce=print)
@@ -142,7 +145,7 @@ class Player:
         """Free what the environments hold."""
         self._engine.close()
 
-    def under(self, time_limit: int | None = None, **options: Any) -> Player:
+    def under(self, time_limit: int | None = None, **options: object) -> Player:
         """Return a player of the same environment with other options and another time limit."""
         config = self._setup.config
         env = replace(config.env, options=config.env.options | options, time_limit=time_limit or config.env.time_limit)
@@ -156,7 +159,7 @@ class Player:
         return {name: on_host(group.obs[row, episode]) for name, group in self._engine.trajectory.groups.items()}
 
 
-def what_happened(taken: Trajectory, groups: Any, row: int, env: int) -> Taken:
+def what_happened(taken: Trajectory, groups: Sequence[GroupSpec], row: int, env: int) -> Taken:
     """Return the step of environment `env` in row `row` of a trajectory; `groups` are the specs of the groups."""
     return Taken(
         {g.name: in_environment_units(g.action, on_host(taken.groups[g.name].action[row, env])) for g in groups},

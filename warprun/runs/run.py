@@ -233,7 +233,7 @@ class Run:
         self.saver.save_best(self.env_steps, named, {"evaluation": self.measured.last_evaluation, "spec": self.spec})
 
     def _position(self) -> Position:
-        """Return where the run is."""
+        """Return the position of the run for a checkpoint."""
         place = self.records.place
         return Position(
             iterations=self.boundary.iterations,

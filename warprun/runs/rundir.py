@@ -40,9 +40,10 @@ from warprun.files import read_json, write_atomic
 from warprun.run_folder import CONFIG, LOCK, STATUS, VERSIONS, folder_name, is_free
 
 STATES = ("running", "finished", "solved", "failed", "interrupted")
-"""What status.json says of a run."""
+"""States of a run in status.json."""
 KILLED = "killed"
-"""What `read_status` says of a run whose process ended without a last word: by SIGKILL, or without memory or power."""
+"""State that `read_status` returns for a run whose process ended without writing its end: by SIGKILL, or without memory
+or power."""
 
 
 class Held:
@@ -81,7 +82,7 @@ class Held:
         raise BlockingIOError
 
     def is_there(self) -> bool:
-        """Return whether the folder still is the one that was locked; it may have been removed."""
+        """Return whether the locked folder is still in its place; it may have been removed or replaced."""
         try:
             now, then = os.stat(self.folder / LOCK), os.fstat(self._handle)
         except OSError:
@@ -142,7 +143,7 @@ def is_running(folder: Path) -> bool:
 
 
 def _has_process(folder: Path) -> bool:
-    """Return whether the process in status.json exists; that of another machine is taken to."""
+    """Return whether the process in status.json exists; True for one of another machine."""
     status = _read_json(folder / STATUS)
     pid = status.get("pid")
     if status.get("state") != "running" or type(pid) is not int:
@@ -246,7 +247,7 @@ def write_config(folder: Path, config: Mapping[str, object]) -> None:
 
 
 def config_text(config: Mapping[str, object]) -> bytes:
-    """Return the content of config.yaml."""
+    """Return a config as the text of config.yaml."""
     return OmegaConf.to_yaml(OmegaConf.create(dict(config)), resolve=True).encode()
 
 

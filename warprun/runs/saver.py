@@ -1,4 +1,4 @@
-"""Writes the checkpoints of a run, at a limited cost, and says so if it cannot."""
+"""The writer of the checkpoints of a run, which limits their share of the time and reports failures."""
 
 from __future__ import annotations
 
@@ -62,9 +62,10 @@ class Saver:
             self._message(f"cannot write the best checkpoint to {error.filename}: {error.strerror}; training goes on")
 
     def is_affordable(self, cadence: Recurring, notes: Notes) -> bool:
-        """Return whether a checkpoint keeps their share of the time below SHARE, if it takes as long as the last one.
+        """Return whether another checkpoint, as long as the last one, would keep the share of checkpoints of the time
+        below SHARE.
 
-        Only those at intervals of time are left out, and a note says so.
+        Only checkpoints at intervals of time are left out, and a note says so.
         """
         if cadence.counts != "seconds" or time.monotonic() >= self._next:
             return True

@@ -1,4 +1,4 @@
-"""Stops a run if a number is not finite, before that number reaches a checkpoint."""
+"""The checks that stop a run if a number is not finite, before that number reaches a checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Sentinel:
     """
 
     def __init__(self, simulator: Simulator, message: Callable[[str], None], replaces: bool, replaced: int = 0) -> None:
-        """`replaces`: whether environments that are not finite are reset (`env.on_nan=reset`); `replaced`: how many have been."""
+        """Watch a simulator. `replaces`: whether `env.on_nan=reset`; `replaced`: the number of such resets so far."""
         self.simulator = simulator
         self._message = message
         self._replaces = replaces

@@ -20,7 +20,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 GRACE_S = 1.5
 """Longest time that a process takes to end after a signal that does not wait for a boundary."""
 REPEAT_S = 0.3
-"""The same signal again within this time is the same request: a terminal and a batch system may both pass it on."""
+"""Seconds within which the same signal counts once: a terminal and a batch system may both pass it on."""
 
 
 class StopRequests:
@@ -108,7 +108,7 @@ class StopRequests:
 
 
 requests = StopRequests()
-"""Those of this process."""
+"""The stop requests of this process."""
 
 
 def watch() -> None:

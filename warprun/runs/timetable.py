@@ -1,4 +1,4 @@
-"""When a run evaluates, logs, saves and ends."""
+"""The timetable of a run: its evaluations, records, checkpoints and its end."""
 
 from __future__ import annotations
 

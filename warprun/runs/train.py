@@ -59,7 +59,7 @@ def _restore_parts(run: Run, saved: checkpoint.Loaded, changed: Sequence[str]) -
 
 
 def _write_config(run: Run, config: Config) -> None:
-    """Seal the folder of a run with a config, and write that."""
+    """Write a config into the folder of a run, and seal the folder with it."""
     unsealed = seal(run.folder, rundir.config_text(to_dict(config)))
     if unsealed:
         run.records.message(unsealed)
@@ -78,7 +78,7 @@ class Result:
     eval_return: float | None
     """Mean return of the last evaluation, of several groups that of `eval.group`; None if there was none."""
     eval_stderr: float | None
-    """Its standard error; None for a single episode."""
+    """Standard error of `eval_return`; None for a single episode."""
     best_return: float | None
     """Mean return of the best evaluation, biased upwards because it is the best of many; None if there was none."""
     train_return: float | None

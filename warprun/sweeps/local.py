@@ -66,7 +66,7 @@ class View:
                 self._live.update(self._board.table(rows_of(self._console)), refresh=True)
 
     def ended(self, job: Job) -> None:
-        """Say how a job has ended; a failed one on standard error."""
+        """Print how a job has ended; a failed one on standard error."""
         self._board.refresh([job])
         state = self._board.states[job.number]
         if state.state == "failed":
@@ -78,7 +78,7 @@ class View:
 
 
 def rows_of(console: PlainConsole) -> int:
-    """Return how many jobs a table in this terminal can have."""
+    """Return the number of jobs that a table in this terminal has room for."""
     return max(3, console.height - 8)
 
 
@@ -106,7 +106,7 @@ def run(board: Board, jobs: Sequence[Job], pool: Pool) -> None:
 Train = Callable[[str, int], int]
 """Trains the job with a number of a sweep folder in this process, and returns the exit code. It must be importable by its name."""
 PRELOADED = "warprun.runs.train"
-"""What every job imports. A server imports it once, and forks a process for each job: importing it takes longer than a short run."""
+"""Module that a server imports once and then forks a process for each job: its import takes longer than a short run."""
 
 
 @dataclass
@@ -127,7 +127,10 @@ class Pool:
     """
 
     def __init__(self, folder: os.PathLike[str], workers: int | None, devices: set[str], train: Train) -> None:
-        """`workers` None: one for each GPU, one without GPUs; `devices`: the values of `device` that the jobs have."""
+        """Share cores and GPUs.
+
+        `workers` None: one for each GPU, one without GPUs; `devices`: the values of `device` of the jobs.
+        """
         gpus = usable_gpus() if devices & {"auto", "cuda"} else []
         count = workers or len(gpus) or 1
         self._folder = os.path.abspath(folder)
@@ -206,7 +209,7 @@ def share_cores(count: int) -> list[list[int]]:
 
 
 def _work(train: Train, folder: str, number: int, cores: list[int], gpu: str | None, orders: Connection) -> None:
-    """Train one job: the process of a worker."""
+    """Train one job and end this process, which is that of a worker."""
     signals.watch()
     threading.Thread(target=_obey, args=(orders,), name="warprun-orders", daemon=True).start()
     if cores:
@@ -217,7 +220,7 @@ def _work(train: Train, folder: str, number: int, cores: list[int], gpu: str | N
 
 
 def _obey(orders: Connection) -> None:
-    """Send the signal that the pool orders to this process; SIGTERM if the pool is gone."""
+    """Wait for an order of the pool, a signal, and send it to this process; SIGTERM if the pool is gone."""
     try:
         number = orders.recv()
     except (EOFError, OSError):

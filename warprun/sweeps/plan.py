@@ -48,11 +48,11 @@ class Job(NamedTuple):
     number: int
     overrides: tuple[str, ...]
     run: Path
-    """Its run folder."""
+    """Run folder of the job."""
 
     @property
     def folder(self) -> Path:
-        """Its status, log and lock."""
+        """Folder with its status, log and lock."""
         return self.run.parent / JOBS / f"{self.number:04}"
 
     @property
@@ -62,7 +62,7 @@ class Job(NamedTuple):
 
     @property
     def traceback(self) -> Path:
-        """Where its last failure happened."""
+        """The file with the traceback of its last failure."""
         return self.folder / "traceback.txt"
 
 
@@ -72,12 +72,12 @@ class Plan:
 
     folder: Path
     working_folder: Path
-    """Where the command was called: relative paths in overrides begin there."""
+    """Folder in which the command was called; relative paths in overrides begin there."""
     jobs: list[Job]
     search: dict[str, str] | None = None
-    """Of a study, whose jobs `warprun tune` adds one by one: every setting, or what it ranges over; None: a sweep."""
+    """Key -> value or range of every setting of a study, whose jobs `warprun tune` adds one by one; None: a sweep."""
     seal: str = ""
-    """That of plan.json; empty before it is written, and if the user's key cannot be made."""
+    """Seal of plan.json; empty before it is written, and if the user's key cannot be made."""
 
     def add(self, jobs: Sequence[Sequence[str]]) -> list[Job]:
         """Append jobs with these overrides; return them."""
@@ -90,7 +90,7 @@ class Plan:
         return self.jobs[first:]
 
     def write(self) -> None:
-        """Seal plan.json and write it. Raises OSError."""
+        """Write plan.json with its seal. Raises OSError."""
         try:
             self.seal = plan_seal(self._sealed())
         except (UserError, OSError, RuntimeError) as error:

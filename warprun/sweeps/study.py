@@ -45,7 +45,7 @@ class Space(NamedTuple):
     fixed: list[str]
     """Overrides that all trials have."""
     distributions: dict[str, BaseDistribution]
-    """Key -> what its values are drawn from."""
+    """Key -> distribution of its values."""
     text: dict[str, str]
     """Key -> its value or range as the user wrote it."""
 
@@ -131,7 +131,7 @@ def as_file(overrides: Sequence[str], comment: str) -> str:
 STORE, BEST = "study.db", "best.yaml"
 NAME = "warprun"
 LEAST_TRIALS, LEAST_EVALUATIONS = 5, 2
-"""Finished trials, and evaluations of a trial, before the median ends one."""
+"""Finished trials, and evaluations of a trial, before the pruner `median` ends a trial."""
 
 
 class Study:
@@ -273,7 +273,7 @@ def _pruner(name: str) -> BasePruner:
 
 
 def closing(study: Study, folder: Path) -> Sequence[str]:
-    """Return the lines that say what was best and how to use it."""
+    """Return lines about the best trial and the file with its settings."""
     best = study.best
     if best is None:
         return ["no trial has finished"]

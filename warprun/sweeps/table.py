@@ -1,4 +1,4 @@
-"""The table of a sweep's jobs, and how long they will take. No torch."""
+"""The table of the jobs of a sweep, and the estimate of the time left. No torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from warprun.sweeps.plan import Job, Plan
 
 STYLES = {"failed": "red", "killed": "red", "interrupted": "yellow", "running": "green", "waiting": "dim"}
 ORDER = ("running", "failed", "killed", "interrupted", "solved", "finished", "waiting")
-"""Which jobs are shown first if not all can be."""
+"""States in the order in which their jobs are shown if there is no room for all."""
 COUNTED = ("running", "failed", "killed", "interrupted", "waiting")
 
 
@@ -43,7 +43,7 @@ class Board:
                 self.states[job.number] = state_of(job)
 
     def grow(self) -> None:
-        """Add the jobs that the plan has got since."""
+        """Add the jobs that were added to the plan."""
         self.names = self.plan.names()
         self.states += [state_of(job) for job in self.plan.jobs[len(self.states) :]]
 
@@ -55,13 +55,13 @@ class Board:
             found[state.state] = found.get(state.state, 0) + 1
         return found
 
-    def title(self, workers: int | None = None) -> str:
-        """Return the counts in one line; with `workers` jobs at a time, or as many as run now, also the time left."""
+    def title(self) -> str:
+        """Return the counts in one line, and the time left with as many jobs at a time as run now."""
         counts = self.counts
         done = sum(counts.get(state, 0) for state in DONE)
         total = len(self.states)
         parts = [f"{done} of {total} jobs finished", *(f"{counts[state]} {state}" for state in COUNTED if state in counts)]
-        left = self._left_s(workers or counts.get("running", 0))
+        left = self._left_s(counts.get("running", 0))
         return ", ".join([*parts, *([f"about {duration(left)} left"] if left is not None else [])])
 
     def _left_s(self, workers: int) -> float | None:
@@ -103,7 +103,7 @@ class Board:
         ]
 
     def line(self, job: Job) -> str:
-        """Return one line about a job that has ended."""
+        """Return a line about a job that has ended."""
         state, counts = self.states[job.number], self.counts
         ended = len(self.states) - counts.get("waiting", 0) - counts.get("running", 0)
         what = [f"{ended}/{len(self.states)} {state.state}: {printable(self.names[job.number])}"]
@@ -122,7 +122,7 @@ DONE = ("finished", "solved")
 
 @dataclass(frozen=True)
 class State:
-    """One job now."""
+    """The state of one job."""
 
     state: str
     """waiting, running, finished, solved, failed, interrupted or killed."""
@@ -130,7 +130,7 @@ class State:
     """Why it failed, or was interrupted, in one line."""
     env_steps: int | None = None
     wall_s: float | None = None
-    """Of all processes of its run."""
+    """Seconds of the run, over all its processes."""
     returned: float | None = None
     """Return of the last evaluation, else of the training episodes."""
     stderr: float | None = None
@@ -141,12 +141,12 @@ class State:
 
     @property
     def is_done(self) -> bool:
-        """Return whether there is nothing left to do."""
+        """Whether there is nothing left to do."""
         return self.state in DONE
 
     @property
     def left_s(self) -> float | None:
-        """Return the seconds that a running job needs, by its progress."""
+        """Seconds that a running job still needs, by its progress; None if unknown."""
         if self.state != "running" or not self.progress or self.wall_s is None:
             return None
         return self.wall_s * (1.0 - self.progress) / self.progress

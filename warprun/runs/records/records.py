@@ -23,7 +23,7 @@ class Place(NamedTuple):
     wall_s: float = 0.0
     """Seconds that the run has taken."""
     env_steps: int = 0
-    """Those of the last row."""
+    """Environment steps of the last row."""
     files: Mapping[str, int] = {}
     """Name of every file -> bytes that are valid."""
 
@@ -42,7 +42,10 @@ class Records:
     """
 
     def __init__(self, folder: Path, config: Mapping[str, object], live: bool | None = None, place: Place = START) -> None:
-        """`place`: where an earlier process left off; call `cut_back` before the first row. Nothing is written yet."""
+        """Open the sinks without writing to them.
+
+        `place`: the end of an earlier process; then call `cut_back` before the first row.
+        """
         self._folder = folder
         self._began = time.monotonic() - place.wall_s
         self._env_steps = place.env_steps

@@ -1,8 +1,9 @@
-"""Weights & Biases and MLflow: the rows of a run, its config and its outcome, on the services or servers that they are set up for.
+"""Sinks for Weights & Biases and MLflow: they log the rows of a run, its config and its outcome.
 
-Each library is imported with the first row, so a run that does not begin leaves nothing behind. Where records go is a matter of the
-library: WANDB_MODE, WANDB_ENTITY, MLFLOW_TRACKING_URI and so on. A file in the run folder keeps the id of its record, for a run that
-continues. After a failure to begin, a service gets nothing more: each attempt may wait for a network.
+Each library is imported with the first row, so a run that does not begin leaves nothing behind. The library decides
+where records go (WANDB_MODE, WANDB_ENTITY, MLFLOW_TRACKING_URI and so on). A file in the run folder keeps the id of the
+record for a resumed run. After a failure to begin, a service gets nothing more, because each attempt may wait for a
+network.
 """
 
 from __future__ import annotations
@@ -13,17 +14,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from warprun.errors import UserError, one_line
 from warprun.files import read_limited, write_atomic
 from warprun.runs.records.sink import Row, Sink
 from warprun.runs.records.tensorboard import flatten
 
+if TYPE_CHECKING:
+    import wandb
+    from mlflow import MlflowClient
+
+T = TypeVar("T")
+
 MOST_PARAMS = 100
 """Settings in one message to MLflow."""
 MOST_CHARACTERS = 500
-"""Of the value of a setting; MLflow before 2.8 takes no more."""
+"""Most characters of the value of a setting; MLflow before 2.8 takes no more."""
 ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 
@@ -36,7 +43,7 @@ class WeightsAndBiases(Sink):
         self._folder, self._config, self._project = folder, config, project
         self._run = Once(self._begin)
 
-    def _begin(self) -> Any:
+    def _begin(self) -> wandb.Run:
         import wandb
 
         former = read_id(self._folder, self.name)
@@ -70,8 +77,8 @@ class WeightsAndBiases(Sink):
                 self._run.begun.summary.update({"exit_code": int(status not in ("finished", "solved"))})
 
     def close(self) -> None:
-        """Send what is left and end the run."""
-        run, self._run = self._run.begun, Once(lambda: None)
+        """End the run, after the rest of its records is sent."""
+        run, self._run = self._run.begun, Once(None)
         with failures():
             if run is not None:
                 run.finish()
@@ -87,7 +94,7 @@ class MLflow(Sink):
         self._run = Once(self._begin)
         self._ended: str | None = None
 
-    def _begin(self) -> tuple[Any, str]:
+    def _begin(self) -> tuple[MlflowClient, str]:
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
@@ -127,7 +134,7 @@ class MLflow(Sink):
 
     def close(self) -> None:
         """End the run."""
-        begun, self._run = self._run.begun, Once(lambda: None)
+        begun, self._run = self._run.begun, Once(None)
         states = {"finished": "FINISHED", "solved": "FINISHED", "failed": "FAILED"}
         with failures():
             if begun is not None:
@@ -141,20 +148,21 @@ SERVICES: dict[str, Callable[[Path, Mapping[str, object], str], Sink]] = {"wandb
 def services(folder: Path, config: Mapping[str, object]) -> list[Sink]:
     """Return the sinks that `log.services` of a config names."""
     log = config.get("log")
-    names = log.get("services", []) if isinstance(log, Mapping) else []
-    return [SERVICES[name](folder, config, str(log.get("project"))) for name in names] if isinstance(log, Mapping) else []
+    if not isinstance(log, Mapping):
+        return []
+    return [SERVICES[name](folder, config, str(log.get("project"))) for name in log.get("services", [])]
 
 
-class Once:
-    """Something that is begun when it is first needed. If that fails, it is not tried again."""
+class Once(Generic[T]):
+    """A value that `begin` returns when it is first needed. If `begin` fails, it is not called again."""
 
-    def __init__(self, begin: Callable[[], Any]) -> None:
-        self._begin: Callable[[], Any] | None = begin
-        self.begun: Any = None
-        """What has begun; None before, and after a failure."""
+    def __init__(self, begin: Callable[[], T] | None) -> None:
+        self._begin = begin
+        self.begun: T | None = None
+        """The value; None before the first call of `get`, and after a failure."""
 
-    def get(self) -> Any:
-        """Return what has begun, None after a failure. Raises whatever makes it fail."""
+    def get(self) -> T | None:
+        """Return the value, None after a failure. Raises whatever `begin` raises."""
         begin, self._begin = self._begin, None
         if begin is not None:
             self.begun = begin()

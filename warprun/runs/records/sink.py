@@ -21,7 +21,7 @@ class Sink:
     """A place for records. A method that is not overridden does nothing; each may raise OSError."""
 
     name = "records"
-    """What warnings call it."""
+    """Its name in warnings."""
 
     def start(self, info: Mapping[str, object]) -> None:
         """Receive the hardware and versions, before the first row."""

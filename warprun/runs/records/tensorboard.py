@@ -24,7 +24,7 @@ from warprun.runs.records.jsonl import Appender
 from warprun.runs.records.sink import Row, Sink
 
 PREFIX = "events.out.tfevents."
-"""How the names of event files begin."""
+"""Beginning of the names of event files."""
 METRICS = ("train/return", "eval/return", "perf/env_steps_per_s")
 
 
@@ -34,7 +34,10 @@ class TensorBoard(Sink):
     name = "TensorBoard"
 
     def __init__(self, folder: Path, config: Mapping[str, object], after: int | None = None) -> None:
-        """`after`: the `env_steps` of the last valid scalars in earlier files, if a run continues; TensorBoard drops later ones."""
+        """Begin a new file.
+
+        `after`: `env_steps` of the last valid scalars in the files of a resumed run; TensorBoard drops later ones.
+        """
         self._after = after
         self._trial = folder.name
         self._hparams = flatten(config)
