@@ -1,4 +1,8 @@
-"""The rooms of the package import each other only in the directions of the diagram in docs/architecture.md."""
+"""The structure of the package: rooms, circles of imports, sizes of files, types and docstrings.
+
+The rooms may import each other in the directions of the first diagram of docs/architecture.md. The limits are there so that the package
+stays one that a person can learn: who needs more looks first for what can be taken away.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,21 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "warprun"
+FILES = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "envs").rglob("*.py")])
+LONGEST_FILE, LONGEST_LOOP = 400, 250
+"""Lines of a file, and of the one with the run loop."""
+MOST_ON_THE_GROUND_FLOOR = 12
+"""Modules of the package that are in no room."""
+MOST_ANY = 120
+"""Annotations that say nothing."""
+
+
+def tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
 
 
 def arrows() -> dict[str, set[str]]:
@@ -24,21 +41,92 @@ def arrows() -> dict[str, set[str]]:
     return {room: reached(room) for room in {*direct, "base"}}
 
 
-def imports() -> Iterator[tuple[str, str, str, str]]:
-    """Yield (file, module, room of the file, room of the module) of every import within the package."""
-    rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
-    for file in sorted(PACKAGE.rglob("*.py")):
-        if file.name in ("__init__.py", "__main__.py") and file.parent == PACKAGE:
-            continue
-        own = file.relative_to(PACKAGE).parts[0]
-        for node in ast.walk(ast.parse(file.read_text())):
-            module = node.module if isinstance(node, ast.ImportFrom) else None
-            if module and module.startswith("warprun.") and not module.startswith(("warprun.envs", "warprun.conf.")):
-                room = module.split(".")[1]
-                yield str(file.relative_to(ROOT)), module, own if own in rooms else "base", room if room in rooms else "base"
+def module_of(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_of(file): file for file in FILES if file.is_relative_to(PACKAGE)}
+
+
+def imported(nodes: list[ast.AST]) -> Iterator[str]:
+    """Yield the modules of the package that statements import."""
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module in MODULES:
+            for name in node.names:
+                full = f"{node.module}.{name.name}"
+                yield full if full in MODULES else node.module
 
 
 def test_rooms_import_only_what_the_diagram_allows() -> None:
     allowed = arrows()
-    wrong = [(file, module) for file, module, own, other in imports() if other not in allowed[own]]
+    rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+
+    def room_of(module: str) -> str:
+        name = module.split(".")[1]
+        return name if name in rooms else "base"
+
+    wrong = [
+        (module, other)
+        for module, file in MODULES.items()
+        if module not in ("warprun", "warprun.__main__")
+        for other in imported(list(ast.walk(tree(file))))
+        if other != "warprun" and room_of(other) not in allowed[room_of(module)]
+    ]
     assert not wrong
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports within functions count as well: one that hides a circle would hide it from readers, too."""
+    graph = {module: set(imported(list(ast.walk(tree(file))))) - {module} for module, file in MODULES.items()}
+    circles, done = [], set()
+
+    def walk(module: str, path: tuple[str, ...]) -> None:
+        if module in path:
+            circles.append(path[path.index(module) :])
+        elif module not in done:
+            for other in sorted(graph[module]):
+                walk(other, (*path, module))
+            done.add(module)
+
+    for module in sorted(graph):
+        if module != "warprun":  # its imports are those of its public names, which load when they are asked for
+            walk(module, ())
+    assert not circles
+
+
+@pytest.mark.parametrize(("limit", "files"), [(LONGEST_FILE, FILES), (LONGEST_LOOP, [PACKAGE / "runs" / "run.py"])])
+def test_files_are_short_enough_to_be_read(limit: int, files: list[Path]) -> None:
+    lines = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in files}
+    assert not {name: count for name, count in lines.items() if count > limit}
+
+
+def test_the_ground_floor_is_small() -> None:
+    assert len([file for file in PACKAGE.glob("*.py") if not file.name.startswith("__")]) <= MOST_ON_THE_GROUND_FLOOR
+
+
+def test_annotations_say_something() -> None:
+    def count(annotation: ast.AST) -> int:
+        return sum(
+            (isinstance(node, ast.Name) and node.id == "Any")
+            or (isinstance(node, ast.Constant) and isinstance(node.value, str) and bool(re.search(r"\bAny\b", node.value)))
+            for node in ast.walk(annotation)
+        )
+
+    annotations = [
+        found
+        for file in FILES
+        for node in ast.walk(tree(file))
+        for name in ("annotation", "returns")
+        if (found := getattr(node, name, None))
+    ]
+    assert sum(map(count, annotations)) <= MOST_ANY
+
+
+def test_docstrings_say_what_a_thing_is_and_not_that_it_is_what_something_does() -> None:
+    riddles = [
+        (str(file.relative_to(ROOT)), said.partition("\n")[0])
+        for file in FILES
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (said := ast.get_docstring(node) or "").startswith("What")
+    ]
+    assert not riddles

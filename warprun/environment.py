@@ -25,7 +25,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from types import CodeType, FunctionType, MethodType
 from typing import Annotated, NamedTuple, TypeAlias, TypeGuard, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
 
@@ -33,6 +32,7 @@ import numpy as np
 
 from warprun.errors import ContractError, shown
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Space, Spec, is_name, problem_of_array, problem_of_number, whole_number
+from warprun.user_code import check_function, refusal
 
 __all__ = ["Box", "ContractError", "Discrete", "Environment", "Group", "Index", "MultiDiscrete", "NoParams", "Phase", "Space"]
 __all__ += ["float32", "int32", "single_agent"]
@@ -342,37 +342,6 @@ def arguments(function: KernelFunction) -> tuple[str, ...]:
 def is_named_tuple(kind: object) -> TypeGuard[type[NamedTuple]]:
     """Return whether `kind` is a NamedTuple class."""
     return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields") and hasattr(kind, "_field_defaults")
-
-
-def check_function(what: str, function: object) -> None:
-    """Raise ContractError unless kernels can compile `function` and call it with arguments in their order."""
-    jitted = type(function).__module__.partition(".")[0] in ("numba", "numba_cuda")
-    plain = inspect.unwrap(function) if jitted and callable(function) else function
-    if not isinstance(plain, FunctionType):
-        kind = "None" if function is None else f"a {type(function).__name__}"
-        raise ContractError(f"{what} must be a plain function, not {kind} ({shown(function)})")
-    if "__wrapped__" in vars(plain):
-        raise refusal(plain, "kernels cannot call decorated functions; remove the decorator")
-    code = plain.__code__
-    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        raise refusal(plain, "kernels cannot call async functions; write def without async")
-    if code.co_flags & inspect.CO_GENERATOR:
-        raise refusal(plain, "kernels cannot call generators; write return in place of yield")
-    for name, parameter in inspect.signature(plain).parameters.items():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            stars = "*" if parameter.kind == parameter.VAR_POSITIONAL else "**"
-            raise refusal(plain, f"{stars}{name} gets no values, since arguments are passed by name; write the names of the arguments")
-        if parameter.kind == parameter.KEYWORD_ONLY:
-            raise refusal(plain, f"argument {name!r} is keyword-only; remove the * before it")
-
-
-def refusal(function: Callable[..., object], problem: str) -> ContractError:
-    """Return the error for a function; it begins with the file, the line and the name of the function."""
-    plain = inspect.unwrap(function.__func__ if isinstance(function, MethodType) else function)
-    if not isinstance(plain, FunctionType):
-        return ContractError(problem)
-    code: CodeType = plain.__code__
-    return ContractError(f"{code.co_filename}:{code.co_firstlineno} in {plain.__name__}: {problem}", names_place=True)
 
 
 def _check_parameters(params: object) -> None:

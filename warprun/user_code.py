@@ -13,6 +13,7 @@ import builtins
 import dis
 import hashlib
 import importlib
+import inspect
 import re
 import sys
 import sysconfig
@@ -25,9 +26,9 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 
-from warprun.errors import ContractError, OtherRankError, UserError
+from warprun.errors import ContractError, OtherRankError, UserError, shown
 
 ISOLATED = "warprun_environment_"
 """Prefix of the packages that hold the modules of an environment file."""
@@ -310,3 +311,39 @@ def _line(error: BaseException) -> str:
     except Exception:  # __str__ of an error is code of the user
         words = "(its text cannot be read)"
     return re.sub(rf"{ISOLATED}\w+\.", "", words)
+
+
+def place(function: FunctionType, line: int | None = None) -> str:
+    """Return "FILE:LINE in NAME" of a function, the beginning of every error message about it."""
+    code = function.__code__
+    return f"{code.co_filename}:{line or code.co_firstlineno} in {function.__name__}"
+
+
+def check_function(what: str, function: object) -> None:
+    """Raise ContractError unless kernels can compile `function` and call it with arguments in their order."""
+    jitted = type(function).__module__.partition(".")[0] in ("numba", "numba_cuda")
+    plain = inspect.unwrap(function) if jitted and callable(function) else function
+    if not isinstance(plain, FunctionType):
+        kind = "None" if function is None else f"a {type(function).__name__}"
+        raise ContractError(f"{what} must be a plain function, not {kind} ({shown(function)})")
+    if "__wrapped__" in vars(plain):
+        raise refusal(plain, "kernels cannot call decorated functions; remove the decorator")
+    code = plain.__code__
+    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        raise refusal(plain, "kernels cannot call async functions; write def without async")
+    if code.co_flags & inspect.CO_GENERATOR:
+        raise refusal(plain, "kernels cannot call generators; write return in place of yield")
+    for name, parameter in inspect.signature(plain).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            stars = "*" if parameter.kind == parameter.VAR_POSITIONAL else "**"
+            raise refusal(plain, f"{stars}{name} gets no values, since arguments are passed by name; write the names of the arguments")
+        if parameter.kind == parameter.KEYWORD_ONLY:
+            raise refusal(plain, f"argument {name!r} is keyword-only; remove the * before it")
+
+
+def refusal(function: Callable[..., object], problem: str) -> ContractError:
+    """Return the error for a function; it begins with the file, the line and the name of the function."""
+    plain = inspect.unwrap(function.__func__ if isinstance(function, MethodType) else function)
+    if not isinstance(plain, FunctionType):
+        return ContractError(problem)
+    return ContractError(f"{place(plain)}: {problem}", names_place=True)

@@ -67,7 +67,7 @@ class EnvConfig:
 
 @dataclass
 class ConcurrencyConfig:
-    """What all modes have."""
+    """Settings that all modes have."""
 
     name: str = MISSING
     """Name of the mode."""

@@ -33,6 +33,7 @@ from warprun.kernels import integers
 from warprun.kernels.fingerprint import is_library
 from warprun.kernels.flow import unassigned
 from warprun.kernels.integers import integer_fields, refused_field
+from warprun.user_code import place
 
 if TYPE_CHECKING:
     from numba.core.annotations.type_annotations import TypeAnnotation
@@ -106,12 +107,6 @@ def check_variables(functions: tuple[KernelFunction, ...]) -> None:
                 f"{place(function, line)}: the variable {name} may have no value here: a branch leaves it out, or a loop that sets it may"
                 " make no turn; set it before"
             )
-
-
-def place(function: KernelFunction, line: int | None = None) -> str:
-    """Return "FILE:LINE in NAME" of a function, the beginning of every error message about it."""
-    code = function.__code__
-    return f"{code.co_filename}:{line or code.co_firstlineno} in {function.__name__}"
 
 
 def _of_user(functions: tuple[KernelFunction, ...]) -> list[KernelFunction]:

@@ -179,7 +179,7 @@ def launch_problem() -> str | None:
 
 
 class Misfit(Exception):
-    """What is wrong and what to do, in one line."""
+    """A problem and what to do about it, in one line."""
 
 
 def link(capability: tuple[int, int]) -> bytes:

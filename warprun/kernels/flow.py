@@ -30,7 +30,7 @@ class Number(NamedTuple):
 
 @dataclass(frozen=True)
 class _Path:
-    """What is known at a point of a function, whatever path led there."""
+    """Facts at a point of a function that hold on every path to it."""
 
     assigned: frozenset[str]
     """Variables that have a value on all paths."""

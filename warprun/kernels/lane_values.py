@@ -1,4 +1,4 @@
-"""What the regions of a loop over lanes hand to each other, and where it lies on the stack.
+"""Values that live from one region of a loop over lanes to another, and their places on the stack.
 
 An array holds a value for each lane, and one number what is the same for all lanes: LLVM keeps that in a register.
 Addresses are computed again in each region, so that LLVM sees neighbouring lanes read neighbours.
@@ -27,7 +27,7 @@ def suffixed(name: str, suffix: str) -> str:
 
 
 class Values:
-    """What the regions of a loop hand to each other, and where it lies on the stack."""
+    """Values that live from one region of a loop to another, and their places on the stack."""
 
     def __init__(self, regions: Regions, prefix: str, access: str) -> None:
         self.r, self.prefix = regions, prefix

@@ -23,7 +23,7 @@ float32 = np.float32
 
 
 class BlockBackward(NamedTuple):
-    """What the backward pass needs beside a BlockNetwork; kernels get device arrays in place of the tensors."""
+    """Tables of the backward pass beside those of a BlockNetwork; kernels get device arrays in place of the tensors."""
 
     weights: torch.Tensor
     """[V] float32: of each layer one row of weights per output, padded to a multiple of TALL."""

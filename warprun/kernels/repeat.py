@@ -132,7 +132,7 @@ class Repeated(Generic[Results, *Arguments]):
 
 
 class _Known(Generic[Results]):
-    """What is known of the work with some arguments."""
+    """The recordings of the work with some arguments."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -142,7 +142,7 @@ class _Known(Generic[Results]):
 
 
 class Recording(Generic[Results]):
-    """What a run did: its kernel calls, whether torch computed something, and its results."""
+    """The trace of a run: its kernel calls, whether torch computed something, and its results."""
 
     def __init__(self, work: Callable[[], Results]) -> None:
         """Run `work`."""

@@ -101,7 +101,7 @@ def seeded(seed: int, make: Callable[[], N]) -> N:
 
 
 class Due(NamedTuple):
-    """What is due at an update beside the step of the value networks."""
+    """The steps of an update beside that of the value networks."""
 
     target: bool
     """Move the target networks."""

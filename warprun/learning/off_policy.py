@@ -1,4 +1,4 @@
-"""What the off-policy agents share: for every group a learner, which stores rollouts in replay memory and takes gradient steps."""
+"""The common part of off-policy agents: for every group a learner, which stores rollouts in replay memory and takes gradient steps."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def begin(ranks: Ranks) -> str:
 
 
 class Order(IntEnum):
-    """What rank 0 lets all that learn do next."""
+    """The next thing that all ranks that learn do together."""
 
     END = 0
     """End the run."""

@@ -25,7 +25,7 @@ from warprun.state import State
 
 @dataclass(frozen=True)
 class Drawing:
-    """What an actor without a policy draws actions by."""
+    """The part of a policy that an actor needs to draw actions."""
 
     exploration: Exploration | None
     """As `Agent.exploration`."""

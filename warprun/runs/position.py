@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from warprun.config.cadence import Moment, Recurring
 from warprun.errors import UserError
+from warprun.runs.measured import Measured, on_host
 from warprun.runs.records.jsonl import JsonLines
 from warprun.runs.records.records import Place
 from warprun.runs.records.tensorboard import PREFIX
@@ -58,6 +60,40 @@ class Position:
     def place(self) -> Place:
         """The place in the records."""
         return Place(self.wall_s, self.row_env_steps, {JsonLines.name: 0} | self.files)
+
+
+def at(
+    boundary: Moment,
+    place: Place,
+    cadences: Mapping[str, Recurring],
+    measured: Measured,
+    pending: bool,
+    began_s: float,
+    diagnostics: dict[str, float],
+    iteration_s: float,
+    replaced: int,
+    told: list[str],
+    solved: bool,
+) -> Position:
+    """Return the position of a run whose last completed boundary is `boundary`, and whose records are at `place`."""
+    return Position(
+        iterations=boundary.iterations,
+        env_steps=boundary.env_steps,
+        pending=pending,
+        wall_s=place.wall_s,
+        boundary_s=boundary.seconds,
+        began_s=began_s,
+        iteration_s=iteration_s,
+        due_s={name: cadence.due_s for name, cadence in cadences.items()},
+        metrics=measured.metrics,
+        losses=on_host(measured.losses),
+        diagnostics=diagnostics,
+        replaced=replaced,
+        told=told,
+        solved=solved,
+        row_env_steps=place.env_steps,
+        files=dict(place.files),
+    )
 
 
 def read(saved: Mapping[str, object]) -> Position:

@@ -76,8 +76,6 @@ class Run:
         """End the records and all processes. A second call does nothing."""
         self.open.close()
 
-    # The loop -------------------------------------------------------------------------------------------------------------
-
     def meet(self) -> None:
         """Wait until the other processes are set up. Raises RankFailed."""
         line = self.crew.meet(self.folder, self.saved, lambda why: self._write_status("failed", why))
@@ -212,8 +210,6 @@ class Run:
         lines = summarize(measured.metrics, measured.history, groups, measured.returns, self.config.env.solved_at, self.solved)
         return lines | {"env_steps": self.env_steps, "wall_s": self.records.wall_s}
 
-    # What it saves --------------------------------------------------------------------------------------------------------
-
     def _save(self, write: Callable[[int, State, checkpoint.Meta], None], evaluators: State | None = None) -> None:
         """Write a checkpoint to resume from, by a method of the saver, with `evaluators` as their state if given. Raises TrainingFailed."""
         self.saver.refuse_removed_folder()
@@ -233,26 +229,10 @@ class Run:
         self.saver.save_best(self.env_steps, named, {"evaluation": self.measured.last_evaluation, "spec": self.spec})
 
     def _position(self) -> Position:
-        """Return the position of the run for a checkpoint."""
-        place = self.records.place
-        return Position(
-            iterations=self.boundary.iterations,
-            env_steps=self.boundary.env_steps,
-            pending=self.is_pending,
-            wall_s=place.wall_s,
-            boundary_s=self.boundary.seconds,
-            began_s=self.limits.began_s,
-            iteration_s=self.iteration_s,
-            due_s={name: cadence.due_s for name, cadence in self.cadences.items()},
-            metrics=self.measured.metrics,
-            losses=on_host(self.measured.losses),
-            diagnostics=self._diagnostics() if self.is_pending else {},
-            replaced=self.sentinel.replaced,
-            told=self.notes.told,
-            solved=self.solved,
-            row_env_steps=place.env_steps,
-            files=dict(place.files),
-        )
+        """Return where the run is."""
+        began_s, diagnostics = self.limits.began_s, self._diagnostics() if self.is_pending else {}
+        counted = self.iteration_s, self.sentinel.replaced, self.notes.told, self.solved
+        return position.at(self.boundary, self.records.place, self.cadences, self.measured, self.is_pending, began_s, diagnostics, *counted)
 
     @property
     def is_pending(self) -> bool:

@@ -14,9 +14,9 @@ import numpy as np
 from warprun.environment import Environment, KernelFunction
 from warprun.errors import UserError, one_line
 from warprun.kernels import compile as kernels
-from warprun.kernels.check import place
 from warprun.simulation.plain import PlainEnvironment, Seen, Taken
 from warprun.simulation.trajectory import Trajectory
+from warprun.user_code import place
 
 STEPS = 24
 SECONDS = 0.2

@@ -19,9 +19,9 @@ from warprun.environment import Environment, KernelFunction
 from warprun.errors import UserError, one_line
 from warprun.kernels import compile as kernels
 from warprun.kernels import integers
-from warprun.kernels.check import place
 from warprun.simulation.plain import PlainEnvironment, Seen
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Spec
+from warprun.user_code import place
 
 ENVIRONMENTS = 2
 STEPS = 3000

@@ -27,7 +27,7 @@ TIME = re.compile(r"(\d+-)?\d{1,2}(:\d{2}){0,2}|\d+(:\d{2})?")
 
 @dataclass
 class LauncherConfig:
-    """What all launchers have."""
+    """Settings that all launchers have."""
 
     name: str = MISSING
     """Name of the launcher."""

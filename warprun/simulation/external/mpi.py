@@ -32,7 +32,7 @@ Wait = Callable[[Callable[[], bool]], object]
 
 
 class Call(NamedTuple):
-    """What the ranks of a group do together; everything in it can be pickled."""
+    """A call that the ranks of a group make together; everything in it can be pickled."""
 
     environment: int
     """Its number among those of the leader; -1: the leader makes no more calls for now."""

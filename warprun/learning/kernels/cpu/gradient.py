@@ -1,8 +1,8 @@
 """The gradient of a policy in one kernel (CPU): forward, derivatives of the loss, backward and sum, in blocks that stay in cache.
 
 Rows are cut into blocks and shares by a rule that depends only on their number and on that of a step: a block holds the rows of one tile at
-one step, and is as narrow as they allow. Its activations are computed, or those of the rollout, which are the same. A thread computes one
-share after the other, and gradients are added in the order of the shares, so the number of threads does not change a bit.
+one step, and is as narrow as they allow. A thread computes one share after the other, and gradients are added in the order of the shares,
+so the number of threads does not change a bit. Activations are computed, or those of the rollout, which are the same.
 """
 
 from __future__ import annotations
@@ -41,10 +41,8 @@ SHARES = 16
 """Shares of a batch, each with its own gradient: enough to balance the threads of a desktop, few enough that adding them is cheap."""
 CACHE_BYTES = 640 * 1024
 """Activations and derivatives that a thread processes at once: most of a second-level cache of 1 MB."""
-
 SHARE_BLOCKS = 4
 """Blocks of a share, if there are not too many rows: the sums over the columns of so many blocks cost a quarter of those of single ones."""
-
 SHARES_ARGUMENT, ROWS_ARGUMENT, NUMBERS_ARGUMENT = 0, 1, 2
 """Numbers of the arguments of the kernels, after the three of every call, that change."""
 
