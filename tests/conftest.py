@@ -41,7 +41,8 @@ def _mark_long(items: list[pytest.Item]) -> None:
     seen: Counter[tuple[Path, str]] = Counter()
     for item in items:
         mark = item.get_closest_marker("by_default")
-        if mark and isinstance(item, pytest.Function) and not item.get_closest_marker("slow"):
+        by_hand = item.get_closest_marker("slow") or item.get_closest_marker("reliability")
+        if mark and isinstance(item, pytest.Function) and not by_hand:
             seen[item.path, item.originalname] += 1
             if seen[item.path, item.originalname] > mark.args[0]:
                 item.add_marker(pytest.mark.long)

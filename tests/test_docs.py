@@ -64,6 +64,7 @@ EXAMPLES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.by_default(1)
 @pytest.mark.parametrize(("page", "name"), EXAMPLES)
 def test_example_environments_train(workplace, page, name):

@@ -35,6 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_the_simulator_in_c_takes_the_same_steps_as_that_in_python(folder: Path) -> None:
     (source,) = blocks(PAGE, "c")

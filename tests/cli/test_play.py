@@ -161,4 +161,4 @@ def test_mistakes_are_told_without_heavy_imports(tmp_path: Path) -> None:
 
 def test_the_copy_in_a_run_has_the_files_of_draw(project: Path) -> None:
     found = kept.find(str(project / "run" / "environment"))
-    assert found and set(found.files) == {"drift", "palette"}
+    assert found and set(found.copy.files) == {"drift", "palette"}

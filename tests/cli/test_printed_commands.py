@@ -94,6 +94,7 @@ def test_a_run_that_is_interrupted(folder: str, printed: Printed, monkeypatch: p
     assert json.loads((Path(folder) / "status.json").read_text())["state"] == "finished"
 
 
+@pytest.mark.long
 def test_a_sweep(folder: str, printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as stopped:
         stopped.setattr(local, "run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

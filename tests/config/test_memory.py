@@ -27,6 +27,7 @@ def within_a_fifth(name: str) -> None:
     assert 0.8 <= found.ratio <= 1.2, found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", few(TABLE.QUICK, "small"))
 def test_estimate_of_a_few_configs(name: str) -> None:
     within_a_fifth(name)

@@ -53,6 +53,7 @@ def test_many_programs(first, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_loops_of_programs_are_cut(tmp_path):
     """Else the others would tell nothing of the cutting. In a process and with a cache of its own, so that they are compiled."""
     done = played(CUT[:1], tmp_path)

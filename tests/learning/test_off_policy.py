@@ -142,6 +142,7 @@ def test_a_loaded_agent_goes_on_with_the_same_bits(name: str, prioritized: bool)
         restore(agent_for(name, env).state(), saved)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fused", [True, False])
 def test_runs_repeat_bit_for_bit(fused: bool) -> None:
     env = PROBES["5 a real action that depends"]

@@ -319,6 +319,7 @@ def test_target_networks_copy_running_statistics(home: Path) -> None:
     assert {"buffers/layers.layers.1.running_mean", "target_buffers/layers.layers.1.running_mean"} <= values.tensors().keys()
 
 
+@pytest.mark.long
 def test_the_network_of_the_page_trains_with_the_agents_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = ROOT / "docs" / "extending.md"

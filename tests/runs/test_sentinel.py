@@ -11,6 +11,7 @@ import torch
 
 from tests.selection import few
 from warprun.cli import main as cli
+from warprun.cli.process import FAILED
 from warprun.config.compose import compose
 from warprun.errors import TrainingFailed, UserError, one_line
 from warprun.runs import checkpoint, rundir
@@ -93,7 +94,7 @@ def test_a_planted_fault_ends_the_run(home, capsys, case):
     # A checkpoint in every iteration.
     code = cli.run([*planted, *settings, *SMALL, "checkpoint.every=1iteration", "run_dir=run"])
     said = capsys.readouterr().err
-    assert code == cli.FAILED
+    assert code == FAILED
     assert said.startswith(f"warprun: error: {line}")
     assert "Traceback" not in said
     status, saved = left(home)
@@ -113,7 +114,7 @@ def test_a_planted_fault_ends_the_run(home, capsys, case):
 def test_networks_that_are_lost_end_the_run(home, capsys, agent, fused):
     """A learning rate that throws the parameters out of float32."""
     given = ["env=pendulum", f"agent={agent}", "agent.learning_rate=1e39", "agent.max_grad_norm=null", "tuned=none"]
-    assert cli.run([*given, f"engine.fused={fused}", *ON_POLICY, *SMALL, "run_dir=run"]) == cli.FAILED
+    assert cli.run([*given, f"engine.fused={fused}", *ON_POLICY, *SMALL, "run_dir=run"]) == FAILED
     said = capsys.readouterr().err
     assert "the networks cannot recover" in said
     assert "there is no checkpoint yet" in said
@@ -124,7 +125,7 @@ def test_networks_that_are_lost_end_the_run(home, capsys, agent, fused):
 def test_the_last_checkpoint_is_looked_at(home, capsys):
     """The parameters go with the very last update, which no rollout follows."""
     given = ["env=pendulum", "agent=a2c", "agent.learning_rate=1e39", "agent.max_grad_norm=null", "tuned=none", "eval.episodes=1"]
-    assert cli.run([*given, *SMALL, "agent.horizon=4", "agent.network.hidden=[8]", "total_steps=32", "run_dir=run"]) == cli.FAILED
+    assert cli.run([*given, *SMALL, "agent.horizon=4", "agent.network.hidden=[8]", "total_steps=32", "run_dir=run"]) == FAILED
     assert left(home)[0]["state"] == "failed"
     assert not list((home / "run").glob("*/*.ckpt"))
 

@@ -166,6 +166,7 @@ def said_of(who: str, *arguments: str, ranks: int = 1) -> str:
     return line
 
 
+@pytest.mark.long
 @pytest.mark.by_default(1)
 @pytest.mark.parametrize("who", ["RANK=1", "RANK=0"])
 def test_a_rank_is_named(who: str, tmp_path: Path) -> None:

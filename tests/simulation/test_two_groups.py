@@ -96,6 +96,7 @@ def engine():
     return make(environment, "market", n_envs=N_ENVS, horizon=HORIZON, seed=SEED, threads=2, vary={"imitation": IMITATION})
 
 
+@pytest.mark.long
 def test_everything_equals_the_reference(engine):
     """120 steps of 21 environments: observations, masks, rewards, both kinds of ends, final observations and statistics."""
     references = [Reference(env) for env in range(N_ENVS)]

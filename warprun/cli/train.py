@@ -95,10 +95,15 @@ def _run(asked: Continued | Config) -> Result | None:
 
     def drive(crew: Crew | None) -> Result:
         # Imported after the checks, because it imports torch and numba.
-        with uncollected():
-            from warprun.runs.train import resume, train
+        if isinstance(asked, Continued):
+            with uncollected():
+                from warprun.runs.train import resume
 
-        return resume(*asked, crew) if isinstance(asked, Continued) else train(asked, crew)
+            return resume(*asked, crew)
+        with uncollected():
+            from warprun.runs.train import train
+
+        return train(asked, crew)
 
     return take_part(config, drive, lambda error: gpu_failure(error, config.env.name) or error)
 
