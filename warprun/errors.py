@@ -44,7 +44,7 @@ class RunHasEndedError(UserError):
 
 
 class TrainingFailed(Exception):
-    """A run that produced a number that is not finite: one line that says where. Exit code 1."""
+    """A run that cannot go on, such as after a number that is not finite: one line that says why and where. Exit code 1."""
 
 
 class RankFailed(TrainingFailed):

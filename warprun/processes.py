@@ -203,9 +203,9 @@ def code_of_lost() -> int:
 def code_of_rank(code: int) -> int:
     """Return the exit code of this process, one of several of which one has failed; let it end silently and in time.
 
-    mpiexec and srun end all ranks as soon as one ends with a code other than 0: only rank 0 does, after it has said
-    why, unless it is itself lost. The end of MPI would wait for ranks that never come to it: if not all do, this
-    process ends here.
+    mpiexec and srun end all ranks as soon as one ends with a code other than 0. So ranks other than 0 exit with 0, unless
+    rank 0 is lost, and rank 0 exits after it has said why. MPI_Finalize waits for all ranks: if some do not come, this
+    process exits at once.
     """
     speaks = is_first() or first_is_lost
     if first_is_lost:
@@ -237,7 +237,8 @@ class Layout:
     """The roles of processes: 0 to learners - 1 learn. The others are groups of `ranks_per_env` consecutive ones, whose
     first one is an actor; the rest serves its environments. Each learner gets the rollouts of its own actors.
 
-    Processes are numbered as MPI does. Learners and actors among themselves have the numbers of `rank`.
+    Processes are numbered as MPI does. Processes that only serve environments have no rank: `rank` numbers
+    learners and actors without them.
     """
 
     learners: int

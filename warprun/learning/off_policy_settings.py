@@ -144,7 +144,7 @@ class OffPolicyConfig:
         return any(own.network.remembers for own in (self, *(group_config(self, name) for name in self.groups)))
 
     def in_sequences(self, n_envs: int, free: Collection[str]) -> Self:
-        """Return the settings with those of `free`, names of IN_SEQUENCES, as policies with memory need them, for every group that has one.
+        """Return these settings; those that `free` names, of IN_SEQUENCES, get their defaults for sequences in groups with memory.
 
         A batch is SEQUENCES sequences, and there are as few of them as it takes to learn from a transition TIMES_LEARNED times. Target
         networks follow after each of these few gradient steps, by a part of 0.01 as in `conf/tuned/t_maze_dqn.yaml`.
@@ -170,7 +170,7 @@ class OffPolicyConfig:
         return {name: found[name] for name in free}
 
     def resized(self, times: float) -> Self:
-        """Return the settings for `times` as many environments, of which gradient steps do not depend: `batch_size` sets their rows."""
+        """Return the settings for `times` as many environments: the same, since `batch_size` sets the rows of a gradient step."""
         return self
 
     def work(self) -> float:

@@ -121,7 +121,7 @@ class Sequences:
         return step * len(self._actors) % self.replay.place.rows + self._actors
 
     def _prioritize(self, newest: torch.Tensor) -> None:
-        """Let the sequence that ends with the step `newest` [] be drawn, with the largest priority; none begins with that step yet."""
+        """Give the sequence that ends with the step `newest` [], which is complete now, the largest priority, and that step none yet."""
         tree, whole = self.replay.tree, newest - self.wide + 1
         begins = self._rows(whole.clamp(min=0))
         tree.priority[self._rows(newest)] = 0.0

@@ -114,7 +114,7 @@ class RolloutBuffer:
         return [(begin + row * size, size) for begin, size in rows]
 
     def results(self) -> list[Part]:
-        """Return where it has all that the policy neither sees at the rows before the last one nor gives."""
+        """Return where it has everything but what the learner has already: observations and masks of rows 0 to T-1, and values."""
         rest = ((name, *place) for name, place in self._places.items() if not name.endswith((*SEEN, ".value")))
         header = [(0, self._headers.nbytes), *self.seen(self.trajectory.horizon)]
         return header + [(begin, kept.bytes) for _, begin, kept in rest]

@@ -31,9 +31,9 @@ class Watch:
     """Gives signs of life of this rank in a thread, and looks for those of the others.
 
     Rank 0 looks at all of them, the others at rank 0, which holds the store. A rank that gives none for `timeout_s` is
-    lost, one on the machine of rank 0 as soon as its process has ended. If ranks join in sums (`progress`), one that is
-    behind the others for `timeout_s` is stuck. If a rank is lost, stuck or has failed, `check` raises in all others; one
-    that does not call it, because it waits for what will not come, ends.
+    lost; on the machine of rank 0, as soon as its process has ended. If ranks join in sums (`progress`), one that is
+    behind the others for `timeout_s` is stuck. If a rank is lost, stuck or has failed, `check` raises in all others; a
+    rank that is blocked and cannot call `check` is ended by its thread.
     """
 
     progress: Callable[[], int] | None = None
@@ -172,7 +172,7 @@ class Watch:
 
     def _end_soon(self) -> None:
         """End this process if its main thread does not."""
-        # Rank 0 speaks for all, and mpiexec ends them then; the others only if it does not.
+        # Rank 0 prints the error and exits, and mpiexec then ends all. Others end themselves only if that does not happen.
         patience_s = OTHERS_WAIT_S if self._rank and not processes.first_is_lost else 0.0
         if self._ended.wait(GRACE_S + patience_s + 0.3 * self._rank):
             return

@@ -66,7 +66,8 @@ def timetable(config: Config, environment: Defined, boundary: Moment, due_s: Map
 def interval(config: Config, environment: Defined) -> Cadence:
     """Return the interval between evaluations.
 
-    By default it counts environment steps, and follows from the settings alone: episodes as long as they can be are `SHARE` of it. A step
+    By default it counts environment steps, and follows from the settings alone: an evaluation takes at most `SHARE` of it,
+    also if all episodes have their full length. A step
     of an agent that learns from many rows of replay memory counts as so many, unless the simulator may be slow.
     """
     if config.eval.every != AUTO:

@@ -89,7 +89,12 @@ COMMON = (
     Array("ended_steps", ("tiles", "lanes"), "int32", "steps of these episodes"),
     Array("fault", ("tiles", str(FAULT_NUMBERS), "lanes"), "int32", "first fault since the last reset: code, step, place, value"),
     Array("any_fault", ("1",), "int32", "1 if any environment has a fault"),
-    Array("replaced", ("tiles", "replaced", "lanes"), "int32", "how often it was replaced; 1 if it was in this step"),
+    Array(
+        "replaced",
+        ("tiles", "replaced", "lanes"),
+        "int32",
+        "[0]: how often the environment was reset because of a fault; [1]: 1 if in this step",
+    ),
     Array("varied", ("tiles", "varied", "lanes"), "float32", "randomized parameters of this episode"),
     Array("vary_bounds", ("varied", "2"), "float32", "low and high of every randomized parameter", "host"),
     Array("terminated", ("T", "N"), "bool", "whether the episode ended in a terminal state at this step"),
@@ -129,7 +134,12 @@ PER_GROUP = (
 """Arrays that every group has."""
 
 PER_INDEX = (
-    Array("place", ("tiles", "indexed", "lanes"), "int32", "place of each actor in `actor`, -1 without one; before, its cell"),
+    Array(
+        "place",
+        ("tiles", "indexed", "lanes"),
+        "int32",
+        "position of each actor in `actor`, -1 if it is in no cell; while sorting, its cell",
+    ),
     Array("first", ("tiles", "cells + 2", "lanes"), "int32", "first place of each cell"),
     Array("actor", ("tiles", "indexed", "lanes"), "int32", "actors in the order of their cells"),
     Array("copies", ("tiles", "copied", "indexed", "lanes"), "float32", "fields of the actors in this order"),

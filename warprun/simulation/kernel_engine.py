@@ -39,14 +39,20 @@ if TYPE_CHECKING:
 class KernelEngine:
     """The `Simulator` of an environment whose functions are compiled into kernels.
 
-    `params` is a NamedTuple of numbers, `tables` one of numpy arrays and numbers (or None). `vary` maps parameters to (low, high): every
-    environment draws them again for each episode. Random draws depend on the number of an environment; `first_env` is that of the first.
-    `exploration` is that of the agent (`learning.interfaces.Agent`). `networks`: the acting network of each group, for fused rollouts;
-    None: `act` is called between kernels. `kept`: groups of one actor whose activations a fused rollout on CPU keeps, if it can, and the
-    rows of their network (`Trajectory.activations`). `captured`: CUDA graphs repeat rollouts (CUDA only). `compares`: the first steps are
-    compared with plain Python (`Comparison`). `debug`: what a rollout has to write is filled with NaN before it. `replaces`: an
-    environment with a fault in its reward, observation or mask is terminated with reward 0 and reset. `rollout`: a trajectory of others,
-    in which the engine only samples actions; None: one of its own. `announce` gets a line of text if kernels must be compiled.
+    Arguments beside those that name themselves:
+
+    params, tables: NamedTuples of numbers, and of numpy arrays and numbers (or None).
+    vary: parameter -> (low, high), drawn again in every environment for each episode.
+    first_env: number of the first environment; random draws depend on the number of an environment.
+    exploration: that of the agent (`learning.interfaces.Agent`).
+    networks: the acting network of each group, for fused rollouts; None: `act` is called between kernels.
+    kept: groups of one actor whose activations a fused rollout on CPU keeps, and the rows of their network (`Trajectory.activations`).
+    captured: CUDA graphs repeat rollouts (CUDA only).
+    compares: the first steps are compared with plain Python (`Comparison`).
+    debug: everything that a rollout has to write is filled with NaN before it.
+    replaces: an environment with a fault in its reward, observation or mask is terminated with reward 0 and reset.
+    rollout: a trajectory owned by somebody else, into which the engine only samples actions; None: it has its own.
+    announce: gets a line of text if kernels must be compiled.
     """
 
     def __init__(
