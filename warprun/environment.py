@@ -269,11 +269,11 @@ class Environment:
         """Return the groups whose actors are in an index, in the order of their numbers there."""
         return tuple(self.group(name) for name in index.groups)
 
-    def make_tables(self) -> tuple[object, ...] | None:
+    def make_tables(self) -> NamedTuple | None:
         """Call `tables` with its options; None if there is no such function. Raises ContractError for a result that kernels cannot read."""
         if self.tables is None:
             return None
-        made: object = self.tables(**self.options)
+        made = self.tables(**self.options)
         kind: object = type(made)
         if not isinstance(made, tuple) or not is_named_tuple(kind):
             raise refusal(self.tables, f"tables must return a NamedTuple of arrays and numbers; it returns {shown(made)}")

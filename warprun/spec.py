@@ -270,7 +270,7 @@ def _group(data: Mapping[str, Any]) -> GroupSpec:
     leaves = data.get("leaves", False)  # runs of before 2026-11-23 lack it
     if not isinstance(data["masked"], bool) or not isinstance(leaves, bool):
         raise TypeError("masked and leaves must be true or false")
-    action: Any = data["action"]
+    action = data["action"]
     space: Space
     if "discrete" in action:
         space = Discrete(action["discrete"])
@@ -281,7 +281,7 @@ def _group(data: Mapping[str, Any]) -> GroupSpec:
     return GroupSpec(data["name"], data["size"], Box(data["observation"]), space, data["masked"], leaves)
 
 
-def _from_bound(bound: Any, infinite: float) -> Any:
+def _from_bound(bound: float | list[float | None] | None, infinite: float) -> float | tuple[float, ...]:
     if isinstance(bound, list):
         return tuple(infinite if each is None else each for each in bound)
     return infinite if bound is None else bound

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from warprun.environment import Environment
 from warprun.errors import UserError, one_line
 from warprun.simulation.comparison import sources
 from warprun.simulation.kernel_engine import KernelEngine
-from warprun.simulation.plain import PlainEnvironment
+from warprun.simulation.plain import OfSeededRun, PlainEnvironment
 from warprun.simulation.trial import Explorer
 
 Arrays = dict[str, np.ndarray]
@@ -108,7 +108,7 @@ def agreed(compared: int, recorded: int) -> str:
 
 
 def watched_run(
-    environment: Environment, steps: Steps, functions: Sequence[FunctionType], **of_run: Any
+    environment: Environment, steps: Steps, functions: Sequence[FunctionType], **of_run: Unpack[OfSeededRun]
 ) -> tuple[Differences, list[Problem]]:
     """Repeat steps in plain Python; return the differences, and the problems that `Watch` noted.
 

@@ -22,6 +22,7 @@ from warprun.environment import Environment, arguments
 from warprun.runs.build import Setup, make_engine, set_up
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.kernel_module import read_only, typed, typed_tables
+from warprun.simulation.plain import OfRun
 from warprun.simulation.trial import Explorer
 
 HORIZON = 16
@@ -96,9 +97,12 @@ def _fitting(environment: Environment, most: int) -> int:
 
 def _plain(begun: Begun) -> Iterator[Finding]:
     setup, environment, steps = begun.setup, begun.environment, begun.steps
-    of_run = {"params": typed(parameters(environment, setup.config.env)), "tables": read_only(typed_tables(setup.tables))}
-    vary = {name: (float(low), float(high)) for name, (low, high) in setup.config.env.randomize.items()}
-    differences, problems = watched_run(environment, steps, begun.engine.functions, seed=0, vary=vary, **of_run)
+    of_run: OfRun = {
+        "params": typed(parameters(environment, setup.config.env)),
+        "tables": read_only(typed_tables(setup.tables)),
+        "vary": {name: (float(low), float(high)) for name, (low, high) in setup.config.env.randomize.items()},
+    }
+    differences, problems = watched_run(environment, steps, begun.engine.functions, seed=0, **of_run)
     wrong = [*disagreements(differences, "plain Python", environment)]
     yield from judge(
         "plain Python",

@@ -88,7 +88,7 @@ def _module(
     if environment.params._fields:  # type: ignore[attr-defined]
         scalars["p"] = typed(parameters(environment, setup.config.env))
     if setup.tables is not None:
-        scalars["tables"] = typed(type(setup.tables)(*(single_precision(table) for table in setup.tables)))  # type: ignore[attr-defined]
+        scalars["tables"] = typed(setup.tables._make(map(single_precision, setup.tables)))
     cpu = torch.device("cpu")
     values = store.kernel_values(store.allocate(plan, cpu, {}), trajectory.allocate(environment.spec, 2, 2, cpu), scalars)
     host = ({n: v.numpy() if isinstance(v, torch.Tensor) else v for n, v in given.items()} for given in values.values())

@@ -10,7 +10,6 @@ from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import fields, is_dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from warprun.algorithms import agent_names, config_class
 from warprun.config.cadence import AUTO, parse
@@ -241,7 +240,7 @@ def _check_no_kernels(config: Config, external: bool) -> None:
 
 def check_parameters(env: EnvConfig, environment: Environment) -> None:
     """Raise UserError for parameters of the config that the environment does not have, or values that do not fit them."""
-    defaults: dict[str, Any] = environment.params._field_defaults
+    defaults: dict[str, object] = environment.params._field_defaults
     listed = f"; it has {', '.join(defaults)}" if defaults else "; it has no parameters"
     for key, given in {"params": env.params, "randomize": env.randomize}.items():
         for name in given:
@@ -257,7 +256,7 @@ def check_parameters(env: EnvConfig, environment: Environment) -> None:
         require(name not in env.params, f"env.randomize.{name} and env.params.{name} exclude each other")
 
 
-def _fits(value: Any, default: Any) -> bool:
+def _fits(value: object, default: object) -> bool:
     if isinstance(value, bool) or isinstance(default, bool):
         return isinstance(value, bool) and isinstance(default, bool)
     if isinstance(default, int):

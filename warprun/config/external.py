@@ -129,7 +129,7 @@ def _examined(what: str, title: str, recipe: Recipe, limit: int | None, chosen: 
         raise UserError(f"{what} cannot be made and reset: {told(error)}") from error
 
 
-def make_own(module: str, files: list[Any] | None, kwargs: Mapping[str, object], **more: Any) -> Any:
+def make_own(module: str, files: list[Any] | None, kwargs: Mapping[str, object], **more: object) -> object:
     """Return a new environment of a module: what its `environment` returns for `kwargs`, and for `num_envs` or `comm`."""
     loaded = import_package(module) if files is None else from_plain(files).load()
     make = cast(Callable[..., object], vars(loaded)["environment"])
@@ -148,7 +148,7 @@ def _by_id(chosen: External, limit: int | None) -> tuple[str, Recipe]:
     return name, Recipe(f"{package}:make", arguments, False)
 
 
-def plain(found: Sources | None) -> list[Any] | None:
+def plain(found: Sources | None) -> list[object] | None:
     """Return the files of an environment as JSON: a worker that starts later than the run must not read a file that has changed."""
     if found is None:
         return None

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType, NoneType
-from typing import Protocol, TypedDict, cast
+from typing import NamedTuple, TypeAlias, TypedDict, cast
 
 import numpy as np
 
@@ -59,14 +59,8 @@ _MANIFEST: dict[str, type | tuple[type, ...]] = {
     "tables": dict,
 }
 """Fields of the manifest and of a table in it, with their types."""
-
-
-class Tables(Protocol):
-    """A NamedTuple of arrays and numbers, as the `tables` of an environment returns it."""
-
-    def _asdict(self) -> dict[str, np.ndarray | float]: ...
-
-    def _replace(self, **values: np.ndarray | float) -> Tables: ...
+Tables: TypeAlias = NamedTuple
+"""Arrays and numbers, as the `tables` of an environment returns them."""
 
 
 class Table(TypedDict):

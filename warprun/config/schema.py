@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from omegaconf import MISSING, OmegaConf
 
@@ -350,7 +350,7 @@ def load_environment(env: EnvConfig, parallel: Parallel = ALONE) -> tuple[Define
     return load(env.options, env.time_limit, env.external(parallel))
 
 
-def make_tables(environment: Environment, env: EnvConfig) -> Any:
+def make_tables(environment: Environment, env: EnvConfig) -> NamedTuple | None:
     """Return the environment's tables, or None if it has none; if `env.module` is the copy in a run folder, the tables of that run."""
     own = kept.find(env.module)
     if not environment.tables:
@@ -361,7 +361,7 @@ def make_tables(environment: Environment, env: EnvConfig) -> Any:
         return environment.make_tables()
 
 
-def parameters(environment: Environment, env: EnvConfig) -> Any:
+def parameters(environment: Environment, env: EnvConfig) -> NamedTuple:
     """Return the environment's parameters with the values of the config, each in the type of its default."""
     defaults = environment.params._field_defaults
     given = {name: type(defaults[name])(value) for name, value in env.params.items()}

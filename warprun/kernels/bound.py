@@ -19,7 +19,7 @@ from numba import typeof, types
 from numba.np.numpy_support import as_dtype
 
 from warprun.kernels.compilers import SPAN
-from warprun.kernels.fingerprint import is_jitted
+from warprun.kernels.fingerprint import Dispatcher, is_jitted
 
 if TYPE_CHECKING:
     from numba.core.datamodel import DataModelManager
@@ -79,7 +79,7 @@ class Call:
         self._entry: Callable[[int, int, int, int], int] | None = None
         self._kinds: list[Type] = []
         self._numbers = {n for n, value in enumerate(arguments) if isinstance(value, int | float | np.generic)}
-        self._record: np.ndarray[Any, Any] = np.zeros((), np.uint8)
+        self._record: np.ndarray = np.zeros((), np.uint8)
 
     def __call__(self, first: int, last: int, thread: int) -> None:
         """Do the work of the items `first` .. `last` - 1 with the memory of a thread."""
@@ -96,7 +96,7 @@ class Call:
     def compiled(self) -> bool:
         """Compile the kernel, or load it from the cache, if that can be done; return whether it is. Raises errors of Numba."""
         if not self._entry and is_jitted(self.kernel):
-            kernel: Any = self.kernel
+            kernel: Dispatcher = self.kernel
             kinds = signature(self.arguments)
             self.code = entry_point(kernel, tuple(kinds))
             self._kinds = kinds[SPAN:]
@@ -123,7 +123,7 @@ class Call:
 
 
 @cache
-def entry_point(kernel: Any, kinds: tuple[Type, ...]) -> int:
+def entry_point(kernel: Dispatcher, kinds: tuple[Type, ...]) -> int:
     """Return the address of the entry point of a kernel, a dispatcher of Numba, for arguments of these types."""
     kernel.compile(kinds)
     compiled = kernel.overloads[kinds]
@@ -137,7 +137,7 @@ def check(status: int) -> None:
         raise RuntimeError(f"a kernel has ended with status {status}")
 
 
-def layout_of(models: DataModelManager, kind: Type) -> np.dtype[Any]:
+def layout_of(models: DataModelManager, kind: Type) -> np.dtype:
     """Return how a value of a Numba type lies in memory."""
     if isinstance(kind, types.Array):
         assert models[kind]._fields == ARRAY
@@ -162,6 +162,6 @@ def in_memory(kind: Type, value: Any) -> object:
     return 0 if isinstance(kind, types.NoneType) else value
 
 
-def _struct(layouts: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
+def _struct(layouts: Sequence[np.dtype]) -> np.dtype:
     # Fields with the alignment of C, which LLVM has, too.
     return np.dtype([(f"f{n}", layout) for n, layout in enumerate(layouts)], align=True)

@@ -28,7 +28,7 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeGuard
 
 import numba
 import numpy as np
@@ -38,6 +38,7 @@ from warprun.environment import ISOLATED, KernelFunction
 from warprun.kernels import compilers, lane_cut, lane_regions, lane_values, lanes, simd
 
 if TYPE_CHECKING:
+    from numba.core.base import BaseContext
     from numba.core.caching import Cache
     from numba.core.compiler import CompileResult
 
@@ -84,7 +85,7 @@ class Dispatcher(Protocol):
     _can_compile: bool
     """False if the signatures are declared, so that no others are compiled."""
     _cache: Cache
-    targetctx: Any
+    targetctx: BaseContext
     """Numba's context of the processor, with the data models of types."""
 
     compile: Callable[..., object]
@@ -93,6 +94,8 @@ class Dispatcher(Protocol):
     """(args, kws) -> how a call is typed; it compiles for the types of the call."""
 
     def __call__(self, *arguments: object) -> object: ...
+
+    def __hash__(self) -> int: ...
 
 
 class Fingerprints:

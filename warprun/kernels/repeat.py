@@ -9,9 +9,9 @@ host writes before the call.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Generic, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Generic, TypeVar, TypeVarTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,6 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from warprun.errors import UserError
 from warprun.kernels.bound import NEVER, Made, recording
 from warprun.kernels.threads import team
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
 
 Arguments = TypeVarTuple("Arguments")
 Results = TypeVar("Results")
@@ -176,7 +179,13 @@ class _Watch(TorchDispatchMode):
         # To keep its compiler out of this class, torch would import it, which takes a second.
         return False
 
-    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        function: OpOverload,
+        types: object,
+        arguments: Sequence[object] = (),
+        named: Mapping[str, object] | None = None,
+    ) -> object:
         self.torch_computes = self.torch_computes or not function.is_view
         return function(*arguments, **(named or {}))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from mpi4py import MPI
 
@@ -51,7 +49,7 @@ class Window:
         self._window.Flush(rank)
         return bool(self._answer[0] == expected)
 
-    def get(self, rank: int, place: int, into: np.ndarray[Any, Any]) -> None:
+    def get(self, rank: int, place: int, into: np.ndarray) -> None:
         """Copy bytes of a rank."""
         self._window.Get(into, rank, (place, into.nbytes, MPI.BYTE))
         self._window.Flush(rank)
@@ -96,7 +94,7 @@ class Board:
         """Return the bytes of a board of values of `size` bytes."""
         return WORD + 2 * (2 * WORD + size)
 
-    def show(self, number: int, value: np.ndarray[Any, Any]) -> None:
+    def show(self, number: int, value: np.ndarray) -> None:
         """Show a value to the others; numbers count from 1."""
         window, begin = self._window, self._slot(number)
         window.write(window.rank, begin, number)
@@ -108,7 +106,7 @@ class Board:
         """Return the number of the newest value of a rank; 0: none yet."""
         return self._window.read(rank, self._place)
 
-    def read(self, rank: int, into: np.ndarray[Any, Any]) -> int:
+    def read(self, rank: int, into: np.ndarray) -> int:
         """Copy the newest value of a rank and return its number; 0 if it was overtaken or there is none."""
         window, number = self._window, self.number(rank)
         begin = self._slot(number)
@@ -148,13 +146,13 @@ class Ring:
         """Return whether this rank can push value `number`."""
         return self._window.read(self._window.rank, self._word(number)) == number
 
-    def push(self, number: int, value: np.ndarray[Any, Any]) -> None:
+    def push(self, number: int, value: np.ndarray) -> None:
         """Push value `number`, for which there is room."""
         begin = self._bytes_of(number)
         self._window.memory[begin : begin + self._size] = value
         self._window.write(self._window.rank, self._word(number), number + 1)
 
-    def pop(self, rank: int, into: np.ndarray[Any, Any]) -> bool:
+    def pop(self, rank: int, into: np.ndarray) -> bool:
         """Take the oldest value of a rank; return whether there was one."""
         window = self._window
         while True:

@@ -7,16 +7,19 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import numpy as np
 
 from warprun.environment import Environment, KernelFunction
 from warprun.errors import UserError, one_line
 from warprun.kernels import compile as kernels
-from warprun.simulation.plain import PlainEnvironment, Seen, Taken
+from warprun.simulation.plain import OfSeededRun, PlainEnvironment, Seen, Taken
 from warprun.simulation.trajectory import Trajectory
 from warprun.user_code import place
+
+if TYPE_CHECKING:
+    import torch
 
 STEPS = 24
 SECONDS = 0.2
@@ -49,7 +52,14 @@ class Comparison:
     differs as much from itself if the numbers of the states change in their last digits: then rounding decides.
     """
 
-    def __init__(self, environment: Environment, numbers: Sequence[int], first_env: int, functions: Sequence[FunctionType], **of_run: Any):
+    def __init__(
+        self,
+        environment: Environment,
+        numbers: Sequence[int],
+        first_env: int,
+        functions: Sequence[FunctionType],
+        **of_run: Unpack[OfSeededRun],
+    ) -> None:
         self.environment, self.first_env, self.functions, self.of_run = environment, first_env, functions, of_run
         self._left_s, self._until = SECONDS, 0.0
         self._played = {number: self._environment(number) for number in numbers}
@@ -154,7 +164,9 @@ def sources(environment: Environment, name: str) -> list[KernelFunction]:
 
 def _numbers(taken: Trajectory, row: int, env: int) -> Numbers:
     """Return what a row of a trajectory gave to an environment; row -1: what it began with."""
-    found: dict[str, Any] = {} if row < 0 else {"terminated": taken.terminated[row, env], "truncated": taken.truncated[row, env]}
+    found: dict[str, torch.Tensor] = {}
+    if row >= 0:
+        found = {"terminated": taken.terminated[row, env], "truncated": taken.truncated[row, env]}
     for name, group in taken.groups.items():
         seen = {"observation": group.obs, "mask": group.mask, "alive": group.alive}
         found |= {} if row < 0 else {f"{name}.reward": group.reward[row, env]}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from numba import cuda
@@ -16,6 +16,9 @@ from warprun.errors import UserError
 from warprun.kernels import compile as kernels
 from warprun.kernels.driver import gpu_error
 from warprun.simulation.arrays import ArrayPlan
+
+if TYPE_CHECKING:
+    from numba.cuda.dispatcher import CUDADispatcher
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 THREADS_PER_BLOCK = 128
@@ -86,7 +89,7 @@ def multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-def most_threads(kernel: Any, arguments: Sequence[object]) -> int:
+def most_threads(kernel: CUDADispatcher, arguments: Sequence[object]) -> int:
     """Return how many threads a block of a kernel can have, a multiple of WARP: the driver knows by the registers that it was compiled to.
 
     Compiles the kernel for these arguments if it is not.

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -64,9 +64,9 @@ class KernelEngine:
         n_envs: int,
         horizon: int,
         seed: int,
-        params: Any,
+        params: NamedTuple,
         first_env: int = 0,
-        tables: Any = None,
+        tables: NamedTuple | None = None,
         vary: Mapping[str, tuple[float, float]] | None = None,
         threads: int | None = None,
         auto_reset: bool = True,
@@ -86,8 +86,17 @@ class KernelEngine:
         if device.kind == "cudasim" and n_envs > SIMULATOR_LIMIT:
             raise UserError(f"device=cudasim takes at most {SIMULATOR_LIMIT} environments, it is slow; n_envs={n_envs}")
         checks = rollout is None  # else the environment is one of warprun's own
-        given = {"params": params, "tables": tables, "vary": vary, "announce": announce}
-        built = load(plan, name, device, auto_reset=auto_reset, checks=checks, **given)
+        built = load(
+            plan,
+            name,
+            device,
+            params=params,
+            tables=tables,
+            vary=vary,
+            announce=announce,
+            auto_reset=auto_reset,
+            checks=checks,
+        )
         self.environment = environment
         self.spec = environment.spec
         self.plan = plan
@@ -120,7 +129,7 @@ class KernelEngine:
             self._kernels.fuse(networks, self.trajectory.activations)
         self._roll_out = Captured(self._roll_out_once) if captured else self._roll_out_once
 
-    def _bind(self, module: ModuleType, scalars: dict[str, Any], threads: int) -> CpuBackend | CudaBackend:
+    def _bind(self, module: ModuleType, scalars: Mapping[str, object], threads: int) -> CpuBackend | CudaBackend:
         """Return the backend that runs the kernels of `module` on the arrays of this engine."""
         values = memory.kernel_values(self.arrays, self.trajectory, scalars)
         if self.plan.target is CPU:
@@ -275,7 +284,7 @@ class KernelEngine:
                 padded[: self.n_envs] = values[name].reshape(self.n_envs, actors, length)
                 slots.copy_(padded.reshape(tiles, width, actors, length).permute(0, 3, 2, 1))
 
-    def params_of(self, env: int) -> Any:
+    def params_of(self, env: int) -> NamedTuple:
         """Return the parameters of one environment, in the types that kernels use, with those that are drawn for its episode."""
         params = typed(self.params)
         if not self.plan.vary:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import NamedTuple, TypeVar, overload
 
 import numpy as np
 import torch
@@ -20,8 +20,10 @@ from warprun.kernels.driver import available_memory
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.program import write
 from warprun.simulation.device import Device
-from warprun.simulation.plain import PlainEnvironment
+from warprun.simulation.plain import OfRun, PlainEnvironment
 from warprun.simulation.trial import out_of_bounds, try_out
+
+Named = TypeVar("Named", bound=NamedTuple)
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,9 @@ class KernelModule:
     module: ModuleType
     functions: list[FunctionType]
     """Functions of the environment that kernels call."""
-    values: dict[str, Any]
+    values: dict[str, NamedTuple]
     """Parameters `p` and `tables`, as fields of `Common`."""
-    of_run: dict[str, Any]
+    of_run: OfRun
     """Parameters, tables and randomization, as `PlainEnvironment` takes them."""
 
 
@@ -42,8 +44,8 @@ def load(
     name: str,
     device: Device,
     *,
-    params: Any,
-    tables: Any,
+    params: NamedTuple,
+    tables: NamedTuple | None,
     vary: Mapping[str, tuple[float, float]],
     announce: Callable[[str], None],
     auto_reset: bool = True,
@@ -57,7 +59,7 @@ def load(
     _check_memory(plan, device)
     environment, program, single_tables = plan.environment, write(plan, auto_reset), typed_tables(tables)
     functions = [f for f in map(inspect.unwrap, program.functions.values()) if isinstance(f, FunctionType)]
-    of_run = {"params": typed(params), "tables": read_only(single_tables), "vary": vary}
+    of_run: OfRun = {"params": typed(params), "tables": read_only(single_tables), "vary": vary}
     compiled = kernels.COMPILES and device.kind in ("cpu", "cuda")
     if compiled:
         check_language(tuple(functions))
@@ -71,7 +73,7 @@ def load(
         try_out(environment, functions, seed=0, **of_run)
         announce(f"compiling the kernels of {name} for {device.kind} (kept in {kernels.cache_root()})")
     values = {"p": of_run["params"]} if params._fields else {}
-    if tables is not None:
+    if single_tables is not None:
         values["tables"] = _tables_for(device, single_tables)
     values = {key: kernels.own_tuple(module, f"{key}_of_kernels", value) for key, value in values.items()}
     return KernelModule(module, functions, values, of_run)
@@ -110,7 +112,7 @@ def draw_scalars(seed: int, first_env: int = 0) -> dict[str, np.uint32]:
     }
 
 
-def compiler_options(device_kind: str) -> dict[str, Any]:
+def compiler_options(device_kind: str) -> dict[str, object]:
     """Return the globals with which a kernel module sets its options of Numba."""
     if device_kind == "cpu":
         return {"FLAGS": kernels.KERNELS, "BOUND": kernels.BOUND_KERNELS, "INLINED": kernels.TILES}
@@ -118,19 +120,19 @@ def compiler_options(device_kind: str) -> dict[str, Any]:
     return {"CACHE": device_kind == "cuda", "INLINED": {"device": True} | ({"forceinline": True} if device_kind == "cuda" else {})}
 
 
-def typed(params: Any) -> Any:
+def typed(params: Named) -> Named:
     """Return a NamedTuple with its numbers as float32 and int32, the types that kernels are compiled for."""
-    return type(params)(
-        *(v if isinstance(v, np.ndarray) else np.float32(v) if isinstance(v, float | np.floating) else np.int32(v) for v in params)
+    return params._make(
+        v if isinstance(v, np.ndarray) else np.float32(v) if isinstance(v, float | np.floating) else np.int32(v) for v in params
     )
 
 
-def typed_tables(tables: Any) -> Any:
+def typed_tables(tables: Named | None) -> Named | None:
     """Return tables in the types of kernels; None for None."""
-    return None if tables is None else typed(type(tables)(*(single_precision(table) for table in tables)))
+    return None if tables is None else typed(tables._make(map(single_precision, tables)))
 
 
-def single_precision(value: Any) -> Any:
+def single_precision(value: object) -> object:
     """Return a table in the types of kernels: float64 as float32, narrow or unsigned integers as signed ones that hold their values.
 
     Numba computes with unsigned integers modulo 2^64, in which 1 - 2 is 1.8e19.
@@ -141,16 +143,20 @@ def single_precision(value: Any) -> Any:
     return np.ascontiguousarray(value, wanted.get(value.dtype.name))
 
 
-def _tables_for(device: Device, tables: Any) -> Any:
+def _tables_for(device: Device, tables: Named) -> Named:
     """Return the tables that kernels get: read-only arrays if nothing is compiled; else `check_functions` has refused writes to tables."""
     if device.kind == "cuda":
-        return type(tables)(*(torch.from_numpy(v).to(device.torch) if isinstance(v, np.ndarray) else v for v in tables))
+        return tables._make(torch.from_numpy(v).to(device.torch) if isinstance(v, np.ndarray) else v for v in tables)
     return tables if device.kind == "cpu" and kernels.COMPILES else read_only(tables)
 
 
-def read_only(tables: Any) -> Any:
+@overload
+def read_only(tables: Named) -> Named: ...
+@overload
+def read_only(tables: None) -> None: ...
+def read_only(tables: Named | None) -> Named | None:
     """Return the same tables, with arrays that cannot be written; None for None."""
-    return tables and type(tables)(*(_unwritable(v) if isinstance(v, np.ndarray) else v for v in tables))
+    return tables and tables._make(_unwritable(v) if isinstance(v, np.ndarray) else v for v in tables)
 
 
 def _unwritable(array: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 
@@ -41,6 +41,20 @@ class Taken(NamedTuple):
     """The state that policies see next: of the next episode if this one has ended."""
 
 
+class OfRun(TypedDict):
+    """Arguments of `PlainEnvironment` that all environments of a run share, apart from the seed."""
+
+    params: NamedTuple
+    tables: NamedTuple | None
+    vary: Mapping[str, tuple[float, float]]
+
+
+class OfSeededRun(OfRun):
+    """The same with the seed."""
+
+    seed: int
+
+
 class PlainEnvironment:
     """Environment `number` of those with a seed, with the draws that kernels would make.
 
@@ -54,8 +68,8 @@ class PlainEnvironment:
         number: int = 0,
         *,
         seed: int,
-        params: Any,
-        tables: Any = None,
+        params: NamedTuple,
+        tables: NamedTuple | None = None,
         vary: Mapping[str, tuple[float, float]] | None = None,
         call: Callable[[KernelFunction], object] = kernels.plain_function,
     ) -> None:
@@ -65,7 +79,7 @@ class PlainEnvironment:
         """Steps since the beginning, the time of random draws."""
         self.clock = 0
         """Steps of the episode."""
-        self.states: dict[str, list[Any]] = {g.name: [_blank(g) for _ in range(g.size)] for g in environment.groups}
+        self.states = {g.name: [_blank(g) for _ in range(g.size)] for g in environment.groups}
         """Group -> the state of every actor."""
         sizes = [group.size for group in environment.groups]
         self._numbered_from = {name: sum(sizes[:n]) for n, name in enumerate(self.states)}
@@ -156,7 +170,7 @@ class PlainEnvironment:
     def _alive(self, group: Group) -> np.ndarray:
         return np.array([group.alive is None or getattr(state, group.alive) != 0 for state in self.states[group.name]])
 
-    def _store(self, group: Group, actor: int, state: Any) -> None:
+    def _store(self, group: Group, actor: int, state: NamedTuple) -> None:
         """Keep the numbers of a state; array fields were written in place."""
         own = self.states[group.name][actor]
         parts = (getattr(own, f.name) if f.length else _number(f, getattr(state, f.name)) for f in group.fields)
@@ -231,11 +245,11 @@ def _number(field: Field, value: object) -> np.generic:
     return np.int32(np.asarray(value).astype(np.int64).astype(np.int32)) if field.integer else np.float32(value)  # type: ignore[arg-type]
 
 
-def _blank(group: Group) -> Any:
+def _blank(group: Group) -> NamedTuple:
     return group.state._make(_zeros(f.integer, f.length) if f.length else _number(f, 0) for f in group.fields)
 
 
-def _copied(group: Group, state: Any) -> Any:
+def _copied(group: Group, state: NamedTuple) -> NamedTuple:
     copied = _blank(group)
     for field, own in zip(group.fields, copied, strict=True):
         if field.length:
@@ -243,7 +257,7 @@ def _copied(group: Group, state: Any) -> Any:
     return state._replace(**{f.name: getattr(copied, f.name) for f in group.fields if f.length})
 
 
-def _together(group: Group, states: list[Any]) -> Any:
+def _together(group: Group, states: list[NamedTuple]) -> NamedTuple:
     """Return the states of several actors as one, with arrays [A] of numbers and [L, A] of array fields."""
     found = []
     for f in group.fields:

@@ -11,7 +11,7 @@ import time
 import traceback
 import types
 import warnings
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from warprun.environment import Environment, KernelFunction
 from warprun.errors import UserError, one_line
 from warprun.kernels import compile as kernels
 from warprun.kernels import integers
-from warprun.simulation.plain import PlainEnvironment, Seen
+from warprun.simulation.plain import OfSeededRun, PlainEnvironment, Seen
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Spec
 from warprun.user_code import place
 
@@ -102,7 +102,7 @@ def trial_function(function: KernelFunction) -> KernelFunction:
     return call
 
 
-def try_out(environment: Environment, functions: list[types.FunctionType], **of_run: Any) -> int:
+def try_out(environment: Environment, functions: list[types.FunctionType], **of_run: Unpack[OfSeededRun]) -> int:
     """Play some environments with random actions and return the number of steps.
 
     `functions` are those of the environment, `of_run` as for `PlainEnvironment`. Raises UserError for an index

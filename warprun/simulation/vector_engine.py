@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -46,8 +46,8 @@ class VectorEngine:
         *,
         device: Device,
         n_envs: int,
-        params: Any,
-        tables: Any = None,
+        params: NamedTuple,
+        tables: NamedTuple | None = None,
         vary: Mapping[str, tuple[float, float]] | None = None,
         threads: int | None = None,
         announce: Callable[[str], None] = lambda line: None,

@@ -21,7 +21,7 @@ import numpy as np
 from warprun import processes
 from warprun.errors import UserError, one_line
 from warprun.processes import Layout, MpiRanks, fit, wait
-from warprun.simulation.external.recipe import Closes, ExternalEnvironment, Recipe, SavesState, told
+from warprun.simulation.external.recipe import Closes, ExternalEnvironment, Recipe, SavesState, Stepped, told
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -52,10 +52,10 @@ class Group:
         """Ranks are those of `world`."""
         self._comm = world.Create_group(world.group.Incl([leader, *servers]), leader)
         self._calls = self._comm.Dup()
-        self._made: dict[int, tuple[Any, MPI.Intracomm]] = {}
+        self._made: dict[int, tuple[Stepped, MPI.Intracomm]] = {}
         """Environments that are not closed, each with its communicator."""
 
-    def make(self, number: int, recipe: Recipe) -> Any:
+    def make(self, number: int, recipe: Recipe) -> Stepped:
         """Make an environment, together with the others; it gets a communicator of its own."""
         comm = self._comm.Dup()
         made = recipe.make_with(comm)
@@ -89,16 +89,16 @@ class Group:
 class Led:
     """An environment of a group, as its leader sees it."""
 
-    def __init__(self, group: Group, number: int, own: Any) -> None:
+    def __init__(self, group: Group, number: int, own: Stepped) -> None:
         """`own`: the part of the environment that this process has."""
         self._group, self._number, self._own = group, number, own
         self._failed = False
         self.observation_space, self.action_space = own.observation_space, own.action_space
 
-    def reset(self, **seed: int) -> Any:
+    def reset(self, **seed: int) -> tuple[object, dict[str, object]]:
         return self._all("reset", **seed)
 
-    def step(self, action: Any) -> Any:
+    def step(self, action: object) -> tuple[object, float, bool, bool, dict[str, object]]:
         return self._all("step", action)
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class Led:
             self._all("close")
             self._group.forget(self._number)
 
-    def _all(self, method: str, *arguments: Any, **named: int) -> Any:
+    def _all(self, method: str, *arguments: object, **named: int) -> Any:
         self._group.tell(Call(self._number, method, arguments, named))
         try:
             return getattr(self._own, method)(*arguments, **named)

@@ -8,14 +8,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from warprun.errors import ContractError, UserError, printable
 from warprun.spec import Spec
 
+if TYPE_CHECKING:
+    from gymnasium import Space
+    from mpi4py import MPI
+
 PACKAGE = str(Path(__file__).parents[2]) + os.sep
+
+
+class Stepped(Protocol):
+    """A single environment, by the interface of Gymnasium; `Singles` looks whether it keeps to it."""
+
+    observation_space: Space
+    action_space: Space
+
+    def reset(self, *, seed: int = ...) -> tuple[object, dict[str, object]]: ...
+
+    def step(self, action: object) -> tuple[object, float, bool, bool, dict[str, object]]: ...
 
 
 @dataclass(frozen=True)
@@ -34,11 +49,11 @@ class Recipe:
         """Return a new environment of this process alone; whatever its code raises passes."""
         return self._made(num_envs)
 
-    def make_with(self, comm: Any) -> Any:
+    def make_with(self, comm: MPI.Intracomm) -> Stepped:
         """Return the part of this process in an environment that all ranks of `comm`, an `MPI.Intracomm`, make at the same time."""
         return self._made({"comm": comm})
 
-    def _made(self, more: Mapping[str, Any]) -> Any:
+    def _made(self, more: Mapping[str, object]) -> Any:
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # it would stand between the lines of a run
         module, _, function = self.maker.partition(":")
         return vars(import_module(module))[function](**self.arguments, **more)

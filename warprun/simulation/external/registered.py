@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from warprun.errors import UserError, nearest, printable
+
+if TYPE_CHECKING:
+    from gymnasium import Env
+    from gymnasium.vector import VectorEnv
 
 INSTALL = 'pip install "warprun[gymnasium]"'
 
@@ -17,7 +22,7 @@ class Registered:
     """The `environment` of a module that stands for all environments of Gymnasium: `env.id` selects one."""
 
 
-def import_gymnasium() -> Any:
+def import_gymnasium() -> ModuleType:
     """Return the package Gymnasium. Raises UserError if it is not installed."""
     try:
         return import_module("gymnasium")
@@ -49,7 +54,7 @@ def time_limit(wanted: str) -> int | None:
     return limit
 
 
-def make(id: str, register: Sequence[str], kwargs: Mapping[str, Any]) -> Any:
+def make(id: str, register: Sequence[str], kwargs: Mapping[str, object]) -> Env:
     """Return one environment, without time limit: `Slice` counts the steps. Raises UserError if a package is missing."""
     gymnasium = import_gymnasium()
     for module in register:
@@ -60,7 +65,13 @@ def make(id: str, register: Sequence[str], kwargs: Mapping[str, Any]) -> Any:
         raise UserError(f"env.id={id} needs a package that is not installed: {printable(error)}") from None
 
 
-def make_vector(id: str, register: Sequence[str], kwargs: Mapping[str, Any], limit: int | None, num_envs: int) -> Any:
+def make_vector(
+    id: str,
+    register: Sequence[str],
+    kwargs: Mapping[str, Any],
+    limit: int | None,
+    num_envs: int,
+) -> VectorEnv:
     """Return a `gymnasium.vector.VectorEnv`. Raises UserError if a package is missing."""
     gymnasium = import_gymnasium()
     for module in register:

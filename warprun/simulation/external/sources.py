@@ -12,7 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from warprun.errors import shown
 from warprun.simulation.external import mpi
-from warprun.simulation.external.recipe import Closes, Recipe, SavesState, told
+from warprun.simulation.external.recipe import Closes, Recipe, SavesState, Stepped, told
 from warprun.simulation.external.spaces import actions, mask_of, observations, resets_in_step, saver_of
 
 FAILURES = (Exception, SystemExit)
@@ -87,7 +87,7 @@ class Singles:
 
     def __init__(self, recipe: Recipe, first: int, count: int, at: np.ndarray) -> None:
         self._at, self._first = at, first
-        self._envs: list[Any] = []
+        self._envs: list[Stepped] = []
         with calls(at, "its construction"):
             for n in range(count):
                 enter(at, first + n)
@@ -213,7 +213,7 @@ class Vectorized:
         enter(self._at, self._first)
         return calls(self._at, action)
 
-    def _rows(self, obs: Any) -> np.ndarray:
+    def _rows(self, obs: object) -> np.ndarray:
         return self._observe.flatten_batch(obs, self._env.observation_space)
 
     def _write_masks(self, info: dict[str, Any], which: Sequence[int], out: Outcome) -> None:
@@ -222,14 +222,14 @@ class Vectorized:
                 out.mask[n] = mask_of({"action_mask": info["action_mask"][n]}, out.mask.shape[1])
 
 
-def _saver(env: Any) -> SavesState:
+def _saver(env: object) -> SavesState:
     found = saver_of(env)
     if found is None:
         raise ValueError("it has no get_state and set_state any more")
     return found
 
 
-def _holds_numbers(given: Any) -> bool:
+def _holds_numbers(given: object) -> bool:
     return np.asarray(given).dtype.kind in "biuf"
 
 

@@ -40,9 +40,9 @@ class Observations:
 
     size: int
     """Numbers of one observation."""
-    flatten: Callable[[Any], np.ndarray]
+    flatten: Callable[[object], np.ndarray]
     """observation -> [size]. Raises ValueError or TypeError for one that is not in the shape of the space."""
-    flatten_batch: Callable[[Any, Any], np.ndarray]
+    flatten_batch: Callable[[object, spaces.Space], np.ndarray]
     """(observations of n environments, their batched space) -> [n, size]."""
 
 
@@ -57,7 +57,7 @@ class Actions:
     """Whether one action is a single integer, which an environment gets as an int."""
 
 
-def observations(space: Any) -> Observations:
+def observations(space: spaces.Space) -> Observations:
     """Return the conversion of an observation space: Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of these.
 
     Discrete and MultiDiscrete become one-hot vectors, Dict and Tuple the parts one after the other. Raises ContractError.
@@ -70,20 +70,20 @@ def observations(space: Any) -> Observations:
     if isinstance(space, spaces.Box):
         return Observations(size, lambda given: _of_shape(given, space.shape).ravel(), lambda given, _: _batch(given, space.shape))
 
-    def flatten(given: Any) -> np.ndarray:
+    def flatten(given: object) -> np.ndarray:
         _check_choices(space, given)
         row = np.asarray(spaces.flatten(space, given), float32)
         if row.shape != (size,):
             raise ValueError(f"the observation has {row.size} numbers, and the observation space {size}")
         return row
 
-    def flatten_batch(given: Any, batched: Any) -> np.ndarray:
+    def flatten_batch(given: object, batched: spaces.Space) -> np.ndarray:
         return np.stack([flatten(one) for one in iterate(batched, given)])
 
     return Observations(size, flatten, flatten_batch)
 
 
-def actions(space: Any) -> Actions:
+def actions(space: spaces.Space) -> Actions:
     """Return the conversion of an action space: Discrete, MultiDiscrete, MultiBinary or Box of floats. Raises ContractError."""
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
@@ -119,13 +119,13 @@ def to_bounds(rows: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray
     return np.clip(np.where(bounded, mapped, rows), low, high)
 
 
-def _parts(space: Any) -> list[Any]:
+def _parts(space: spaces.Space) -> list[spaces.Space]:
     """Return the spaces that a space consists of."""
     inside = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces if isinstance(space, spaces.Tuple) else None
     return [space] if inside is None else [part for each in inside for part in _parts(each)]
 
 
-def _check_observation(space: Any) -> None:
+def _check_observation(space: spaces.Space) -> None:
     if isinstance(space, spaces.Box):
         if len(space.shape) == 3 and space.dtype == np.uint8:
             raise ContractError(
@@ -138,7 +138,7 @@ def _check_observation(space: Any) -> None:
         )
 
 
-def _check_choices(space: Any, given: Any) -> None:
+def _check_choices(space: spaces.Space, given: Any) -> None:
     """Raise ValueError if a choice in an observation is not one of its space; `spaces.flatten` would take another one."""
     if isinstance(space, spaces.Discrete):
         inside = space.contains(given)
@@ -157,21 +157,21 @@ def _check_choices(space: Any, given: Any) -> None:
         raise ValueError(f"the observation {shown(given)} is not in the space {_named(space)}")
 
 
-def _of_shape(given: Any, shape: tuple[int, ...]) -> np.ndarray:
+def _of_shape(given: object, shape: tuple[int, ...]) -> np.ndarray:
     array = np.asarray(given, float32)
     if array.shape != shape:
         raise ValueError(f"the observation has the shape {array.shape}, and the observation space {shape}")
     return array
 
 
-def _batch(given: Any, shape: tuple[int, ...]) -> np.ndarray:
+def _batch(given: object, shape: tuple[int, ...]) -> np.ndarray:
     array = np.asarray(given, float32)
     if array.shape[1:] != shape:
         raise ValueError(f"the observations have the shape {array.shape}, and the observation space {shape}")
     return array.reshape(len(array), -1)
 
 
-def _named(space: Any) -> str:
+def _named(space: object) -> str:
     return " ".join(str(space).split()) if isinstance(space, spaces.Space) and len(str(space)) < 200 else shown(space)
 
 
@@ -190,7 +190,7 @@ def resets_in_step(env: VectorEnv) -> bool:
     raise ContractError(f"metadata['autoreset_mode'] of the vectorized environment must be an AutoresetMode, not {shown(mode)}")
 
 
-def mask_of(info: Any, size: int) -> np.ndarray:
+def mask_of(info: object, size: int) -> np.ndarray:
     """Return the action mask [size] in the info of a step or reset. Raises ValueError if there is none."""
     if not isinstance(info, dict) or "action_mask" not in info:
         raise ValueError("info has no action_mask; the info of the first reset had one")
@@ -201,7 +201,7 @@ def mask_of(info: Any, size: int) -> np.ndarray:
     return mask.astype(np.bool_)
 
 
-def saver_of(env: Any) -> SavesState | None:
+def saver_of(env: object) -> SavesState | None:
     """Return the outermost of an environment and those that it wraps that has `get_state` and `set_state`; None if none has."""
     while not isinstance(env, SavesState):
         if not isinstance(env, Wrapper):
@@ -269,7 +269,7 @@ def _examine_vector(title: str, recipe: Recipe, time_limit: int | None, timeout_
             env.close()
 
 
-def _spec(observation_space: Any, action_space: Any, info: Any, time_limit: int | None) -> Spec:
+def _spec(observation_space: spaces.Space, action_space: spaces.Space, info: object, time_limit: int | None) -> Spec:
     action = actions(action_space).space
     masked = isinstance(info, dict) and "action_mask" in info
     if masked:
