@@ -313,7 +313,7 @@ def _line(error: BaseException) -> str:
     return re.sub(rf"{ISOLATED}\w+\.", "", words)
 
 
-def place(function: FunctionType, line: int | None = None) -> str:
+def place(function: Callable[..., object], line: int | None = None) -> str:
     """Return "FILE:LINE in NAME" of a function, the beginning of every error message about it."""
     code = function.__code__
     return f"{code.co_filename}:{line or code.co_firstlineno} in {function.__name__}"
