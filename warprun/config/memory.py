@@ -18,7 +18,7 @@ from warprun.simulation.codegen.targets import target_for
 from warprun.simulation.external.recipe import ExternalEnvironment
 
 EVALUATION_STEPS = 64
-"""Steps of a rollout of an evaluation (`runs.evaluate.CHUNK`)."""
+"""Steps of a rollout of an evaluation (`runs.evaluation.CHUNK`)."""
 PROCESS = 440 * 2**20
 """Bytes of a process that trains next to nothing on CPU: Python, torch, Numba and LLVM. Measured: 395 MiB, 500 to 530 if kernels are
 compiled."""

@@ -178,7 +178,7 @@ def evaluate_run(
     `line` selects the newest checkpoint or the best one. `episodes` None: as many as in the run's final evaluation. The run's own
     evaluations play other episodes, for every `seed`.
 
-    `trusted`: code of the run folder may run even if no run of this user put it there (`config.opening`).
+    `trusted`: code of the run folder may run even if no run of this user put it there (`runs.opening`).
 
     If the environment module defines `report(play, folder)`, it is called with a `Player` and the run's folder `eval`. It may write files
     and figures there; TensorBoard also shows the PNG files.

@@ -146,7 +146,7 @@ class Bodies:
     def _advance(self) -> str:
         """Return the step for a caller of its own: no check for faults, and the final observation of every episode that ends.
 
-        On CPU the kernel around the body begins the next episodes (`advance.py`).
+        On CPU the kernel around the body begins the next episodes (`program.py`).
         """
         t = self.target
         next_episodes = "" if t.begins_in_batches else t.if_ended("", self._begin_next())
