@@ -42,8 +42,6 @@ int32 = np.int32
 
 KernelFunction: TypeAlias = Callable[..., object]
 """A plain function of an environment, which kernels compile; the names of its arguments select what it gets."""
-ISOLATED = "warprun_environment_"
-"""Prefix of the packages in which environment files are imported, each with the files beside it."""
 
 
 class Field(NamedTuple):

@@ -36,11 +36,7 @@ CHANGES = (-0.0178, -0.0108, -0.0039, -0.0002, 0.0042, 0.0087, 0.0165)
 """Quantiles of the changes of VIMIN from one sample to the next, equally spaced from 1/31 to 30/31."""
 AUTOCORRELATION = {1: 0.84, 2: 0.56, 3: 0.22, 4: -0.04, 5: -0.16, 10: 0.39}
 """Lag -> autocorrelation of the recorded IMINER, from 213 samples."""
-DEVIATION = 0.161
-"""Standard deviation of the recorded IMINER."""
 CYCLE = 901
 """Samples of a super-cycle, 60.066 s."""
 RATE = 15.0
 """Samples per second."""
-RETURNS = {"recorded regulator": -6.46, "best learned controller": -2.95}
-"""Published returns over 100 steps, for scale only: they belong to another model of the same current."""

@@ -35,7 +35,6 @@ NOTICE = (
     "A proof of concept by its authors (Trott, Srinivasa, van der Wal, Haneuse, Zheng 2021), not for real policy making: "
     "https://github.com/salesforce/ai-economist/blob/master/COVID-19_Simulation-Card.pdf"
 )
-POLICIES = ("learned", "always open", "always closed", "historical")
 
 
 class Course(NamedTuple):

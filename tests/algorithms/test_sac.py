@@ -17,10 +17,10 @@ from tests.learning.helpers import close, rollout
 from tests.learning.test_off_policy import single
 from tests.simulation.rollouts import make
 from warprun.environment import Box, Environment, Group
+from warprun.learning.descent import Due
 from warprun.learning.distributions import squashed
 from warprun.learning.draws import normals
 from warprun.learning.network_settings import LayersConfig
-from warprun.learning.off_policy import Due
 from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import Transitions
 from warprun.simulation.exploration import Exploration

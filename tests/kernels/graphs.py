@@ -31,7 +31,6 @@ from warprun.simulation.device import Device
 
 SIMULATOR = Device("cudasim", "a test")
 ITERATIONS = 12
-N_ENVS = 4
 ON_POLICY = {"horizon": 3, "network": NetworkConfig(hidden=[8]), "learning_rate_end": 1e-4}
 OFF_POLICY = {
     "horizon": 2,

@@ -17,9 +17,9 @@ from tests.simulation.rollouts import make
 from warprun.config.compose import compose
 from warprun.environment import Box, Discrete, Environment, Group, Phase
 from warprun.errors import UserError
+from warprun.learning.descent import Due
 from warprun.learning.interfaces import Metrics
 from warprun.learning.network_settings import LayersConfig
-from warprun.learning.off_policy import Due
 from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import Transitions
 from warprun.simulation.exploration import Exploration

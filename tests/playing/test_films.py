@@ -20,7 +20,7 @@ from warprun.playing.drawing import Drawing, Picture
 from warprun.playing.films import find_ffmpeg, gif, html, mp4
 from warprun.playing.play import Order, play
 from warprun.runs.recording import Moment
-from warprun.simulation.kernel_engine import typed
+from warprun.simulation.kernel_module import typed
 
 matplotlib = pytest.importorskip("matplotlib")
 

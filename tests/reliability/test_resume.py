@@ -15,8 +15,6 @@ from tests.reliability.runs import TINY, begin, command, outcome, wait
 from tests.selection import few
 from warprun.cli.main import run
 
-DONE = "finished"
-
 
 @pytest.fixture(scope="module", params=few(TINY, "a2c", "dqn"))
 def whole(request, tmp_path_factory):

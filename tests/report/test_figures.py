@@ -16,7 +16,6 @@ from matplotlib.transforms import Bbox
 from tests.report.made import made
 from warprun.report.report import Asked, report
 
-Shown = dict[str, Figure]
 SEEDS = 3
 SPACE = 4
 """Pixels of 1/100 inch between two words."""

@@ -13,7 +13,6 @@ import numpy as np
 from warprun.checking.experience import ROUNDING, gather, judge_experience
 from warprun.checking.findings import Finding, Problem, doubt, judge
 from warprun.checking.rolls import SimulatorRolls, determinism, rate, seeds, steps_per_second
-from warprun.config.registry import errors_of_user
 from warprun.environment import Environment
 from warprun.errors import TrainingFailed, UserError, shown
 from warprun.runs.build import Setup
@@ -22,6 +21,7 @@ from warprun.simulation.external.recipe import Closes, ExternalEnvironment
 from warprun.simulation.simulator import Simulator
 from warprun.simulation.simulator_check import check_simulator
 from warprun.simulation.trial import Explorer
+from warprun.user_code import errors_of_user
 
 if TYPE_CHECKING:
     from gymnasium import Env, Space

@@ -26,11 +26,13 @@ import torch
 from numba import typeof, types
 
 from warprun.checking.findings import short
+from warprun.config.compose import compose
+from warprun.config.schema import parameters
 from warprun.environment import Environment
 from warprun.kernels import compile as kernels
 from warprun.kernels import integers
 from warprun.kernels.fingerprint import is_jitted
-from warprun.runs.build import Setup
+from warprun.runs.build import Setup, set_up
 from warprun.simulation import memory as store
 from warprun.simulation import trajectory
 from warprun.simulation.arrays import ArrayPlan
@@ -62,9 +64,6 @@ def main(found: Path, overrides: Sequence[str]) -> None:
     """Compile the kernels of the environment of `overrides`, and write what they contain to `found`."""
     for kind in ("pass-remarks", "pass-remarks-missed", "pass-remarks-analysis"):
         llvm.set_option("", f"-{kind}=loop-vectorize")
-    from warprun.config.compose import compose
-    from warprun.runs.build import set_up
-
     setup = set_up(replace(compose(overrides), device="cpu"))
     assert isinstance(setup.environment, Environment)
     loops, doubles, lines = _for_cpu(setup, setup.environment)
@@ -82,8 +81,6 @@ def _module(
     plan = ArrayPlan(environment, target_for(environment, kind), 2, 2, vary)
     program = write(plan)
     module = kernels.load_module(setup.config.env.name, program.source, {**program.functions, **options})
-    from warprun.config.schema import parameters
-
     scalars: dict[str, object] = {"n_envs": 2, **draw_scalars(0)}
     if environment.params._fields:  # type: ignore[attr-defined]
         scalars["p"] = typed(parameters(environment, setup.config.env))

@@ -12,7 +12,11 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+
+from warprun.environment import Environment
+from warprun.errors import UserError
 
 SECONDS = 8.0
 
@@ -20,13 +24,9 @@ SECONDS = 8.0
 def main(steps: Path, found: Path, overrides: Sequence[str]) -> None:
     """Repeat the steps that file `steps` holds in the environment of `overrides`, and write `found`."""
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
-    from functools import partial
-
     from warprun.checking.agreement import Steps, disagreements, repeat, stepped
     from warprun.checking.rolls import digests
     from warprun.config.compose import compose
-    from warprun.environment import Environment
-    from warprun.errors import UserError
     from warprun.runs.build import make_engine, set_up
 
     recorded = Steps.load(steps)

@@ -231,7 +231,7 @@ def tune(arguments: Sequence[str]) -> int:
             with suppress(OSError):
                 table_console(200).print(board.table())
                 following = _next(study.best, studies.BEST)
-                print("\n".join([*studies.closing(study, found.folder), *following]), flush=True)
+                print("\n".join([*studies.closing(study), *following]), flush=True)
     return DONE if study.best else FAILED
 
 

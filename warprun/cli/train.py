@@ -17,7 +17,7 @@ from warprun.config import kept
 from warprun.config.checks import check
 from warprun.config.compose import change, compose, differences
 from warprun.config.overrides import read
-from warprun.config.schema import Config, as_measured, from_dict, to_dict
+from warprun.config.schema import Config, as_measured, from_dict, starts_processes, to_dict
 from warprun.errors import RunHasEndedError, TrainingFailed, UserError, program, shown, typed
 from warprun.files import refuse_links
 from warprun.kernels.driver import gpu_error, prepare
@@ -44,7 +44,6 @@ def train(overrides: Sequence[str] = ()) -> Result:
 
 def train_one(overrides: list[str]) -> int:
     """Train the run that `overrides` describe, in the processes that it needs, and return the exit code. Raises what `train` does."""
-    from warprun.config.schema import starts_processes
     from warprun.sweeps.launch import is_of_sweep
 
     for override in overrides:

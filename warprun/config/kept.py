@@ -30,12 +30,12 @@ import numpy as np
 from warprun import user_code
 from warprun.config.external import External, plain
 from warprun.config.registry import NONE, Defined, define
-from warprun.environment import ISOLATED, Environment
+from warprun.environment import Environment
 from warprun.errors import MOST_PRINTED, UserError, one_line, printable
 from warprun.files import BROKEN, read_array, read_json, read_limited, write_atomic
 from warprun.run_folder import ENVIRONMENT, MANIFEST, MAX_NAME, MAX_SOURCE_BYTES, SHA256, Copy, fields, is_path, require, write_manifest
 from warprun.simulation.external.recipe import ExternalEnvironment
-from warprun.user_code import errors_of_user
+from warprun.user_code import ISOLATED, errors_of_user
 
 TABLES = "tables.npz"
 MAX_TABLE_BYTES = 1 << 20

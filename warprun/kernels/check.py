@@ -26,14 +26,14 @@ from numba import typeof, types
 from numba.core import ir
 from numba.core.errors import NumbaError, NumbaWarning
 
-from warprun.environment import ISOLATED, Environment, Group, KernelFunction, arguments
+from warprun.environment import Environment, Group, KernelFunction, arguments
 from warprun.errors import UserError, one_line, shown
 from warprun.kernels import compile as kernels
 from warprun.kernels import integers
 from warprun.kernels.fingerprint import is_library
 from warprun.kernels.flow import unassigned
 from warprun.kernels.integers import integer_fields, refused_field
-from warprun.user_code import place
+from warprun.user_code import ISOLATED, place
 
 if TYPE_CHECKING:
     from numba.core.annotations.type_annotations import TypeAnnotation

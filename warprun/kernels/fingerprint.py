@@ -34,8 +34,9 @@ import numba
 import numpy as np
 from numba.core.compiler import Compiler
 
-from warprun.environment import ISOLATED, KernelFunction
+from warprun.environment import KernelFunction
 from warprun.kernels import compilers, lane_cut, lane_regions, lane_values, lanes, simd
+from warprun.user_code import ISOLATED
 
 if TYPE_CHECKING:
     from numba.core.base import BaseContext

@@ -36,7 +36,7 @@ KEPT_BELOW = 32 << 20
 LOSS_TENSORS = 8
 """Tensors of all numbers of a loss that torch holds at once, forwards and backwards."""
 BRANCHES = 16
-"""Children of a node of the sum tree (`learning.replay.ring`)."""
+"""Children of a node of the sum tree (`learning.replay`)."""
 
 
 class RunSizes(NamedTuple):

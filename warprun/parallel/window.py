@@ -130,7 +130,6 @@ class Ring:
     def __init__(self, window: Window, place: int, places: int, size: int) -> None:
         """`place`: where it begins in the memory of every rank that has one; `size`: bytes of a value."""
         self._window, self._place, self._places, self._size = window, place, places, size
-        self._control = np.zeros(1 + places, np.int64)
 
     @staticmethod
     def bytes(places: int, size: int) -> int:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from warprun.config.kept import Tables
-from warprun.config.registry import Defined, errors_of_user
-from warprun.environment import Environment, Group, arguments, refusal
+from warprun.config.registry import Defined
+from warprun.environment import Environment, Group, arguments
 from warprun.errors import ContractError, UserError
 from warprun.runs.recording import Moment
 from warprun.spec import Discrete, GroupSpec
+from warprun.user_code import errors_of_user, refusal
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -178,7 +178,7 @@ def _write(asked: Asked, comparison: Comparison, found: Sequence[Line], notes: l
     body = [f"# {title}", table.markdown(comparison, found), *notes, *images]
     write_atomic(out / "report.md", ("\n\n".join(body) + "\n").encode())
     names = table.headings(comparison, found)
-    html = page(title, names, 1 + len(comparison.by), table.rows(comparison, found), drawn, notes)
+    html = page(title, names, 1 + len(comparison.by), table.rows(found), drawn, notes)
     write_atomic(out / "report.html", html.encode())
     return [out / "report.html", out / "report.md"]
 

@@ -98,7 +98,7 @@ def headings(comparison: Comparison, found: Sequence[Line]) -> list[str]:
     return [*columns, "env_steps/s, median"]
 
 
-def rows(comparison: Comparison, found: Sequence[Line]) -> list[list[str]]:
+def rows(found: Sequence[Line]) -> list[list[str]]:
     """Return the cells of the table as text: `value [low, high]`."""
     columns = [[cell(line.final[name]) for line in found] for name in STATISTICS]
     columns.append([cell(line.best) for line in found])
@@ -119,7 +119,7 @@ def terminal(comparison: Comparison, found: Sequence[Line]) -> Table:
     )
     for number, heading in enumerate(headings(comparison, found)):
         table.add_column(heading.replace(", ", "\n"), justify="left" if number <= len(comparison.by) else "right", overflow="fold")
-    for row in rows(comparison, found):
+    for row in rows(found):
         table.add_row(*(text.replace(" [", "\n[") for text in row))
     return table
 
@@ -127,7 +127,7 @@ def terminal(comparison: Comparison, found: Sequence[Line]) -> Table:
 def markdown(comparison: Comparison, found: Sequence[Line]) -> str:
     """Return the table as Markdown."""
     names = headings(comparison, found)
-    cells = [[text.replace("|", "\\|") for text in row] for row in rows(comparison, found)]
+    cells = [[text.replace("|", "\\|") for text in row] for row in rows(found)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (names, ["---"] * len(names), *cells)) + "\n"
 
 

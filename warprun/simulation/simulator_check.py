@@ -7,12 +7,12 @@ from dataclasses import fields
 
 import torch
 
-from warprun.environment import refusal
 from warprun.errors import TrainingFailed, shown
 from warprun.simulation.arrays import Layout, rollout_arrays
 from warprun.simulation.simulator import Act, Simulator
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 from warprun.spec import Spec
+from warprun.user_code import refusal
 
 METHODS = ("prepare", "reset", "collect", "episodes", "state", "fault", "close")
 VALUES = ("spec", "device", "n_envs", "trajectory", "steps")

@@ -272,7 +272,7 @@ def _pruner(name: str) -> BasePruner:
     return pruners[name]
 
 
-def closing(study: Study, folder: Path) -> Sequence[str]:
+def closing(study: Study) -> Sequence[str]:
     """Return lines about the best trial and the file with its settings."""
     best = study.best
     if best is None:

@@ -40,7 +40,7 @@ def test_the_gradient_is_autograds(algorithm: str, space: str, masked: bool, net
     rows = rows_for(twin, count, masked)
     exact, terms = exact_gradient(algorithm, twin, rows)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
-    there, back = rows.rows(order).each(lambda tensor: tensor.to(CUDA)), torch.argsort(order).to(CUDA)
+    there, back = rows.pick(order).each(lambda tensor: tensor.to(CUDA)), torch.argsort(order).to(CUDA)
     found = [learner.gradient(no_loss, there, rows.advantage.to(CUDA), back)[0].clone() for _ in range(2)]
     assert torch.equal(*found)
     # In the wide network with real actions torch itself is 5e-6 off in float32.

@@ -1,4 +1,4 @@
-"""The statements of a step that check for numbers that are not finite and for masks that forbid every action; they call `faults.py`.
+"""The statements of a step that check for numbers that are not finite and for masks that forbid every action; they call `called.py`.
 
 `sound` is a local of the kernel: whether all checks so far have passed, in the tile (CPU) or in the environment (CUDA).
 """

@@ -189,7 +189,7 @@ def advance_kernels(expressions: Expressions, bodies: dict[str, str]) -> list[st
         reset=Bodies(in_batch, auto_reset=True).by_name()["reset"],
         gather=_gather(groups),
         varied=lines(*(f"common.varied[tile, {n}, lane] = batch.varied[thread, {n}, n]" for n in range(len(expressions.plan.vary)))),
-        move=lines(*(_move(expressions, group) for group in groups)),
+        move=lines(*(_move(group) for group in groups)),
     )
     return [
         target.kernel("reset", bodies["reset"], groups),
@@ -222,7 +222,7 @@ def _gather(groups: tuple[Group, ...]) -> str:
     return block("for n in range(len(together)):", *place, *copies) if copies else ""
 
 
-def _move(expressions: Expressions, group: Group) -> str:
+def _move(group: Group) -> str:
     """Return the statements that move the new episode of one environment from the batch to its place."""
     of, batch, name = f"{group.name}_arrays", f"{group.name}_batch", group.name
     parts = []
