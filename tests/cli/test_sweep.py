@@ -12,10 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sweeps import fake_jobs
 from warprun.cli import job as jobs
 from warprun.cli import main as cli
-from warprun.cli import sweeps
 from warprun.runs import checkpoint, rundir
 from warprun.sweeps import plan, table
 
@@ -32,14 +30,6 @@ TINY = [
     "stop_when_solved=false",
 ]
 """A run of about a second."""
-
-
-@pytest.fixture
-def fake(monkeypatch, tmp_path):
-    """Jobs that train nothing, in an empty working folder."""
-    monkeypatch.setattr(sweeps, "train_job", fake_jobs.train)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def attempts(folder: Path) -> list[int]:

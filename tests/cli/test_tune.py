@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from tests.sweeps import fake_jobs
 from warprun.cli import main as cli
-from warprun.cli import sweeps
 from warprun.config.compose import compose
 from warprun.errors import UserError
 from warprun.runs import rundir
@@ -18,13 +16,6 @@ from warprun.sweeps import plan, study
 from warprun.sweeps.table import Board
 
 SEARCH = ["seed=range(5,25)", "agent.learning_rate=tag(log,interval(1e-5,1e-2))", "env=cartpole", "tuned=none"]
-
-
-@pytest.fixture
-def fake(monkeypatch, tmp_path):
-    monkeypatch.setattr(sweeps, "train_job", fake_jobs.train)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def test_the_best_trial_is_named_and_its_settings_are_an_experiment(fake, capsys):

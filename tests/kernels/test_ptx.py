@@ -17,6 +17,7 @@ from numba import cuda, typeof
 
 from tests.selection import few
 from tests.simulation.rollouts import CASES
+from warprun.checking.machine_code import instructions
 from warprun.kernels import compile as kernels
 from warprun.kernels.mlp_cuda import BlockInference, BlockNetwork
 from warprun.simulation import memory as store
@@ -24,6 +25,7 @@ from warprun.simulation import trajectory
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.program import write
 from warprun.simulation.codegen.targets import target_for
+from warprun.simulation.cpu import as_numpy
 from warprun.simulation.kernel_module import compiler_options, typed
 from warprun.simulation.memory import StepArguments, actions_of, allocate_step
 
@@ -70,7 +72,7 @@ def program(case):
     scalars = scalars_of(environment)
     arrays, taken = store.allocate(plan, cpu, exploration), trajectory.allocate(environment.spec, 4, 2, cpu)
     values = store.kernel_values(arrays, taken, scalars)
-    types = tuple(typeof(getattr(module, name)(**{n: on_host(v) for n, v in given.items()})) for name, given in values.items())
+    types = tuple(typeof(getattr(module, name)(**{n: as_numpy(v) for n, v in given.items()})) for name, given in values.items())
     row, rows = np.zeros(1, np.float32), np.zeros((1, 7), np.int32)
     network = BlockInference(BlockNetwork(row, rows, 4, 0, 1, 1, 0, True, row, row), row)
     now, inferences = typeof(np.uint32(0)), [typeof(network) for _ in environment.groups]
@@ -82,10 +84,6 @@ def scalars_of(environment):
     scalars = {"n_envs": 2, "first_env": np.uint32(0), "seed_low": np.uint32(0), "seed_high": np.uint32(0)}
     scalars |= {"p": typed(environment.params())} if environment.params._fields else {}
     return scalars | ({"tables": environment.tables(**environment.options)} if environment.tables else {})
-
-
-def on_host(value):
-    return value.numpy() if isinstance(value, torch.Tensor) else value
 
 
 def product_overhead(ptx):
@@ -100,11 +98,6 @@ def product_overhead(ptx):
             multiply_adds = sum("fma.rn.f32" in line for line in body)
             found += [len(body) / multiply_adds] if multiply_adds >= 32 else []
     return min(found)
-
-
-def instructions(ptx):
-    """Return the PTX without comments and names, which may hold any word."""
-    return re.sub(r"//.*|[%$\w]*_[$\w]+|%\w+", "", ptx)
 
 
 @pytest.mark.by_default(1)
@@ -122,7 +115,7 @@ def test_kernels_of_callers_compile_to_lean_ptx(case, tmp_path):
     plan = ArrayPlan(environment, target_for(environment, "cuda"), 2, 1, vary, external=True)
     written = write(plan)
     module = kernels.load_module(case, written.source, written.functions | compiler_options("cuda") | {"CACHE": False})
-    given = StepArguments(module, store.allocate(plan, torch.device("cpu"), {}), scalars_of(environment), on_host)
+    given = StepArguments(module, store.allocate(plan, torch.device("cpu"), {}), scalars_of(environment), as_numpy)
     step = allocate_step(plan, actions_of(plan, np.zeros), np.zeros)
     signature = (typeof(1), typeof(np.uint32(0)), *map(typeof, given.of(step)))
     for kernel in ("reset", "advance"):

@@ -30,7 +30,10 @@ def check_program() -> None:
 
 
 def submit(plan: Plan, jobs: Sequence[Job], config: SlurmConfig, trusted: bool) -> str:
-    """Write the script of the array and submit it; return the number of the SLURM job. `trusted`: as of `train_job`. Raises UserError."""
+    """Write the script of the array and submit it; return the number of the SLURM job.
+
+    `trusted`: the code of its jobs may run even if no command of this user planned them. Raises UserError.
+    """
     folder = plan.folder / FOLDER
     queued = _queued(folder)
     if queued:
