@@ -11,12 +11,13 @@ import torch
 from numba import typeof
 
 from tests.agents import CPU, build
-from tests.kernels.test_ptx import compiled, instructions, no_device_needed, nvvm_problem, on_host, product_overhead, report  # noqa: F401
+from tests.kernels.test_ptx import compiled, instructions, no_device_needed, nvvm_problem, product_overhead, report  # noqa: F401
 from tests.learning.cpu.test_gradient import no_loss
 from tests.learning.cuda.simulated import cuda_kernels
 from tests.learning.helpers import SPACES, environment, rollout
 from tests.selection import few
 from warprun.learning.kernels.cuda import gradient, optimizer, returns, statistics
+from warprun.simulation.cpu import as_numpy
 
 pytestmark = pytest.mark.skipif(nvvm_problem() is not None, reason=nvvm_problem() or "")
 
@@ -27,7 +28,7 @@ Launched = dict[str, tuple[Any, tuple[Any, ...]]]
 
 def tensors_on_host(value: Any) -> Any:
     """Return the types of arguments that a kernel gets on a GPU."""
-    return value._make(map(tensors_on_host, value)) if hasattr(value, "_fields") else on_host(value)
+    return value._make(map(tensors_on_host, value)) if hasattr(value, "_fields") else as_numpy(value)
 
 
 @pytest.fixture
