@@ -62,35 +62,16 @@ class Position:
         return Place(self.wall_s, self.row_env_steps, {JsonLines.name: 0} | self.files)
 
 
-def at(
-    boundary: Moment,
-    place: Place,
-    cadences: Mapping[str, Recurring],
-    measured: Measured,
-    pending: bool,
-    began_s: float,
-    diagnostics: dict[str, float],
-    iteration_s: float,
-    replaced: int,
-    told: list[str],
-    solved: bool,
-) -> Position:
+def at(boundary: Moment, place: Place, cadences: Mapping[str, Recurring], measured: Measured) -> Position:
     """Return the position of a run whose last completed boundary is `boundary`, and whose records are at `place`."""
     return Position(
         iterations=boundary.iterations,
         env_steps=boundary.env_steps,
-        pending=pending,
         wall_s=place.wall_s,
         boundary_s=boundary.seconds,
-        began_s=began_s,
-        iteration_s=iteration_s,
         due_s={name: cadence.due_s for name, cadence in cadences.items()},
         metrics=measured.metrics,
         losses=on_host(measured.losses),
-        diagnostics=diagnostics,
-        replaced=replaced,
-        told=told,
-        solved=solved,
         row_env_steps=place.env_steps,
         files=dict(place.files),
     )

@@ -14,7 +14,6 @@ from warprun.runs import checkpoint, position, rundir, signals
 from warprun.runs.crew import Crew
 from warprun.runs.evaluation import Evaluations, StoppedError, is_stopped
 from warprun.runs.measured import Measured, Notes, PhaseClock, of_episodes, of_phases, on_host
-from warprun.runs.position import Position
 from warprun.runs.records.records import Records
 from warprun.runs.rundir import Status
 from warprun.runs.saver import Saver
@@ -32,7 +31,7 @@ class Run:
     def __init__(self, config: Config, held: rundir.Held, crew: Crew) -> None:
         self.config, self.held, self.folder, self.crew = config, held, held.folder, crew
         self.saved = checkpoint.load(self.folder) if checkpoint.exists(self.folder) else None
-        self.position = Position() if self.saved is None else position.read(self.saved.meta.get("run", {}))
+        self.position = position.Position() if self.saved is None else position.read(self.saved.meta.get("run", {}))
         self.limits = Limits(config.total_steps, config.max_minutes, self.position.began_s)
         self.boundary = self.limits.moment(self.position.boundary_s, self.position.env_steps, self.position.iterations)
         """The last completed boundary."""
@@ -228,15 +227,22 @@ class Run:
         named = {f"agent/{name}": tensor for name, tensor in policy.items()}
         self.saver.save_best(self.env_steps, named, {"evaluation": self.measured.last_evaluation, "spec": self.spec})
 
-    def _position(self) -> Position:
+    def _position(self) -> position.Position:
         """Return where the run is."""
-        began_s, diagnostics = self.limits.began_s, self._diagnostics() if self.is_pending else {}
-        counted = self.iteration_s, self.sentinel.replaced, self.notes.told, self.solved
-        return position.at(self.boundary, self.records.place, self.cadences, self.measured, self.is_pending, began_s, diagnostics, *counted)
+        return replace(
+            position.at(self.boundary, self.records.place, self.cadences, self.measured),
+            pending=self.is_pending,
+            began_s=self.limits.began_s,
+            iteration_s=self.iteration_s,
+            diagnostics=self._diagnostics() if self.is_pending else {},
+            replaced=self.sentinel.replaced,
+            told=self.notes.told,
+            solved=self.solved,
+        )
 
     @property
     def is_pending(self) -> bool:
-        """Whether the boundary of the last iteration is still to come, see `Position`."""
+        """Whether the boundary of the last iteration is still to come, see `position.Position`."""
         return self.env_steps > self.boundary.env_steps
 
     def _diagnostics(self) -> dict[str, float]:
