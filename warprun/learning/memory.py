@@ -15,8 +15,8 @@ FLOAT = 4
 """Bytes of a float32."""
 COLUMNS = 64
 """Columns of a block of activations (`kernels.simd`)."""
-ON_POLICY_SHARES = 16
-"""Gradients that CPU kernels sum for an on-policy agent (`learning.kernels.cpu.gradient.SHARES`)."""
+ON_POLICY_SHARES, SHARE_BLOCKS = 16, 4
+"""Most gradients that CPU kernels sum for an on-policy agent, and the blocks of each (`learning.kernels.cpu.gradient`)."""
 OFF_POLICY_SHARE_ROWS = 128
 """Transitions of a share in the kernels of off-policy agents (`learning.kernels.cpu.updates.SHARE_BLOCKS` blocks)."""
 GRADIENT_BLOCKS_BYTES = 640 * 1024
@@ -109,7 +109,9 @@ def on_policy_gradient(n_parameters: int, units: int, rows: int, sizes: RunSizes
     if sizes.kernel_gradients:
         together = max(1, min(16, GRADIENT_BLOCKS_BYTES // (2 * units * COLUMNS * FLOAT)))
         blocks = 2 * sizes.threads * together * units * COLUMNS * FLOAT
-        return (ON_POLICY_SHARES + 1) * one + blocks, []
+        # Memory of the other shares is never written, so it is never taken.
+        shares = max(1, min(ON_POLICY_SHARES, -(-rows // COLUMNS) // min(together, SHARE_BLOCKS)))
+        return (shares + 1) * one + blocks, []
     slices, slice_rows, at_once = 1, rows, 1
     if not sizes.on_gpu and rows > SLICE_ROWS:
         slices = -(-rows // SLICE_ROWS)
