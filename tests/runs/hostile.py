@@ -226,20 +226,14 @@ QUOTE = f'x"""\n{PLANTED}"""'
 for title, value in {
     "code": QUOTE,
     "up": "../../escaped",
-    "absolute": "/tmp/warprun_escaped/x",
-    "slash": "a/b",
     "nul": "x\0y",
     "long": "x" * 300,
     "empty": "",
-    "dots": "..",
-    "newline": "x\ny",
     "quote": 'x"y',
     "escape": "x\x1b[31m",
     "list": ["x"],
-    "mapping": {"x": 1},
     "null": None,
     "interpolation": "${oc.env:PATH}",
-    "backslash": "x\\",
 }.items():
     config_case(f"env.name {title}", env__name=value)
 
@@ -256,11 +250,10 @@ for title, value in {
 config_case("network of a group", agent__groups={"agent": {"network": {"module": "subprocess:call"}}})
 config_case("network of a group typed wrong", agent__groups={"agent": ["network"]})
 config_case("groups is a list", agent__groups=["agent"])
-for title, value in {"unknown": "x", "import": "os:system", "list": ["a2c"], "mapping": {}, "null": None, "number": 1}.items():
+for title, value in {"unknown": "x", "import": "os:system", "mapping": {}}.items():
     config_case(f"agent.name {title}", agent__name=value)
 config_case("agent missing", agent=...)
 config_case("agent is text", agent="a2c")
-config_case("agent is a list", agent=[1])
 
 
 def without_copy(folder: Path, module: object) -> None:
@@ -306,7 +299,6 @@ case("planted neighbour", "file")(
         plant(folder, "import evil\n"),
     )
 )
-case("planted copy with an empty seal", "file")(lambda folder: (plant(folder), (folder / "environment" / "seal").write_text("")))
 case("planted copy with zeros as seal", "file")(lambda folder: (plant(folder), (folder / "environment" / "seal").write_text("0" * 64)))
 case("planted copy with text as seal", "file")(lambda folder: (plant(folder), (folder / "environment" / "seal").write_text("é" * 64)))
 for title, make in ODD_FILES.items():
@@ -338,37 +330,26 @@ for title, text in {
     "list": "- 1\n- 2\n",
     "number": "7\n",
     "not utf-8": b"env: \xff\xfe\xfa\n",
-    "utf-16": "env: {name: x}\n".encode("utf-16"),
     "nul": b"env: \x00\n",
     "tabs": "env:\n\tname: x\n",
     "unclosed": "env: {name: [",
     "python tag": "env: !!python/object/apply:os.system ['touch $CANARY']\n",
-    "python name": "env: !!python/name:os.system\n",
     "two documents": "env: {}\n---\nenv: {}\n",
     "laughs": "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)),
     "recursive": "env: &x\n  name: *x\n",
-    "merge": "x: &x {name: a}\nenv:\n  <<: *x\n",
     "deep flow": "[" * 100_000,
     "deep block": "\n".join(" " * n + f"k{n}:" for n in range(1_200)),
     "deep keys": "? " * 50_000,
     "wide": "[" + "a," * 500_000 + "]",
-    "many keys": "".join(f"k{n}: 1\n" for n in range(80_000)),
-    "long line": "a: " + "x" * 900_000,
     "sexagesimal": "n_envs: 1" + ":1" * 400_000 + "\n",
-    "many digits": "n_envs: " + "9" * 500_000 + "\n",
-    "many hex digits": "n_envs: 0x" + "f" * 500_000 + "\n",
     "large": "#" * (64 << 20),
-    "anchors": "".join(f"k{n}: &a{n} 1\n" for n in range(50)),
     "binary": b"\x7fELF" + bytes(range(256)) * 100,
 }.items():
     text_case(title, text)
 add_text("duplicate key", "n_envs: 4\nn_envs: 5\n")
 add_text("unknown key", "\nlove: 1\n")
-add_text("unknown number as key", "\n7: 1\n")
 add_text("unknown list as key", "\n? [1, 2]\n: 1\n")
-add_text("date", "\nlove: 2020-01-01\n")
 add_text("tag of binary", "\nlove: !!binary aGVsbG8=\n")
-add_text("set", "\nlove: !!set {a, b}\n")
 odd_files("config.yaml")
 case("config.yaml is missing")(lambda folder: (folder / "config.yaml").unlink())
 
@@ -377,7 +358,6 @@ case("config.yaml is missing")(lambda folder: (folder / "config.yaml").unlink())
 for title, values in {
     "n_envs 0": {"n_envs": 0},
     "n_envs text": {"n_envs": "x"},
-    "n_envs list": {"n_envs": [1]},
     "n_envs infinite": {"n_envs": float("inf")},
     "n_envs huge": {"n_envs": 10**400},
     "n_envs large": {"n_envs": 10**12},
@@ -393,18 +373,14 @@ for title, values in {
     "optimizer": {"agent__optimizer__name": "os:system"},
     "gamma": {"agent__gamma": float("nan")},
     "threads": {"concurrency__threads": 10**9},
-    "threads text": {"concurrency__threads": "x"},
     "time limit": {"env__time_limit": 10**30},
     "time limit negative": {"env__time_limit": -5},
     "max_steps": {"eval__max_steps": 10**30},
     "episodes": {"eval__final_episodes": 10**12},
-    "episodes text": {"eval__episodes": "many"},
     "eval group": {"eval__group": "nobody"},
     "interval": {"log__every": "x" * 9_000},
-    "interval huge": {"log__every": "9" * 5_000 + "s"},
     "params unknown": {"env__params": {"os": 1}},
     "params code": {"env__params": {f"x=1\n{PLANTED}": 1}},
-    "params list": {"env__params": [1]},
     "params text": {"env__params": {"gravity": "heavy"}},
     "params huge": {"env__params": {"gravity": 10**400}},
     "randomize": {"env__randomize": {"gravity": [1, "x"]}},
@@ -447,14 +423,10 @@ odd_files("environment/manifest.json")
 odd_files("environment/glider.py", "file", "trust=true")
 odd_files("environment/tables.npz", "file", "trust=true")
 for title, text in {
-    "not json": "{",
     "list": "[]",
-    "number": "1",
     "deep": "[" * 100_000,
-    "deep mapping": '{"a":' * 100_000,
     "wide": "[" + "[]," * 1_000_000 + "[]]",
     "digits": '{"time_limit": ' + "9" * 100_000 + "}",
-    "nul": "\0",
 }.items():
     case(f"manifest text {title}")(lambda folder, text=text: (folder / "environment" / "manifest.json").write_text(text))
 TRUST = "trust=true"
@@ -523,14 +495,11 @@ case("tables are a bomb", "file", TRUST)(lambda folder: bomb(folder / tables, "t
 case("tables promise too much", "file", TRUST)(lambda folder: archive(folder / tables, table__rain=array(shape=(1 << 36,))))
 case("tables are pickles", "file", TRUST)(lambda folder: archive(folder / tables, table__rain=pickled()))
 case("tables are one pickle", "file", TRUST)(lambda folder: (folder / tables).write_bytes(pickle.dumps(Trap())))
-case("tables are text", "file", TRUST)(lambda folder: (folder / tables).write_text("x"))
-case("tables are empty", "file", TRUST)(lambda folder: (folder / tables).write_text(""))
 case("tables are cut", "file", TRUST)(lambda folder: (folder / tables).write_bytes((folder / tables).read_bytes()[:-30]))
 case("tables are others", "file", TRUST)(lambda folder: archive(folder / tables, table__snow=array()))
 case("tables have a bad header", "file", TRUST)(
     lambda folder: archive(folder / tables, table__rain=b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 65535)
 )
-case("tables with many members", "file", TRUST)(lambda folder: archive(folder / tables, **{f"t{n}": b"" for n in range(20_000)}))
 
 # Checkpoints --------------------------------------------------------------------------------------------------------------------
 
@@ -545,18 +514,14 @@ for title in ("fifo", "zero", "sparse", "socket"):
 for title, make in ODD_FILES.items():
     case(f"checkpoint is {title}")(lambda folder, make=make: [make(path) for path in folder.glob("checkpoints/step_*")])
 case("checkpoints missing")(lambda folder: remove(folder / "checkpoints"))
-case("checkpoints is a file")(lambda folder: remove(folder / "checkpoints").write_text("x"))
 case("checkpoints is a loop")(lambda folder: link(folder / "checkpoints", "checkpoints"))
 case("checkpoints is /dev")(lambda folder: link(folder / "checkpoints", "/dev"))
 for title, content in {
-    "list of numbers": [1, 2],
     "mapping": {"file": 1},
     "up": [{"file": "../../escaped.ckpt", "sha256": "0" * 64, "size": 1, "env_steps": 1}],
-    "absolute": [{"file": "/dev/zero", "sha256": "0" * 64, "size": 1, "env_steps": 1}],
     "nul": [{"file": "x\0", "sha256": "0" * 64, "size": 1, "env_steps": 1}],
     "long": [{"file": "x" * 300, "sha256": "0" * 64, "size": 1, "env_steps": 1}],
     "types": [{"file": 1, "sha256": 2, "size": "x", "env_steps": [1]}],
-    "empty": [],
 }.items():
     case(f"checkpoint manifest {title}")(
         lambda folder, content=content: (
@@ -572,7 +537,6 @@ case("checkpoint manifest deep")(
 )
 for title, make in {
     "bomb": lambda path: bomb(path, "tensor/x"),
-    "text": lambda path: path.write_text("x"),
     "pickle": lambda path: path.write_bytes(pickle.dumps(Trap())),
     "pickled tensor": lambda path: archive(path, header=pickled(), tensor__x=pickled()),
     "promise": lambda path: archive(path, header=array(shape=(1 << 40,))),
@@ -581,17 +545,11 @@ for title, make in {
     "other dtypes": lambda path: repack(path, lambda c: {n: a if n == "header" else a.astype("U8") for n, a in c.items()}),
     "no header": lambda path: repack(path, lambda c: {n: a for n, a in c.items() if n != "header"}),
     "no tensors": lambda path: repack(path, lambda c: {n: a for n, a in c.items() if n == "header"}),
-    "header list": lambda path: repack(path, lambda c: c | {"header": np.frombuffer(b"[1]", np.uint8)}),
     "header deep": lambda path: repack(path, lambda c: c | {"header": np.frombuffer(b"[" * 100_000, np.uint8)}),
-    "header of floats": lambda path: repack(path, lambda c: c | {"header": np.ones(3)}),
     "format list": lambda path: reheader(path, format=[1]),
     "steps text": lambda path: reheader(path, env_steps="x"),
-    "steps list": lambda path: reheader(path, env_steps=[1]),
-    "steps negative": lambda path: reheader(path, env_steps=-1),
     "steps huge": lambda path: reheader(path, env_steps=10**400),
-    "meta list": lambda path: reheader(path, meta=[1]),
     "evaluation text": lambda path: reheader(path, meta={"steps": 1, "evaluation": {"mean": "x", "stderr": "y"}}),
-    "evaluation list": lambda path: reheader(path, meta={"evaluation": [1]}),
 }.items():
     case(f"checkpoint {title}")(lambda folder, make=make: rewrite(folder, make))
 
@@ -599,7 +557,6 @@ for title, make in {
 
 case("folder is a file")(lambda folder: remove(folder).write_text("x"))
 case("folder is missing")(remove)
-case("folder is empty")(lambda folder: remove(folder).mkdir())
 case("folder is a fifo")(fifo)
 case("folder is a loop")(lambda folder: link(folder, folder.name))
 case("folder is a device")(lambda folder: link(folder, "/dev/zero"))
@@ -609,12 +566,10 @@ case("folder has a long path", target="x/" * 3_000)(lambda folder: None)
 case("folder has no name", target="")(lambda folder: None)
 
 STATUS: dict[str, str | bytes] = {
-    "empty": "",
     "list": "[]",
     "deep": "[" * 100_000,
     "binary": b"\xff\x00\xfe",
     "mapping": '{"started": {}}',
-    "number": '{"started": 1e400}',
     "digits": '{"started": ' + "9" * 100_000 + "}",
 }
 for title, status in STATUS.items():

@@ -33,8 +33,8 @@ SETTINGS = (
 
 
 def parameter(case: Case) -> ParameterSet:
-    """Return a case as a parameter; two thirds of the cases, chosen by a hash of their name, run only with `-m reliability`."""
-    marks = () if crc32(case.id.encode()) % 3 == 0 else (pytest.mark.reliability,)
+    """Return a case as a parameter; two thirds, chosen by a hash of their name, are `long`."""
+    marks = () if crc32(case.id.encode()) % 3 == 0 else (pytest.mark.long,)
     return pytest.param(case, id=case.id, marks=marks)
 
 
@@ -154,90 +154,16 @@ def test_an_interrupt_while_a_file_is_imported_stays_an_interrupt(tmp_path):
         import_environment(str(file))
 
 
-LINES = {
-    "helper": "    return x",
-    "reset": "    return State(float32(0.0), float32(0.0))",
-    "step": "    y = helper(s.x) + p.dt",
-    "return": "    return State(y, s.v), 0.0, False",
-    "observe": "    return s.x, s.v",
-}
-FILE = """\
-from typing import NamedTuple
-import numpy as np
-from warprun.environment import Box, Discrete, float32, single_agent
-class State(NamedTuple):
-    x: float32
-    v: float32
-class Params(NamedTuple):
-    dt: float = 0.1
-class Other(NamedTuple):
-    x: float32
-def helper(x):
-{helper}
-def reset(rng):
-{reset}
-def step(s, action, p):
-{step}
-{return}
-def observe(s):
-{observe}
-environment = single_agent(state=State, params=Params, observation=Box(2), action=Discrete(2), reset=reset, step=step, observe=observe)
-"""
-HELPER, RESET, STEP, OBSERVE = 12, 14, 16, 19
-"""Lines of the file: the first of each function's body."""
-
-# What line is replaced by what; where the mistake is found; words of the message
-MISTAKES = [
-    ("helper", "    return x * speed", f":{HELPER} in helper", "name 'speed' is not defined"),
-    ("helper", "    return np.linalg.eigvalsh(x)", f":{HELPER} in helper", "kernels know no eigvalsh(float32)"),
-    ("helper", "    return x.real.size", f":{HELPER} in helper", "Unknown attribute 'size'"),
-    ("step", "    y = p.ddt", f":{STEP} in step", "Unknown attribute 'ddt' of type Params"),
-    ("step", "    y = s.x if action else (1.0, 2.0)", f":{STEP} in step", "Cannot unify float32"),
-    ("return", "    return State(y), 0.0, False", f":{STEP + 1} in step", "missing a required argument: 'v'"),
-    ("return", "    return Other(y), 0.0, False", f":{STEP - 1} in step", "must return a State as state; it returns a Other"),
-    ("step", "    if action:\n        y = s.x", f":{STEP + 2} in step", "the variable y may have no value here"),
-    ("step", "    for y in range(action):\n        pass", f":{STEP + 2} in step", "the variable y may have no value here"),
-]
-
-
-@pytest.mark.by_default(5)
-@pytest.mark.parametrize("part, line, where, words", MISTAKES, ids=[f"{part}: {line.strip()}" for part, line, *_ in MISTAKES])
-def test_functions_that_do_not_compile(tmp_path, part, line, where, words):
-    file = tmp_path / "mine.py"
-    file.write_text(FILE.format(**(LINES | {part: line})))
-    environment, _ = import_environment(str(file))
-    start = time.perf_counter()
-    with pytest.raises(UserError) as raised:
-        make(environment, "mine")
-    seconds = time.perf_counter() - start
-    message = str(raised.value)
-    assert message.startswith(f"{file}{where}")
-    assert words in message
-    assert "\n" not in message
-    assert len(message) < 300
-    assert seconds < 2
-
-
-@pytest.mark.long
-def test_the_file_without_mistakes_compiles(tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(FILE.format(**LINES))
-    environment, _ = import_environment(str(file))
-    engine = make(environment, "mine", n_envs=3, horizon=1)
-    engine.step(0)
-    assert engine.trajectory.groups["agent"].obs[1, :, 0, 0].numpy() == pytest.approx([0.1] * 3)
-
-
 @pytest.mark.long
 def test_fields_with_a_default_are_filled_in(tmp_path):
-    fields = "    v: float32 = 0.25\n    w: float32 = 0.5"
-    text = FILE.format(**LINES).replace("    v: float32", fields).replace("return s.x, s.v", "return s.v, s.w")
-    for given, seen in (("s.v", (0.75, 0.5)), ("w=2", (0.25, 2.0)), ("", (0.25, 0.5))):
+    field = "    h: Annotated[np.ndarray, 3]\n"
+    text = SOUND.replace(field, f"{field}    w: float32 = 0.5\n").replace("s.x, s.h[1]", "s.x, s.w")
+    for given, seen in (("s.h, s.w + 0.25", 0.75), ("s.h, w=2", 2.0), ("s.h", 0.5)):
         file = tmp_path / "mine.py"
-        file.write_text(text.replace("State(y, s.v)", f"State(y, {given})").replace("float32(0.0), float32(0.0)", "0, 0.75"))
+        file.write_text(text.replace("State(x, s.n + 1, s.h)", f"State(x, s.n + 1, {given})"))
         engine = make(import_environment(str(file))[0], "mine", n_envs=1, horizon=1)
         engine.step(0)
-        assert tuple(engine.trajectory.groups["agent"].obs[1, 0, 0].tolist()) == seen
+        assert engine.trajectory.groups["agent"].obs[1, 0, 0, 1] == seen
 
 
 class State(NamedTuple):

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from tests.environments import clockwork
-from tests.environments.conditional import environment
 from tests.finished import QUIET, weights
 from tests.selection import few
 from tests.simulation.rollouts import CASES, engine_of, make, record
@@ -112,30 +111,6 @@ def test_a_return_is_the_sum_of_its_rewards_in_long_episodes():
     assert found.mean_return["agent"] == pytest.approx(LONG * float(np.float32(0.1)), rel=1e-7)
 
 
-def test_terminated_wins_over_truncated():
-    """An action that terminates at the very step of the time limit."""
-    engine = make(clockwork.environment, "clockwork", n_envs=N_ENVS, horizon=LIMIT, vary=VARY)
-    taken = engine.trajectory
-    taken.groups["agent"].action[LIMIT - 1, ::2] = 1
-    for row in range(LIMIT):
-        engine.step(row)
-    assert taken.terminated[-1, ::2].all()
-    assert not taken.truncated[-1, ::2].any()
-    assert taken.truncated[-1, 1::2].all()
-    assert not taken.terminated[-1, 1::2].any()
-    assert not (taken.terminated | taken.truncated)[:-1].any()
-
-
-def test_the_first_two_episodes_differ():
-    """Also where the first ends with the first step of the run."""
-    engine = make(clockwork.environment, "clockwork", n_envs=N_ENVS, horizon=2, vary=VARY)
-    agent = engine.trajectory.groups["agent"]
-    agent.action.fill_(1)
-    engine.step(0)
-    assert (agent.obs[0, :, 0, TICKET] != agent.obs[1, :, 0, TICKET]).all()
-    assert (agent.obs[0, :, 0, WEIGHT] != agent.obs[1, :, 0, WEIGHT]).all()
-
-
 def test_reset_in_the_middle_of_a_run_begins_new_episodes():
     engine = make(clockwork.environment, "clockwork", n_envs=N_ENVS, horizon=2, vary=VARY)
     agent = engine.trajectory.groups["agent"]
@@ -171,59 +146,6 @@ def test_varied_parameters_hold_for_an_episode_and_lie_in_their_bounds():
 def test_parameters_that_do_not_vary_keep_what_they_are_set_to():
     engine = make(clockwork.environment, "clockwork", params=clockwork.Params(weight=7.5))
     assert (engine.trajectory.groups["agent"].obs[0, :, 0, WEIGHT] == 7.5).all()
-
-
-@pytest.mark.by_default(0)
-@pytest.mark.parametrize("case", few(["cartpole", "market"], "cartpole"))
-def test_retracing_equals_stepping(case):
-    """Twice, for a rollout begins where the one before ended."""
-    engines = [make(CASES[case].environment, case, horizon=8, n_envs=70, seed=3) for _ in range(2)]
-    for round_ in range(2):
-        for engine in engines:
-            for group in engine.trajectory.groups.values():
-                group.action.copy_(torch.randint(0, 2, group.action.shape, generator=torch.Generator().manual_seed(round_)))
-        engines[0].retrace()
-        if round_:
-            engines[1].carry_over()
-        for row in range(8):
-            engines[1].step(row)
-        first, second = (engine.trajectory for engine in engines)
-        assert torch.equal(first.terminated, second.terminated)
-        for name, group in first.groups.items():
-            assert torch.equal(group.obs, second.groups[name].obs)
-            assert torch.equal(group.reward, second.groups[name].reward)
-    assert engines[0].steps == engines[1].steps == 16
-
-
-def seen(x: np.ndarray, n: np.ndarray) -> np.ndarray:
-    """Return the observations of states."""
-    high = x > 0.5
-    return np.stack([x, high, np.where(~high & (n < 3), n, 0), np.maximum(n, 0)], -1).astype(np.float32)
-
-
-def test_rows_that_are_used_again() -> None:
-    engine = make(environment, "conditional", n_envs=5, horizon=4)
-    taken = engine.trajectory.groups["agent"]
-    x, n, t = np.zeros(5), np.zeros(5, int), 0
-    cut = 0
-    for rollout in range(6):
-        for row in range(4):
-            actions = (np.arange(5) + rollout * row) % 2
-            taken.action[row, :, 0, 0] = taken.action.new_tensor(actions)
-            engine.step(row)
-            over = x > 0.7
-            before = x
-            x = np.where(over, 0.0, x + np.where(actions == 0, 0.25, 0.125))
-            n = np.where(over, 1, n + actions)
-            reward = np.where(over, 1.0, np.where(actions == 0, 0.5, 1.0))
-            assert (taken.reward[row, :, 0].numpy() == reward).all(), before
-            t += 1
-            if t == 7:
-                assert (taken.final_obs[0, :, 0].numpy() == seen(x, n)).all()
-                x, n, t, cut = np.zeros(5), np.zeros(5, int), 0, cut + 1
-            assert (taken.obs[row + 1, :, 0].numpy() == seen(x, n)).all(), (rollout, row)
-        engine.carry_over()
-    assert cut == 3
 
 
 CELLS = 4

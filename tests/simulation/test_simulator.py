@@ -11,6 +11,7 @@ import torch
 import warprun
 from tests.agents import build
 from tests.environments import pinball
+from tests.environments.market import MEMORY, PRODUCERS
 from tests.finished import QUIET
 from tests.parallel.ranks import ROOT, start
 from tests.simulation.rollouts import CASES, CPU, make
@@ -78,6 +79,18 @@ def test_state_is_live_and_keeps_its_names_and_shapes(made: Callable[[int], Simu
     pointers = {name: tensor.data_ptr() for name, tensor in before.items()}
     simulator.collect(act)
     assert {name: tensor.data_ptr() for name, tensor in simulator.state().items()} == pointers
+
+
+def test_the_state_of_a_group_can_be_read_and_written() -> None:
+    engine = make(CASES["market"].environment, "market", n_envs=7)
+    state = {name: value.clone() for name, value in engine.state_of("producers").items()}
+    numbers = {"price": (), "stock": (), "sold": (), "history": (MEMORY,), "visits": (2,)}
+    assert {name: tuple(value.shape) for name, value in state.items()} == {n: (7, PRODUCERS, *shape) for n, shape in numbers.items()}
+    history = torch.arange(7.0 * PRODUCERS * MEMORY).view(7, PRODUCERS, MEMORY)
+    engine.set_state("producers", history=history, price=history[..., 0] / 1000)
+    after = engine.state_of("producers")
+    assert torch.equal(after["history"], history) and torch.equal(after["price"], history[..., 0] / 1000)
+    assert torch.equal(after["visits"], state["visits"])
 
 
 @pytest.fixture

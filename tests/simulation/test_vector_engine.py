@@ -1,4 +1,4 @@
-"""Single steps for callers against the engine of training: every feature of environments, on CPU threads and in the CUDA simulator."""
+"""Single steps for callers: the CUDA kernels in the simulator against those on CPU, which tests/interop compares with training."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from tests.simulation.rollouts import CASES, CPU, ROOT, Case, make
+from tests.simulation.rollouts import CASES, ROOT, Case
 from warprun.environment import Box, MultiDiscrete
 from warprun.simulation.device import Device
 from warprun.simulation.vector_engine import VectorEngine
 
-N, STEPS = 70, 24
-NAMES = ["market", "crane", "acrobot", "catalysis"]
 MORE_CASES = {**CASES, "clockwork": Case("tests.environments.clockwork", time_limit=3, vary=(("weight", (0.0, 1.0)),))}
 
 
@@ -39,46 +36,6 @@ def random_actions(space, shape, mask, draw):
     scores = draw.random((*shape, sum(counts)))
     scores = scores if mask is None else np.where(np.reshape(mask, scores.shape), scores, -1.0)
     return np.stack([part.argmax(-1) for part in np.split(scores, np.cumsum(counts)[:-1], -1)], -1)
-
-
-@pytest.mark.by_default(0)
-@pytest.mark.parametrize("name", NAMES[:1] + [pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:]])
-def test_steps_are_those_of_training(name):
-    case = CASES[name]
-    reference = make(case.environment, name, n_envs=N, horizon=1, seed=11, vary=dict(case.vary), threads=1)
-    engine = engine_of(name, case, CPU, N)
-    engine._kernels._alone = False
-    bound = engine.new_step(engine.new_actions())
-    engine.reset(bound)
-    draw, ends = np.random.default_rng(0), 0
-    for _ in range(STEPS):
-        for number, group in enumerate(case.environment.groups):
-            taken, given = reference.trajectory.groups[group.name], bound.step.groups[number]
-            actions = random_actions(group.action, (N, group.size), given.mask, draw)
-            if isinstance(group.action, Box):
-                low, high = np.array(group.action.bounds(), np.float32).T
-                bounded = np.isfinite(low) & np.isfinite(high)
-                units = np.where(bounded, np.clip(np.round(actions * 4) / 4, -1, 1), actions).astype(np.float32)
-                with np.errstate(invalid="ignore"):
-                    actions = np.where(bounded, low + (units + 1) * (high - low) / 2, units).astype(np.float32)
-                taken.action[0] = torch.from_numpy(units)
-            else:
-                taken.action[0] = torch.from_numpy(actions.astype(np.int32))
-            engine.take(number, actions.reshape(-1), given.action)
-        reference.step(0)
-        engine.advance(bound)
-        over = (reference.trajectory.terminated[0] | reference.trajectory.truncated[0]).numpy()
-        np.testing.assert_array_equal(bound.step.terminated | bound.step.truncated, over)
-        for number, group in enumerate(case.environment.groups):
-            taken, given = reference.trajectory.groups[group.name], bound.step.groups[number]
-            np.testing.assert_array_equal(given.obs, taken.obs[1].numpy().ravel())
-            np.testing.assert_array_equal(given.reward, taken.reward[0].numpy().ravel())
-            if given.mask is not None:
-                np.testing.assert_array_equal(given.mask, taken.mask[1].numpy().ravel())
-            cut = reference.trajectory.truncated[0].numpy()
-            np.testing.assert_array_equal(given.final_obs.reshape(N, -1)[cut], taken.final_obs[0].numpy().reshape(N, -1)[cut])
-        ends += int(over.sum())
-    assert ends or case.time_limit is None
 
 
 SIMULATED = """
