@@ -1,7 +1,5 @@
 """Agents for tests: built as a run builds them, from settings and an environment."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

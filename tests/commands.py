@@ -5,8 +5,6 @@
 is `warprun WORD ...` with a tiny budget.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What all tests share: where kernels are kept, and which tests need a GPU."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable

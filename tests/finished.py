@@ -1,7 +1,5 @@
 """What tests of whole runs share: runs that do not evaluate or draw, and what a run has left."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

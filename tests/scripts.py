@@ -1,7 +1,5 @@
 """Loads the scripts of the repository as modules."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from pathlib import Path

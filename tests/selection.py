@@ -1,7 +1,5 @@
 """Which cases of a test run by default: a few that together use all of the code. The others are `slow`, most of them to compile."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

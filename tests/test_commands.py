@@ -1,7 +1,5 @@
 """Commands that the project shows work as they are written, in the shells that people use."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

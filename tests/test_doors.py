@@ -1,7 +1,5 @@
 """Every environment that warprun ships goes through every door: train, eval, play, export, ddp, actors, and other libraries."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

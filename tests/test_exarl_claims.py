@@ -1,7 +1,5 @@
 """The model behind scripts/exarl_claims.py gives what follows from its times, and its answers are those of the numbers."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The simulator and the concurrency mode of docs/extending.md, taken from the page and run."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The simulators of docs/external.md, taken from the page and run."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

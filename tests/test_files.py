@@ -1,7 +1,5 @@
 """Files that are complete after a crash, in folders that somebody else may have made."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -6,8 +6,6 @@ Pythons: those of `WARPRUN_PYTHONS` (paths, separated by spaces), else the one t
 the command of README.md, torch with CUDA included; torch itself and the libraries of CUDA that only torch calls are not installed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

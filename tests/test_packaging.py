@@ -1,7 +1,5 @@
 """What is installed: the packages and data files of setup.cfg, the public names, and which files an import finds."""
 
-from __future__ import annotations
-
 import configparser
 import os
 import shutil

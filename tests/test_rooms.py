@@ -4,8 +4,6 @@ The rooms may import each other in the directions of the first diagram of docs/a
 stays one that a person can learn: who needs more looks first for what can be taken away.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

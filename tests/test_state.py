@@ -1,7 +1,5 @@
 """Seeds of the parts of a run."""
 
-from __future__ import annotations
-
 from warprun.state import derived_seed
 
 

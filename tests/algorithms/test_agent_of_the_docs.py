@@ -1,7 +1,5 @@
 """The algorithm of docs/extending.md, taken from the page and trained with the overrides of a command line."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """Targets and losses of DQN, DDPG and TD3, and n-step returns from the ring, against the golden numbers."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Off-policy agents reach the bar of their environment with their tuned settings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

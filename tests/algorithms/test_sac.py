@@ -1,7 +1,5 @@
 """SAC against the equations of Haarnoja et al. 2018, written down once more in float64, and torch.distributions."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Settings: checks, overrides per group, and how light they are."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

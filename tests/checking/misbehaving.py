@@ -1,7 +1,5 @@
 """Environments with the interface of Gymnasium, each with one mistake that `fault` chooses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

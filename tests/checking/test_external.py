@@ -1,7 +1,5 @@
 """The check of environments that are not made of kernels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

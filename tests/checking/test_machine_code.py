@@ -1,7 +1,5 @@
 """Which loops LLVM did not turn into vectors, read from its remarks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

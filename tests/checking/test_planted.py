@@ -1,7 +1,5 @@
 """The check finds planted mistakes and names them, and finds nothing wrong with the environments that warprun ships."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

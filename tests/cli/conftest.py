@@ -1,7 +1,5 @@
 """Jobs of sweeps that train nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

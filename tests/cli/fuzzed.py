@@ -1,7 +1,5 @@
 """Command lines that no user should need to write, made from a seed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass

@@ -1,7 +1,5 @@
 """`warprun check`: exit codes and mistakes in its arguments."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What is told of a GPU that fails in the middle of a run."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What shortens the start of a command."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

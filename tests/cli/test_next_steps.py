@@ -1,7 +1,5 @@
 """The commands at the end of a run: those that work here, once, also after many runs."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

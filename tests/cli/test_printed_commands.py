@@ -1,7 +1,5 @@
 """Every command that warprun prints for a person is run exactly as it is printed, in folders whose names a shell or Hydra could misread."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

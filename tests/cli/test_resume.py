@@ -1,7 +1,5 @@
 """`resume=` on the command line: which run, with which settings, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Many runs from one command: what is planned, refused, skipped and repeated, and what its user sees."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`warprun tune`: what is searched, continued and refused. The jobs train nothing; their return is their seed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Names and keys with one wrong character: the message suggests the right one."""
 
-from __future__ import annotations
-
 import random
 import re
 import string

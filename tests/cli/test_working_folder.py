@@ -1,7 +1,5 @@
 """What lies in the working folder, and streams that are closed: one line, or no effect."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """How often something happens."""
 
-from __future__ import annotations
-
 import pytest
 
 from warprun.config.cadence import Moment, Recurring, parse

@@ -1,7 +1,5 @@
 """Defaults of policies with memory off policy: settings that count sequences have their own, unless a person gives a number."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

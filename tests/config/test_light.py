@@ -1,7 +1,5 @@
 """A mistake on the command line is told quickly: neither torch nor numba is imported before a config is composed and checked."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The estimate of a run's memory, what it refuses, and what is there."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A key that has another name now is refused with that name, wherever it stands."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

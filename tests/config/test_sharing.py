@@ -1,7 +1,5 @@
 """Defaults of n_envs are numbers that the processes of a run can share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

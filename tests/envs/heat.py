@@ -1,7 +1,5 @@
 """Ranks that share the rod of heat_equation: mpiexec -n P python -m tests.envs.heat OUT writes what they did as OUT/P.npz."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

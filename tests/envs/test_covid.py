@@ -1,7 +1,5 @@
 """The COVID-19 economy against golden episodes, its authors' published numbers, and a second implementation of its specification."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where the data of the COVID-19 economy come from, what becomes of bad ones, and what bad settings say."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What `warprun eval` leaves of a covid run."""
 
-from __future__ import annotations
-
 import csv
 
 import pytest

@@ -1,7 +1,5 @@
 """The numbers of scripts/covid_results.py."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

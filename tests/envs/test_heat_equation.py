@@ -3,8 +3,6 @@
 `pytest -m slow tests/envs/test_heat_equation.py` trains.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The T-maze: every transition against the maze drawn by hand, what can be seen of the goal, and its options."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

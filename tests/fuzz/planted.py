@@ -1,7 +1,5 @@
 """Mistakes planted in what turns an environment into machine code: file of the package, text, and what takes its place."""
 
-from __future__ import annotations
-
 BODIES = "simulation/codegen/bodies.py"
 EXPRESSIONS = "simulation/codegen/expressions.py"
 TARGET = "simulation/codegen/targets.py"

@@ -1,7 +1,5 @@
 """Plays a random environment compiled and in plain Python, and finds the first number that differs, by `==`."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

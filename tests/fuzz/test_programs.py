@@ -1,7 +1,5 @@
 """Random programs of the contract, compiled and in plain Python: the same numbers, by `==`."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

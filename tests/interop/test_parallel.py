@@ -1,7 +1,5 @@
 """Several actors as a PettingZoo environment: its own test, and the numbers of the engine of training."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 

@@ -1,7 +1,5 @@
 """Stable-Baselines3 on compiled environments: infos at the end of episodes, and PPO."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

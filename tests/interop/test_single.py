@@ -1,7 +1,5 @@
 """Environments registered with Gymnasium: its own checks, and the episodes of the vector environment."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The cache of kernels: damaged files are compiled anew, one process at a time compiles a kernel, and another one can do so ahead."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Integers are computed in 64 bits and stored in 32 on every target, as Python's own integers say."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Loops over lanes that contain loops: cut, they give the same bits as uncut, and are vectors. So are reads of views with known sizes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

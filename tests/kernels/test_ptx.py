@@ -3,8 +3,6 @@
 What is read is what a GPU gets: with nvJitLink (extra `ptx`) the code after it has optimised a kernel at link time, as Numba has it do.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Recorded kernel calls on CPU: the same training as without them, and what is not repeated."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable

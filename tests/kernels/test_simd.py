@@ -1,7 +1,5 @@
 """The matrix products in SIMD against float64."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

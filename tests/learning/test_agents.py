@@ -1,7 +1,5 @@
 """A2C and PPO on hand-made rollouts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

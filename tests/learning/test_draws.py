@@ -1,7 +1,5 @@
 """Draws are a function of (seed, number of the draw): neighbouring seeds share nothing, and kernels have the same numbers as torch."""
 
-from __future__ import annotations
-
 from itertools import pairwise, product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Distributions, targets, losses and optimizers against the golden numbers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """A2C and PPO where actors leave episodes before they end: gradients, statistics and targets without the rows of those who have left."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

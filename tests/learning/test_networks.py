@@ -1,7 +1,5 @@
 """Networks of layers, and their flat parameters; tests/policies has those of users."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Running statistics against the golden numbers, and what they normalise."""
 
-from __future__ import annotations
-
 import torch
 
 from tests.learning.helpers import CPU, Golden, close

@@ -1,7 +1,5 @@
 """DQN, DDPG, TD3 and SAC as agents: what they learn is known exactly, runs repeat bit for bit, and what cannot work is told in one line."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, product
 from typing import Any

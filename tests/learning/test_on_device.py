@@ -3,8 +3,6 @@
 So a number that the host would read is an error, a tensor on the CPU shows, and two updates can be compared operation by operation.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any

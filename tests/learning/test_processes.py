@@ -1,7 +1,5 @@
 """Several processes, here threads with a communicator between them, against one process with all of their environments."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Policies with memory: formulas and gradients in float64, where memory begins anew, and learning what no other policy can."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise

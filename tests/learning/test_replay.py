@@ -1,7 +1,5 @@
 """The ring of transitions and its draws: against the golden numbers, by statistics, and both forms of every operation together."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

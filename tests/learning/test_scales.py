@@ -1,7 +1,5 @@
 """Rewards and observations in any units and about any offset: with the defaults, what can be learned is learned."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

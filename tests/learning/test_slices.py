@@ -1,7 +1,5 @@
 """Slices: the same bits for any number of threads, and the gradient of the whole."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

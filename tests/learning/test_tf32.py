@@ -1,7 +1,5 @@
 """The error of gradients whose matrix products are computed in TF32, as docs/performance.md states it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

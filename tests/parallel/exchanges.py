@@ -5,8 +5,6 @@ mpiexec -n N python -m tests.parallel.exchanges MODE WINDOW LEARNERS ROLLOUTS DE
 Each learner writes what it received, as [actor, sequence, version, damaged], to OUT/RANK.json.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

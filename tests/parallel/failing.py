@@ -3,8 +3,6 @@
 With FAILS_AFTER_S it fails after so many seconds of rollouts.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

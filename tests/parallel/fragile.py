@@ -1,7 +1,5 @@
 """An environment whose steps fail in the actor of rank 2: it raises, hangs or dies, as `how` says."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """A parallel program whose observation tells what its ranks did: their number, and the steps that each of them has taken."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

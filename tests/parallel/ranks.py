@@ -1,7 +1,5 @@
 """Runs of one or several processes, started as a user does, and what tests see of them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 Learning with 5 seeds: pytest -m slow tests/parallel/test_ddp.py
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What gets from actors to learners: every rollout once where none may be lost, undamaged, and by the weights it says."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -3,8 +3,6 @@
 `pytest -m reliability tests/parallel/test_faults.py`: 25 attacks of each kind at random moments, on random ranks.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Environments that are parallel programs: all ranks of a group make the same calls, in training, evaluations and commands."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

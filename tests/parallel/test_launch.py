@@ -1,7 +1,5 @@
 """Which process does what, how processes are started, and what is left of those that were killed. All without other processes."""
 
-from __future__ import annotations
-
 import mmap
 import subprocess
 import sys

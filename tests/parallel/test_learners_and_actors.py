@@ -1,7 +1,5 @@
 """Learners and actors: without lag they compute what one process computes, several learners too; and they learn."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Mistakes in how several processes are started: one line, from rank 0 only, before anything is made."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Actors whose environments fail are left out, as many as are tolerated."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -10,8 +10,6 @@
 | nobody sees the lag, and nothing bounds it | `test_lag_is_seen_and_bounded`, `test_rollouts_that_are_too_old_are_dropped_and_counted` |
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

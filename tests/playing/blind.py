@@ -1,7 +1,5 @@
 """An environment with the interface of Gymnasium that cannot be rendered."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.playing import screen

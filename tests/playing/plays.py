@@ -1,7 +1,5 @@
 """What the tests of `warprun play` share."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from itertools import pairwise

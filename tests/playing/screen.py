@@ -1,7 +1,5 @@
 """Environments with the interface of Gymnasium that render a picture of one color: their number of steps, or of cut episodes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which episodes are played: those of `warprun eval`, uniform actions, and simulators without kernels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pictures and films: what `draw` gets, what a film holds, and mistakes of a `draw`."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

@@ -1,7 +1,5 @@
 """Films of environments that render themselves."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

@@ -1,7 +1,5 @@
 """What a record says happened: held to Gymnasium, to the spaces, and the table to the arrays."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Short runs of every agent, each trained once for all tests."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import chdir

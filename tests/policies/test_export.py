@@ -1,7 +1,5 @@
 """Files of a policy give the actions of the policy."""
 
-from __future__ import annotations
-
 import builtins
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """A policy that was loaded acts as warprun itself does."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Policies with memory after training: continued, evaluated, recorded, loaded and exported with what they remember."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Networks of a user: made, trained by every agent, kept in the run folder, opened from there."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

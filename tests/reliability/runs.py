@@ -1,7 +1,5 @@
 """Runs in processes of their own that are killed and continued, and what came of them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

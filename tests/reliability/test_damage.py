@@ -1,7 +1,5 @@
 """Damaged checkpoints: every changed bit is detected."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Disks that are full, limited, read-only or gone: no run ends well without a checkpoint, and the last good one stays."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """Folders of runs and sweeps that somebody else made to do harm: commands end at once, in one line, and write nowhere else."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

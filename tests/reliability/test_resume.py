@@ -1,7 +1,5 @@
 """A run that is killed and continued ends exactly as one that is left alone."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

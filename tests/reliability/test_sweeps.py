@@ -3,8 +3,6 @@
 pytest -m reliability tests/reliability/test_sweeps.py
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Run folders with the files that a run writes, and with returns that a test chooses."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which runs are read and left out, how they are sorted into settings, and the numbers of the table."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the figures of a report say on their axes: read from matplotlib's own boxes, without a browser."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of a report in a browser; skipped where none is installed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

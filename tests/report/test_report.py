@@ -1,7 +1,5 @@
 """`warprun report`: its files, its lines, and what it refuses."""
 
-from __future__ import annotations
-
 import csv
 import re
 import subprocess

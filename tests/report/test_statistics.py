@@ -1,7 +1,5 @@
 """Statistics over runs: against hand-worked values and scipy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats

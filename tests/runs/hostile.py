@@ -3,8 +3,6 @@
 Planted code writes the file that the environment variable CANARY names.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """`n_envs=auto`: which number is chosen from which throughput, what belongs to it, and that the run keeps it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`warprun bench`: the numbers it reports and the files it writes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What an evaluation says is true of episodes that nobody has chosen."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

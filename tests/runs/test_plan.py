@@ -1,7 +1,5 @@
 """The plan of a run: what kernels compute, and the line that says so."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.environments import pinball

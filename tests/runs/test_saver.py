@@ -1,7 +1,5 @@
 """What checkpoints cost, and that their share of the time of a run is limited."""
 
-from __future__ import annotations
-
 import statistics
 import time
 

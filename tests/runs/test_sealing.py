@@ -1,7 +1,5 @@
 """The key of a user and the seals of run folders."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path

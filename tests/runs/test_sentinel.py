@@ -1,7 +1,5 @@
 """Runs that meet NaN and infinity: what they say, their exit code, and what they leave behind."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

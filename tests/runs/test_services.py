@@ -1,7 +1,5 @@
 """Weights & Biases and MLflow, offline: what they receive, and that training goes on without them."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

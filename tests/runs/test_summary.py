@@ -1,7 +1,5 @@
 """What is said of a run at its end."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pytest

@@ -6,8 +6,6 @@ writes the rollouts of DEVICE, for it may need another process: the CUDA simulat
 (NUMBA_DISABLE_JIT=1), both of which Numba chooses when it is imported. `fused`: those of `FUSED_CASES`, with networks in the kernel.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

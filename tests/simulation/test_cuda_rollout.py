@@ -1,7 +1,5 @@
 """Fused rollouts of the CUDA kernels: in the simulator the trajectories of the stepwise path on CPU, and layers against float64."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

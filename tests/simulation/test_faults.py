@@ -5,8 +5,6 @@
 writes what the engine of DEVICE finds, for the CUDA simulator has to be another process (NUMBA_ENABLE_CUDASIM=1).
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The CUDA engine on a GPU: the same trajectories as on CPU, training, no wait for the device, and the same training by CUDA graphs."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """A2C and PPO learn what is known exactly: the value, the action, the value through a truncation."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

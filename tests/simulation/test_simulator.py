@@ -1,7 +1,5 @@
 """Every simulator keeps the same contract: kernels, and one that a user wrote with NumPy and torch alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

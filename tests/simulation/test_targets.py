@@ -1,7 +1,5 @@
 """The same by every way to run an environment: compiled for CPU, as CUDA kernels in the simulator, as plain Python."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

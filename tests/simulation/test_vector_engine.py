@@ -1,7 +1,5 @@
 """Single steps for callers: the CUDA kernels in the simulator against those on CPU, which tests/interop compares with training."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ Debian: apt-get install slurm-wlm munge. Neither systemd nor control groups are 
 (proctrack/linuxproc) and are not bound to cores (task/none).
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

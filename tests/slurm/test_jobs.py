@@ -1,7 +1,5 @@
 """The SLURM scripts of the package on a real cluster of one node: apt-get install slurm-wlm munge; pytest -m slurm (as root)."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

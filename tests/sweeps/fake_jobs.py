@@ -1,7 +1,5 @@
 """Jobs that train nothing: what they do follows from their seed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The plan of a sweep, and what is read of its jobs."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

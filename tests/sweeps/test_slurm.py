@@ -1,7 +1,5 @@
 """The script of a job array, and what sbatch and squeue answer. The programs are those of a fixture that only write what they are asked."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Regulators: their formulas, optimality of gains, and that a regulated episode is the environment's own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

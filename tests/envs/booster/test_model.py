@@ -1,7 +1,5 @@
 """Transitions, rewards, ends and disturbances of the booster surrogate, held to the equations and to published numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What an evaluation of a booster run leaves, and the numbers of scripts/booster_results.py."""
 
-from __future__ import annotations
-
 import csv
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the tests of catalysis share: where the published grids may lie, and engines."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.simulation.rollouts import make

@@ -1,7 +1,5 @@
 """The published environment once more, as plain Python over the published numbers: nothing here is shared with the package."""
 
-from __future__ import annotations
-
 import math
 
 MOVES = ((1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (0, 0, 1), (0, 0, -1))

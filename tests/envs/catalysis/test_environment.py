@@ -1,7 +1,5 @@
 """The published dynamics against a reference of their own, and the options that are off by default."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

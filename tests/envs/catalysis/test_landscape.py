@@ -1,7 +1,5 @@
 """Surfaces from files and options: what is refused, in one line and with exit code 2, and what is fetched."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

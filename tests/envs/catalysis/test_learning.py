@@ -1,7 +1,5 @@
 """Whether the settings that are shipped find the way, in fewer steps than they take."""
 
-from __future__ import annotations
-
 import pytest
 
 import warprun

@@ -1,7 +1,5 @@
 """The exact optima: every published row, known saddles of the analytic surfaces, and a brute-force search."""
 
-from __future__ import annotations
-
 import heapq
 import time
 

@@ -1,7 +1,5 @@
 """What an evaluation writes of a path, held to paths that are known, and elastic bands to the published saddles."""
 
-from __future__ import annotations
-
 import csv
 import sys
 

@@ -1,7 +1,5 @@
 """The fused kernels against the stepwise path (rollouts) and against autograd in float64 (gradients)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A gradient that takes activations from the rollout is the one that computes them again, bit for bit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The operations of kernels on CPU against those of torch: acting, advantages, statistics, steps."""
 
-from __future__ import annotations
-
 import weakref
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Gradient steps in kernels against the same steps in torch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -5,8 +5,6 @@
 writes gradients with those of autograd in float64, and what two updates leave behind.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The learner's kernels on a GPU: gradients are autograd's in float64, and updates are torch's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

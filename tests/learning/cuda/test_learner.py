@@ -1,7 +1,5 @@
 """The kernels of a learner on a GPU: in the simulator they are autograd's in float64, and an update is torch's."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

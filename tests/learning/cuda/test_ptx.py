@@ -1,7 +1,5 @@
 """The learner's CUDA kernels, compiled without a GPU: no local memory, no calls, and float64 only where it is meant."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

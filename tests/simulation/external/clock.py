@@ -1,7 +1,5 @@
 """Walks with the interface of Gymnasium; `Saved` can be continued in the middle of an episode."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """An environment with the interface of Gymnasium that does one thing wrong: `fault`, in the second environment of each process."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """Environments with the interface of Gymnasium that do something unusual: `make(kind)`."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

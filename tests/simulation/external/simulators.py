@@ -1,7 +1,5 @@
 """Simulators of environments of Gymnasium, and rollouts with given actions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

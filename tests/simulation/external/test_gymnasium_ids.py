@@ -1,7 +1,5 @@
 """Rollouts of env=gymnasium are those of Gymnasium alone: same seeds and actions, same observations, rewards and ends of episodes."""
 
-from __future__ import annotations
-
 import gymnasium
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Runs of environments with the interface of Gymnasium: every agent, evaluation, the copy in the run folder, resume, bench."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

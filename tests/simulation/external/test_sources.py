@@ -1,7 +1,5 @@
 """Environments of one process, and of one worker, that do something unusual."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Observations and actions of Gymnasium's spaces."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

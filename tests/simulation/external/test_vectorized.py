@@ -1,7 +1,5 @@
 """Vectorized environments: exact where a mode of autoreset allows it, refused where not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What environments do wrong ends a run in one line, with its process and all workers."""
 
-from __future__ import annotations
-
 import gc
 import os
 import re

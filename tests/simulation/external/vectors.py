@@ -1,7 +1,5 @@
 """Vectorized CartPoles in each mode of autoreset: `environment(num_envs, mode)`."""
 
-from __future__ import annotations
-
 import gymnasium
 from gymnasium.vector import SyncVectorEnv
 
