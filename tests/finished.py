@@ -6,17 +6,13 @@ from typing import Any
 
 import torch
 
+from tests.words import words
 from warprun.runs import checkpoint
 
-QUIET = [
-    "tuned=none",
-    "device=cpu",
-    "concurrency.threads=1",
-    "log.live=false",
-    "log.tensorboard=false",
-    "eval.every=never",
-    "eval.episodes=2",
-]
+QUIET = words("""
+    tuned=none device=cpu concurrency.threads=1 log.live=false log.tensorboard=false eval.every=never
+    eval.episodes=2
+""")
 
 
 def last_record(folder: Path) -> dict[str, Any]:

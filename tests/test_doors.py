@@ -9,6 +9,7 @@ import pytest
 import warprun
 from tests.parallel.ranks import start
 from tests.selection import few
+from tests.words import words
 from warprun.cli import main as cli
 from warprun.config.compose import environment_config, environment_names
 from warprun.config.schema import load_environment
@@ -21,18 +22,10 @@ NAMES = [FIRST, *(name for name in environment_names() if name != FIRST)]
 SHORT = ["env.time_limit=8"]
 SETTINGS = {"gymnasium": ["env.id=CartPole-v1"], "covid": SHORT, "tag_continuous": SHORT, "tag_gridworld": SHORT}
 """What an environment needs beside its name; those of many actors have short episodes."""
-TINY = [
-    "n_envs=4",
-    "total_steps=64",
-    "agent.horizon=4",
-    "agent.minibatches=1",
-    "eval.episodes=2",
-    "eval.final_episodes=2",
-    "concurrency.threads=1",
-    "device=cpu",
-    "log.live=false",
-    "log.tensorboard=false",
-]
+TINY = words("""
+    n_envs=4 total_steps=64 agent.horizon=4 agent.minibatches=1 eval.episodes=2 eval.final_episodes=2
+    concurrency.threads=1 device=cpu log.live=false log.tensorboard=false
+""")
 every = pytest.mark.parametrize("name", NAMES)
 some = pytest.mark.parametrize("name", few(NAMES, "cartpole", "heat_equation", "tag_gridworld"))
 

@@ -9,18 +9,12 @@ import pytest
 
 import warprun
 from tests.test_docs import ROOT, blocks, files
+from tests.words import words
 
 PAGE = ROOT / "docs" / "external.md"
-SMALL = [
-    "agent=ppo",
-    "agent.horizon=16",
-    "n_envs=4",
-    "total_steps=128",
-    "eval.episodes=2",
-    "eval.every=never",
-    "log.live=false",
-    "device=cpu",
-]
+SMALL = words("""
+    agent=ppo agent.horizon=16 n_envs=4 total_steps=128 eval.episodes=2 eval.every=never log.live=false device=cpu
+""")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.checking.planted import FILES, PLANTED, write
+from tests.words import words
 from warprun.checking.check import begin, check, check_here
 from warprun.checking.findings import Finding
 from warprun.config.compose import compose
@@ -16,17 +17,9 @@ from warprun.runs.build import set_up
 OFTEN = ("swapped fields", "rare NaN", "variable set in one branch", "random of Python")
 """Mistakes that are always tested."""
 CASES = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in PLANTED]
-SHIPPED = (
-    "cartpole",
-    "mountain_car",
-    "mountain_car_continuous",
-    "pendulum",
-    "acrobot",
-    "t_maze",
-    "catalysis",
-    "catalysis_continuous",
-    "covid",
-)
+SHIPPED = words("""
+    cartpole mountain_car mountain_car_continuous pendulum acrobot t_maze catalysis catalysis_continuous covid
+""")
 SHIPPED += ("booster", "booster_continuous", "tag_gridworld", "tag_continuous")
 
 

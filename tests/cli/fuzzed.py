@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TypeVar
 
+from tests.words import words
 from warprun.algorithms import AGENTS, config_class
 from warprun.config.registry import options
 from warprun.config.schema import Config
@@ -23,183 +24,36 @@ NAMES = [
     "latest",
     "outputs",
 ]
+
+
 CHARACTERS = "abcxyzXYZ0189_-.,:;=+~*?!@#$%^&|/\\ \t'\"`()[]{}<>äß€中😀\u202e\u0301\u2028\udc80\x1b\x00\x07\n"
-INTERPOLATIONS = [
-    "${oc.env:HOME}",
-    "${oc.env:SECRET,x}",
-    "${n_envs}",
-    "${agent.horizon}",
-    "${.name}",
-    "${..seed}",
-    "${hydra:job.num}",
-    "${now:%Y}",
-    "${",
-    "${}",
-    "${env}",
-    "${seed",
-    "${oc.${name}:HOME}",
-    "${oc.decode:'${oc.env:HOME}'}",
-    "\\${seed}",
-    "${a.b.c}",
-    "${name}",
-    "${env.params}",
-    "${oc.create:{a:1}}",
-    "${hydra.runtime.cwd}",
-    "${agent.${name}}",
-    "${seed}${seed}",
-    "$HOME",
-    "${run_dir}",
-]
+INTERPOLATIONS = words(r"""
+    ${oc.env:HOME} ${oc.env:SECRET,x} ${n_envs} ${agent.horizon} ${.name} ${..seed} ${hydra:job.num} ${now:%Y} ${ ${}
+    ${env} ${seed ${oc.${name}:HOME} ${oc.decode:'${oc.env:HOME}'} \${seed} ${a.b.c} ${name} ${env.params}
+    ${oc.create:{a:1}} ${hydra.runtime.cwd} ${agent.${name}} ${seed}${seed} $HOME ${run_dir}
+""")
 WORDS = [
     "",
     " ",
-    "0",
-    "1",
-    "-1",
-    "2",
-    "1e3",
-    "1e4",
-    "1e99",
-    "1e400",
-    "-1e999",
-    "nan",
-    "inf",
-    "-inf",
-    "NaN",
-    ".5",
-    "0.5",
-    "1_0",
-    "0x10",
-    "1e-320",
-    "9223372036854775807",
-    "9223372036854775808",
-    "18446744073709551616",
-    "-9223372036854775809",
-    "true",
-    "False",
-    "null",
-    "none",
-    "None",
-    "yes",
-    "[]",
-    "{}",
-    "[64,64]",
-    "[[64]]",
-    "{a:1}",
-    "{length:0.7}",
-    "{length:[0.4,0.6]}",
-    "[,]",
-    "{a:}",
-    "{:1}",
-    "[1,2",
-    "1]",
-    "}",
-    "'",
-    '"',
-    "'a",
-    '"b"',
-    "''",
     "a b",
-    "a=b",
-    "==",
-    "../..",
-    "/",
-    ".",
-    "..",
-    "~",
-    "~/x",
-    "/dev/null",
-    "/proc/self/mem",
-    "file",
-    "file/x",
-    "x/",
-    "./x.py",
-    "math",
-    "os.path",
-    "[/usr]",
-    "[bold]x[/bold]",
-    ":smile:",
-    "5%",
-    "10s",
     "1e6 steps",
-    "never",
-    "-5%",
-    "0s",
-    "nan%",
-    "1e999s",
-    "tanh",
-    "adam",
-    "cpu",
-    "cuda",
-    "auto",
-    "gae",
-    "nstep",
-    "ou",
-    "mlp",
-    "a:b",
-    "reset",
-    "stop",
-    "a.b:c",
+    *words("""
+    0 1 -1 2 1e3 1e4 1e99 1e400 -1e999 nan inf -inf NaN .5 0.5 1_0 0x10 1e-320 9223372036854775807 9223372036854775808
+    18446744073709551616 -9223372036854775809 true False null none None yes [] {} [64,64] [[64]] {a:1} {length:0.7}
+    {length:[0.4,0.6]} [,] {a:} {:1} [1,2 1] } ' " 'a "b" '' a=b == ../.. / . .. ~ ~/x /dev/null /proc/self/mem file
+    file/x x/ ./x.py math os.path [/usr] [bold]x[/bold] :smile: 5% 10s never -5% 0s nan% 1e999s tanh adam cpu cuda auto
+    gae nstep ou mlp a:b reset stop a.b:c
+"""),
 ]
-FUNCTIONS = (
-    "range",
-    "choice",
-    "interval",
-    "glob",
-    "shuffle",
-    "sort",
-    "tag",
-    "int",
-    "float",
-    "str",
-    "bool",
-    "extend_list",
-    "list",
-    "exec",
-    "__import__",
-)
+FUNCTIONS = words("""
+    range choice interval glob shuffle sort tag int float str bool extend_list list exec __import__
+""")
 VERBS = ("train", "eval", "bench", "data", "envs")
-FLAGS = [
-    "-m",
-    "--multirun",
-    "--cfg",
-    "-c",
-    "job",
-    "hydra",
-    "all",
-    "--info",
-    "-i",
-    "searchpath",
-    "config",
-    "defaults",
-    "--resolve",
-    "--package",
-    "-p",
-    "agent",
-    "_global_",
-    "env.params",
-    "--shell-completion",
-    "-sc",
-    "install=bash",
-    "query=bash",
-    "--hydra-help",
-    "--help",
-    "-h",
-    "--version",
-    "--",
-    "-",
-    "--cfg=job",
-    "--info=all",
-    "--config-path",
-    "--config-name=x",
-    "--config-dir=/",
-    "--run",
-    "-r",
-    "-mm",
-    "--experimental-rerun=x",
-    "---",
-    "-m=1",
-]
+FLAGS = words("""
+    -m --multirun --cfg -c job hydra all --info -i searchpath config defaults --resolve --package -p agent _global_
+    env.params --shell-completion -sc install=bash query=bash --hydra-help --help -h --version -- - --cfg=job --info=all
+    --config-path --config-name=x --config-dir=/ --run -r -mm --experimental-rerun=x --- -m=1
+""")
 
 
 def setting_keys(agent: str) -> list[str]:
@@ -220,51 +74,17 @@ def _keys(schema: type, prefix: str) -> Iterator[str]:
 
 
 KEYS = sorted({key for agent in AGENTS for key in setting_keys(agent)})
-FREE = (
-    "env.params.length",
-    "env.randomize.length",
-    "env.params",
-    "env.randomize",
-    "env.options",
-    "env.size",
-    "env.options.size",
-    "agent.groups",
-    "agent.groups.agent",
-    "agent.groups.agent.gamma",
-    "agent.groups.agent.network.hidden",
-    "agent.network.options",
-    "agent.network.options.x",
-    "hydra.run.dir",
-    "hydra.sweep.dir",
-    "hydra.launcher._target_",
-    "hydra/launcher",
-    "hydra.searchpath",
-    "hydra",
-    "hydra.job.chdir",
-    "hydra.verbose",
-    "agent@x",
-    "agent@agent.groups.a",
-    "env@_global_",
-    "defaults",
-    "_target_",
-    "env._name_",
-    "/env",
-    "env/cartpole",
-    "tuned@:x",
-    "env:agent",
+FREE = [
+    *words("""
+    env.params.length env.randomize.length env.params env.randomize env.options env.size env.options.size agent.groups
+    agent.groups.agent agent.groups.agent.gamma agent.groups.agent.network.hidden agent.network.options
+    agent.network.options.x hydra.run.dir hydra.sweep.dir hydra.launcher._target_ hydra/launcher hydra.searchpath hydra
+    hydra.job.chdir hydra.verbose agent@x agent@agent.groups.a env@_global_ defaults _target_ env._name_ /env
+    env/cartpole tuned@:x env:agent . env. .env env..params agent.network.hidden[0] agent.network.hidden.0 origin
+    origin.tuned origin.overrides env agent
+"""),
     "",
-    ".",
-    "env.",
-    ".env",
-    "env..params",
-    "agent.network.hidden[0]",
-    "agent.network.hidden.0",
-    "origin",
-    "origin.tuned",
-    "origin.overrides",
-    "env",
-    "agent",
-)
+]
 
 
 class Fuzzer:

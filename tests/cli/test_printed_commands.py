@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.words import words
 from warprun import errors
 from warprun.cli import main as cli
 from warprun.cli import sweeps
@@ -18,18 +19,10 @@ from warprun.sweeps import local, plan
 ALL_IN_ONE = "a  b=c,d [e] {f} (g) 'h' \"i\" ü日 & * ; # \\ !"
 FOLDERS = ["key=value", "[list]", "'quoted'", "-dash", "~home", "null"]
 """Where the beginning, or all of it, matters."""
-TINY = [
-    "env=cartpole",
-    "agent=a2c",
-    "n_envs=8",
-    "total_steps=256",
-    "tuned=none",
-    "device=cpu",
-    "concurrency.threads=1",
-    "eval.episodes=2",
-    "eval.final_episodes=2",
-    "log.live=false",
-]
+TINY = words("""
+    env=cartpole agent=a2c n_envs=8 total_steps=256 tuned=none device=cpu concurrency.threads=1 eval.episodes=2
+    eval.final_episodes=2 log.live=false
+""")
 SWEPT = ["-m", "seed=0,1", *TINY]
 Printed = Callable[..., list[str]]
 

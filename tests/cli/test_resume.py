@@ -5,19 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.words import words
 from warprun.cli.main import run
 from warprun.runs import rundir
 
-TINY = [
-    "env=cartpole",
-    "agent=a2c",
-    "n_envs=16",
-    "device=cpu",
-    "concurrency.threads=1",
-    "eval.episodes=4",
-    "eval.every=never",
-    "tuned=none",
-]
+TINY = words("""
+    env=cartpole agent=a2c n_envs=16 device=cpu concurrency.threads=1 eval.episodes=4 eval.every=never tuned=none
+""")
 
 
 @pytest.fixture

@@ -10,23 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.words import words
 from warprun.cli import job as jobs
 from warprun.cli import main as cli
 from warprun.runs import checkpoint, rundir
 from warprun.sweeps import plan, table
 
 ROOT = Path(__file__).parents[2]
-TINY = [
-    "env=cartpole",
-    "agent=a2c",
-    "n_envs=16",
-    "device=cpu",
-    "tuned=none",
-    "eval.episodes=4",
-    "eval.every=20%",
-    "log.tensorboard=false",
-    "stop_when_solved=false",
-]
+TINY = words("""
+    env=cartpole agent=a2c n_envs=16 device=cpu tuned=none eval.episodes=4 eval.every=20% log.tensorboard=false
+    stop_when_solved=false
+""")
 """A run of about a second."""
 
 

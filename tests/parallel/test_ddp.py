@@ -14,6 +14,7 @@ import torch
 from tests.finished import weights
 from tests.parallel import ranks
 from tests.parallel.ranks import ROOT, start
+from tests.words import words
 from warprun.runs import checkpoint
 
 CARTPOLE = ["env=cartpole", "agent=a2c", "n_envs=13", "agent.horizon=8"]
@@ -89,14 +90,10 @@ def test_replay_memory_cannot_be_shared_out_anew(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "config.yaml").read_bytes() == before
 
 
-PENDULUM = [
-    "agent.horizon=64",
-    "agent.learning_rate=1e-3",
-    "agent.learning_rate_end=0",
-    "agent.minibatches=16",
-    "agent.gamma=0.95",
-    "agent.entropy_coef=0",
-]
+PENDULUM = words("""
+    agent.horizon=64 agent.learning_rate=1e-3 agent.learning_rate_end=0 agent.minibatches=16 agent.gamma=0.95
+    agent.entropy_coef=0
+""")
 
 
 @pytest.mark.slow

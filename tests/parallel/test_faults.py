@@ -13,18 +13,16 @@ from pathlib import Path
 import pytest
 
 from tests.parallel.ranks import ENDLESS, Run
+from tests.words import words
 from warprun.runs import checkpoint
 
 TIMEOUT_S = 5
 MODES = ("sync", "async", "rma", "seed")
 LONG = [
     *ENDLESS,
-    "env.module=tests.parallel.failing",
-    "env.name=failing",
-    "agent=a2c",
-    "n_envs=6",
-    "agent.horizon=8",
-    "total_steps=1e9",
+    *words("""
+    env.module=tests.parallel.failing env.name=failing agent=a2c n_envs=6 agent.horizon=8 total_steps=1e9
+"""),
     "checkpoint.every='5 iterations'",
     f"concurrency.timeout_s={TIMEOUT_S}",
 ]

@@ -7,18 +7,15 @@ import pytest
 
 from tests.finished import QUIET
 from tests.parallel.ranks import ROOT, start
+from tests.words import words
 
 pytest.importorskip("gymnasium")
 SETTINGS = [
     *QUIET,
-    "env.module=tests.parallel.fragile",
-    "env.name=fragile",
-    "env.time_limit=8",
-    "env.solved_at=null",
-    "agent=a2c",
-    "agent.horizon=4",
-    "n_envs=3",
-    "concurrency=async",
+    *words("""
+    env.module=tests.parallel.fragile env.name=fragile env.time_limit=8 env.solved_at=null agent=a2c agent.horizon=4
+    n_envs=3 concurrency=async
+"""),
 ]
 
 

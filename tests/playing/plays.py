@@ -8,21 +8,16 @@ from types import ModuleType
 
 import numpy as np
 
+from tests.words import words
 from warprun.config.compose import compose
 from warprun.config.schema import load_environment
 from warprun.playing.play import Order, Played, play
 from warprun.runs.build import Setup, set_up
 
 MARKET = ["env=cartpole", "env.name=market", "env.module=tests.environments.market"]
-SMALL = [
-    "tuned=none",
-    "device=cpu",
-    "concurrency.threads=1",
-    "agent.network.hidden=[4]",
-    "n_envs=4",
-    "agent.minibatches=1",
-    "log.live=false",
-]
+SMALL = words("""
+    tuned=none device=cpu concurrency.threads=1 agent.network.hidden=[4] n_envs=4 agent.minibatches=1 log.live=false
+""")
 
 
 def made(*overrides: str) -> tuple[Setup, ModuleType]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
+from tests.words import words
 from warprun.cli.main import run
 from warprun.runs import checkpoint, rundir, signals
 
@@ -20,47 +21,14 @@ REPLAY = ["agent.learning_starts=500", "agent.replay.capacity=4000"]
 TINY = {
     "a2c": ["env=cartpole", "agent=a2c", "n_envs=32", "total_steps=20000", "agent.normalize_obs=true"],
     "ppo": ["env=cartpole", "agent=ppo", "n_envs=32", "total_steps=20000", "agent.horizon=32"],
-    "dqn": [
-        "env=cartpole",
-        "agent=dqn",
-        "n_envs=16",
-        "total_steps=6000",
-        *REPLAY,
-        "agent.replay.prioritized=true",
-    ],
-    "ddpg": [
-        "env=pendulum",
-        "agent=ddpg",
-        "n_envs=16",
-        "total_steps=5000",
-        *REPLAY,
-        "agent.normalize_obs=true",
-    ],
-    "td3": [
-        "env=pendulum",
-        "agent=td3",
-        "n_envs=16",
-        "total_steps=5000",
-        *REPLAY,
-        "agent.n_step=3",
-    ],
-    "sac": [
-        "env=pendulum",
-        "agent=sac",
-        "n_envs=16",
-        "total_steps=5000",
-        *REPLAY,
-        "agent.noise_theta=0.3",
-    ],
-    "groups": [
-        "env.module=tests.environments.market",
-        "env.name=market",
-        "agent=ppo",
-        "n_envs=16",
-        "total_steps=6000",
-        "agent.horizon=16",
-        "agent.groups.regulator.learning_rate=1e-3",
-    ],
+    "dqn": [*words("env=cartpole agent=dqn n_envs=16 total_steps=6000"), *REPLAY, "agent.replay.prioritized=true"],
+    "ddpg": [*words("env=pendulum agent=ddpg n_envs=16 total_steps=5000"), *REPLAY, "agent.normalize_obs=true"],
+    "td3": [*words("env=pendulum agent=td3 n_envs=16 total_steps=5000"), *REPLAY, "agent.n_step=3"],
+    "sac": [*words("env=pendulum agent=sac n_envs=16 total_steps=5000"), *REPLAY, "agent.noise_theta=0.3"],
+    "groups": words("""
+        env.module=tests.environments.market env.name=market agent=ppo n_envs=16 total_steps=6000 agent.horizon=16
+        agent.groups.regulator.learning_rate=1e-3
+    """),
 }
 """A tiny run of each agent, and of two groups, of less than a second once its kernels are compiled."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import warprun
+from tests.words import words
 from warprun.config.cadence import Cadence
 from warprun.config.compose import compose
 from warprun.config.schema import from_dict
@@ -16,15 +17,9 @@ from warprun.runs.evaluation import Evaluation, Evaluator, describe_checkpoint, 
 from warprun.runs.timetable import interval
 from warprun.state import derived_seed, restore
 
-WALK = [
-    "env=cartpole",
-    "env.module=tests.environments.walk",
-    "env.name=walk",
-    "env.solved_at=null",
-    "tuned=none",
-    "device=cpu",
-    "agent=a2c",
-]
+WALK = words("""
+    env=cartpole env.module=tests.environments.walk env.name=walk env.solved_at=null tuned=none device=cpu agent=a2c
+""")
 SMALL = ["engine.fused=false", "agent.network.hidden=[4]", "concurrency.threads=1", "n_envs=4", "log.live=false"]
 
 

@@ -22,6 +22,7 @@ import pytest
 import warprun
 from tests import gliders
 from tests.runs.hostile import CASES, ODD_FILES, PLANTED, Case
+from tests.words import words
 from warprun.cli.main import run
 from warprun.cli.process import USER_ERROR
 from warprun.config.schema import from_dict
@@ -279,14 +280,10 @@ def test_odd_config_files_of_environments_are_left_out(here: Path, kind: str) ->
         assert "good.module" in environment_modules(here / "elsewhere")
 
 
-LINKS = [
-    "metrics.jsonl",
-    "config.yaml.tmp",
-    "status.json.tmp",
-    "checkpoints/manifest.json.tmp",
-    "events.out.tfevents.0",
-    "environment/seal.tmp",
-]
+LINKS = words("""
+    metrics.jsonl config.yaml.tmp status.json.tmp checkpoints/manifest.json.tmp events.out.tfevents.0
+    environment/seal.tmp
+""")
 
 
 @pytest.mark.parametrize("name", [*LINKS, "checkpoints", "best"])

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.words import words
 from warprun.config.compose import compose, note_on_tuned
 from warprun.errors import TrainingFailed, UserError
 from warprun.kernels import driver as devices
@@ -243,14 +244,10 @@ def test_iterations_that_take_long_are_announced_once(judged, tmp_path, capsys, 
 @pytest.mark.slow
 def test_the_group_that_decides(tmp_path):
     """Returns of two groups have no mean: one of them decides what is best."""
-    market = [
-        "env.module=tests.environments.market",
-        "env.name=market",
-        "env.time_limit=6",
-        "env.solved_at=null",
-        "total_steps=128",
-        "eval.episodes=4",
-    ]
+    market = words("""
+        env.module=tests.environments.market env.name=market env.time_limit=6 env.solved_at=null total_steps=128
+        eval.episodes=4
+    """)
     names = ["producers", "regulator"]
     for name in (None, *names):
         more = [] if name is None else [f"eval.group={name}"]

@@ -11,23 +11,17 @@ import pytest
 import torch
 
 from tests.slurm.cluster import Cluster, why_not
+from tests.words import words
 from warprun.runs import checkpoint
 
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "warprun" / "slurm"
 TINY = [
-    "env=cartpole",
-    "agent=a2c",
-    "n_envs=8",
-    "agent.horizon=8",
-    "tuned=none",
-    "device=cpu",
-    "stop_when_solved=false",
-    "eval.every=never",
-    "eval.episodes=1",
-    "eval.final_episodes=2",
-    "log.tensorboard=false",
+    *words("""
+    env=cartpole agent=a2c n_envs=8 agent.horizon=8 tuned=none device=cpu stop_when_solved=false eval.every=never
+    eval.episodes=1 eval.final_episodes=2 log.tensorboard=false
+"""),
     "log.every='20 iterations'",
 ]
 LONG = "total_steps=40000"
