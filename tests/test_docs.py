@@ -53,7 +53,7 @@ def workplace(tmp_path, monkeypatch):
 
 
 PARALLEL = "conf/env/tanks.yaml"
-"""An MPI program, which tests/test_external.py trains with several processes."""
+"""An MPI program, which tests/test_extending.py trains with several processes."""
 QUICK = ("README-myenv", "environments-fishery", "external-lake", "external-tank")
 EXAMPLES = [
     pytest.param(page, name, id=named, marks=[] if named in QUICK else pytest.mark.slow)

@@ -1,24 +1,34 @@
-"""The simulator and the concurrency mode of docs/extending.md, taken from the page and run."""
+"""What docs/extending.md, external.md and interop.md show is taken from the pages and run."""
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import warprun
-from tests.test_docs import ROOT, files
+from tests.test_docs import ROOT, blocks, files
+from tests.words import words
+from warprun.algorithms import AGENTS, agent_class, agent_names
+from warprun.errors import UserError
+
+
+def write(folder: Path, content: dict[str, str]) -> Path:
+    """Write files into a folder, by their names; return it."""
+    for name, text in content.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
 
 
 @pytest.fixture
 def examples(tmp_path: Path) -> Path:
     """A folder with the files of the page."""
-    for name, text in files(ROOT / "docs" / "extending.md").items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    return tmp_path
+    return write(tmp_path, files(ROOT / "docs" / "extending.md"))
 
 
 @pytest.mark.parametrize("agent", ["agent=ppo", "agent=dqn agent.utd_ratio=0.05"])
@@ -41,3 +51,124 @@ def test_processes_of_the_concurrency_mode_of_the_docs_hold_the_same_network(exa
     sums = [re.search(r"sum of parameters (\S+),", program.communicate(timeout=120)[0]) for program in programs]
     assert sums[0] and sums[1]
     assert sums[0][1] == sums[1][1]
+
+
+# The simulators of docs/external.md, taken from the page and run ------------------------------------------------------
+
+EXTERNAL = ROOT / "docs" / "external.md"
+SMALL = words("""
+    agent=ppo agent.horizon=16 n_envs=4 total_steps=128 eval.episodes=2 eval.every=never log.live=false device=cpu
+""")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files of the page, which is the working folder."""
+    monkeypatch.chdir(write(tmp_path, files(EXTERNAL)))
+    return tmp_path
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_the_simulator_in_c_takes_the_same_steps_as_that_in_python(folder: Path) -> None:
+    (source,) = blocks(EXTERNAL, "c")
+    (folder / "fasttank.c").write_text(source)
+    (compile_it,) = re.findall(r"^cc .*$", EXTERNAL.read_text(), flags=re.MULTILINE)
+    subprocess.run(compile_it.split(), check=True)
+    runs = [warprun.train(["env=tank", f"env.module=./{name}.py", "concurrency.workers=2", *SMALL]) for name in ("tank", "fasttank")]
+    assert [run.status for run in runs] == ["finished", "finished"]
+    assert runs[0].eval_return == pytest.approx(runs[1].eval_return)
+    assert (runs[1].folder / "environment" / "fasttank.py").exists()
+
+
+@pytest.mark.slow
+def test_ppo_learns_to_keep_the_level(folder: Path) -> None:
+    given = ["env=tank", "agent=ppo", "n_envs=16", "total_steps=2e5", "eval.every=never", "device=cpu", "concurrency.workers=0"]
+    result = warprun.train([*given, "log.live=false"])
+    assert result.eval_return is not None and result.eval_return > -30.0
+    assert result.metrics["eval/terminated"] < 0.05
+
+
+@pytest.mark.by_default(0)
+def test_the_mpi_program_of_the_page_trains_and_is_evaluated(folder: Path) -> None:
+    pytest.importorskip("mpi4py")
+    from tests.parallel.ranks import start
+
+    given = ["env=tanks", *SMALL, "concurrency=async", "concurrency.ranks_per_env=2", "run_dir=run", "tuned=none"]
+    done = start(5, *given, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    done = start(2, "eval", "run", "episodes=2", "device=cpu", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "return" in done.stdout
+
+
+# The examples of docs/interop.md run ----------------------------------------------------------------------------------
+
+INTEROP = ROOT / "docs" / "interop.md"
+EXAMPLES = [block for block in blocks(INTEROP, "python") if not re.match(r"# \S+\.py\n", block)]
+NEEDS = ("stable_baselines3", "pettingzoo")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_example_runs(example, tmp_path, monkeypatch):
+    for library in NEEDS:
+        if library in example or (library == "pettingzoo" and "make_parallel" in example):
+            pytest.importorskip(library)
+    monkeypatch.chdir(write(tmp_path, files(INTEROP)))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    exec(compile(example, str(INTEROP), "exec"), {})
+
+
+def test_gymnasium_makes_what_the_table_names_without_an_import_of_warprun():
+    (call,) = re.findall(r"^\| `(gymnasium\.make\(.*?\))`", INTEROP.read_text(), flags=re.MULTILINE)
+    done = subprocess.run([sys.executable, "-c", f"import gymnasium; print({call}.spec.id)"], capture_output=True, text=True)
+    assert done.stdout == "warprun/CartPole-v0\n", done.stderr
+
+
+def test_there_are_examples():
+    assert len(EXAMPLES) == 6
+
+
+# The algorithm of docs/extending.md, trained with the overrides of a command line ------------------------------------
+
+
+@pytest.fixture
+def mylab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The installed package `mylab` of the page, and a working folder with a bandit."""
+    page = ROOT / "docs" / "extending.md"
+    (declared,) = (tomllib.loads(block)["project"]["entry-points"] for block in blocks(page, "toml"))
+    entries = [f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in named.items()) for group, named in declared.items()]
+    content = {
+        **{name: text for name, text in files(page).items() if name.startswith("mylab/")},
+        "mylab/__init__.py": "",
+        "mylab/conf/__init__.py": "",
+        "mylab-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: mylab\nVersion: 1\n",
+        "mylab-1.dist-info/entry_points.txt": "\n".join(entries),
+        "conf/env/bandit.yaml": "name: bandit\nmodule: ./bandit.py\n",
+        "bandit.py": "from tests.environments.probes import BANDIT as environment\n",
+    }
+    monkeypatch.chdir(write(tmp_path, content))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for package in ("mylab", "mylab.conf"):  # not the module of the agent, whose settings Hydra knows after the first test
+        monkeypatch.delitem(sys.modules, package, raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_the_agent_of_the_docs_solves_the_bandit(mylab: Path, fused: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["env=bandit", "agent=reinforce", "env.params.offset=20", "n_envs=64", "total_steps=102400", "eval.every=never", "seed=1"]
+    result = warprun.train([*settings, "concurrency.threads=1", "device=cpu", "log.live=false", f"engine.fused={str(fused).lower()}"])
+    assert result.eval_return == 22.0
+    assert agent_class("reinforce").__module__ == "mylab.reinforce"
+    told = "rollout and update: " + ("fused rollout, update by torch" if fused else "stepwise")
+    assert told in capsys.readouterr().out
+
+
+def test_the_agent_of_the_docs_is_found_and_checked(mylab: Path) -> None:
+    """By its own checks and those of all agents."""
+    assert "reinforce" not in AGENTS
+    assert "reinforce" in agent_names()
+    for wrong in ("agent.gamma=2.0", "agent.normalize_advantage=true", "agent.groups.agent.normalize_advantage=true"):
+        plus = "+" if "groups" in wrong else ""
+        with pytest.raises(UserError, match=rf"^{re.escape(wrong)}: "):
+            warprun.train(["env=bandit", "agent=reinforce", "device=cpu", plus + wrong])

@@ -11,6 +11,7 @@ from tests.compiled import compiled
 from warprun import random
 from warprun.kernels.compile import FLAGS
 from warprun.random import Rng
+from warprun.state import derived_seed
 
 u, f = np.uint32, np.float32
 philox, bits, uniform, randint, normal = map(compiled, (random.philox, random.bits, random.uniform, random.randint, random.normal))
@@ -161,3 +162,20 @@ def test_normal():
     assert stats.kstest(x, "norm").pvalue > 1e-3
     assert abs(stats.kurtosis(x)) < 0.05
     assert abs(np.corrcoef(x[:-1], x[1:])[0, 1]) < 0.01
+
+
+# Seeds of the parts of a run ------------------------------------------------------------------------------------------
+
+
+def test_a_seed_is_the_same_in_every_process() -> None:
+    assert derived_seed(0, "evaluation") == 6070859771558012766
+
+
+def test_seeds_and_purposes_do_not_meet() -> None:
+    purposes = [(), ("evaluation",), ("shuffle",), ("group", 0), ("group", 1), ("replay", 3)]
+    found = {derived_seed(seed, *purpose) for seed in range(1000) for purpose in purposes}
+    assert len(found) == 1000 * len(purposes)
+
+
+def test_a_seed_fits_into_an_int64() -> None:
+    assert all(0 <= derived_seed(seed, "shuffle") < 2**63 for seed in (0, 1, 2**63, 2**64 - 1))

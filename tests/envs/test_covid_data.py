@@ -1,15 +1,21 @@
 """Where the data of the COVID-19 economy come from, what becomes of bad ones, and what bad settings say."""
 
+import csv
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import warprun
+from tests.playing.plays import look_at
+from tests.scripts import load
 from warprun.cli.main import run
 from warprun.config.compose import compose
 from warprun.envs.covid import data, environment, model, tables
 from warprun.errors import UserError
+from warprun.runs.evaluation import evaluate_run
+from warprun.runs.records import tensorboard
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -125,3 +131,79 @@ def test_bad_options_are_told_in_one_line(options, said):
 def test_bad_overrides_are_told_before_a_run(override, said):
     with pytest.raises(UserError, match=said):
         compose(["env=covid", override])
+
+
+# What `warprun eval` leaves of a covid run ----------------------------------------------------------------------------
+
+SMALL = ["env=covid", "tuned=none", "total_steps=16", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=1"]
+
+
+@pytest.mark.slow
+def test_evaluation_writes_tables_and_figures(covid_data, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "run"
+    warprun.train([*SMALL, "env.time_limit=40", "log.live=false", f"run_dir={folder}"])
+    assert run(["eval", str(folder), "episodes=1"]) == 0
+    said = capsys.readouterr().out
+    assert "not for real policy making" in said
+    with open(folder / "eval" / "states.csv") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 41 * 51
+    assert (lines[0]["date"], lines[0]["state"], lines[0]["stringency"]) == ("2020-03-22", "Alabama", "5")
+    with open(folder / "eval" / "policies.csv") as file:
+        policies = {line["policy"]: line for line in csv.DictReader(file)}
+    assert list(policies) == ["learned", "always open", "always closed", "historical"]
+    assert int(policies["always open"]["deaths"]) > int(policies["always closed"]["deaths"])
+    figures = sorted(path.stem for path in (folder / "eval").glob("*.png"))
+    if "matplotlib" in said:
+        assert figures == []
+        return
+    assert figures == ["health_economy", "policies_over_time", "states_over_time"]
+    (events,) = (folder / "eval").glob("events.out.tfevents.*")
+    assert events.read_bytes().count(b"\x89PNG") == 3
+
+
+@pytest.mark.slow
+def test_films_show_the_course_of_the_country(covid_data, tmp_path):
+    pytest.importorskip("matplotlib")
+    look_at(tmp_path / "a.gif", "env=covid", "env.time_limit=40")
+
+
+def test_images_reach_tensorboard(tmp_path):
+    """The file is read back by TensorBoard itself."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    for _ in range(2):
+        tensorboard.write_images(tmp_path)
+    assert len(list(tmp_path.glob("events*"))) == 1
+    found = EventAccumulator(str(tmp_path)).Reload()
+    assert [found.Images(tag)[0].encoded_image_string for tag in found.Tags()["images"]] == [b"\x89PNG\r\n\x1a\n"]
+
+
+# The numbers of scripts/covid_results.py ------------------------------------------------------------------------------
+
+COVID_RUN = ["env=covid", "tuned=none", "total_steps=16", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=1"]
+
+
+@pytest.fixture
+def script():
+    return load("covid_results")
+
+
+def test_means_have_standard_errors(script):
+    assert script.line("x", np.array([1.0, 2.0, 3.0, 6.0]), 2.0) == "| x | 3.0 ± 1.1 | 2.0 |"  # variance 14/3 of 4 numbers
+
+
+@pytest.mark.slow
+def test_returns_are_those_of_the_evaluation(covid_data, script, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    warprun.train([*COVID_RUN, "env.time_limit=100", "log.live=false", f"run_dir={folder}"])  # not a multiple of what is collected at once
+    monkeypatch.setattr(script, "EPISODES", 20)
+    found = script.returns(folder)
+    best = found["trained, most probable actions"]
+    expected = evaluate_run(folder, episodes=1, greedy=True, device="cpu", seed=0)
+    assert [best[group].item() for group in script.GROUPS] == pytest.approx([expected[f"{group}/return"] for group in script.GROUPS])
+    drawn = found["untrained"]["payments"]  # in 100 days twice one of 21 levels, nearly uniform
+    assert set(drawn * 2) <= set(range(41)) and abs(drawn.mean() - 10) < 4
+    # The same random numbers: a gain varies less than what it is the difference of.
+    assert found["trained - untrained"]["governors"].std() < found["untrained"]["governors"].std() / 2

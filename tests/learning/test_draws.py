@@ -12,7 +12,8 @@ from tests.learning.helpers import SPACES, environment
 from warprun.environment import Box
 from warprun.learning.draws import Stream, bits_of, key_of, normal_of, normals, permutation, random_bits
 from warprun.learning.interfaces import Agent
-from warprun.learning.network_settings import LayersConfig
+from warprun.learning.network_settings import LayersConfig, NetworkConfig
+from warprun.learning.networks import ActorCritic, flatten_parameters
 from warprun.learning.off_policy_settings import ReplayConfig
 
 PLACES = list(product(range(21), range(51)))
@@ -69,3 +70,28 @@ def test_groups_and_networks_of_neighbouring_seeds_share_no_weights(name: str) -
             found += weights(build("td3", env, seed=seed, network=LayersConfig(hidden=[32]), replay=ReplayConfig(capacity=300)))
     assert len(found) == 5 * (2 if name == "a2c" else 4)
     assert np.abs(np.corrcoef(found)[np.triu_indices(len(found), 1)]).max() < 0.6
+
+
+# Networks of layers, and their flat parameters; tests/policies has those of users -------------------------------------
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "gelu", "silu"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_actor_critic(activation: str, shared: bool) -> None:
+    network = ActorCritic(3, 5, NetworkConfig(hidden=[8, 16], activation=activation, shared=shared))
+    output, value = network(torch.randn(7, 3))
+    assert (output.shape, value.shape) == ((7, 5), (7,))
+    trunk = 3 * 8 + 8 + 8 * 16 + 16
+    heads = 16 * 6 + 6
+    assert sum(p.numel() for p in network.parameters()) == heads + trunk * (1 if shared else 2)
+
+
+def test_parameters_are_views_of_one_tensor() -> None:
+    network = ActorCritic(3, 5, NetworkConfig())
+    before = [p.detach().clone() for p in network.parameters()]
+    flat = flatten_parameters(network)
+    assert flat.numel() == sum(p.numel() for p in before)
+    assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
+    flat.fill_(2.0)
+    assert all((p == 2).all() for p in network.parameters())
+    assert {p.untyped_storage().data_ptr() for p in network.parameters()} == {flat.untyped_storage().data_ptr()}

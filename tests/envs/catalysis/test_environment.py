@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.envs.catalysis.helpers import engine, environment, needs_grids
-from tests.envs.catalysis.reference import Reference
+from tests.envs.catalysis.helpers import Reference, engine, environment, needs_grids
 from warprun import data
 from warprun.envs.catalysis import continuous
 from warprun.envs.catalysis.landscape import landscape

@@ -6,9 +6,11 @@ import time
 import numpy as np
 import pytest
 
+import warprun
 from tests.envs.catalysis.helpers import needs_grids
 from warprun.envs.catalysis import optimum, surfaces
 from warprun.envs.catalysis.landscape import Landscape, landscape
+from warprun.runs.evaluation import evaluate_run
 
 # scenario: fewest steps; at discount 0.99 steps, return, discounted return, barrier; undiscounted steps, return, barrier; lowest barrier
 ROWS = {
@@ -162,3 +164,27 @@ def test_cells_that_cost_nothing_do_not_lead_in_circles():
     made = random_landscape(0, True)
     free = made._replace(energy=np.zeros_like(made.energy))
     assert optimum.highest_return(free, 1.0).rewards.sum() == pytest.approx(made.goal_reward)
+
+
+# Whether the settings that are shipped find the way, in fewer steps than they take ------------------------------------
+
+
+@needs_grids
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [4, 8])
+def test_lh_is_solved_with_seeds_that_came_to_rest_under_discounted_shaping(seed, tmp_path):
+    run = warprun.train(
+        ["env=catalysis", "env.scenario=lh", "total_steps=2e6", f"seed={seed}", f"output_root={tmp_path}", "log.live=false", "device=cpu"]
+    )
+    found = evaluate_run(run.folder, 1000, False, "cpu", 1)
+    assert found["terminated"] >= 0.99
+    assert found["path/share_of_optimum"] >= 0.95
+
+
+@pytest.mark.slow
+def test_the_first_run_is_solved(tmp_path):
+    """LEPS, which needs no download."""
+    run = warprun.train(["env=catalysis", "total_steps=2e6", "seed=0", f"output_root={tmp_path}", "log.live=false", "device=cpu"])
+    found = evaluate_run(run.folder, 1000, False, "cpu", 1)
+    assert found["terminated"] >= 0.99
+    assert found["path/share_of_optimum"] >= 0.95
