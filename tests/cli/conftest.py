@@ -1,5 +1,7 @@
-"""Jobs of sweeps that train nothing."""
+"""Runs and jobs of sweeps that train nothing."""
 
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -14,3 +16,15 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(sweeps, "train_job", fake_jobs.train)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list:
+    """Run in an empty folder, where training only notes the config that it was given."""
+    configs: list = []
+    result = types.SimpleNamespace(eval_return=1.0, folder=tmp_path)
+    monkeypatch.setitem(
+        sys.modules, "warprun.runs.train", types.SimpleNamespace(train=lambda config, crew=None: configs.append(config) or result)
+    )
+    monkeypatch.chdir(tmp_path)
+    return configs

@@ -42,18 +42,6 @@ def warprun_in(folder: Path, *arguments: str, **environment: str) -> tuple[subpr
     return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list:
-    """Run in an empty folder, where training only notes the config that it was given."""
-    configs: list = []
-    result = types.SimpleNamespace(eval_return=1.0, folder=tmp_path)
-    monkeypatch.setitem(
-        sys.modules, "warprun.runs.train", types.SimpleNamespace(train=lambda config, crew=None: configs.append(config) or result)
-    )
-    monkeypatch.chdir(tmp_path)
-    return configs
-
-
 def test_help_is_quick_and_light(tmp_path):
     done, seconds = warprun_in(tmp_path, "--help")
     assert done.returncode == 0
@@ -65,26 +53,15 @@ def test_help_is_quick_and_light(tmp_path):
 
 MISTAKES = {
     "env=cartpol": "unknown environment 'cartpol'; did you mean 'cartpole'?",
-    "agent=pp": "unknown agent 'pp'; did you mean 'ppo'?",
-    "n_env=3": "unknown key 'n_env'; did you mean 'n_envs'?",
     "n_envs=0": "n_envs=0 must be at least 1",
-    "n_envs=-1": "n_envs=-1 must be at least 1",
-    "n_envs=abc": "n_envs must be a whole number, not 'abc'",
-    "n_envs=2e9": "n_envs=2000000000 needs ",
-    "agent.gamma=1.5": "agent.gamma=1.5",
-    "agent.learning_rate=nan": "agent.learning_rate=nan",
-    "agent.network.hidden=[]": "agent.network.hidden=[]",
-    "agent.network.hidden=[[64],[64]]": "agent.network.hidden=[[64], [64]]",
-    "agent.optimizer.beta1=1": "agent.optimizer.beta1=1",
     "agent.minibatches=1000000": "and each of 1000000 gradient steps needs 2 or more: raise n_envs",
-    "env.params.length=1e300": "env.params.length=1e+300 must be a finite number",
     "device=cuda": "device=cuda: ",
     "run_dir=full": "run_dir='full' exists and is not empty",
     "env.module=./broken.py": "broken.py:2: ModuleNotFoundError: No module named 'not_there'",
 }
 
 
-@pytest.mark.by_default(6)
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_told_in_one_line_before_anything_is_written(tmp_path, mistake):
     (tmp_path / "full").mkdir()
@@ -112,6 +89,8 @@ def test_mistakes_are_told_in_one_line_before_anything_is_written(tmp_path, mist
         ("env.parms.length=1", "unknown key 'env.parms'; did you mean 'env.params'?"),
         ("env.params.lenght=1", "env.params.lenght: cartpole has no parameter 'lenght'; did you mean 'length'?"),
         ("env.params.length=abc", "env.params.length=abc must be a finite number, as its default 0.5"),
+        ("env.params.length=1e300", "env.params.length=1e+300 must be a finite number"),
+        ("agent.optimizer.beta1=1", "agent.optimizer.beta1=1"),
         ("env.randomize.lenght=[1,2]", "env.randomize.lenght: cartpole has no parameter"),
         ("env.randomize.length=[2,1]", "env.randomize.length=[2, 1] must be two numbers, [low,high], the lower first"),
         ("env.randomize.length=[1,2] env.params.length=1", "exclude each other"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.words import words
 from warprun.cli.process import uncollected
 
 
@@ -49,14 +50,24 @@ def test_collections_go_on_after_a_failed_import() -> None:
 
 # A mistake on the command line is told quickly: neither torch nor numba is imported before a config is composed and checked
 
-HEAVY = "sorted({'torch', 'numba'} & set(sys.modules))"
+HEAVY = "sorted({'torch', 'numba', 'tensorflow', 'matplotlib'} & set(sys.modules))"
+LIGHT = words("""
+    warprun.algorithms warprun.interop.registration warprun.report.report warprun.cli.trained warprun.runs.records
+    warprun.runs.rundir
+""")
 REFUSED = [
     ["env=cartpole", "agent.lr=1"],
     ["env=cartpole", "agent.gamma=2"],
     ["env=covid", "agent=td3"],
     ["env=pendulum", "agent=td3", "agent.replay.capacity=1"],
     ["env=catalysis", "eval.group=nobody"],
+    ["play", "env=cartpole", "policy=random", "record=a.txt"],
+    ["env=cartpole", "agent.network.module=./nonet.py:Net"],
 ]
+
+
+def test_what_commands_begin_with_is_light() -> None:
+    assert python(f"import sys, {', '.join(LIGHT)}; print({HEAVY})") == "[]"
 
 
 @pytest.mark.by_default(2)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -149,14 +147,6 @@ def test_mistakes_are_one_line(line: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert WRONG[line] in said.err
     assert len(said.err.splitlines()) == 1
     assert sorted(os.listdir()) == before
-
-
-def test_mistakes_are_told_without_heavy_imports(tmp_path: Path) -> None:
-    heavy = "sorted({'torch', 'numba', 'matplotlib'} & set(sys.modules))"
-    code = f"import sys; from warprun.cli.main import run; run(sys.argv[1:]); print({heavy})"
-    for arguments in (["play", "env=cartpole"], ["play", "env=cartpole", "policy=random", "record=a.txt"]):
-        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=tmp_path, check=True)
-        assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr
 
 
 def test_the_copy_in_a_run_has_the_files_of_draw(project: Path) -> None:

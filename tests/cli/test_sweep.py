@@ -99,6 +99,12 @@ def test_a_sweep_without_a_folder_gets_a_new_one(fake):
         ("seed=range(0,2000000) sweep.yes=true", "a sweep of 2,000,000 runs is too large (at most 1,000,000)"),
         ("resume=run seed=1,2", "resume= continues one run"),
         ("seed=interval(0,1)", "an interval has no single values"),
+        ("seed=range(0,1000000000000)", "(at most 10,000); seed has 1,000,000,000,000 values"),
+        ("seed=shuffle(range(0,1e-9,1e-30))", "runs is too large"),
+        ("seed=range(1,101) n_envs=range(1,102)", "a sweep of 10,100 runs is too large"),
+        ("seed=range(1,2,0)", "a step that is not 0"),
+        ("seed=range(1,1)", "has no values"),
+        ("agent=glob(x*)", "has no values"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_made(fake, capsys, monkeypatch, arguments, message):

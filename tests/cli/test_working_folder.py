@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,6 @@ from warprun.cli import main as cli
 
 ROOT = Path(__file__).parents[2]
 ENV = "module: warprun.envs.cartpole\n"
-
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list:
-    configs: list = []
-    result = types.SimpleNamespace(folder=tmp_path)
-    monkeypatch.setitem(
-        sys.modules, "warprun.runs.train", types.SimpleNamespace(train=lambda config, crew=None: configs.append(config) or result)
-    )
-    monkeypatch.chdir(tmp_path)
-    return configs
 
 
 def write(path: str, content: str | bytes) -> None:
@@ -114,26 +102,6 @@ def test_overrides_that_no_run_needs(started, capsys, override, message):
     told = capsys.readouterr().err
     assert told.startswith("warprun: error: ") and told.count("\n") == 1 and message in told
     assert not started and [path.name for path in Path.cwd().iterdir()] == ["file"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            "seed=range(0,1000000000000)",
-            "a sweep of 1,000,000,000,000 runs is too large (at most 10,000); seed has 1,000,000,000,000 values",
-        ),
-        ("seed=shuffle(range(0,1e-9,1e-30))", "runs is too large"),
-        ("seed=range(1,101) n_envs=range(1,102)", "a sweep of 10,100 runs is too large"),
-        ("seed=range(1,2,0)", "a step that is not 0"),
-        ("seed=range(1,1)", "has no values"),
-        ("agent=glob(x*)", "has no values"),
-        ("seed=interval(0,1)", "an interval has no single values"),
-    ],
-)
-def test_sweeps_are_counted_first(started, capsys, arguments, message):
-    assert cli.run(["-m", *arguments.split()]) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_dicts_are_merged_like_single_keys(started):

@@ -140,21 +140,6 @@ def test_a_loaded_agent_goes_on_with_the_same_bits(name: str, prioritized: bool)
         restore(agent_for(name, env).state(), saved)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("fused", [True, False])
-def test_runs_repeat_bit_for_bit(fused: bool) -> None:
-    env = PROBES["5 a real action that depends"]
-    states = []
-    for _ in range(2):
-        agent = agent_for("td3", env, n_envs=8, fused=fused, learning_starts=40, replay=ReplayConfig(200, prioritized=True))
-        networks = agent.networks() if fused else None
-        engine = make(env, "probe_td3", n_envs=8, horizon=2, exploration=agent.exploration, networks=networks, seed=7)
-        for n in range(20):
-            agent.update(engine.collect(agent.act), n / 20)
-        states.append({key: tensor.clone() for key, tensor in agent.state().items()})
-    assert all(torch.equal(tensor, states[1][key]) for key, tensor in states[0].items())
-
-
 @pytest.mark.parametrize(("n_envs", "horizon"), [(1, 1), (5, 1), (64, 3)])
 @pytest.mark.parametrize("ratio", [0.01, 0.5, 2.0])
 def test_gradient_steps_are_counted_per_environment_step(n_envs: int, horizon: int, ratio: float) -> None:
@@ -324,13 +309,9 @@ WRONG = {
     "agent=dqn agent.batch_size=200 agent.replay.capacity=100": "agent.batch_size=200: the buffer holds only agent.replay.capacity=100",
     "agent=dqn agent.learning_starts=5000 total_steps=5000": "agent.learning_starts=5000: the run has only total_steps=5000",
     "agent=dqn agent.replay.alpha=1.5": "agent.replay.alpha=1.5: it must lie between 0 and 1",
-    "agent=dqn agent.replay.beta=-0.1": "agent.replay.beta=-0.1: it must lie between 0 and 1",
-    "agent=dqn agent.replay.capacity=1e12": "agent.replay.capacity=1000000000000 needs ",
     "agent=td3 env=pendulum agent.noise=pink": "agent.noise=pink: unknown; there are: gaussian, ou",
     "agent=sac env=pendulum agent.temperature=0": "agent.temperature=0.0: it must be above 0 and finite",
-    "agent=sac env=pendulum agent.temperature_learning_rate=0": "agent.temperature_learning_rate=0.0: it must be above 0 and finite",
     "agent=sac env=pendulum agent.target_entropy=nan": "agent.target_entropy=nan: it must be finite",
-    "agent=sac env=pendulum agent.noise_theta=0": "agent.noise_theta=0.0: it must be above 0 and finite",
     "agent=dqn agent.quantiles=0": "agent.quantiles=0: it must lie between 1 and 1000",
     "agent=dqn agent.value_rescaling=-1": "agent.value_rescaling=-1.0: it must be 0 or more",
     "agent=dqn agent.value_rescaling=1e-3 agent.quantiles=9": "agent.value_rescaling=0.001 with agent.quantiles: the mean of rescaled",

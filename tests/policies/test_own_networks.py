@@ -4,8 +4,6 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -327,10 +325,3 @@ def test_the_network_of_the_page_trains_with_the_agents_that_it_names(tmp_path: 
     for command in commands:
         size = ON_POLICY if "agent=ppo" in command else OFF_POLICY
         assert warprun.train([*SHORT, *command.split(), *size]).status in ("finished", "solved")
-
-
-def test_a_refused_module_imports_no_torch(home: Path) -> None:
-    code = "import sys; from warprun.cli.main import run; print(run(sys.argv[1:]), 'torch' in sys.modules)"
-    arguments = ["env=cartpole", "agent.network.module=./nonet.py:Net"]
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
-    assert done.stdout == "2 False\n"

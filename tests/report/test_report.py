@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from html import escape, unescape
 from pathlib import Path
 from xml.etree import ElementTree
@@ -159,12 +158,6 @@ def test_mistakes_are_one_line(
     told = capsys.readouterr()
     assert told.err.startswith(f"warprun: error: {message}") and told.err.count("\n") == 1
     assert not Path("report").exists()
-
-
-def test_a_report_needs_no_torch(tmp_path: Path) -> None:
-    heavy = "{'torch', 'numba', 'hydra', 'matplotlib'}"
-    code = f"import sys, warprun.report.report, warprun.cli.trained; print(sorted({heavy} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 # The page of a report in a browser; skipped where none is installed ---------------------------------------------------

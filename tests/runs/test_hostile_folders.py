@@ -8,9 +8,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -182,24 +179,6 @@ def test_a_hostile_or_broken_folder_is_refused_in_one_line(
     output = capfd.readouterr()
     judge(code, output.out, output.err, place, before)
     assert growth < MAX_GROWTH
-
-
-@pytest.mark.reliability
-@pytest.mark.parametrize("name", CASES)
-def test_the_same_in_a_process_of_its_own(name: str, runs: Runs, place: Place) -> None:
-    arguments = place.make(CASES[name], runs)
-    before = place.files()
-    start = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "warprun", *arguments],
-        cwd=place.folder / "work",
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"} | place.environment(),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
-    print(f"{name}: {time.perf_counter() - start:.1f} s: {done.stderr.strip()}")
-    judge(done.returncode, done.stdout, done.stderr, place, before)
 
 
 # What still opens ------------------------------------------------------------------------------------------------------------------

@@ -110,19 +110,6 @@ def test_a_policy_judges_its_own_actions_as_it_drew_them(name: str, fused: bool)
         assert not torch.allclose(group.value, values, atol=1e-3)
 
 
-@pytest.mark.slow
-def test_threads_do_not_change_a_bit() -> None:
-    rollouts = []
-    for threads in (1, 2):
-        actor = agent(market.environment, 100, NETWORKS["tanh"], threads)
-        made = engine("market", 100, actor.networks(), threads=threads)
-        made.reset()
-        for progress in (0.0, 0.5):
-            actor.update(made.collect(actor.act), progress)
-        rollouts.append([learner.policy.parameters for learner in actor.learners])
-    assert all(torch.equal(one, other) for one, other in zip(*rollouts, strict=True))
-
-
 SPACES: dict[str, Space] = {"discrete": Discrete(3), "multi": MultiDiscrete((2, 4, 3)), "box": Box(2, -1.0, 1.0)}
 
 
