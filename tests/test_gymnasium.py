@@ -149,24 +149,3 @@ def test_reset_distribution(name):
         np.testing.assert_allclose([a.min(), a.max()], [b.min(), b.max()], rtol=0.01)  # KS sees little of the ends
     correlations = np.corrcoef(np.transpose(ours)[np.std(ours, axis=0) > 0])
     assert np.abs(np.atleast_2d(correlations)[np.triu_indices(np.atleast_2d(correlations).shape[0], 1)]).max(initial=0.0) < 0.1
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_plain_python_is_the_same(name):
-    """The path of the debugger: a hundred steps as plain Python, each against the compiled step from the same state."""
-    environment = load(name)
-    group, step = environment.group("agent"), environment.phases[0].function
-    step_compiled = compiled(step)
-    params = environment.params()
-    state = call(group.reset, group.reset, params, rng=Rng(u(5), u(0), u(0), u(0), u(RESET << 24)), i=0)
-    box = isinstance(group.action, Box)
-    for t in range(100):
-        action = (f(np.sin(t)),) if box else np.int32(t % group.action.n)
-        given = {"action": action, "t": np.int32(t), "i": np.int32(0)}
-        expected = call(step, step_compiled, single_precision(params), s=group.state(*map(f, state)), **given)
-        state, reward, terminated = call(step, step, params, s=state, **given)
-        assert relative(state, expected[0]) < CASES[name].tolerance
-        assert relative(reward, expected[1]) < CASES[name].tolerance
-        assert {type(value) for value in state} == {np.float32}
-        if terminated:
-            break

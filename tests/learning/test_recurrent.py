@@ -182,23 +182,6 @@ def test_memory_begins_anew_with_every_episode_and_only_then(kind: str, shared: 
     check_memory(agent, engine, 1)  # a reset forgets everything
 
 
-@pytest.mark.parametrize("leak", ["episodes", "reset", "lost"])
-def test_a_planted_leak_is_found(leak: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = build("ppo", maze(), n_envs=6, network=NetworkConfig(type="lstm", **SMALL))
-    engine = engine_for(agent, maze())
-    if leak == "episodes":  # memory goes on when an episode ends
-        monkeypatch.setattr(Trajectory, "carry_before", lambda self, name, row: self.carries[name].after[row - 1].clone())
-    elif leak == "lost":  # memory does not go on from one rollout to the next
-        whole = Trajectory.carry_before
-        monkeypatch.setattr(Trajectory, "carry_before", lambda self, name, row: whole(self, name, row) * (row > 0))
-    else:
-        monkeypatch.setattr(Trajectory, "forget", lambda self: None)
-        engine.collect(agent.act)
-        engine.reset()
-    with pytest.raises(AssertionError, match="not close"):
-        check_memory(agent, engine)
-
-
 def probabilities(learner: Learner[Any], taken: Trajectory) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-probabilities of the actions of a rollout as the gradient sees them, and as they were when it acted."""
     batch = learner.batch(taken).samples()

@@ -21,8 +21,7 @@ from warprun.learning.network_settings import LayersConfig
 from warprun.learning.off_policy import OffPolicyLearner
 from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.recurrent import Recurrent
-from warprun.learning.sequences import Sequences, recall, recall_both, recall_next
-from warprun.simulation.trajectory import Trajectory
+from warprun.learning.sequences import recall, recall_both, recall_next
 
 N_ENVS, HORIZON, GAMMA, N_STEP = 4, 7, 0.9, 3
 REPLAY: dict[str, Any] = {"capacity": 203, "sequence": 9, "burn_in": 5}
@@ -117,26 +116,6 @@ def test_sequences_are_those_of_the_environments_with_the_memory_of_their_episod
     found = check_draws(learner, steps)
     wide, total = REPLAY["burn_in"] + REPLAY["sequence"] + N_STEP - 1, 11 * HORIZON
     assert (min(found), max(found)) == (total - REPLAY["capacity"] // N_ENVS, total - wide)
-
-
-@pytest.mark.parametrize("leak", ["episodes", "shifted", "begins"])
-def test_a_planted_leak_is_found(leak: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if leak == "episodes":  # memory goes on when an episode ends
-        monkeypatch.setattr(Trajectory, "carry_before", lambda self, name, row: self.carries[name].after[row - 1].clone())
-    elif leak == "shifted":  # what was remembered after a step is taken for what was before it
-        kept = Trajectory.carry_before
-        monkeypatch.setattr(Trajectory, "carry_before", lambda self, name, row: kept(self, name, min(row + 1, HORIZON - 1)))
-    learner, steps = learner_and_steps("lstm")
-    if leak == "begins":
-        draw = Sequences.draw
-
-        def forgetful(self: Sequences, number: torch.Tensor) -> Any:
-            batch, history = draw(self, number)
-            return batch, history._replace(begins=torch.zeros_like(history.begins))
-
-        monkeypatch.setattr(Sequences, "draw", forgetful)
-    with pytest.raises(AssertionError):
-        check_draws(learner, steps)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -64,14 +64,9 @@ def undetected(saved: Path, place: Path, kind: str, count: int) -> int:
     return missed
 
 
+@pytest.mark.parametrize("often", [False, pytest.param(True, marks=pytest.mark.reliability)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_damage_is_detected(saved, tmp_path, kind):
-    assert undetected(saved, tmp_path / "run", kind, 30) == 0
-
-
-@pytest.mark.reliability
-@pytest.mark.parametrize("kind", KINDS)
-def test_all_damage_is_detected(saved, tmp_path, kind):
-    count = KINDS[kind][1]
+def test_damage_is_detected(saved, tmp_path, kind, often):
+    count = KINDS[kind][1] if often else 30
     assert undetected(saved, tmp_path / "run", kind, count) == 0
     print(f"{kind}: {count} of {count} detected")

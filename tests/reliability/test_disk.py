@@ -177,14 +177,9 @@ def together(folder: Path, logs: Path, n: int) -> None:
     assert rundir.read_status(place)["state"] == "finished"
 
 
-def test_two_runs_in_one_folder_at_once(tmp_path):
-    for n in range(3):
-        together(tmp_path, tmp_path, n)
-
-
-@pytest.mark.reliability
-def test_fifty_pairs_in_one_folder(tmp_path):
-    for n in range(50):
+@pytest.mark.parametrize("pairs", [3, pytest.param(50, marks=pytest.mark.reliability)])
+def test_two_runs_in_one_folder_at_once(tmp_path, pairs):
+    for n in range(pairs):
         together(tmp_path, tmp_path, n)
 
 

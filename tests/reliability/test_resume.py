@@ -61,13 +61,9 @@ def attack(whole: tuple[str, dict[str, object], float], folder: Path, rounds: in
 
 
 @pytest.mark.by_default(1)
-def test_a_killed_run_ends_as_one_that_was_left_alone(whole, tmp_path):
-    attack(whole, tmp_path, 3)
-
-
-@pytest.mark.reliability
-def test_a_hundred_kills_of_every_agent(whole, tmp_path):
-    attack(whole, tmp_path, 100)
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.reliability)])
+def test_a_killed_run_ends_as_one_that_was_left_alone(whole, tmp_path, kills):
+    attack(whole, tmp_path, kills)
 
 
 # A long run does not grow: memory, open files, threads ----------------------------------------------------------------
@@ -117,10 +113,6 @@ def check(found: list[Use]) -> None:
 
 
 @pytest.mark.by_default(0)
-def test_a_run_does_not_grow(tmp_path):
-    check(watched(tmp_path, 20_000_000))
-
-
-@pytest.mark.reliability
-def test_a_billion_steps_do_not_grow(tmp_path):
-    check(watched(tmp_path, 1_000_000_000))
+@pytest.mark.parametrize("steps", [20_000_000, pytest.param(1_000_000_000, marks=pytest.mark.reliability)])
+def test_a_run_does_not_grow(tmp_path, steps):
+    check(watched(tmp_path, steps))

@@ -101,10 +101,11 @@ def test_a_hundred_signals(whole, tmp_path, name):
     assert times[98] < WITHIN_S
 
 
-def started(arguments: list[str], folder: Path) -> subprocess.Popen[str]:
+def started(arguments: list[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "warprun", *arguments],
         cwd=folder,
+        env=os.environ | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -114,17 +115,8 @@ def started(arguments: list[str], folder: Path) -> subprocess.Popen[str]:
 
 def signalled_early(folder: Path, name: str, after_s: float, cache: Path) -> float:
     """Send a signal to a real command while it imports or compiles; nothing may be left. Return the seconds until it ended."""
-    environment = os.environ | {"WARPRUN_CACHE_DIR": str(cache)}
     arguments = ["env=cartpole", "device=cpu", "n_envs=32", "total_steps=1000000", "run_dir=run"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "warprun", *arguments],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=with_default_signals,
-    )
+    process = started(arguments, folder, WARPRUN_CACHE_DIR=str(cache))
     time.sleep(after_s)
     process.send_signal(signal.Signals[name])
     began = time.monotonic()
