@@ -1,10 +1,12 @@
 """Targets and losses of DQN, DDPG and TD3, and n-step returns from the ring, against the golden numbers."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
+import warprun
 from tests.learning.helpers import CPU, Golden, close
 from warprun.algorithms.dqn import dqn_loss, dqn_target, of_action, quantile_loss, quantile_target, rescaled, unscaled, values_loss
 from warprun.algorithms.settings import DQNConfig
@@ -14,6 +16,7 @@ from warprun.learning.descent import Trained
 from warprun.learning.network_settings import LayersConfig
 from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.replay import Transitions
+from warprun.runs.evaluation import evaluate_run
 
 
 def test_dqn(golden: Golden) -> None:
@@ -224,3 +227,22 @@ def test_targets_follow(tau: float) -> None:
     trained.update_target(tau)
     close(trained.target_parameters, tau * trained.parameters + (1 - tau) * before, 1e-6)
     assert trained.target.layers[0].weight.data_ptr() == trained.target_parameters.data_ptr()
+
+
+# Off-policy agents reach the bar of their environment with their tuned settings ---------------------------------------
+
+CASES = {
+    "pendulum_sac": (["env=pendulum", "agent=sac"], -160.0),
+    "mountain_car_continuous_sac": (["env=mountain_car_continuous", "agent=sac"], 90.0),
+    "cartpole_quantiles": (["env=cartpole", "agent=dqn", "agent.quantiles=10", "agent.dueling=true"], 475.0),
+}
+"""Settings beside the tuned ones, and the bar; `scripts/results.py off_policy` measures more seeds and agents."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_the_best_checkpoint_is_at_the_bar(case: str, tmp_path: Path) -> None:
+    overrides, bar = CASES[case]
+    more = ["stop_when_solved=false", "device=cpu", "concurrency.threads=1", "log.live=false", "seed=1", f"run_dir={tmp_path / 'run'}"]
+    folder = warprun.train([*overrides, *more]).folder
+    assert evaluate_run(folder, 500, True, "cpu", 2**40, "best")["return"] >= bar

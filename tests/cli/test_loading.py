@@ -61,6 +61,7 @@ REFUSED = [
     ["env=covid", "agent=td3"],
     ["env=pendulum", "agent=td3", "agent.replay.capacity=1"],
     ["env=catalysis", "eval.group=nobody"],
+    ["env=cartpole", "n_envs=2e9"],
     ["play", "env=cartpole", "policy=random", "record=a.txt"],
     ["env=cartpole", "agent.network.module=./nonet.py:Net"],
 ]

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import warprun
+from tests.policies.runs import by_onnx, by_torch
 from tests.test_docs import ROOT, files
 from warprun.cli import main as cli
 from warprun.errors import UserError
@@ -20,7 +21,7 @@ from warprun.policies.export import export
 from warprun.policies.policy import Policy
 from warprun.spec import Box
 
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 Trained = Callable[[str], Path]
@@ -44,18 +45,6 @@ def observations(policy: Policy) -> tuple[dict[str, np.ndarray], dict[str, np.nd
             mask[:, np.cumsum((0, *policy.modules[group.name].choices))[:-1]] = True
             masks[group.name] = mask
     return obs, masks
-
-
-def by_onnx(file: Path, inputs: Inputs) -> dict[str, np.ndarray]:
-    session = onnxruntime.InferenceSession(file)
-    names = [output.name for output in session.get_outputs()]
-    assert {given.name for given in session.get_inputs()} == inputs.keys()
-    return dict(zip(names, session.run(names, dict(inputs)), strict=True))
-
-
-def by_torch(file: Path, inputs: Inputs) -> dict[str, np.ndarray]:
-    given = {name: torch.from_numpy(array) for name, array in inputs.items()}
-    return {name: tensor.detach().numpy() for name, tensor in torch.export.load(file).module()(given).items()}
 
 
 def by_numpy(file: Path, inputs: Inputs) -> dict[str, np.ndarray]:

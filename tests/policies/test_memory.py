@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import warprun
-from tests.policies.runs import SHORT
+from tests.policies.runs import SHORT, by_onnx, by_torch
 from warprun.cli.main import run
 from warprun.config.schema import from_dict
 from warprun.errors import UserError
@@ -141,18 +141,6 @@ def test_actions_are_drawn_with_memory_too(trained: Trained) -> None:
 def test_mistakes_are_one_line(trained: Trained, call: Callable[[Policy], object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         call(warprun.load(trained("maze")))
-
-
-def by_torch(file: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    given = {name: torch.from_numpy(array) for name, array in inputs.items()}
-    return {name: tensor.detach().numpy() for name, tensor in torch.export.load(file).module()(given).items()}
-
-
-def by_onnx(file: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    session = onnxruntime.InferenceSession(file)
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, inputs), strict=True))
 
 
 def by_numpy(file: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -12,17 +12,22 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
 from tests.environments import clockwork, flawed
 from tests.environments.flawed import MASK, MASK_LATER, OBS_INF, OBS_NAN, REWARD_INF, REWARD_NAN, Params
 from tests.selection import few
-from tests.simulation.rollouts import CPU, ROOT, TANH, RandomPolicies, acting, make
+from tests.simulation.rollouts import CASES, CPU, ROOT, TANH, RandomPolicies, acting, engine_of, make
+from warprun.environment import Box, Discrete, Environment, Group, Phase, float32
 from warprun.simulation.device import Device, choose
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.faults import Fault
+from warprun.simulation.memory import POISON
+from warprun.simulation.trajectory import GroupTrajectory
 
 HORIZON, N_ENVS = 4, 3
 NAN, INF = math.nan, math.inf
@@ -192,6 +197,45 @@ def test_environments_that_went_wrong_begin_anew_and_are_counted(actions, flaw):
 def test_an_environment_that_is_wrong_from_the_start_is_still_a_fault():
     engine = make(clockwork.environment, "clockwork", n_envs=70, horizon=4, vary={"weight": (math.nan, math.nan)}, replaces=True)
     assert engine.fault().step == 0
+
+
+# With engine.debug what a rollout has to write is NaN before it; nothing reads it -------------------------------------
+
+
+class State(NamedTuple):
+    x: float32
+
+
+def observe(s, i, out):
+    out[0] = s.x
+    out[1 + i] = 1.0
+
+
+def test_entries_that_are_never_written_are_0():
+    """Also those that are others for each actor."""
+    actors = Group("actors", 3, State, Box(5), Discrete(2), lambda: State(1.0), observe)
+    made = make(Environment((actors,), (Phase("actors", lambda s: (s, 0.0, False)),)), "one_of_three", debug=True)
+    seen = made.collect(RandomPolicies(made)).groups["actors"].obs
+    assert (seen.numpy() == np.concatenate([np.ones((3, 1)), np.eye(3), np.zeros((3, 1))], 1)).all()
+
+
+@pytest.mark.parametrize("name", ["leaving", "market"])
+def test_all_that_a_rollout_has_to_write_is_filled(name, monkeypatch):
+    made = engine_of(CASES[name], name, choose("cpu"), debug=True)
+    monkeypatch.setattr(made, "_roll_out", lambda *given: None)
+    taken = made.collect(None)
+    kept = {"began", "clock", "cuts", "ended", "ended_steps", "fault", "any_fault", "varied", "vary_bounds", "f", "i"}
+    kept |= {"episode_return", "ended_return", "noise", "exploration"}
+    tensors = {name: tensor for name, tensor in made.arrays.by_name().items() if name.rpartition(".")[2] not in kept}
+    for name, group in taken.groups.items():
+        tensors |= {f"{name}.{n}": tensor[1:] if n in ("obs", "mask", "alive") else tensor for n, tensor in named(group).items()}
+    assert tensors
+    for name, tensor in tensors.items():
+        assert (tensor.isnan() if tensor.is_floating_point() else tensor == (tensor.dtype == torch.bool or POISON)).all(), name
+
+
+def named(group: GroupTrajectory) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in vars(group).items() if tensor is not None}
 
 
 if __name__ == "__main__":
