@@ -88,12 +88,30 @@ def _in_one_line(one: Bbox, other: Bbox) -> bool:
     return min(one.y1, other.y1) - max(one.y0, other.y0) > 0.5 * min(one.height, other.height)
 
 
+def lines_are_in_their_bands(name: str, figure: Figure) -> None:
+    for panel in figure.axes:
+        bands = [band.get_paths() for band in panel.collections]
+        lines = [line for line in panel.lines if len(line.get_xdata()) > 2]
+        assert len(bands) >= len(lines)
+        for line, paths in zip(lines, bands, strict=False):
+            corners = np.concatenate([path.vertices for path in paths])
+            x, y = line.get_xdata(), line.get_ydata()
+            assert corners[:, 0].min() == x[0] and corners[:, 0].max() == x[-1]
+            for place, value in zip(x[1:-1], y[1:-1], strict=True):
+                here = corners[corners[:, 0] == place, 1]
+                assert here.min() <= value <= here.max(), f"{name}: at {place}"
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_texts_do_not_overlap_and_axes_have_no_offset(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_do_not_overlap_axes_have_no_offset_and_lines_are_in_their_bands(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names: list[str] = []
 
     def look(name: str, figure: Figure) -> None:
         names.append(name)
+        if name in ("learning", "profiles"):
+            lines_are_in_their_bands(name, figure)
         figure.canvas.draw()
         boxes = [(text.get_text(), text.get_window_extent()) for text in _texts(figure) if text.get_text()]
         for (one, box), (other, beside) in itertools.combinations(boxes, 2):
@@ -129,25 +147,5 @@ def test_returns_that_are_equal_look_equal(case: str, tmp_path: Path, monkeypatc
             (panel,) = figure.axes
             ends = [line.get_xdata()[np.argmin(line.get_ydata())] for line in panel.lines]
             assert np.ptp(ends) < 0.01 * np.ptp(panel.get_xlim())
-
-    _shown(tmp_path, case, monkeypatch, look)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_line_is_in_its_band(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def look(name: str, figure: Figure) -> None:
-        if name not in ("learning", "profiles"):
-            return
-        for panel in figure.axes:
-            bands = [band.get_paths() for band in panel.collections]
-            lines = [line for line in panel.lines if len(line.get_xdata()) > 2]
-            assert len(bands) >= len(lines)
-            for line, paths in zip(lines, bands, strict=False):
-                corners = np.concatenate([path.vertices for path in paths])
-                x, y = line.get_xdata(), line.get_ydata()
-                assert corners[:, 0].min() == x[0] and corners[:, 0].max() == x[-1]
-                for place, value in zip(x[1:-1], y[1:-1], strict=True):
-                    here = corners[corners[:, 0] == place, 1]
-                    assert here.min() <= value <= here.max(), f"{name}: at {place}"
 
     _shown(tmp_path, case, monkeypatch, look)
