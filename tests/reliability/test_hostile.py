@@ -45,10 +45,6 @@ STATUS = {
 PLANS = {
     "job": '{"format": 1, "search": null, "working_folder": "/", "jobs": [1]}',
     "search": '{"format": 1, "search": [1], "working_folder": "/", "jobs": [{"overrides": ["seed=1"], "run": "a"}]}',
-    "zero": '{"format": 1, "search": null, "working_folder": "\\u0000", "jobs": [{"overrides": [], "run": "\\u0000"}]}',
-    "outside": '{"format": 1, "search": null, "working_folder": "/", "jobs": [{"overrides": [], "run": ".."}]}',
-    "itself": '{"format": 1, "search": null, "working_folder": "/", "jobs": [{"overrides": [], "run": ""}]}',
-    "its jobs": '{"format": 1, "search": null, "working_folder": "/", "jobs": [{"overrides": [], "run": "jobs"}]}',
     "twice": '{"format": 1, "search": null, "working_folder": "/", "jobs": [{"overrides": [], "run": "a"}, {"overrides": [], "run": "a"}]}',
     "depth": "[" * 100_000,
     "digits": f'{{"format": {LONG * 20}}}',
