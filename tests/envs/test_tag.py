@@ -1,7 +1,7 @@
 """The games of tag: every golden transition, the worked ones, and where actors start.
 
-The golden transitions are of WarpDrive 2.7.1, from its Python classes with NumPy. They are taken in plain Python; that compiled kernels take
-the same, `warprun check` sees (tests/checking).
+The golden transitions are of WarpDrive 2.7.1, from its Python classes with NumPy. They are taken in plain Python;
+that compiled kernels take the same, `warprun check` sees (tests/checking).
 """
 
 from __future__ import annotations
