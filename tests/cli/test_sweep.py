@@ -5,11 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.finished import until
 from tests.words import words
 from warprun.cli import job as jobs
 from warprun.cli import main as cli
@@ -129,7 +129,7 @@ def test_an_interrupted_sweep_continues_to_the_same_bits(tmp_path):
     command = [sys.executable, "-m", "warprun", "-m", *settings]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([*command, "sweep_dir=s"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
-    wait_for(lambda: any((tmp_path / "s").glob("*/metrics.jsonl")), process)
+    until(lambda: any((tmp_path / "s").glob("*/metrics.jsonl")) or process.poll() is not None, 300)  # compiles kernels
     process.send_signal(signal.SIGINT)
     told, _ = process.communicate(timeout=60)
     assert process.returncode == 130 and "warprun -m sweep_dir=s" in told
@@ -142,13 +142,6 @@ def test_an_interrupted_sweep_continues_to_the_same_bits(tmp_path):
         one, other = checkpoint.load(job.run), checkpoint.load(tmp_path / "undisturbed" / job.run.name)
         assert one.env_steps == other.env_steps and one.tensors.keys() == other.tensors.keys()
         assert all((one.tensors[name] == other.tensors[name]).all() for name in one.tensors if one.tensors[name].numel())
-
-
-def wait_for(holds, process: subprocess.Popen) -> None:
-    end = time.monotonic() + 300  # the first run of the tests compiles kernels
-    while not holds() and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.02)
-    assert holds()
 
 
 def test_a_job_that_fails_has_its_traceback_and_begins_anew(tmp_path, monkeypatch, capfd):

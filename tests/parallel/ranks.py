@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.finished import QUIET, last_record
+from tests.finished import QUIET, last_record, until
 from warprun.parallel.launch import leftovers, mpiexec, shared_memory
 
 ROOT = Path(__file__).parents[2]
@@ -61,10 +60,8 @@ class Run:
 
     def wait_for_checkpoint(self) -> None:
         """Wait until there is a checkpoint, or the run has ended."""
-        deadline = time.monotonic() + 60
-        while not (self.folder / "checkpoints" / "manifest.json").exists() and self.process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        manifest = self.folder / "checkpoints" / "manifest.json"
+        until(lambda: manifest.exists() or self.process.poll() is not None)
 
     def pids(self) -> dict[int, int]:
         """Return rank -> process id, of the ranks that still exist; -1 is the process that has started them."""
@@ -90,8 +87,5 @@ class Run:
 
     def wait_until_gone(self, patience_s: float = 5) -> None:
         """Wait until no process of the run exists, and see that it leaves no shared memory."""
-        deadline = time.monotonic() + patience_s
-        while self.pids() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not self.pids()
+        until(lambda: not self.pids(), patience_s)
         assert not leftovers(self._memory)

@@ -5,12 +5,12 @@ import os
 import resource
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.finished import until
 from tests.reliability.runs import begin, command, wait
 from warprun.cli.main import run
 from warprun.runs import checkpoint, rundir
@@ -22,14 +22,6 @@ LONG = ["total_steps=100000000", "checkpoint.every=20iterations", "log.every=20i
 def warm(tmp_path_factory):
     """Compile the kernels that forked processes inherit."""
     assert run(command("a2c", tmp_path_factory.mktemp("warm") / "run")) == 0
-
-
-def is_there(path: Path, limit_s: float = 60.0) -> None:
-    """Wait until a path exists."""
-    end = time.monotonic() + limit_s
-    while not path.exists():
-        assert time.monotonic() < end, f"{path} did not appear"
-        time.sleep(0.01)
 
 
 def said(log: Path) -> list[str]:
@@ -81,16 +73,13 @@ def small_disk(tmp_path):
 def test_a_disk_that_fills_up(small_disk, tmp_path):
     folder, log = small_disk / "run", tmp_path / "log"
     pid = begin(command("a2c", folder, *LONG), log)
-    is_there(folder / "checkpoints" / "manifest.json")
+    until((folder / "checkpoints" / "manifest.json").exists)
     (small_disk / "other").write_bytes(b"")
     with (small_disk / "other").open("wb", buffering=0) as other, pytest.raises(OSError, match="No space left"):
         while True:
             other.write(bytes(4096))
     there = checkpoint.load(folder).env_steps
-    end = time.monotonic() + 60
-    while "training goes on" not in log.read_text():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until(lambda: "training goes on" in log.read_text())
     os.kill(pid, 15)
     assert wait(pid) == 1
     (line,) = said(log)
@@ -103,10 +92,9 @@ def test_a_disk_that_fills_up(small_disk, tmp_path):
 def test_space_comes_back(small_disk, tmp_path):
     folder, log = small_disk / "run", tmp_path / "log"
     pid = begin(command("a2c", folder, *LONG), log)
-    is_there(folder / "checkpoints" / "manifest.json")
+    until((folder / "checkpoints" / "manifest.json").exists)
     (small_disk / "other").write_bytes(bytes(1_900_000 - sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())))
-    while "training goes on" not in log.read_text():
-        time.sleep(0.05)
+    until(lambda: "training goes on" in log.read_text())
     (small_disk / "other").unlink()
     os.kill(pid, 15)
     assert wait(pid) == 143
@@ -127,7 +115,7 @@ def rename(folder: Path) -> None:
 def test_a_run_folder_that_is_removed_is_noticed(tmp_path, change: Callable[[Path], None]):
     folder, log = tmp_path / "run", tmp_path / "log"
     pid = begin(command("a2c", folder, *LONG), log)
-    is_there(folder / "checkpoints" / "manifest.json")
+    until((folder / "checkpoints" / "manifest.json").exists)
     change(folder)
     assert wait(pid) == 1
     (line,) = said(log)
@@ -186,7 +174,7 @@ def test_two_runs_in_one_folder_at_once(tmp_path, pairs):
 def test_a_killed_run_is_not_running_for_ever(tmp_path):
     folder = tmp_path / "run"
     pid = begin(command("a2c", folder, *LONG), tmp_path / "log")
-    is_there(folder / "checkpoints" / "manifest.json")
+    until((folder / "checkpoints" / "manifest.json").exists)
     assert rundir.read_status(folder)["state"] == "running"
     os.kill(pid, 9)
     wait(pid)
@@ -198,7 +186,7 @@ def test_a_killed_run_is_not_running_for_ever(tmp_path):
 def test_resume_refuses_a_run_that_is_running(tmp_path, capsys):
     folder = tmp_path / "run"
     pid = begin(command("a2c", folder, *LONG), tmp_path / "log")
-    is_there(folder / "checkpoints" / "manifest.json")
+    until((folder / "checkpoints" / "manifest.json").exists)
     assert run([f"resume={folder}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"another process is training in {folder} (process {pid} on" in line

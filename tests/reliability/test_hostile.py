@@ -2,15 +2,13 @@
 
 import json
 import os
-import signal
 import tracemalloc
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.finished import in_time
 from tests.report.made import made
 from warprun.cli import main as cli
 from warprun.run_folder import JOBS
@@ -51,22 +49,6 @@ PLANS = {
 }
 
 
-@contextmanager
-def in_time() -> Iterator[None]:
-    """Fail instead of waiting for ever."""
-
-    def fail(number: int, frame: object) -> None:
-        raise AssertionError("it waits for ever")
-
-    before = signal.signal(signal.SIGALRM, fail)
-    signal.alarm(60)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
 @pytest.fixture
 def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The sweep of somebody else with one job that runs, in another folder than the working folder."""
@@ -84,7 +66,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def told(capsys: Captured, *arguments: str, codes: tuple[int, ...] = (0, 1, 2)) -> str:
     """Return what a command says on standard error: nothing, or one line that is no error of Python."""
     capsys.readouterr()
-    with in_time(), warnings.catch_warnings():
+    with in_time(60), warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)  # which numpy would print
         code = cli.run(list(arguments))
     out, err = capsys.readouterr()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.finished import until
 from tests.reliability.runs import begin, command, outcome, wait, with_default_signals
 from tests.selection import few
 from warprun.cli.main import run
@@ -151,9 +152,7 @@ def test_a_second_signal_ends_a_step_that_never_returns(tmp_path):
     process = started(
         ["env.module=spin.py", "env.name=spin", "agent=a2c", "device=cpu", "n_envs=64", "run_dir=run", "log.every=1iterations"], tmp_path
     )
-    deadline = time.monotonic() + 90
-    while not list(tmp_path.glob("run/metrics.jsonl")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until((tmp_path / "run" / "metrics.jsonl").exists, 90)
     time.sleep(1.0)
     process.send_signal(signal.SIGTERM)
     time.sleep(1.0)

@@ -8,11 +8,11 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.finished import until
 from tests.reliability.runs import SHORT, TINY, outcome
 from warprun.sweeps import plan, table
 
@@ -55,13 +55,10 @@ def test_a_killed_sweep_ends_as_one_that_nobody_disturbed(tmp_path: Path) -> Non
 def test_jobs_end_with_their_launcher(tmp_path: Path) -> None:
     settings = [*TINY["a2c"], "device=cpu", "tuned=none", "total_steps=1e9", "stop_when_solved=false", "seed=0,1"]
     process = started(tmp_path / "s", settings, tmp_path / "log")
-    end = time.monotonic() + 120
-    while len(list((tmp_path / "s").glob("*/metrics.jsonl"))) < 2 and time.monotonic() < end:
-        time.sleep(0.1)
+    until(lambda: len(list((tmp_path / "s").glob("*/metrics.jsonl"))) == 2, 120)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     jobs = plan.read(tmp_path / "s").jobs
-    while any(table.state_of(job).state == "running" for job in jobs) and time.monotonic() < end:
-        time.sleep(0.1)
+    until(lambda: not any(table.state_of(job).state == "running" for job in jobs), 120)
     assert [table.state_of(job).state for job in jobs] == ["interrupted", "interrupted"]
     assert all((job.run / "checkpoints" / "manifest.json").is_file() for job in jobs)

@@ -7,9 +7,7 @@ import json
 import os
 import re
 import shutil
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import pytest
 
 import warprun
 from tests import gliders
+from tests.finished import in_time
 from tests.runs.hostile import CASES, ODD_FILES, PLANTED, Case
 from tests.words import words
 from warprun.cli.main import run
@@ -117,26 +116,6 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path / "inner" / "deep", tmp_path / "canary")
 
 
-class _LateError(BaseException):
-    """A case takes too long; no handler of errors catches this."""
-
-
-@contextmanager
-def limit(seconds: float) -> Iterator[None]:
-    """Raise _LateError after some seconds, also out of a blocked system call."""
-
-    def late(number: int, frame: object) -> None:
-        raise _LateError(f"took more than {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def memory(name: str) -> int:
     """Return a number of /proc/self/status in bytes."""
     found = re.search(rf"^{name}:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
@@ -173,7 +152,7 @@ def test_a_hostile_or_broken_folder_is_refused_in_one_line(
     capfd.readouterr()
     Path("/proc/self/clear_refs").write_text("5")  # begins a new peak
     resident = memory("VmRSS")
-    with limit(SECONDS / 6):
+    with in_time(SECONDS / 6):
         code = run(arguments)
     growth = memory("VmHWM") - resident
     output = capfd.readouterr()
@@ -255,7 +234,7 @@ def test_odd_config_files_of_environments_are_left_out(here: Path, kind: str) ->
     folder.mkdir(parents=True)
     (folder / "good.yaml").write_text("module: good.module\n")
     ODD_CONFIGS[kind](folder / "odd.yaml")
-    with limit(10):
+    with in_time(10):
         assert "good.module" in environment_modules(here / "elsewhere")
 
 

@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import warprun
+from tests.finished import until
 from tests.selection import few
 from tests.simulation.external import misbehaving
 from warprun.cli import main as cli
@@ -98,7 +98,7 @@ def test_no_worker_outlives_the_run(fault: str, number: int, repeat: int, tmp_pa
     run = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)}
     )
-    _until(lambda: len(processes_of(run.pid)) == 2 and "running" in _status(tmp_path))
+    until(lambda: len(processes_of(run.pid)) == 2 and "running" in _status(tmp_path))
     workers = processes_of(run.pid)
     time.sleep(1.0)
     run.send_signal(number)
@@ -107,15 +107,8 @@ def test_no_worker_outlives_the_run(fault: str, number: int, repeat: int, tmp_pa
         run.send_signal(number)  # the first one waits for a boundary, which never comes
     run.communicate(timeout=30)
     assert run.returncode == (-number if number == signal.SIGKILL else 128 + number)
-    _until(lambda: not any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers))
+    until(lambda: not any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers))
 
 
 def _status(folder: Path) -> str:
     return "".join(path.read_text() for path in folder.glob("outputs/*/status.json"))
-
-
-def _until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
