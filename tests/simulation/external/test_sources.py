@@ -161,7 +161,7 @@ def rollouts(settings: dict[str, Any], workers: int = 0) -> list[torch.Tensor]:
 @pytest.mark.parametrize("workers", [2, 0])
 @pytest.mark.parametrize("name", VECTORIZED)
 def test_vectorized_environments_are_single_ones(name: str, workers: int) -> None:
-    """The episodes of single environments are compared with Gymnasium's in test_gymnasium_ids.py."""
+    """The episodes of single environments are compared with Gymnasium's in test_spaces.py."""
     single = rollouts({"id": "CartPole-v1", "time_limit": 25})
     for one, other in zip(single, rollouts(VECTORIZED[name], workers), strict=True):
         assert torch.equal(one, other)
