@@ -159,7 +159,7 @@ def test_an_index_that_is_wrong_after_thousands_of_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(trial, "SECONDS", 1e9)
     monkeypatch.setattr(trial, "STEPS", STEPS_OF_TRIAL)
     file = written(tmp_path, "y = tables.rain[s.n // 700]", lasts=4000)
-    with pytest.raises(UserError, match=r":31 in step: index 4 is out of bounds for axis 0 with size 4$"):
+    with pytest.raises(UserError, match=r":31 in step: index 4 is out of bounds for axis 0 with size 4"):
         make(import_environment(str(file))[0], "mine")
 
 
