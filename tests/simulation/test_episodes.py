@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.environments import clockwork
+from tests.environments.conditional import environment
 from tests.finished import QUIET, weights
 from tests.selection import few
 from tests.simulation.rollouts import CASES, engine_of, make, record
@@ -146,6 +147,37 @@ def test_varied_parameters_hold_for_an_episode_and_lie_in_their_bounds():
 def test_parameters_that_do_not_vary_keep_what_they_are_set_to():
     engine = make(clockwork.environment, "clockwork", params=clockwork.Params(weight=7.5))
     assert (engine.trajectory.groups["agent"].obs[0, :, 0, WEIGHT] == 7.5).all()
+
+
+def seen(x: np.ndarray, n: np.ndarray) -> np.ndarray:
+    """Return the observations of states."""
+    high = x > 0.5
+    return np.stack([x, high, np.where(~high & (n < 3), n, 0), np.maximum(n, 0)], -1).astype(np.float32)
+
+
+def test_rows_that_are_used_again() -> None:
+    engine = make(environment, "conditional", n_envs=5, horizon=4)
+    taken = engine.trajectory.groups["agent"]
+    x, n, t = np.zeros(5), np.zeros(5, int), 0
+    cut = 0
+    for rollout in range(6):
+        for row in range(4):
+            actions = (np.arange(5) + rollout * row) % 2
+            taken.action[row, :, 0, 0] = taken.action.new_tensor(actions)
+            engine.step(row)
+            over = x > 0.7
+            before = x
+            x = np.where(over, 0.0, x + np.where(actions == 0, 0.25, 0.125))
+            n = np.where(over, 1, n + actions)
+            reward = np.where(over, 1.0, np.where(actions == 0, 0.5, 1.0))
+            assert (taken.reward[row, :, 0].numpy() == reward).all(), before
+            t += 1
+            if t == 7:
+                assert (taken.final_obs[0, :, 0].numpy() == seen(x, n)).all()
+                x, n, t, cut = np.zeros(5), np.zeros(5, int), 0, cut + 1
+            assert (taken.obs[row + 1, :, 0].numpy() == seen(x, n)).all(), (rollout, row)
+        engine.carry_over()
+    assert cut == 3
 
 
 CELLS = 4
