@@ -1,4 +1,4 @@
-"""What shortens the start of a command."""
+"""What shortens the start of a command, and what it does not load."""
 
 import gc
 import subprocess

@@ -1,4 +1,4 @@
-"""Defaults of n_envs are numbers that the processes of a run can share."""
+"""Defaults of n_envs that the processes of a run can share, and how often something happens."""
 
 from pathlib import Path
 

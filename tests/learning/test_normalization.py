@@ -1,4 +1,4 @@
-"""Running statistics against the golden numbers, and what they normalise."""
+"""Running statistics against the golden numbers, what they normalise, and the slices that threads share."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Disks that are full, limited, read-only or gone: no run ends well without a checkpoint, and the last good one stays."""
+"""Disks that are full, limited or gone, and damaged checkpoints: no run ends well without a good one, and the last good one stays."""
 
 import json
 import os

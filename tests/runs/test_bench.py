@@ -1,4 +1,4 @@
-"""`warprun bench`: the numbers it reports and the files it writes."""
+"""`warprun bench`: the numbers it reports and the files it writes; and the plan of a run, what computes what."""
 
 import json
 from pathlib import Path

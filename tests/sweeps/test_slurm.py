@@ -1,4 +1,4 @@
-"""The script of a job array, and what sbatch and squeue answer. The programs are those of a fixture that only write what they are asked."""
+"""How jobs start: the script of a job array, sbatch and squeue by programs that write what they are asked, and processes here."""
 
 import os
 import signal
