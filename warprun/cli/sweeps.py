@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from rich.live import Live
 from warprun.cli.job import train_job
 from warprun.cli.process import DONE, FAILED
 from warprun.cli.settings import one_run, read_settings
-from warprun.config.compose import compose
+from warprun.config.compositions import Compositions
 from warprun.config.overrides import MAX_RUNS, MAX_RUNS_EVER, runs
 from warprun.config.schema import Config
 from warprun.errors import UserError, counted, one_line, printable, program, shown, typed
@@ -31,8 +30,6 @@ from warprun.sweeps.table import Board
 
 SETTLE_S = 15.0
 """Longest wait for the jobs of a launcher that was killed, which save their checkpoints and end."""
-PLAIN_SEED = re.compile(r"seed=\d{1,19}")
-"""A seed that needs no check."""
 
 
 def sweep(overrides: Sequence[str]) -> int:
@@ -151,24 +148,15 @@ def refuse(given: Sequence[str]) -> None:
 
 
 def checked_runs(jobs: Sequence[Sequence[str]]) -> list[Config]:
-    """Return the configs of all jobs that differ in more than their seeds. Raises UserError for the first that cannot work.
-
-    Nothing but the seed depends on the seed, and most sweeps have many: composing 32 configs takes longer than some runs.
-    """
-    configs: dict[tuple[str, ...], Config] = {}
-    for job in jobs:
-        others = tuple(override for override in job if not PLAIN_SEED.fullmatch(override))
-        if "${" in " ".join(job):
-            others = tuple(job)
-        if others not in configs:
-            configs[others] = _checked(job)
-    return list(configs.values())
+    """Return the configs of all jobs. Raises UserError for the first that cannot work."""
+    compositions = Compositions()
+    return [_checked(job, compositions) for job in jobs]
 
 
-def _checked(job: Sequence[str]) -> Config:
+def _checked(job: Sequence[str], compositions: Compositions) -> Config:
     name = " ".join(job)
     try:
-        config = compose(job)
+        config = compositions.compose(job)
         mode = config.concurrency
         if getattr(mode, "processes", 1) is None:  # modes of one process have no such setting
             raise UserError(f"concurrency={mode.name} in a sweep needs concurrency.processes=N, because each job starts its own")

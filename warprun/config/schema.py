@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
@@ -307,9 +307,16 @@ def starts_processes(config: Config) -> bool:
 
 def to_dict(config: Config) -> dict[str, Any]:
     """Return `config` as plain dicts and lists, the form in which a run folder stores it."""
-    container = OmegaConf.to_container(OmegaConf.structured(config))
-    assert isinstance(container, dict)
-    return {str(key): value for key, value in container.items()}
+    return {setting.name: _plain(getattr(config, setting.name)) for setting in fields(config)}
+
+
+def _plain(value: object) -> object:
+    """Return dataclasses as dicts, and sequences as lists. OmegaConf would check all values once more, which takes longer than a build."""
+    if is_dataclass(value):
+        return {setting.name: _plain(getattr(value, setting.name)) for setting in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def from_dict(saved: Mapping[str, object]) -> Config:

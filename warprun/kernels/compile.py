@@ -38,6 +38,7 @@ from warprun.kernels.fingerprint import (
     follow,
     is_jitted,
     is_library,
+    settled,
 )
 from warprun.kernels.integers import constructor, is_state
 
@@ -222,7 +223,7 @@ def _rebuild_function(function: types.FunctionType, finish: Finish, options: Opt
         try:
             made = _with_parts(function, lambda value: _rebuild(value, finish, fingerprints))
             widens = (finish is _unchanged or not COMPILES) and integers.in_environment(function)
-            _rebuilt[key] = finish(_widening(made) if widens else made, options)
+            _rebuilt[key] = finish(_widening(made) if widens else settled(made), options)
         finally:
             _being_rebuilt.discard(function)
     return _rebuilt[key]

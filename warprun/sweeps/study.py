@@ -251,7 +251,8 @@ def run(study: Study, board: Board, pool: Pool) -> None:
             if not pool.running:
                 break
             view.draw(pool.running)
-            time.sleep(LOOK_S)
+            pool.wait(LOOK_S)
+        pool.close()
         if stopped:
             raise KeyboardInterrupt
 
