@@ -75,3 +75,39 @@ def test_a_job_that_waits_for_ever_is_stopped(made):
     one.stop(signal.SIGTERM)
     assert until(one, 1) == [waits]
     assert table.state_of(waits).state == "failed" and table.state_of(made.jobs[0]).state == "finished"
+
+
+def test_a_worker_trains_one_job_after_the_other_until_one_fails(tmp_path):
+    made = plan.planned(tmp_path / "s", [[f"seed={seed}"] for seed in (5, 6, fake_jobs.FAILS, 7, fake_jobs.DIES, 8)])
+    plan.claimed(made, tmp_path).release()
+    one = Pool(made.folder, 1, {"cpu"}, fake_jobs.train)
+    for job in made.jobs:
+        one.start(job)
+        assert until(one, 1) == [job]
+    one.close()
+    processes = [(job.folder / "process").read_text() for job in made.jobs]
+    assert processes[0] == processes[1] == processes[2] and processes[3] == processes[4]
+    assert len({processes[2], processes[3], processes[5]}) == 3
+    assert [table.state_of(job).state for job in made.jobs] == ["finished", "finished", "failed", "finished", "failed", "finished"]
+
+
+def test_jobs_of_the_cuda_simulator_have_processes_of_their_own(made):
+    one = Pool(made.folder, 1, {"cpu", "cudasim"}, fake_jobs.train)
+    for job in made.jobs[:2]:
+        one.start(job)
+        assert until(one, 1) == [job]
+    processes = {(job.folder / "process").read_text() for job in made.jobs[:2]}
+    assert len(processes) == 2
+
+
+def test_a_worker_that_is_killed_while_it_waits_is_replaced(made):
+    one = Pool(made.folder, 1, {"cpu"}, fake_jobs.train)
+    one.start(made.jobs[0])
+    assert until(one, 1) == [made.jobs[0]]
+    process = int((made.jobs[0].folder / "process").read_text())
+    os.kill(process, signal.SIGKILL)
+    while one._slots[0].worker and one._slots[0].worker.process.exitcode is None:
+        time.sleep(0.01)
+    one.start(made.jobs[1])
+    assert until(one, 1) == [made.jobs[1]] and table.state_of(made.jobs[1]).state == "finished"
+    one.close()

@@ -275,6 +275,9 @@ class Config:
     """auto (CUDA if it works, else CPU), cpu, cuda or cudasim (the CUDA kernels in Numba's simulator, for tests)."""
     total_steps: int = 10_000_000
     """Environment steps, summed over the environments, after which training ends."""
+    until_steps: int | None = None
+    """Environment steps after which this command ends, before total_steps, which schedules refer to; a larger number continues the run.
+    null: total_steps."""
     max_minutes: float | None = None
     """Wall-clock minutes of the run, compilation included, after which training ends; null: no limit."""
     stop_when_solved: bool = True

@@ -140,13 +140,13 @@ class Pool:
     end too.
     """
 
-    def __init__(self, folder: os.PathLike[str], workers: int | None, devices: set[str], train: Train) -> None:
+    def __init__(self, folder: os.PathLike[str], workers: int | None, devices: set[str], train: Train, on_cpu: int = 1) -> None:
         """Share cores and GPUs.
 
-        `workers` None: one for each GPU, one without GPUs; `devices`: the values of `device` of the jobs.
+        `workers` None: one for each GPU, `on_cpu` without GPUs; `devices`: the values of `device` of the jobs.
         """
         gpus = usable_gpus() if devices & {"auto", "cuda"} else []
-        count = workers or len(gpus) or 1
+        count = workers or len(gpus) or on_cpu
         self._folder = os.path.abspath(folder)
         self._train = train
         self._slots = [_Slot(cores, gpus[n % len(gpus)] if gpus else None) for n, cores in enumerate(share_cores(count))]
