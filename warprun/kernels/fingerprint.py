@@ -220,9 +220,8 @@ class Fingerprints:
     def _function(self, function: FunctionType) -> Content:
         if id(function) in self._known:
             return self._known[id(function)][1]
-        settled = _settled.get(function)
-        if settled is not None:
-            return settled
+        if (known := _settled.get(function)) is not None:
+            return known
         if id(function) in self._open:
             return "from above", len(self._open) - self._open.index(id(function))
         self._open.append(id(function))
@@ -256,8 +255,8 @@ class Fingerprints:
 def _is_of_package(function: FunctionType) -> bool:
     """Return whether a function is one of this package as it stands in its module; those of environments may be built with options."""
     module = function.__module__
-    own = module.startswith("warprun.") and not module.startswith("warprun.envs.")
-    return own and getattr(sys.modules.get(module), function.__name__, None) is function
+    is_own = module.startswith("warprun.") and not module.startswith("warprun.envs.")
+    return is_own and getattr(sys.modules.get(module), function.__name__, None) is function
 
 
 def fingerprint(value: object) -> str:

@@ -239,7 +239,7 @@ def write_best(folder: Path, overrides: Sequence[str], comment: str) -> Path:
 
 
 class Search(Protocol):
-    """What trains to find good settings: `Study`, whose trials are independent, or `pbt.Population`."""
+    """A search for good settings: `Study`, whose trials are independent, or `pbt.Population`."""
 
     unit: str
     """The word for a job of it."""
