@@ -14,6 +14,7 @@ from tests.learning.helpers import SPACES, environment
 from warprun.environment import Box
 from warprun.learning.draws import Stream, bits_of, key_of, normal_of, normals, permutation, random_bits
 from warprun.learning.interfaces import Agent
+from warprun.learning.kernels.cpu.shuffle import FusedPermutation
 from warprun.learning.network_settings import LayersConfig
 from warprun.learning.off_policy_settings import ReplayConfig
 
@@ -71,3 +72,11 @@ def test_groups_and_networks_of_neighbouring_seeds_share_no_weights(name: str) -
             found += weights(build("td3", env, seed=seed, network=LayersConfig(hidden=[32]), replay=ReplayConfig(capacity=300)))
     assert len(found) == 5 * (2 if name == "a2c" else 4)
     assert np.abs(np.corrcoef(found)[np.triu_indices(len(found), 1)]).max() < 0.6
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 2049, 70_000])
+def test_the_kernel_gives_the_order_of_torch(n: int) -> None:
+    shuffle = FusedPermutation()
+    for seed, draw in ((0, 0), (5, 3), (2**63, 123_456_789_012), (5, 4)):
+        number = torch.tensor(draw)
+        assert torch.equal(shuffle(n, seed, number), permutation(n, seed, number))
