@@ -273,7 +273,7 @@ def test_of_a_run_that_continues_its_config_is_shown(started, capsys):
     assert cli.run(["n_envs=3", "run_dir=mine", "resume=auto", "--cfg", "job"]) == 0  # there is none yet
     assert "\nn_envs: 3\n" in capsys.readouterr().out
     Path("mine").mkdir()
-    rundir.write_config(Path("mine"), to_dict(compose(["n_envs=3", "tuned=none"])))
+    Path("mine/config.yaml").write_bytes(rundir.config_text(to_dict(compose(["n_envs=3", "tuned=none"]))))
     for which in ("resume=mine", "resume=auto run_dir=mine n_envs=3 tuned=none"):
         assert cli.run(f"{which} seed=7 --cfg job".split()) == 0
         told = capsys.readouterr().out

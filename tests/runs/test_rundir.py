@@ -102,7 +102,7 @@ def test_a_failed_write_leaves_the_old_status(tmp_path, monkeypatch, call):
 
 def test_config_comes_back_as_it_was(tmp_path):
     config = {"name": "run", "total_steps": 10_000_000, "agent": {"lr": 1e-4, "hidden": [64, 64], "clip": None, "text": "1e-4"}}
-    rundir.write_config(tmp_path, config)
+    (tmp_path / "config.yaml").write_bytes(rundir.config_text(config))
     assert rundir.read_config(tmp_path) == config
 
 

@@ -24,6 +24,7 @@ def train(folder: str, number: int, trusted: bool = False) -> int:
     held = rundir.Held(job.folder)
     attempts = len(list(job.folder.glob("attempt*"))) + 1
     (job.folder / f"attempt{attempts}").write_text(f"{sorted(os.sched_getaffinity(0))} {os.environ.get('CUDA_VISIBLE_DEVICES')}")
+    (job.folder / "process").write_text(str(os.getpid()))
     rundir.write_status(job.folder, {"state": "running", "attempts": attempts})
     if seed == DIES:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,18 +1,14 @@
 """How jobs start: the script of a job array, sbatch and squeue by programs that write what they are asked, and processes here."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-from tests.sweeps import fake_jobs
 from warprun.cli import main as cli
-from warprun.sweeps import local, plan, slurm, table
+from warprun.sweeps import plan, slurm
 from warprun.sweeps.launch import SlurmConfig
-from warprun.sweeps.local import Pool
 
 
 @pytest.fixture
@@ -104,70 +100,3 @@ def test_folders_with_spaces(tmp_path):
     made = plan.planned(tmp_path / "a b", [["seed=1"]])
     text = slurm.script(made, made.jobs, SlurmConfig())
     assert f'#SBATCH --output="{tmp_path}/a b/slurm/%A_%a.out"' in text and f"'{tmp_path}/a b'" in text
-
-
-# How workers share cores and GPUs, and what a job looks like that was killed ------------------------------------------
-
-
-@pytest.mark.parametrize(("cores", "count", "sizes"), [(8, 2, [4, 4]), (8, 3, [2, 3, 3]), (2, 3, [1, 1, 1]), (5, 1, [5])])
-def test_cores_are_shared(monkeypatch, cores, count, sizes):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
-    shares = local.share_cores(count)
-    assert sorted(map(len, shares)) == sorted(sizes)
-    used = [core for share in shares for core in share]
-    assert count > cores or sorted(used) == list(range(cores))
-
-
-def test_gpus_are_those_that_the_variable_allows(monkeypatch):
-    monkeypatch.setattr(local, "why_no_cuda", lambda: None)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
-    assert local.usable_gpus() == ["GPU-a", "GPU-b"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert local.usable_gpus() == []
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
-    monkeypatch.setattr(local, "why_no_cuda", lambda: "none")
-    assert local.usable_gpus() == []
-
-
-@pytest.fixture
-def made(tmp_path):
-    found = plan.planned(tmp_path / "s", [[f"seed={seed}"] for seed in (5, 6, fake_jobs.WAITS, 7)])
-    plan.claimed(found, tmp_path).release()
-    return found
-
-
-def until(pool: Pool, count: int) -> list[plan.Job]:
-    ended: list[plan.Job] = []
-    limit = time.monotonic() + 60
-    while len(ended) < count and time.monotonic() < limit:
-        ended += pool.ended()
-        time.sleep(0.01)
-    return ended
-
-
-def test_gpus_are_dealt_out_in_turn_and_cores_divided(made, monkeypatch):
-    monkeypatch.setattr(local, "usable_gpus", lambda: ["0", "1"])
-    one = Pool(made.folder, 3, {"auto"}, fake_jobs.train)
-    assert "GPUs 0, 1 in turn" in one.describe()
-    for job in (made.jobs[0], made.jobs[1], made.jobs[3]):
-        one.start(job)
-    assert one.is_full
-    until(one, 3)
-    said = [(made.jobs[n].folder / "attempt1").read_text().rsplit(" ", 1) for n in (0, 1, 3)]
-    assert [gpu for _, gpu in said] == ["0", "1", "0"]
-    assert [cores for cores, _ in said] == [str(share) for share in local.share_cores(3)]
-    assert Pool(made.folder, None, {"auto"}, fake_jobs.train).size == 2
-    assert Pool(made.folder, None, {"cpu"}, fake_jobs.train).size == 1
-
-
-def test_a_job_that_waits_for_ever_is_stopped(made):
-    one = Pool(made.folder, 2, {"cpu"}, fake_jobs.train)
-    waits = made.jobs[2]
-    one.start(waits)
-    one.start(made.jobs[0])
-    assert until(one, 1) == [made.jobs[0]]
-    while not (waits.folder / "attempt1").exists():
-        time.sleep(0.01)
-    one.stop(signal.SIGTERM)
-    assert until(one, 1) == [waits]
-    assert table.state_of(waits).state == "failed" and table.state_of(made.jobs[0]).state == "finished"

@@ -11,7 +11,6 @@ import torch
 from warprun.algorithms.settings import PPOConfig
 from warprun.errors import UserError
 from warprun.learning.batch import Batch
-from warprun.learning.draws import permutation
 from warprun.learning.on_policy import Learner, OnPolicyAgent
 from warprun.learning.operations import Derivatives
 from warprun.learning.slices import split
@@ -107,7 +106,7 @@ class PPO(OnPolicyAgent[PPOConfig]):
         going_on = torch.ones((), dtype=torch.bool, device=batch.obs.device)
         seed = derived_seed(learner.seed, "shuffle")
         for epoch in range(config.epochs):
-            order = permutation(n_samples, seed, self.updates * config.epochs + epoch)
+            order = learner.operations.permutation(n_samples, seed, self.updates * config.epochs + epoch)
             for part in split(n_samples, minibatches):
                 means, going_on = self._minibatch(learner, batch, order[part], going_on)
                 total += torch.where(going_on, means, 0.0)

@@ -13,7 +13,7 @@ from pathlib import Path
 from warprun.cli.process import Outcome, attempt, begin_to_load_torch
 from warprun.cli.settings import read_settings, whole_number
 from warprun.cli.train import train_one
-from warprun.config.compose import compose
+from warprun.config.compositions import Compositions
 from warprun.config.registry import check_working_folder
 from warprun.errors import UserError, printable
 from warprun.files import refuse_links, write_atomic
@@ -21,6 +21,9 @@ from warprun.runs import rundir, signals
 from warprun.sweeps import plan
 from warprun.sweeps.plan import Job, Plan
 from warprun.sweeps.table import state_of
+
+COMPOSITIONS = Compositions()
+"""Those of the jobs that this process has trained: a worker trains many."""
 
 
 @dataclass
@@ -85,9 +88,9 @@ def _train(found: Plan, one: Job, threads: int, trusted: bool) -> int:
     if rundir.read_status(one.run).get("state") == "failed":
         shutil.rmtree(one.run)
     overrides = [*one.overrides, f"run_dir={one.run}", "resume=auto", f"trust={str(trusted).lower()}"]
-    if threads and compose(list(one.overrides)).concurrency.threads is None:
+    if threads and COMPOSITIONS.compose(list(one.overrides)).concurrency.threads is None:
         overrides.append(f"concurrency.threads={threads}")
-    return train_one(overrides)
+    return train_one(overrides, COMPOSITIONS.compose)
 
 
 def _write_end(one: Job, status: dict[str, object], outcome: Outcome) -> None:

@@ -91,7 +91,7 @@ def train(arguments: list[str]) -> int:
     """Train a run or a sweep, or print what options of Hydra ask for; return the exit code. Raises UserError."""
     overrides, flags = _split(arguments)
     shown_by = [flag for flag in flags if flag not in MULTIRUN_FLAGS]
-    if flags == shown_by:
+    if flags == shown_by and not any(override.startswith("population=") for override in overrides):
         if not flags:
             begin_to_load_torch()
             from warprun.cli.train import train_one

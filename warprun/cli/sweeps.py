@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,8 @@ from rich.live import Live
 from warprun.cli.job import train_job
 from warprun.cli.process import DONE, FAILED
 from warprun.cli.settings import one_run, read_settings
-from warprun.config.compose import compose
+from warprun.config.compositions import Compositions
+from warprun.config.memory import usable_cores
 from warprun.config.overrides import MAX_RUNS, MAX_RUNS_EVER, runs
 from warprun.config.schema import Config
 from warprun.errors import UserError, counted, one_line, printable, program, shown, typed
@@ -31,8 +31,6 @@ from warprun.sweeps.table import Board
 
 SETTLE_S = 15.0
 """Longest wait for the jobs of a launcher that was killed, which save their checkpoints and end."""
-PLAIN_SEED = re.compile(r"seed=\d{1,19}")
-"""A seed that needs no check."""
 
 
 def sweep(overrides: Sequence[str]) -> int:
@@ -50,7 +48,11 @@ def sweep(overrides: Sequence[str]) -> int:
         if isinstance(launch.launcher, SlurmConfig):
             return _submit(found, todo, launch.launcher, begun, launch.trust)
         devices = {config.device for config in configs} if given else _devices(found)
-        return run_here(found, board, todo, launch.launcher, devices, launch.trust)
+        if not todo:
+            return finish(board)
+        on_cpu = min(usable_cores(), len(todo)) if launch.population else 1
+        train = partial(train_job, trusted=launch.trust or not found.seal)
+        return run_here(board, todo, Pool(found.folder, launch.launcher.workers, devices, train, on_cpu))
 
 
 def show_first(overrides: Sequence[str], flags: Sequence[str]) -> int:
@@ -66,6 +68,10 @@ def _planned(overrides: Sequence[str]) -> tuple[LaunchConfig, list[str], list[Co
     """Return the settings of the launch, the overrides of the runs, their configs and their plan. Raises UserError."""
     launch, given = taken_launch(overrides)
     refuse(given)
+    if launch.population is not None:
+        if any(override.startswith("seed=") for override in given):
+            raise UserError(f"population={launch.population} gives the members their seeds: leave out seed=")
+        given = [*given, f"seed=range(0,{launch.population})"]
     jobs = runs(given, MAX_RUNS_EVER if launch.sweep.yes else MAX_RUNS)
     configs = checked_runs(jobs)
     return launch, given, configs, plan.planned(sweep_folder(launch, configs[0]), jobs, launch.trust)
@@ -88,21 +94,25 @@ def _last(job: Job, key: str) -> str:
     return next((override for override in reversed(job.overrides) if override.startswith(f"{key}=")), "")
 
 
-def run_here(found: Plan, board: Board, todo: Sequence[Job], launcher: LocalConfig, devices: set[str], trusted: bool) -> int:
+def run_here(board: Board, todo: Sequence[Job], pool: Pool) -> int:
     """Train jobs on this machine; print their table and what to do next; return the exit code."""
+    print(pool.describe(), flush=True)
     try:
-        if todo:
-            pool = Pool(found.folder, launcher.workers, devices, partial(train_job, trusted=trusted or not found.seal))
-            print(pool.describe(), flush=True)
-            local.run(board, todo, pool)
+        local.run(board, todo, pool)
     except KeyboardInterrupt:
         close(board)
-        print(f"continue: {program()} -m sweep_dir={typed(found.folder)}", flush=True)
+        print(f"continue: {program()} -m sweep_dir={typed(board.plan.folder)}", flush=True)
         raise
+    return finish(board)
+
+
+def finish(board: Board) -> int:
+    """Print the table of a sweep and what to do next; return the exit code."""
     close(board)
     elsewhere = board.counts.get("running", 0)
     if elsewhere:
-        print(f"{elsewhere} of {len(board.states)} jobs run in other processes: {program()} status {typed(found.folder)}", flush=True)
+        where = f"{program()} status {typed(board.plan.folder)}"
+        print(f"{elsewhere} of {len(board.states)} jobs run in other processes: {where}", flush=True)
     failed = board.counts.get("failed", 0)
     if failed:
         print(f"{failed} of {len(board.states)} jobs failed; log.txt and traceback.txt in their folders say why", file=sys.stderr)
@@ -151,24 +161,15 @@ def refuse(given: Sequence[str]) -> None:
 
 
 def checked_runs(jobs: Sequence[Sequence[str]]) -> list[Config]:
-    """Return the configs of all jobs that differ in more than their seeds. Raises UserError for the first that cannot work.
-
-    Nothing but the seed depends on the seed, and most sweeps have many: composing 32 configs takes longer than some runs.
-    """
-    configs: dict[tuple[str, ...], Config] = {}
-    for job in jobs:
-        others = tuple(override for override in job if not PLAIN_SEED.fullmatch(override))
-        if "${" in " ".join(job):
-            others = tuple(job)
-        if others not in configs:
-            configs[others] = _checked(job)
-    return list(configs.values())
+    """Return the configs of all jobs. Raises UserError for the first that cannot work."""
+    compositions = Compositions()
+    return [_checked(job, compositions) for job in jobs]
 
 
-def _checked(job: Sequence[str]) -> Config:
+def _checked(job: Sequence[str], compositions: Compositions) -> Config:
     name = " ".join(job)
     try:
-        config = compose(job)
+        config = compositions.compose(job)
         mode = config.concurrency
         if getattr(mode, "processes", 1) is None:  # modes of one process have no such setting
             raise UserError(f"concurrency={mode.name} in a sweep needs concurrency.processes=N, because each job starts its own")
@@ -196,7 +197,7 @@ def held(found: Plan, first: Config) -> Iterator[None]:
         lock.release()
 
 
-SHORT = ("trials", "pruner")
+SHORT = ("trials", "pruner", "sampler", "members")
 """Settings that need no `tune.` before them."""
 
 
@@ -212,18 +213,26 @@ def tune(arguments: Sequence[str]) -> int:
         raise UserError(f"launcher={launch.launcher.name}: tune starts its trials on this machine; start it within a job of the cluster")
     try:
         from warprun.sweeps import study as studies
-        from warprun.sweeps.study import read_space
+        from warprun.sweeps.pbt import Population
+        from warprun.sweeps.study import Search, read_space
     except ImportError as error:
         raise UserError(f"tune needs Optuna ({one_line(error)}): pip install 'warprun[tune]'") from None
-    space = read_space(given)
+    space, settings = read_space(given), launch.tune
     configs = checked_runs(space.corners())
-    found = plan.studied(sweep_folder(launch, configs[0]), space.text, launch.trust)
+    in_rounds = {"tune.sampler": "pbt", "tune.members": str(settings.members)} if settings.sampler == "pbt" else {}
+    found = plan.studied(sweep_folder(launch, configs[0]), space.text | in_rounds, launch.trust)
     with held(found, configs[0]):
-        study = studies.Study(found, space, launch.tune, configs[0].eval.group)
+        study: Search
+        if in_rounds:
+            study = Population(found, space, settings, configs[0].total_steps)
+            work = f"{settings.members} members, {study.rounds} rounds"
+        else:
+            study = studies.Study(found, space, settings, configs[0].eval.group)
+            work = f"{settings.trials} trials"
         board = Board.of(found)
         train = partial(train_job, trusted=launch.trust or not found.seal)
         pool = Pool(found.folder, launch.launcher.workers, {config.device for config in configs}, train)
-        print(f"{printable(found.folder, 1000)}: {launch.tune.trials} trials, {pool.describe()}", flush=True)
+        print(f"{printable(found.folder, 1000)}: {work}, {pool.describe()}", flush=True)
         try:
             studies.run(study, board, pool)
         finally:

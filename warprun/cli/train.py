@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from warprun.runs.train import Result
 
 
+Compose = Callable[[Sequence[str]], Config]
+"""Composes a config from overrides and checks it: `config.compose.compose`, or one that remembers former ones."""
+
+
 def train(overrides: Sequence[str] = ()) -> Result:
     """Train one run from overrides such as "env=cartpole" and "n_envs=1e4", and return its result.
 
@@ -42,7 +46,7 @@ def train(overrides: Sequence[str] = ()) -> Result:
     return result
 
 
-def train_one(overrides: list[str]) -> int:
+def train_one(overrides: list[str], compose: Compose = compose) -> int:
     """Train the run that `overrides` describe, in the processes that it needs, and return the exit code. Raises what `train` does."""
     from warprun.sweeps.launch import is_of_sweep
 
@@ -50,7 +54,7 @@ def train_one(overrides: list[str]) -> int:
         if is_of_sweep(override):
             raise UserError(f"{shown(override)} is a setting of a sweep: add -m")
     try:
-        asked = _asked(overrides)
+        asked = _asked(overrides, compose)
         config = asked.config if isinstance(asked, Continued) else asked
         if starts_processes(config):
             from warprun.parallel.launch import start
@@ -68,12 +72,12 @@ def train_one(overrides: list[str]) -> int:
     return DONE
 
 
-def _asked(overrides: Sequence[str]) -> Continued | Config:
+def _asked(overrides: Sequence[str], compose: Compose = compose) -> Continued | Config:
     """Return the run that `overrides` describe: one to continue, or the config of a new one. Raises UserError."""
     from warprun.parallel.start import in_all_ranks
 
     def compose_run() -> Continued | Config:
-        asked = continued(overrides)
+        asked = continued(overrides, compose)
         return asked if isinstance(asked, Continued) else compose(asked)
 
     def mode(asked: Continued | Config | None) -> str:
@@ -151,7 +155,7 @@ class Continued(NamedTuple):
     changed: list[str]
 
 
-def continued(overrides: Sequence[str]) -> Continued | list[str]:
+def continued(overrides: Sequence[str], compose: Compose = compose) -> Continued | list[str]:
     """Return the run that `overrides` continue, or the overrides of a new run.
 
     `resume=RUN` and `resume=latest` take the settings of the run, with the other overrides. `resume=auto` takes those of the command, and
@@ -165,14 +169,14 @@ def continued(overrides: Sequence[str]) -> Continued | list[str]:
         raise UserError(f"trust must be true or false, not {shown(trust)}")
     trusted = trust == "True"
     if which == "auto":
-        return _continued_if_begun(rest, trusted)
+        return _continued_if_begun(rest, trusted, compose)
     root, rest = _taken("output_root", rest)
     folder = rundir.latest(Path(root or "outputs")) if which == "latest" else Path(str(which))
     saved = rundir.read_config(folder)
     return _continued(folder, saved, change(saved, rest), trusted)
 
 
-def _continued_if_begun(overrides: list[str], trusted: bool) -> Continued | list[str]:
+def _continued_if_begun(overrides: list[str], trusted: bool, compose: Compose) -> Continued | list[str]:
     run_dir, rest = _taken("run_dir", overrides)
     if run_dir is None:
         raise UserError("resume=auto continues the run in run_dir if there is one: add run_dir=FOLDER")

@@ -54,7 +54,7 @@ MOST_PATIENCE_US = 1_000_000
 """Microseconds that a learner waits for further observations."""
 MOST_RANKS = 65536
 """Processes of a run."""
-MOST = {"total_steps": 2**63 - 1, "concurrency.threads": 4096}
+MOST = {"total_steps": 2**63 - 1, "until_steps": 2**63 - 1, "concurrency.threads": 4096}
 """Largest values of counts; of others 2^31 - 1, because kernels count with 32 bits."""
 MOST_WORKERS = 1024
 GRADIENTS = ("auto", "kernels", "torch")
@@ -110,6 +110,10 @@ def check_settings(config: Config) -> Defined:
     names = [group.name for group in spec.groups]
     agent_settings.check_groups(agent, names)
     agent.check_run(spec, config.n_envs, config.total_steps)
+    require(
+        config.until_steps is None or not isinstance(config.concurrency, SyncConfig),
+        f"until_steps={config.until_steps}: actors count to total_steps; write concurrency=single or concurrency=ddp",
+    )
     remembers = agent_settings.with_memory(agent, spec)
     without = f", or tuned=none if tuned/{config.origin.tuned} chose the network" if config.origin.tuned else ""
     require(
@@ -160,6 +164,7 @@ def _check_values(config: Config) -> None:
     counts = {
         "n_envs": config.n_envs,
         "total_steps": config.total_steps,
+        "until_steps": config.until_steps,
         "concurrency.threads": config.concurrency.threads,
         "env.time_limit": config.env.time_limit,
         "eval.episodes": config.eval.episodes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
@@ -275,6 +275,9 @@ class Config:
     """auto (CUDA if it works, else CPU), cpu, cuda or cudasim (the CUDA kernels in Numba's simulator, for tests)."""
     total_steps: int = 10_000_000
     """Environment steps, summed over the environments, after which training ends."""
+    until_steps: int | None = None
+    """Environment steps after which this command ends, before total_steps, which schedules refer to; a larger number continues the run.
+    null: total_steps."""
     max_minutes: float | None = None
     """Wall-clock minutes of the run, compilation included, after which training ends; null: no limit."""
     stop_when_solved: bool = True
@@ -307,9 +310,16 @@ def starts_processes(config: Config) -> bool:
 
 def to_dict(config: Config) -> dict[str, Any]:
     """Return `config` as plain dicts and lists, the form in which a run folder stores it."""
-    container = OmegaConf.to_container(OmegaConf.structured(config))
-    assert isinstance(container, dict)
-    return {str(key): value for key, value in container.items()}
+    return {setting.name: _plain(getattr(config, setting.name)) for setting in fields(config)}
+
+
+def _plain(value: object) -> object:
+    """Return dataclasses as dicts, and sequences as lists. OmegaConf would check all values once more, which takes longer than a build."""
+    if is_dataclass(value):
+        return {setting.name: _plain(getattr(value, setting.name)) for setting in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def from_dict(saved: Mapping[str, object]) -> Config:

@@ -38,6 +38,7 @@ from warprun.kernels.fingerprint import (
     follow,
     is_jitted,
     is_library,
+    settled,
 )
 from warprun.kernels.integers import constructor, is_state
 
@@ -126,11 +127,11 @@ def merged_function(function: Value) -> Value:
 
 def checked_parts(functions: Sequence[KernelFunction]) -> Iterator[tuple[KernelFunction, TypeAnnotation]]:
     """Yield each function that `checked_function` has compiled for these and for what they call, with the types in its code."""
-    of_environment = [function for function in reached(functions) if integers.in_environment(function)]
+    wanted = [function for function in reached(functions) if integers.in_environment(function)]
     for (function, finish, _, _), built in list(_rebuilt.items()):
-        if finish is _checked and function in of_environment and is_jitted(built):
-            compiled = [built, _checked_for_python(built.py_func)]
-            yield from ((function, each.type_annotation) for one in compiled for each in one.overloads.values())
+        if finish is _checked and function in wanted and is_jitted(built):
+            for one in (built, _checked_for_python(built.py_func)):
+                yield from ((function, each.type_annotation) for each in one.overloads.values())
 
 
 def plain_function(function: Value) -> Value:
@@ -178,8 +179,8 @@ def _unchanged(function: KernelFunction, options: Options) -> KernelFunction:
 def _widening(function: types.FunctionType) -> KernelFunction:
     """Return an uncompiled function with the integer promotion of compiled ones. Changes its globals, which must be its own copy."""
     names = function.__globals__
-    read = {chain.name for chain in chains(function.__code__) if not chain.closure}
-    names |= {name: integers.widened_global(names[name]) for name in read & names.keys()}
+    read = names.keys() & {chain.name for chain in chains(function.__code__) if not chain.closure}
+    names |= {name: integers.widened_global(names[name]) for name in read}
     return integers.widening(function)
 
 
@@ -215,14 +216,14 @@ def _rebuild_function(function: types.FunctionType, finish: Finish, options: Opt
         content = fingerprints
     key = (function, finish, repr(options), content)
     if key not in _rebuilt:
-        code = function.__code__
         if function in _being_rebuilt:
-            raise UserError(f"{code.co_filename}:{code.co_firstlineno} in {function.__name__}: functions of kernels cannot call themselves")
+            place = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+            raise UserError(f"{place} in {function.__name__}: functions of kernels cannot call themselves")
         _being_rebuilt.add(function)
         try:
             made = _with_parts(function, lambda value: _rebuild(value, finish, fingerprints))
             widens = (finish is _unchanged or not COMPILES) and integers.in_environment(function)
-            _rebuilt[key] = finish(_widening(made) if widens else made, options)
+            _rebuilt[key] = finish(_widening(made) if widens else settled(made), options)
         finally:
             _being_rebuilt.discard(function)
     return _rebuilt[key]
@@ -300,8 +301,8 @@ def _single_precision(code: types.CodeType) -> types.CodeType:
 
 def cache_root() -> Path:
     """Return the folder of compiled kernels: WARPRUN_CACHE_DIR, else the user's cache folder."""
-    default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "warprun"
-    return Path(os.environ.get("WARPRUN_CACHE_DIR", default)) / "kernels"
+    default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "warprun").expanduser()
+    return Path(os.environ.get("WARPRUN_CACHE_DIR", default), "kernels")
 
 
 class Recipe(NamedTuple):
@@ -333,18 +334,17 @@ def load_module(
         if compiles:
             notice(f"the kernels of {name} are compiled each time, not kept: {reason}")
     unique = f"warprun_kernels_{name}_{key}"
-    if kept and unique in sys.modules:
-        return sys.modules[unique]
+    if kept and (known := sys.modules.get(unique)):
+        return known
     path = cache_root() / f"{name}-{key}" / f"{name}_kernels.py"
     try:
         write_source(path, source)
     except OSError as error:
-        why = f"{error.strerror}; set WARPRUN_CACHE_DIR to a writable folder"
-        notice(f"cannot keep compiled kernels in {cache_root()}: {why}", once=str(cache_root()))
+        root, why = cache_root(), f"{error.strerror}; set WARPRUN_CACHE_DIR to a writable folder"
+        notice(f"cannot keep compiled kernels in {root}: {why}", once=str(root))
         path, kept = _write_aside(path, source), False
     module = types.ModuleType(unique)
-    module.__file__ = str(path)
-    vars(module).update(given, __recipe__=Recipe(name, source, functions, build))
+    vars(module).update(given, __file__=str(path), __recipe__=Recipe(name, source, functions, build))
     # Python's importer would run the file on disk, or its bytecode, which may be damaged.
     exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
     for kernel_name, kernel in vars(module).items():
@@ -363,7 +363,7 @@ def _compile_once(kernel: Dispatcher, files: KernelFiles) -> None:
     compile_here = kernel.compile
 
     def compile_alone(signature: tuple[Type, ...]) -> object:
-        # A thread that waits holds the lock of Numba: one that compiles could need what this one holds.
+        # A thread that waits holds the lock of Numba, which one that compiles could need.
         with global_compiler_lock, files.alone(kernel._cache._index_key(signature, kernel.targetctx.codegen())):
             return compile_here(signature)
 

@@ -29,6 +29,7 @@ from functools import cache
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeGuard
+from weakref import WeakKeyDictionary
 
 import numba
 import numpy as np
@@ -97,6 +98,16 @@ class Dispatcher(Protocol):
     def __call__(self, *arguments: object) -> object: ...
 
     def __hash__(self) -> int: ...
+
+
+_settled: WeakKeyDictionary[FunctionType, bytes | None] = WeakKeyDictionary()
+"""Functions that refer to values which never change -> their hashes, once they are known."""
+
+
+def settled(function: FunctionType) -> FunctionType:
+    """Return a function, with the promise that what it refers to never changes: its hash is computed once in a process."""
+    _settled.setdefault(function, None)
+    return function
 
 
 class Fingerprints:
@@ -209,6 +220,8 @@ class Fingerprints:
     def _function(self, function: FunctionType) -> Content:
         if id(function) in self._known:
             return self._known[id(function)][1]
+        if (known := _settled.get(function)) is not None:
+            return known
         if id(function) in self._open:
             return "from above", len(self._open) - self._open.index(id(function))
         self._open.append(id(function))
@@ -216,8 +229,11 @@ class Fingerprints:
             content = (code_content(function.__code__), tuple(self._parts(function)))
         finally:
             self._open.pop()
-        self._known[id(function)] = (function, _digest(content))
-        return self._known[id(function)][1]
+        digest = _digest(content)
+        self._known[id(function)] = (function, digest)
+        if function in _settled or _is_of_package(function):
+            _settled[function] = digest
+        return digest
 
     def _parts(self, function: FunctionType) -> Iterator[Content]:
         """Yield name and content of every value that a function refers to."""
@@ -234,6 +250,13 @@ class Fingerprints:
                 if reason.found:
                     raise
                 raise Unhashable(f"{_place(code)}: `{place}` is {reason}", found=True) from None
+
+
+def _is_of_package(function: FunctionType) -> bool:
+    """Return whether a function is one of this package as it stands in its module; those of environments may be built with options."""
+    module = function.__module__
+    is_own = module.startswith("warprun.") and not module.startswith("warprun.envs.")
+    return is_own and getattr(sys.modules.get(module), function.__name__, None) is function
 
 
 def fingerprint(value: object) -> str:

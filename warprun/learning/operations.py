@@ -15,6 +15,7 @@ import torch
 
 from warprun.learning import distributions
 from warprun.learning.batch import Batch, Estimate, normalize_advantage
+from warprun.learning.draws import permutation
 from warprun.learning.normalization import RewardNormalizer
 from warprun.learning.optimizers import Optimizer, clip_norm
 from warprun.learning.policy import Policy
@@ -61,6 +62,8 @@ class Operations(NamedTuple):
     """gradient(loss, batch, advantage, order, moments): see `on_policy.Learner.gradient`, but in this process alone."""
     step: Callable[[torch.Tensor], torch.Tensor]
     """step(gradient [P]) clips, perhaps in place, moves the parameters, and returns the norm before, []."""
+    permutation: Callable[[int, int, torch.Tensor], torch.Tensor]
+    """permutation(n, seed, draw []) returns a random order of 0..n-1, [n] int64, see `draws.permutation`."""
     observe: Callable[[torch.Tensor], None]
     """observe(obs [B, F]) takes observations into the statistics that normalise them, if there are any."""
     kept: int = 0
@@ -83,7 +86,9 @@ class TorchOperations:
 
     def operations(self) -> Operations:
         """Return all of them."""
-        return Operations(self.policy.act, self.rewards, self.next_value, self.advantages, self.gradient, self.step, self.policy.observe)
+        return Operations(
+            self.policy.act, self.rewards, self.next_value, self.advantages, self.gradient, self.step, permutation, self.policy.observe
+        )
 
     def rewards(self, trajectory: Trajectory) -> torch.Tensor:
         """Return the rewards of a rollout, normalized if the settings say so."""

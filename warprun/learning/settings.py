@@ -270,7 +270,9 @@ C = TypeVar("C", bound=AgentConfig)
 
 def group_config(config: C, group_name: str) -> C:
     """Return the settings of one group: `config` with the changes in `config.groups[group_name]`."""
-    overrides = config.groups.get(group_name, {})
+    overrides = config.groups.get(group_name)
+    if not overrides:
+        return config
     key = f"agent.groups.{group_name}"
     _check_keys(config, overrides, key)
     for name in SHARED_BY_GROUPS:

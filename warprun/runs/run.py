@@ -32,7 +32,7 @@ class Run:
         self.config, self.held, self.folder, self.crew = config, held, held.folder, crew
         self.saved = checkpoint.load(self.folder) if checkpoint.exists(self.folder) else None
         self.position = position.Position() if self.saved is None else position.read(self.saved.meta.get("run", {}))
-        self.limits = Limits(config.total_steps, config.max_minutes, self.position.began_s)
+        self.limits = Limits(config.total_steps, config.max_minutes, self.position.began_s, config.until_steps)
         self.boundary = self.limits.moment(self.position.boundary_s, self.position.env_steps, self.position.iterations)
         """The last completed boundary."""
         self.limits.refuse_ended(self.boundary, self.position, self.folder, config.stop_when_solved)

@@ -14,6 +14,7 @@ lock                  held by the process that trains
 from __future__ import annotations
 
 import fcntl
+import functools
 import importlib.metadata
 import json
 import math
@@ -241,11 +242,6 @@ def _read_json(path: Path) -> dict[str, object]:
     return content if isinstance(content, dict) else {}
 
 
-def write_config(folder: Path, config: Mapping[str, object]) -> None:
-    """Write the resolved config to config.yaml. Raises OSError."""
-    write_atomic(folder / CONFIG, config_text(config))
-
-
 def config_text(config: Mapping[str, object]) -> bytes:
     """Return a config as the text of config.yaml."""
     return OmegaConf.to_yaml(OmegaConf.create(dict(config)), resolve=True).encode()
@@ -296,6 +292,7 @@ def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+@functools.cache
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
@@ -303,6 +300,7 @@ def _version(package: str) -> str | None:
         return None
 
 
+@functools.cache
 def _commit() -> str | None:
     """Return the git commit of the checkout that warprun runs from, with `+` if files have changed; None for an installed wheel."""
     checkout = Path(__file__).parents[2]
@@ -315,6 +313,7 @@ def _commit() -> str | None:
         return None
 
 
+@functools.cache
 def _cpu() -> str:
     try:
         found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)

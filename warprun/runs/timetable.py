@@ -29,6 +29,8 @@ class Limits:
     max_minutes: float | None
     began_s: float
     """Wall-clock time from which progress counts: the end of compilation."""
+    until_steps: int | None = None
+    """Steps after which the run ends, if not after `total_steps`, which the progress refers to."""
 
     def moment(self, seconds: float, env_steps: int, iterations: int) -> Moment:
         """Return the state of the run; its progress is the larger of the progress in steps and in time."""
@@ -40,14 +42,23 @@ class Limits:
     def reached(self, now: Moment, iteration_s: float) -> bool:
         """Return whether the run ends now: all steps are taken, or half of another iteration would exceed the time limit."""
         in_time = self.max_minutes is None or now.seconds + 0.5 * iteration_s < 60.0 * self.max_minutes
-        return now.env_steps >= self.total_steps or not in_time
+        return now.env_steps >= self._last_steps or not in_time
+
+    @property
+    def _last_steps(self) -> int:
+        return self.total_steps if self.until_steps is None else min(self.until_steps, self.total_steps)
+
+    @property
+    def _named(self) -> str:
+        is_early = self._last_steps < self.total_steps
+        return f"until_steps={self._last_steps:,}" if is_early else f"total_steps={self.total_steps:,}"
 
     def refuse_ended(self, now: Moment, position: Position, folder: Path, stop_when_solved: bool) -> None:
         """Raise RunHasEndedError if the checkpoint of a run says that there is nothing left to do."""
         if self.reached(now, position.iteration_s) and not position.pending:
             raise RunHasEndedError(
-                f"the run in {folder} has ended: it took {now.env_steps:,} env_steps of total_steps={self.total_steps:,}; a larger"
-                " total_steps or max_minutes continues it"
+                f"the run in {folder} has ended: it took {now.env_steps:,} env_steps of {self._named}; a larger"
+                f" {self._named.partition('=')[0]} or max_minutes continues it"
             )
         if position.solved and stop_when_solved:
             raise RunHasEndedError(f"the run in {folder} has solved its environment; stop_when_solved=false continues it")

@@ -11,6 +11,7 @@ from pathlib import Path
 from warprun.config import kept
 from warprun.config.schema import Config, is_open, to_dict
 from warprun.errors import UserError, program, typed
+from warprun.files import write_atomic
 from warprun.run_folder import CONFIG, SET_UP, keep_networks
 from warprun.runs import checkpoint, rundir, signals
 from warprun.runs.crew import Crew
@@ -60,10 +61,11 @@ def _restore_parts(run: Run, saved: checkpoint.Loaded, changed: Sequence[str]) -
 
 def _write_config(run: Run, config: Config) -> None:
     """Write a config into the folder of a run, and seal the folder with it."""
-    unsealed = seal(run.folder, rundir.config_text(to_dict(config)))
+    text = rundir.config_text(to_dict(config))
+    unsealed = seal(run.folder, text)
     if unsealed:
         run.records.message(unsealed)
-    rundir.write_config(run.folder, to_dict(config))
+    write_atomic(run.folder / CONFIG, text)
 
 
 @dataclass(frozen=True)

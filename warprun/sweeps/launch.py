@@ -21,6 +21,7 @@ PRIMARY = "sweep"
 """The primary config of these settings, conf/sweep.yaml."""
 MOST_WORKERS = 1024
 PRUNERS = ("median", "asha", "none")
+SAMPLERS = ("tpe", "random", "pbt")
 TIME = re.compile(r"(\d+-)?\d{1,2}(:\d{2}){0,2}|\d+(:\d{2})?")
 """The times that sbatch reads: MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS:MINUTES:SECONDS."""
 
@@ -75,6 +76,8 @@ class SweepSettings:
 
 @dataclass
 class TuneSettings:
+    sampler: str = "tpe"
+    """Where settings come from: tpe (Optuna's, learns from finished trials), random, or pbt (population-based training)."""
     trials: int = 50
     """Trials of the study, those of earlier commands over the same folder included."""
     pruner: str = "median"
@@ -84,12 +87,22 @@ class TuneSettings:
     """Trials with random settings, before the sampler learns from their results."""
     seed: int = 0
     """Seed of the sampler."""
+    members: int = 16
+    """With pbt: members of the population, which train in rounds."""
+    every: int | None = None
+    """With pbt: env_steps of a round; null: a tenth of total_steps."""
+    share: float = 0.25
+    """With pbt: the share of the members that goes on as copies of the same share of the best, after each round."""
+    factors: list[float] = field(default_factory=lambda: [0.8, 1.2])
+    """With pbt: a copy's numbers are multiplied by one of these."""
 
 
 @dataclass
 class LaunchConfig:
     launcher: Any = MISSING
     """What starts the jobs: a file of conf/launcher."""
+    population: int | None = None
+    """Train each combination with so many seeds, 0 and following, on all cores."""
     sweep_dir: str | None = None
     """Folder of the sweep; one that exists is continued; null: a new one in OUTPUT_ROOT/sweeps."""
     trust: bool = False
@@ -102,7 +115,7 @@ class LaunchConfig:
 
 LAUNCHERS: dict[str, type[LauncherConfig]] = {"local": LocalConfig, "slurm": SlurmConfig}
 TRUST = "trust"
-KEYS = ("launcher", "sweep_dir", "sweep", "tune")
+KEYS = ("launcher", "population", "sweep_dir", "sweep", "tune")
 """First parts of the keys of these settings."""
 
 
@@ -138,10 +151,16 @@ def _check(config: LaunchConfig) -> None:
         check_range("launcher.workers", launcher.workers, 1, MOST_WORKERS, f"{MOST_WORKERS:,}")
     if isinstance(launcher, SlurmConfig):
         _check_slurm(launcher)
+    check_range("population", config.population, 1, 1_000_000, "1,000,000")
     check_range("tune.trials", tune.trials, 1, 1_000_000, "1,000,000")
     check_range("tune.startup", tune.startup, 1, 1_000_000, "1,000,000")
     check_range("tune.seed", tune.seed, 0, 2**32 - 1, "2^32 - 1")
     check_one_of("tune.pruner", tune.pruner, PRUNERS)
+    check_one_of("tune.sampler", tune.sampler, SAMPLERS)
+    check_range("tune.members", tune.members, 2, 100_000, "100,000")
+    check_range("tune.every", tune.every, 1, 2**63 - 1, "2^63 - 1")
+    require(0 < tune.share <= 0.5, f"tune.share={tune.share} must be above 0 and at most 0.5")
+    require(bool(tune.factors) and all(0 < factor < 100 for factor in tune.factors), "tune.factors: write numbers between 0 and 100")
 
 
 def _check_slurm(launcher: SlurmConfig) -> None:

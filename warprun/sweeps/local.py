@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -12,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 
 from rich.live import Live
@@ -98,7 +99,8 @@ def run(board: Board, jobs: Sequence[Job], pool: Pool) -> None:
             while waiting and not pool.is_full:
                 pool.start(waiting.popleft())
             view.draw(pool.running)
-            time.sleep(LOOK_S)
+            pool.wait(LOOK_S)
+        pool.close()
         if stopped:
             raise KeyboardInterrupt
 
@@ -106,7 +108,18 @@ def run(board: Board, jobs: Sequence[Job], pool: Pool) -> None:
 Train = Callable[[str, int], int]
 """Trains the job with a number of a sweep folder in this process, and returns the exit code. It must be importable by its name."""
 PRELOADED = "warprun.runs.train"
-"""Module that a server imports once and then forks a process for each job: its import takes longer than a short run."""
+"""Module that a server imports once and then forks the workers: its import takes longer than a short run."""
+
+
+@dataclass
+class _Worker:
+    """A process that trains jobs, one after the other."""
+
+    process: ForkServerProcess
+    jobs: Connection
+    """Takes the number of a job, and gives the exit code of one that has ended well."""
+    orders: Connection
+    """Takes the number of a signal."""
 
 
 @dataclass
@@ -116,28 +129,30 @@ class _Slot:
     cores: list[int]
     gpu: str | None
     job: Job | None = None
-    process: ForkServerProcess | None = None
-    orders: Connection | None = None
+    worker: _Worker | None = None
 
 
 class Pool:
-    """At most `workers` jobs at a time, each in a process of its own: if one is killed, the others go on.
+    """At most `workers` jobs at a time, each in the process of a worker: if it is killed, the others go on, and another takes its place.
 
-    The processes belong to the process group of this one. If this process ends, they save a checkpoint and end too.
+    A worker keeps what all jobs need, such as compiled kernels, so a job after its first begins in a fraction of the time. It ends with a
+    job that does not end well. The processes belong to the process group of this one. If this process ends, they save a checkpoint and
+    end too.
     """
 
-    def __init__(self, folder: os.PathLike[str], workers: int | None, devices: set[str], train: Train) -> None:
+    def __init__(self, folder: os.PathLike[str], workers: int | None, devices: set[str], train: Train, on_cpu: int = 1) -> None:
         """Share cores and GPUs.
 
-        `workers` None: one for each GPU, one without GPUs; `devices`: the values of `device` of the jobs.
+        `workers` None: one for each GPU, `on_cpu` without GPUs; `devices`: the values of `device` of the jobs.
         """
         gpus = usable_gpus() if devices & {"auto", "cuda"} else []
-        count = workers or len(gpus) or 1
+        count = workers or len(gpus) or on_cpu
         self._folder = os.path.abspath(folder)
         self._train = train
         self._slots = [_Slot(cores, gpus[n % len(gpus)] if gpus else None) for n, cores in enumerate(share_cores(count))]
         self._context = multiprocessing.get_context("forkserver")
-        if "cudasim" not in devices:  # Numba reads at its import whether to simulate CUDA
+        self._keeps_workers = "cudasim" not in devices  # Numba reads at its import whether to simulate CUDA
+        if self._keeps_workers:
             self._context.set_forkserver_preload([PRELOADED])
 
     @property
@@ -166,31 +181,82 @@ class Pool:
     def start(self, job: Job) -> None:
         """Train a job in a free slot."""
         slot = next(slot for slot in self._slots if slot.job is None)
-        theirs, slot.orders = self._context.Pipe(duplex=False)
         slot.job = job
-        slot.process = self._context.Process(target=_work, args=(self._train, self._folder, job.number, slot.cores, slot.gpu, theirs))
-        slot.process.start()
-        theirs.close()
+        if slot.worker is not None:
+            with suppress(OSError):  # it was killed while it waited
+                slot.worker.jobs.send(job.number)
+                return
+            _end(slot)
+        slot.worker = self._hired(slot)
+        slot.worker.jobs.send(job.number)
+
+    def _hired(self, slot: _Slot) -> _Worker:
+        """Return a new worker for a slot."""
+        jobs, its_jobs = self._context.Pipe()
+        its_orders, orders = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=_work, args=(self._train, self._folder, slot.cores, slot.gpu, its_jobs, its_orders))
+        process.start()
+        its_jobs.close()
+        its_orders.close()
+        return _Worker(process, jobs, orders)
 
     def ended(self) -> list[Job]:
         """Return the jobs that have ended since the last call. One that could not write its own end has failed."""
         jobs = []
         for slot in self._slots:
-            if slot.job and slot.process and slot.process.exitcode is not None:
-                _write_end(slot.job, slot.process.exitcode)
+            if slot.job is None or slot.worker is None:
+                continue
+            if _has_answered(slot.worker):
                 jobs.append(slot.job)
-                slot.process.join()
-                if slot.orders:
-                    slot.orders.close()
-                slot.job = slot.process = slot.orders = None
+                slot.job = None
+                if not self._keeps_workers:
+                    _end(slot)
+            elif slot.worker.process.exitcode is not None:
+                _write_end(slot.job, slot.worker.process.exitcode)
+                jobs.append(slot.job)
+                slot.job = None
+                _end(slot)
         return jobs
+
+    def wait(self, most_s: float) -> None:
+        """Wait until a job has ended, but no longer than `most_s` seconds."""
+        workers = [slot.worker for slot in self._slots if slot.worker and slot.job]
+        if workers:
+            wait([*(worker.jobs for worker in workers), *(worker.process.sentinel for worker in workers)], most_s)
+        else:
+            time.sleep(most_s)
 
     def stop(self, number: int, jobs: Sequence[Job] | None = None) -> None:
         """Ask running jobs, or only some, to save a checkpoint and end, as by the signal `number`."""
         for slot in self._slots:
-            if slot.job and slot.orders and (jobs is None or slot.job in jobs):
+            if slot.job and slot.worker and (jobs is None or slot.job in jobs):
                 with suppress(OSError):  # it has just ended
-                    slot.orders.send(number)
+                    slot.worker.orders.send(number)
+
+    def close(self) -> None:
+        """End the workers; none has a job."""
+        for slot in self._slots:
+            _end(slot)
+
+
+def _has_answered(worker: _Worker) -> bool:
+    """Return whether the job of a worker has ended well."""
+    try:
+        if not worker.jobs.poll():
+            return False
+        worker.jobs.recv()
+    except (EOFError, OSError):  # the worker is gone
+        return False
+    return True
+
+
+def _end(slot: _Slot) -> None:
+    """Let the worker of a slot end, and wait for it."""
+    if slot.worker:
+        slot.worker.jobs.close()
+        slot.worker.process.join()
+        slot.worker.orders.close()
+        slot.worker = None
 
 
 def usable_gpus() -> list[str]:
@@ -208,15 +274,31 @@ def share_cores(count: int) -> list[list[int]]:
     return [share_of_cores(n, count) for n in range(count)]
 
 
-def _work(train: Train, folder: str, number: int, cores: list[int], gpu: str | None, orders: Connection) -> None:
-    """Train one job and end this process, which is that of a worker."""
+def _work(train: Train, folder: str, cores: list[int], gpu: str | None, jobs: Connection, orders: Connection) -> None:
+    """Train the jobs that come, until no more do or one does not end well, and end this process, which is that of a worker."""
     signals.watch()
     threading.Thread(target=_obey, args=(orders,), name="warprun-orders", daemon=True).start()
     if cores:
         os.sched_setaffinity(0, cores)
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    sys.exit(train(folder, number))
+    while (number := _next_job(jobs)) is not None:
+        code = train(folder, number)
+        if code:
+            sys.exit(code)  # a GPU may be lost, memory may be full: the next job begins in a new process
+        gc.collect()  # a run is a circle of objects, and holds all of its arrays
+        with suppress(OSError):
+            jobs.send(number)
+
+
+def _next_job(jobs: Connection) -> int | None:
+    """Wait for a job and return its number; None if no more come, or after a signal."""
+    with signals.requests.deferred(), suppress(EOFError, OSError):
+        while signals.requests.number is None:
+            if jobs.poll(LOOK_S):
+                number: int = jobs.recv()
+                return number
+    return None
 
 
 def _obey(orders: Connection) -> None:
@@ -232,6 +314,8 @@ def _obey(orders: Connection) -> None:
 def _write_end(job: Job, code: int) -> None:
     """Write the end of a job whose process did not: it was killed, or could not begin."""
     status = rundir.read_status(job.folder)
+    if code == 0 and not status:  # a signal came before the job began
+        return
     if status.get("state") in rundir.STATES:  # killed is none of them; one that is running is held by a process of somebody else
         return
     why = f"killed by {signal.Signals(-code).name}" if code < 0 else f"its process ended with code {code}; see {job.log}"

@@ -118,7 +118,8 @@ class Plan:
 
     def _searched(self, overrides: Sequence[str]) -> list[str]:
         parts = [override.partition("=") for override in overrides]
-        return [key for key, _, value in parts if (self.search or {}).get(key) != value]
+        ranges = self.search or {}
+        return [key for key, _, value in parts if ranges.get(key, value) != value]
 
 
 def read(folder: Path) -> Plan:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import optuna
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -16,7 +16,7 @@ from hydra.core.override_parser.types import IntervalSweep, RangeSweep, Sweep
 from omegaconf import OmegaConf
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
-from optuna.samplers import TPESampler
+from optuna.samplers import RandomSampler, TPESampler
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.engine import URL
@@ -137,6 +137,8 @@ LEAST_TRIALS, LEAST_EVALUATIONS = 5, 2
 class Study:
     """The trials of a study. The number of a trial is that of its job; a trial that was interrupted is continued."""
 
+    unit = "trial"
+
     def __init__(self, plan: Plan, space: Space, settings: TuneSettings, group: str | None) -> None:
         """Open the study in the folder of a plan, or begin it; `group`: `eval.group` of its runs."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -150,8 +152,9 @@ class Study:
         )
         begun = len(self._study.get_trials(deepcopy=False))
         # A sampler that continues must not draw what it drew before.
-        sampler = TPESampler(n_startup_trials=settings.startup, multivariate=True, constant_liar=True, seed=(settings.seed + begun) % 2**32)
-        self._study.sampler = sampler
+        seed = (settings.seed + begun) % 2**32
+        learns = TPESampler(n_startup_trials=settings.startup, multivariate=True, constant_liar=True, seed=seed)
+        self._study.sampler = learns if settings.sampler == "tpe" else RandomSampler(seed)
         self._open = {found.number: Trial(self._study, found._trial_id) for found in self._trials(TrialState.RUNNING)}
         self._pruned: dict[int, int] = {}
         for number in sorted(self._open):
@@ -222,15 +225,43 @@ class Study:
         comment = (
             f"Trial {job.number}, the best of {count} finished ones: {value}. A best of many is biased upwards: repeat it with other seeds."
         )
-        path = self._plan.folder / BEST
-        write_atomic(path, as_file(job.overrides, comment).encode())
-        return path
+        return write_best(self._plan.folder, job.overrides, comment)
 
     def _trials(self, *wanted: TrialState) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False, states=wanted)
 
 
-def run(study: Study, board: Board, pool: Pool) -> None:
+def write_best(folder: Path, overrides: Sequence[str], comment: str) -> Path:
+    """Write the best settings of a study into its folder, and return the path of the file. Raises OSError."""
+    path = folder / BEST
+    write_atomic(path, as_file(overrides, comment).encode())
+    return path
+
+
+class Search(Protocol):
+    """A search for good settings: `Study`, whose trials are independent, or `pbt.Population`."""
+
+    unit: str
+    """The word for a job of it."""
+
+    def next(self) -> Job | None:
+        """Return the job that starts next; None if there is none at present."""
+
+    def watch(self, job: Job) -> bool:
+        """Look at a running job; return whether it should end now."""
+
+    def ended(self, job: Job) -> None:
+        """Take note of a job that has ended."""
+
+    @property
+    def best(self) -> Job | None:
+        """The best finished job."""
+
+    def write_best(self, job: Job) -> Path:
+        """Write the settings of a job as a file for conf/experiment, and return its path. Raises OSError."""
+
+
+def run(study: Search, board: Board, pool: Pool) -> None:
     """Train trials until there are enough. After a signal all running ones save a checkpoint; then KeyboardInterrupt is raised."""
     stopped, next_s = False, 0.0
     with View(board, pool.size).open() as view, signals.flagged(), signals.requests.deferred():
@@ -241,7 +272,7 @@ def run(study: Study, board: Board, pool: Pool) -> None:
             number = signals.requests.number
             if number is not None and not stopped:
                 stopped = True
-                view.message(f"{signals.explain(number)}: {len(pool.running)} trials save checkpoints and end")
+                view.message(f"{signals.explain(number)}: {len(pool.running)} {study.unit}s save checkpoints and end")
                 pool.stop(number)
             if not stopped:
                 _start(study, board, pool)
@@ -251,16 +282,17 @@ def run(study: Study, board: Board, pool: Pool) -> None:
             if not pool.running:
                 break
             view.draw(pool.running)
-            time.sleep(LOOK_S)
+            pool.wait(LOOK_S)
+        pool.close()
         if stopped:
             raise KeyboardInterrupt
 
 
-def _start(study: Study, board: Board, pool: Pool) -> None:
+def _start(study: Search, board: Board, pool: Pool) -> None:
     """Start trials in all free slots."""
     while not pool.is_full and (job := study.next()):
         pool.start(job)
-        board.grow()
+        board.begun(job)
 
 
 def _pruner(name: str) -> BasePruner:
@@ -272,11 +304,11 @@ def _pruner(name: str) -> BasePruner:
     return pruners[name]
 
 
-def closing(study: Study) -> Sequence[str]:
+def closing(study: Search) -> Sequence[str]:
     """Return lines about the best trial and the file with its settings."""
     best = study.best
     if best is None:
-        return ["no trial has finished"]
+        return [f"no {study.unit} has finished"]
     state = state_of(best)
     value = "" if state.returned is None else measured(state.returned, state.stderr)
-    return [f"best: trial {best.number}, return {value}: {' '.join(best.overrides)}", f"its settings: {study.write_best(best)}"]
+    return [f"best: {study.unit} {best.number}, return {value}: {' '.join(best.overrides)}", f"its settings: {study.write_best(best)}"]

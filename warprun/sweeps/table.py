@@ -42,10 +42,11 @@ class Board:
             if not self.states[job.number].is_done:
                 self.states[job.number] = state_of(job)
 
-    def grow(self) -> None:
-        """Add the jobs that were added to the plan."""
+    def begun(self, job: Job) -> None:
+        """Show a job that begins, or begins again, with the settings that the plan has now."""
         self.names = self.plan.names()
-        self.states += [state_of(job) for job in self.plan.jobs[len(self.states) :]]
+        self.states += [state_of(new) for new in self.plan.jobs[len(self.states) :]]
+        self.states[job.number] = state_of(job)
 
     @property
     def counts(self) -> Mapping[str, int]:

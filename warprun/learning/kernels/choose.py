@@ -7,6 +7,7 @@ from warprun.learning.kernels.cpu.acting import FusedActing
 from warprun.learning.kernels.cpu.gradient import FusedGradient
 from warprun.learning.kernels.cpu.optimizer import FusedAdam
 from warprun.learning.kernels.cpu.returns import FusedReturns
+from warprun.learning.kernels.cpu.shuffle import FusedPermutation
 from warprun.learning.kernels.cpu.statistics import FusedObservations, FusedRewards
 from warprun.learning.operations import Derivatives, Operations, TorchOperations
 from warprun.learning.optimizers import Adam
@@ -33,6 +34,10 @@ def on_cpu(by_torch: TorchOperations, context: Context, derivatives: Derivatives
     returns = FusedReturns(network, by_torch, threads)
     returns.compile_ahead()
     found = by_torch.operations()._replace(act=FusedActing(network, threads), next_value=returns.next_value, advantages=returns.advantages)
+    if by_torch.config.steps_per_pass() > 1:
+        permutation = FusedPermutation()
+        permutation.compile_ahead()
+        found = found._replace(permutation=permutation)
     if derivatives:
         gradient = FusedGradient(network, policy.space, derivatives, by_torch.config.value_coef, by_torch.entropy_coef, threads)
         gradient.compile_ahead()

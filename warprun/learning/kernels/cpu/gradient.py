@@ -49,6 +49,18 @@ SHARES_ARGUMENT, ROWS_ARGUMENT, NUMBERS_ARGUMENT = 0, 1, 2
 float32 = np.float32
 
 
+class Minibatch(NamedTuple):
+    """A minibatch in memory that the next one of the same batch and size overwrites."""
+
+    batch: Batch
+    rows: Rows
+    order: torch.Tensor
+    """[B] int64: those of `rows`."""
+    advantage: torch.Tensor
+    """[B]: that of `rows`."""
+    moments: Moments
+
+
 class Numbers(NamedTuple):
     """Numbers of an update, [] float32 each, in the memory of those who set them."""
 
@@ -359,6 +371,7 @@ class FusedGradient:
         self._whole: WeakKeyDictionary[Batch, Rows] = WeakKeyDictionary()
         """The rows of batches that are taken whole: made once, for the same object has the same memory."""
         self._numbers: tuple[torch.Tensor, ...] = ()
+        self._minibatch: Minibatch | None = None
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernels (`kernels.ahead`)."""
@@ -372,8 +385,10 @@ class FusedGradient:
 
         The loss is that of the derivatives. The next call overwrites the gradient, without `order` also the means.
         """
-        if order is not None or advantage is not batch.advantage:
-            rows = rows_of(batch, advantage, order)
+        if order is not None:
+            rows, moments = self._picked(batch, advantage, order, moments)
+        elif advantage is not batch.advantage:
+            rows = rows_of(batch, advantage, None)
         elif batch in self._whole:
             rows = self._whole[batch]
         else:
@@ -392,6 +407,22 @@ class FusedGradient:
         self._finish(0, 1, 0)
         gradient, means = self._results
         return gradient, means if order is None else means.clone()
+
+    def _picked(self, batch: Batch, advantage: torch.Tensor, order: torch.Tensor, moments: Moments | None) -> tuple[Rows, Moments | None]:
+        """Return the rows of a minibatch and its moments, in memory that they share with the one before: telling kernels of other memory
+        takes longer than a copy."""
+        last = self._minibatch
+        if last is None or last.batch is not batch or len(last.order) != len(order):
+            rows = rows_of(batch, advantage.clone(), order.clone())
+            last = self._minibatch = Minibatch(batch, rows, rows.order, rows.advantage, (torch.zeros(()), torch.ones(())))
+        else:
+            last.order.copy_(order)
+            last.advantage.copy_(advantage)
+        if moments is None:
+            return last.rows, None
+        for kept, moment in zip(last.moments, moments, strict=True):
+            kept.copy_(moment)
+        return last.rows, last.moments
 
     def _give(self, number: int, value: object) -> None:
         """Change an argument that both kernels have."""

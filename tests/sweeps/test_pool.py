@@ -1,0 +1,113 @@
+"""How workers share cores and GPUs, and what a job looks like that was killed."""
+
+
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.sweeps import fake_jobs
+from warprun.sweeps import local, plan, table
+from warprun.sweeps.local import Pool
+
+
+@pytest.mark.parametrize(("cores", "count", "sizes"), [(8, 2, [4, 4]), (8, 3, [2, 3, 3]), (2, 3, [1, 1, 1]), (5, 1, [5])])
+def test_cores_are_shared(monkeypatch, cores, count, sizes):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    shares = local.share_cores(count)
+    assert sorted(map(len, shares)) == sorted(sizes)
+    used = [core for share in shares for core in share]
+    assert count > cores or sorted(used) == list(range(cores))
+
+
+def test_gpus_are_those_that_the_variable_allows(monkeypatch):
+    monkeypatch.setattr(local, "why_no_cuda", lambda: None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    assert local.usable_gpus() == ["GPU-a", "GPU-b"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert local.usable_gpus() == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
+    monkeypatch.setattr(local, "why_no_cuda", lambda: "none")
+    assert local.usable_gpus() == []
+
+
+@pytest.fixture
+def made(tmp_path):
+    found = plan.planned(tmp_path / "s", [[f"seed={seed}"] for seed in (5, 6, fake_jobs.WAITS, 7)])
+    plan.claimed(found, tmp_path).release()
+    return found
+
+
+def until(pool: Pool, count: int) -> list[plan.Job]:
+    ended: list[plan.Job] = []
+    limit = time.monotonic() + 60
+    while len(ended) < count and time.monotonic() < limit:
+        ended += pool.ended()
+        time.sleep(0.01)
+    return ended
+
+
+def test_gpus_are_dealt_out_in_turn_and_cores_divided(made, monkeypatch):
+    monkeypatch.setattr(local, "usable_gpus", lambda: ["0", "1"])
+    one = Pool(made.folder, 3, {"auto"}, fake_jobs.train)
+    assert "GPUs 0, 1 in turn" in one.describe()
+    for job in (made.jobs[0], made.jobs[1], made.jobs[3]):
+        one.start(job)
+    assert one.is_full
+    until(one, 3)
+    said = [(made.jobs[n].folder / "attempt1").read_text().rsplit(" ", 1) for n in (0, 1, 3)]
+    assert [gpu for _, gpu in said] == ["0", "1", "0"]
+    assert [cores for cores, _ in said] == [str(share) for share in local.share_cores(3)]
+    assert Pool(made.folder, None, {"auto"}, fake_jobs.train).size == 2
+    assert Pool(made.folder, None, {"cpu"}, fake_jobs.train).size == 1
+
+
+def test_a_job_that_waits_for_ever_is_stopped(made):
+    one = Pool(made.folder, 2, {"cpu"}, fake_jobs.train)
+    waits = made.jobs[2]
+    one.start(waits)
+    one.start(made.jobs[0])
+    assert until(one, 1) == [made.jobs[0]]
+    while not (waits.folder / "attempt1").exists():
+        time.sleep(0.01)
+    one.stop(signal.SIGTERM)
+    assert until(one, 1) == [waits]
+    assert table.state_of(waits).state == "failed" and table.state_of(made.jobs[0]).state == "finished"
+
+
+def test_a_worker_trains_one_job_after_the_other_until_one_fails(tmp_path):
+    made = plan.planned(tmp_path / "s", [[f"seed={seed}"] for seed in (5, 6, fake_jobs.FAILS, 7, fake_jobs.DIES, 8)])
+    plan.claimed(made, tmp_path).release()
+    one = Pool(made.folder, 1, {"cpu"}, fake_jobs.train)
+    for job in made.jobs:
+        one.start(job)
+        assert until(one, 1) == [job]
+    one.close()
+    processes = [(job.folder / "process").read_text() for job in made.jobs]
+    assert processes[0] == processes[1] == processes[2] and processes[3] == processes[4]
+    assert len({processes[2], processes[3], processes[5]}) == 3
+    assert [table.state_of(job).state for job in made.jobs] == ["finished", "finished", "failed", "finished", "failed", "finished"]
+
+
+def test_jobs_of_the_cuda_simulator_have_processes_of_their_own(made):
+    one = Pool(made.folder, 1, {"cpu", "cudasim"}, fake_jobs.train)
+    for job in made.jobs[:2]:
+        one.start(job)
+        assert until(one, 1) == [job]
+    processes = {(job.folder / "process").read_text() for job in made.jobs[:2]}
+    assert len(processes) == 2
+
+
+def test_a_worker_that_is_killed_while_it_waits_is_replaced(made):
+    one = Pool(made.folder, 1, {"cpu"}, fake_jobs.train)
+    one.start(made.jobs[0])
+    assert until(one, 1) == [made.jobs[0]]
+    process = int((made.jobs[0].folder / "process").read_text())
+    os.kill(process, signal.SIGKILL)
+    while one._slots[0].worker and one._slots[0].worker.process.exitcode is None:
+        time.sleep(0.01)
+    one.start(made.jobs[1])
+    assert until(one, 1) == [made.jobs[1]] and table.state_of(made.jobs[1]).state == "finished"
+    one.close()
