@@ -6,8 +6,9 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from warprun.cli.process import Outcome, attempt, begin_to_load_torch
@@ -17,6 +18,7 @@ from warprun.config.compositions import Compositions
 from warprun.config.registry import check_working_folder
 from warprun.errors import UserError, printable
 from warprun.files import refuse_links, write_atomic
+from warprun.run_folder import PLAN
 from warprun.runs import rundir, signals
 from warprun.sweeps import plan
 from warprun.sweeps.plan import Job, Plan
@@ -50,7 +52,7 @@ def train_job(folder: str, number: int, threads: int = 0, trusted: bool = False)
 
     `trusted`: its code may run even if no command of this user planned it, or began its run. Raises UserError.
     """
-    found = plan.read(Path(folder).absolute())
+    found = _planned(Path(folder).absolute())
     if not 0 <= number < len(found.jobs):
         raise UserError(f"{printable(folder)} has no job {number}: they are numbered from 0 to {len(found.jobs) - 1}")
     found.require_own(trusted)
@@ -78,6 +80,19 @@ def train_job(folder: str, number: int, threads: int = 0, trusted: bool = False)
     finally:
         held.release()
     return outcome.code
+
+
+def _planned(folder: Path) -> Plan:
+    """Return the plan of a sweep folder, read once by a worker unless the file changes. Raises UserError."""
+    with suppress(OSError):
+        file = (folder / PLAN).stat()
+        return _read(folder, file.st_mtime_ns, file.st_size)
+    return plan.read(folder)
+
+
+@lru_cache(maxsize=1)
+def _read(folder: Path, changed_ns: int, size: int) -> Plan:
+    return plan.read(folder)
 
 
 def _train(found: Plan, one: Job, threads: int, trusted: bool) -> int:

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from warprun.simulation.cuda import CudaBackend
 
 
+_compared: set[tuple[ModuleType, str]] = set()
+"""Kernels, with their parameters, that this process has compared with plain Python: a worker of a sweep trains many runs with them."""
+
+
 class KernelEngine:
     """The `Simulator` of an environment whose functions are compiled into kernels.
 
@@ -115,7 +119,9 @@ class KernelEngine:
         self.arrays = memory.allocate(plan, device.torch, exploration.numbers if exploration else {}, vary)
         self.functions = built.functions
         self._comparison: Comparison | None = None
-        if compares and device.kind in ("cpu", "cuda") and COMPILES:
+        self._same = (built.module, repr(built.of_run)) if tables is None else None
+        """What another simulator of this process must have in common with this one to need no comparison; None: it always does."""
+        if compares and device.kind in ("cpu", "cuda") and COMPILES and self._same not in _compared:
             some = sorted({0, n_envs // 2, n_envs - 1})
             self._comparison = Comparison(environment, some, first_env, self.functions, seed=seed, **built.of_run)
         self._compared = 0
@@ -216,8 +222,12 @@ class KernelEngine:
         if self.debug:
             memory.poison_choices(self.trajectory)
         self._roll_out(act, greedy)
-        if self._comparison and (self.steps != self._compared or not self._comparison.look(self.trajectory)):
+        if self.steps != self._compared:
             self._comparison = None
+        if self._comparison and not self._comparison.look(self.trajectory):
+            self._comparison = None
+            if self._same:
+                _compared.add(self._same)
         self._steps.value += self.trajectory.horizon
         self._compared = self.steps
         self._begins_now = False
