@@ -73,10 +73,10 @@ PEERS = (
 class Worker:
     """The process of a peer."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, python: str = sys.executable) -> None:
         # Without it torch's threads spin while others could compute, torch's own in the next process among them.
         environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
-        command = [sys.executable, "-W", "ignore", str(HERE / "peer_work.py"), peer.prepare, str(peer.threads)]
+        command = [python, "-W", "ignore", str(HERE / "peer_work.py"), peer.prepare, str(peer.threads)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
     def ask(self, **question: Any) -> dict[str, Any]:
