@@ -1,4 +1,4 @@
-"""Populations of agents by JAX, vectorized over agents with vmap, on every core: the peers of population.py.
+"""Populations of agents by JAX, vectorized over agents with vmap: the peers of population.py.
 
     python scripts/bench/peer_population.py solve AGENTS TOGETHER
 
@@ -8,14 +8,10 @@ trains agents with POPULATION's settings, evaluates them, and prints what came o
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
-
-# Before the import of jax: a device for each core, which `pmap` gives a share of the agents.
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={len(os.sched_getaffinity(0))}"
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +19,8 @@ import peer_work as spec
 from peer_jax import ENV, ENV_PARAMS, State, first_state, forward, iteration, make
 from peer_work import AGENT_ENVS, AGENT_HORIZON, AGENT_STEPS, POPULATION, Iterate, Work
 
-CORES = len(os.sched_getaffinity(0))
 WIDTHS = (4, 16, 64, 256)
-"""Agents that a device trains at once."""
+"""Agents of a call, as far as they divide all agents; or all at once."""
 STEPS = AGENT_ENVS * AGENT_HORIZON
 """Environment steps of an agent in an iteration."""
 
@@ -34,59 +29,39 @@ First = Callable[[jax.Array], Any]
 """Makes the first state of an agent from a key."""
 
 
-class Shape(NamedTuple):
-    """How a population is cut into calls: `devices` train `width` agents each."""
+def mapped(step: Callable[..., Any], **options: Any) -> Any:
+    """Return `step` for many agents, compiled."""
+    return jax.jit(jax.vmap(step), **options)
 
-    devices: int
-    width: int
 
-    @property
-    def together(self) -> int:
-        """Agents of a call."""
-        return self.devices * self.width
-
-    def mapped(self, step: Callable[..., Any], **options: Any) -> Any:
-        """Return `step` for all agents of a call: arrays [width, ...], of several devices [devices, width, ...]."""
-        of_device = jax.vmap(step)
-        return jax.jit(of_device, **options) if self.devices == 1 else jax.pmap(of_device, **options)
-
-    def keys(self, seed: int) -> jax.Array:
-        """Return a key for each agent of a call."""
-        keys = jax.random.split(jax.random.key(seed), self.together)
-        return keys if self.devices == 1 else keys.reshape(self.devices, self.width)
+def keys(agents: int, seed: int) -> jax.Array:
+    """Return a key for each agent of a call."""
+    return jax.random.split(jax.random.key(seed), agents)
 
 
 def best(first: First, step: Step, agents: int) -> tuple[Iterate, str]:
-    """Return an iteration of every agent, in calls of the shape that is fastest, and the rates of all shapes."""
-    rates, compiled_s = {}, {}
-    for shape in shapes(agents):
+    """Return an iteration of every agent, in calls of the width that is fastest, and the rates of all widths."""
+    runs, rates, compiled_s, make_states = {}, {}, {}, mapped(first)
+    for width in [width for width in sorted({*WIDTHS, agents}) if agents % width == 0]:
         start = time.perf_counter()
-        states = jax.block_until_ready(shape.mapped(first)(shape.keys(0)))
-        run = shape.mapped(step).lower(states).compile()
-        compiled_s[shape] = time.perf_counter() - start
+        states = jax.block_until_ready(make_states(keys(width, 0)))
+        run = runs[width] = mapped(step, donate_argnums=0).lower(states).compile()
+        compiled_s[width] = time.perf_counter() - start
         states = jax.block_until_ready(run(states))
         start = time.perf_counter()
         jax.block_until_ready(run(states))
-        rates[shape] = shape.together * STEPS / (time.perf_counter() - start)
-    chosen = max(rates, key=lambda shape: rates[shape])
-    make_states, run = chosen.mapped(first), chosen.mapped(step, donate_argnums=0)
-    parts = [make_states(chosen.keys(seed)) for seed in range(agents // chosen.together)]
+        rates[width] = width * STEPS / (time.perf_counter() - start)
+    chosen = max(rates, key=lambda width: rates[width])
+    parts = [make_states(keys(chosen, seed)) for seed in range(agents // chosen)]
 
     def iterate() -> int:
         for n, part in enumerate(parts):
-            parts[n] = run(part)
+            parts[n] = runs[chosen](part)
         jax.block_until_ready(parts)
         return agents * STEPS
 
-    told = "; ".join(f"{shape.devices} x {shape.width}: {rate / 1e6:.3g} M/s" for shape, rate in rates.items())
-    return iterate, f"{chosen.devices} x {chosen.width} agents, compiled in {compiled_s[chosen]:.1f} s ({told})"
-
-
-def shapes(agents: int) -> list[Shape]:
-    """Return the shapes to try: those that cut the agents into equal calls."""
-    widths = sorted({*WIDTHS, agents // CORES, agents})
-    tried = [Shape(devices, width) for devices in sorted({1, CORES}) for width in widths]
-    return [shape for shape in tried if shape.together <= agents and agents % shape.together == 0]
+    told = ", ".join(f"{width}: {rate / 1e6:.3g}" for width, rate in rates.items())
+    return iterate, f"vmap over {chosen} agents, compiled in {compiled_s[chosen]:.1f} s; M steps/s by agents: {told}"
 
 
 def prepare(work: Work, variant: str, agents: int, threads: int) -> tuple[Iterate, str]:
@@ -106,26 +81,24 @@ def prepare_rejax(work: Work, variant: str, agents: int, threads: int) -> tuple[
 
 
 def solve(agents: int, together: int) -> dict[str, float]:
-    """Train agents for their whole budget, `together` at a time; return how many solve CartPole, and seconds.
+    """Train agents for their whole budget, `together` in a call; return how many solve CartPole, and seconds.
 
     The greedy policy plays spec.EPISODES episodes of each agent after training.
     """
     jax.config.update("jax_default_prng_impl", "unsafe_rbg")
-    shape = Shape(CORES, together // CORES)
     iterations = AGENT_STEPS // STEPS
-    make_states = shape.mapped(lambda key: first_state(key, POPULATION, AGENT_ENVS))
+    make_states = mapped(lambda key: first_state(key, POPULATION, AGENT_ENVS))
 
     def train(state: State) -> State:
         return jax.lax.fori_loop(0, iterations, lambda _, state: iteration(state, POPULATION), state)
 
     start = time.perf_counter()
-    states = make_states(shape.keys(0))
-    run = shape.mapped(train).lower(states).compile()
-    play = shape.mapped(greedy_returns).lower(states).compile()
+    states = make_states(keys(together, 0))
+    run, play = (mapped(step).lower(states).compile() for step in (train, greedy_returns))
     compiled_s = time.perf_counter() - start
     start, cpu_s, solved = time.perf_counter(), time.process_time(), 0
     for seed in range(agents // together):
-        returns = play(run(make_states(shape.keys(seed)))).reshape(together, spec.EPISODES)
+        returns = play(run(make_states(keys(together, seed))))
         error = returns.std(-1) / spec.EPISODES**0.5
         solved += int((returns.mean(-1) - 2.0 * error >= spec.SOLVED_AT).sum())
     found = {"wall_s": time.perf_counter() - start, "cpu_s": time.process_time() - cpu_s, "compiled_s": compiled_s}
@@ -148,4 +121,4 @@ def greedy_returns(state: State) -> jax.Array:
 
 
 if __name__ == "__main__":
-    print(json.dumps(solve(int(sys.argv[2]), int(sys.argv[3]))))
+    print(json.dumps(solve(*map(int, sys.argv[2:]))))

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import itertools
 import json
 import os
 import subprocess
@@ -28,6 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -40,10 +42,10 @@ from peer_warprun import settings_of
 from peers import CORES, HERE, Peer, Worker, machine
 
 PARTS = ("peers", "seeds", "sizes", "solved", "grid")
-PEERS = tuple(
-    Peer(name, f"peer_population:{function}", "unsafe_rbg", "separate", 0, CORES, (), ("population",))
-    for name, function in (("JAX, vmap over agents", "prepare"), ("rejax, vmap over agents", "prepare_rejax"))
-)
+LAYOUTS = {"one process": 1, "a process for each core": CORES}
+"""How JAX takes the cores -> processes that share the agents; one process shares operations among threads."""
+LEARNERS = {"JAX": "prepare", "rejax": "prepare_rejax"}
+ONE_THREAD = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
 LEAN = ["log.tensorboard=false", "log.every=10%", "checkpoint.best=false", "eval.every=never", "eval.final_episodes=20"]
 """Records and evaluations of agents that are only timed."""
 PPO = [*settings_of(spec.POPULATION), f"n_envs={spec.AGENT_ENVS}", "stop_when_solved=false", *LEAN]
@@ -71,7 +73,6 @@ def main() -> None:
         seeds=32,
         solved_agents=256,
         jax_agents=64,
-        jax_together=64,
         side=32,
         grid_steps=131_072,
         workers=CORES,
@@ -187,7 +188,7 @@ class Sweeps:
 
 
 def group_cpu_s(process: subprocess.Popen[bytes]) -> tuple[float, int]:
-    """Wait for the leader of a process group and for the rest; return CPU seconds of all, and the leader's exit code."""
+    """Wait for the leader of a process group and for the rest; return CPU seconds of all, and the exit code."""
     used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(used[1])
     cpu_s = used[2].ru_utime + used[2].ru_stime
@@ -209,7 +210,7 @@ def ours(chosen: Any, folder: Path) -> Sweeps:
 
 def peers(chosen: Any, folder: Path) -> Found:
     """Return the steps/s of `chosen.agents` agents."""
-    sweeps, workers = ours(chosen, folder), {}
+    sweeps, workers = ours(chosen, folder), dict[str, list[Worker]]()
     one_trunk = "agent.network.shared=true"
     found: Found = {"agents": chosen.agents, "told": {}, "prepared_s": {}}
     candidates: dict[str, Callable[[], Found]] = {
@@ -219,23 +220,32 @@ def peers(chosen: Any, folder: Path) -> Found:
     for trunks in ([], [one_trunk]):
         sweeps.run(*PPO, *trunks, "seed=range(0,2)", "total_steps=16384")  # fills the cache
     try:
-        for peer in PEERS if chosen.jax else ():
-            worker = workers[peer.name] = Worker(peer, chosen.jax)
-            answer = worker.ask(work="population", variant=peer.variant, n_envs=chosen.agents)
-            found["told"][peer.name], found["prepared_s"][peer.name] = answer["settings"], answer["prepared_s"]
-            say(f"{peer.name}: {answer['settings']}")
-            candidates[peer.name] = lambda worker=worker: rates(worker.ask(seconds=chosen.seconds))
+        for learner, layout in itertools.product(LEARNERS, LAYOUTS) if chosen.jax else ():
+            name, count = f"{learner}, {layout}", LAYOUTS[layout]
+            peer = Peer(name, f"peer_population:{LEARNERS[learner]}", "unsafe_rbg", "separate", 0, CORES, (), ())
+            workers[name] = [Worker(peer, chosen.jax, ONE_THREAD if count > 1 else {}) for _ in range(count)]
+            answers = ask(workers[name], work="population", variant=peer.variant, n_envs=chosen.agents // count)
+            found["told"][name], found["prepared_s"][name] = answers[0]["settings"], answers[0]["prepared_s"]
+            say(f"{name}: {answers[0]['settings']}")
+            candidates[name] = lambda group=workers[name]: rates(ask(group, seconds=chosen.seconds))
         found["rows"] = in_rounds(candidates, chosen.rounds)
     finally:
-        for worker in workers.values():
+        for worker in itertools.chain(*workers.values()):
             worker.close()
     return found
 
 
-def rates(answer: Found) -> Found:
-    """Add steps/s to the answer of a peer, which only trains."""
-    steps = answer["steps"]
-    return answer | {"training_rate": steps / answer["wall_s"], "training_cpu_rate": steps / answer["cpu_s"]}
+def ask(workers: Sequence[Worker], **question: Any) -> list[Found]:
+    """Return the answers of processes that work at the same time."""
+    with ThreadPoolExecutor(len(workers)) as threads:
+        return list(threads.map(lambda worker: worker.ask(**question), workers))
+
+
+def rates(answers: Sequence[Found]) -> Found:
+    """Return the steps/s of all processes of a peer, which only trains."""
+    steps, cpu_s = (sum(answer[key] for answer in answers) for key in ("steps", "cpu_s"))
+    rate = sum(answer["steps"] / answer["wall_s"] for answer in answers)
+    return {"answers": answers, "training_rate": rate, "training_cpu_rate": steps / cpu_s}
 
 
 def seeds(chosen: Any, folder: Path) -> Found:
@@ -265,11 +275,19 @@ def solved(chosen: Any, folder: Path) -> Found:
     sweeps.run("experiment=cartpole_population", "seed=0,1")
     found: Found = {"rows": in_rounds({"warprun": lambda: sweeps.run(*words)}, chosen.rounds)}
     if chosen.jax:
-        program = [chosen.jax, "-W", "ignore", str(HERE / "peer_population.py")]
-        asked = ["solve", str(chosen.jax_agents), str(chosen.jax_together)]
-        done = subprocess.run([*program, *asked], stdout=subprocess.PIPE, text=True, check=True)
-        found["rows"]["JAX, PureJaxRL's settings"] = [json.loads(done.stdout.splitlines()[-1])]
+        found["rows"]["JAX, PureJaxRL's settings"] = [solved_by_jax(chosen)]
     return found
+
+
+def solved_by_jax(chosen: Any) -> Found:
+    """Return the same of JAX, in a process for each core."""
+    words = ["solve", *map(str, (chosen.jax_agents // CORES, chosen.jax_agents // CORES))]
+    command = [chosen.jax, "-W", "ignore", str(HERE / "peer_population.py"), *words]
+    environment = os.environ | ONE_THREAD
+    processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(CORES)]
+    found = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+    summed = {key: sum(each[key] for each in found) for key in ("agents", "solved", "cpu_s")}
+    return summed | {key: max(each[key] for each in found) for key in ("wall_s", "compiled_s")}
 
 
 def grid(chosen: Any, folder: Path) -> Found:
