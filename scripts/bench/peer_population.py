@@ -23,6 +23,8 @@ WIDTHS = (4, 16, 64, 256)
 """Agents of a call, as far as they divide all agents; or all at once."""
 STEPS = AGENT_ENVS * AGENT_HORIZON
 """Environment steps of an agent in an iteration."""
+SOLVING_ENVS = 4
+"""Environments of an agent that has to solve CartPole, PureJaxRL's own number: 64 leave it too few updates."""
 
 Step = Callable[[Any], Any]
 First = Callable[[jax.Array], Any]
@@ -86,11 +88,12 @@ def solve(agents: int, together: int) -> dict[str, float]:
     The greedy policy plays spec.EPISODES episodes of each agent after training.
     """
     jax.config.update("jax_default_prng_impl", "unsafe_rbg")
-    iterations = AGENT_STEPS // STEPS
-    make_states = mapped(lambda key: first_state(key, POPULATION, AGENT_ENVS))
+    iterations = AGENT_STEPS // (SOLVING_ENVS * AGENT_HORIZON)
+    work = POPULATION._replace(anneal_over=iterations * POPULATION.epochs * POPULATION.minibatches)
+    make_states = mapped(lambda key: first_state(key, work, SOLVING_ENVS))
 
     def train(state: State) -> State:
-        return jax.lax.fori_loop(0, iterations, lambda _, state: iteration(state, POPULATION), state)
+        return jax.lax.fori_loop(0, iterations, lambda _, state: iteration(state, work), state)
 
     start = time.perf_counter()
     states = make_states(keys(together, 0))
