@@ -40,24 +40,44 @@ class State(NamedTuple):
 
 
 ENV, ENV_PARAMS = gymnax.make("CartPole-v1")
-OPTIMIZER = optax.chain(optax.clip_by_global_norm(spec.MAX_NORM), optax.adam(spec.LEARNING_RATE, eps=1e-5))
+Layers = list[tuple[jax.Array, jax.Array]]
+"""Weights and biases."""
 
 
-def network(key: jax.Array, width: int) -> list[tuple[jax.Array, jax.Array]]:
-    """Return weights and biases of the two hidden layers and of the head for logits and value."""
-    sizes = (spec.FEATURES, width, width, spec.ACTIONS + 1)
-    gains = (2**0.5, 2**0.5, 0.01)
+def optimizer_of(work: Work) -> optax.GradientTransformation:
+    """Return Adam with clipped gradients."""
+    rate = optax.linear_schedule(work.learning_rate, 0.0, work.anneal_over) if work.anneal_over else work.learning_rate
+    return optax.chain(optax.clip_by_global_norm(spec.MAX_NORM), optax.adam(rate, eps=1e-5))
+
+
+def network(key: jax.Array, work: Work) -> list[Layers]:
+    """Return a trunk with a head for logits and value, or one for each."""
+    if not work.separate:
+        return [trunk(key, work.width, spec.ACTIONS + 1, 0.01)]
+    keys = jax.random.split(key)
+    return [trunk(keys[0], work.width, spec.ACTIONS, 0.01), trunk(keys[1], work.width, 1, 1.0)]
+
+
+def trunk(key: jax.Array, width: int, outputs: int, gain: float) -> Layers:
+    """Return two hidden layers and a head, whose weights have `gain`."""
+    sizes = (spec.FEATURES, width, width, outputs)
+    gains = (2**0.5, 2**0.5, gain)
     keys = jax.random.split(key, len(gains))
     init = jax.nn.initializers.orthogonal
     return [(init(gains[n])(keys[n], sizes[n : n + 2], jnp.float32), jnp.zeros(sizes[n + 1])) for n in range(3)]
 
 
-def forward(parameters: Any, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+def forward(parameters: list[Layers], obs: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return logits [..., 2] and values [...]."""
-    for weight, bias in parameters[:-1]:
-        obs = jnp.tanh(obs @ weight + bias)
-    out = obs @ parameters[-1][0] + parameters[-1][1]
+    out = jnp.concatenate([outputs(layers, obs) for layers in parameters], -1)
     return out[..., : spec.ACTIONS], out[..., spec.ACTIONS]
+
+
+def outputs(layers: Layers, obs: jax.Array) -> jax.Array:
+    """Return the outputs of a trunk."""
+    for weight, bias in layers[:-1]:
+        obs = jnp.tanh(obs @ weight + bias)
+    return obs @ layers[-1][0] + layers[-1][1]
 
 
 def chosen(logits: jax.Array, action: jax.Array) -> jax.Array:
@@ -65,8 +85,8 @@ def chosen(logits: jax.Array, action: jax.Array) -> jax.Array:
     return jnp.take_along_axis(jax.nn.log_softmax(logits), action[..., None], -1)[..., 0]
 
 
-def rollout(state: State) -> tuple[State, Step]:
-    """Make spec.HORIZON steps in every environment."""
+def rollout(state: State, horizon: int) -> tuple[State, Step]:
+    """Make `horizon` steps in every environment."""
 
     def step(state: State, _: None) -> tuple[State, Step]:
         key, key_action, key_env = jax.random.split(state.key, 3)
@@ -78,7 +98,7 @@ def rollout(state: State) -> tuple[State, Step]:
         kept = Step(state.obs, action, chosen(logits, action), value, reward, terminated | truncated)
         return state._replace(env=env, obs=obs, key=key), kept
 
-    return jax.lax.scan(step, state, None, spec.HORIZON)
+    return jax.lax.scan(step, state, None, horizon)
 
 
 def advantages(steps: Step, last: jax.Array) -> jax.Array:
@@ -94,25 +114,29 @@ def advantages(steps: Step, last: jax.Array) -> jax.Array:
     return jax.lax.scan(back, (jnp.zeros_like(last), last), steps, reverse=True)[1]
 
 
-def loss(parameters: Any, rows: Step, advantage: jax.Array, clipped: bool) -> jax.Array:
+def loss(parameters: list[Layers], rows: Step, advantage: jax.Array, work: Work) -> jax.Array:
     """Return the loss of A2C, or PPO's clipped one, over rows [R]."""
     logits, value = forward(parameters, rows.obs)
     log_p = jax.nn.log_softmax(logits)
     log_prob = jnp.take_along_axis(log_p, rows.action[..., None], -1)[..., 0]
-    error = jnp.square(value - (rows.value + advantage)).mean()
+    returns = rows.value + advantage
+    error = jnp.square(value - returns)
+    if work.clips_value:
+        near = rows.value + jnp.clip(value - rows.value, -spec.CLIP, spec.CLIP)
+        error = 0.5 * jnp.maximum(error, jnp.square(near - returns))
     entropy = -(jnp.exp(log_p) * log_p).sum(-1).mean()
     advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-    if clipped:
+    if work.learner == "ppo":
         ratio = jnp.exp(log_prob - rows.log_prob)
         policy = -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - spec.CLIP, 1 + spec.CLIP) * advantage).mean()
     else:
         policy = -(log_prob * advantage).mean()
-    return policy + spec.VALUE_COEF * error - spec.ENTROPY_COEF * entropy
+    return policy + spec.VALUE_COEF * error.mean() - spec.ENTROPY_COEF * entropy
 
 
 def iteration(state: State, work: Work) -> State:
     """Make a rollout and an update."""
-    state, steps = rollout(state)
+    state, steps = rollout(state, work.horizon)
     if work.learner == "none":
         return state
     advantage = advantages(steps, forward(state.parameters, state.obs)[1])
@@ -120,8 +144,8 @@ def iteration(state: State, work: Work) -> State:
 
     def descend(carry: tuple[Any, Any], part: tuple[Step, jax.Array]) -> tuple[tuple[Any, Any], None]:
         parameters, optimizer = carry
-        slope = jax.grad(loss)(parameters, *part, work.learner == "ppo")
-        change, optimizer = OPTIMIZER.update(slope, optimizer)
+        slope = jax.grad(loss)(parameters, *part, work)
+        change, optimizer = optimizer_of(work).update(slope, optimizer)
         return (optax.apply_updates(parameters, change), optimizer), None
 
     def epoch(carry: tuple[Any, Any], key: jax.Array) -> tuple[tuple[Any, Any], None]:
@@ -146,8 +170,8 @@ def first_state(key: jax.Array, work: Work, n_envs: int) -> State:
     """Return reset environments and a new network."""
     key, key_network, key_env = jax.random.split(key, 3)
     obs, env = jax.vmap(ENV.reset, (0, None))(jax.random.split(key_env, n_envs), ENV_PARAMS)
-    parameters = network(key_network, work.width)
-    return State(parameters, OPTIMIZER.init(parameters), env, obs, key)
+    parameters = network(key_network, work)
+    return State(parameters, optimizer_of(work).init(parameters), env, obs, key)
 
 
 def several(step: Callable[[Any], Any], state: Any, n_envs: int) -> tuple[Iterate, int]:
@@ -183,7 +207,7 @@ class OneDone(type(ENV)):  # type: ignore[misc]
         return obs, state, reward, terminated | truncated, info
 
 
-def make(n_envs: int, work: Work, learning_rate: float = spec.LEARNING_RATE) -> Any:
+def make(n_envs: int, work: Work) -> Any:
     """Return rejax's PPO with tanh units and the coefficients of all peers; only advantages are normalised."""
     from rejax import PPO
 
@@ -191,10 +215,10 @@ def make(n_envs: int, work: Work, learning_rate: float = spec.LEARNING_RATE) -> 
         env=OneDone(),
         agent_kwargs={"activation": "tanh", "hidden_layer_sizes": (work.width, work.width)},
         num_envs=n_envs,
-        num_steps=spec.HORIZON,
+        num_steps=work.horizon,
         num_epochs=work.epochs,
         num_minibatches=work.minibatches,
-        learning_rate=learning_rate,
+        learning_rate=work.learning_rate,
         gamma=spec.GAMMA,
         gae_lambda=spec.LAMBDA,
         clip_eps=spec.CLIP,
@@ -218,7 +242,7 @@ def prepare_rejax(work: Work, variant: str, n_envs: int, threads: int) -> tuple[
 
 N_ENVS, TOGETHER, MOST = 1_000, 10, 400
 """Environments, iterations between two evaluations, and the largest number of evaluations."""
-SOLVING, SOLVING_RATE = Work("PPO", "ppo", 64, 1, 16), 3e-3
+SOLVING = Work("PPO", "ppo", 64, 1, 16, learning_rate=3e-3)
 """Settings with which rejax solves CartPole in one epoch per rollout; no others were tried."""
 
 
@@ -228,7 +252,7 @@ def solve(cache: str) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     jax.config.update("jax_default_prng_impl", "unsafe_rbg")
-    agent = make(N_ENVS, SOLVING, SOLVING_RATE)
+    agent = make(N_ENVS, SOLVING)
     env, params = agent.env, agent.env_params
 
     def greedy_return(actor: Any, key: jax.Array) -> jax.Array:

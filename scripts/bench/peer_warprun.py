@@ -23,26 +23,37 @@ def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterat
     """Return an iteration of `work`; `variant` is shared or separate (trunks of policy and value), or product."""
     if variant == "product":
         return _product(threads), f"{SIZE} x {SIZE} by {SIZE} x {COLUMNS}"
-    ppo = [f"agent.epochs={work.epochs}", f"agent.minibatches={work.minibatches}"] if work.learner == "ppo" else []
     training = Training(
-        "env=cartpole",
+        *settings_of(work._replace(separate=variant == "separate")),
         f"n_envs={n_envs}",
-        "tuned=none",
         "device=cpu",
         f"concurrency.threads={threads}",
-        f"agent={'ppo' if ppo else 'a2c'}",
-        f"agent.horizon={spec.HORIZON}",
-        f"agent.learning_rate={spec.LEARNING_RATE}",
+    )
+    return (training.rollout if work.learner == "none" else training.iterate), f"{training.setup.plan}, {threads} threads"
+
+
+def settings_of(work: Work) -> list[str]:
+    """Return the settings of environment and agent; the learning rate falls over the whole run if the work's does."""
+    ppo = [f"agent.epochs={work.epochs}", f"agent.minibatches={work.minibatches}", f"agent.clip={spec.CLIP}"]
+    return [
+        "env=cartpole",
+        "tuned=none",
+        f"agent={'ppo' if work.learner == 'ppo' else 'a2c'}",
+        f"agent.horizon={work.horizon}",
+        f"agent.learning_rate={work.learning_rate}",
         f"agent.gamma={spec.GAMMA}",
         f"agent.gae_lambda={spec.LAMBDA}",
+        f"agent.entropy_coef={spec.ENTROPY_COEF}",
+        f"agent.value_coef={spec.VALUE_COEF}",
         f"agent.max_grad_norm={spec.MAX_NORM}",
         "agent.normalize_obs=false",
         "agent.normalize_reward=false",
         f"agent.network.hidden=[{work.width},{work.width}]",
-        f"agent.network.shared={str(variant == 'shared').lower()}",
-        *ppo,
-    )
-    return (training.rollout if work.learner == "none" else training.iterate), f"{training.setup.plan}, {threads} threads"
+        f"agent.network.shared={str(not work.separate).lower()}",
+        *(ppo if work.learner == "ppo" else []),
+        *(["agent.learning_rate_end=0"] if work.anneal_over else []),
+        *([f"agent.clip_value={spec.CLIP}"] if work.clips_value else []),
+    ]
 
 
 def _product(threads: int) -> Iterate:

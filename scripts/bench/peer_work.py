@@ -37,6 +37,14 @@ class Work(NamedTuple):
     """Units in each of the two hidden layers, tanh."""
     epochs: int
     minibatches: int
+    horizon: int = HORIZON
+    learning_rate: float = LEARNING_RATE
+    anneal_over: int = 0
+    """Gradient steps in which the learning rate falls to zero; 0: it is constant."""
+    separate: bool = False
+    """Whether policy and value have a trunk each."""
+    clips_value: bool = False
+    """Whether values are clipped around those of the rollout, with half a squared error; else the whole one counts."""
 
     def flop_per_step(self) -> float:
         """Return the operations of the matrix products for a shared trunk; a multiply-add counts as two."""
@@ -53,6 +61,21 @@ WORKS = {
     "a2c-32": Work("A2C, 32-32", "a2c", 32, 1, 1),
     "ppo-64": Work("PPO 4 x 4, 64-64", "ppo", 64, 4, 4),
 }
+AGENT_STEPS, AGENT_ENVS, AGENT_HORIZON = 500_000, 64, 128
+"""Environment steps, environments and horizon of an agent of a population."""
+POPULATION = Work(
+    "PPO 4 x 4, 64-64, a population",
+    "ppo",
+    64,
+    epochs=4,
+    minibatches=4,
+    horizon=AGENT_HORIZON,
+    learning_rate=2.5e-4,
+    anneal_over=AGENT_STEPS // (AGENT_ENVS * AGENT_HORIZON) * 16,
+    separate=True,
+    clips_value=True,
+)
+"""What PureJaxRL trains CartPole with by default, with more environments: scripts/bench/population.py measures it."""
 
 
 def rate(iterate: Iterate, seconds: float) -> dict[str, float]:
@@ -69,7 +92,7 @@ def main() -> None:
     os.dup2(2, 1)  # output of libraries must not mix with answers
     module, _, function = sys.argv[1].partition(":")
     prepare, threads = getattr(importlib.import_module(module), function), int(sys.argv[2])
-    iterate = None
+    iterate, works = None, WORKS | {"population": POPULATION}
     for line in sys.stdin:
         asked = json.loads(line)
         answer: dict[str, Any]
@@ -77,7 +100,7 @@ def main() -> None:
             iterate = None
             gc.collect()
             start = time.perf_counter()
-            iterate, settings = prepare(WORKS[asked["work"]], asked["variant"], asked["n_envs"], threads)
+            iterate, settings = prepare(works[asked["work"]], asked["variant"], asked["n_envs"], threads)
             # Twice: the first call compiles, the second allocates.
             iterate()
             iterate()

@@ -17,9 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import peer_work as spec
@@ -52,6 +53,7 @@ CORES = len(os.sched_getaffinity(0))
 JAX, SB3 = ("jax", "gymnax", "optax"), ("torch", "stable_baselines3")
 OURS = {"shared": "warprun", "separate": "warprun, two trunks"}
 LIMIT = "matrix product"
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 # 10,000 environments, and 1,000 where a peer trains faster with them. unsafe_rbg is the fastest of JAX's generators of random numbers.
 # Stable-Baselines3 spends its time between small operations of torch, which more threads only delay.
 PEERS = (
@@ -73,10 +75,10 @@ PEERS = (
 class Worker:
     """The process of a peer."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, python: str = sys.executable, variables: Mapping[str, str] = NO_VARIABLES) -> None:
         # Without it torch's threads spin while others could compute, torch's own in the next process among them.
-        environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
-        command = [sys.executable, "-W", "ignore", str(HERE / "peer_work.py"), peer.prepare, str(peer.threads)]
+        environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"} | variables
+        command = [python, "-W", "ignore", str(HERE / "peer_work.py"), peer.prepare, str(peer.threads)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
     def ask(self, **question: Any) -> dict[str, Any]:

@@ -1,0 +1,407 @@
+"""Measure populations of agents: many small trainings by one command.
+
+    python scripts/bench/population.py [KEY=VALUE ...] --jax JAX/bin/python --old OLD/bin/python [--parts ...]
+
+Parts, each in rounds in which the candidates take turns, in reverse order every second round:
+
+    peers   agents that learn CartPole by PPO with PureJaxRL's settings: steps/s of JAX, of rejax and of warprun
+    seeds   32 seeds of `env=cartpole`, from the command to the table, of this version and of an earlier one
+    sizes   1,024 agents against 64: steps/s
+    solved  CartPole agents solved per second, by the settings of conf/experiment/cartpole_population.yaml
+    grid    32 learning rates x 32 entropy coefficients of A2C
+
+KEY=VALUE are settings for every sweep of this version. JAX and the earlier version are in environments of their own,
+JAX with `pip install -r scripts/bench/requirements.txt`; without them a part measures this version alone. Steps/s are
+those of all agents together. Those of training alone are the steps of half a training over the difference between the
+times of a whole one and of half a one, so imports, building, final evaluations and files are not in them. CPU seconds
+are those of all processes of a command. `--table FILE` prints the tables of a former measurement. Linux only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+import peer_work as spec
+from common import settings, table
+from peer_warprun import settings_of
+from peers import CORES, HERE, Peer, Worker, machine
+
+PARTS = ("peers", "seeds", "sizes", "solved", "grid")
+LAYOUTS = {"one process": 1, "a process for each core": CORES}
+"""How JAX takes the cores -> processes that share the agents; one process shares operations among threads."""
+LEARNERS = {"JAX": "prepare", "rejax": "prepare_rejax"}
+ONE_THREAD = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
+LEAN = ["log.tensorboard=false", "log.every=10%", "checkpoint.best=false", "eval.every=never", "eval.final_episodes=20"]
+"""Records and evaluations of agents that are only timed."""
+PPO = [*settings_of(spec.POPULATION), f"n_envs={spec.AGENT_ENVS}", "stop_when_solved=false", *LEAN]
+A2C = ["experiment=cartpole_population", "stop_when_solved=false", *LEAN]
+SUBREAPER = 36
+"""PR_SET_CHILD_SUBREAPER of prctl(2)."""
+
+Found = dict[str, Any]
+
+
+def main() -> None:
+    """Measure and write JSON, and print the tables."""
+    chosen = settings(
+        __doc__,
+        "overrides*",
+        choices={"parts": PARTS},
+        parts=list(PARTS),
+        rounds=3,
+        agents=256,
+        steps=131_072,
+        seconds=10.0,
+        many=1_024,
+        few=64,
+        many_steps=65_536,
+        seeds=32,
+        solved_agents=256,
+        jax_agents=64,
+        side=32,
+        grid_steps=131_072,
+        workers=CORES,
+        jax="",
+        old="",
+        out="outputs/bench",
+        table="",
+    )
+    if chosen.table:
+        print(tables(json.loads(Path(chosen.table).read_text())))
+        return
+    # What a command leaves behind becomes a child of this process, so that its time is counted, too.
+    ctypes.CDLL(None).prctl(SUBREAPER, 1)
+    out = Path(chosen.out)
+    out.mkdir(parents=True, exist_ok=True)
+    found: Found = {
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "load": [os.getloadavg()[0]],
+        "settings": vars(chosen),
+        "versions": {name: versions(python) for name, python in pythons(chosen).items()},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for part in chosen.parts:
+            say(part)
+            found[part] = MEASURES[part](chosen, Path(folder))
+            found["load"].append(os.getloadavg()[0])
+            (out / "population.json").write_text(json.dumps(found, indent=1) + "\n")
+    (out / "population.md").write_text(tables(found))
+    print(tables(found))
+    say(f"written: {out / 'population.md'}, {out / 'population.json'}")
+
+
+def say(line: str) -> None:
+    """Print a line with the time."""
+    print(f"[{datetime.datetime.now():%H:%M:%S}] {line}", flush=True)
+
+
+def pythons(chosen: Any) -> dict[str, str]:
+    """Return the interpreters of the candidates by name."""
+    given = {"warprun": sys.executable, "JAX": chosen.jax, "earlier": chosen.old}
+    return {name: python for name, python in given.items() if python}
+
+
+def versions(python: str) -> dict[str, str]:
+    """Return the versions of what an environment has, and the commit of its warprun if it is a checkout."""
+
+    def told(*command: str) -> str:
+        return subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+    listed: dict[str, str] = json.loads(told(python, "-c", "import json, peers; print(json.dumps(peers.versions()))"))
+    if "warprun" in listed:
+        package = told(python, "-c", "import warprun; print(warprun.__path__[0])")
+        listed["commit"] = told("git", "-C", package, "describe", "--always", "--dirty")
+    return listed
+
+
+def in_rounds(candidates: Mapping[str, Callable[[], Found]], rounds: int) -> dict[str, list[Found]]:
+    """Return what each candidate measures in each round."""
+    found: dict[str, list[Found]] = {name: [] for name in candidates}
+    for n in range(rounds):
+        for name in list(candidates) if n % 2 == 0 else reversed(list(candidates)):
+            found[name].append(candidates[name]())
+            told = {key: round(value, 2) for key, value in found[name][-1].items() if isinstance(value, float)}
+            say(f"round {n + 1} of {rounds}: {name}: {told}")
+    return found
+
+
+# Commands -------------------------------------------------------------------------------------------------------------
+
+
+class Sweeps:
+    """The sweeps of one version."""
+
+    def __init__(self, folder: Path, python: str, workers: int, overrides: Sequence[str]) -> None:
+        self.python, self.overrides = python, [f"launcher.workers={workers}", *overrides]
+        self.folder = folder
+
+    def run(self, *words: str) -> Found:
+        """Return the seconds of a sweep, its agents, their steps, and how many were solved. Raises RuntimeError."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as place:
+            command = [self.python, "-m", "warprun", "-m", *words, *self.overrides, f"sweep_dir={place}/sweep"]
+            log = Path(place, "log.txt")
+            with log.open("w") as output:
+                start = time.perf_counter()
+                streams = {"stdout": output, "stderr": subprocess.STDOUT}
+                process = subprocess.Popen(command, cwd=place, start_new_session=True, **streams)
+                cpu_s, code = group_cpu_s(process)
+                wall_s = time.perf_counter() - start
+            if code:
+                raise RuntimeError(f"exit code {code} of {' '.join(command)}\n{log.read_text()[-2000:]}")
+            ended = [json.loads(path.read_text()) for path in Path(place, "sweep").glob("[0-9]*/status.json")]
+        return {
+            "wall_s": wall_s,
+            "cpu_s": cpu_s,
+            "agents": len(ended),
+            "steps": sum(each["env_steps"] for each in ended),
+            "solved": sum(each["state"] == "solved" for each in ended),
+        }
+
+    def timed(self, agents: int, steps: int, *words: str) -> Found:
+        """Return the seconds of a sweep of seeds, and its steps/s: of the command, and of training alone."""
+        half = self.run(*words, f"seed=range(0,{agents})", f"total_steps={steps // 2}")
+        whole = self.run(*words, f"seed=range(0,{agents})", f"total_steps={steps}")
+        more = whole["steps"] - half["steps"]
+        return whole | {
+            "half": half,
+            "rate": whole["steps"] / whole["wall_s"],
+            "cpu_rate": whole["steps"] / whole["cpu_s"],
+            "training_rate": more / (whole["wall_s"] - half["wall_s"]),
+            "training_cpu_rate": more / (whole["cpu_s"] - half["cpu_s"]),
+        }
+
+
+def group_cpu_s(process: subprocess.Popen[bytes]) -> tuple[float, int]:
+    """Wait for the leader of a process group and for the rest; return CPU seconds of all, and the exit code."""
+    used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(used[1])
+    cpu_s = used[2].ru_utime + used[2].ru_stime
+    while True:
+        try:
+            _, _, rest = os.wait4(-process.pid, 0)
+        except ChildProcessError:
+            return cpu_s, process.returncode
+        cpu_s += rest.ru_utime + rest.ru_stime
+
+
+def ours(chosen: Any, folder: Path) -> Sweeps:
+    """Return the sweeps of this version."""
+    return Sweeps(folder, sys.executable, chosen.workers, chosen.overrides)
+
+
+# Parts ----------------------------------------------------------------------------------------------------------------
+
+
+def peers(chosen: Any, folder: Path) -> Found:
+    """Return the steps/s of `chosen.agents` agents."""
+    sweeps, workers = ours(chosen, folder), dict[str, list[Worker]]()
+    one_trunk = "agent.network.shared=true"
+    found: Found = {"agents": chosen.agents, "told": {}, "prepared_s": {}}
+    candidates: dict[str, Callable[[], Found]] = {
+        "warprun": lambda: sweeps.timed(chosen.agents, chosen.steps, *PPO),
+        "warprun, one trunk": lambda: sweeps.timed(chosen.agents, chosen.steps, *PPO, one_trunk),
+    }
+    for trunks in ([], [one_trunk]):
+        sweeps.run(*PPO, *trunks, "seed=range(0,2)", "total_steps=16384")  # fills the cache
+    try:
+        for learner, layout in itertools.product(LEARNERS, LAYOUTS) if chosen.jax else ():
+            name, count = f"{learner}, {layout}", LAYOUTS[layout]
+            peer = Peer(name, f"peer_population:{LEARNERS[learner]}", "unsafe_rbg", "separate", 0, CORES, (), ())
+            workers[name] = [Worker(peer, chosen.jax, ONE_THREAD if count > 1 else {}) for _ in range(count)]
+            answers = ask(workers[name], work="population", variant=peer.variant, n_envs=chosen.agents // count)
+            found["told"][name], found["prepared_s"][name] = answers[0]["settings"], answers[0]["prepared_s"]
+            say(f"{name}: {answers[0]['settings']}")
+            candidates[name] = lambda group=workers[name]: rates(ask(group, seconds=chosen.seconds))
+        found["rows"] = in_rounds(candidates, chosen.rounds)
+    finally:
+        for worker in itertools.chain(*workers.values()):
+            worker.close()
+    return found
+
+
+def ask(workers: Sequence[Worker], **question: Any) -> list[Found]:
+    """Return the answers of processes that work at the same time."""
+    with ThreadPoolExecutor(len(workers)) as threads:
+        return list(threads.map(lambda worker: worker.ask(**question), workers))
+
+
+def rates(answers: Sequence[Found]) -> Found:
+    """Return the steps/s of all processes of a peer, which only trains."""
+    steps, cpu_s = (sum(answer[key] for answer in answers) for key in ("steps", "cpu_s"))
+    rate = sum(answer["steps"] / answer["wall_s"] for answer in answers)
+    return {"answers": answers, "training_rate": rate, "training_cpu_rate": steps / cpu_s}
+
+
+def seeds(chosen: Any, folder: Path) -> Found:
+    """Return the seconds of a sweep of seeds by this version and by an earlier one, with kernels from the cache."""
+    words = ("env=cartpole", f"seed=range(0,{chosen.seeds})")
+    versions = {"warprun": ours(chosen, folder)}
+    if chosen.old:
+        versions["earlier"] = Sweeps(folder, chosen.old, chosen.workers, [])
+    for sweeps in versions.values():
+        sweeps.run("env=cartpole", "seed=0,1")  # fills the cache
+    timed = {name: lambda sweeps=sweeps: sweeps.run(*words) for name, sweeps in versions.items()}
+    return {"rows": in_rounds(timed, chosen.rounds)}
+
+
+def sizes(chosen: Any, folder: Path) -> Found:
+    """Return the steps/s of few agents and of many."""
+    sweeps = ours(chosen, folder)
+    sweeps.run(*PPO, "seed=range(0,2)", "total_steps=16384")
+    timed = {f"{n:,} agents": lambda n=n: sweeps.timed(n, chosen.many_steps, *PPO) for n in (chosen.few, chosen.many)}
+    return {"rows": in_rounds(timed, chosen.rounds)}
+
+
+def solved(chosen: Any, folder: Path) -> Found:
+    """Return how many agents solve CartPole, in how many seconds; by JAX with PureJaxRL's settings once."""
+    sweeps = ours(chosen, folder)
+    words = ("experiment=cartpole_population", f"seed=range(0,{chosen.solved_agents})")
+    sweeps.run("experiment=cartpole_population", "seed=0,1")
+    found: Found = {"rows": in_rounds({"warprun": lambda: sweeps.run(*words)}, chosen.rounds)}
+    if chosen.jax:
+        found["rows"]["JAX, PureJaxRL's settings"] = [solved_by_jax(chosen)]
+    return found
+
+
+def solved_by_jax(chosen: Any) -> Found:
+    """Return the same of JAX, in a process for each core."""
+    words = ["solve", *map(str, (chosen.jax_agents // CORES, chosen.jax_agents // CORES))]
+    command = [chosen.jax, "-W", "ignore", str(HERE / "peer_population.py"), *words]
+    environment = os.environ | ONE_THREAD
+    processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(CORES)]
+    found = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+    summed = {key: sum(each[key] for each in found) for key in ("agents", "solved", "cpu_s")}
+    return summed | {key: max(each[key] for each in found) for key in ("wall_s", "compiled_s")}
+
+
+def grid(chosen: Any, folder: Path) -> Found:
+    """Return the seconds of a grid of learning rates and entropy coefficients, in one round."""
+    sweeps, side = ours(chosen, folder), range(chosen.side)
+    steps = f"total_steps={chosen.grid_steps}"
+    sweeps.run(*A2C, "seed=0,1", "total_steps=16384")
+    rates = ",".join(f"{1e-4 * 1e3 ** (n / max(1, chosen.side - 1)):.3g}" for n in side)
+    coefficients = ",".join(f"{1e-4 * 1e4 ** (n / max(1, chosen.side - 1)):.3g}" for n in side)
+    words = (*A2C, steps, f"agent.learning_rate={rates}", f"agent.entropy_coef={coefficients}")
+    return {"rows": in_rounds({"warprun": lambda: sweeps.run(*words)}, 1)}
+
+
+MEASURES: dict[str, Callable[[Any, Path], Found]] = {
+    "peers": peers,
+    "seeds": seeds,
+    "sizes": sizes,
+    "solved": solved,
+    "grid": grid,
+}
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+def tables(found: Found) -> str:
+    """Return a measurement in Markdown."""
+    chosen, loads = found["settings"], ", ".join(f"{load:.1f}" for load in found["load"])
+    known = []
+    for name, each in found["versions"].items():
+        known.append(f"{name}: {', '.join(f'{key} {value}' for key, value in each.items())}")
+    lines = [
+        f"Measured {found['date']} on {found['machine']}; load before and after each part {loads}; medians of",
+        f"{chosen['rounds']} rounds. Versions: {'; '.join(known)}.\n",
+    ]
+    return "\n".join([*lines, *(TABLES[part](found[part], chosen) for part in PARTS if part in found)])
+
+
+def middle(rows: Sequence[Found], key: str) -> float | None:
+    """Return the median of a key over rounds; None if it was not measured."""
+    values = [each[key] for each in rows if key in each]
+    return median(values) if values else None
+
+
+def million(rate: float | None) -> str:
+    """Return steps/s in millions."""
+    return "" if rate is None else f"{rate / 1e6:.3g}"
+
+
+def times(ours: float | None, theirs: float | None) -> str:
+    """Return how many times as large the first number is."""
+    return "" if not ours or not theirs else f"{ours / theirs:.2f}"
+
+
+def peers_table(part: Found, chosen: Found) -> str:
+    """Return the table of the part `peers`."""
+    keys = ("training_rate", "training_cpu_rate", "rate")
+    mine = {key: middle(part["rows"]["warprun"], key) for key in keys}
+    cells = []
+    for name, rows in part["rows"].items():
+        theirs = {key: middle(rows, key) for key in keys}
+        ratios = [] if name.startswith("warprun") else [times(mine[key], theirs[key]) for key in keys[:2]]
+        cells.append((name, *(million(theirs[key]) for key in keys), *(ratios or ("", "")), part["told"].get(name, "")))
+    titles = ("training, M steps/s", "per CPU s", "command, M steps/s", "warprun is", "per CPU s", "how")
+    return table((f"{part['agents']} agents, PPO", *titles), cells)
+
+
+def seeds_table(part: Found, chosen: Found) -> str:
+    """Return the table of the part `seeds`."""
+    mine = part["rows"]["warprun"]
+    cells = []
+    for name, rows in part["rows"].items():
+        ratios = [times(middle(rows, key), middle(mine, key)) for key in ("wall_s", "cpu_s")]
+        seconds = [f"{middle(rows, key):.1f}" for key in ("wall_s", "cpu_s")]
+        share = f"{rows[0]['solved']}/{rows[0]['agents']}"
+        cells.append((name, *seconds, share, *(ratios if rows is not mine else ("", ""))))
+    return table((f"{chosen['seeds']} seeds of CartPole", "s", "CPU s", "solved", "times as long", "CPU"), cells)
+
+
+def sizes_table(part: Found, chosen: Found) -> str:
+    """Return the table of the part `sizes`."""
+    keys = ("training_rate", "training_cpu_rate", "rate", "cpu_rate")
+    cells = [(name, *(million(middle(rows, key)) for key in keys)) for name, rows in part["rows"].items()]
+    few, many = part["rows"].values()
+    cells.append(("many / few", *(times(middle(many, key), middle(few, key)) for key in keys)))
+    return table(("agents", "training, M steps/s", "per CPU s", "command, M steps/s", "per CPU s"), cells)
+
+
+def solved_table(part: Found, chosen: Found) -> str:
+    """Return the table of the part `solved`."""
+    cells = []
+    for name, rows in part["rows"].items():
+        wall_s, agents, count = middle(rows, "wall_s"), rows[0]["agents"], middle(rows, "solved")
+        each = f"{1e3 * middle(rows, 'cpu_s') / count:.0f}" if "cpu_s" in rows[0] and count else ""
+        compiled = f"{rows[0]['compiled_s']:.1f}" if "compiled_s" in rows[0] else ""
+        cells.append((name, f"{count:.0f}/{agents}", f"{wall_s:.1f}", f"{count / wall_s:.1f}", each, compiled))
+    return table(("CartPole", "solved", "s", "solved per s", "CPU ms for each", "s of compilation before"), cells)
+
+
+def grid_table(part: Found, chosen: Found) -> str:
+    """Return the table of the part `grid`."""
+    (found,) = part["rows"]["warprun"]
+    side, rate = chosen["side"], million(found["steps"] / found["wall_s"])
+    cells = (f"{side} x {side}", f"{chosen['grid_steps']:,}", f"{found['wall_s']:.1f}", f"{found['cpu_s']:.1f}", rate)
+    return table(("grid", "steps of each", "s", "CPU s", "M steps/s"), [cells])
+
+
+TABLES: dict[str, Callable[[Found, Found], str]] = {
+    "peers": peers_table,
+    "seeds": seeds_table,
+    "sizes": sizes_table,
+    "solved": solved_table,
+    "grid": grid_table,
+}
+
+
+if __name__ == "__main__":
+    main()
