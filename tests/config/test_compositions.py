@@ -18,9 +18,10 @@ def composed(monkeypatch):
 
     def recorded(overrides):
         seen.append(list(overrides))
-        return compose(overrides)
+        return in_full(overrides)
 
-    monkeypatch.setattr(compositions, "compose", recorded)
+    in_full = compositions.composed
+    monkeypatch.setattr(compositions, "composed", recorded)
     return seen
 
 
@@ -33,6 +34,7 @@ def composed(monkeypatch):
         "agent=a2c agent.gamma=0.9{} n_envs={}e2 total_steps={}e5",
         "env=pendulum agent=td3 env.params.mass=1.{} agent.learning_rate=.00{}",
         "run_dir=some_where/{} seed={} tuned=none",
+        "experiment=warpsci_cartpole seed={} n_envs=1{}0",
         "env=tag_gridworld agent.groups.taggers.gamma=0.9{}",
     ],
 )
@@ -72,3 +74,12 @@ def test_mistakes_are_told_as_ever(wrong):
     with pytest.raises(UserError) as theirs:
         compose([wrong])
     assert str(mine.value) == str(theirs.value)
+
+
+def test_files_of_the_user_may_refer_to_other_settings(tmp_path, monkeypatch, composed):
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_text("# @package _global_\nenv:\n  time_limit: ${agent.horizon}\n")
+    monkeypatch.chdir(tmp_path)
+    found = Compositions()
+    limits = [found.compose(["experiment=mine", f"agent.horizon={n}"]).env.time_limit for n in (16, 17, 18)]
+    assert limits == [16, 17, 18] and len(composed) == 3

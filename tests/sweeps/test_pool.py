@@ -1,7 +1,5 @@
 """How workers share cores and GPUs, and what a job looks like that was killed."""
 
-
-
 import os
 import signal
 import time

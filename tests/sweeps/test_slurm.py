@@ -1,4 +1,4 @@
-"""How jobs start: the script of a job array, sbatch and squeue by programs that write what they are asked, and processes here."""
+"""Job arrays: the script that is submitted, and sbatch and squeue by programs that write what they are asked."""
 
 import os
 import subprocess

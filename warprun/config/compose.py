@@ -111,10 +111,15 @@ def store(name: str, schema: type) -> None:
 
 def compose(overrides: Sequence[str]) -> Config:
     """Compose a config from `overrides` (key=value) and check it. Raises UserError."""
-    config = _built(overrides)
+    return composed(overrides)[0]
+
+
+def composed(overrides: Sequence[str]) -> tuple[Config, bool]:
+    """Return a config as `compose` does, and whether a value in it refers to another one, as `${n_envs}`. Raises UserError."""
+    config, refers = _built(overrides)
     _check_tuned(overrides)
     check(config)
-    return config
+    return config, refers
 
 
 def derived(overrides: Sequence[str]) -> list[str]:
@@ -122,7 +127,7 @@ def derived(overrides: Sequence[str]) -> list[str]:
 
     Raises UserError.
     """
-    config = _built(overrides)
+    config, _ = _built(overrides)
     is_chosen = config.origin.n_envs not in (None, OriginConfig.MEASURE)
     return [*config.origin.in_sequences, *([f"n_envs={config.n_envs}"] if is_chosen else [])]
 
@@ -169,11 +174,15 @@ PLACE = ("origin", "run_dir", "output_root", "name")
 """Settings of where a run lies and how it was composed."""
 
 
-def _check_references(composed: DictConfig) -> None:
-    """Raise UserError for an interpolation that calls a function, such as one that reads the environment: a run folder would store it."""
+def _check_references(composed: DictConfig) -> bool:
+    """Return whether a value refers to another one. Raise UserError for an interpolation that calls a function, such as one that reads the
+    environment: a run folder would store it."""
+    refers = False
     for key, text in _texts(OmegaConf.to_container(composed, resolve=False), ""):
+        refers = refers or "${" in text
         if not references_only(text):
             raise UserError(f"{key}={shown(text)}: {ONLY_REFERENCES}")
+    return refers
 
 
 def _texts(container: object, key: str) -> Iterator[tuple[str, str]]:
@@ -207,21 +216,22 @@ def note_on_tuned(config: Config) -> str | None:
     return f"settings of tuned/{config.origin.tuned} apply (tuned=none turns them off){untried}"
 
 
-def _built(overrides: Sequence[str]) -> Config:
-    """Return the config that Hydra composes from `overrides`, with what follows from memory and from the number of processes."""
+def _built(overrides: Sequence[str]) -> tuple[Config, bool]:
+    """Return the config that Hydra composes from `overrides`, with what follows from memory and from the number of processes, and whether
+    a value refers to another one."""
     given = read(overrides)
     with explained():
         composed = _compose(given)
         choices = composed.hydra.runtime.choices
         OmegaConf.set_struct(composed, False)
         del composed["hydra"]
-        _check_references(composed)
+        refers = _check_references(composed)
         config = OmegaConf.to_object(composed)
         assert isinstance(config, Config)
         tuned = choices["tuned"] if choices.get("tuned") in options("tuned") else None
         written = [_resolved(override, composed) if "${" in override else override for override in overrides]
         config.origin = OriginConfig(tuned, written, OriginConfig.MEASURE if is_auto(overrides) else None)
-        return _in_sequences(_shared(config, given), given, choices)
+        return _in_sequences(_shared(config, given), given, choices), refers
 
 
 def _shared(config: Config, overrides: Sequence[str]) -> Config:

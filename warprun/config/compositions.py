@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import is_dataclass, replace
 
 from warprun.config.checks import check
-from warprun.config.compose import compose
+from warprun.config.compose import compose, composed
 from warprun.config.overrides import AUTO, rewrite
 from warprun.config.schema import Config
 
@@ -36,8 +36,8 @@ class Compositions:
             config = replace(config, origin=replace(config.origin, overrides=list(overrides)))
             check(config)
             return config
-        config = compose(overrides)
-        if not _derives(config, others):
+        config, refers = composed(overrides)
+        if not refers and not _derives(config, others):
             self._composed[kind] = config
         return config
 
@@ -53,9 +53,8 @@ def _path(value: str) -> str | None:
 
 
 def _derives(config: Config, others: Sequence[str]) -> bool:
-    """Return whether settings follow from others: by references, by the number of processes, from memory, or by measurement."""
-    references = any("${" in override or override.startswith("experiment=") for override in others)
-    return references or AUTO in others or config.concurrency.name != "single" or bool(config.origin.in_sequences)
+    """Return whether settings follow from others: from the number of processes, from memory, or by measurement."""
+    return AUTO in others or config.concurrency.name != "single" or bool(config.origin.in_sequences)
 
 
 def _with_values(config: Config, values: dict[str, str]) -> Config:

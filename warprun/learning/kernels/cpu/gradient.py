@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from itertools import zip_longest
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -31,8 +30,8 @@ from warprun.learning.kernels.common import (
     gaussian_entropy,
     gaussian_log_density,
     logit_derivative,
-    rows_of,
 )
+from warprun.learning.kernels.cpu.held_rows import HeldRows
 from warprun.learning.operations import Derivatives, Loss, Moments
 from warprun.math import exp, log
 from warprun.spec import Box, Space
@@ -47,18 +46,6 @@ SHARES_ARGUMENT, ROWS_ARGUMENT, NUMBERS_ARGUMENT = 0, 1, 2
 """Numbers of the arguments of the kernels, after the three of every call, that change."""
 
 float32 = np.float32
-
-
-class Minibatch(NamedTuple):
-    """A minibatch in memory that the next one of the same batch and size overwrites."""
-
-    batch: Batch
-    rows: Rows
-    order: torch.Tensor
-    """[B] int64: those of `rows`."""
-    advantage: torch.Tensor
-    """[B]: that of `rows`."""
-    moments: Moments
 
 
 class Numbers(NamedTuple):
@@ -368,10 +355,8 @@ class FusedGradient:
         self._finish = Call(self.module.finish, 1, rows, zero, np.float32(value_coef), self.memory)
         self._entropy_coef = entropy_coef
         self._rows: Rows | None = None
-        self._whole: WeakKeyDictionary[Batch, Rows] = WeakKeyDictionary()
-        """The rows of batches that are taken whole: made once, for the same object has the same memory."""
         self._numbers: tuple[torch.Tensor, ...] = ()
-        self._minibatch: Minibatch | None = None
+        self._held = HeldRows()
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernels (`kernels.ahead`)."""
@@ -385,14 +370,7 @@ class FusedGradient:
 
         The loss is that of the derivatives. The next call overwrites the gradient, without `order` also the means.
         """
-        if order is not None:
-            rows, moments = self._picked(batch, advantage, order, moments)
-        elif advantage is not batch.advantage:
-            rows = rows_of(batch, advantage, None)
-        elif batch in self._whole:
-            rows = self._whole[batch]
-        else:
-            rows = self._whole[batch] = rows_of(batch, advantage, None)
+        rows, moments = self._held.rows(batch, advantage, order, moments)
         count = len(advantage)
         shares = max(1, min(SHARES, blocks_of(*steps_of(count, rows.step_rows)) // min(self.together, SHARE_BLOCKS)))
         self._give(SHARES_ARGUMENT, shares)
@@ -407,22 +385,6 @@ class FusedGradient:
         self._finish(0, 1, 0)
         gradient, means = self._results
         return gradient, means if order is None else means.clone()
-
-    def _picked(self, batch: Batch, advantage: torch.Tensor, order: torch.Tensor, moments: Moments | None) -> tuple[Rows, Moments | None]:
-        """Return the rows of a minibatch and its moments, in memory that they share with the one before: telling kernels of other memory
-        takes longer than a copy."""
-        last = self._minibatch
-        if last is None or last.batch is not batch or len(last.order) != len(order):
-            rows = rows_of(batch, advantage.clone(), order.clone())
-            last = self._minibatch = Minibatch(batch, rows, rows.order, rows.advantage, (torch.zeros(()), torch.ones(())))
-        else:
-            last.order.copy_(order)
-            last.advantage.copy_(advantage)
-        if moments is None:
-            return last.rows, None
-        for kept, moment in zip(last.moments, moments, strict=True):
-            kept.copy_(moment)
-        return last.rows, last.moments
 
     def _give(self, number: int, value: object) -> None:
         """Change an argument that both kernels have."""
