@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +17,13 @@ from warprun.runs.records.jsonl import last_row, read_rows
 from warprun.runs.records.terminal import duration
 from warprun.runs.summary import measured
 from warprun.sweeps.plan import Job, Plan
+from warprun.sweeps.returns import Returns
 
 STYLES = {"failed": "red", "killed": "red", "interrupted": "yellow", "running": "green", "waiting": "dim"}
 ORDER = ("running", "failed", "killed", "interrupted", "solved", "finished", "waiting")
 """States in the order in which their jobs are shown if there is no room for all."""
+MANY, FEW, BEST = 50, 30, 10
+"""Jobs of a sweep above which the table is a summary, its most rows if there is room, and how many of them are of the best jobs."""
 COUNTED = ("running", "failed", "killed", "interrupted", "waiting")
 
 
@@ -78,7 +82,9 @@ class Board:
     def table(self, most: int | None = None) -> RenderableType:
         """Return the table of all jobs, or of `most`: those that run and have failed first."""
         shown = list(self.plan.jobs)
-        if most is not None and len(shown) > most:
+        if len(shown) > MANY:
+            shown = self._chosen(min(most or FEW, FEW))
+        elif most is not None and len(shown) > most:
             newest = sorted(shown, key=lambda job: (ORDER.index(self.states[job.number].state), job.number))[: max(1, most - 1)]
             shown = sorted(newest)
         table = Table(title=self.title(), title_justify="left")
@@ -89,7 +95,30 @@ class Board:
         for job in shown:
             table.add_row(str(job.number), printable(self.names[job.number]), *self._row(job))
         hidden = len(self.plan.jobs) - len(shown)
-        return Group(table, Text(f"and {hidden:,} more jobs", style="dim")) if hidden else table
+        returns = self.returns() if len(self.plan.jobs) > MANY else []
+        parts: list[RenderableType] = [table]
+        if hidden:
+            parts.append(Text(f"and {hidden:,} more jobs", style="dim"))
+        if returns:
+            solved = self.counts.get("solved", 0)
+            parts.append(Text(f"{len(returns):,} returns: {Returns.of(returns).describe()}" + (f"; {solved:,} solved" if solved else "")))
+        return Group(*parts) if parts[1:] else table
+
+    def returns(self) -> list[float]:
+        """Return the returns of all jobs that are done."""
+        return [state.returned for state in self.states if state.is_done and state.returned is not None]
+
+    def _chosen(self, most: int) -> list[Job]:
+        """Return the jobs that a table of few rows shows: first those that run or did not end well, then the best."""
+        open_ones = [job for job in self.plan.jobs if self.states[job.number].state not in (WAITING, *DONE)]
+        done = [
+            (state.returned, job)
+            for job, state in zip(self.plan.jobs, self.states, strict=True)
+            if state.is_done and state.returned is not None
+        ]
+        best = [job for _, job in heapq.nlargest(min(BEST, max(1, most // 2)), done, key=lambda each: each[0])]
+        open_ones.sort(key=lambda job: ORDER.index(self.states[job.number].state))
+        return [*open_ones[: most - len(best)], *best]
 
     def _row(self, job: Job) -> list[str | Text]:
         state = self.states[job.number]
