@@ -51,9 +51,9 @@ def best(comparison: Comparison, found: Sequence[Line], most: int) -> tuple[Comp
     ranks: dict[tuple[object, ...], float] = {}
     lines = {(line.setting.env, line.setting.values): line for line in found}
     for env in comparison.envs:
-        of_env = sorted((line for line in found if line.setting.env == env), key=_quality)
-        for rank, line in enumerate(of_env, 1):
-            ranks[line.setting.values] = ranks.get(line.setting.values, 0.0) + rank / len(of_env)
+        of_env = sorted((line for line in found if line.setting.env == env), key=_quality, reverse=True)
+        for place, line in enumerate(of_env):
+            ranks[line.setting.values] = ranks.get(line.setting.values, 0.0) + 1.0 - place / len(of_env)
     kept = sorted(ranks, key=lambda values: -ranks[values])[:most]
     chosen = [lines[env, values] for env in comparison.envs for values in kept if (env, values) in lines]
     return replace(comparison, settings=tuple(line.setting for line in chosen)), chosen

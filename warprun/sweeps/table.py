@@ -83,11 +83,11 @@ class Board:
         """Return the table of all jobs, or of `most`: those that run and have failed first."""
         shown = list(self.plan.jobs)
         if len(shown) > MANY:
-            shown = self._chosen(min(most or FEW, FEW))
+            shown = self._chosen(FEW if most is None else min(FEW, most // 2))  # long settings take two lines
         elif most is not None and len(shown) > most:
             newest = sorted(shown, key=lambda job: (ORDER.index(self.states[job.number].state), job.number))[: max(1, most - 1)]
             shown = sorted(newest)
-        table = Table(title=self.title(), title_justify="left")
+        table = Table(title="\n".join([self.title(), *self._spread()]), title_justify="left")
         for name in ("job", "settings", "state", "return", "env_steps", "wall time", "left", "error or folder"):
             table.add_column(
                 name, justify="right" if name in ("job", "return", "env_steps", "wall time", "left") else "left", overflow="fold"
@@ -95,28 +95,28 @@ class Board:
         for job in shown:
             table.add_row(str(job.number), printable(self.names[job.number]), *self._row(job))
         hidden = len(self.plan.jobs) - len(shown)
-        returns = self.returns() if len(self.plan.jobs) > MANY else []
-        parts: list[RenderableType] = [table]
-        if hidden:
-            parts.append(Text(f"and {hidden:,} more jobs", style="dim"))
-        if returns:
-            solved = self.counts.get("solved", 0)
-            parts.append(Text(f"{len(returns):,} returns: {Returns.of(returns).describe()}" + (f"; {solved:,} solved" if solved else "")))
-        return Group(*parts) if parts[1:] else table
+        return Group(table, Text(f"and {hidden:,} more jobs", style="dim")) if hidden else table
 
     def returns(self) -> list[float]:
         """Return the returns of all jobs that are done."""
         return [state.returned for state in self.states if state.is_done and state.returned is not None]
 
+    def _spread(self) -> list[str]:
+        """Return the line of a large sweep on the returns of its jobs, if there are some."""
+        returns = self.returns() if len(self.plan.jobs) > MANY else []
+        if not returns:
+            return []
+        return [f"{len(returns):,} returns: {Returns.of(returns).describe()}; {self.counts.get('solved', 0):,} solved"]
+
     def _chosen(self, most: int) -> list[Job]:
         """Return the jobs that a table of few rows shows: first those that run or did not end well, then the best."""
         open_ones = [job for job in self.plan.jobs if self.states[job.number].state not in (WAITING, *DONE)]
         done = [
-            (state.returned, job)
-            for job, state in zip(self.plan.jobs, self.states, strict=True)
+            (state.returned, -(state.env_steps or 0), -number)  # of equal returns the earlier one
+            for number, state in enumerate(self.states)
             if state.is_done and state.returned is not None
         ]
-        best = [job for _, job in heapq.nlargest(min(BEST, max(1, most // 2)), done, key=lambda each: each[0])]
+        best = [self.plan.jobs[-number] for *_, number in heapq.nlargest(min(BEST, max(1, most // 2)), done)]
         open_ones.sort(key=lambda job: ORDER.index(self.states[job.number].state))
         return [*open_ones[: most - len(best)], *best]
 
