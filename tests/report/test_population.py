@@ -60,7 +60,7 @@ def test_a_cell_of_a_heat_map_has_the_value_of_its_setting(tmp_path: Path) -> No
         "0.01",
         "0.1",
     ]
-    assert np.ma.count(steps.images[0].get_array()) == 1 and "grey: not reached" in steps.get_title("left")
+    assert np.ma.count(steps.images[0].get_array()) == 1 and "grey: not reached" in [panel.get_ylabel() for panel in figure.axes]
     written = {text.get_text() for text in returns.texts}
     assert {"480", "450", "380"} <= written
 

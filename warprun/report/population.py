@@ -150,8 +150,7 @@ def _draw_heat(panel: Axes, points: Sequence[Point], values: Mapping[Point, floa
     at = [point for point, value in values.items() if value == top]
     named = f"{panel.get_xlabel()}={at[0][0]:g}, {panel.get_ylabel()}={at[0][1]:g}"
     where = f" in {len(at):,} of {len(points):,} cells" if len(at) > 1 else f"\nat {named}"
-    missing = " (grey: not reached)" if len(values) < len(points) else ""
-    panel.set_title(f"{result.name}{missing}\nbest: {result.write(top)}{where}", loc="left")
+    panel.set_title(f"{result.name}\nbest: {result.write(top)}{where}", loc="left")
     if 2 * len(points) < len(columns) * len(rows):
         panel.scatter([x for x, _ in points], [y for _, y in points], s=12, color=NOTHING)
         drawn = panel.scatter([x for x, _ in values], [y for _, y in values], s=12, c=list(values.values()), cmap=colors, norm=norm)
@@ -175,6 +174,8 @@ def _draw_heat(panel: Axes, points: Sequence[Point], values: Mapping[Point, floa
             panel.plot(columns.index(at[0][0]), rows.index(at[0][1]), marker="o", markersize=9, markerfacecolor="none", color="black")
     bar = panel.figure.colorbar(drawn, ax=panel, pad=0.02, aspect=30)
     bar.outline.set_visible(False)
+    if len(values) < len(points):
+        bar.set_label("grey: not reached")
 
 
 def _label_cells(axis: XAxis | YAxis, numbers: Sequence[float]) -> None:
