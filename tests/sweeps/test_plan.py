@@ -125,3 +125,35 @@ def test_a_large_table_shows_running_and_failed_jobs_first(tmp_path):
     console.print(Board.of(made).table(5))
     text = console.export_text()
     assert "why it failed" in text and "and 46 more jobs" in text
+
+
+def test_the_table_of_many_jobs_sums_up_their_returns_and_shows_the_best(tmp_path):
+    from rich.console import Console
+
+    made = plan.planned(tmp_path, [[f"seed={seed}"] for seed in range(60)])
+    plan.claimed(made, tmp_path).release()
+    for job in made.jobs[:50]:
+        job.folder.mkdir(parents=True)
+        job.run.mkdir()
+        state = "failed" if job.number == 20 else "running" if job.number == 30 else "solved" if job.number < 4 else "finished"
+        rundir.write_status(job.folder, {"state": state, "error": "why it failed"} if state == "failed" else {"state": state})
+        rundir.write_status(job.run, {"state": state, "env_steps": 1000 - job.number, "eval": float(max(job.number, 46))})
+    held = rundir.Held(made.jobs[30].folder)
+    board = Board.of(made)
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(board.table(16))
+    text = console.export_text()
+    shown = [int(line.split()[1]) for line in text.splitlines() if line.startswith("│")]
+    assert shown == [30, 20, 49, 48, 47, 46]  # of those with the return 46, the one that needed the fewest steps
+    assert "48 returns: best 49, IQM 46, median 46, middle half 46 to 46; 4 solved" in text and "and 54 more jobs" in text
+    read = []
+    board.refresh([made.jobs[30]])
+    monkey = table.state_of
+    try:
+        table.state_of = lambda job: read.append(job.number) or monkey(job)
+        board.refresh([made.jobs[30]])
+        board.table(16)
+    finally:
+        table.state_of = monkey
+    assert read == [30]  # to draw reads nothing else
+    held.release()

@@ -20,7 +20,7 @@ from warprun.errors import UserError, printable
 from warprun.files import refuse_links, write_atomic
 from warprun.run_folder import PLAN
 from warprun.runs import rundir, signals
-from warprun.sweeps import plan
+from warprun.sweeps import events, plan
 from warprun.sweeps.plan import Job, Plan
 from warprun.sweeps.table import state_of
 
@@ -102,7 +102,7 @@ def _train(found: Plan, one: Job, threads: int, trusted: bool) -> int:
     # What a failed run has saved leads to the same failure, and has the environment as it was. A run that was stopped or killed continues.
     if rundir.read_status(one.run).get("state") == "failed":
         shutil.rmtree(one.run)
-    overrides = [*one.overrides, f"run_dir={one.run}", "resume=auto", f"trust={str(trusted).lower()}"]
+    overrides = [*one.overrides, *events.added(found, one), f"run_dir={one.run}", "resume=auto", f"trust={str(trusted).lower()}"]
     if threads and COMPOSITIONS.compose(list(one.overrides)).concurrency.threads is None:
         overrides.append(f"concurrency.threads={threads}")
     return train_one(overrides, COMPOSITIONS.compose)

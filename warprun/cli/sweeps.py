@@ -23,7 +23,7 @@ from warprun.config.schema import Config
 from warprun.errors import UserError, counted, one_line, printable, program, shown, typed
 from warprun.runs import rundir, signals
 from warprun.runs.records.terminal import table_console
-from warprun.sweeps import local, plan, slurm
+from warprun.sweeps import events, local, plan, slurm
 from warprun.sweeps.launch import LaunchConfig, LocalConfig, SlurmConfig, taken_launch
 from warprun.sweeps.local import Pool, rows_of
 from warprun.sweeps.plan import Job, Plan
@@ -44,7 +44,8 @@ def sweep(overrides: Sequence[str]) -> int:
         if isinstance(launch.launcher, LocalConfig):
             _settle(board)
         todo = [job for job, state in zip(found.jobs, board.states, strict=True) if not state.is_done and state.state != "running"]
-        print(f"{printable(found.folder, 1000)}: {board.title()}", flush=True)
+        said = (f"{printable(found.folder, 1000)}: {board.title()}", events.note(found, launch.launcher.name))
+        print("\n".join(filter(None, said)), flush=True)
         if isinstance(launch.launcher, SlurmConfig):
             return _submit(found, todo, launch.launcher, begun, launch.trust)
         devices = {config.device for config in configs} if given else _devices(found)

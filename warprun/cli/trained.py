@@ -214,6 +214,8 @@ class _ReportSettings:
     unfinished: bool = False
     """Also use runs that have not reached their end."""
     log_x: bool = False
+    tensorboard: bool = False
+    """Also write the event files of runs that have none."""
     out: str = "report"
 
 
@@ -240,6 +242,7 @@ def report(arguments: Sequence[str]) -> int:
             returns=None if settings.returns == "auto" else settings.returns,
             unfinished=settings.unfinished,
             log_x=settings.log_x,
+            tensorboard=settings.tensorboard,
             out=Path(settings.out),
         )
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
+from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
 from warprun.errors import UserError, printable
@@ -27,6 +27,18 @@ MAX_CHARACTERS = 10_000
 """Longest value. YAML has numbers whose conversion takes the square of their length."""
 
 
+class _SavedLoader(LOADER):  # type: ignore[misc, valid-type]
+    """The loader of saved configs: what is a number is what OmegaConf, which writes them, takes for one."""
+
+    yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
+        found: dict[object, object] = super().construct_mapping(node, deep)
+        if len(found) < len(node.value):
+            raise ValueError(f"line {node.start_mark.line + 1}: a key is there twice")
+        return found
+
+
 def read_config(path: Path) -> dict[str, object]:
     """Return the config in the YAML file `path`. Raises UserError, and FileNotFoundError.
 
@@ -36,10 +48,10 @@ def read_config(path: Path) -> dict[str, object]:
     try:
         text = read_limited(path, MAX_BYTES).decode()
         _check_events(text)
-        config = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
+        config = yaml.load(text, Loader=_SavedLoader)
     except UserError:
         raise
-    except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError, TypeError, RecursionError) as error:
+    except (yaml.YAMLError, OSError, ValueError, TypeError, RecursionError) as error:
         if isinstance(error, FileNotFoundError):
             raise
         reason = next(iter(str(error).splitlines()), type(error).__name__)

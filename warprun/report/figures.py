@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from warprun.report.compare import AXES, Banded, Comparison, Setting
+from warprun.report.compare import AXES, POINTS, Banded, Comparison, Setting
 from warprun.report.runs import Run
 from warprun.report.statistics import Interval, interval, iqm, median, performance_profile, probability_of_improvement
 from warprun.report.style import HALF_WIDTH, LABEL, WIDTH, Style, Styles, folded, least_range, legend_shape, limits, logarithmic, row_height
@@ -91,7 +91,7 @@ def learning(comparison: Comparison, bands: dict[str, list[Banded]], styles: Sty
                 panel.fill_between(each.grid / scale, each.band.low, each.band.high, color=style.color, alpha=0.2, linewidth=0)
                 marker = style.marker if each.grid.size == 1 else ""
                 panel.plot(each.grid / scale, each.band.value, color=style.color, linestyle=style.dash, marker=marker, markersize=4)
-            _mark_threshold(panel, comparison, env)
+            mark_threshold(panel, comparison, env)
             if log:
                 logarithmic(panel.xaxis)
             else:
@@ -103,7 +103,8 @@ def learning(comparison: Comparison, bands: dict[str, list[Banded]], styles: Sty
     return canvas.figure
 
 
-def _mark_threshold(panel: Axes, comparison: Comparison, env: str) -> None:
+def mark_threshold(panel: Axes, comparison: Comparison, env: str) -> None:
+    """Draw the returns to reach as dashed lines."""
     for threshold in {comparison.threshold_of(setting) for setting in comparison.of_env(env)}:
         if threshold is not None:
             panel.axhline(threshold, color="0.45", linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
@@ -233,7 +234,8 @@ def profiles(comparison: Comparison, styles: Styles) -> Figure:
         settings = comparison.of_env(env)
         every = np.unique(np.concatenate([setting.final() for setting in settings]))
         left, right = limits((every[0], every[-1]), least_range(settings))
-        # A profile changes at final returns only.
+        # A profile changes at final returns only; of many, so many that the eye sees no difference.
+        every = every[np.unique(np.linspace(0, len(every) - 1, POINTS).round().astype(int))]
         thresholds = np.array([left, *every, right])
         for setting in settings:
             style, profile = styles[setting.values], performance_profile(setting.final(), thresholds)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from warprun.errors import UserError, counted, printable
 from warprun.files import atomic, write_atomic
-from warprun.report import figures, table
+from warprun.report import events, figures, population, table
 from warprun.report.compare import AXES, Banded, Comparison, banded, compare, csv_rows
 from warprun.report.runs import ENDED, LeftOut, Run, collect
 from warprun.report.style import MOST_LINES, WITHOUT_DATE, drawing, finish, styles
@@ -101,7 +102,16 @@ class Asked:
     """The return that counts, eval or train; None: eval if all runs have evaluations, else train."""
     unfinished: bool = False
     log_x: bool = False
+    tensorboard: bool = False
+    """Write the event files of runs that have none."""
     out: Path = Path("report")
+
+
+class Compared(NamedTuple):
+    """A comparison and the statistics of its settings."""
+
+    comparison: Comparison
+    lines: Sequence[Line]
 
 
 def report(asked: Asked) -> None:
@@ -119,13 +129,18 @@ def report(asked: Asked) -> None:
     except OSError as error:
         raise UserError(f"out={asked.out}: {error.strerror}") from None
     found = lines(comparison)
+    whole = shown = Compared(comparison, found)
+    if len(comparison.kinds) > MOST_LINES:
+        shown = Compared(*population.best(comparison, found, MOST_LINES))
     console = table_console(240)
-    console.print(table.terminal(comparison, found))
+    console.print(table.terminal(*shown))
     notes = _notes(runs, comparison, found)
     for note in [*notes, *_short(left_out)]:
         console.print(note, soft_wrap=True)
-    for path in _write(asked, comparison, found, [*notes, *map(_line_of, left_out)]):
+    for path in _write(asked, whole, shown, [*notes, *map(_line_of, left_out)]):
         console.print(str(path), soft_wrap=True)
+    if asked.tensorboard:
+        console.print(f"event files for TensorBoard: {events.write_missing(runs):,} written; other runs had one", soft_wrap=True)
 
 
 def _notes(runs: Sequence[Run], comparison: Comparison, found: Sequence[Line]) -> list[str]:
@@ -146,7 +161,10 @@ def _notes(runs: Sequence[Run], comparison: Comparison, found: Sequence[Line]) -
         named = ", ".join(f"{printable(run.folder)} ({run.state})" for run in open_runs[:MOST_NAMED])
         notes.append(f"{counted(len(open_runs), 'run')} without an end: {named}{', ...' if len(open_runs) > MOST_NAMED else ''}")
     if len(comparison.kinds) > MOST_LINES:
-        notes.append(f"{len(comparison.kinds)} settings are more than figures can tell apart ({MOST_LINES}); by= selects fewer")
+        notes.append(
+            f"the table, and the figures of single settings, show the {MOST_LINES} of {len(comparison.kinds):,} settings with the highest"
+            " IQM; settings.csv has all, and by= averages over some"
+        )
     return notes
 
 
@@ -159,21 +177,21 @@ def _line_of(left_out: LeftOut) -> str:
     return printable(f"left out: {left_out.folder}: {left_out.why}")
 
 
-def _write(asked: Asked, comparison: Comparison, found: Sequence[Line], notes: list[str]) -> list[Path]:
-    """Write all files; return the paths of the main ones."""
-    out = asked.out
+def _write(asked: Asked, whole: Compared, shown: Compared, notes: list[str]) -> list[Path]:
+    """Write all files; return the paths of the main ones. Tables as CSV have all settings, the others those that are shown."""
+    out, (comparison, found) = asked.out, shown
     bands = {axis: banded(comparison, axis, asked.log_x) for axis in AXES}
-    table.write_settings(out / "settings.csv", comparison, found)
-    table.write_runs(out / "runs.csv", comparison)
+    table.write_settings(out / "settings.csv", *whole)
+    table.write_runs(out / "runs.csv", whole.comparison)
     rows = [row for axis in AXES for row in csv_rows(bands[axis], axis)]
     table.write_csv(out / "curves.csv", ["env", *comparison.by, "axis", *HEADER], rows)
     drawn: list[tuple[Path, str]] = []
     if find_spec("matplotlib"):
-        drawn = _draw(asked, comparison, found, bands)
+        drawn = _draw(asked, whole, shown, bands)
     else:
         notes.append("no figures: pip install matplotlib")
         print(notes[-1])
-    title = f"{', '.join(comparison.envs)}: {counted(sum(len(setting.runs) for setting in comparison.settings), 'run')}"
+    title = f"{', '.join(comparison.envs)}: {counted(sum(len(setting.runs) for setting in whole.comparison.settings), 'run')}"
     images = (f"![{alternative(caption)}]({path.stem}.png)\n\n{caption}" for path, caption in drawn)
     body = [f"# {title}", table.markdown(comparison, found), *notes, *images]
     write_atomic(out / "report.md", ("\n\n".join(body) + "\n").encode())
@@ -183,12 +201,17 @@ def _write(asked: Asked, comparison: Comparison, found: Sequence[Line], notes: l
     return [out / "report.html", out / "report.md"]
 
 
-def _draw(asked: Asked, comparison: Comparison, found: Sequence[Line], bands: dict[str, list[Banded]]) -> list[tuple[Path, str]]:
+def _draw(asked: Asked, whole: Compared, shown: Compared, bands: dict[str, list[Banded]]) -> list[tuple[Path, str]]:
     """Write every figure as PNG and SVG; return the SVG files with their captions. Figures of an earlier report are replaced."""
+    comparison, found = shown
     look = styles(comparison)
+    captions = figures.CAPTIONS | population.CAPTIONS
     drawn = []
     with drawing():
         made = {
+            "heatmap": population.heatmap(*whole),
+            "response": population.response(*whole),
+            "members": population.members(*whole),
             "learning": figures.learning(comparison, bands, look, asked.log_x),
             "scores": figures.scores(comparison, found, look),
             "throughput": figures.throughput(comparison, look),
@@ -206,5 +229,5 @@ def _draw(asked: Asked, comparison: Comparison, found: Sequence[Line], bands: di
                 figure.savefig(file, format="svg", metadata=WITHOUT_DATE)
             with atomic(path.with_suffix(".png")) as file:
                 figure.savefig(file, format="png", dpi=DPI)
-            drawn.append((path, figures.CAPTIONS[name]))
+            drawn.append((path, captions[name]))
     return drawn

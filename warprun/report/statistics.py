@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from warprun.runs.summary import iqm as iqm
+
 Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]
 """Maps scores [..., runs] to [...]."""
@@ -48,13 +50,6 @@ def median(scores: Array) -> Array:
 def mean(scores: Array) -> Array:
     """Return the mean over the last axis."""
     return np.asarray(np.mean(scores, axis=-1))
-
-
-def iqm(scores: Array) -> Array:
-    """Return the interquartile mean over the last axis: the mean without the lowest and the highest floor(n / 4) scores (section 4.3)."""
-    count = scores.shape[-1]
-    cut = count // 4
-    return np.asarray(np.mean(np.sort(scores, axis=-1)[..., cut : count - cut], axis=-1))
 
 
 def interval(scores: Array, statistic: Statistic) -> Interval:

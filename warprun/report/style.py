@@ -154,7 +154,7 @@ def finish(figure: Figure) -> None:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axis in axes:
-        if not isinstance(axis.get_major_formatter(), FuncFormatter):  # which has the names of settings
+        if axis.axis_name == "x" or not isinstance(axis.get_major_formatter(), FuncFormatter):  # which has the names of settings
             while _is_crowded(axis):
                 axis.set_ticks(axis.get_majorticklocs()[::2])
 
@@ -162,6 +162,7 @@ def finish(figure: Figure) -> None:
 def _is_crowded(axis: XAxis | YAxis) -> bool:
     """Return whether labels of an axis overlap, or nearly."""
     low, high = sorted(axis.get_view_interval())
+    axis.get_majorticklabels()  # moves the ticks to where they were set
     ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high and tick.label1.get_visible()]
     boxes = [tick.label1.get_window_extent().padded(GAP / 2 * axis.figure.dpi / 72) for tick in ticks]
     return any(one.overlaps(other) for one, other in pairwise(boxes))

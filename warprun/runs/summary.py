@@ -6,6 +6,9 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from warprun.spec import Box, GroupSpec, MultiDiscrete
 
 SPEED = "perf/env_steps_per_s"
@@ -60,6 +63,16 @@ def typical_speed(rows: Sequence[Mapping[str, float]]) -> float | None:
     """
     speeds = _values(rows, SPEED)
     return statistics.median(speeds[1:] or speeds) if speeds else None
+
+
+def iqm(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the interquartile mean over the last axis: the mean without the lowest and the highest floor(n / 4) scores.
+
+    Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (2021), section 4.3.
+    """
+    count = scores.shape[-1]
+    cut = count // 4
+    return np.asarray(np.mean(np.sort(scores, axis=-1)[..., cut : count - cut], axis=-1))
 
 
 def _measured(metrics: Mapping[str, float], tag: str) -> str:

@@ -23,6 +23,7 @@ from warprun.kernels.driver import why_no_cuda
 from warprun.processes import share_of_cores, visible_gpus
 from warprun.runs import rundir, signals
 from warprun.runs.records.terminal import PlainConsole, table_console
+from warprun.sweeps.events import Summary
 from warprun.sweeps.plan import Job
 from warprun.sweeps.table import Board
 
@@ -41,6 +42,7 @@ class View:
         self._console = table_console(200)
         self._live = Live(console=self._console, auto_refresh=False, transient=True) if self._console.is_terminal else None
         self._next_s = 0.0
+        self._summary = Summary(board)
 
     @contextmanager
     def open(self) -> Iterator[View]:
@@ -52,6 +54,7 @@ class View:
         finally:
             if self._live:
                 self._live.stop()
+            self._summary.close()
 
     def message(self, text: str) -> None:
         """Print a line; the reader may have gone."""
@@ -67,8 +70,9 @@ class View:
                 self._live.update(self._board.table(rows_of(self._console)), refresh=True)
 
     def ended(self, job: Job) -> None:
-        """Print how a job has ended; a failed one on standard error."""
+        """Print how a job has ended, a failed one on standard error, and add it to the summary for TensorBoard."""
         self._board.refresh([job])
+        self._summary.add()
         state = self._board.states[job.number]
         if state.state == "failed":
             line = printable(f"{self._board.names[job.number]}: {state.error}", 1000)

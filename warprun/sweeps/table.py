@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +17,13 @@ from warprun.runs.records.jsonl import last_row, read_rows
 from warprun.runs.records.terminal import duration
 from warprun.runs.summary import measured
 from warprun.sweeps.plan import Job, Plan
+from warprun.sweeps.returns import Returns
 
 STYLES = {"failed": "red", "killed": "red", "interrupted": "yellow", "running": "green", "waiting": "dim"}
 ORDER = ("running", "failed", "killed", "interrupted", "solved", "finished", "waiting")
 """States in the order in which their jobs are shown if there is no room for all."""
+MANY, FEW, BEST = 50, 30, 10
+"""Jobs of a sweep above which the table is a summary, its most rows if there is room, and how many of them are of the best jobs."""
 COUNTED = ("running", "failed", "killed", "interrupted", "waiting")
 
 
@@ -79,10 +83,12 @@ class Board:
     def table(self, most: int | None = None) -> RenderableType:
         """Return the table of all jobs, or of `most`: those that run and have failed first."""
         shown = list(self.plan.jobs)
-        if most is not None and len(shown) > most:
+        if len(shown) > MANY:
+            shown = self._chosen(FEW if most is None else min(FEW, most // 2))  # long settings take two lines
+        elif most is not None and len(shown) > most:
             newest = sorted(shown, key=lambda job: (ORDER.index(self.states[job.number].state), job.number))[: max(1, most - 1)]
             shown = sorted(newest)
-        table = Table(title=self.title(), title_justify="left")
+        table = Table(title="\n".join([self.title(), *self._spread()]), title_justify="left")
         for name in ("job", "settings", "state", "return", "env_steps", "wall time", "left", "error or folder"):
             table.add_column(
                 name, justify="right" if name in ("job", "return", "env_steps", "wall time", "left") else "left", overflow="fold"
@@ -91,6 +97,29 @@ class Board:
             table.add_row(str(job.number), printable(self.names[job.number]), *self._row(job))
         hidden = len(self.plan.jobs) - len(shown)
         return Group(table, Text(f"and {hidden:,} more jobs", style="dim")) if hidden else table
+
+    def returns(self) -> list[float]:
+        """Return the returns of all jobs that are done."""
+        return [state.returned for state in self.states if state.is_done and state.returned is not None]
+
+    def _spread(self) -> list[str]:
+        """Return the line of a large sweep on the returns of its jobs, if there are some."""
+        returns = self.returns() if len(self.plan.jobs) > MANY else []
+        if not returns:
+            return []
+        return [f"{len(returns):,} returns: {Returns.of(returns).describe()}; {self.counts.get('solved', 0):,} solved"]
+
+    def _chosen(self, most: int) -> list[Job]:
+        """Return the jobs that a table of few rows shows: first those that run or did not end well, then the best."""
+        open_ones = [job for job in self.plan.jobs if self.states[job.number].state not in (WAITING, *DONE)]
+        done = [
+            (state.returned, -(state.env_steps or 0), -number)  # of equal returns the earlier one
+            for number, state in enumerate(self.states)
+            if state.is_done and state.returned is not None
+        ]
+        best = [self.plan.jobs[-number] for *_, number in heapq.nlargest(min(BEST, max(1, most // 2)), done)]
+        open_ones.sort(key=lambda job: ORDER.index(self.states[job.number].state))
+        return [*open_ones[: most - len(best)], *best]
 
     def _row(self, job: Job) -> list[str | Text]:
         state = self.states[job.number]
