@@ -17,7 +17,8 @@ from warprun.environment import Box, Environment, Group, KernelFunction
 from warprun.kernels import compile as kernels
 from warprun.kernels import integers
 from warprun.simulation.kernel_engine import KernelEngine
-from warprun.simulation.trial import Actions, Explorer, Masks, sizes_of
+from warprun.simulation.trial import Actions, Explorer, Masks
+from warprun.spec import choices
 from warprun.state import restore
 
 
@@ -159,7 +160,7 @@ def _choices(group: Group) -> list[tuple[int, list[float]]]:
     """Return every component of an action with the options to try."""
     if isinstance(group.action, Box):
         return [(n, [-0.9, 0.1, 0.8]) for n in range(min(group.action.size, MOST_OPTIONS))]
-    return [(n, list(range(min(size, MOST_OPTIONS)))) for n, size in enumerate(sizes_of(group.action))]
+    return [(n, list(range(min(size, MOST_OPTIONS)))) for n, size in enumerate(choices(group.action))]
 
 
 def _try(
@@ -177,7 +178,7 @@ def _try(
     allowed = np.ones(tried[group.name].shape[:2], bool)
     mask = masks[group.name]
     if mask is not None and not isinstance(group.action, Box):
-        allowed = mask[..., sum(sizes_of(group.action)[:component]) + int(option)]
+        allowed = mask[..., sum(choices(group.action)[:component]) + int(option)]
     values = tried[group.name][..., component]
     values[allowed] = option
     put(engine.trajectory, 0, tried)

@@ -17,7 +17,7 @@ from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.simulator import Simulator
 from warprun.simulation.trajectory import Trajectory
 from warprun.simulation.trial import Actions, Explorer, Masks
-from warprun.spec import Box, GroupSpec, Spec
+from warprun.spec import Box, GroupSpec, Spec, choices
 
 CERTAIN = 50.0
 """Logit of the chosen action; that of the others is 0."""
@@ -94,9 +94,8 @@ def policy_output_of(group: GroupSpec, actions: np.ndarray) -> np.ndarray:
     if isinstance(space, Box):
         return np.concatenate([actions, np.full_like(actions, -20.0)], axis=-1)
     outputs = np.zeros((*actions.shape[:2], space.outputs), np.float32)
-    sizes = (space.outputs,) if actions.shape[-1] == 1 else space.nvec  # type: ignore[union-attr]
     first = 0
-    for n, size in enumerate(sizes):
+    for n, size in enumerate(choices(space)):
         np.put_along_axis(outputs, first + actions[..., n : n + 1].astype(np.int64), CERTAIN, axis=-1)
         first += size
     return outputs

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from warprun.spec import Box, GroupSpec, MultiDiscrete
+from warprun.spec import GroupSpec, choices
 
 SPEED = "perf/env_steps_per_s"
 NO_BETTER = "no evaluation was better than the first one"
@@ -121,7 +121,4 @@ def _values(rows: Sequence[Mapping[str, float]], tag: str) -> list[float]:
 
 def _uniform_entropy(group: GroupSpec) -> float:
     """Return the entropy of a uniform choice among a group's actions, in nats; 0 for a Box, whose entropy has no such bound."""
-    if isinstance(group.action, Box):
-        return 0.0
-    counts = group.action.nvec if isinstance(group.action, MultiDiscrete) else (group.action.n,)
-    return sum(math.log(n) for n in counts)
+    return sum(math.log(n) for n in choices(group.action))

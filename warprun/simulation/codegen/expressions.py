@@ -12,6 +12,7 @@ from warprun.math import clip
 from warprun.random import ACTION, EXPLORATION, RESET, STEP, VARIATION, Rng
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.templates import Function, Names, block, index, lines
+from warprun.spec import choices
 
 PURPOSES = {"RESET": RESET, "ACTION": ACTION, "VARIATION": VARIATION, "EXPLORATION": EXPLORATION}
 STREAMS = {name: f"{purpose} << 24" for name, purpose in PURPOSES.items()}
@@ -188,5 +189,5 @@ class Expressions:
 
 def choices_of(space: Discrete | MultiDiscrete) -> list[tuple[int, int]]:
     """Return the first entry and the number of entries, among logits and mask entries, of each choice that makes an action."""
-    counts = space.nvec if isinstance(space, MultiDiscrete) else (space.n,)
+    counts = choices(space)
     return [(sum(counts[:n]), count) for n, count in enumerate(counts)]
