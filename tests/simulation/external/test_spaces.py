@@ -11,8 +11,7 @@ from gymnasium import spaces
 from warprun.errors import ContractError
 from warprun.kernels.sampling import to_bounds as kernels_to_bounds
 from warprun.simulation.external.spaces import actions, observations
-from warprun.spec import to_bounds
-from warprun.spec import Box, Discrete, MultiDiscrete
+from warprun.spec import Box, Discrete, MultiDiscrete, to_bounds
 
 OBSERVED = [
     spaces.Box(-1.0, 1.0, (3,)),
