@@ -194,8 +194,6 @@ class KernelReplay(Replay):
         """By the name of the kernel: its last call, and what it was made for."""
 
     def store(self, trajectory: Trajectory, group: GroupTrajectory) -> None:
-        """Write a rollout that `advance` has counted; new transitions get the largest priority."""
-
         def arguments() -> tuple[object, ...]:
             ends = (trajectory.terminated, trajectory.truncated)
             parts = (
