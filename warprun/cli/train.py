@@ -17,7 +17,7 @@ from warprun.config import kept
 from warprun.config.checks import check
 from warprun.config.compose import change, compose, differences
 from warprun.config.overrides import read
-from warprun.config.schema import Config, as_measured, from_dict, starts_processes, to_dict
+from warprun.config.schema import Config, as_measured, from_dict, to_dict
 from warprun.errors import RunHasEndedError, TrainingFailed, UserError, program, shown, typed
 from warprun.files import refuse_links
 from warprun.kernels.driver import gpu_error, prepare
@@ -52,7 +52,7 @@ def train_one(overrides: list[str]) -> int:
     try:
         asked = _asked(overrides)
         config = asked.config if isinstance(asked, Continued) else asked
-        if starts_processes(config):
+        if config.concurrency.starts():
             from warprun.parallel.launch import start
 
             return start(config, overrides)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 Kernel: TypeAlias = Callable[..., None]
 """kernel(first, last, thread, *arguments) does the work of the items `first` .. `last` - 1 with the memory of a thread."""
+Function: TypeAlias = Callable[..., object]
+"""A function for kernels."""
 ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, *[ctypes.c_int64] * SPAN)  # releases the lock of Python (GIL)
 ARRAY = ("meminfo", "parent", "nitems", "itemsize", "data", "shape", "strides")
 """The fields of an array in Numba's data model, in their order."""
@@ -40,9 +42,7 @@ def signature(arguments: Sequence[object]) -> list[Type]:
     return [types.int64] * SPAN + [typeof(value) for value in arguments]
 
 
-def kernel_module(
-    name: str, made_of: Mapping[str, Sequence[FunctionType]], build: Callable[[object], object] = device_function
-) -> ModuleType:
+def kernel_module(name: str, made_of: Mapping[str, Sequence[Function]], build: Callable[[object], object] = device_function) -> ModuleType:
     """Return a module of kernels; `made_of`: kernel -> the functions that it calls one after the other, which `build` compiles.
 
     A kernel takes `first`, `last`, `thread`, and then what its functions take, by the names of their arguments. A function with the

@@ -13,7 +13,7 @@ from warprun.algorithms import agent_class
 from warprun.config.kept import Tables
 from warprun.config.memory import usable_cores, workers
 from warprun.config.registry import Defined
-from warprun.config.schema import Config, SeedConfig, load_environment, make_tables, parameters
+from warprun.config.schema import Config, load_environment, make_tables, parameters
 from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.mlp import Network
@@ -75,7 +75,7 @@ def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
     why_stepwise = why_torch = no_kernel_networks(config, fusion)
     if not of_kernels:
         why_stepwise = "the environment is not made of kernels"
-    elif isinstance(config.concurrency, SeedConfig):
+    elif config.concurrency.learners_act:
         why_stepwise = why_stepwise or "concurrency=seed: the learner acts"
     elif device.kind in ("cuda", "cudasim") and fusion.network_rows and not fits_shared_memory(environment.spec, fusion.network_rows):
         why_stepwise = why_stepwise or "a network has more rows than the shared memory of a GPU's blocks holds"

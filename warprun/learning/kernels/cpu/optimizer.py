@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from warprun.kernels import ahead
-from warprun.kernels.bound import Call, kernel_module, signature
+from warprun.kernels.bound import Call, Function, kernel_module, signature
 from warprun.kernels.compile import merged_function
 from warprun.kernels.threads import Team, team
 from warprun.learning import optimizers
@@ -98,7 +98,7 @@ def end_step(first, last, gradient, state, max_norm, tau):
 
 @cache
 def _module() -> ModuleType:
-    made_of = {"whole": [begin_step, end_step], "begin": [begin_step], "end": [end_step]}
+    made_of: dict[str, list[Function]] = {"whole": [begin_step, end_step], "begin": [begin_step], "end": [end_step]}
     return kernel_module("optimizer", made_of, merged_function)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from warprun.kernels import ahead
-from warprun.kernels.bound import Call, kernel_module, signature
+from warprun.kernels.bound import Call, Function, kernel_module, signature
 from warprun.kernels.compile import merged_function
 from warprun.kernels.mlp import Network, forward, normalize
 from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
@@ -161,7 +161,11 @@ def spread_of(count, sums, spread, explained):
     explained[0] = (returns - errors) / returns if returns > 0.0 else 0.0
 
 
-KERNELS = {"next_values": [next_values_of_part], "advantages": [advantages_of_part], "spread": [spread_of]}
+KERNELS: dict[str, list[Function]] = {
+    "next_values": [next_values_of_part],
+    "advantages": [advantages_of_part],
+    "spread": [spread_of],
+}
 
 
 class Bound(NamedTuple):

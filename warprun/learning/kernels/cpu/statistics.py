@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from warprun.kernels import ahead
-from warprun.kernels.bound import Call, kernel_module, signature
+from warprun.kernels.bound import Call, Function, kernel_module, signature
 from warprun.kernels.compile import merged_function
 from warprun.kernels.simd import COLUMNS
 from warprun.kernels.threads import team
@@ -131,7 +131,7 @@ def merge_sums(count, running):
 
 @cache
 def _module() -> ModuleType:
-    made_of = {
+    made_of: dict[str, list[Function]] = {
         "moments": [moments_of_share],
         "discounted": [discounted_of_part],
         "normalized": [normalized_of_part],
