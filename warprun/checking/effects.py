@@ -34,8 +34,9 @@ def source(environment: Environment, functions: list[types.FunctionType]) -> Ite
         yield from _swapped(function, states)
         for name in function.__code__.co_names:
             if isinstance(function.__globals__.get(name), np.ndarray):
-                where = f"{short(function.__code__.co_filename)}:{function.__code__.co_firstlineno} in {function.__name__}"
-                yield doubt(f"{where} reads {name}, an array of the module: its values are fixed when kernels are compiled; use tables")
+                yield doubt(
+                    f"{place_of(function)} reads {name}, an array of the module: its values are fixed when kernels are compiled; use tables"
+                )
 
 
 def _swapped(function: KernelFunction, states: Mapping[str, tuple[str, ...]]) -> Iterator[Problem]:

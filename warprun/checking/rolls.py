@@ -14,6 +14,7 @@ from warprun.checking.findings import Problem, doubt, listed
 from warprun.config.kept import Tables
 from warprun.simulation.faults import Fault
 from warprun.simulation.kernel_engine import KernelEngine
+from warprun.simulation.plain import Rows
 from warprun.simulation.simulator import Simulator
 from warprun.simulation.trajectory import Trajectory
 from warprun.simulation.trial import Actions, Explorer, Masks
@@ -132,7 +133,6 @@ def rate(steps: float) -> str:
 Make = Callable[[int, int, int], Simulator]
 """(horizon, seed, threads) -> a simulator; `threads` counts for kernels only."""
 STEPS, HORIZON = 64, 16
-Record = dict[str, np.ndarray]
 
 
 def determinism(make: Make, spec: Spec, of_kernels: bool) -> Iterator[Problem]:
@@ -155,7 +155,7 @@ def seeds(make: Make, spec: Spec) -> Iterator[Problem]:
         yield doubt("two seeds give the same rollouts, from the first observation to the last; draw what should vary from the seed")
 
 
-def record(simulator: Simulator, spec: Spec) -> Record:
+def record(simulator: Simulator, spec: Spec) -> Rows:
     """Return all results of STEPS steps with random actions, by name, [steps, N, ...]."""
     explorer = Explorer(spec, simulator.n_envs)
     rolls: Rolls = KernelRolls(simulator, explorer) if isinstance(simulator, KernelEngine) else SimulatorRolls(simulator, explorer)
@@ -175,7 +175,7 @@ def record(simulator: Simulator, spec: Spec) -> Record:
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
-def differences(one: Record, other: Record) -> list[str]:
+def differences(one: Rows, other: Rows) -> list[str]:
     """Return the names of arrays that differ in any bit."""
     return [name for name in one if one[name].tobytes() != other[name].tobytes()]
 

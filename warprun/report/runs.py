@@ -54,6 +54,10 @@ class Run:
     throughput: float
     """Environment steps per second: the median over the records after the first, which contains compilation. NaN without such."""
 
+    def curve(self, returns: str) -> Curve:
+        """Return the curve of a return: eval or train."""
+        return self.evaluations if returns == "eval" else self.training
+
     @property
     def env(self) -> str:
         """The name of the environment; of one of Gymnasium its id."""

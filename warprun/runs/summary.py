@@ -36,7 +36,7 @@ def summarize(
     if solved_at is not None and evaluated:
         lines["solved"] = f"{'yes' if solved else 'no'}: env.solved_at={solved_at:g}"
     for tag in (t for t in metrics if t.startswith("eval/") and t.endswith("return") and t != "eval/best_return"):
-        lines[tag] = f"{_measured(metrics, tag)} ({metrics['eval/episodes']:,.0f} fresh episodes)"
+        lines[tag] = f"{measured(metrics[tag], metrics.get(f'{tag}_stderr'))} ({metrics['eval/episodes']:,.0f} fresh episodes)"
     if "eval/best_return" in metrics:
         lines["eval/best_return"] = f"{metrics['eval/best_return']:.4g} at {metrics['eval/best_env_steps']:,.0f} env_steps"
     lines |= {tag: value for tag, value in metrics.items() if tag.startswith("train/") and tag.endswith("return")}
@@ -60,10 +60,6 @@ def typical_speed(rows: Sequence[Mapping[str, float]]) -> float | None:
     """
     speeds = _values(rows, SPEED)
     return statistics.median(speeds[1:] or speeds) if speeds else None
-
-
-def _measured(metrics: Mapping[str, float], tag: str) -> str:
-    return measured(metrics[tag], metrics.get(f"{tag}_stderr"))
 
 
 def measured(mean: float, error: float | None) -> str:

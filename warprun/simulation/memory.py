@@ -70,8 +70,12 @@ def poison(environment: Environment, arrays: Arrays, taken: Trajectory) -> None:
     _fill([tensor for name, tensor in arrays.by_name().items() if name.rpartition(".")[2] in own])
     rows = [taken.terminated, taken.truncated]
     for group in taken.groups.values():
-        after = [rows[1:] for rows in (group.obs, group.mask, group.alive) if rows is not None]
-        rows += [*after, group.reward, group.final_obs, *([] if group.final_alive is None else [group.final_alive])]
+        rows += [
+            *(seen[1:] for seen in group.seen().values()),
+            group.reward,
+            group.final_obs,
+            *([] if group.final_alive is None else [group.final_alive]),
+        ]
     _fill(rows)
     for made in environment.groups:
         for actor in range(made.size if "out" in arguments(made.observe) else 0):

@@ -15,7 +15,7 @@ from warprun.random import RESET, STEP, VARIATION, Rng, uniform
 from warprun.spec import to_bounds
 
 Rows: TypeAlias = dict[str, np.ndarray]
-"""Group -> a value of every actor, [A, ...]."""
+"""Arrays by name; here group -> a value of every actor, [A, ...]."""
 
 
 class Seen(NamedTuple):

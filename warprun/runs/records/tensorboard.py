@@ -20,6 +20,7 @@ from tensorboard.plugins.hparams import metadata, plugin_data_pb2, summary_v2
 from tensorboard.plugins.hparams.api_pb2 import Status
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from warprun.config.reading import leaves
 from warprun.runs.records.jsonl import Appender
 from warprun.runs.records.sink import Row, Sink
 
@@ -104,14 +105,12 @@ def write_images(folder: Path) -> None:
             records.write(Event(wall_time=now, summary=summary).SerializeToString())
 
 
-def flatten(config: Mapping[str, object], prefix: str = "") -> dict[str, bool | int | float | str]:
+def flatten(config: Mapping[str, object]) -> dict[str, bool | int | float | str]:
     """Return the leaves of a nested config by dotted path, lists as JSON text, without those that are None."""
-    leaves: dict[str, bool | int | float | str] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            leaves |= flatten(value, f"{prefix}{key}.")
-        elif isinstance(value, bool | int | float | str):
-            leaves[f"{prefix}{key}"] = value
-        elif value is not None:
-            leaves[f"{prefix}{key}"] = json.dumps(value, default=str)
-    return leaves
+    found: dict[str, bool | int | float | str] = {}
+    for key, value in leaves(config):
+        if isinstance(value, bool | int | float | str):
+            found[key] = value
+        elif value is not None and not isinstance(value, Mapping):
+            found[key] = json.dumps(value, default=str)
+    return found
