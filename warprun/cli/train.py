@@ -70,7 +70,7 @@ def train_one(overrides: list[str]) -> int:
 
 def _asked(overrides: Sequence[str]) -> Continued | Config:
     """Return the run that `overrides` describe: one to continue, or the config of a new one. Raises UserError."""
-    from warprun.parallel.start import in_all_ranks
+    from warprun.parallel.joining import in_all_ranks
 
     def compose_run() -> Continued | Config:
         asked = continued(overrides)
@@ -88,7 +88,7 @@ def _asked(overrides: Sequence[str]) -> Continued | Config:
 
 def _run(asked: Continued | Config) -> Result | None:
     """Train, as the rank that this process is; return the result, in ranks other than 0 None."""
-    from warprun.parallel.start import take_part
+    from warprun.parallel.joining import take_part
 
     config = asked.config if isinstance(asked, Continued) else asked
 

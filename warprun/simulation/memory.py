@@ -13,13 +13,13 @@ import torch
 
 from warprun.environment import Environment, arguments
 from warprun.kernels.flow import never_written
-from warprun.simulation.arrays import COMMON, ONLY_EXTERNAL, PER_GROUP, SCRATCH, ArrayPlan, Layout, action_dtype
+from warprun.simulation.arrays import COMMON, ONLY_BY_CALLER, PER_GROUP, SCRATCH, ArrayPlan, Layout, action_dtype
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 
 Array: TypeAlias = np.ndarray | torch.Tensor
 """numpy on CPU, torch on CUDA."""
 
-ROLLOUT = {"terminated", "truncated", *(f.name for f in fields(GroupTrajectory))} | ONLY_EXTERNAL
+ROLLOUT = {"terminated", "truncated", *(f.name for f in fields(GroupTrajectory))} | ONLY_BY_CALLER
 """Arrays that are part of a `Trajectory` or of a `Step`."""
 FLAT = {array.name for array in (*COMMON, *PER_GROUP) if array.rows}
 """Arrays whose rows are flat in kernels."""

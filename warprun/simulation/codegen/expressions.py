@@ -126,7 +126,7 @@ class Expressions:
         """Map -1..1 to low..high; if a bound is infinite, clip at the other one, if that is finite. A caller's are only clipped."""
         lowest, highest = f"np.float32({low!r})", f"np.float32({high!r})"
         bounded_below, bounded_above = low != -float("inf"), high != float("inf")
-        if bounded_below and bounded_above and self.plan.external:
+        if bounded_below and bounded_above and self.plan.by_caller:
             return f"{self.names.use('clip', clip)}({value}, {lowest}, {highest})"
         if bounded_below and bounded_above:
             return f"{self.names.use('to_bounds', to_bounds)}({value}, {lowest}, {highest})"
