@@ -23,8 +23,6 @@ from warprun.runs.records.jsonl import JsonLines, read_rows
 
 MAX_DEPTH = 6
 """Folders inside each other that are searched for runs."""
-ENDED = ("finished", "solved")
-"""States of runs that reached their end."""
 
 
 class Curve(NamedTuple):
@@ -114,7 +112,7 @@ def _read(folder: Path, unfinished: bool) -> Run:
     if not (folder / CONFIG).is_file():
         raise UserError("its set-up did not end: it has no config.yaml")
     settings = dict(leaves(rundir.read_config(folder)))
-    if state not in ENDED and not unfinished:
+    if state not in rundir.ENDED and not unfinished:
         raise UserError(f"{state}; unfinished=true includes it if it has records")
     if not (folder / JsonLines.name).is_file():
         raise UserError(f"{state}, without {JsonLines.name}")

@@ -23,6 +23,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from warprun.config.reading import leaves
 from warprun.runs.records.jsonl import Appender
 from warprun.runs.records.sink import Row, Sink
+from warprun.runs.rundir import ENDED
 
 PREFIX = "events.out.tfevents."
 """Beginning of the names of event files."""
@@ -52,7 +53,7 @@ class TensorBoard(Sink):
 
     def finish(self, summary: Mapping[str, float | str], status: str) -> None:
         """Record on the HPARAMS page that the run ended, and how."""
-        outcome = Status.STATUS_SUCCESS if status in ("finished", "solved") else Status.STATUS_FAILURE
+        outcome = Status.STATUS_SUCCESS if status in ENDED else Status.STATUS_FAILURE
         end = plugin_data_pb2.SessionEndInfo(status=outcome, end_time_secs=time.time())
         plugin = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(session_end_info=end))
         value = Summary.Value(tag=metadata.SESSION_END_INFO_TAG, metadata=plugin, tensor=metadata.NULL_TENSOR)
