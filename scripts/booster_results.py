@@ -85,18 +85,47 @@ def features(signals: np.ndarray, disturbance: np.ndarray, p: Any, tables: Any) 
     return np.stack([*columns, np.ones_like(disturbance)], 2)
 
 
+class Predictive(NamedTuple):
+    """Cancels what the plant makes of the past, and a predicted disturbance."""
+
+    p: Any
+    predicted: np.ndarray
+    """[N, T]."""
+
+    def __call__(self, now: control.Now) -> np.ndarray:
+        """Return the VIMIN that gives IMINER = 0 if the prediction is right."""
+        rest: np.ndarray = respond(0.0, now.delta, now.delta_1, now.iminer, now.iminer_1, self.p) + self.predicted[:, now.step]
+        return -rest / self.p.vimin_0
+
+
+def least_deviations(features: np.ndarray, target: np.ndarray, rounds: int = 30) -> np.ndarray:
+    """Return the weights [F] of the linear prediction of `target` [n] from `features` [n, F] with the least mean absolute error.
+
+    Iteratively reweighted least squares (Schlossmacher 1973); the problem is convex, so this is the global optimum up to the floor of
+    weights.
+    """
+    weights, scale = np.zeros(features.shape[1]), np.abs(features).max(0).clip(1e-12)
+    scaled = features / scale
+    for _ in range(rounds):
+        share = 1.0 / np.abs(target - scaled @ weights).clip(1e-4)
+        normal = scaled.T @ (share[:, None] * scaled)
+        weights = np.linalg.solve(normal + 1e-9 * np.trace(normal) * np.eye(len(weights)), scaled.T @ (share * target))
+    found: np.ndarray = weights / scale
+    return found
+
+
 def regulators(searched: Recorded, played: Recorded, action: str) -> dict[str, Course]:
     """Return the courses of all regulators under the limits of an action space."""
     episodes, p, tables, limit = searched.episodes, searched.params, searched.tables, searched.limits[action]
     pid, quadratic = control.best_pid(episodes, p, tables, limit), control.best_quadratic(episodes, p, tables, limit)
     print(f"{action}: {pid}, {quadratic}", flush=True)
-    weights = control.least_deviations(searched.features.reshape(-1, searched.features.shape[2]), episodes.disturbance.reshape(-1))
+    weights = least_deviations(searched.features.reshape(-1, searched.features.shape[2]), episodes.disturbance.reshape(-1))
     chosen: dict[str, control.Regulator] = {
         "recorded regulator": control.recorded,
         "PI, published gains": control.Pid(),
         "PID, best gains": pid,
         "best quadratic regulator": quadratic,
-        "best linear regulator": control.Predictive(p, played.features @ weights),
+        "best linear regulator": Predictive(p, played.features @ weights),
     }
     found = {name: control.run(each, played.episodes, p, tables, limit) for name, each in chosen.items()}
     return {"no control": control.run(control.none, played.episodes, p, tables)} | found

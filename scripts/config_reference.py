@@ -12,6 +12,7 @@ from pathlib import Path
 from common import DOCS, replaced, table
 
 from warprun.algorithms import config_class
+from warprun.config import concurrency
 from warprun.config import schema as config
 from warprun.learning import network_settings, off_policy_settings
 from warprun.learning import settings as agents
@@ -20,8 +21,8 @@ from warprun.sweeps import launch
 RUN_TABLES: dict[str, tuple[type, str]] = {
     "run": (config.Config, ""),
     "env": (config.EnvConfig, "env."),
-    "concurrency": (config.ConcurrencyConfig, "concurrency."),
-    **{mode: (config.CONCURRENCY[mode], "concurrency.") for mode in ("single", "ddp", "sync", "seed", "async", "rma")},
+    "concurrency": (concurrency.ConcurrencyConfig, "concurrency."),
+    **{mode: (concurrency.CONCURRENCY[mode], "concurrency.") for mode in ("single", "ddp", "sync", "seed", "async", "rma")},
     "eval": (config.EvalConfig, "eval."),
     "checkpoint": (config.CheckpointConfig, "checkpoint."),
     "log": (config.LogConfig, "log."),

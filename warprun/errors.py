@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,6 +70,16 @@ def require(holds: bool, message: str) -> None:
     """Raise UserError with a message if a condition does not hold."""
     if not holds:
         raise UserError(message)
+
+
+def check_one_of(key: str, value: str, known: Collection[str]) -> None:
+    """Raise UserError if the value of a setting is not one of the known ones."""
+    require(value in known, f"{key}={value} is not one of {', '.join(known)}{nearest(value, known)}")
+
+
+def check_range(key: str, value: float | None, least: int, most: int, most_text: str = "") -> None:
+    """Raise UserError if the value of a setting is not from `least` to `most`, which the message calls `most_text`; None passes."""
+    require(value is None or least <= value <= most, f"{key}={value} must be from {least} to {most_text or most}")
 
 
 def one_line(error: BaseException) -> str:

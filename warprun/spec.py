@@ -153,6 +153,26 @@ class Box:
 
 Space = Discrete | MultiDiscrete | Box
 
+
+def choices(space: Space) -> tuple[int, ...]:
+    """Return the number of values of each choice that makes an action; none for a Box."""
+    if isinstance(space, Box):
+        return ()
+    return space.nvec if isinstance(space, MultiDiscrete) else (space.n,)
+
+
+def to_bounds(actions: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """Return actions [..., size] of a policy in the units of a `Box` with `bounds` [size, 2], float32 all.
+
+    The operations and their order are those of `kernels.sampling.to_bounds`, so the numbers are those of kernels, bit for bit.
+    """
+    low, high = bounds.T
+    bounded = np.isfinite(bounds).all(1)
+    share = (np.clip(actions, np.float32(-1.0), np.float32(1.0)) + np.float32(1.0)) * np.float32(0.5)
+    mapped = np.where(bounded, low, 0) * (np.float32(1.0) - share) + np.where(bounded, high, 0) * share
+    return np.clip(np.where(bounded, mapped, actions), low, high)
+
+
 PolicyKind = Literal["sampled", "explored", "squashed"]
 """How actions come from what the policies of an agent give. sampled: from a distribution. explored: around the values of actions, or around
 actions within -1..1. squashed: from a normal distribution, means and then log standard deviations, whose draws tanh takes to -1..1."""
@@ -190,6 +210,11 @@ class GroupSpec:
     def masked_actions(self) -> int:
         """Entries of the action mask of one actor; 0 without a mask."""
         return self.action.outputs if self.masked else 0
+
+    @property
+    def acting_outputs(self) -> int:
+        """Numbers that a network computes for one actor: logits, values of actions, means or actions, but no standard deviations."""
+        return self.action.components if isinstance(self.action, Box) else self.action.outputs
 
 
 @dataclass(frozen=True)

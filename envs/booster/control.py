@@ -162,19 +162,6 @@ def quadratic_regulator(p: Params, weight: float = 0.0) -> StateFeedback:
     return StateFeedback(gains)
 
 
-class Predictive(NamedTuple):
-    """Cancels what the plant makes of the past, and a predicted disturbance."""
-
-    p: Params
-    predicted: np.ndarray
-    """[N, T]."""
-
-    def __call__(self, now: Now) -> np.ndarray:
-        """Return the VIMIN that gives IMINER = 0 if the prediction is right."""
-        rest: np.ndarray = respond(0.0, now.delta, now.delta_1, now.iminer, now.iminer_1, self.p) + self.predicted[:, now.step]
-        return -rest / self.p.vimin_0
-
-
 def search(loss: Callable[[Sequence[float]], float], start: Sequence[float], step: float, smallest: float = 1e-4) -> tuple[float, ...]:
     """Return the numbers with the least loss that moves of one number at a time find; moves are halved until they are `smallest`."""
     best, least = list(start), loss(start)
@@ -202,19 +189,3 @@ def best_quadratic(episodes: Episodes, p: Params, tables: Tables, limit: Limit) 
     """Return the quadratic regulator whose weight gives the highest mean return of the episodes."""
     made = [quadratic_regulator(p, weight) for weight in (0.0, *np.logspace(-2, 2, 17))]
     return max(made, key=lambda regulator: float(run(regulator, episodes, p, tables, limit).returns.mean()))
-
-
-def least_deviations(features: np.ndarray, target: np.ndarray, rounds: int = 30) -> np.ndarray:
-    """Return the weights [F] of the linear prediction of `target` [n] from `features` [n, F] with the least mean absolute error.
-
-    Iteratively reweighted least squares (Schlossmacher 1973); the problem is convex, so this is the global optimum up to the floor of
-    weights.
-    """
-    weights, scale = np.zeros(features.shape[1]), np.abs(features).max(0).clip(1e-12)
-    scaled = features / scale
-    for _ in range(rounds):
-        share = 1.0 / np.abs(target - scaled @ weights).clip(1e-4)
-        normal = scaled.T @ (share[:, None] * scaled)
-        weights = np.linalg.solve(normal + 1e-9 * np.trace(normal) * np.eye(len(weights)), scaled.T @ (share * target))
-    found: np.ndarray = weights / scale
-    return found

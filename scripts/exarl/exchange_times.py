@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from warprun.parallel import start
+from warprun.parallel import joining
 from warprun.parallel.exchange import RolloutBuffer, WeightsBuffer
 from warprun.parallel.rma import Shared
 from warprun.parallel.world import World, meet
@@ -73,7 +73,7 @@ def message(world: World, memory: np.ndarray) -> list[float]:
 def main() -> None:
     """Measure and print."""
     comm = MPI.COMM_WORLD
-    start.meet()
+    joining.meet()
     world = meet(comm, Layout(1, 1), timeout_s=60)
     rollout, weights = RolloutBuffer(SPEC, 1, 1), WeightsBuffer({"w": torch.zeros(PARAMETERS)})
     found = {name: statistics.median(times) for name, times in one_sided(world, rollout, weights).items() if times}

@@ -110,7 +110,7 @@ def test_kernels_compile_to_lean_ptx(case, tmp_path):
 @pytest.mark.parametrize("case", few(["cartpole", "market", "crane", "pendulum"], "cartpole"))
 def test_kernels_of_callers_compile_to_lean_ptx(case, tmp_path):
     environment, vary = CASES[case].environment, tuple(name for name, _ in CASES[case].vary)
-    plan = ArrayPlan(environment, target_for(environment, "cuda"), 2, 1, vary, external=True)
+    plan = ArrayPlan(environment, target_for(environment, "cuda"), 2, 1, vary, by_caller=True)
     written = write(plan)
     module = kernels.load_module(case, written.source, written.functions | compiler_options("cuda") | {"CACHE": False})
     given = StepArguments(module, store.allocate(plan, torch.device("cpu"), {}), scalars_of(environment), as_numpy)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from warprun.config.schema import CONCURRENCY
+from warprun.config.concurrency import CONCURRENCY
 from warprun.parallel.exchange import RolloutBuffer, WeightsBuffer
 from warprun.parallel.protocols import actor_exchange, learner_exchange
 from warprun.parallel.world import World, meet

@@ -14,6 +14,7 @@ import pytest
 
 from tests.finished import until
 from tests.reliability.runs import SHORT, TINY, outcome
+from warprun.runs.rundir import ENDED
 from warprun.sweeps import plan, table
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +47,7 @@ def test_a_killed_sweep_ends_as_one_that_nobody_disturbed(tmp_path: Path) -> Non
     assert kills, "the sweep ended before it was killed"
     assert started(tmp_path / "killed", settings, tmp_path / "log").wait(timeout=1200) == 0
     jobs = plan.read(tmp_path / "killed").jobs
-    assert len(jobs) == 8 and all(table.state_of(job).state in table.DONE for job in jobs)
+    assert len(jobs) == 8 and all(table.state_of(job).state in ENDED for job in jobs)
     for job in jobs:
         assert outcome(job.run) == outcome(tmp_path / "undisturbed" / job.run.name), f"job {job.number} differs after {kills} kills"
 

@@ -30,7 +30,6 @@ class A2CConfig(OnPolicyConfig):
     """Weight of the value loss, the mean of (V - R)^2: as in OpenAI Baselines' a2c and Stable-Baselines3. PPO's loss is half of that."""
 
     def no_kernel_gradients(self) -> str:
-        """Return an empty string: kernels can compute the gradients."""
         return ""
 
 
@@ -54,17 +53,14 @@ class PPOConfig(OnPolicyConfig):
     """An update stops at the first minibatch whose approximate KL divergence from the rollout's policy is above this; null: never."""
 
     def check(self, key: str) -> None:
-        """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
         super().check(key)
         at_least(self, key, 1, "epochs", "minibatches")
         positive(self, key, "clip", "clip_value", "target_kl")
 
     def passes(self) -> int:
-        """Return how often an update goes through the rows of a rollout."""
         return self.epochs
 
     def steps_per_pass(self) -> int:
-        """Return into how many gradient steps a pass is cut."""
         return self.minibatches
 
     def resized(self, times: float) -> Self:
@@ -76,7 +72,6 @@ class PPOConfig(OnPolicyConfig):
         return replace(self, minibatches=max(1, round(self.minibatches * times)), groups=groups)
 
     def no_kernel_gradients(self) -> str:
-        """Return an empty string: kernels can compute the gradients."""
         return ""
 
 
@@ -113,7 +108,6 @@ class DQNConfig(OffPolicyConfig):
     """Part of the run in which epsilon falls."""
 
     def check(self, key: str) -> None:
-        """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
         super().check(key)
         within(self, key, 0, 1, "epsilon_start", "epsilon_end", "exploration_fraction")
         if self.quantiles is not None:
@@ -127,7 +121,6 @@ class DQNConfig(OffPolicyConfig):
             raise UserError(f"{splits} splits the last layer in two, so it is not for {key}.network.module; leave one of them out")
 
     def no_kernel_gradients(self) -> str:
-        """Return why CPU kernels cannot compute the gradients; empty if they can."""
         if self.dueling:
             return "agent.dueling=true"
         for name in ("quantiles", "value_rescaling"):
@@ -136,7 +129,6 @@ class DQNConfig(OffPolicyConfig):
         return super().no_kernel_gradients()
 
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        """Return, for every network that is trained for a group, its inputs and outputs."""
         return [(group.observation.size, self.acting_outputs(group) * (1 + (self.quantiles or 0)))]
 
     def loss_numbers(self) -> int:
@@ -163,13 +155,11 @@ class DDPGConfig(OffPolicyConfig):
     """Part of the ou noise that decays in a step."""
 
     def check(self, key: str) -> None:
-        """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
         super().check(key)
         _check_critics(self, key)
         _check_exploration(self, key)
 
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        """Return, for every network that is trained for a group, its inputs and outputs."""
         return _actor_and_critics(group, 1)
 
 
@@ -198,7 +188,6 @@ class TD3Config(OffPolicyConfig):
     """Largest noise on the target's actions."""
 
     def check(self, key: str) -> None:
-        """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
         super().check(key)
         _check_critics(self, key)
         _check_exploration(self, key)
@@ -206,7 +195,6 @@ class TD3Config(OffPolicyConfig):
         not_negative(self, key, "target_policy_noise", "target_noise_clip")
 
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        """Return, for every network that is trained for a group, its inputs and outputs."""
         return _actor_and_critics(group, 2)
 
 
@@ -234,7 +222,6 @@ class SACConfig(OffPolicyConfig):
     """Part of the noise of the policy's draws that decays in a step: 1 draws independently, less correlates consecutive draws."""
 
     def check(self, key: str) -> None:
-        """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
         super().check(key)
         _check_critics(self, key)
         positive(self, key, "actor_learning_rate", "temperature", "temperature_learning_rate")
@@ -247,7 +234,6 @@ class SACConfig(OffPolicyConfig):
         return group.action.outputs
 
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        """Return, for every network that is trained for a group, its inputs and outputs."""
         features, components = group.observation.size, group.action.components
         return [(features, self.acting_outputs(group)), *[(features + components, 1)] * 2]
 

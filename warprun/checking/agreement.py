@@ -22,28 +22,24 @@ from warprun.checking.rolls import masks_of, put
 from warprun.checking.watch import Watch
 from warprun.environment import Environment
 from warprun.errors import UserError, one_line
-from warprun.simulation.comparison import sources
+from warprun.simulation.comparison import TOLERANCE, sources
 from warprun.simulation.kernel_engine import KernelEngine
-from warprun.simulation.plain import OfSeededRun, PlainEnvironment
+from warprun.simulation.plain import OfSeededRun, PlainEnvironment, Rows
 from warprun.simulation.trial import Explorer
 
-Arrays = dict[str, np.ndarray]
 ENVIRONMENTS = 4
 MOST_STEPS = 400
 SECONDS = 4.0
 STEPS_WITH_DRAWS = 12
 """Steps in which every draw is looked at, which is slow."""
-TOLERANCE = 1e-3
-"""Largest difference, relative to 1 + |value|: compiled code fuses multiplications and additions, plain Python rounds
-each."""
 
 
 @dataclass
 class Steps:
     """Steps that compiled kernels took: the state before each step and its results."""
 
-    begun: list[Arrays] = field(default_factory=list)
-    given: list[Arrays] = field(default_factory=list)
+    begun: list[Rows] = field(default_factory=list)
+    given: list[Rows] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
         """Write the steps to a .npz file."""
@@ -78,7 +74,7 @@ def take_steps(engine: KernelEngine, count: int) -> Steps:
     return steps
 
 
-def repeat(take: Callable[[Arrays], Arrays], steps: Steps, seconds: float) -> Differences:
+def repeat(take: Callable[[Rows], Rows], steps: Steps, seconds: float) -> Differences:
     """Repeat steps with another executor, each from the recorded beginning; `seconds` end it early, after at least one step."""
     found, end = Differences(), time.perf_counter() + seconds
     for begun, given in zip(steps.begun, steps.given, strict=True):
@@ -137,7 +133,7 @@ def watched_run(
     return found, list(watch.problems.values())
 
 
-def beginning(engine: KernelEngine) -> Arrays:
+def beginning(engine: KernelEngine) -> Rows:
     """Return all that the next step depends on, apart from the seed, in shapes that every target shares: [N, ...]."""
     found = {"clock": engine.arrays.common["clock"].flatten()[: engine.n_envs].numpy().copy(), "steps": np.array(engine.steps)}
     if "varied" in engine.arrays.common:
@@ -148,14 +144,14 @@ def beginning(engine: KernelEngine) -> Arrays:
     return found
 
 
-def stepped(engine: KernelEngine, at: Arrays) -> Arrays:
+def stepped(engine: KernelEngine, at: Rows) -> Rows:
     """Take a step of an engine from the state of `beginning`; return the `outcome`."""
     _place(engine, at)
     engine.step(0)
     return outcome(engine)
 
 
-def stepped_plainly(played: Sequence[PlainEnvironment], at: Arrays) -> Arrays:
+def stepped_plainly(played: Sequence[PlainEnvironment], at: Rows) -> Rows:
     """Take the same step in plain Python, one object for each environment, and return the same arrays."""
     taken = []
     for n, each in enumerate(played):
@@ -176,7 +172,7 @@ def stepped_plainly(played: Sequence[PlainEnvironment], at: Arrays) -> Arrays:
     return found
 
 
-def _place(engine: KernelEngine, at: Arrays) -> None:
+def _place(engine: KernelEngine, at: Rows) -> None:
     """Put an engine into the state of `beginning`, with its actions in row 0."""
     engine.steps = int(at["steps"])
     _fill(engine, "clock", at["clock"][:, None])
@@ -189,7 +185,7 @@ def _place(engine: KernelEngine, at: Arrays) -> None:
         engine.trajectory.groups[group.name].action[0].copy_(torch.from_numpy(at[f"{group.name}.action"]))
 
 
-def outcome(engine: KernelEngine) -> Arrays:
+def outcome(engine: KernelEngine) -> Rows:
     """Return the results of the last step, which are in row 0, by name."""
     taken = engine.trajectory
     found = {"terminated": taken.terminated[0], "truncated": taken.truncated[0]}
@@ -209,7 +205,7 @@ class Differences:
         self.counts: dict[str, int] = {}
         self.examples: dict[str, str] = {}
 
-    def compare(self, expected: Arrays, found: Arrays) -> None:
+    def compare(self, expected: Rows, found: Rows) -> None:
         """Compare the outcomes of one step. After an end that differs, the rest differs, too."""
         self.steps += 1
         for name, one in expected.items():

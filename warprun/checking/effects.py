@@ -17,7 +17,8 @@ from warprun.environment import Box, Environment, Group, KernelFunction
 from warprun.kernels import compile as kernels
 from warprun.kernels import integers
 from warprun.simulation.kernel_engine import KernelEngine
-from warprun.simulation.trial import Actions, Explorer, Masks, sizes_of
+from warprun.simulation.trial import Actions, Explorer, Masks
+from warprun.spec import choices
 from warprun.state import restore
 
 
@@ -33,8 +34,9 @@ def source(environment: Environment, functions: list[types.FunctionType]) -> Ite
         yield from _swapped(function, states)
         for name in function.__code__.co_names:
             if isinstance(function.__globals__.get(name), np.ndarray):
-                where = f"{short(function.__code__.co_filename)}:{function.__code__.co_firstlineno} in {function.__name__}"
-                yield doubt(f"{where} reads {name}, an array of the module: its values are fixed when kernels are compiled; use tables")
+                yield doubt(
+                    f"{place_of(function)} reads {name}, an array of the module: its values are fixed when kernels are compiled; use tables"
+                )
 
 
 def _swapped(function: KernelFunction, states: Mapping[str, tuple[str, ...]]) -> Iterator[Problem]:
@@ -159,7 +161,7 @@ def _choices(group: Group) -> list[tuple[int, list[float]]]:
     """Return every component of an action with the options to try."""
     if isinstance(group.action, Box):
         return [(n, [-0.9, 0.1, 0.8]) for n in range(min(group.action.size, MOST_OPTIONS))]
-    return [(n, list(range(min(size, MOST_OPTIONS)))) for n, size in enumerate(sizes_of(group.action))]
+    return [(n, list(range(min(size, MOST_OPTIONS)))) for n, size in enumerate(choices(group.action))]
 
 
 def _try(
@@ -177,7 +179,7 @@ def _try(
     allowed = np.ones(tried[group.name].shape[:2], bool)
     mask = masks[group.name]
     if mask is not None and not isinstance(group.action, Box):
-        allowed = mask[..., sum(sizes_of(group.action)[:component]) + int(option)]
+        allowed = mask[..., sum(choices(group.action)[:component]) + int(option)]
     values = tried[group.name][..., component]
     values[allowed] = option
     put(engine.trajectory, 0, tried)

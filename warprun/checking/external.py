@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, nullcontext
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from warprun.checking.experience import ROUNDING, gather, judge_experience
 from warprun.checking.findings import Finding, Problem, doubt, judge
-from warprun.checking.rolls import SimulatorRolls, determinism, rate, seeds, steps_per_second
+from warprun.checking.rolls import Make, SimulatorRolls, determinism, rate, seeds, steps_per_second
 from warprun.environment import Environment
 from warprun.errors import TrainingFailed, UserError, shown
 from warprun.runs.build import Setup
@@ -139,12 +139,11 @@ def check_external(setup: Setup) -> list[Finding]:
         found = _alone(setup)
         simulator = make(HORIZON, 0, 1)
         found.append(Finding("simulator", "passed", "has the methods, shapes and dtypes of its spec"))
-        for check in (_experience, _determinism, _speed):
-            try:
-                with errors_of_user(f"a rollout of {setup.config.env.module} fails"):
-                    found += check(setup, simulator, make)
-            except (UserError, TrainingFailed) as error:
-                return [*found, Finding("rollouts", "failed", str(error))]
+        try:
+            with errors_of_user(f"a rollout of {setup.config.env.module} fails"):
+                found.extend(_rollouts(simulator, make))
+        except (UserError, TrainingFailed) as error:
+            found.append(Finding("rollouts", "failed", str(error)))
     return found
 
 
@@ -178,21 +177,11 @@ def _alone(setup: Setup) -> list[Finding]:
     return judge("environment", problems, "observations are in their space, the same seed gives the same reset")
 
 
-def _experience(setup: Setup, simulator: Simulator, make: Callable[[int, int, int], Simulator]) -> list[Finding]:
+def _rollouts(simulator: Simulator, make: Make) -> Iterator[Finding]:
     spec = simulator.spec
     met = gather(SimulatorRolls(simulator, Explorer(spec, ENVIRONMENTS)), spec, steps=STEPS, seconds=SECONDS)
-    return list(judge_experience(met, None))
-
-
-def _determinism(setup: Setup, simulator: Simulator, make: Callable[[int, int, int], Simulator]) -> list[Finding]:
-    def problems() -> Iterator[Problem]:
-        yield from determinism(make, simulator.spec, of_kernels=False)
-        yield from seeds(make, simulator.spec)
-
-    return judge("determinism", problems(), "the same seed gives the same bits, in rollouts of other lengths, too")
-
-
-def _speed(setup: Setup, simulator: Simulator, make: Callable[[int, int, int], Simulator]) -> list[Finding]:
-    rolls = SimulatorRolls(simulator, Explorer(simulator.spec, ENVIRONMENTS))
-    speed = steps_per_second(rolls.roll, ENVIRONMENTS * HORIZON)
-    return [Finding("speed", "note", f"{rate(speed)} environment steps/s with {ENVIRONMENTS} environments in one process, random actions")]
+    yield from judge_experience(met, None)
+    problems = [*determinism(make, spec, of_kernels=False), *seeds(make, spec)]
+    yield from judge("determinism", problems, "the same seed gives the same bits, in rollouts of other lengths, too")
+    speed = steps_per_second(SimulatorRolls(simulator, Explorer(spec, ENVIRONMENTS)).roll, ENVIRONMENTS * HORIZON)
+    yield Finding("speed", "note", f"{rate(speed)} environment steps/s with {ENVIRONMENTS} environments in one process, random actions")

@@ -77,12 +77,12 @@ LONGEST = 50
 MOST_LISTED = 5
 
 
-def place_of(function: Callable[..., object], line: int | None = None) -> str:
+def place_of(function: Callable[..., object]) -> str:
     """Return "FILE:LINE in NAME" of a function, the file by its last two parts."""
     plain = inspect.unwrap(function)
     assert isinstance(plain, FunctionType)
     code = plain.__code__
-    return f"{short(code.co_filename)}:{line or code.co_firstlineno} in {plain.__name__}"
+    return f"{short(code.co_filename)}:{code.co_firstlineno} in {plain.__name__}"
 
 
 def short(file: str) -> str:

@@ -14,10 +14,11 @@ from warprun.checking.findings import Problem, doubt, listed
 from warprun.config.kept import Tables
 from warprun.simulation.faults import Fault
 from warprun.simulation.kernel_engine import KernelEngine
+from warprun.simulation.plain import Rows
 from warprun.simulation.simulator import Simulator
 from warprun.simulation.trajectory import Trajectory
 from warprun.simulation.trial import Actions, Explorer, Masks
-from warprun.spec import Box, GroupSpec, Spec
+from warprun.spec import Box, GroupSpec, Spec, choices
 
 CERTAIN = 50.0
 """Logit of the chosen action; that of the others is 0."""
@@ -94,9 +95,8 @@ def policy_output_of(group: GroupSpec, actions: np.ndarray) -> np.ndarray:
     if isinstance(space, Box):
         return np.concatenate([actions, np.full_like(actions, -20.0)], axis=-1)
     outputs = np.zeros((*actions.shape[:2], space.outputs), np.float32)
-    sizes = (space.outputs,) if actions.shape[-1] == 1 else space.nvec  # type: ignore[union-attr]
     first = 0
-    for n, size in enumerate(sizes):
+    for n, size in enumerate(choices(space)):
         np.put_along_axis(outputs, first + actions[..., n : n + 1].astype(np.int64), CERTAIN, axis=-1)
         first += size
     return outputs
@@ -133,7 +133,6 @@ def rate(steps: float) -> str:
 Make = Callable[[int, int, int], Simulator]
 """(horizon, seed, threads) -> a simulator; `threads` counts for kernels only."""
 STEPS, HORIZON = 64, 16
-Record = dict[str, np.ndarray]
 
 
 def determinism(make: Make, spec: Spec, of_kernels: bool) -> Iterator[Problem]:
@@ -156,7 +155,7 @@ def seeds(make: Make, spec: Spec) -> Iterator[Problem]:
         yield doubt("two seeds give the same rollouts, from the first observation to the last; draw what should vary from the seed")
 
 
-def record(simulator: Simulator, spec: Spec) -> Record:
+def record(simulator: Simulator, spec: Spec) -> Rows:
     """Return all results of STEPS steps with random actions, by name, [steps, N, ...]."""
     explorer = Explorer(spec, simulator.n_envs)
     rolls: Rolls = KernelRolls(simulator, explorer) if isinstance(simulator, KernelEngine) else SimulatorRolls(simulator, explorer)
@@ -176,7 +175,7 @@ def record(simulator: Simulator, spec: Spec) -> Record:
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
-def differences(one: Record, other: Record) -> list[str]:
+def differences(one: Rows, other: Rows) -> list[str]:
     """Return the names of arrays that differ in any bit."""
     return [name for name in one if one[name].tobytes() != other[name].tobytes()]
 

@@ -81,7 +81,7 @@ def _dispatch(arguments: list[str]) -> int:
     module, _, name = VERBS[verb].partition(":")
     command: Callable[[list[str]], int] = getattr(import_module(module), name)
     if verb in SERVED and started() > 1:
-        from warprun.parallel.start import with_all_ranks
+        from warprun.parallel.joining import with_all_ranks
 
         return with_all_ranks(lambda: command(rest))
     return command(rest)

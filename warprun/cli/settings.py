@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Protocol
 
-from warprun.errors import UserError, nearest
+from warprun.errors import UserError, check_one_of, nearest
 from warprun.run_folder import LINES
 
 if TYPE_CHECKING:
@@ -63,17 +63,10 @@ def check_settings(settings: Acting) -> None:
 
     if not 0 <= settings.seed < 2**64:
         raise UserError(f"seed={settings.seed} must be from 0 to 2^64 - 1")
-    check_choice("checkpoint", settings.checkpoint, LINES)
-    check_choice("device", settings.device, DEVICES)
+    check_one_of("checkpoint", settings.checkpoint, LINES)
+    check_one_of("device", settings.device, DEVICES)
     if settings.device == "cuda":
         check_cuda()
-
-
-def check_choice(key: str, value: str, known: Iterable[str]) -> None:
-    """Raise UserError for a value that is not one of `known`."""
-    names = list(known)
-    if value not in names:
-        raise UserError(f"{key}={value} is not one of {', '.join(names)}{nearest(value, names)}")
 
 
 def whole_number(key: str, value: str) -> int:

@@ -172,7 +172,7 @@ def _checked(job: Sequence[str], compositions: Compositions) -> Config:
     try:
         config = compositions.compose(job)
         mode = config.concurrency
-        if getattr(mode, "processes", 1) is None:  # modes of one process have no such setting
+        if mode.wanted is None:
             raise UserError(f"concurrency={mode.name} in a sweep needs concurrency.processes=N, because each job starts its own")
     except UserError as error:
         raise UserError(f"{name}: {error}" if name else str(error)) from error

@@ -17,7 +17,7 @@ from warprun.config import kept
 from warprun.config.checks import check
 from warprun.config.compose import change, compose, differences
 from warprun.config.overrides import read
-from warprun.config.schema import Config, as_measured, from_dict, starts_processes, to_dict
+from warprun.config.schema import Config, as_measured, from_dict, to_dict
 from warprun.errors import RunHasEndedError, TrainingFailed, UserError, program, shown, typed
 from warprun.files import refuse_links
 from warprun.kernels.driver import gpu_error, prepare
@@ -56,7 +56,7 @@ def train_one(overrides: list[str], compose: Compose = compose) -> int:
     try:
         asked = _asked(overrides, compose)
         config = asked.config if isinstance(asked, Continued) else asked
-        if starts_processes(config):
+        if config.concurrency.starts():
             from warprun.parallel.launch import start
 
             return start(config, overrides)
@@ -74,7 +74,7 @@ def train_one(overrides: list[str], compose: Compose = compose) -> int:
 
 def _asked(overrides: Sequence[str], compose: Compose = compose) -> Continued | Config:
     """Return the run that `overrides` describe: one to continue, or the config of a new one. Raises UserError."""
-    from warprun.parallel.start import in_all_ranks
+    from warprun.parallel.joining import in_all_ranks
 
     def compose_run() -> Continued | Config:
         asked = continued(overrides, compose)
@@ -92,7 +92,7 @@ def _asked(overrides: Sequence[str], compose: Compose = compose) -> Continued | 
 
 def _run(asked: Continued | Config) -> Result | None:
     """Train, as the rank that this process is; return the result, in ranks other than 0 None."""
-    from warprun.parallel.start import take_part
+    from warprun.parallel.joining import take_part
 
     config = asked.config if isinstance(asked, Continued) else asked
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from warprun.cli.process import DONE
-from warprun.cli.settings import check_choice, check_settings, is_setting, one_run, read_settings
-from warprun.errors import MOST_PRINTED, UserError, printable
+from warprun.cli.settings import check_settings, is_setting, one_run, read_settings
+from warprun.errors import MOST_PRINTED, UserError, check_one_of, printable
 from warprun.kernels.driver import prepare
 from warprun.playing.paths import record_paths
 from warprun.run_folder import LINES
@@ -127,7 +127,7 @@ def play(arguments: Sequence[str]) -> int:
     names = read_settings("play", settings, [argument for argument in arguments if argument not in overrides])
     run = one_run("play", names)
     check_settings(settings)
-    check_choice("policy", settings.policy, POLICIES)
+    check_one_of("policy", settings.policy, POLICIES)
     if not 0.01 <= settings.fps <= 1000:
         raise UserError(f"fps={settings.fps:g} must be from 0.01 to 1000")
     if settings.policy == "random" and not settings.greedy:
@@ -225,7 +225,7 @@ def report(arguments: Sequence[str]) -> int:
     places = read_settings("report", settings, arguments)
     if not places:
         raise UserError("report needs run folders or folders of runs, such as `warprun report outputs`")
-    check_choice("returns", settings.returns, ("auto", "eval", "train"))
+    check_one_of("returns", settings.returns, ("auto", "eval", "train"))
     given = any(argument.startswith("threshold=") for argument in arguments)
     if given and not math.isfinite(settings.threshold):
         raise UserError(f"threshold={settings.threshold} must be a finite number")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import fields, is_dataclass, replace
 from importlib.util import find_spec
@@ -13,25 +13,12 @@ from pathlib import Path
 
 from warprun.algorithms import agent_names, config_class
 from warprun.config.cadence import AUTO, parse
+from warprun.config.concurrency import CONCURRENCY
 from warprun.config.memory import check_memory
 from warprun.config.registry import Defined
-from warprun.config.schema import (
-    CONCURRENCY,
-    MAX_DEPTH,
-    AsyncConfig,
-    ConcurrencyConfig,
-    Config,
-    DdpConfig,
-    EnvConfig,
-    OriginConfig,
-    RmaConfig,
-    SeedConfig,
-    SyncConfig,
-    load_environment,
-    starts_processes,
-)
+from warprun.config.schema import MAX_DEPTH, Config, EnvConfig, OriginConfig, load_environment
 from warprun.environment import Box, Environment
-from warprun.errors import UserError, nearest, program, require, shown, typed
+from warprun.errors import UserError, check_one_of, check_range, nearest, program, require, shown, typed
 from warprun.kernels.driver import DEVICES, SIMULATOR_LIMIT, check_cuda
 from warprun.learning import settings as agent_settings
 from warprun.learning.settings import Requirements
@@ -47,13 +34,6 @@ NAME = re.compile(r"\w[\w .,=+-]{0,99}")
 NAME_RULE = "first a letter or digit, then at most 99 letters, digits, spaces and characters of .,=+-_"
 SERVICES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
 """Names in `log.services`, which are those of the modules -> the packages to install."""
-WINDOWS = ("queue", "range", "random")
-MOST_PLACES = 1024
-"""Rollouts in the queue of an actor."""
-MOST_PATIENCE_US = 1_000_000
-"""Microseconds that a learner waits for further observations."""
-MOST_RANKS = 65536
-"""Processes of a run."""
 MOST = {"total_steps": 2**63 - 1, "until_steps": 2**63 - 1, "concurrency.threads": 4096}
 """Largest values of counts; of others 2^31 - 1, because kernels count with 32 bits."""
 MOST_WORKERS = 1024
@@ -64,7 +44,7 @@ _KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: 
 
 def check(config: Config) -> None:
     """Raise UserError, in one line, for the first thing in `config` that cannot work."""
-    if config.concurrency.parallel.ranks_per_env > 1 and starts_processes(config):
+    if config.concurrency.parallel.ranks_per_env > 1 and config.concurrency.starts():
         return  # the processes check it: this one has no communicator
     environment = check_settings(config)
     for key, folder in {"run_dir": config.run_dir, "output_root": config.output_root}.items():
@@ -92,7 +72,7 @@ def check_settings(config: Config) -> Defined:
         check_parameters(config.env, environment)
     else:
         _check_no_kernels(config, isinstance(environment, ExternalEnvironment))
-    ranks, lost = config.concurrency.parallel.ranks_per_env, getattr(config.concurrency, "tolerate_actors", 0)
+    ranks, lost = config.concurrency.parallel.ranks_per_env, config.concurrency.tolerated
     require(
         not lost or isinstance(environment, ExternalEnvironment),
         f"concurrency.tolerate_actors={lost}: only actors of an environment with the interface of Gymnasium are left out",
@@ -111,13 +91,13 @@ def check_settings(config: Config) -> Defined:
     agent_settings.check_groups(agent, names)
     agent.check_run(spec, config.n_envs, config.total_steps)
     require(
-        config.until_steps is None or not isinstance(config.concurrency, SyncConfig),
+        config.until_steps is None or not config.concurrency.has_actors,
         f"until_steps={config.until_steps}: actors count to total_steps; write concurrency=single or concurrency=ddp",
     )
     remembers = agent_settings.with_memory(agent, spec)
     without = f", or tuned=none if tuned/{config.origin.tuned} chose the network" if config.origin.tuned else ""
     require(
-        not remembers or not isinstance(config.concurrency, SyncConfig),
+        not remembers or not config.concurrency.has_actors,
         f"{remembers}: rollouts of actors do not carry what a policy remembers; write concurrency=single or concurrency=ddp{without}",
     )
     check_requirements(agent.name, spec, "; env.mask=false ignores it" if isinstance(environment, ExternalEnvironment) else "")
@@ -184,7 +164,7 @@ def _check_values(config: Config) -> None:
     require(bool(config.log.project.strip()), "log.project: write a name")
     check_range("concurrency.workers", config.concurrency.workers, 0, MOST_WORKERS, f"{MOST_WORKERS:,}")
     _check_above_0("env.timeout_s", config.env.timeout_s)
-    _check_processes(config.concurrency, config.n_envs)
+    config.concurrency.check(config.n_envs)
     _check_above_0("max_minutes", config.max_minutes)
     solved_at = config.env.solved_at
     require(solved_at is None or math.isfinite(solved_at), f"env.solved_at={solved_at} must be a finite number")
@@ -193,44 +173,8 @@ def _check_values(config: Config) -> None:
         require(usable, f"{key}={shown(name or '')} must be usable as a folder name: {NAME_RULE}")
 
 
-def check_one_of(key: str, value: str, known: Iterable[str]) -> None:
-    """Raise UserError if the value of a setting is not one of the known ones."""
-    require(value in known, f"{key}={value} is not one of {', '.join(known)}{nearest(value, known)}")
-
-
-def check_range(key: str, value: float | None, least: int, most: int, most_text: str = "") -> None:
-    """Raise UserError if the value of a setting is not from `least` to `most`, which the message calls `most_text`; None passes."""
-    require(value is None or least <= value <= most, f"{key}={value} must be from {least} to {most_text or most}")
-
-
 def _check_above_0(key: str, value: float | None) -> None:
     require(value is None or (math.isfinite(value) and value > 0), f"{key}={value} must be a number above 0")
-
-
-def _check_processes(concurrency: ConcurrencyConfig, n_envs: int) -> None:
-    """Raise UserError for settings of several processes that cannot work."""
-    if isinstance(concurrency, SyncConfig | DdpConfig):
-        count, seconds = concurrency.processes, concurrency.timeout_s
-        check_range("concurrency.processes", count, 1, MOST_RANKS)
-        require(math.isfinite(seconds) and seconds >= 2, f"concurrency.timeout_s={seconds} must be a number of seconds, 2 or more")
-        shared = not isinstance(concurrency, DdpConfig) or count is None or count <= n_envs
-        require(shared, f"concurrency.processes={count}: n_envs={n_envs} gives some of them no environment")
-    if isinstance(concurrency, SyncConfig):
-        check_range("concurrency.learners", concurrency.learners, 1, MOST_RANKS)
-        check_range("concurrency.ranks_per_env", concurrency.ranks_per_env, 1, MOST_RANKS)
-        workers, ranks = concurrency.workers, concurrency.ranks_per_env
-        require(not workers or ranks == 1, f"concurrency.workers={workers}: the ranks of a group step its environments; write workers=0")
-    if isinstance(concurrency, RmaConfig):
-        check_one_of("concurrency.window", concurrency.window, WINDOWS)
-        check_range("concurrency.queue", concurrency.queue, 1, MOST_PLACES)
-    if isinstance(concurrency, SeedConfig):
-        check_range("concurrency.batch_us", concurrency.batch_us, 0, MOST_PATIENCE_US, f"{MOST_PATIENCE_US:,}")
-    if isinstance(concurrency, AsyncConfig):
-        lost, lag = concurrency.tolerate_actors, concurrency.max_lag
-        check_range("concurrency.tolerate_actors", lost, 0, MOST_RANKS)
-        alone = concurrency.name == "async" and concurrency.learners == 1 and concurrency.ranks_per_env == 1
-        require(not lost or alone, f"concurrency.tolerate_actors={lost} needs concurrency=async, learners=1 and ranks_per_env=1")
-        require(lag is None or 0 <= lag < 2**31, f"concurrency.max_lag={lag} must be 0 or more")
 
 
 def _check_no_kernels(config: Config, external: bool) -> None:

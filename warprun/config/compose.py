@@ -20,11 +20,12 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from warprun.algorithms import AGENTS, agent_names, config_class
 from warprun.config.checks import check
+from warprun.config.concurrency import CONCURRENCY
 from warprun.config.explain import explained
 from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, read, references_only, rewrite
 from warprun.config.reading import leaves, read_yaml
 from warprun.config.registry import CONF, conf_packages, options, own_folders
-from warprun.config.schema import CONCURRENCY, Config, EnvConfig, OriginConfig, from_dict
+from warprun.config.schema import Config, EnvConfig, OriginConfig, from_dict
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown
 from warprun.kernels.driver import prepare
 from warprun.learning.off_policy_settings import IN_SEQUENCES, OffPolicyConfig
@@ -236,7 +237,7 @@ def _built(overrides: Sequence[str]) -> tuple[Config, bool]:
 
 def _shared(config: Config, overrides: Sequence[str]) -> Config:
     """Return a config whose environments the processes of the run can share; a number that a person gives is left as it is."""
-    size = getattr(config.concurrency, "processes", None) or started()
+    size = config.concurrency.wanted or started()
     n_envs = config.n_envs if size <= 1 else config.concurrency.shareable(config.n_envs, size)
     if n_envs == config.n_envs:
         return config

@@ -13,6 +13,7 @@ from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.driver import available_memory, cuda_memory, why_no_cuda
 from warprun.learning.memory import COLUMNS, RunSizes, working_memory
+from warprun.learning.plan import no_kernel_networks
 from warprun.simulation.arrays import ArrayPlan, rollout_bytes
 from warprun.simulation.codegen.targets import target_for
 from warprun.simulation.external.recipe import ExternalEnvironment
@@ -66,12 +67,8 @@ def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
     threads = config.concurrency.threads or usable_cores()
     fusion = agent.fusion(spec)
     of_kernels = isinstance(environment, Environment)
-    kernel_networks = (
-        config.engine.fused
-        and fusion.network_rows is not None
-        and os.environ.get("NUMBA_DISABLE_JIT") != "1"
-        and (of_kernels or not on_gpu)
-    )
+    can_run = fusion.network_rows is not None and not no_kernel_networks(config.engine.fused, fusion)
+    kernel_networks = can_run and (of_kernels or not on_gpu)
     fused = of_kernels and kernel_networks
     kernel_gradients = kernel_networks and fusion.kernel_gradients and config.engine.gradients != "torch"
     kernel_gradients = kernel_gradients and not (on_gpu and fusion.reason_on_gpu)

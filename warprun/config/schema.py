@@ -12,12 +12,12 @@ from typing import Any, ClassVar, NamedTuple
 from omegaconf import MISSING, OmegaConf
 
 from warprun.config import kept
+from warprun.config.concurrency import CONCURRENCY
 from warprun.config.external import ALONE, External, Parallel
 from warprun.config.registry import Defined, import_environment
 from warprun.config.saved import UNFIT, agent_class, fitted
 from warprun.environment import Environment
 from warprun.errors import UserError, shown
-from warprun.processes import fit, started, starter
 from warprun.user_code import errors_of_user
 
 MAX_DEPTH = 10
@@ -63,119 +63,6 @@ class EnvConfig:
     def external(self, parallel: Parallel) -> External:
         """Return the settings of environments with the interface of Gymnasium."""
         return External(self.id, self.kwargs, tuple(self.register), self.vector, self.timeout_s, self.mask, parallel)
-
-
-@dataclass
-class ConcurrencyConfig:
-    """Settings that all modes have."""
-
-    name: str = MISSING
-    """Name of the mode."""
-    threads: int | None = None
-    """CPU threads of each process; null: all cores that it may use."""
-    workers: int | None = None
-    """Processes that step environments with the interface of Gymnasium; null: as many as cores; 0: the process itself steps them."""
-
-    @property
-    def parallel(self) -> Parallel:
-        """Who steps environments that are parallel programs."""
-        return ALONE
-
-    def shareable(self, n_envs: int, size: int) -> int:
-        """Return the number nearest to `n_envs` that `size` processes can share. Raises UserError if there are too few processes."""
-        return n_envs
-
-
-@dataclass
-class SingleConfig(ConcurrencyConfig):
-    name: str = "single"
-    """One process, one device."""
-
-
-@dataclass
-class SyncConfig(ConcurrencyConfig):
-    name: str = "sync"
-    """Learners and actors in processes of their own, see docs/actors.md: learners wait for the rollouts of all actors."""
-    processes: int | None = None
-    """Start as many processes on this machine, with mpiexec; null: the processes that mpiexec or srun has started."""
-    learners: int = 1
-    """Processes that learn; the others act."""
-    ranks_per_env: int = 1
-    """Processes that step an environment together, for environments that are MPI programs: the first of them is the actor."""
-    threads: int | None = 1
-    """CPU threads of each process; null: all cores that it may use."""
-    workers: int | None = 0
-    """Processes with which each actor steps environments with the interface of Gymnasium; 0: the actor itself steps them."""
-    timeout_s: float = 60.0
-    """A process that gives no sign of life for so many seconds is lost, and ends the run."""
-
-    @property
-    def parallel(self) -> Parallel:
-        """Who steps environments that are parallel programs."""
-        return Parallel(self.learners, self.ranks_per_env)
-
-    def shareable(self, n_envs: int, size: int) -> int:
-        """Return the nearest number that gives every actor as many environments."""
-        if min(self.parallel) < 1:
-            return n_envs
-        actors = fit(size, *self.parallel).actors
-        return max(1, round(n_envs / actors)) * actors
-
-
-@dataclass
-class SeedConfig(SyncConfig):
-    name: str = "seed"
-    """As `sync`, but learners act: actors send observations and get what the policy gives for them."""
-    batch_us: float = 200.0
-    """Microseconds that a learner waits for the observations of further actors after the first one, to act for all in one batch."""
-
-
-@dataclass
-class AsyncConfig(SyncConfig):
-    name: str = "async"
-    """As `sync`, but a learner takes rollouts in the order of their arrival."""
-    max_lag: int | None = None
-    """Drop rollouts of an actor whose weights were older by more than so many updates, and count them; null: learn from all."""
-    tolerate_actors: int = 0
-    """With `async`: up to so many actors whose environment, one with the interface of Gymnasium, fails or hangs are left out."""
-
-
-@dataclass
-class RmaConfig(AsyncConfig):
-    name: str = "rma"
-    """As `async`, but through one-sided memory: no actor waits for a learner's code."""
-    window: str = "queue"
-    """How learners take rollouts: queue (each once, in order), range (the newest of their own actors, perhaps more than once) or random
-    (the newest of any actor)."""
-    queue: int = 2
-    """window=queue: rollouts of an actor that wait to be taken; while there are as many, the actor waits."""
-
-
-@dataclass
-class DdpConfig(ConcurrencyConfig):
-    name: str = "ddp"
-    """Data-parallel learners, see docs/parallel.md: every process steps its share of the environments, and gradients are averaged."""
-    processes: int | None = None
-    """Start as many processes on this machine; null: those that srun or torchrun has started."""
-    workers: int | None = 0
-    """Processes with which each rank steps environments with the interface of Gymnasium; 0: the rank itself steps them."""
-    timeout_s: float = 60.0
-    """A process that gives no sign of life, or keeps the others waiting, for so many seconds is lost, and ends the run."""
-
-    def shareable(self, n_envs: int, size: int) -> int:
-        """Return a number that gives every learner an environment."""
-        return max(n_envs, size)
-
-
-CONCURRENCY: dict[str, type[ConcurrencyConfig]] = {
-    "single": SingleConfig,
-    "ddp": DdpConfig,
-    "sync": SyncConfig,
-    "seed": SeedConfig,
-    "async": AsyncConfig,
-    "rma": RmaConfig,
-}
-"""The modes: the files of conf/concurrency."""
 
 
 @dataclass
@@ -298,14 +185,6 @@ class Config:
     """Records and display of the run."""
     origin: OriginConfig = field(default_factory=OriginConfig)
     """How these settings were composed."""
-
-
-def starts_processes(config: Config) -> bool:
-    """Return whether this command has to start the processes of the run."""
-    concurrency = config.concurrency
-    if isinstance(concurrency, DdpConfig):
-        return (concurrency.processes or 1) > 1 and started() == 1 and starter() != "torchrun"
-    return isinstance(concurrency, SyncConfig) and concurrency.processes is not None and started() == 1
 
 
 def to_dict(config: Config) -> dict[str, Any]:

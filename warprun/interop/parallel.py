@@ -15,7 +15,7 @@ with needs("pettingzoo", "pettingzoo"), needs("gymnasium", "pettingzoo"):
     from pettingzoo import ParallelEnv
 
 from warprun.interop.environments import Info, Wishes, flat_actions, load, make_engine, space_of
-from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete
+from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, choices
 
 Mask: TypeAlias = np.ndarray | tuple[np.ndarray, ...]
 Observation: TypeAlias = np.ndarray | dict[str, Mask]
@@ -135,8 +135,7 @@ def _observation_space(group: GroupSpec) -> spaces.Space:
     observation = space_of(group.observation)
     if not group.masked or isinstance(group.action, Box):
         return observation
-    counts = group.action.nvec if isinstance(group.action, MultiDiscrete) else (group.action.n,)
-    parts = [spaces.Box(0, 1, (count,), np.int8) for count in counts]
+    parts = [spaces.Box(0, 1, (count,), np.int8) for count in choices(group.action)]
     return spaces.Dict({"observation": observation, "action_mask": parts[0] if isinstance(group.action, Discrete) else spaces.Tuple(parts)})
 
 

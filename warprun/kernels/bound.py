@@ -8,16 +8,19 @@ point of the kernel (`compilers.py`) reads them.
 from __future__ import annotations
 
 import ctypes
+import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numba import typeof, types
 from numba.np.numpy_support import as_dtype
 
+from warprun.kernels.compile import BOUND, device_function, load_module
 from warprun.kernels.compilers import SPAN
 from warprun.kernels.fingerprint import Dispatcher, is_jitted
 
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 Kernel: TypeAlias = Callable[..., None]
 """kernel(first, last, thread, *arguments) does the work of the items `first` .. `last` - 1 with the memory of a thread."""
+Function: TypeAlias = Callable[..., object]
+"""A function for kernels."""
 ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, *[ctypes.c_int64] * SPAN)  # releases the lock of Python (GIL)
 ARRAY = ("meminfo", "parent", "nitems", "itemsize", "data", "shape", "strides")
 """The fields of an array in Numba's data model, in their order."""
@@ -35,6 +40,24 @@ ARRAY = ("meminfo", "parent", "nitems", "itemsize", "data", "shape", "strides")
 def signature(arguments: Sequence[object]) -> list[Type]:
     """Return the types with which a kernel is compiled for these arguments, `first`, `last` and `thread` included."""
     return [types.int64] * SPAN + [typeof(value) for value in arguments]
+
+
+def kernel_module(name: str, made_of: Mapping[str, Sequence[Function]], build: Callable[[object], object] = device_function) -> ModuleType:
+    """Return a module of kernels; `made_of`: kernel -> the functions that it calls one after the other, which `build` compiles.
+
+    A kernel takes `first`, `last`, `thread`, and then what its functions take, by the names of their arguments. A function with the
+    argument `part` is called for each item, the others once.
+    """
+    texts = [f'"""Kernels of {name}; written by warprun."""\n\nfrom numba import njit']
+    for kernel, functions in made_of.items():
+        taken = {each.__name__: list(inspect.signature(each).parameters) for each in functions}
+        own = dict.fromkeys(each for names in taken.values() for each in names if each not in ("part", "first", "last", "thread"))
+        texts.append(f"@njit(cache=True, **BOUND)\ndef {kernel}({', '.join(('first', 'last', 'thread', *own))}):")
+        for function, names in taken.items():
+            loop = "for part in range(first, last):\n        " if "part" in names else ""
+            texts[-1] += f"\n    {loop}{function}({', '.join(names)})"
+    given = {each.__name__: each for functions in made_of.values() for each in functions}
+    return load_module(name, "\n\n\n".join(texts) + "\n", {**given, "BOUND": BOUND}, build)
 
 
 NEVER = 0

@@ -88,7 +88,6 @@ class Trained(Optimized[N_co]):
             own.copy_(trained)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the state by name."""
         of_target = {f"target_{name}": tensor for name, tensor in buffers(self.target).items()}
         return super().tensors() | {"target": self.target_parameters} | of_target
 

@@ -12,7 +12,7 @@ import math
 
 import torch
 
-from warprun.spec import SQUASHED_LOG_STD, Box, Discrete, MultiDiscrete, Space
+from warprun.spec import SQUASHED_LOG_STD, Box, Discrete, MultiDiscrete, Space, choices
 
 
 def evaluate(
@@ -21,10 +21,10 @@ def evaluate(
     """Return the log-probability of `action` and the entropy, [...] each, in one pass."""
     if isinstance(space, Box):
         return _gaussian_log_prob(policy_output, action), _gaussian_entropy(policy_output)
-    choices = _log_probs(space, policy_output, mask)
+    parts = _log_probs(space, policy_output, mask)
     # A loop instead of a stack and a sum: almost every space has a single choice, and then nothing is added.
-    log_prob, entropy = _at(choices[0], action, 0), _entropy(choices[0])
-    for j, log_p in enumerate(choices[1:], start=1):
+    log_prob, entropy = _at(parts[0], action, 0), _entropy(parts[0])
+    for j, log_p in enumerate(parts[1:], start=1):
         log_prob, entropy = log_prob + _at(log_p, action, j), entropy + _entropy(log_p)
     return log_prob, entropy
 
@@ -46,8 +46,7 @@ def _log_probs(space: Discrete | MultiDiscrete, logits: torch.Tensor, mask: torc
     # The smallest finite number, not -inf: exp gives exactly 0, and 0 * log 0 stays 0 forwards and backwards.
     if mask is not None:
         logits = torch.where(mask, logits, torch.finfo(logits.dtype).min)
-    nvec = list(space.nvec) if isinstance(space, MultiDiscrete) else [space.n]
-    return tuple(choice.log_softmax(-1) for choice in logits.split(nvec, -1))
+    return tuple(choice.log_softmax(-1) for choice in logits.split(list(choices(space)), -1))
 
 
 def _at(log_p: torch.Tensor, action: torch.Tensor, j: int) -> torch.Tensor:

@@ -137,7 +137,6 @@ class NetworkConfig(LayersConfig):
     """Initial logarithm of the standard deviations of Box actions; they do not depend on the observation."""
 
     def check(self, key: str) -> None:
-        """Raise UserError for a value that cannot work; `key` is the key of these settings."""
         super().check(key)
         if not math.isfinite(self.log_std_init):
             raise UserError(f"{key}.log_std_init={self.log_std_init}: it must be finite")

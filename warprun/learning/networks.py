@@ -149,7 +149,7 @@ class StochasticPolicy(nn.Module):
     def __init__(self, group: GroupSpec, config: NetworkConfig) -> None:
         super().__init__()
         is_box = isinstance(group.action, Box)
-        outputs = group.action.components if is_box else group.action.outputs
+        outputs = group.acting_outputs
         self.network = ActorCritic(group.observation.size, outputs, config)
         self.log_std = nn.ParameterList([torch.full((outputs,), config.log_std_init)] if is_box else [])
         """Logarithms of the standard deviations of Box actions, one tensor [C]; none for discrete ones."""

@@ -12,7 +12,7 @@ from warprun.learning.memory import AgentMemory, RunSizes
 from warprun.learning.network_settings import LayersConfig
 from warprun.learning.plan import Fusion
 from warprun.learning.setting_checks import at_least, positive, within
-from warprun.learning.settings import AgentConfig, OptimizerConfig, Requirements, acting_outputs, check_shared, group_config
+from warprun.learning.settings import AgentConfig, OptimizerConfig, Requirements, check_shared, group_config
 from warprun.spec import GroupSpec, PolicyKind, Spec
 
 C = TypeVar("C", bound=AgentConfig)
@@ -195,7 +195,7 @@ class OffPolicyConfig:
 
     def acting_outputs(self, group: GroupSpec) -> int:
         """Return the numbers that the acting network gives for one actor: values of actions, or an action."""
-        return acting_outputs(group)
+        return group.acting_outputs
 
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
         """Return, for every network that is trained for a group, its inputs and outputs."""

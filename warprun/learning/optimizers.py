@@ -39,12 +39,10 @@ class RMSprop:
         self.square = torch.zeros_like(parameters)
 
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor, rate: torch.Tensor) -> None:
-        """Move `parameters` [P] in place against `gradient` [P]; `rate` is a tensor of one number."""
         self.square.mul_(self.config.alpha).addcmul_(gradient, gradient, value=1 - self.config.alpha)
         parameters -= rate * gradient / (self.square.sqrt() + self.config.eps)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the state by name."""
         return {"square": self.square}
 
 
@@ -56,12 +54,10 @@ class RMSpropTF:
         self.square = torch.ones_like(parameters)
 
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor, rate: torch.Tensor) -> None:
-        """Move `parameters` [P] in place against `gradient` [P]; `rate` is a tensor of one number."""
         self.square.mul_(self.config.alpha).addcmul_(gradient, gradient, value=1 - self.config.alpha)
         parameters -= rate * gradient / (self.square + self.config.eps).sqrt()
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the state by name."""
         return {"square": self.square}
 
 

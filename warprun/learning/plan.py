@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -58,6 +59,15 @@ class Plan:
         if self.captured == "graphs":
             return f"{path}; captured in CUDA graphs"
         return f"{path}; not captured ({self.captured_reason})" if self.captured_reason else path
+
+
+def no_kernel_networks(fused: bool, fusion: Fusion) -> str:
+    """Return why kernels cannot compute the networks of an agent; empty if they can. `fused`: the setting `engine.fused`."""
+    if not fused:
+        return "engine.fused=false"
+    if os.environ.get("NUMBA_DISABLE_JIT") == "1":
+        return "NUMBA_DISABLE_JIT=1: everything runs as plain Python"
+    return fusion.reason if fusion.network_rows is None else ""
 
 
 _TORCH = "torch computes everything"

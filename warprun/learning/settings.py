@@ -181,7 +181,7 @@ class OnPolicyConfig:
             if not own.network.runs_in_kernels:
                 return Fusion(None, False, own.network.no_kernels())
             trunks = 1 if own.network.shared else 2
-            rows[group.name] = group.observation.size + sum(own.network.hidden) * trunks + acting_outputs(group) + 1
+            rows[group.name] = group.observation.size + sum(own.network.hidden) * trunks + group.acting_outputs + 1
             reason = reason or own.no_kernel_gradients()
         return Fusion(rows, not reason, reason)
 
@@ -190,7 +190,7 @@ class OnPolicyConfig:
         return memory.of_groups(group_config(self, group.name)._memory_of(group, sizes) for group in spec.groups)
 
     def _memory_of(self, group: GroupSpec, sizes: RunSizes) -> AgentMemory:
-        features, components, outputs = group.observation.size, group.action.components, acting_outputs(group)
+        features, components, outputs = group.observation.size, group.action.components, group.acting_outputs
         network = self.network
         rows = self.horizon * sizes.n_envs * group.size
         step_rows = -(-rows // self.steps_per_pass())
@@ -322,11 +322,6 @@ def check_shared(config: object, key: str) -> None:
     within(config, key, 0, 1, "gamma")
     positive(config, key, "learning_rate", "max_grad_norm")
     not_negative(config, key, "learning_rate_end")
-
-
-def acting_outputs(group: GroupSpec) -> int:
-    """Return the numbers that the acting network gives for one actor: logits, values of actions, means or actions."""
-    return group.action.components if isinstance(group.action, Box) else group.action.outputs
 
 
 def _check_keys(settings: object, overrides: object, key: str) -> None:

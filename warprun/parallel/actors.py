@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from warprun.config.schema import AsyncConfig, Config, SeedConfig
+from warprun.config.schema import Config
 from warprun.errors import TrainingFailed, UserError, one_line
 from warprun.learning.communicator import Communicator, SingleProcess
 from warprun.learning.interfaces import Agent
@@ -78,9 +78,9 @@ class LearnersWithActors(Crew):
         """Return the agent, and the simulator whose rollouts are those that actors send."""
         setup, world = self.setup, self._world
         config, n_envs = setup.config, rollout_envs(setup.config, world)
-        together = 1 if isinstance(config.concurrency, AsyncConfig) else len(world.layout.actors_of(world.rank))
+        together = 1 if config.concurrency.one_by_one else len(world.layout.actors_of(world.rank))
         self.agent = agent = make_agent(setup, n_envs * together, world.layout.actors if together == 1 else 1)
-        acting = Drawing(agent.exploration) if isinstance(config.concurrency, SeedConfig) else agent
+        acting = Drawing(agent.exploration) if config.concurrency.learners_act else agent
         self.simulator = ReceivedRollouts(
             world,
             WeightsBuffer(acting.policy_state()),
@@ -170,9 +170,10 @@ class LearnersWithActors(Crew):
             setup.communicator.meet(dist.PrefixStore("learners", self.watch.store()))
             setup.communicator.broadcast_([*self.agent.state().values(), *self.simulator.state().values()])
         concurrency, seed = setup.config.concurrency, derived_seed(setup.config.seed, "learner", world.rank)
-        max_lag = concurrency.max_lag if isinstance(concurrency, AsyncConfig) else None
         device = setup.device.torch
-        self.simulator.connect(lambda weights, rollout: learner_exchange(world, concurrency, weights, rollout, device, seed), max_lag)
+        self.simulator.connect(
+            lambda weights, rollout: learner_exchange(world, concurrency, weights, rollout, device, seed), concurrency.lag_limit
+        )
 
 
 def refuse_shared_gpu(gpus: Sequence[str], name: Callable[[int], str]) -> None:
@@ -206,7 +207,7 @@ def _act(config: Config, world: World, rollouts: int) -> None:
     with world.ranks.together(), mpi.leading():
         setup = set_up(config)
         n_envs = rollout_envs(config, world)
-        agent = None if isinstance(config.concurrency, SeedConfig) else make_agent(setup, n_envs)
+        agent = None if config.concurrency.learners_act else make_agent(setup, n_envs)
         acting = agent or Drawing.of(setup.environment.spec, config.agent.policies, setup.device.torch)
         # A run that continues begins new episodes: they must not repeat the draws of those before.
         seed = derived_seed(config.seed, "continued", rollouts) if rollouts else config.seed
@@ -218,8 +219,7 @@ def _act(config: Config, world: World, rollouts: int) -> None:
     _compare(world, setup)
     exchange = actor_exchange(world, config.concurrency, weights, rollout, agent.act if agent else None)
     with mpi.leading(), closing(simulator):
-        leaves = isinstance(config.concurrency, AsyncConfig) and config.concurrency.tolerate_actors > 0
-        made = _roll_out(world, exchange, simulator, weights, rollout, leaves)
+        made = _roll_out(world, exchange, simulator, weights, rollout, leaves=config.concurrency.tolerated > 0)
     print(f"actor {world.actor} made {made} rollouts")
     world.part()
 

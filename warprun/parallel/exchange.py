@@ -88,17 +88,7 @@ class RolloutBuffer:
         copy(trajectory, self.trajectory)
         steps = ended.mean_length * ended.count if ended.count else 0.0
         returns = [ended.mean_return[g.name] * ended.count if ended.count else 0.0 for g in self.spec.groups]
-        self._headers[0] = (
-            actor,
-            sequence,
-            version,
-            ended.count,
-            ended.replaced,
-            steps,
-            waited_s,
-            acted_s,
-            returns,
-        )
+        self._headers[0] = (actor, sequence, version, ended.count, ended.replaced, steps, waited_s, acted_s, returns)
 
     def fill_row(self, trajectory: Trajectory, row: int) -> None:
         """Copy what the policy sees at row `row` of a trajectory of this size."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from warprun.config.schema import AsyncConfig, Config, DdpConfig, SyncConfig, load_environment
+from warprun.config.schema import Config, load_environment
 from warprun.errors import UserError
 from warprun.kernels.driver import why_no_cuda
 from warprun.processes import FIRST_IS_LOST, PARENT, SOCKET, Layout, fit, visible_gpus
@@ -29,13 +29,13 @@ OF_MPI = ("mpich_sh*", "ucx_shm_*")
 
 def start(config: Config, arguments: Sequence[str]) -> int:
     """Start the processes of a run on this machine, wait for them, and return the exit code. Raises UserError."""
-    concurrency = config.concurrency
-    if isinstance(concurrency, DdpConfig):
-        return start_ranks(config, concurrency.processes or 1, arguments)
-    assert isinstance(concurrency, SyncConfig) and concurrency.processes
-    if concurrency.ranks_per_env == 1:  # else the processes find out
-        layout(config, concurrency.processes)
-    command = [mpiexec(), "-n", str(concurrency.processes), sys.executable, "-m", "warprun", *arguments]
+    concurrency, count = config.concurrency, config.concurrency.wanted
+    assert count
+    if not concurrency.has_actors:
+        return start_ranks(config, count, arguments)
+    if concurrency.parallel.ranks_per_env == 1:  # else the processes find out
+        layout(config, count)
+    command = [mpiexec(), "-n", str(count), sys.executable, "-m", "warprun", *arguments]
     with leftovers_removed():
         return subprocess.call(command)
 
@@ -46,23 +46,22 @@ def start(config: Config, arguments: Sequence[str]) -> int:
 def layout(config: Config, size: int) -> Layout:
     """Return the layout of a run of `size` processes. Raises UserError if they do not fit the settings."""
     concurrency, n_envs = config.concurrency, config.n_envs
-    assert isinstance(concurrency, SyncConfig)
-    learners = concurrency.learners
-    found = fit(size, learners, concurrency.ranks_per_env)
-    actors, is_async = found.actors, isinstance(concurrency, AsyncConfig)
+    learners, ranks_per_env = concurrency.parallel
+    found = fit(size, learners, ranks_per_env)
+    actors = found.actors
     if n_envs % actors:
         fitting = concurrency.shareable(n_envs, size)
         raise UserError(f"n_envs={n_envs} cannot be shared out evenly to {actors} actors; n_envs={fitting} can")
-    if not is_async and actors % learners:
+    if not concurrency.one_by_one and actors % learners:
         few, many = actors // learners * learners, (actors // learners + 1) * learners
-        first, second = (learners + count * concurrency.ranks_per_env for count in (few, many))
+        first, second = (learners + count * ranks_per_env for count in (few, many))
         raise UserError(
             f"concurrency={concurrency.name}: {actors} actors cannot be shared out evenly to {learners} learners;"
             f" {few} or {many} actors can: start {first} or {second} processes"
         )
     spec = load_environment(config.env, concurrency.parallel)[0].spec
     # An update of a learner takes a rollout of one actor, or of all that it has.
-    config.agent.check_run(spec, n_envs // (actors if is_async else learners), config.total_steps)
+    config.agent.check_run(spec, n_envs // (actors if concurrency.one_by_one else learners), config.total_steps)
     return found
 
 

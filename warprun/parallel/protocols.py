@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from warprun.config.schema import AsyncConfig, ConcurrencyConfig, RmaConfig, SeedConfig
+from warprun.config.concurrency import AsyncConfig, ConcurrencyConfig, RmaConfig, SeedConfig
 from warprun.parallel.exchange import ActorExchange, LearnerExchange, RolloutBuffer, WeightsBuffer
 from warprun.parallel.messages import AsyncLearner, MessageActor, SyncLearner
 from warprun.parallel.rma import RmaActor, RmaLearner, Shared, push, replace, takes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,7 +79,9 @@ def play(setup: Setup, module: ModuleType, policy: Policy | None, order: Order) 
                 if drawing:
                     drawing.follow(moment)
                     if moment.step % order.every == 0 or moment.taken is None:
-                        _show(drawing.frame(moment, tally.caption(episode, order.episodes, moment.step)), frames)
+                        frame = drawing.frame(moment, tally.caption(episode, order.episodes, moment.step))
+                        for show in frames:
+                            show(frame)
                 tally.count(moment)
             yield tally.played()
 
@@ -128,8 +130,3 @@ def _pictures(setup: Setup, module: ModuleType, every: int) -> Drawing | Renderi
 
 def _varied(setup: Setup) -> tuple[str, ...]:
     return tuple(setup.config.env.randomize) if isinstance(setup.environment, Environment) else ()
-
-
-def _show(frame: np.ndarray, films: Sequence[Callable[[np.ndarray], None]]) -> None:
-    for add in films:
-        add(frame)

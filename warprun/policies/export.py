@@ -18,8 +18,8 @@ from warprun.errors import UserError, nearest, printable
 from warprun.files import write_atomic
 from warprun.learning.networks import ACTIVATIONS
 from warprun.learning.normalization import CLIP
-from warprun.policies.policy import GroupPolicy, Policy, choices
-from warprun.spec import Box
+from warprun.policies.policy import GroupPolicy, Policy
+from warprun.spec import Box, choices
 
 TRACED_ROWS = 3
 """Rows of the observations that a network is traced with; 0 and 1 are special cases of torch.export."""
@@ -85,7 +85,7 @@ class Named(nn.Module):
             assert isinstance(module, GroupPolicy)
             own = {"obs": torch.zeros(TRACED_ROWS, module.group.observation.size)}
             if module.group.masked:
-                own["mask"] = torch.ones(TRACED_ROWS, sum(choices(module.group)), dtype=torch.bool)
+                own["mask"] = torch.ones(TRACED_ROWS, module.group.masked_actions, dtype=torch.bool)
             if module.carry:
                 own["carry"] = torch.zeros(TRACED_ROWS, module.carry)
             found[prefix] = {f"{prefix}{name}": tensor for name, tensor in own.items()}
@@ -189,7 +189,7 @@ def _of_group(name: str, module: GroupPolicy) -> dict[str, np.ndarray]:
         found |= {f"{name}_{number}": tensor.cpu().numpy() for name, tensor in _weights(layer).items()}
     # Behind the policy's outputs a shared network has the value.
     for name in ("weight", "bias"):
-        found[f"{name}_{len(weighted) - 1}"] = found[f"{name}_{len(weighted) - 1}"][: _outputs(module)]
+        found[f"{name}_{len(weighted) - 1}"] = found[f"{name}_{len(weighted) - 1}"][: module.group.acting_outputs]
     ends_linear = module.layers[-1] is weighted[-1]
     hidden = [NAMES[type(layer)] for layer in (module.layers if ends_linear else module.layers[:-1]) if type(layer) in NAMES]
     found["activation"] = np.array(next(iter(hidden), "linear"))
@@ -202,7 +202,7 @@ def _of_group(name: str, module: GroupPolicy) -> dict[str, np.ndarray]:
     if isinstance(action, Box):
         low, high = np.array(action.bounds(), np.float32).T
         return found | {"low": low, "high": high}
-    return found | {"nvec": np.array(choices(module.group))}
+    return found | {"nvec": np.array(choices(action))}
 
 
 def _weights(layer: nn.Linear | nn.LSTMCell | nn.GRUCell) -> dict[str, torch.Tensor]:
@@ -210,8 +210,3 @@ def _weights(layer: nn.Linear | nn.LSTMCell | nn.GRUCell) -> dict[str, torch.Ten
         return {"weight": layer.weight, "bias": layer.bias}
     own = {"state_weight": layer.weight_hh, "state_bias": layer.bias_hh}
     return {"weight": layer.weight_ih, "bias": layer.bias_ih} | own
-
-
-def _outputs(module: GroupPolicy) -> int:
-    """Return the number of outputs that choose an action: one for each component of a Box, else one for each action."""
-    return sum(choices(module.group)) or module.group.action.components

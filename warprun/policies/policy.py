@@ -15,7 +15,7 @@ from warprun.errors import UserError, did_you_mean, shown
 from warprun.learning.acting import Acting
 from warprun.learning.distributions import squashed
 from warprun.learning.normalization import normalized
-from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Spec
+from warprun.spec import Box, Discrete, GroupSpec, Spec, choices
 
 Array: TypeAlias = np.ndarray | torch.Tensor
 
@@ -128,7 +128,7 @@ class GroupPolicy(nn.Module):
         self.network = acting.module
         self.register_buffer("shift", shift)
         self.register_buffer("scale", scale)
-        self.choices = choices(group)
+        self.choices = choices(group.action)
         """Number of actions of each choice; empty for a Box."""
         if isinstance(group.action, Box):
             self.bounds = Bounds(group.action)
@@ -221,13 +221,6 @@ class Bounds(nn.Module):
         return torch.minimum(torch.maximum(torch.where(self.finite, mapped, action), self.low), self.high)
 
 
-def choices(group: GroupSpec) -> tuple[int, ...]:
-    """Return the number of actions of each choice of a group; none for a Box."""
-    if isinstance(group.action, Discrete):
-        return (group.action.n,)
-    return group.action.nvec if isinstance(group.action, MultiDiscrete) else ()
-
-
 def _by_group(what: str, given: object) -> Mapping[str, object]:
     """Return the dict that a caller gave; an empty one for None. Raises UserError for anything else."""
     if given is None:
@@ -280,7 +273,7 @@ def read_carry(group: GroupSpec, numbers: int, carry: object | None, rows: Rows)
 
 
 def _mask(group: GroupSpec, mask: object | None, leading: Sequence[int], device: torch.device) -> torch.Tensor | None:
-    name, entries = f"mask of group {group.name!r}", sum(choices(group))
+    name, entries = f"mask of group {group.name!r}", sum(choices(group.action))
     if mask is None:
         if group.masked:
             raise UserError(f"group {group.name!r} has action masks: give mask, of the shape [..., {entries}]")
@@ -293,10 +286,10 @@ def _mask(group: GroupSpec, mask: object | None, leading: Sequence[int], device:
     if tuple(given.shape) != (*leading, entries):
         raise UserError(f"{name} must have the shape {[*leading, entries]}, not {_shape(given)}")
     rows = (given != 0).to(device).reshape(-1, entries)
-    for number, choice in enumerate(rows.split(list(choices(group)), -1)):
+    for number, choice in enumerate(rows.split(list(choices(group.action)), -1)):
         forbidden = ~choice.any(-1)
         if bool(forbidden.any()):
-            where = f" in choice {number}" if len(choices(group)) > 1 else ""
+            where = f" in choice {number}" if len(choices(group.action)) > 1 else ""
             raise UserError(f"{name} allows no action{where}, in row {int(forbidden.nonzero()[0])}")
     return rows
 

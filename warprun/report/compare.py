@@ -33,8 +33,7 @@ class Setting:
 
     def curves(self) -> list[Curve]:
         """Return the curve of the counted return of every run that has one."""
-        curves = [run.evaluations if self.returns == "eval" else run.training for run in self.runs]
-        return [curve for curve in curves if curve.value.size]
+        return [curve for run in self.runs if (curve := run.curve(self.returns)).value.size]
 
     def final(self) -> Array:
         """Return the last return of every run, [runs]."""

@@ -14,10 +14,11 @@ from warprun.errors import UserError, counted, printable
 from warprun.files import atomic, write_atomic
 from warprun.report import events, figures, population, table
 from warprun.report.compare import AXES, Banded, Comparison, banded, compare, csv_rows
-from warprun.report.runs import ENDED, LeftOut, Run, collect
+from warprun.report.runs import LeftOut, Run, collect
 from warprun.report.style import MOST_LINES, WITHOUT_DATE, drawing, finish, styles
 from warprun.report.table import Line, lines
 from warprun.runs.records.terminal import table_console
+from warprun.runs.rundir import ENDED
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere }

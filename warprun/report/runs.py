@@ -23,8 +23,6 @@ from warprun.runs.records.jsonl import JsonLines, read_rows
 
 MAX_DEPTH = 6
 """Folders inside each other that are searched for runs."""
-ENDED = ("finished", "solved")
-"""States of runs that reached their end."""
 
 
 class Curve(NamedTuple):
@@ -53,6 +51,10 @@ class Run:
     training: Curve
     throughput: float
     """Environment steps per second: the median over the records after the first, which contains compilation. NaN without such."""
+
+    def curve(self, returns: str) -> Curve:
+        """Return the curve of a return: eval or train."""
+        return self.evaluations if returns == "eval" else self.training
 
     @property
     def env(self) -> str:
@@ -110,7 +112,7 @@ def _read(folder: Path, unfinished: bool) -> Run:
     if not (folder / CONFIG).is_file():
         raise UserError("its set-up did not end: it has no config.yaml")
     settings = dict(leaves(rundir.read_config(folder)))
-    if state not in ENDED and not unfinished:
+    if state not in rundir.ENDED and not unfinished:
         raise UserError(f"{state}; unfinished=true includes it if it has records")
     if not (folder / JsonLines.name).is_file():
         raise UserError(f"{state}, without {JsonLines.name}")

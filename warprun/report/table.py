@@ -167,7 +167,7 @@ def write_runs(path: Path, comparison: Comparison) -> None:
     for setting in comparison.settings:
         threshold = comparison.threshold_of(setting)
         for run in setting.runs:
-            curve = run.evaluations if setting.returns == "eval" else run.training
+            curve = run.curve(setting.returns)
             if not curve.value.size:
                 continue
             reached = ("", "", "") if threshold is None else (threshold, *curve.first_at(threshold))

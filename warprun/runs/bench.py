@@ -57,7 +57,8 @@ class Measurement:
 
 def bench(config: Config, sizes: Sequence[int], thread_counts: Sequence[int]) -> list[Measurement]:
     """Measure every size with every number of threads, interleaved; sizes that do not fit in memory raise UserError."""
-    cells = [_Cell(_sized(config, n_envs, count)) for count in thread_counts for n_envs in sizes]
+    sized = [(replace(config.concurrency, threads=count), n_envs) for count in thread_counts for n_envs in sizes]
+    cells = [_Cell(replace(config, n_envs=n_envs, concurrency=concurrency)) for concurrency, n_envs in sized]
     try:
         for _ in range(ROUNDS):
             for cell in cells:
@@ -171,10 +172,6 @@ class _Cell:
                 torch.cuda.synchronize()
             elapsed = time.perf_counter() - began
         return steps / elapsed
-
-
-def _sized(config: Config, n_envs: int, count: int) -> Config:
-    return replace(config, n_envs=n_envs, concurrency=replace(config.concurrency, threads=count))
 
 
 def _draw(found: Sequence[Measurement], path: Path, title: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -13,14 +12,14 @@ from warprun.algorithms import agent_class
 from warprun.config.kept import Tables
 from warprun.config.memory import usable_cores, workers
 from warprun.config.registry import Defined
-from warprun.config.schema import Config, SeedConfig, load_environment, make_tables, parameters
+from warprun.config.schema import Config, load_environment, make_tables, parameters
 from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.mlp import Network
 from warprun.learning.communicator import Communicator, SingleProcess
 from warprun.learning.interfaces import Agent, Context, Draws
 from warprun.learning.kernels.common import gradients_fit
-from warprun.learning.plan import Fusion, Plan
+from warprun.learning.plan import Plan, no_kernel_networks
 from warprun.simulation.device import Device, choose
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.external.recipe import ExternalEnvironment
@@ -72,10 +71,10 @@ def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
         captured = None if why_not else "graphs"
 
     fusion = config.agent.fusion(environment.spec)
-    why_stepwise = why_torch = no_kernel_networks(config, fusion)
+    why_stepwise = why_torch = no_kernel_networks(config.engine.fused, fusion)
     if not of_kernels:
         why_stepwise = "the environment is not made of kernels"
-    elif isinstance(config.concurrency, SeedConfig):
+    elif config.concurrency.learners_act:
         why_stepwise = why_stepwise or "concurrency=seed: the learner acts"
     elif device.kind in ("cuda", "cudasim") and fusion.network_rows and not fits_shared_memory(environment.spec, fusion.network_rows):
         why_stepwise = why_stepwise or "a network has more rows than the shared memory of a GPU's blocks holds"
@@ -103,15 +102,6 @@ def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
         captured,
         why_not,
     )
-
-
-def no_kernel_networks(config: Config, fusion: Fusion) -> str:
-    """Return why kernels cannot compute the networks of an agent; empty if they can."""
-    if not config.engine.fused:
-        return "engine.fused=false"
-    if os.environ.get("NUMBA_DISABLE_JIT") == "1":
-        return "NUMBA_DISABLE_JIT=1: everything runs as plain Python"
-    return fusion.reason if fusion.network_rows is None else ""
 
 
 def make_agent(setup: Setup, n_envs: int | None = None, sources: int | None = None) -> Agent:

@@ -27,7 +27,7 @@ from warprun.errors import MOST_PRINTED, UserError, printable
 from warprun.files import BROKEN, atomic, open_regular, read_array, read_json, write_atomic
 from warprun.learning.settings import AgentConfig
 from warprun.run_folder import LINES, MANIFEST
-from warprun.spec import Box, GroupSpec
+from warprun.spec import GroupSpec
 
 FORMAT = 4
 """Version of the format. Agents of earlier formats can be evaluated; their runs cannot be resumed: in format 3 sums of rewards were one
@@ -294,9 +294,8 @@ def check_size_of_group(own: AgentConfig, group: GroupSpec, checkpoint_bytes: in
     """Raise UserError as `check_size` does, with the inputs and outputs of a group; `own`: the settings of the agent for it."""
     settings = OmegaConf.to_container(OmegaConf.structured(own))
     assert isinstance(settings, dict)
-    outputs = group.action.components if isinstance(group.action, Box) else group.action.outputs
     for hidden in _hidden({name: value for name, value in settings.items() if name != "groups"}):
-        _check_layers(group.observation.size, [*hidden, outputs], checkpoint_bytes)
+        _check_layers(group.observation.size, [*hidden, group.acting_outputs], checkpoint_bytes)
 
 
 def _check_layers(inputs: int, sizes: list[int], checkpoint_bytes: int) -> None:

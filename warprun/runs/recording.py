@@ -14,7 +14,7 @@ from warprun.runs.build import Setup, make_engine, set_up, uncaptured
 from warprun.runs.sentinel import refuse
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory
-from warprun.spec import Box, GroupSpec, Space
+from warprun.spec import Box, GroupSpec, Space, to_bounds
 
 PLACE = "in a recorded episode "
 """The place that the message of a fault names."""
@@ -170,18 +170,8 @@ def what_happened(taken: Trajectory, groups: Sequence[GroupSpec], row: int, env:
 
 
 def in_environment_units(space: Space, action: np.ndarray) -> np.ndarray:
-    """Return actions [..., C] as a step of the environment gets them; see `warprun.spec.Box` for the units of a policy.
-
-    The operations and their order are those of `kernels.sampling.to_bounds`, so the numbers are those of kernels, bit for bit.
-    """
-    if not isinstance(space, Box):
-        return action
-    low, high = (np.array(bounds, np.float32) for bounds in zip(*space.bounds(), strict=True))
-    bounded = np.isfinite(low) & np.isfinite(high)
-    share = (np.clip(action, np.float32(-1), np.float32(1)) + np.float32(1)) * np.float32(0.5)
-    with np.errstate(invalid="ignore"):  # infinite bounds, whose results are not used
-        mapped = low * (np.float32(1) - share) + high * share
-    return np.clip(np.where(bounded, mapped, action), low, high)
+    """Return actions [..., C] as a step of the environment gets them; see `warprun.spec.Box` for the units of a policy."""
+    return to_bounds(action, np.array(space.bounds(), np.float32)) if isinstance(space, Box) else action
 
 
 def on_host(tensor: torch.Tensor) -> np.ndarray:

@@ -42,6 +42,8 @@ from warprun.run_folder import CONFIG, LOCK, STATUS, VERSIONS, folder_name, is_f
 
 STATES = ("running", "finished", "solved", "failed", "interrupted")
 """States of a run in status.json."""
+ENDED = ("finished", "solved")
+"""States of runs that reached their end."""
 KILLED = "killed"
 """State that `read_status` returns for a run whose process ended without writing its end: by SIGKILL, or without memory
 or power."""

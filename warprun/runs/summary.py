@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from warprun.spec import Box, GroupSpec, MultiDiscrete
+from warprun.spec import GroupSpec, choices
 
 SPEED = "perf/env_steps_per_s"
 NO_BETTER = "no evaluation was better than the first one"
@@ -39,7 +39,7 @@ def summarize(
     if solved_at is not None and evaluated:
         lines["solved"] = f"{'yes' if solved else 'no'}: env.solved_at={solved_at:g}"
     for tag in (t for t in metrics if t.startswith("eval/") and t.endswith("return") and t != "eval/best_return"):
-        lines[tag] = f"{_measured(metrics, tag)} ({metrics['eval/episodes']:,.0f} fresh episodes)"
+        lines[tag] = f"{measured(metrics[tag], metrics.get(f'{tag}_stderr'))} ({metrics['eval/episodes']:,.0f} fresh episodes)"
     if "eval/best_return" in metrics:
         lines["eval/best_return"] = f"{metrics['eval/best_return']:.4g} at {metrics['eval/best_env_steps']:,.0f} env_steps"
     lines |= {tag: value for tag, value in metrics.items() if tag.startswith("train/") and tag.endswith("return")}
@@ -73,10 +73,6 @@ def iqm(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     count = scores.shape[-1]
     cut = count // 4
     return np.asarray(np.mean(np.sort(scores, axis=-1)[..., cut : count - cut], axis=-1))
-
-
-def _measured(metrics: Mapping[str, float], tag: str) -> str:
-    return measured(metrics[tag], metrics.get(f"{tag}_stderr"))
 
 
 def measured(mean: float, error: float | None) -> str:
@@ -134,7 +130,4 @@ def _values(rows: Sequence[Mapping[str, float]], tag: str) -> list[float]:
 
 def _uniform_entropy(group: GroupSpec) -> float:
     """Return the entropy of a uniform choice among a group's actions, in nats; 0 for a Box, whose entropy has no such bound."""
-    if isinstance(group.action, Box):
-        return 0.0
-    counts = group.action.nvec if isinstance(group.action, MultiDiscrete) else (group.action.n,)
-    return sum(math.log(n) for n in counts)
+    return sum(math.log(n) for n in choices(group.action))

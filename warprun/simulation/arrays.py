@@ -13,12 +13,12 @@ from warprun.environment import Box, Environment, Group, Index, arguments
 from warprun.simulation.codegen.targets import Target
 from warprun.spec import GroupSpec, PolicyKind, Spec
 
-NOT_EXTERNAL = frozenset(
+NOT_BY_CALLER = frozenset(
     {"cuts", "ended", "ended_steps", "ended_return", "episode_return", "fault", "any_fault", "policy_output", "log_prob", "value"}
     | {"alive", "final_alive"}
 )
-"""Arrays that kernels for callers of their own (`ArrayPlan.external`) do not use."""
-ONLY_EXTERNAL = frozenset({"final_mask"})
+"""Arrays that kernels for callers of their own (`ArrayPlan.by_caller`) do not use."""
+ONLY_BY_CALLER = frozenset({"final_mask"})
 """Arrays that only those kernels use."""
 
 SCRATCH = frozenset({"f_before", "i_before", "sum", "max", "place", "first", "actor", "copies"})
@@ -173,7 +173,7 @@ class ArrayPlan:
     """The kind of policy outputs, from which `sample` draws actions."""
     replaces: bool = False
     """Whether an environment with a fault ends its episode, which does not count, and begins a new one in the same step."""
-    external: bool = False
+    by_caller: bool = False
     """Whether a caller gives single steps (`vector_engine.py`): actions in the environment's units, one row of every rollout array."""
 
     @property
@@ -206,7 +206,7 @@ class ArrayPlan:
         return sum(layout.bytes for layout in self._all())
 
     def _used(self, layouts: dict[str, Layout]) -> dict[str, Layout]:
-        unused = NOT_EXTERNAL if self.external else ONLY_EXTERNAL
+        unused = NOT_BY_CALLER if self.by_caller else ONLY_BY_CALLER
         return {name: layout for name, layout in layouts.items() if name not in unused}
 
     def _all(self) -> Iterator[Layout]:
@@ -217,7 +217,7 @@ class ArrayPlan:
     def _sizes(self) -> dict[str, int]:
         lanes = self.target.lanes(self.environment)
         rows = {"T": 1, "T+1": 1, "N": self.n_envs, "K": 1}
-        return (rows if self.external else rollout_sizes(self.environment.spec, self.n_envs, self.horizon)) | {
+        return (rows if self.by_caller else rollout_sizes(self.environment.spec, self.n_envs, self.horizon)) | {
             "tiles": -(-self.n_envs // lanes),
             "lanes": lanes,
             "varied": len(self.vary),
@@ -281,7 +281,7 @@ def action_dtype(group: GroupSpec) -> str:
 
 def _rollout(table: tuple[Array, ...]) -> tuple[Array, ...]:
     """Return the arrays of `table` that agents see."""
-    return tuple(array for array in table if "N" in array.axes and array.name not in ONLY_EXTERNAL)
+    return tuple(array for array in table if "N" in array.axes and array.name not in ONLY_BY_CALLER)
 
 
 def describe() -> str:

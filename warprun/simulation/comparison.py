@@ -14,7 +14,7 @@ import numpy as np
 from warprun.environment import Environment, KernelFunction
 from warprun.errors import UserError, one_line
 from warprun.kernels import compile as kernels
-from warprun.simulation.plain import OfSeededRun, PlainEnvironment, Seen, Taken
+from warprun.simulation.plain import OfSeededRun, PlainEnvironment, Rows, Seen, Taken
 from warprun.simulation.trajectory import Trajectory
 from warprun.user_code import place
 
@@ -31,8 +31,7 @@ NUDGES = 12
 NUDGE = 4e-7
 """Largest relative change of a number of a state: some units in the last place of a float32."""
 
-Actions = dict[str, np.ndarray]
-Numbers = dict[str, np.ndarray]
+Numbers = Rows
 """The results of a step by name: terminated, truncated, GROUP.reward, GROUP.observation, GROUP.mask, GROUP.alive."""
 
 
@@ -63,7 +62,7 @@ class Comparison:
         self.environment, self.first_env, self.functions, self.of_run = environment, first_env, functions, of_run
         self._left_s, self._until = SECONDS, 0.0
         self._played = {number: self._environment(number) for number in numbers}
-        self._actions: dict[int, list[Actions]] = {number: [] for number in numbers}
+        self._actions: dict[int, list[Rows]] = {number: [] for number in numbers}
 
     def look(self, taken: Trajectory) -> bool:
         """Compare the steps of a rollout, each of which follows the last one; return whether to go on with the next one."""

@@ -193,11 +193,8 @@ class KernelEngine:
     def carry_over(self) -> None:
         """Copy the last observations and masks to row 0, where the next rollout begins."""
         for group in self.trajectory.groups.values():
-            group.obs[0].copy_(group.obs[-1])
-            if group.mask is not None:
-                group.mask[0].copy_(group.mask[-1])
-            if group.alive is not None:
-                group.alive[0].copy_(group.alive[-1])
+            for seen in group.seen().values():
+                seen[0].copy_(seen[-1])
         self._begins_now = True
 
     def retrace(self) -> Trajectory:
@@ -271,11 +268,7 @@ class KernelEngine:
             self.carry_over()
         state = {"steps": self._steps.tensor} | {f"arrays/{name}": array for name, array in self.arrays.by_name().items()}
         for name, group in self.trajectory.groups.items():
-            state[f"{name}/obs"] = group.obs[0]
-            if group.mask is not None:
-                state[f"{name}/mask"] = group.mask[0]
-            if group.alive is not None:
-                state[f"{name}/alive"] = group.alive[0]
+            state |= {f"{name}/{key}": seen[0] for key, seen in group.seen().items()}
         return state
 
     def close(self) -> None:

@@ -13,13 +13,13 @@ import torch
 
 from warprun.environment import Environment, arguments
 from warprun.kernels.flow import never_written
-from warprun.simulation.arrays import COMMON, ONLY_EXTERNAL, PER_GROUP, SCRATCH, ArrayPlan, Layout, action_dtype
+from warprun.simulation.arrays import COMMON, ONLY_BY_CALLER, PER_GROUP, SCRATCH, ArrayPlan, Layout, action_dtype
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 
 Array: TypeAlias = np.ndarray | torch.Tensor
 """numpy on CPU, torch on CUDA."""
 
-ROLLOUT = {"terminated", "truncated", *(f.name for f in fields(GroupTrajectory))} | ONLY_EXTERNAL
+ROLLOUT = {"terminated", "truncated", *(f.name for f in fields(GroupTrajectory))} | ONLY_BY_CALLER
 """Arrays that are part of a `Trajectory` or of a `Step`."""
 FLAT = {array.name for array in (*COMMON, *PER_GROUP) if array.rows}
 """Arrays whose rows are flat in kernels."""
@@ -70,8 +70,12 @@ def poison(environment: Environment, arrays: Arrays, taken: Trajectory) -> None:
     _fill([tensor for name, tensor in arrays.by_name().items() if name.rpartition(".")[2] in own])
     rows = [taken.terminated, taken.truncated]
     for group in taken.groups.values():
-        after = [rows[1:] for rows in (group.obs, group.mask, group.alive) if rows is not None]
-        rows += [*after, group.reward, group.final_obs, *([] if group.final_alive is None else [group.final_alive])]
+        rows += [
+            *(seen[1:] for seen in group.seen().values()),
+            group.reward,
+            group.final_obs,
+            *([] if group.final_alive is None else [group.final_alive]),
+        ]
     _fill(rows)
     for made in environment.groups:
         for actor in range(made.size if "out" in arguments(made.observe) else 0):

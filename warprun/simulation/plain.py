@@ -12,9 +12,10 @@ import numpy as np
 from warprun.environment import Box, Environment, Field, Group, Index, KernelFunction, MultiDiscrete, arguments
 from warprun.kernels import compile as kernels
 from warprun.random import RESET, STEP, VARIATION, Rng, uniform
+from warprun.spec import to_bounds
 
 Rows: TypeAlias = dict[str, np.ndarray]
-"""Group -> a value of every actor, [A, ...]."""
+"""Arrays by name; here group -> a value of every actor, [A, ...]."""
 
 
 class Seen(NamedTuple):
@@ -280,13 +281,7 @@ def _largest(numbers: list[np.generic]) -> np.float32:
 def _action(group: Group, given: np.ndarray) -> object:
     """Return the argument `action`: bounded components of the policy's -1..1 are mapped to low..high."""
     space = group.action
-    if not isinstance(space, Box):
-        choices = tuple(np.int32(number) for number in given)
-        return choices if isinstance(space, MultiDiscrete) else choices[0]
-    found = []
-    for number, (low, high) in zip(given.astype(np.float32), np.array(space.bounds(), np.float32), strict=True):
-        if np.isfinite([low, high]).all():
-            share = (np.clip(number, np.float32(-1.0), np.float32(1.0)) + np.float32(1.0)) * np.float32(0.5)
-            number = low * (np.float32(1.0) - share) + high * share
-        found.append(np.float32(np.clip(number, low, high)))
-    return tuple(found)
+    if isinstance(space, Box):
+        return tuple(to_bounds(given.astype(np.float32), np.array(space.bounds(), np.float32)))
+    chosen = tuple(np.int32(number) for number in given)
+    return chosen if isinstance(space, MultiDiscrete) else chosen[0]

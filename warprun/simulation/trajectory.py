@@ -39,6 +39,11 @@ class GroupTrajectory:
     final_alive: torch.Tensor | None = None
     """[K, N, A] bool: `alive` at the k-th truncation."""
 
+    def seen(self) -> dict[str, torch.Tensor]:
+        """Return what policies see, [T+1, N, A, ...] each: `obs`, and of a group that has them `mask` and `alive`."""
+        named = {"obs": self.obs, "mask": self.mask, "alive": self.alive}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
     @property
     def rows(self) -> int:
         """Number of rows of `of_alive`; of a group whose actors can leave, the host waits for the device."""

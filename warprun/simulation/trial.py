@@ -20,7 +20,7 @@ from warprun.errors import UserError, one_line
 from warprun.kernels import compile as kernels
 from warprun.kernels import integers
 from warprun.simulation.plain import OfSeededRun, PlainEnvironment, Seen
-from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Spec
+from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Spec, choices
 from warprun.user_code import place
 
 ENVIRONMENTS = 2
@@ -51,7 +51,7 @@ class Explorer:
 
     def _of(self, group: GroupSpec, mask: np.ndarray | None) -> np.ndarray:
         space = group.action
-        width = space.size if isinstance(space, Box) else sum(sizes_of(space))
+        width = space.size if isinstance(space, Box) else sum(choices(space))
         shape = (self.n_envs, group.size, width)
         fresh = self._fresh(space, shape)
         repeats = self._random.random((self.n_envs, 1, 1)) < np.resize(PERSISTENCE, self.n_envs)[:, None, None]
@@ -71,16 +71,11 @@ class Explorer:
         return np.where(bounded & finite, np.sign(drawn), drawn)
 
 
-def sizes_of(space: Discrete | MultiDiscrete) -> tuple[int, ...]:
-    """Return the number of options of every choice."""
-    return space.nvec if isinstance(space, MultiDiscrete) else (space.n,)
-
-
 def best(space: Discrete | MultiDiscrete, scores: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     """Return the allowed option with the highest score for every choice, [..., C] int32."""
     scores = scores if mask is None else np.where(mask, scores, -1.0)
-    choices = np.split(scores, np.cumsum(sizes_of(space))[:-1], axis=-1)
-    return np.stack([choice.argmax(-1) for choice in choices], axis=-1).astype(np.int32)
+    parts = np.split(scores, np.cumsum(choices(space))[:-1], axis=-1)
+    return np.stack([part.argmax(-1) for part in parts], axis=-1).astype(np.int32)
 
 
 def trial_function(function: KernelFunction) -> KernelFunction:

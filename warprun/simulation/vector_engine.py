@@ -61,7 +61,7 @@ class VectorEngine:
         self.n_envs = n_envs
         self.steps = 0
         """Steps and resets since the seed was set: the time of random draws."""
-        self.plan = ArrayPlan(environment, target_for(environment, device.kind), n_envs, 1, tuple(vary), external=True)
+        self.plan = ArrayPlan(environment, target_for(environment, device.kind), n_envs, 1, tuple(vary), by_caller=True)
         built = load(self.plan, name, device, params=params, tables=tables, vary=vary, announce=announce)
         self.functions = built.functions
         self.arrays = memory.allocate(self.plan, device.torch, {}, vary)

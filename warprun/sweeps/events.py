@@ -13,9 +13,10 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 
 from warprun.errors import program, typed
 from warprun.runs.records.tensorboard import EventFile, scalars
+from warprun.runs.rundir import ENDED
 from warprun.sweeps.plan import Job, Plan
 from warprun.sweeps.returns import Returns
-from warprun.sweeps.table import DONE, Board
+from warprun.sweeps.table import Board
 
 MOST_FILES = 32
 """Jobs of a sweep that write event files of their own without being told to."""
@@ -55,7 +56,7 @@ class Summary:
         if not returns or self._is_unwanted():
             return
         found = Returns.of(returns)
-        done = sum(counts.get(state, 0) for state in DONE)
+        done = sum(counts.get(state, 0) for state in ENDED)
         values = {f"sweep/return_{name}": value for name, value in found._asdict().items()}
         values |= {"sweep/solved_share": counts.get("solved", 0) / done, "sweep/failed": float(counts.get("failed", 0))}
         self._write(scalars(values, ended, time.time()))

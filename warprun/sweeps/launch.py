@@ -10,12 +10,11 @@ from typing import Any
 import hydra
 from omegaconf import MISSING, OmegaConf
 
-from warprun.config.checks import check_one_of, check_range
 from warprun.config.compose import VERSION_BASE, register, store
 from warprun.config.explain import explained
 from warprun.config.overrides import read
 from warprun.config.registry import CONF
-from warprun.errors import require, shown
+from warprun.errors import check_one_of, check_range, require, shown
 
 PRIMARY = "sweep"
 """The primary config of these settings, conf/sweep.yaml."""

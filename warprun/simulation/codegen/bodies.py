@@ -97,7 +97,7 @@ class Bodies:
 
     def by_name(self) -> dict[str, str]:
         """Return the body of each kernel, with the definitions of its local names."""
-        if self.plan.external:
+        if self.plan.by_caller:
             bodies = {"reset": self._reset(), "advance": self._advance()}
             return {kernel: self._with_views(body) for kernel, body in bodies.items()}
         sample = self._exploring_actions() if self.plan.explores else self._actions(sample_choice, sample_gaussian)
@@ -120,14 +120,14 @@ class Bodies:
             for name, (array, shape, _) in self.e.arrays[group.name].items():
                 if array.tiled:
                     views[f"{group.name}_{name}"] = self.target.tile(f"{group.name}_arrays.{name}", shape)
-                elif array.axes[0] in ("T", "T+1") or (array.rows and self.plan.external):
+                elif array.axes[0] in ("T", "T+1") or (array.rows and self.plan.by_caller):
                     row = observation_row if array.axes[0] == "T+1" else "row"
                     width = shape[2] * (shape[3] if len(shape) > 3 else 1)
                     views[f"{group.name}_{name}"] = f"{group.name}_arrays.{name}{self._row(row)}{self.target.part(width)}"
         return lines("# Views of the arrays that this kernel uses.", *(f"{n} = {v}" for n, v in views.items() if n in used), body)
 
     def _row(self, row: str) -> str:
-        return "" if self.plan.external else f"[{row}]"
+        return "" if self.plan.by_caller else f"[{row}]"
 
     # The step -------------------------------------------------------------------------------------------------------------
 
@@ -192,8 +192,8 @@ class Bodies:
 
     def _clock(self) -> str:
         t, limit = self.target, self.environment.time_limit
-        note = "" if self.plan.external else t.note_end
-        counted = () if self.plan.external else self.environment.groups
+        note = "" if self.plan.by_caller else t.note_end
+        counted = () if self.plan.by_caller else self.environment.groups
         returns = (
             t.per_actor(g, self._no_reward_after_leaving(g), _add(f"{g.name}_episode_return", self.e.entry(g, "reward"))) for g in counted
         )
@@ -201,7 +201,7 @@ class Bodies:
             "elapsed = clock[lane] + 1",
             "clock[lane] = elapsed",
             f"truncated[{t.at}] = " + (f"elapsed >= {limit} and not terminated[{t.at}]" if limit else "False"),
-            block("if row == 0:", "cuts[lane] = 0") if limit and not self.plan.external else "",
+            block("if row == 0:", "cuts[lane] = 0") if limit and not self.plan.by_caller else "",
             note,
         )
         return lines("any_over = False" if note else "", *returns, count, t.barrier)
@@ -274,16 +274,16 @@ class Bodies:
     # Reset and observe ----------------------------------------------------------------------------------------------------
 
     def _reset(self) -> str:
-        t, external = self.target, self.plan.external
-        counters = ("clock",) if external else ("clock", "cuts", "ended", "ended_steps")
-        returns = {g.name: "" if external else _clear(f"{g.name}_ended_return") for g in self.environment.groups}
+        t, by_caller = self.target, self.plan.by_caller
+        counters = ("clock",) if by_caller else ("clock", "cuts", "ended", "ended_steps")
+        returns = {g.name: "" if by_caller else _clear(f"{g.name}_ended_return") for g in self.environment.groups}
         return fill(
             RESET,
             vary=lines(t.per_environment(self._vary()), t.barrier) if self.plan.vary else "",
             reset=lines(*(t.per_actor(group, self._reset_actor(group), returns[group.name]) for group in self.environment.groups)),
             counters=lines(t.per_environment(*(f"{name}[lane] = 0" for name in counters)), t.barrier),
             observe=self._observe(),
-            check="" if external else lines("sound = True", self.faults.look_for(("observation", "mask"))),
+            check="" if by_caller else lines("sound = True", self.faults.look_for(("observation", "mask"))),
         )
 
     def _reset_actor(self, group: Group) -> str:
@@ -292,7 +292,7 @@ class Bodies:
         if "noise" in self.e.arrays[group.name]:
             noise = block(f"for k in range({group.action.components}):", f"{group.name}_noise[k, actor, lane] = 0.0")
         fresh = f"{group.name}_fresh"
-        begin = "" if self.plan.external else _clear(f"{group.name}_episode_return")
+        begin = "" if self.plan.by_caller else _clear(f"{group.name}_episode_return")
         return lines(begin, noise, place, f"{fresh} = {call}", self.e.store(group, fresh))
 
     def _vary(self) -> str:

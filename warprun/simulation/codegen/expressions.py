@@ -12,6 +12,7 @@ from warprun.math import clip
 from warprun.random import ACTION, EXPLORATION, RESET, STEP, VARIATION, Rng
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.templates import Function, Names, block, index, lines
+from warprun.spec import choices
 
 PURPOSES = {"RESET": RESET, "ACTION": ACTION, "VARIATION": VARIATION, "EXPLORATION": EXPLORATION}
 STREAMS = {name: f"{purpose} << 24" for name, purpose in PURPOSES.items()}
@@ -125,7 +126,7 @@ class Expressions:
         """Map -1..1 to low..high; if a bound is infinite, clip at the other one, if that is finite. A caller's are only clipped."""
         lowest, highest = f"np.float32({low!r})", f"np.float32({high!r})"
         bounded_below, bounded_above = low != -float("inf"), high != float("inf")
-        if bounded_below and bounded_above and self.plan.external:
+        if bounded_below and bounded_above and self.plan.by_caller:
             return f"{self.names.use('clip', clip)}({value}, {lowest}, {highest})"
         if bounded_below and bounded_above:
             return f"{self.names.use('to_bounds', to_bounds)}({value}, {lowest}, {highest})"
@@ -188,5 +189,5 @@ class Expressions:
 
 def choices_of(space: Discrete | MultiDiscrete) -> list[tuple[int, int]]:
     """Return the first entry and the number of entries, among logits and mask entries, of each choice that makes an action."""
-    counts = space.nvec if isinstance(space, MultiDiscrete) else (space.n,)
+    counts = choices(space)
     return [(sum(counts[:n]), count) for n, count in enumerate(counts)]

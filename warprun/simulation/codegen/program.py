@@ -5,7 +5,7 @@ networks of the policies between them. On CPU there is also `retrace`: the steps
 (`bodies.py`) is a function of its own, which rollouts share with the single kernels. The code around a body depends on the target
 (`targets.py`).
 
-For callers with actions of their own (`ArrayPlan.external`) there are only `reset` and `advance`, a step and the beginning of the next
+For callers with actions of their own (`ArrayPlan.by_caller`) there are only `reset` and `advance`, a step and the beginning of the next
 episodes. On CUDA a thread or block that steps an environment also begins its next episode. On CPU an episode ends in few lanes of a tile,
 and code for single lanes is slow: drawing the random numbers of a reset takes longer than many steps. So `advance` steps all tiles of a
 thread and lists the environments whose episode has ended. Then `begin` resets LANES of them at a time, with SIMD instructions, in a tile
@@ -138,7 +138,7 @@ def write(plan: ArrayPlan, auto_reset: bool = True) -> Program:
     if expressions.params:
         names.use("Params", plan.environment.params)
     bodies = Bodies(expressions, auto_reset).by_name()
-    if plan.external:
+    if plan.by_caller:
         kernels = advance_kernels(expressions, bodies)
     else:
         for function in (infer,) if plan.target is CPU else (load_columns, compute_layer, store_outputs):

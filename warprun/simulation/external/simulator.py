@@ -20,7 +20,7 @@ from warprun.simulation.faults import FIELDS, Fault
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.simulator import Act, Episodes
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory, allocate
-from warprun.spec import Box, GroupSpec, MultiDiscrete
+from warprun.spec import Box, GroupSpec, choices
 from warprun.state import Counter, State, derived_seed
 
 COUNTED = ("ended", "ended_steps", "ended_return", "replaced")
@@ -165,17 +165,15 @@ class ExternalSimulator:
         if self._steppers is not None:
             return
         self._sampler.prepare()
-        spec, action = self.environment.spec, self.spec.groups[0].action
         vector = self.environment.recipe.vector
-        choices = [] if isinstance(action, Box) else list(action.nvec) if isinstance(action, MultiDiscrete) else [action.n]
         jobs = [
             Job(
                 recipe=asdict(self.environment.recipe),
                 worker=n,
                 begin=begin,
                 end=end,
-                time_limit=None if vector else spec.time_limit,
-                choices=choices,
+                time_limit=None if vector else self.spec.time_limit,
+                choices=list(choices(self.spec.groups[0].action)),
                 replaces=self._replaces,
             )
             for n, (begin, end) in enumerate(shares(self.n_envs, max(1, self._workers)))

@@ -21,7 +21,7 @@ from gymnasium.vector.utils import iterate
 from warprun.errors import ContractError, shown
 from warprun.simulation.external import mpi
 from warprun.simulation.external.recipe import Closes, ExternalEnvironment, Recipe, SavesState
-from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Space, Spec
+from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Space, Spec, to_bounds
 
 float32 = np.float32
 LARGEST = float(np.finfo(np.float32).max)
@@ -100,23 +100,16 @@ def actions(space: spaces.Space) -> Actions:
         low, high = (np.where(np.abs(bound) < LARGEST, bound, np.copysign(np.inf, bound)) for bound in bounds)
         box = Box(low.size, tuple(low.tolist()), tuple(high.tolist()))
 
+        limits = np.array(box.bounds(), float32)
+
         def convert(rows: np.ndarray) -> np.ndarray:
-            cast = to_bounds(rows, low, high).reshape(-1, *space.shape).astype(space.dtype)
+            cast = to_bounds(rows, limits).reshape(-1, *space.shape).astype(space.dtype)
             return np.clip(cast, space.low, space.high)  # float32 rounds bounds of float64
 
         return Actions(box, convert, False)
     raise ContractError(
         f"the action space {_named(space)} is not supported; agents act in Discrete, MultiDiscrete, MultiBinary and Box of floats"
     )
-
-
-def to_bounds(rows: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return actions [n, C] in the units of an environment, float32, by the rule of `spec.Box` and the arithmetic of the kernels."""
-    low, high = low.astype(float32), high.astype(float32)
-    bounded = np.isfinite(low) & np.isfinite(high)
-    share = (np.clip(rows, float32(-1.0), float32(1.0)) + float32(1.0)) * float32(0.5)
-    mapped = np.where(bounded, low, 0) * (float32(1.0) - share) + np.where(bounded, high, 0) * share
-    return np.clip(np.where(bounded, mapped, rows), low, high)
 
 
 def _parts(space: spaces.Space) -> list[spaces.Space]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
-from warprun.kernels.bound import Call
+from warprun.kernels.bound import Call, kernel_module
+from warprun.kernels.compile import merged_function
 from warprun.kernels.mlp import Network, forward, normalize
 from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
 from warprun.kernels.threads import team
@@ -37,26 +37,13 @@ def act_on_part(part, thread, network, obs, policy_output, value, blocks):
             value[begin + c] = block[network.value_row, c]
 
 
-SOURCE = '''"""Policy outputs and values; written by warprun."""
-
-from numba import njit
-
-
-@njit(cache=True, **BOUND)
-def act(first, last, thread, network, obs, policy_output, value, blocks):
-    for part in range(first, last):
-        act_on_part(part, thread, network, obs, policy_output, value, blocks)
-'''
-
-
 class FusedActing:
     """Computes what one network gives for observations."""
 
     def __init__(self, network: Network, threads: int) -> None:
         self.network = network
         self.team = team(threads)
-        functions = {"act_on_part": act_on_part, "BOUND": kernels.BOUND}
-        self.module = kernels.load_module("acting", SOURCE, functions, kernels.merged_function)
+        self.module = kernel_module("acting", {"act": [act_on_part]}, merged_function)
         self._blocks = aligned_zeros(self.team.count, network.rows * COLUMNS)
         """[thread, row * COLUMNS]: activations of a block, as wide as its rows need."""
         self._call: Call | None = None

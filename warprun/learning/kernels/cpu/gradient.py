@@ -25,7 +25,6 @@ from warprun.learning.kernels.common import (
     FORBIDDEN,
     TERMS,
     Rows,
-    choices_of,
     gaussian_derivatives,
     gaussian_entropy,
     gaussian_log_density,
@@ -34,7 +33,7 @@ from warprun.learning.kernels.common import (
 from warprun.learning.kernels.cpu.held_rows import HeldRows
 from warprun.learning.operations import Derivatives, Loss, Moments
 from warprun.math import exp, log
-from warprun.spec import Box, Space
+from warprun.spec import Box, Space, choices
 
 SHARES = 16
 """Shares of a batch, each with its own gradient: enough to balance the threads of a desktop, few enough that adding them is cheap."""
@@ -322,7 +321,7 @@ class FusedGradient:
         self.network = network
         self.coefficients = derivatives.coefficients
         self.team = team(threads)
-        self.nvec = np.array(choices_of(space), np.int64)
+        self.nvec = np.array(choices(space), np.int64)
         actions, loss = "gaussian" if isinstance(space, Box) else "choices", derivatives.function.__name__
         heads = (gaussian_forward, gaussian_backward) if isinstance(space, Box) else (choices_forward, choices_backward)
         functions = (load, compute, shift_and_scale, steps_of, blocks_of, width_of, backward, *heads, derivatives.function)

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from warprun.kernels import ahead
-from warprun.kernels import compile as kernels
-from warprun.kernels.bound import Call, signature
+from warprun.kernels.bound import Call, Function, kernel_module, signature
+from warprun.kernels.compile import merged_function
 from warprun.kernels.threads import Team, team
 from warprun.learning import optimizers
 from warprun.learning.kernels.common import adam
@@ -96,32 +96,10 @@ def end_step(first, last, gradient, state, max_norm, tau):
         target[m] += target_step * (parameters[m] - target[m])
 
 
-SOURCE = '''"""Clipping, Adam and target networks; written by warprun."""
-
-from numba import njit
-
-
-@njit(cache=True, **BOUND)
-def whole(first, last, thread, gradient, state, max_norm, tau):
-    begin_step(first, last, gradient, state)
-    end_step(first, last, gradient, state, max_norm, tau)
-
-
-@njit(cache=True, **BOUND)
-def begin(first, last, thread, gradient, state, max_norm, tau):
-    begin_step(first, last, gradient, state)
-
-
-@njit(cache=True, **BOUND)
-def end(first, last, thread, gradient, state, max_norm, tau):
-    end_step(first, last, gradient, state, max_norm, tau)
-'''
-
-
 @cache
 def _module() -> ModuleType:
-    functions = {"begin_step": begin_step, "end_step": end_step, "BOUND": kernels.BOUND}
-    return kernels.load_module("optimizer", SOURCE, functions, kernels.merged_function)
+    made_of: dict[str, list[Function]] = {"whole": [begin_step, end_step], "begin": [begin_step], "end": [end_step]}
+    return kernel_module("optimizer", made_of, merged_function)
 
 
 def split(parameters: int, threads: int) -> tuple[Team, int]:
@@ -162,7 +140,8 @@ class FusedAdam:
         )
         self._max_norm = float(np.inf if max_norm is None else max_norm)
         self._names = ("whole",) if self._team.count == 1 else ("begin", "end")
-        self._calls = [Call(getattr(_module(), name), optimizer.mean.numpy(), self._state, self._max_norm, 0.0) for name in self._names]
+        given = optimizer.mean.numpy(), self._state, self._max_norm, 0.0
+        self._calls = [Call(getattr(_module(), name), *(given[:2] if name == "begin" else given)) for name in self._names]
         """Any array [P] stands for the gradient until the first step."""
         self._place = 0
         """Address of the gradient that `_calls` have."""

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
-from warprun.kernels.bound import Call
+from warprun.kernels.bound import Call, kernel_module
 from warprun.learning.draws import Stream, bits_of, key_of
 from warprun.learning.replay import (
     BRANCHES,
@@ -30,9 +29,10 @@ from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 float32, float64 = np.float32, np.float64
 
 
-def store_step(ring, tree, place, obs, final_obs, action, reward, terminated, truncated, source, continues, t):
-    """Write step `t` of the rollout that `place.steps` already includes to its rows; new transitions get the largest priority."""
-    horizon, n_envs, size = reward.shape
+def store_step(part, ring, tree, place, rollout):
+    """Write step `part` of the rollout that `place.steps` already includes to its rows; new transitions get the largest priority."""
+    obs, final_obs, action, reward, terminated, truncated, source, continues = rollout
+    (horizon, n_envs, size), t = reward.shape, part
     step = place.steps[()] - horizon + t
     begin = step * place.actors % place.rows
     if place.newest.size > 0:
@@ -75,11 +75,11 @@ def sum_node(tree, level, node):
     tree.sums[tree.levels[level] + node] = total
 
 
-def draw_batch(ring, tree, place, key, beta, n_step, gamma, batch):
+def draw_batch(ring, tree, place, stream, beta, n_step, gamma, batch):
     """Draw rows, by priority if the tree has priorities, and fill `batch` with their transitions."""
-    size = min(place.steps[()] * place.actors, place.rows)
+    key, size = key_of(stream), min(place.steps[()] * place.actors, place.rows)
     if tree.priority.size > 0:
-        draw_by_priority(batch.row, batch.weight, tree, size, key, beta)
+        draw_by_priority(batch.row, batch.weight, tree, size, key, beta[()])
     else:
         draw_uniformly(batch.row, size, key)
     gather_batch(ring, place, n_step, gamma, batch)
@@ -171,33 +171,10 @@ def gather_batch(ring, place, n_step, gamma, batch):
             batch.action[b, c] = ring.action[batch.row[b], c]
 
 
-SOURCE = '''"""Experience replay; written by warprun."""
-
-from numba import njit
-
-
-@njit(cache=True, **BOUND)
-def store(first, last, thread, ring, tree, place, rollout):
-    for t in range(first, last):
-        store_step(ring, tree, place, *rollout, t)
-
-
-@njit(cache=True, **BOUND)
-def draw(first, last, thread, ring, tree, place, stream, beta, n_step, gamma, batch):
-    draw_batch(ring, tree, place, key_of(stream), beta[()], n_step, gamma, batch)
-
-
-@njit(cache=True, **BOUND)
-def put(first, last, thread, tree, rows, errors, alpha, eps):
-    put_priorities(tree, rows, errors, alpha, eps)
-'''
-
-
 @cache
 def module() -> ModuleType:
     """Return the compiled kernels."""
-    functions = (store_step, draw_batch, put_priorities, key_of)
-    return kernels.load_module("replay", SOURCE, {f.__name__: f for f in functions} | {"BOUND": kernels.BOUND})
+    return kernel_module("replay", {"store": [store_step], "draw": [draw_batch], "put": [put_priorities]})
 
 
 class KernelReplay(Replay):
@@ -217,8 +194,6 @@ class KernelReplay(Replay):
         """By the name of the kernel: its last call, and what it was made for."""
 
     def store(self, trajectory: Trajectory, group: GroupTrajectory) -> None:
-        """Write a rollout that `advance` has counted; new transitions get the largest priority."""
-
         def arguments() -> tuple[object, ...]:
             ends = (trajectory.terminated, trajectory.truncated)
             parts = (

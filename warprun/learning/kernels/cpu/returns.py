@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from warprun.kernels import ahead
-from warprun.kernels import compile as kernels
-from warprun.kernels.bound import Call, signature
+from warprun.kernels.bound import Call, Function, kernel_module, signature
+from warprun.kernels.compile import merged_function
 from warprun.kernels.mlp import Network, forward, normalize
 from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
 from warprun.kernels.threads import team
@@ -161,27 +161,11 @@ def spread_of(count, sums, spread, explained):
     explained[0] = (returns - errors) / returns if returns > 0.0 else 0.0
 
 
-SOURCE = '''"""Next values and advantages; written by warprun."""
-
-from numba import njit
-
-
-@njit(cache=True, **BOUND)
-def next_values(first, last, thread, network, steps, next_value, memory):
-    for part in range(first, last):
-        next_values_of_part(part, thread, network, steps, next_value, memory)
-
-
-@njit(cache=True, **BOUND)
-def advantages(first, last, thread, network, steps, reward, gamma, gae_lambda, advantage, returns, memory):
-    for part in range(first, last):
-        advantages_of_part(part, thread, network, steps, reward, gamma, gae_lambda, advantage, returns, memory)
-
-
-@njit(cache=True, **BOUND)
-def spread(first, last, thread, count, sums, found, explained):
-    spread_of(count, sums, found, explained)
-'''
+KERNELS: dict[str, list[Function]] = {
+    "next_values": [next_values_of_part],
+    "advantages": [advantages_of_part],
+    "spread": [spread_of],
+}
 
 
 class Bound(NamedTuple):
@@ -215,8 +199,7 @@ class FusedReturns:
         self.network = network
         self.name, self.config, self._by_torch = by_torch.group.name, by_torch.config, by_torch
         self.team = team(threads)
-        functions = {f.__name__: f for f in (next_values_of_part, advantages_of_part, spread_of)}
-        self.module = kernels.load_module("returns", SOURCE, functions | {"BOUND": kernels.BOUND}, kernels.merged_function)
+        self.module = kernel_module("returns", KERNELS, merged_function)
         self._next_values: WeakKeyDictionary[Trajectory, Bound] = WeakKeyDictionary()
         self._advantages: WeakKeyDictionary[Trajectory, BoundGAE] = WeakKeyDictionary()
 

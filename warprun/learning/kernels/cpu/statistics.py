@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from warprun.kernels import ahead
-from warprun.kernels import compile as kernels
-from warprun.kernels.bound import Call, signature
+from warprun.kernels.bound import Call, Function, kernel_module, signature
+from warprun.kernels.compile import merged_function
 from warprun.kernels.simd import COLUMNS
 from warprun.kernels.threads import team
 from warprun.learning.normalization import RESOLUTION, ObservationNormalizer, RewardNormalizer, RunningStatistics, inverse_deviation
@@ -50,21 +50,21 @@ class Running(NamedTuple):
     """[F]: 1 / standard deviation."""
 
 
-def moments_of_share(share, thread, shares, rows, running):
+def moments_of_share(part, thread, shares, rows, running):
     """Sum the numbers of a share of `rows` [R, F] and their squares."""
     features = rows.shape[1]
-    begin, end = rows.shape[0] * share // shares * features, rows.shape[0] * (share + 1) // shares * features
+    begin, end = rows.shape[0] * part // shares * features, rows.shape[0] * (part + 1) // shares * features
     width = LANES * features
     flat, pivot = rows.reshape(rows.size)[begin:end], running.pivot[thread]
     for m in range(pivot.size):
         pivot[m] = rows[0, m % features]
-    totals, squares = running.sums[share, 0], running.sums[share, 1]
+    totals, squares = running.sums[part, 0], running.sums[part, 1]
     totals[:] = 0.0
     squares[:] = 0.0
     for first in range(0, flat.size, width):
-        part = flat[first : first + width]
-        for m in range(part.size):
-            x = float64(part[m]) - pivot[m]
+        numbers = flat[first : first + width]
+        for m in range(numbers.size):
+            x = float64(numbers[m]) - pivot[m]
             totals[m] += x
             squares[m] += x * x
 
@@ -129,39 +129,15 @@ def merge_sums(count, running):
     running.rows[0] = total
 
 
-SOURCE = '''"""Running statistics; written by warprun."""
-
-from numba import njit
-
-
-@njit(cache=True, **BOUND)
-def moments(first, last, thread, shares, rows, running):
-    for share in range(first, last):
-        moments_of_share(share, thread, shares, rows, running)
-
-
-@njit(cache=True, **BOUND)
-def discounted(first, last, thread, reward, terminated, truncated, returns, source, continues, gamma, running):
-    for part in range(first, last):
-        discounted_of_part(part, thread, reward, terminated, truncated, returns, source, continues, gamma, running)
-
-
-@njit(cache=True, **BOUND)
-def normalized(first, last, thread, reward, terminated, gamma, running, out):
-    for part in range(first, last):
-        normalized_of_part(part, reward, terminated, gamma, running, out)
-
-
-@njit(cache=True, **BOUND)
-def merge(first, last, thread, count, running):
-    merge_sums(count, running)
-'''
-
-
 @cache
 def _module() -> ModuleType:
-    functions = (moments_of_share, discounted_of_part, normalized_of_part, merge_sums)
-    return kernels.load_module("statistics", SOURCE, {f.__name__: f for f in functions} | {"BOUND": kernels.BOUND}, kernels.merged_function)
+    made_of: dict[str, list[Function]] = {
+        "moments": [moments_of_share],
+        "discounted": [discounted_of_part],
+        "normalized": [normalized_of_part],
+        "merge": [merge_sums],
+    }
+    return kernel_module("statistics", made_of, merged_function)
 
 
 class Ends:

@@ -13,7 +13,8 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
-from warprun.config.schema import Config, DdpConfig, SyncConfig
+from warprun.config.concurrency import DdpConfig, SyncConfig
+from warprun.config.schema import Config
 from warprun.errors import UserError, one_line
 from warprun.processes import MpiRanks, last_word, rank, started, starter, wait
 
