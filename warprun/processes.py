@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,9 @@ RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 """Variables in which they say which of them this one is."""
 OF_TORCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Those that torchrun sets, and `parallel.launch`; they hold if all are set."""
+GPU = re.compile(r"\d+|(GPU|MIG)-.+")
+"""Names in CUDA_VISIBLE_DEVICES."""
+DEVICE_FILES = Path("/dev")
 PARENT = "WARPRUN_PARENT"
 """Number of the process that started this one as a rank and ends with it."""
 SOCKET = "WARPRUN_SOCKET"
@@ -113,7 +117,8 @@ def take_share() -> None:
     if starter() == "torchrun" and count > 1 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, share_of_cores(place, count))
     gpus = visible_gpus()
-    if count <= len(gpus) and len(gpus) > 1:
+    # srun may not say how many tasks a node has: then the count is 1.
+    if max(count, place + 1) <= len(gpus) and len(gpus) > 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus[place]
 
 
@@ -127,11 +132,17 @@ def share_of_cores(place: int, count: int) -> list[int]:
 
 
 def visible_gpus() -> list[str]:
-    """Return the names of the GPUs that this process may use. CUDA is not asked: it would keep to its answer."""
+    """Return the names of the GPUs that this process may use: numbers, or UUIDs of GPUs or parts of one.
+
+    They are those that CUDA_VISIBLE_DEVICES takes. CUDA is not asked: it would keep to its answer.
+    """
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is not None:
-        return [name for name in given.split(",") if name]
-    return [str(number) for number in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
+        # As CUDA reads it: names after one that is none do not count. SLURM writes NoDevFiles where there is no GPU.
+        return list(takewhile(GPU.fullmatch, (name.strip() for name in given.split(","))))
+    files = len(list(DEVICE_FILES.glob("nvidia[0-9]*")))
+    # Windows Subsystem for Linux has one file for all, and nearly always one GPU.
+    return [str(number) for number in range(files or int((DEVICE_FILES / "dxg").exists()))]
 
 
 def place() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -62,7 +63,19 @@ def test_what_does_not_fit_is_refused_before_torch_is_loaded(arguments: str) -> 
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"warprun: error: {HUGE[arguments]}")
     key = HUGE[arguments].partition("=")[0]
-    assert "this machine has free" in line and line.endswith(f": lower {key}")
+    assert "this machine has free" in line and re.search(rf": lower {re.escape(key)}(, \d+ fits)?$", line)
+    assert line.endswith(" fits") == ("[" not in arguments)
+
+
+def test_what_fits_is_said_and_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warprun.config.memory.available_memory", lambda: 4 << 30)
+    given = ["env=cartpole", "agent=ppo", "device=cpu", "concurrency.threads=1"]
+    with pytest.raises(UserError, match=r"this machine has free 4\.0 GiB: lower n_envs, \d+ fits$") as refused:
+        compose([*given, "n_envs=1e9"])
+    fits = int(str(refused.value).split()[-2])
+    compose([*given, f"n_envs={fits}"])
+    with pytest.raises(UserError, match="lower n_envs"):
+        compose([*given, f"n_envs={fits * 1.1:.0f}"])
 
 
 @pytest.mark.by_default(0)

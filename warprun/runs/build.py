@@ -13,7 +13,7 @@ from warprun.algorithms import agent_class
 from warprun.config.kept import Tables
 from warprun.config.memory import usable_cores, workers
 from warprun.config.registry import Defined
-from warprun.config.schema import Config, SeedConfig, load_environment, make_tables, parameters
+from warprun.config.schema import Config, SeedConfig, SyncConfig, load_environment, make_tables, parameters
 from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.mlp import Network
@@ -69,6 +69,8 @@ def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
         why_not = why_not if of_kernels else "the environment is not made of kernels"
         if any(group.leaves for group in environment.spec.groups):
             why_not = why_not or "actors leave episodes, so the number of rows to learn from changes"
+        if isinstance(config.concurrency, SyncConfig) and config.concurrency.learners > 1:
+            why_not = why_not or "learners that get no rollout take no part in an update"
         captured = None if why_not else "graphs"
 
     fusion = config.agent.fusion(environment.spec)

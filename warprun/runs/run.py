@@ -13,6 +13,7 @@ from warprun.errors import TrainingFailed, one_line
 from warprun.runs import checkpoint, position, rundir, signals
 from warprun.runs.crew import Crew
 from warprun.runs.evaluation import Evaluations, StoppedError, is_stopped
+from warprun.runs.failures import gpu_failure
 from warprun.runs.measured import Measured, Notes, PhaseClock, of_episodes, of_phases, on_host
 from warprun.runs.records.records import Records
 from warprun.runs.rundir import Status
@@ -97,14 +98,15 @@ class Run:
                 self.crew.end()
                 self._write_status(status)
                 self.records.finish(self._summary(), status)
-            except TrainingFailed as error:
-                failure = TrainingFailed(f"{error}; {checkpoint.newest(self.folder)}")
+            except BaseException as error:
+                failed = error if isinstance(error, TrainingFailed) else gpu_failure(error, self.config)
+                if failed is None:
+                    self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", one_line(error))
+                    raise
+                failure = TrainingFailed(f"{failed}; {checkpoint.newest(self.folder)}")
                 self._write_status("failed", str(failure))
                 self.records.finish(self._summary() | {"failed": str(failure)}, "failed")
-                raise failure from None
-            except BaseException as error:
-                self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", one_line(error))
-                raise
+                raise failure from (None if failed is error else error)
         return status
 
     def _train(self, stack: ExitStack) -> str:
