@@ -161,6 +161,7 @@ MARKS = {
     "docs/benchmarks/off_policy.md": ("results few", "results many"),
     "docs/benchmarks/catalysis.md": ("tuned", "continuous", "published"),
     "docs/booster.md": ("corrected", "compat"),
+    "docs/gpu.md": ("launches",),
     "docs/memory.md": ("results",),
     "docs/reproductions.md": ("exarl claims", "exarl model"),
 }
