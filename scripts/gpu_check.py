@@ -90,20 +90,28 @@ class Found(NamedTuple):
 
 
 class Machine:
-    """Runs the commands of a check within the time that it has, and keeps what they print."""
+    """Runs the commands of a check within the time that it has, and keeps what they print.
+
+    Each part has a share of the time that is left: what one does not need, the later ones have.
+    """
 
     def __init__(self, options: argparse.Namespace, work: Path) -> None:
         self.options, self.work = options, work
         self.logs = work / "logs"
         self.logs.mkdir(exist_ok=True)
-        self._ends = time.monotonic() + 60 * options.minutes
+        self._ends = self._part_ends = time.monotonic() + 60 * options.minutes
+
+    def begin(self, share: float) -> None:
+        """Begin a part, which has this share of the time that is left."""
+        now = time.monotonic()
+        self._part_ends = now + share * max(self._ends - now, 0.0)
 
     def run(self, name: str, arguments: list[str], seconds: float, **variables: str) -> Ran:
         """Run a command with its children, for a limited time."""
         began = time.monotonic()
-        limit = min(seconds, self._ends - began)
+        limit = min(seconds, self._part_ends - began)
         if limit < 1:
-            return Ran(False, "", 0.0, "no time is left; --minutes gives more")
+            return Ran(False, "", 0.0, "no time is left (--minutes)")
         log = self.logs / f"{name.replace(' ', '_').replace(',', '')}.txt"
         with log.open("w+") as said:
             process = subprocess.Popen(
@@ -126,11 +134,13 @@ class Part(NamedTuple):
     run: Callable[[Machine], Found]
     seconds: int
     """Limit of each of its commands."""
+    share: int
+    """Of the time of all parts."""
 
 
 def block(text: str) -> str:
     """Return output as a block of code, its beginning cut."""
-    return f"```\n{text[-KEPT:]}\n```"
+    return f"```\n{text[-KEPT:]}\n```" if text else ""
 
 
 def versions(machine: Machine) -> Found:
@@ -164,7 +174,7 @@ def training(machine: Machine) -> Found:
     logs, data, all_good = [], {}, True
     for name, overrides in TRAININGS.items():
         folder = machine.work / "runs" / name.replace(" ", "_")
-        limits = ["max_minutes=0.2", "log.every=0.5s", "log.live=false", "eval.final_episodes=100", f"run_dir={folder}"]
+        limits = ["max_minutes=0.1", "log.every=0.5s", "log.live=false", "eval.final_episodes=100", f"run_dir={folder}"]
         ran = machine.run(f"train {name}", [*WARPRUN, *overrides, f"device={machine.options.device}", *limits], PARTS["training"].seconds)
         good = ran.good and (folder / "status.json").exists()
         all_good &= good
@@ -226,12 +236,12 @@ def peers(machine: Machine) -> Found:
 
 
 PARTS = {
-    "versions": Part(versions, 60),
-    "training": Part(training, 60),
-    "bench": Part(bench, 60),
-    "tests": Part(tests, 90),
-    "profile": Part(profile, 30),
-    "peers": Part(peers, 40),
+    "versions": Part(versions, 60, 6),
+    "training": Part(training, 60, 34),
+    "bench": Part(bench, 60, 20),
+    "tests": Part(tests, 90, 27),
+    "profile": Part(profile, 30, 8),
+    "peers": Part(peers, 40, 5),
 }
 
 
@@ -253,8 +263,10 @@ def main() -> int:
     began, found = time.monotonic(), {}
     with tempfile.TemporaryDirectory() as folder:
         machine = Machine(options, Path(folder))
-        for name in options.part or PARTS:
+        chosen = options.part or list(PARTS)
+        for number, name in enumerate(chosen):
             print(f"gpu_check: {name} ...", flush=True)
+            machine.begin(PARTS[name].share / sum(PARTS[later].share for later in chosen[number:]))
             try:
                 found[name] = PARTS[name].run(machine)
             except Exception as error:  # a part must not end the others
