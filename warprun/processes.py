@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,9 +27,6 @@ RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 """Variables in which they say which of them this one is."""
 OF_TORCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Those that torchrun sets, and `parallel.launch`; they hold if all are set."""
-GPU = re.compile(r"\d+|(GPU|MIG)-.+")
-"""Names in CUDA_VISIBLE_DEVICES."""
-DEVICE_FILES = Path("/dev")
 PARENT = "WARPRUN_PARENT"
 """Number of the process that started this one as a rank and ends with it."""
 SOCKET = "WARPRUN_SOCKET"
@@ -111,17 +107,6 @@ def on_this_machine() -> tuple[int, int]:
     return 0, 1
 
 
-def take_share() -> None:
-    """Use this process's share of the cores and GPUs of its machine, unless the starter has dealt them out."""
-    place, count = on_this_machine()
-    if starter() == "torchrun" and count > 1 and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, share_of_cores(place, count))
-    gpus = visible_gpus()
-    # srun may not say how many tasks a node has: then the count is 1.
-    if max(count, place + 1) <= len(gpus) and len(gpus) > 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[place]
-
-
 def share_of_cores(place: int, count: int) -> list[int]:
     """Return the cores for number `place` of `count` processes that share those of this one.
 
@@ -129,20 +114,6 @@ def share_of_cores(place: int, count: int) -> list[int]:
     """
     cores = sorted(os.sched_getaffinity(0))
     return cores[place * len(cores) // count : (place + 1) * len(cores) // count] or [cores[place % len(cores)]]
-
-
-def visible_gpus() -> list[str]:
-    """Return the names of the GPUs that this process may use: numbers, or UUIDs of GPUs or parts of one.
-
-    They are those that CUDA_VISIBLE_DEVICES takes. CUDA is not asked: it would keep to its answer.
-    """
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        # As CUDA reads it: names after one that is none do not count. SLURM writes NoDevFiles where there is no GPU.
-        return list(takewhile(GPU.fullmatch, (name.strip() for name in given.split(","))))
-    files = len(list(DEVICE_FILES.glob("nvidia[0-9]*")))
-    # Windows Subsystem for Linux has one file for all, and nearly always one GPU.
-    return [str(number) for number in range(files or int((DEVICE_FILES / "dxg").exists()))]
 
 
 def place() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from warprun import processes
 from warprun.config.compose import compose
 from warprun.errors import UserError
+from warprun.kernels import driver
 from warprun.parallel.launch import SHARED_MEMORY, check_gpus, leftovers_removed
 from warprun.processes import Layout, fit
 
@@ -74,7 +76,7 @@ NAMES = {
 @pytest.mark.parametrize(("given", "found"), NAMES.values(), ids=NAMES)
 def test_gpus_are_those_that_cuda_would_see(given: str, found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
-    assert processes.visible_gpus() == found
+    assert driver.visible_gpus() == found
 
 
 @pytest.mark.parametrize(
@@ -86,8 +88,8 @@ def test_gpus_are_counted_by_their_files(files: list[str], found: list[str], tmp
     for name in files:
         (tmp_path / name).touch()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(processes, "DEVICE_FILES", tmp_path)
-    assert processes.visible_gpus() == found
+    monkeypatch.setattr(driver, "DEVICE_FILES", tmp_path)
+    assert driver.visible_gpus() == found
 
 
 SHARES = {
@@ -107,8 +109,8 @@ def test_each_process_of_a_machine_has_a_gpu_of_its_own(variables: dict[str, str
     for name, value in {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b", **variables}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("os.sched_setaffinity", lambda process, cores: None)
-    processes.take_share()
-    assert processes.os.environ["CUDA_VISIBLE_DEVICES"] == gpu
+    driver.take_share()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == gpu
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from warprun.config.compose import compose
 from warprun.errors import TrainingFailed, UserError
 from warprun.learning.on_policy import OnPolicyAgent
 from warprun.runs import checkpoint, failures
-from warprun.runs.failures import gpu_failure
+from warprun.runs.failures import failure_of
 from warprun.simulation.kernel_engine import KernelEngine
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be asynchronously reported"
@@ -30,7 +30,7 @@ CONFIG = ["env=cartpole", "tuned=none", "agent=a2c", "n_envs=10000", "device=cpu
 
 @pytest.mark.parametrize(("error", "told"), CASES.values(), ids=CASES)
 def test_an_error_of_the_gpu_is_one_line_with_the_environment_and_what_to_do(error: Exception, told: list[str]) -> None:
-    message = str(gpu_failure(error, compose(CONFIG)))
+    message = str(failure_of(error, compose(CONFIG)))
     assert all(words in message for words in told)
     assert "\n" not in message
 
@@ -40,7 +40,7 @@ def test_an_error_of_the_gpu_is_one_line_with_the_environment_and_what_to_do(err
     [UserError("the GPU refuses the kernel: CUDA error"), TrainingFailed("CUDA error"), ValueError("shapes"), KeyboardInterrupt()],
 )
 def test_other_errors_are_left_alone(error: BaseException) -> None:
-    assert gpu_failure(error, compose(CONFIG)) is None
+    assert failure_of(error, compose(CONFIG)) is (error if isinstance(error, TrainingFailed) else None)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,14 @@ def test_what_would_fit_depends_on_what_others_leave(free_gib: int, told: str, m
 
 SMALL = [*QUIET, "env=cartpole", "agent=a2c", "n_envs=4", "agent.horizon=5", "agent.network.hidden=[3]", "engine.fused=false"]
 SMALL += ["total_steps=200", "checkpoint.every=2 iterations", "log.every=1 iterations"]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run on a GPU that does not fail."""
+    folder = tmp_path_factory.mktemp("runs") / "alone"
+    assert run([*SMALL, f"run_dir={folder}"]) == 0
+    return folder
 
 
 def fails_at(call: int, method: Callable[..., Any], error: Exception) -> Callable[..., Any]:
@@ -81,13 +89,13 @@ PLACES = {
 }
 
 
+@pytest.mark.by_default(3)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", ["illegal address", "memory"])
 def test_the_checkpoint_stays_good(
-    kind: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: str, place: str, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     owner, name, call = PLACES[place]
-    assert run([*SMALL, f"run_dir={tmp_path / 'alone'}"]) == 0
     folder = tmp_path / "run"
     with monkeypatch.context() as broken:
         broken.setattr(owner, name, fails_at(call, getattr(owner, name), CASES[kind][0]))
@@ -101,5 +109,5 @@ def test_the_checkpoint_stays_good(
     assert 0 < saved.env_steps < 200
     assert {path.suffix for path in saved.path.parent.iterdir()} == {".ckpt", ".json"}  # no part of a file is left
     assert run([f"resume={folder}"]) == 0
-    alone, resumed = weights(tmp_path / "alone"), weights(folder)
-    assert alone.keys() == resumed.keys() and all(torch.equal(resumed[key], tensor) for key, tensor in alone.items())
+    expected, resumed = weights(alone), weights(folder)
+    assert expected.keys() == resumed.keys() and all(torch.equal(resumed[key], tensor) for key, tensor in expected.items())

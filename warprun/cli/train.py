@@ -23,7 +23,7 @@ from warprun.files import refuse_links
 from warprun.kernels.driver import prepare
 from warprun.run_folder import CONFIG
 from warprun.runs import rundir
-from warprun.runs.failures import gpu_failure
+from warprun.runs.failures import failure_of
 from warprun.runs.opening import open_config
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _run(asked: Continued | Config) -> Result | None:
 
         return train(asked, crew)
 
-    return take_part(config, drive, lambda error: gpu_failure(error, config) or error)
+    return take_part(config, drive, lambda error: failure_of(error, config) or error)
 
 
 def print_next_steps(runs: Sequence[Path], best: Path) -> None:

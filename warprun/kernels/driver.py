@@ -1,4 +1,4 @@
-"""Checks whether CUDA works on this machine, and reads the free memory.
+"""Checks whether CUDA works on this machine, shares out its GPUs, and reads the free memory.
 
 `why_no_cuda` asks the driver alone, without torch and Numba, so that most errors are reported early. Then
 `launch_problem` compiles, links and launches a small kernel, and lets torch allocate memory.
@@ -14,9 +14,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
+from itertools import takewhile
 from pathlib import Path
 
 from warprun.errors import UserError, nearest, shown
+from warprun.processes import on_this_machine, share_of_cores, starter
 
 DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 """The library of the NVIDIA driver."""
@@ -34,6 +36,36 @@ BROKEN = re.compile(
 )
 """What CUDA says of a GPU or a context that works no more: the call that says so need not be the cause."""
 _NO_DEVICE = 100
+
+
+GPU = re.compile(r"\d+|(GPU|MIG)-.+")
+"""Names in CUDA_VISIBLE_DEVICES."""
+DEVICE_FILES = Path("/dev")
+
+
+def visible_gpus() -> list[str]:
+    """Return the names of the GPUs that this process may use: numbers, or UUIDs of GPUs or parts of one.
+
+    They are those that CUDA_VISIBLE_DEVICES takes. CUDA is not asked: it would keep to its answer.
+    """
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        # As CUDA reads it: names after one that is none do not count. SLURM writes NoDevFiles where there is no GPU.
+        return list(takewhile(GPU.fullmatch, (name.strip() for name in given.split(","))))
+    files = len(list(DEVICE_FILES.glob("nvidia[0-9]*")))
+    # Windows Subsystem for Linux has one file for all, and nearly always one GPU.
+    return [str(number) for number in range(files or int((DEVICE_FILES / "dxg").exists()))]
+
+
+def take_share() -> None:
+    """Use this process's share of the cores and GPUs of its machine, unless the starter has dealt them out."""
+    place, count = on_this_machine()
+    if starter() == "torchrun" and count > 1 and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, share_of_cores(place, count))
+    gpus = visible_gpus()
+    # srun may not say how many tasks a node has: then the count is 1.
+    if max(count, place + 1) <= len(gpus) and len(gpus) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[place]
 
 
 def check_cuda() -> None:

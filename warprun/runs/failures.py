@@ -1,4 +1,4 @@
-"""What to tell of a GPU that fails in the middle of a run. No torch before it fails."""
+"""Reports of a GPU that fails in the middle of a run. No torch before it fails."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from warprun.errors import TrainingFailed, UserError
 from warprun.kernels.driver import gpu_error, memory_is_full
 
 
-def gpu_failure(error: BaseException, config: Config) -> TrainingFailed | None:
-    """Return the failure to report for an error of the GPU, which may show long after its cause; None for other errors."""
-    reason = None if isinstance(error, UserError | TrainingFailed) else gpu_error(error)
+def failure_of(error: BaseException, config: Config) -> TrainingFailed | None:
+    """Return the failure to report for an error that ends a run: itself, or that of the GPU, which may show long after its cause.
+
+    None if the error is of another kind.
+    """
+    if isinstance(error, TrainingFailed):
+        return error
+    reason = None if isinstance(error, UserError) else gpu_error(error)
     if reason is None:
         return None
     if memory_is_full(error):

@@ -10,10 +10,9 @@ from warprun.config.cadence import Moment
 from warprun.config.compose import note_on_memory, note_on_tuned
 from warprun.config.schema import Config, to_dict
 from warprun.errors import TrainingFailed, one_line
-from warprun.runs import checkpoint, position, rundir, signals
+from warprun.runs import checkpoint, failures, position, rundir, signals
 from warprun.runs.crew import Crew
 from warprun.runs.evaluation import Evaluations, StoppedError, is_stopped
-from warprun.runs.failures import gpu_failure
 from warprun.runs.measured import Measured, Notes, PhaseClock, of_episodes, of_phases, on_host
 from warprun.runs.records.records import Records
 from warprun.runs.rundir import Status
@@ -99,8 +98,7 @@ class Run:
                 self._write_status(status)
                 self.records.finish(self._summary(), status)
             except BaseException as error:
-                failed = error if isinstance(error, TrainingFailed) else gpu_failure(error, self.config)
-                if failed is None:
+                if not (failed := failures.failure_of(error, self.config)):
                     self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", one_line(error))
                     raise
                 failure = TrainingFailed(f"{failed}; {checkpoint.newest(self.folder)}")
