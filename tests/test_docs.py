@@ -161,6 +161,7 @@ MARKS = {
     "docs/benchmarks/off_policy.md": ("results few", "results many"),
     "docs/benchmarks/catalysis.md": ("tuned", "continuous", "published"),
     "docs/booster.md": ("corrected", "compat"),
+    "docs/gpu.md": ("launches",),
     "docs/memory.md": ("results",),
     "docs/reproductions.md": ("exarl claims", "exarl model"),
 }
@@ -171,6 +172,14 @@ MARKS = {
 def test_pages_have_the_tables_that_scripts_write(page):
     for mark in MARKS[page]:
         assert len(re.findall(rf"<!-- {mark} -->\n\|.*?\n<!-- end -->", (ROOT / page).read_text(), flags=re.DOTALL)) == 1, mark
+
+
+def test_the_evidence_of_the_hazards_of_gpus_exists():
+    page, code = (ROOT / "docs" / "gpu.md").read_text(), "".join(file.read_text() for file in sorted((ROOT / "tests").rglob("test_*.py")))
+    named, paths = set(re.findall(r"`(test_\w+)(?:\[\w+\])?`", page)), set(re.findall(r"`((?:tests|scripts)/[\w/]+\.\w+)`", page))
+    assert len(named) > 20 and len(paths) > 8
+    assert not [name for name in named if f"def {name}(" not in code]
+    assert not [path for path in paths if not (ROOT / path).exists()]
 
 
 LOADABLE = ("against_sb3", "bench_make_vec", "booster_results", "exarl_claims", "gpu_check", "gpu_profile", "heat_equation_results")

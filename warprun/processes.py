@@ -107,16 +107,6 @@ def on_this_machine() -> tuple[int, int]:
     return 0, 1
 
 
-def take_share() -> None:
-    """Use this process's share of the cores and GPUs of its machine, unless the starter has dealt them out."""
-    place, count = on_this_machine()
-    if starter() == "torchrun" and count > 1 and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, share_of_cores(place, count))
-    gpus = visible_gpus()
-    if count <= len(gpus) and len(gpus) > 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[place]
-
-
 def share_of_cores(place: int, count: int) -> list[int]:
     """Return the cores for number `place` of `count` processes that share those of this one.
 
@@ -124,14 +114,6 @@ def share_of_cores(place: int, count: int) -> list[int]:
     """
     cores = sorted(os.sched_getaffinity(0))
     return cores[place * len(cores) // count : (place + 1) * len(cores) // count] or [cores[place % len(cores)]]
-
-
-def visible_gpus() -> list[str]:
-    """Return the names of the GPUs that this process may use. CUDA is not asked: it would keep to its answer."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [name for name in given.split(",") if name]
-    return [str(number) for number in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
 
 
 def place() -> str:

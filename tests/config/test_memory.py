@@ -1,5 +1,6 @@
 """The estimate of a run's memory, what it refuses, and what is there."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,7 +55,19 @@ def test_what_does_not_fit_is_refused(arguments: str) -> None:
         compose(["env=cartpole", "device=cpu", *arguments.split()])
     line, key = str(refused.value), HUGE[arguments].partition("=")[0]
     assert line.startswith(HUGE[arguments]) and "\n" not in line
-    assert "this machine has free" in line and line.endswith(f": lower {key}")
+    assert "this machine has free" in line and re.search(rf": lower {re.escape(key)}(, \d+ fits)?$", line)
+    assert line.endswith(" fits") == ("[" not in arguments)
+
+
+def test_what_fits_is_said_and_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warprun.config.memory.available_memory", lambda: 4 << 30)
+    given = ["env=cartpole", "agent=ppo", "device=cpu", "concurrency.threads=1"]
+    with pytest.raises(UserError, match=r"this machine has free 4\.0 GiB: lower n_envs, \d+ fits$") as refused:
+        compose([*given, "n_envs=1e9"])
+    fits = int(str(refused.value).split()[-2])
+    compose([*given, f"n_envs={fits}"])
+    with pytest.raises(UserError, match="lower n_envs"):
+        compose([*given, f"n_envs={fits * 1.1:.0f}"])
 
 
 @pytest.mark.by_default(0)

@@ -40,6 +40,8 @@ OFF_POLICY = {
     "utd_ratio": 0.5,
     "learning_rate_end": 1e-4,
 }
+REMEMBERS = NetworkConfig(type="lstm", hidden=[5], units=[4], sequence=2)
+SEQUENCES = {"replay": ReplayConfig(48, sequence=2, burn_in=1), "learning_starts": 12}
 CASES: dict[str, tuple[str, str, bool, dict[str, Any]]] = {
     "a2c fused": ("cartpole", "a2c", True, ON_POLICY | {"entropy_coef_end": 0.0}),
     "a2c": ("pendulum", "a2c", False, ON_POLICY),
@@ -47,6 +49,11 @@ CASES: dict[str, tuple[str, str, bool, dict[str, Any]]] = {
     "dqn": ("cartpole", "dqn", False, OFF_POLICY | {"target_update_interval": 3, "replay": ReplayConfig(50), "normalize_obs": True}),
     "sac": ("pendulum", "sac", True, OFF_POLICY | {"noise_theta": 0.5}),
     "td3": ("pendulum", "td3", False, OFF_POLICY | {"n_step": 3, "replay": ReplayConfig(50, prioritized=True)}),
+    "ddpg": ("pendulum", "ddpg", False, OFF_POLICY),
+    "ppo lstm": ("cartpole", "ppo", False, ON_POLICY | {"network": REMEMBERS, "epochs": 2, "minibatches": 2}),
+    "a2c gru": ("pendulum", "a2c", False, ON_POLICY | {"network": NetworkConfig(type="gru", hidden=[], units=[4])}),
+    "dqn gru": ("cartpole", "dqn", False, OFF_POLICY | SEQUENCES | {"network": LayersConfig(type="gru", hidden=[], units=[4])}),
+    "sac lstm": ("pendulum", "sac", False, OFF_POLICY | SEQUENCES | {"network": LayersConfig(type="lstm", hidden=[5], units=[4])}),
 }
 """Environment, agent, whether rollouts are fused, and settings."""
 BY_KERNELS: dict[str, tuple[str, str, bool, dict[str, Any]]] = {
@@ -133,6 +140,7 @@ def train(case: str, captured: bool) -> dict[str, np.ndarray]:
     options = {"n_envs": 4, "horizon": settings["horizon"], "seed": 5, "exploration": agent.exploration}
     networks = agent.networks() if fused else None
     engine = rollouts.make(environment, world, device=SIMULATOR, networks=networks, captured=captured, **options)
+    engine.trajectory.remember(agent.carry)
     if captured:
         launcher = engine._kernels._launch
         launcher._module = Launches(launcher._module)

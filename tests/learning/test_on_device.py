@@ -48,6 +48,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dqn quantiles": ("dqn", LATE | {"quantiles": 5, "dueling": True, "replay": PRIORITIZED}),
     "sac": ("sac", LATE | {"target_update_interval": 2, "max_grad_norm": 1.0, "normalize_obs": True}),
     "dqn memory": ("dqn", LATE | REMEMBERS | {"n_step": 2, "normalize_obs": True, "dueling": True}),
+    "ddpg memory": ("ddpg", LATE | REMEMBERS | {"network": LayersConfig(type="gru", hidden=[5], units=[4])}),
     "td3 memory": ("td3", LATE | REMEMBERS | {"policy_delay": 2}),
     "sac memory": ("sac", LATE | REMEMBERS),
     "ddpg": ("ddpg", LATE | {"replay": PRIORITIZED, "noise": "ou"}),

@@ -4,7 +4,11 @@ Learning with 5 seeds: pytest -m slow tests/parallel/test_ddp.py
 """
 
 import json
+import os
+import socket
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +51,22 @@ def test_two_processes_take_the_steps_of_one(network: str, tmp_path: Path) -> No
     for name, tensor in one.items():
         if not name.endswith("reward/returns"):  # of the environments of a process
             torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.long
+def test_two_launchers_of_torchrun_stand_for_two_nodes(tmp_path: Path) -> None:
+    """Each starts one process, which is LOCAL_RANK 0 of its machine; the run is that of two processes of one launcher."""
+    given = [*CARTPOLE, "total_steps=416"]
+    train(2, tmp_path / "one", *given)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1"]
+    own = [f"--master-port={port}", "-m", "warprun", *ranks.ENDLESS, *given, "concurrency=ddp", f"run_dir={tmp_path / 'two'}"]
+    options = {"cwd": ROOT, "env": os.environ | ranks.ONE_THREAD}
+    nodes = [subprocess.Popen([*command, f"--node-rank={node}", *own], **options) for node in range(2)]  # type: ignore[call-overload]
+    assert [node.wait(300) for node in nodes] == [0, 0]
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert one.keys() == two.keys() and all(torch.equal(two[name], tensor) for name, tensor in one.items())
 
 
 @pytest.mark.slow

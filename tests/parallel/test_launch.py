@@ -13,6 +13,7 @@ from tests.parallel.ranks import start
 from warprun import processes
 from warprun.config.compose import compose
 from warprun.errors import UserError
+from warprun.kernels import driver
 from warprun.parallel.launch import SHARED_MEMORY, check_gpus, leftovers_removed
 from warprun.processes import Layout, fit
 
@@ -58,6 +59,57 @@ def test_fewer_gpus_than_processes_are_refused(monkeypatch: pytest.MonkeyPatch) 
         UserError, match=r"every process needs a GPU of its own, and this machine has 1; concurrency\.processes=1, or device=cpu"
     ):
         check_gpus(config, 2)
+
+
+NAMES = {
+    "numbers": ("0, 1", ["0", "1"]),
+    "UUIDs": ("GPU-2f1a,MIG-77c0", ["GPU-2f1a", "MIG-77c0"]),
+    "as MIG was named before": ("MIG-GPU-2f1a/1/0", ["MIG-GPU-2f1a/1/0"]),
+    "up to one that is none": ("1,-1,0", ["1"]),
+    "none": ("", []),
+    "none, said in another way": ("-1", []),
+    "SLURM without GPUs": ("NoDevFiles", []),
+}
+
+
+@pytest.mark.parametrize(("given", "found"), NAMES.values(), ids=NAMES)
+def test_gpus_are_those_that_cuda_would_see(given: str, found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    assert driver.visible_gpus() == found
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [(["nvidiactl"], []), (["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"], ["0", "1"]), (["nvidia3"], ["0"]), (["dxg"], ["0"])],
+    ids=["none", "two", "one of a machine's, in a container", "WSL2"],
+)
+def test_gpus_are_counted_by_their_files(files: list[str], found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(driver, "DEVICE_FILES", tmp_path)
+    assert driver.visible_gpus() == found
+
+
+SHARES = {
+    "torchrun": ({**TORCH, "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "GPU-b"),
+    "srun": ({"SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "2"}, "GPU-b"),
+    "srun that does not say how many": ({"SLURM_LOCALID": "1"}, "GPU-b"),
+    "more tasks than GPUs": ({"SLURM_LOCALID": "2", "SLURM_NTASKS_PER_NODE": "3"}, "GPU-a,GPU-b"),
+    "more tasks than GPUs, and not how many": ({"SLURM_LOCALID": "2"}, "GPU-a,GPU-b"),
+}
+
+
+@pytest.mark.parametrize(("variables", "gpu"), SHARES.values(), ids=SHARES)
+def test_each_process_of_a_machine_has_a_gpu_of_its_own(variables: dict[str, str], gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process with LOCAL_RANK n sees GPU n alone, which is cuda:0 for torch and for Numba; a second process on it is refused."""
+    for name in (*processes.OF_TORCH, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b", **variables}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("os.sched_setaffinity", lambda process, cores: None)
+    driver.take_share()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == gpu
 
 
 @pytest.mark.parametrize(

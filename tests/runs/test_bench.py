@@ -108,6 +108,11 @@ CASES = [
         ["agent.network.hidden=[3064]"],
         "fused rollout, update by torch (a network has more rows than the shared memory of a GPU's blocks holds); captured in CUDA graphs",
     ),
+    ("kernels", "cuda", ["concurrency=async"], "fused; captured in CUDA graphs"),
+    (
+        *("kernels", "cuda", ["concurrency=async", "concurrency.learners=2"]),
+        "fused; not captured (learners that get no rollout take no part in an update)",
+    ),
     ("external", "cpu", [], f"{EXTERNAL}, networks and gradients by kernels"),
     ("external", "cpu", ["engine.fused=false"], f"{EXTERNAL}, networks by torch (engine.fused=false)"),
     (

@@ -125,6 +125,36 @@ def test_a_torch_that_does_not_fit_the_driver(built: str | None, told: str, its_
         driver._torch()
 
 
+GENERATIONS = {
+    "Pascal": ((6, 1), ["sm_75", "sm_90"], "has compute capability 6.1, which is too old for torch .* 7.5 or newer works, and device=cpu"),
+    "to come": ((15, 0), ["sm_75", "sm_120"], "15.0, which is newer for torch .* install a newer torch"),
+    "Ada by code for Ampere": ((8, 9), ["sm_80", "sm_90a"], ""),
+    "to come, by PTX": ((15, 0), ["sm_90", "compute_120"], ""),
+}
+
+
+@pytest.mark.parametrize(("capability", "built_for", "told"), GENERATIONS.values(), ids=GENERATIONS)
+def test_a_gpu_that_is_too_old_or_too_new(
+    capability: tuple[int, int], built_for: list[str], told: str, its_torch: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, found in {"get_device_capability": capability, "get_arch_list": built_for, "get_device_name": "Tesla"}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda found=found: found)
+    monkeypatch.setattr(torch.version, "cuda", "12.4")
+    monkeypatch.setattr(driver, "PROBED", 1)
+    monkeypatch.setattr(torch, "zeros", lambda size, device: torch.ones(size))
+    if not told:
+        driver._torch()
+        return
+    with pytest.raises(driver.Misfit, match=told):
+        driver._torch()
+
+
+@pytest.mark.parametrize("given", ["cuda:1", torch.device("cuda:1")])
+def test_another_gpu_is_chosen_by_a_variable(given: object) -> None:
+    with pytest.raises(UserError, match=r"^device=cuda:1: .* set the variable CUDA_VISIBLE_DEVICES=1 and device=cuda$"):
+        driver.check_device(given)
+
+
 DRIVERS = {
     "none": (lambda: None, "no NVIDIA driver"),
     "no GPU": (lambda: Driver(100), "finds no GPU"),
@@ -234,6 +264,47 @@ def test_an_error_names_the_kernel_and_the_environment(monkeypatch: pytest.Monke
     launch = launcher(Kernel(255), market.environment, 3, monkeypatch)
     with pytest.raises(UserError, match=r"the GPU refuses the kernel step of market: CUDAError: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"):
         launch.on("step", (3, 1024), ())
+
+
+BROKEN = {
+    "an earlier kernel": "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered",
+    "the memory of the card": "CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered",
+    "off the bus": "CUDA_ERROR_UNKNOWN: unknown error",
+    "too long beside a screen": "CUDA_ERROR_LAUNCH_TIMEOUT: the launch timed out and was terminated",
+    "full": "CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+}
+
+
+@pytest.mark.parametrize("said", BROKEN.values(), ids=BROKEN)
+def test_a_kernel_is_not_blamed_for_what_its_launch_is_told(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors are asynchronous: the launch that hears of a failure is not its cause, and no mistake of the user."""
+    error = type("CUDAError", (Exception,), {})(said)
+    kernel = type("Failing", (), {"__getitem__": lambda self, key: failing(error)})()
+    launch = launcher(kernel, market.environment, 3, monkeypatch)
+    with warnings.catch_warnings(), pytest.raises(type(error)):
+        warnings.simplefilter("ignore")
+        launch.on("step", (3, 32), ())
+
+
+def test_kernels_are_launched_on_the_current_stream_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is another one while a graph is captured: a stream that was kept would launch beside the capture."""
+    current = [0, 7, 7, 0]
+    monkeypatch.setattr(cuda_launch, "SIMULATED", False)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: types.SimpleNamespace(cuda_stream=current[0]))
+    monkeypatch.setattr(cuda_launch.cuda, "external_stream", lambda handle: handle, raising=False)
+    seen: list[int] = []
+
+    class Noting:
+        def __getitem__(self, configuration: Any) -> Any:
+            return lambda *arguments: seen.append(configuration[2])
+
+    module = ModuleType("kernels")
+    vars(module)["step"] = Noting()
+    given = list(current)
+    while current:
+        cuda_launch.launch(module, "step", (1, 32), ())
+        current.pop(0)
+    assert seen == given
 
 
 def test_errors_of_others_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,27 +33,34 @@ def test_trajectories_of_networks_equal_those_of_the_cpu(name, n_envs, fused):
 
 
 def setting(case, agent, n_envs, horizon, fused, captured=False):
-    """Return an engine and an agent on the GPU."""
+    """Return an engine and an agent on the GPU; the name of an agent with memory ends with it."""
     environment = CASES[case].environment
+    agent, _, memory = agent.partition(" ")
+    network = {"type": memory, "units": [16]} if memory else {}
     if agent in ("a2c", "ppo"):
-        more = {"network": NetworkConfig(hidden=[32]), "entropy_coef_end": 0.0}
+        more = {"network": NetworkConfig(hidden=[32], **network), "entropy_coef_end": 0.0}
     else:
-        replay = ReplayConfig(20 * n_envs, prioritized=True)
-        more = {"network": LayersConfig(hidden=[32]), "replay": replay, "learning_starts": 0, "n_step": 2}
-        more |= {"utd_ratio": 12 / (n_envs * horizon), "target_update_interval": 5}
+        replay = ReplayConfig(20 * n_envs, prioritized=True, **({"sequence": 3, "burn_in": 1} if memory else {}))
+        more = {"network": LayersConfig(hidden=[32], **network), "replay": replay, "n_step": 2}
+        more |= {"learning_starts": 5 * n_envs, "utd_ratio": 12 / (n_envs * horizon), "target_update_interval": 5}
     more |= {"horizon": horizon, "learning_rate_end": 1e-4}
     made = build(agent, environment, device=CUDA.torch, n_envs=n_envs, seed=0, fused=fused, captured=captured, **more)
     options = {"n_envs": n_envs, "horizon": horizon, "vary": dict(CASES[case].vary), "exploration": made.exploration}
     networks = made.networks() if fused else None
-    return make(environment, case, device=CUDA, networks=networks, captured=captured, **options), made
+    engine = make(environment, case, device=CUDA, networks=networks, captured=captured, **options)
+    engine.trajectory.remember(made.carry)
+    return engine, made
 
 
 LEARN = [(agent, case) for agent in ("a2c", "ppo") for case in ("cartpole", "pendulum", "market")]
 LEARN += [("dqn", "cartpole"), ("ddpg", "pendulum"), ("td3", "pendulum"), ("sac", "pendulum")]
+LEARN = [(*given, fused) for given in LEARN for fused in (False, True)]
+LEARN += [(agent, case, False) for agent, case in (("a2c gru", "market"), ("ppo lstm", "cartpole"), ("dqn gru", "cartpole"))]
+LEARN += [(f"{agent} lstm", "pendulum", False) for agent in ("ddpg", "td3", "sac")]
+"""Agent, environment, and whether rollouts are fused."""
 
 
-@pytest.mark.parametrize("fused", [False, True], ids=["stepwise", "fused"])
-@pytest.mark.parametrize(("agent", "case"), LEARN)
+@pytest.mark.parametrize(("agent", "case", "fused"), LEARN)
 def test_rollout_and_update_never_wait_for_the_device(case, agent, fused):
     engine, learner = setting(case, agent, 256, 8, fused)
     learner.update(engine.collect(learner.act), 0.0)  # compiles, and makes what is made once
@@ -66,8 +73,7 @@ def test_rollout_and_update_never_wait_for_the_device(case, agent, fused):
     assert all(torch.isfinite(value) for value in losses.values())
 
 
-@pytest.mark.parametrize("fused", [False, True], ids=["stepwise", "fused"])
-@pytest.mark.parametrize(("agent", "case"), LEARN)
+@pytest.mark.parametrize(("agent", "case", "fused"), LEARN)
 def test_captured_training_is_the_plain_one(agent, case, fused):
     """After 20 iterations: a number that a graph had kept from its capture would have shown by then."""
     states = []

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -29,6 +31,17 @@ def test_gpus_are_those_that_the_variable_allows(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
     monkeypatch.setattr(local, "why_no_cuda", lambda: "none")
     assert local.usable_gpus() == []
+
+
+def test_what_jobs_are_forked_from_has_not_asked_for_a_gpu():
+    """A fork cannot use CUDA if its parent has, and CUDA reads once which GPUs it may see."""
+    code = (
+        f"import {local.PRELOADED}, sys, torch; maps = open('/proc/self/maps').read();"
+        " print(torch.cuda.is_initialized(), 'numba.cuda' in sys.modules, 'libcuda.so' in maps)"
+    )
+    asked = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
+    found = subprocess.run([sys.executable, "-c", code], env=asked, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["False"] * 3
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from warprun.cli.process import DONE, attempt, begin_to_load_torch, close_streams, open_streams
 from warprun.config.registry import check_working_folder
 from warprun.errors import UserError, nearest, shown
-from warprun.processes import code_of_rank, end_with_parent, is_first, silence, started, starter, take_share
+from warprun.processes import code_of_rank, end_with_parent, is_first, silence, started, starter
 from warprun.runs import signals
 
 HYDRA_FLAGS = ("--cfg", "-c", "--info", "-i", "--resolve", "--package", "-p", "--shell-completion", "-sc", "--hydra-help")
@@ -44,6 +44,8 @@ def main() -> None:
     signals.watch()
     end_with_parent()
     if starter() == "torchrun" or "concurrency=ddp" in sys.argv:
+        from warprun.kernels.driver import take_share
+
         take_share()  # before anything looks for a GPU
     if not is_first():
         silence()

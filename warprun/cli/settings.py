@@ -59,12 +59,12 @@ def one_run(verb: str, names: Sequence[str]) -> str:
 
 def check_settings(settings: Acting) -> None:
     """Raise UserError for values that cannot work."""
-    from warprun.kernels.driver import DEVICES, check_cuda
+    from warprun.kernels.driver import check_cuda, check_device
 
     if not 0 <= settings.seed < 2**64:
         raise UserError(f"seed={settings.seed} must be from 0 to 2^64 - 1")
     check_one_of("checkpoint", settings.checkpoint, LINES)
-    check_one_of("device", settings.device, DEVICES)
+    check_device(settings.device)
     if settings.device == "cuda":
         check_cuda()
 

@@ -18,11 +18,12 @@ from warprun.config.checks import check
 from warprun.config.compose import change, compose, differences
 from warprun.config.overrides import read
 from warprun.config.schema import Config, as_measured, from_dict, to_dict
-from warprun.errors import RunHasEndedError, TrainingFailed, UserError, program, shown, typed
+from warprun.errors import RunHasEndedError, UserError, program, shown, typed
 from warprun.files import refuse_links
-from warprun.kernels.driver import gpu_error, prepare
+from warprun.kernels.driver import prepare
 from warprun.run_folder import CONFIG
 from warprun.runs import rundir
+from warprun.runs.failures import failure_of
 from warprun.runs.opening import open_config
 
 if TYPE_CHECKING:
@@ -108,20 +109,7 @@ def _run(asked: Continued | Config) -> Result | None:
 
         return train(asked, crew)
 
-    return take_part(config, drive, lambda error: gpu_failure(error, config.env.name) or error)
-
-
-def gpu_failure(error: BaseException, environment: str) -> TrainingFailed | None:
-    """Return the failure to report for an error of the GPU, which may show long after its cause; None for other errors."""
-    reason = None if isinstance(error, UserError) else gpu_error(error)
-    if reason is None:
-        return None
-    if "out of memory" in reason:
-        return TrainingFailed(f"the memory of the GPU is full in a run of {environment}: {reason}; lower n_envs or agent.horizon")
-    return TrainingFailed(
-        f"the GPU fails in a run of {environment}: {reason}; run again with CUDA_LAUNCH_BLOCKING=1 and engine.capture=false, which names"
-        " the kernel"
-    )
+    return take_part(config, drive, lambda error: failure_of(error, config) or error)
 
 
 def print_next_steps(runs: Sequence[Path], best: Path) -> None:

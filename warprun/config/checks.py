@@ -19,7 +19,7 @@ from warprun.config.registry import Defined
 from warprun.config.schema import MAX_DEPTH, Config, EnvConfig, OriginConfig, load_environment
 from warprun.environment import Box, Environment
 from warprun.errors import UserError, check_one_of, check_range, nearest, program, require, shown, typed
-from warprun.kernels.driver import DEVICES, SIMULATOR_LIMIT, check_cuda
+from warprun.kernels.driver import SIMULATOR_LIMIT, check_cuda, check_device
 from warprun.learning import settings as agent_settings
 from warprun.learning.settings import Requirements
 from warprun.run_folder import CONFIG, is_free
@@ -137,7 +137,7 @@ def _check_leaf(key: str, value: object, depth: int = 0) -> None:
 
 def _check_values(config: Config) -> None:
     _check_leaf("", replace(config, origin=OriginConfig()))
-    check_one_of("device", config.device, DEVICES)
+    check_device(config.device)
     check_one_of("engine.gradients", config.engine.gradients, GRADIENTS)
     check_one_of("env.on_nan", config.env.on_nan, ON_NAN)
     check_range("seed", config.seed, 0, 2**64 - 1, "2^64 - 1")

@@ -134,7 +134,32 @@ def check_memory(config: Config, environment: Defined) -> None:
     without = {key: estimate(changed, environment, on_gpu).bytes for key in LOWEST if (changed := _lowered(config, key))}
     largest = min(without, key=lambda key: without[key])
     where = "the GPU has" if on_gpu else "this machine has free"
-    raise UserError(f"{largest}={_given(config, largest)} needs {needed}; {where} {size_text(there)}: lower {largest}")
+    fits = fitting(largest, config, environment, on_gpu, there)
+    advice = f"lower {largest}" if fits is None else f"lower {largest}, {fits} fits"
+    raise UserError(f"{largest}={_given(config, largest)} needs {needed}; {where} {size_text(there)}: {advice}")
+
+
+def fitting(key: str, config: Config, environment: Defined, on_gpu: bool, there: int) -> int | None:
+    """Return about the largest value of a setting of LOWEST with which a run needs no more than `there` bytes, rounded down to two digits.
+
+    None if no value fits, or if the setting is a list.
+    """
+    given = _given(config, key)
+    low = LOWEST[key]
+    if given is None or not given.isdigit() or isinstance(low, list):
+        return None
+
+    def fits(value: int) -> bool:
+        return estimate(_changed(config, key, value), environment, on_gpu).bytes <= there
+
+    if not fits(low):
+        return None
+    high = int(given) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    unit = 10 ** max(0, len(str(low)) - 2)
+    return low // unit * unit
 
 
 def check_evaluation_memory(config: Config, environment: Defined, episodes: int) -> None:
@@ -170,14 +195,16 @@ def _cuda_works() -> bool:
 
 def _lowered(config: Config, key: str) -> Config | None:
     """Return `config` with the value of LOWEST for a setting; None if it has no such setting or does not set it."""
-    if _given(config, key) is None:
-        return None
+    return None if _given(config, key) is None else _changed(config, key, LOWEST[key])
+
+
+def _changed(config: Config, key: str, value: object) -> Config:
     changed = copy.deepcopy(config)
     *sections, name = key.split(".")
     section: object = changed
     for part in sections:
         section = vars(section)[part]
-    setattr(section, name, LOWEST[key])
+    setattr(section, name, value)
     return changed
 
 

@@ -17,8 +17,8 @@ from warprun.config.memory import usable_cores
 from warprun.config.registry import is_dotted
 from warprun.config.schema import EnvConfig, load_environment, make_tables, parameters
 from warprun.environment import Environment
-from warprun.errors import ContractError, UserError, nearest, needs, one_line, shown
-from warprun.kernels.driver import DEVICES, check_cuda
+from warprun.errors import ContractError, UserError, needs, one_line, shown
+from warprun.kernels.driver import check_cuda, check_device
 from warprun.simulation.device import choose
 from warprun.simulation.memory import Array
 from warprun.simulation.vector_engine import BoundStep, VectorEngine
@@ -53,8 +53,7 @@ def make_engine(config: EnvConfig, environment: Environment, *, num_envs: int, d
             whole_number("threads", threads)
     except ContractError as error:
         raise UserError(str(error)) from error
-    if device not in DEVICES:
-        raise UserError(f"device={shown(device)} is not one of {', '.join(DEVICES)}{nearest(str(device), DEVICES)}")
+    check_device(device)
     if device == "cuda":
         check_cuda()
     engine = VectorEngine(

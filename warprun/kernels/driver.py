@@ -1,4 +1,4 @@
-"""Checks whether CUDA works on this machine, and reads the free memory.
+"""Checks whether CUDA works on this machine, shares out its GPUs, and reads the free memory.
 
 `why_no_cuda` asks the driver alone, without torch and Numba, so that most errors are reported early. Then
 `launch_problem` compiles, links and launches a small kernel, and lets torch allocate memory.
@@ -9,13 +9,16 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
+from itertools import takewhile
 from pathlib import Path
 
-from warprun.errors import UserError
+from warprun.errors import UserError, nearest, shown
+from warprun.processes import on_this_machine, share_of_cores, starter
 
 DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 """The library of the NVIDIA driver."""
@@ -25,7 +28,44 @@ GPU_ERRORS |= {"AcceleratorError", "OutOfMemoryError"}
 """Classes of Numba, cuda.core, cuda.bindings and torch, by name: nothing of these may be imported here."""
 MOST_OF_ERROR = 300
 """Characters of an error of a library."""
+FULL = re.compile("out of memory|OUT_OF_MEMORY")
+BROKEN = re.compile(
+    "illegal memory|misaligned address|unspecified launch failure|launch timed out|uncorrectable|"
+    "ILLEGAL_|MISALIGNED_|INVALID_PC|INVALID_ADDRESS_SPACE|HARDWARE_STACK|LAUNCH_FAILED|LAUNCH_TIMEOUT|UNCORRECTABLE|CONTAINED|_ASSERT|"
+    "MPS_|DEVICE_UNAVAILABLE|EXTERNAL_DEVICE|SYSTEM_NOT_READY|CONTEXT_IS_DESTROYED|DEINITIALIZED|ERROR_UNKNOWN"
+)
+"""What CUDA says of a GPU or a context that works no more: the call that says so need not be the cause."""
 _NO_DEVICE = 100
+
+
+GPU = re.compile(r"\d+|(GPU|MIG)-.+")
+"""Names in CUDA_VISIBLE_DEVICES."""
+DEVICE_FILES = Path("/dev")
+
+
+def visible_gpus() -> list[str]:
+    """Return the names of the GPUs that this process may use: numbers, or UUIDs of GPUs or parts of one.
+
+    They are those that CUDA_VISIBLE_DEVICES takes. CUDA is not asked: it would keep to its answer.
+    """
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        # As CUDA reads it: names after one that is none do not count. SLURM writes NoDevFiles where there is no GPU.
+        return list(takewhile(GPU.fullmatch, (name.strip() for name in given.split(","))))
+    files = len(list(DEVICE_FILES.glob("nvidia[0-9]*")))
+    # Windows Subsystem for Linux has one file for all, and nearly always one GPU.
+    return [str(number) for number in range(files or int((DEVICE_FILES / "dxg").exists()))]
+
+
+def take_share() -> None:
+    """Use this process's share of the cores and GPUs of its machine, unless the starter has dealt them out."""
+    place, count = on_this_machine()
+    if starter() == "torchrun" and count > 1 and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, share_of_cores(place, count))
+    gpus = visible_gpus()
+    # srun may not say how many tasks a node has: then the count is 1.
+    if max(count, place + 1) <= len(gpus) and len(gpus) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[place]
 
 
 def check_cuda() -> None:
@@ -33,6 +73,17 @@ def check_cuda() -> None:
     reason = why_no_cuda()
     if reason:
         raise UserError(f"device=cuda: {reason}; device=cpu works everywhere")
+
+
+def check_device(wanted: object) -> None:
+    """Raise UserError if `wanted` is not one of DEVICES; this machine is not asked."""
+    name = str(wanted)
+    if re.fullmatch(r"cuda:\d+", name):
+        advice = f"set the variable CUDA_VISIBLE_DEVICES={name[5:]} and device=cuda"
+        raise UserError(f"device={name}: a run takes the first GPU that it sees; {advice}")
+    if wanted not in DEVICES:
+        written = wanted if isinstance(wanted, str) else shown(wanted)
+        raise UserError(f"device={written} is not one of {', '.join(DEVICES)}{nearest(name, DEVICES)}")
 
 
 SIMULATOR_LIMIT = 64
@@ -86,6 +137,17 @@ def gpu_error(error: BaseException) -> str | None:
     if not names & GPU_ERRORS and "CUDA error" not in str(error):
         return None
     return " ".join(f"{type(error).__name__}: {error}".split())[:MOST_OF_ERROR]
+
+
+def memory_is_full(error: BaseException) -> bool:
+    """Return whether an error says that the memory of the GPU is full."""
+    return FULL.search(gpu_error(error) or "") is not None
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether CUDA refuses what it was asked for, and would do something else: the GPU works, and has memory left."""
+    reason = gpu_error(error)
+    return reason is not None and not BROKEN.search(reason) and not FULL.search(reason)
 
 
 def _driver() -> ctypes.CDLL | None:
@@ -229,7 +291,32 @@ def _torch() -> None:
             f"the NVIDIA driver knows CUDA {of_driver[0]}.{of_driver[1]}, and torch {torch.__version__} is built for CUDA {built}; "
             'update the driver, or run: pip install -c constraints.txt -e ".[cuda12]" in a fresh environment'
         )
+    capability, built_for = torch.cuda.get_device_capability(), torch.cuda.get_arch_list()
+    if built_for and not any(_runs(code, capability) for code in built_for):
+        oldest = min(_capability(code) for code in built_for)
+        what, advice = "newer", "install a newer torch"
+        if capability < oldest:
+            what, advice = "too old", f"a GPU of compute capability {_dotted(oldest)} or newer works, and device=cpu everywhere"
+        raise Misfit(
+            f"{torch.cuda.get_device_name()} has compute capability {_dotted(capability)}, which is {what} for torch"
+            f" {torch.__version__} (built for {', '.join(built_for)}); {advice}"
+        )
     (torch.zeros(PROBED, device="cuda") + 1.0)[0].item()
+
+
+def _capability(code: str) -> tuple[int, int]:
+    """Return the compute capability of code of torch: (9, 0) for sm_90a."""
+    return divmod(int(re.sub(r"\D", "", code.partition("_")[2])), 10)
+
+
+def _runs(code: str, capability: tuple[int, int]) -> bool:
+    """Return whether code of torch runs on a GPU: machine code (sm_) on those of the same generation, PTX (compute_) on all newer ones."""
+    made_for = _capability(code)
+    return made_for <= capability and (code.startswith("compute_") or made_for[0] == capability[0])
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))
 
 
 def _numba() -> None:

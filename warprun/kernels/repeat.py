@@ -8,8 +8,10 @@ host writes before the call.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Generic, TypeVar, TypeVarTuple
 
@@ -18,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from warprun.errors import UserError
 from warprun.kernels.bound import NEVER, Made, recording
+from warprun.kernels.driver import memory_is_full
 from warprun.kernels.threads import team
 
 if TYPE_CHECKING:
@@ -73,16 +76,39 @@ def run_aside(work: Callable[[], Results]) -> Results:
 
 
 def record(work: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
-    """Capture `work` without running it; return a function that replays it on the current stream, and its result. Raises UserError."""
+    """Capture `work` without running it; return a function that replays it on the current stream, and its result.
+
+    Raises UserError if a graph cannot hold the work, and the error of the GPU if its memory is full.
+    """
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph, stream=_stream_of_captures()):
+        # Other threads may call CUDA meanwhile, as NCCL's watchdog does: only calls of this one may end the capture.
+        with _uncollected(), torch.cuda.graph(graph, stream=_stream_of_captures(), capture_error_mode="thread_local"):
             result = work()
     except Exception as error:  # torch, Numba and the driver each raise their own error class
         # If the work fails, ending the capture fails too, with an error that hides the cause.
-        reason = str(error.__context__ or error).partition("\n")[0]
+        cause = error.__context__ or error
+        if memory_is_full(cause):
+            raise cause from None
+        reason = str(cause).partition("\n")[0]
         raise UserError(f"a CUDA graph cannot hold the rollout or the update ({reason}); run with engine.capture=false") from error
     return graph.replay, result
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Free what reference cycles hold, such as graphs of an earlier agent, before the block and never within it.
+
+    Their ends call the driver (`cuModuleUnload`, `cudaFree`), which a capture must not see.
+    """
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @cache

@@ -28,7 +28,10 @@ class Distributed:
         """Call `meet` before anything else. `watch` knows why an operation fails: because another process is lost."""
         self.rank, self.size = rank, size
         self.joined = 0
-        """Sums so far that this process has come to; one that is behind the others keeps them waiting."""
+        """Sums and tensors of rank 0 so far that this process has come to; one that is behind the others keeps them waiting.
+
+        Sums within a CUDA graph are not counted: Python does not see them. The orders of rank 0 are, one before each update.
+        """
         self._envs: int | None = None
         self._contributes = True
         self._device, self._watch = device, watch
@@ -75,6 +78,7 @@ class Distributed:
         """Replace `tensors` by those of rank 0."""
         for tensor in tensors:
             self._together(lambda tensor=tensor: dist.broadcast(tensor, 0))  # type: ignore[misc]
+            self.joined += 1  # afterwards: while rank 0 evaluates, the others wait for its order without being ahead of it
 
     def send_state(self, own: State) -> None:
         """Send rank 0 the tensors that differ from its own; it calls `receive_states`."""

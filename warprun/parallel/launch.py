@@ -15,8 +15,8 @@ from pathlib import Path
 
 from warprun.config.schema import Config, load_environment
 from warprun.errors import UserError
-from warprun.kernels.driver import why_no_cuda
-from warprun.processes import FIRST_IS_LOST, PARENT, SOCKET, Layout, fit, visible_gpus
+from warprun.kernels.driver import visible_gpus, why_no_cuda
+from warprun.processes import FIRST_IS_LOST, PARENT, SOCKET, Layout, fit
 from warprun.runs import signals
 
 GRACE_S = 10.0

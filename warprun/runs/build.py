@@ -68,6 +68,8 @@ def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
         why_not = why_not if of_kernels else "the environment is not made of kernels"
         if any(group.leaves for group in environment.spec.groups):
             why_not = why_not or "actors leave episodes, so the number of rows to learn from changes"
+        if config.concurrency.parallel.learners > 1:
+            why_not = why_not or "learners that get no rollout take no part in an update"
         captured = None if why_not else "graphs"
 
     fusion = config.agent.fusion(environment.spec)

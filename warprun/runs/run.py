@@ -10,7 +10,7 @@ from warprun.config.cadence import Moment
 from warprun.config.compose import note_on_memory, note_on_tuned
 from warprun.config.schema import Config, to_dict
 from warprun.errors import TrainingFailed, one_line
-from warprun.runs import checkpoint, position, rundir, signals
+from warprun.runs import checkpoint, failures, position, rundir, signals
 from warprun.runs.crew import Crew
 from warprun.runs.evaluation import Evaluations, StoppedError, is_stopped
 from warprun.runs.measured import Measured, Notes, PhaseClock, of_episodes, of_phases, on_host
@@ -97,14 +97,14 @@ class Run:
                 self.crew.end()
                 self._write_status(status)
                 self.records.finish(self._summary(), status)
-            except TrainingFailed as error:
-                failure = TrainingFailed(f"{error}; {checkpoint.newest(self.folder)}")
+            except BaseException as error:
+                if not (failed := failures.failure_of(error, self.config)):
+                    self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", one_line(error))
+                    raise
+                failure = TrainingFailed(f"{failed}; {checkpoint.newest(self.folder)}")
                 self._write_status("failed", str(failure))
                 self.records.finish(self._summary() | {"failed": str(failure)}, "failed")
-                raise failure from None
-            except BaseException as error:
-                self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", one_line(error))
-                raise
+                raise failure from (None if failed is error else error)
         return status
 
     def _train(self, stack: ExitStack) -> str:

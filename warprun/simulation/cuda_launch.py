@@ -14,7 +14,7 @@ from numba import cuda
 
 from warprun.errors import UserError
 from warprun.kernels import compile as kernels
-from warprun.kernels.driver import gpu_error
+from warprun.kernels.driver import gpu_error, is_refusal
 from warprun.simulation.arrays import ArrayPlan
 
 if TYPE_CHECKING:
@@ -68,13 +68,13 @@ def launch(module: ModuleType, name: str, grid: tuple[int, int], arguments: Sequ
 
 @contextmanager
 def refusals(name: str, owner: str) -> Iterator[None]:
-    """Turn what the GPU says against a kernel of `owner` into a UserError."""
+    """Turn what the GPU says against a kernel of `owner` into a UserError; other errors pass, such as that of an earlier kernel."""
     try:
         yield
     except Exception as error:  # CUDA's Python libraries raise classes of their own
-        reason = gpu_error(error)
-        if reason is None:
+        if not is_refusal(error):
             raise
+        reason = gpu_error(error)
         raise UserError(f"the GPU refuses the kernel {name} of {owner}: {reason}; device=cpu works everywhere") from error
 
 

@@ -19,8 +19,8 @@ from multiprocessing.context import ForkServerProcess
 from rich.live import Live
 
 from warprun.errors import counted, printable
-from warprun.kernels.driver import why_no_cuda
-from warprun.processes import share_of_cores, visible_gpus
+from warprun.kernels.driver import visible_gpus, why_no_cuda
+from warprun.processes import share_of_cores
 from warprun.runs import rundir, signals
 from warprun.runs.records.terminal import PlainConsole, table_console
 from warprun.sweeps.events import Summary

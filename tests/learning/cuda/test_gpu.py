@@ -27,6 +27,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.by_default(12)
 @pytest.mark.parametrize("count", [1, 130, 50_000])
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize(("space", "masked"), [("discrete", True), ("multi", False), ("multi", True), ("box", False)])
