@@ -24,7 +24,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, NamedTuple, TypeAlias, TypeGuard, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
 
@@ -121,7 +121,7 @@ class Group:
             raise ContractError(f"alive of group {self.name!r} must be the name of a number of its state, not {shown(self.alive)}")
         STATES[self.state] = self.fields
 
-    @property
+    @cached_property
     def fields(self) -> tuple[Field, ...]:
         """The fields of the state in the order of its definition."""
         used = {False: 0, True: 0}

@@ -160,6 +160,7 @@ def check(status: int) -> None:
         raise RuntimeError(f"a kernel has ended with status {status}")
 
 
+@cache
 def layout_of(models: DataModelManager, kind: Type) -> np.dtype:
     """Return how a value of a Numba type lies in memory."""
     if isinstance(kind, types.Array):

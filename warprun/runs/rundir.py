@@ -33,7 +33,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from omegaconf import OmegaConf
+import yaml
+from omegaconf._utils import get_omega_conf_dumper
 
 from warprun.config import reading
 from warprun.errors import UserError, one_line, printable, program, typed
@@ -246,7 +247,19 @@ def _read_json(path: Path) -> dict[str, object]:
 
 def config_text(config: Mapping[str, object]) -> bytes:
     """Return a config as the text of config.yaml."""
-    return OmegaConf.to_yaml(OmegaConf.create(dict(config)), resolve=True).encode()
+    text: str = yaml.dump(dict(config), default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_dumper())
+    return text.encode()
+
+
+@functools.cache
+def _dumper() -> type:
+    """Return what writes YAML as OmegaConf does, which puts quotes around texts that look like numbers, by libyaml where it is there."""
+
+    class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+        pass
+
+    Dumper.add_representer(str, get_omega_conf_dumper().str_representer)
+    return Dumper
 
 
 def read_config(folder: Path) -> dict[str, object]:
