@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -52,9 +53,8 @@ def problem() -> str | None:
 
 @cache
 def version() -> str:
-    """Return a hash of the files that say what is built."""
-    told = [(HERE / name).read_bytes() for name in ("build.py", "translate.py", "instructions.py", "machine.h")]
-    return hashlib.sha256(b"".join(told) + numba_cuda.__version__.encode()).hexdigest()
+    """Return a hash of the files that say how PTX is translated."""
+    return _hash("".join((HERE / name).read_text() for name in ("translate.py", "instructions.py", "machine.h")))
 
 
 def folder() -> Path:
@@ -78,36 +78,47 @@ def library(name: str, sources: list[Path], *options: str) -> Path:
     return made
 
 
-def build(dispatcher: Any, signature: tuple[Any, ...]) -> Compiled:
-    """Return a kernel for these types of arguments."""
+def build(dispatcher: Any, signature: tuple[Any, ...], change: Callable[[str], str] | None = None) -> Compiled:
+    """Return a kernel for these types of arguments; `change` changes its PTX."""
     function = dispatcher.py_func
     code = function.__module__
     if not code.startswith("warprun_kernels_"):  # those have a hash of all their code in their name
         code = f"{function.__qualname__}{Path(inspect.getfile(function)).read_text()}"
-    key = f"{version()}{code}{signature}{CAPABILITY}"
-    stem = f"{function.__name__}-{hashlib.sha256(key.encode()).hexdigest()[:20]}"
-    ptx, described = (folder() / f"{stem}{suffix}" for suffix in (".ptx", ".json"))
-    if not described.exists():
+    ptx = folder() / f"{function.__name__}-{_hash(f'{numba_cuda.__version__}{code}{signature}{CAPABILITY}')}.ptx"
+    if not ptx.exists():
         # Numba asks a GPU for its capability where a kernel calls another compiled function.
         with mock.patch("numba.cuda.dispatcher.get_current_device", lambda: SimpleNamespace(compute_capability=CAPABILITY)):
-            text = compiled(function, signature, CAPABILITY)
-        translated = Module(text)
-        (kernel,) = translated.kernels
-        source = ptx.with_suffix(".c")
-        for path, content in ((ptx, text), (source, translated.source)):
-            _write(path, content)
-        made = library(function.__name__, [source], "-O0")
+            _write(ptx, compiled(function, signature, CAPABILITY))
+    if change:
+        text = change(ptx.read_text())
+        ptx = ptx.with_stem(f"{ptx.stem}-{_hash(text)}")
+        _write(ptx, text)
+    return translated(ptx, function.__name__)
+
+
+def translated(ptx: Path, name: str) -> Compiled:
+    """Return the kernel in a file of PTX, as a function of this process."""
+    described = ptx.with_name(f"{ptx.stem}-{version()}.json")
+    if not described.exists():
+        module = Module(ptx.read_text())
+        (kernel,) = module.kernels
+        _write(described.with_suffix(".c"), module.source)
         about = {
-            "library": made.name,
+            # Optimised, a large kernel would take ten times as long to compile, and it runs for a fraction of a second.
+            "library": library(name, [described.with_suffix(".c")], "-O0").name,
             "symbol": kernel.symbol,
             "parameters": list(kernel.parameters.values()),
-            "shared_bytes": translated.shared_bytes,
+            "shared_bytes": module.shared_bytes,
             "instructions": kernel.instructions,
         }
         _write(described, json.dumps(about))
     about = json.loads(described.read_text())
     loaded = getattr(ctypes.CDLL(str(folder() / about["library"])), about["symbol"])
-    return Compiled(function.__name__, ptx, loaded, about["parameters"], about["shared_bytes"], about["instructions"])
+    return Compiled(name, ptx, loaded, about["parameters"], about["shared_bytes"], about["instructions"])
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _write(path: Path, text: str) -> None:

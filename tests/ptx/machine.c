@@ -168,9 +168,10 @@ int writes(struct thread *t, int space, uint64_t address, uint32_t size, uint32_
         if (s->read == epoch && s->reader != t->index)
             report(RACE_READ_WRITE, space, number, line, s->read_line, t->index, s->reader, size, offset);
         if (space == GLOBAL) {
-            if (s->wrote >= launch_began && s->wrote < block_began)
-                report(RACE_BLOCKS, space, number, line, s->write_line, t->index, s->writer, size, offset);
-            else if ((s->read >= launch_began && s->read < block_began) || s->read_before >= launch_began)
+            if (s->wrote >= launch_began && s->wrote < block_began) {
+                int same = !memcmp((void *)(uintptr_t)address, value, size);
+                report(same ? RACE_SAME_VALUE : RACE_BLOCKS, space, number, line, s->write_line, t->index, s->writer, size, offset);
+            } else if ((s->read >= launch_began && s->read < block_began) || s->read_before >= launch_began)
                 report(RACE_BLOCKS, space, number, line, s->read_line, t->index, s->reader, size, offset);
         }
         s->wrote = epoch, s->writer = (uint16_t)t->index, s->write_line = line;

@@ -20,6 +20,7 @@ from numba import typeof
 from numba.core import types
 
 from tests.ptx.build import HERE, Compiled, build, library
+from tests.ptx.mistakes import Mistake
 
 SHADOW = np.dtype([("epochs", np.uint32, 5), ("threads", np.uint16, 2)])
 APART = 1 << 28
@@ -116,6 +117,8 @@ class Machine:
         self.order = Order.FORWARD
         self.ulps = 0
         """Error of approximate instructions, at most, in units of the last place."""
+        self.mistake: Mistake | None = None
+        """One that is made in PTX."""
         self.seen: dict[str, Seen] = {}
         self._kernels: dict[tuple[int, tuple[Any, ...]], tuple[Any, Compiled]] = {}
         self._runtime = ctypes.CDLL(str(library("machine", [HERE / "machine.c"], "-O2")), mode=ctypes.RTLD_GLOBAL)
@@ -140,6 +143,9 @@ class Machine:
 
     def compiled(self, dispatcher: Any, signature: tuple[Any, ...]) -> Compiled:
         """Return a kernel for these types of arguments."""
+        change = self.mistake and self.mistake.in_ptx(dispatcher.py_func.__name__)
+        if change:
+            return build(dispatcher, signature, change)
         key = id(dispatcher), signature
         if key not in self._kernels:  # with the dispatcher, so that no other one gets its id
             self._kernels[key] = dispatcher, build(dispatcher, signature)

@@ -1,4 +1,4 @@
-"""Mistakes planted in real kernels: a change of the source that warprun writes, or of a function that kernels call."""
+"""Mistakes that can be planted in real kernels: in the source that warprun writes, in a function that kernels call, or in PTX."""
 
 from __future__ import annotations
 
@@ -12,23 +12,32 @@ from typing import Any
 import pytest
 
 
-@dataclass(frozen=True)
+@dataclass
 class Mistake:
-    """`before` becomes `after`: in a function, or in the source of a module of kernels."""
+    """`before` becomes `after`, in one place."""
 
     name: str
     before: str
     after: str
     function: Callable[..., Any] | None = None
+    """The function that is changed; None: the source of a module of kernels, or PTX."""
+    kernel: str | None = None
+    """The kernel whose PTX is changed."""
     nth: int = 0
     """Which of several places, from 0 on."""
+    made: int = 0
+    """How often it has been made."""
 
-    def planted(self, source: str) -> str:
-        """Return the source of a module of kernels with the mistake."""
-        return source if self.function else self._change(source)
+    def in_source(self, source: str) -> str:
+        """Return the source of a module of kernels, with the mistake if it is one of there."""
+        return source if self.function or self.kernel else self._change(source)
 
-    def plant(self, patch: pytest.MonkeyPatch) -> None:
-        """Make the mistake in the function."""
+    def in_ptx(self, kernel: str) -> Callable[[str], str] | None:
+        """Return what makes the mistake in the PTX of a kernel, if it is one of there."""
+        return self._change if kernel == self.kernel else None
+
+    def in_function(self, patch: pytest.MonkeyPatch) -> None:
+        """Make the mistake in its function, if it is one of there."""
         if isinstance(self.function, FunctionType):
             names: dict[str, Any] = {}
             exec(self._change(textwrap.dedent(inspect.getsource(self.function))), dict(self.function.__globals__), names)
@@ -38,4 +47,5 @@ class Mistake:
         parts = text.split(self.before)
         if len(parts) < self.nth + 2:  # another module of kernels than the one that is meant
             return text
+        self.made += 1
         return self.before.join(parts[: self.nth + 1]) + self.after + self.before.join(parts[self.nth + 1 :])

@@ -5,7 +5,7 @@ Memory that the host allocates and nobody writes is filled with bytes of POISON,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -62,10 +62,11 @@ def on(machine: Machine, mistake: Mistake | None = None) -> Iterator[None]:
     """Let kernels that are made from now on run on a machine, with a mistake in them if there is one."""
     load_module = kernels.load_module
 
-    def load(name: str, source: str, functions: Any, *build: Any) -> Any:
+    def load(name: str, source: str, functions: Mapping[str, object], *build: Any) -> Any:
         if "CACHE" not in functions:  # kernels of the CPU
             return load_module(name, source, functions, *build)
-        return Launches(load_module(name, mistake.planted(source) if mistake else source, functions, *build), machine)  # type: ignore[arg-type]
+        source = mistake.in_source(source) if mistake else source
+        return Launches(load_module(name, source, functions, *build), machine)
 
     with pytest.MonkeyPatch.context() as patch, Poisoned():
         patch.setattr(kernels, "load_module", load)
@@ -76,6 +77,7 @@ def on(machine: Machine, mistake: Mistake | None = None) -> Iterator[None]:
         patch.setattr(memory, "_fill", poison)
         patch.setattr(torch.cuda, "current_stream", lambda device=None: SimpleNamespace(cuda_stream=0))
         patch.setattr(torch.cuda, "mem_get_info", lambda device=None: (available_memory(), available_memory()))
+        patch.setattr(machine, "mistake", mistake)
         if mistake:
-            mistake.plant(patch)
+            mistake.in_function(patch)
         yield
