@@ -33,6 +33,8 @@ class Compiled:
     """A kernel for one set of argument types."""
 
     name: str
+    symbol: str
+    """Its name in PTX."""
     ptx: Path
     function: Any
     """The C function, `void (struct thread *)`."""
@@ -88,11 +90,11 @@ def build(dispatcher: Any, signature: tuple[Any, ...], change: Callable[[str], s
     if not ptx.exists():
         # Numba asks a GPU for its capability where a kernel calls another compiled function.
         with mock.patch("numba.cuda.dispatcher.get_current_device", lambda: SimpleNamespace(compute_capability=CAPABILITY)):
-            _write(ptx, compiled(function, signature, CAPABILITY))
+            write(ptx, compiled(function, signature, CAPABILITY))
     if change:
         text = change(ptx.read_text())
         ptx = ptx.with_stem(f"{ptx.stem}-{_hash(text)}")
-        _write(ptx, text)
+        write(ptx, text)
     return translated(ptx, function.__name__)
 
 
@@ -102,26 +104,27 @@ def translated(ptx: Path, name: str) -> Compiled:
     if not described.exists():
         module = Module(ptx.read_text())
         (kernel,) = module.kernels
-        _write(described.with_suffix(".c"), module.source)
+        write(described.with_suffix(".c"), module.source)
         about = {
             # Optimised, a large kernel would take ten times as long to compile, and it runs for a fraction of a second.
             "library": library(name, [described.with_suffix(".c")], "-O0").name,
+            "name": kernel.name,
             "symbol": kernel.symbol,
             "parameters": list(kernel.parameters.values()),
             "shared_bytes": module.shared_bytes,
             "instructions": kernel.instructions,
         }
-        _write(described, json.dumps(about))
+        write(described, json.dumps(about))
     about = json.loads(described.read_text())
     loaded = getattr(ctypes.CDLL(str(folder() / about["library"])), about["symbol"])
-    return Compiled(name, ptx, loaded, about["parameters"], about["shared_bytes"], about["instructions"])
+    return Compiled(name, about["name"], ptx, loaded, about["parameters"], about["shared_bytes"], about["instructions"])
 
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
     """Write a file that another process may write at the same time."""
     unfinished = path.with_suffix(f"{path.suffix}.{os.getpid()}")
     unfinished.write_text(text)
