@@ -1,4 +1,4 @@
-"""Compiled kernels for the machine: Numba's PTX, its translation to C, and gcc's library of that, kept beside the kernels of the tests."""
+"""Compiled kernels for the machine: Numba's PTX, its translation to C, gcc's library of that, and their cache."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def build(dispatcher: Any, signature: tuple[Any, ...], change: Callable[[str], s
     ptx = folder() / f"{function.__name__}-{_hash(f'{numba_cuda.__version__}{code}{signature}{CAPABILITY}')}.ptx"
     if not ptx.exists():
         # Numba asks a GPU for its capability where a kernel calls another compiled function.
-        with mock.patch("numba.cuda.dispatcher.get_current_device", lambda: SimpleNamespace(compute_capability=CAPABILITY)):
+        device = SimpleNamespace(compute_capability=CAPABILITY)
+        with mock.patch("numba.cuda.dispatcher.get_current_device", lambda: device):
             write(ptx, compiled(function, signature, CAPABILITY))
     if change:
         text = change(ptx.read_text())

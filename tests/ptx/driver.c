@@ -15,8 +15,8 @@ enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 101, INVALID_IMAGE = 
        CAPTURE_FORBIDS = 900 };
 enum { MOST_SHARED = 48 * 1024, MOST_KERNELS = 16 };
 
-extern int launch(void (*)(struct thread *), void **, const uint32_t *, const uint32_t *, uint32_t, uint32_t, int, uint64_t,
-                  uint32_t);
+extern int launch(void (*)(struct thread *), void **, const uint32_t *, const uint32_t *, uint32_t, uint32_t, int,
+                  uint64_t, uint32_t);
 extern int unchecked;
 
 struct kernel {
@@ -39,7 +39,7 @@ char driver_forbidden_call[64];
 #define FORBIDDEN do { if (capturing) { \
     driver_forbidden++; strncpy(driver_forbidden_call, __func__, 63); return CAPTURE_FORBIDS; } } while (0)
 
-/* For Python ------------------------------------------------------------------------------------------------------------ */
+/* For Python ------------------------------------------------------------------------------------------------------ */
 
 /* Let `load(ptx, library)` translate PTX: it calls `driver_add` for each kernel and returns 0. */
 void driver_on_load(int (*load)(const char *, void *)) { on_load = load; }
@@ -54,7 +54,7 @@ void driver_capture(int on) { capturing = on; }
 
 uint64_t driver_stream_of(uint64_t node) { return (uint64_t)(uintptr_t)nodes[node].stream; }
 
-/* The device and its context -------------------------------------------------------------------------------------------- */
+/* The device and its context -------------------------------------------------------------------------------------- */
 
 #define CONTEXT ((void *)0x1000)
 
@@ -68,8 +68,8 @@ int cuDeviceTotalMem(size_t *size, int d) { *size = (size_t)8 << 30; return OK; 
 int cuDeviceTotalMem_v2(size_t *size, int d) { return cuDeviceTotalMem(size, d); }
 int cuDeviceGetAttribute(int *value, int attribute, int d) {
     static const int known[][2] = {{1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {5, 2147483647}, {6, 65535}, {7, 65535},
-        {8, MOST_SHARED}, {9, 65536}, {10, 32}, {12, 65536}, {16, 132}, {31, 1}, {39, 2048}, {40, 2}, {41, 1}, {75, 9}, {76, 0},
-        {81, 233472}, {82, 65536}, {95, 1}, {97, 232448}, {106, 32}, {111, 1024}};
+        {8, MOST_SHARED}, {9, 65536}, {10, 32}, {12, 65536}, {16, 132}, {31, 1}, {39, 2048}, {40, 2}, {41, 1}, {75, 9},
+        {76, 0}, {81, 233472}, {82, 65536}, {95, 1}, {97, 232448}, {106, 32}, {111, 1024}};
     *value = 0;
     for (size_t n = 0; n < sizeof known / sizeof *known; n++) if (known[n][0] == attribute) *value = known[n][1];
     return OK;
@@ -88,12 +88,12 @@ int cuCtxGetId(void *c, unsigned long long *id) { *id = 1; return OK; }
 int cuCtxGetFlags(unsigned *f) { *f = 0; return OK; }
 int cuCtxSynchronize(void) { FORBIDDEN; return OK; }
 int cuGetErrorName(int code, const char **name) {
-    *name = code == CAPTURE_FORBIDS ? "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED" : code ? "CUDA_ERROR_INVALID_VALUE" : "CUDA_SUCCESS";
+    *name = !code ? "CUDA_SUCCESS" : code == CAPTURE_FORBIDS ? "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED" : "CUDA_ERROR";
     return OK;
 }
 int cuGetErrorString(int code, const char **text) { return cuGetErrorName(code, text); }
 
-/* Memory and streams ---------------------------------------------------------------------------------------------------- */
+/* Memory and streams ---------------------------------------------------------------------------------------------- */
 
 #define AT(p) ((void *)(uintptr_t)(p))
 int cuMemGetInfo(size_t *left, size_t *total) { *left = (size_t)6 << 30; *total = (size_t)8 << 30; return OK; }
@@ -125,10 +125,10 @@ int cuEventDestroy(void *e) { free(e); return OK; }
 int cuEventRecord(void *e, void *s) { return OK; }
 int cuEventSynchronize(void *e) { FORBIDDEN; return OK; }
 
-/* Modules --------------------------------------------------------------------------------------------------------------- */
+/* Modules --------------------------------------------------------------------------------------------------------- */
 
-int cuLibraryLoadData(void **made, const char *image, int *jit, void **jit_values, unsigned n_jit, int *options, void **values,
-                      unsigned n) {
+int cuLibraryLoadData(void **made, const char *image, int *jit, void **jit_values, unsigned n_jit, int *options,
+                      void **values, unsigned n) {
     FORBIDDEN;
     struct library *l = calloc(1, sizeof *l);
     if (!image || strncmp(image, "//", 2) || on_load(image, l)) return INVALID_IMAGE;
@@ -138,8 +138,9 @@ int cuLibraryLoadData(void **made, const char *image, int *jit, void **jit_value
 int cuLibraryUnload(void *l) { FORBIDDEN; return OK; }
 int cuLibraryGetKernel(void **found, void *library, const char *name) {
     struct library *l = library;
-    for (uint32_t n = 0; n < l->count; n++) if (!strcmp(l->kernels[n].name, name)) { *found = &l->kernels[n]; return OK; }
-    return NOT_FOUND;
+    *found = 0;
+    for (uint32_t n = 0; n < l->count; n++) if (!strcmp(l->kernels[n].name, name)) *found = &l->kernels[n];
+    return *found ? OK : NOT_FOUND;
 }
 int cuLibraryGetModule(void **m, void *l) { *m = l; return OK; }
 int cuKernelGetFunction(void **f, void *k) { *f = k; return OK; }
@@ -159,7 +160,7 @@ int cuKernelGetAttribute(int *value, int attribute, void *k, int d) { return cuF
 int cuFuncSetAttribute(void *k, int a, int v) { return OK; }
 int cuKernelSetAttribute(int a, int v, void *k, int d) { return OK; }
 
-/* Launches -------------------------------------------------------------------------------------------------------------- */
+/* Launches -------------------------------------------------------------------------------------------------------- */
 
 static int run(struct kernel *k, const uint32_t *grid, const uint32_t *block, uint32_t shared, void **values) {
     driver_launches++;
@@ -167,14 +168,17 @@ static int run(struct kernel *k, const uint32_t *grid, const uint32_t *block, ui
     return launch(k->function, values, grid, block, k->shared, shared, 2, 1, 0) ? INVALID : OK;
 }
 
-static int submit(struct kernel *k, const uint32_t *grid, const uint32_t *block, uint32_t shared, void *stream, void **values) {
+static int submit(struct kernel *k, const uint32_t *grid, const uint32_t *block, uint32_t shared, void *stream,
+                  void **values) {
     uint32_t threads = block[0] * block[1] * block[2];
     if (!current) return NO_CONTEXT;
     if (!grid[0] || !threads || threads > 1024 || k->shared + shared > MOST_SHARED) return INVALID;
     if (!capturing) return run(k, grid, block, shared, values);
     nodes = realloc(nodes, (driver_nodes + 1) * sizeof *nodes);
     struct node *n = &nodes[driver_nodes++];
-    *n = (struct node){k, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared, stream, malloc(8 * k->count)};
+    *n = (struct node){.kernel = k, .shared = shared, .stream = stream, .values = malloc(8 * k->count)};
+    memcpy(n->grid, grid, sizeof n->grid);
+    memcpy(n->block, block, sizeof n->block);
     for (uint32_t m = 0; m < k->count; m++) memcpy(n->values + 8 * m, values[m], k->sizes[m]);
     return OK;
 }
@@ -194,12 +198,12 @@ struct config { uint32_t grid[3], block[3], shared; void *stream, *attributes; u
 int cuLaunchKernelEx(const struct config *c, void *k, void **values, void **extra) {
     return submit(k, c->grid, c->block, c->shared, c->stream, values);
 }
-int cuLaunchKernel(void *k, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                   void *stream, void **values, void **extra) {
+int cuLaunchKernel(void *k, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, void *stream, void **values, void **extra) {
     return submit(k, (uint32_t[]){gx, gy, gz}, (uint32_t[]){bx, by, bz}, shared, stream, values);
 }
 
-/* The door -------------------------------------------------------------------------------------------------------------- */
+/* The door -------------------------------------------------------------------------------------------------------- */
 
 int cuGetProcAddress_v2(const char *symbol, void **found, int version, uint64_t flags, int *status) {
     static void *self;

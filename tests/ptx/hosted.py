@@ -2,7 +2,8 @@
 
     python -m tests.ptx.hosted FILE.json CASE... [-- TRAINING...]
 
-writes what is wrong, by case. Torch stays on the CPU: its tensors say where they lie as CUDA tensors do, and its current stream is a number.
+writes what is wrong, by case. Torch stays on the CPU: its tensors say where they lie as CUDA tensors do, and its
+current stream is a number.
 """
 
 from __future__ import annotations
@@ -40,7 +41,13 @@ class OnDevice:
     def __init__(self, tensor: torch.Tensor) -> None:
         strides = None if tensor.is_contiguous() else tuple(s * tensor.element_size() for s in tensor.stride())
         data = (tensor.data_ptr() if tensor.numel() else 0, False)
-        shown = {"typestr": TYPES[tensor.dtype], "shape": tuple(tensor.shape), "strides": strides, "data": data, "version": 2}
+        shown = {
+            "typestr": TYPES[tensor.dtype],
+            "shape": tuple(tensor.shape),
+            "strides": strides,
+            "data": data,
+            "version": 2,
+        }
         self.__cuda_array_interface__ = shown
 
 
@@ -61,7 +68,8 @@ class Driver:
         as_cuda_array = cuda.as_cuda_array
         # Only the module that wraps tensors sees this; Numba's own function stays.
         cuda_launch.cuda = SimpleNamespace(
-            as_cuda_array=lambda tensor, sync: as_cuda_array(OnDevice(tensor), sync=sync), external_stream=cuda.external_stream
+            as_cuda_array=lambda tensor, sync: as_cuda_array(OnDevice(tensor), sync=sync),
+            external_stream=cuda.external_stream,
         )
         torch.cuda.current_stream = lambda device=None: SimpleNamespace(cuda_stream=STREAM)
         torch.cuda.mem_get_info = lambda device=None: (available_memory(), available_memory())
@@ -76,7 +84,14 @@ class Driver:
         kernel = translated(ptx, "hosted")
         sizes = (ctypes.c_uint32 * len(kernel.parameters))(*kernel.parameters)
         add = self.loaded.driver_add
-        add(ctypes.c_void_p(made), kernel.symbol.encode(), kernel.function, kernel.shared_bytes, len(kernel.parameters), sizes)
+        add(
+            ctypes.c_void_p(made),
+            kernel.symbol.encode(),
+            kernel.function,
+            kernel.shared_bytes,
+            len(kernel.parameters),
+            sizes,
+        )
         return 0
 
     def number(self, name: str) -> int:
@@ -110,7 +125,8 @@ class Driver:
 def rolled_out(name: str) -> list[str]:
     """Return how rollouts differ from those of the CPU."""
     case = CASES[name]
-    wrong = difference(stepwise(case, name, {}, False, CPU, 37), stepwise(case, name, {}, False, DEVICE, 37), case.tolerance)[1]
+    steps = (stepwise(case, name, {}, False, device, 37) for device in (CPU, DEVICE))
+    wrong = difference(*steps, case.tolerance)[1]
     short = replace(case, horizon=4)
     found = (fused(short, name, TANH, False, {}, device, 37) for device in (CPU, DEVICE))
     return wrong + difference(*found, max(1e-5, case.tolerance))[1]
@@ -177,7 +193,8 @@ def trained(case: str, driver: Driver) -> list[str]:
     DriverLaunches.driver = driver
     first = driver.number("nodes")
     plain, replayed = graphs.train(case, False), graphs.train(case, True)
-    wrong = [key for key, value in plain.items() if value.tobytes() != replayed[key.replace("/plain/", "/captured/")].tobytes()]
+    pairs = {key: (value, replayed[key.replace("/plain/", "/captured/")]) for key, value in plain.items()}
+    wrong = [key for key, (value, other) in pairs.items() if value.tobytes() != other.tobytes()]
     return wrong + driver.wrong_about(range(first, driver.number("nodes")))
 
 

@@ -1,6 +1,6 @@
-"""The instructions of PTX, each as C for `machine.c`: an integer register is unsigned, floats are its bits, nothing is rounded twice.
+"""The instructions of PTX, each as C for `machine.c`: registers are unsigned integers, and floats their bits.
 
-A modifier or a type that no kernel here has used is an error that names the line: nothing is skipped, and nothing guessed.
+What is not known, a modifier or a type, is an error that names the line: nothing is skipped, and nothing guessed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def unsigned(kind: str) -> str:
 
 
 class Instruction:
-    """An instruction with its modifiers, its type (the last of them) and its operands, of which the first is the target."""
+    """An instruction with its modifiers, the last of them its type, and its operands, the first of them the target."""
 
     def __init__(self, scope: Scope, name: str, operands: list[str]) -> None:
         self.scope, self.operands = scope, operands
@@ -121,7 +121,11 @@ def barrier(i: Instruction) -> None:
     if parts == ["sync"] and i.operands == ["0"]:
         i.scope.put(f"barrier(t, {i.scope.number}, 0);")
         return
-    how = {("red", "or", "pred"): "world.votes != 0", ("red", "and", "pred"): "world.all", ("red", "popc", "u32"): "world.votes"}
+    how = {
+        ("red", "or", "pred"): "world.votes != 0",
+        ("red", "and", "pred"): "world.all",
+        ("red", "popc", "u32"): "world.votes",
+    }
     if tuple(parts) not in how or i.operands[1] != "0":
         raise i.scope.unknown("this kind of barrier")
     vote = i.operands[-1]
@@ -139,7 +143,8 @@ def move(i: Instruction) -> None:
             for n, part in enumerate(parts):
                 scope.write(part, f"b{each}", f"(uint{each}_t)({i.value(1)} >> {n * each})")
         else:
-            i.give(" | ".join(f"(uint64_t){scope.read(part, f'b{each}')} << {n * each}" for n, part in enumerate(parts)))
+            values = [scope.read(part, f"b{each}") for part in parts]
+            i.give(" | ".join(f"(uint64_t){value} << {n * each}" for n, value in enumerate(values)))
     elif scope.is_register(given) or given.startswith("%") or re.match(r"-?\d", given):
         i.give(i.value(1))
     else:
@@ -268,7 +273,10 @@ def negate(i: Instruction) -> None:
 def absolute(i: Instruction) -> None:
     i.allow()
     x = i.value(1)
-    i.give(f"{'fabsf' if i.kind == 'f32' else 'fabs'}({x})") if i.real else i.give_integer(f"{x} < 0 ? 0 - (uint64_t){x} : (uint64_t){x}")
+    if i.real:
+        i.give(f"{'fabsf' if i.kind == 'f32' else 'fabs'}({x})")
+    else:
+        i.give_integer(f"{x} < 0 ? 0 - (uint64_t){x} : (uint64_t){x}")
 
 
 def extreme(i: Instruction) -> None:
@@ -370,7 +378,16 @@ def convert(i: Instruction) -> None:
 
 
 EMIT: dict[str, Callable[[Instruction], None]] = (
-    {"ret": leave, "exit": leave, "trap": trap, "bra": branch, "bar": barrier, "barrier": barrier, "mov": move, "cvta": to_address}
+    {
+        "ret": leave,
+        "exit": leave,
+        "trap": trap,
+        "bra": branch,
+        "bar": barrier,
+        "barrier": barrier,
+        "mov": move,
+        "cvta": to_address,
+    }
     | {"ld": load, "ldu": load, "st": store, "mad": multiply_add, "fma": multiply_add, "div": divide, "rem": remainder}
     | {"neg": negate, "abs": absolute, "not": complement, "shf": funnel, "bfe": extract, "prmt": permute}
     | {"setp": compare, "selp": select, "cvt": convert}

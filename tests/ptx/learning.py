@@ -1,4 +1,4 @@
-"""The learner's kernels on the machine beside float64: gradients, next values and advantages, statistics, the optimizer."""
+"""The learner's kernels on the machine beside float64: gradients, values and advantages, statistics, the optimizer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def numbers(tensors: Iterable[tuple[str, torch.Tensor]]) -> Arrays:
 
 
 def kernels_of(learner: Learner[Any], algorithm: str = "ppo") -> Operations:
-    """Return the operations that a learner has on a GPU with two multiprocessors, so that blocks are few and take several tiles."""
+    """Return the operations that a learner has on a GPU with two multiprocessors: few blocks take several tiles."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_gradient, "multiprocessors", lambda device: 2)
         return cuda_kernels(learner, algorithm)
@@ -60,7 +60,7 @@ def gradient(algorithm: str, space: str, masked: bool, network: str, count: int)
     rows = rows_for(learner, count, masked)
     exact, terms = exact_gradient(algorithm, learner, rows)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
-    twice = rows.each(lambda tensor: torch.cat((tensor[order], tensor[order] * (torch.nan if tensor.is_floating_point() else 0))))
+    twice = rows.each(lambda x: torch.cat((x[order], x[order] * (torch.nan if x.is_floating_point() else 0))))
     found, means = kernels_of(learner, algorithm).gradient(no_loss, twice, rows.advantage, torch.argsort(order), None)
     scale = np.abs(exact).max()
     kept = numbers({"gradient": found / scale, "terms": means[: len(terms)]}.items())
@@ -73,7 +73,8 @@ def learner_of(network: str, n_envs: int, **settings: Any) -> tuple[Learner[Any]
     (learner,) = build("ppo", env, n_envs=n_envs, network=NETWORKS[network], **settings).learners
     learner.policy.normalizer.shift.fill_(0.1)
     learner.policy.normalizer.scale.fill_(1.3)
-    learner.policy.parameters += 0.2 * torch.randn(learner.policy.parameters.shape, generator=torch.Generator().manual_seed(2))
+    parameters = learner.policy.parameters
+    parameters += 0.2 * torch.randn(parameters.shape, generator=torch.Generator().manual_seed(2))
     learner.schedule(0.0)
     return learner, rollout(env, n_envs=n_envs)
 
@@ -88,7 +89,8 @@ def returns(network: str, n_envs: int) -> Found:
     found = {"next value": next_value, "advantage": estimate.advantage, "returns": estimate.returns} | spread
 
     policy = learner.policy
-    double = {name: leaf.detach().double() for (name, _), leaf in zip(policy.network.named_parameters(), policy.leaves, strict=False)}
+    names = [name for name, _ in policy.network.named_parameters()]
+    double = {name: leaf.detach().double() for name, leaf in zip(names, policy.leaves, strict=False)}
 
     def values(obs: torch.Tensor) -> torch.Tensor:
         seen = ((obs.double() - policy.normalizer.shift) * policy.normalizer.scale).clamp(-10.0, 10.0)
@@ -99,8 +101,8 @@ def returns(network: str, n_envs: int) -> Found:
     final = values(group.final_obs).gather(0, taken.final_slot()[..., None].expand(-1, *group.value.shape[1:]))
     ends = [flag[..., None] for flag in (taken.terminated, taken.truncated)]
     after = torch.where(ends[1], final, after).masked_fill(ends[0], 0.0)
-    exact = dict(zip(("advantage", "returns"), gae(Steps(group.reward.double(), group.value.double(), after, *ends), learner.config)))
-    exact |= {"next value": after}
+    advantage, returned = gae(Steps(group.reward.double(), group.value.double(), after, *ends), learner.config)
+    exact = {"next value": after, "advantage": advantage, "returns": returned}
     moments = [each for name in ("advantage", "returns") for each in (exact[name].mean(), exact[name].var())]
     return numbers(found.items()), numbers((exact | dict(zip(spread, moments, strict=True))).items())
 
@@ -181,7 +183,7 @@ def check(name: str, part: Part) -> list[str]:
 
 
 def parts() -> dict[str, Part]:
-    """Return every part of the learner, by name: the kernels of a gradient differ by loss, kind of action and shape of the network."""
+    """Return every part of the learner, by name: a gradient's kernels differ by loss, kind of action and network."""
     found: dict[str, Part] = {}
     for algorithm in ("ppo", "a2c"):
         for space, masked in (("multi", True), ("box", False), ("discrete", False)):

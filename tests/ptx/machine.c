@@ -1,8 +1,9 @@
-/* The machine: runs translated kernels, threads of a block as fibers, with barriers, and watches every access to memory.
+/* The machine: runs translated kernels, threads of a block as fibers, and watches every access to memory.
  *
- * An epoch is the time between two barriers of one block. Epochs are numbered through all blocks and launches, so that a number tells
- * whether an access was in this launch, in this block, and since the last barrier. Two accesses of which one writes are a race where
- * nothing orders them: by two threads of a block in one epoch, or by two blocks in one launch.
+ * An epoch is the time between two barriers of one block. Epochs are numbered through all blocks and launches, so that
+ * a number tells whether an access was in this launch, in this block, and since the last barrier. Two accesses of which
+ * one writes are a race where nothing orders them: by two threads of a block in one epoch, or by two blocks in one
+ * launch.
  */
 #define _GNU_SOURCE
 #include "machine.h"
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define STACK_BYTES (4u << 20)          /* of which only what is touched exists; unoptimised kernels have large frames */
+#define STACK_BYTES (4u << 20)            /* unoptimised kernels have large frames; only what is touched exists */
 #define MOST_THREADS 1024
 #define MOST_FAULTS 4096
 #define MANY 0xFFFFu
@@ -30,8 +31,8 @@ struct region {
     struct shadow *shadow;
 };
 
-enum kind { OUT_OF_BOUNDS = 1, MISALIGNED, UNINITIALISED, RACE_WRITE_READ, RACE_READ_WRITE, RACE_WRITE_WRITE, RACE_SAME_VALUE,
-            RACE_BLOCKS, EXITED_AT_BARRIER, DIFFERENT_BARRIERS, SPLIT_WARP, NEVER_WRITTEN };
+enum kind { OUT_OF_BOUNDS = 1, MISALIGNED, UNINITIALISED, RACE_WRITE_READ, RACE_READ_WRITE, RACE_WRITE_WRITE,
+            RACE_SAME_VALUE, RACE_BLOCKS, EXITED_AT_BARRIER, DIFFERENT_BARRIERS, SPLIT_WARP, NEVER_WRITTEN };
 
 struct fault {
     uint32_t kind, space, region, line, other_line, thread, other, block, size, count;
@@ -55,10 +56,10 @@ static void (*kernel)(struct thread *);
 static void *scheduler;
 static struct thread *running;
 
-/* Faults ---------------------------------------------------------------------------------------------------------------- */
+/* Faults ---------------------------------------------------------------------------------------------------------- */
 
-static void report(int kind, int space, uint32_t region, uint32_t line, uint32_t other_line, uint32_t thread, uint32_t other,
-                   uint32_t size, uint64_t offset) {
+static void report(int kind, int space, uint32_t region, uint32_t line, uint32_t other_line, uint32_t thread,
+                   uint32_t other, uint32_t size, uint64_t offset) {
     for (uint32_t n = 0; n < fault_count; n++) {
         struct fault *f = &faults[n];
         if (f->kind == (uint32_t)kind && f->line == line && f->region == region && f->space == (uint32_t)space
@@ -68,18 +69,20 @@ static void report(int kind, int space, uint32_t region, uint32_t line, uint32_t
         }
     }
     if (fault_count < MOST_FAULTS)
-        faults[fault_count++] = (struct fault){kind, space, region, line, other_line, thread, other, block_index, size, 1, offset};
+        faults[fault_count++] =
+            (struct fault){kind, space, region, line, other_line, thread, other, block_index, size, 1, offset};
 }
 
 void trap(struct thread *t, uint32_t line, int kind) { report(kind, 0, 0, line, 0, t->index, 0, 0, 0); }
 
-/* Memory ---------------------------------------------------------------------------------------------------------------- */
+/* Memory ---------------------------------------------------------------------------------------------------------- */
 
 void set_regions(struct region *given, uint32_t count) { regions = given; region_count = count; }
 
 static struct region *find(uint64_t address, uint32_t size) {
     static struct region *last;
-    if (last >= regions && last < regions + region_count && address - last->base < last->size && address + size <= last->base + last->size)
+    if (last >= regions && last < regions + region_count && address - last->base < last->size
+        && address + size <= last->base + last->size)
         return last;
     uint32_t low = 0, high = region_count;
     while (low < high) {
@@ -118,7 +121,8 @@ static struct region *place(struct thread *t, int *space, uint64_t address, uint
         /* Tell how far it is from the nearest array below. */
         uint32_t nearest = 0;
         for (uint32_t n = 0; n < region_count; n++) if (regions[n].base <= address) nearest = n;
-        report(OUT_OF_BOUNDS, GLOBAL, nearest, line, 0, t->index, 0, size, region_count ? address - regions[nearest].base : address);
+        uint64_t offset = region_count ? address - regions[nearest].base : address;
+        report(OUT_OF_BOUNDS, GLOBAL, nearest, line, 0, t->index, 0, size, offset);
     }
     return r;
 }
@@ -149,7 +153,8 @@ int reads(struct thread *t, int space, uint64_t address, uint32_t size, uint32_t
         } else if (s->reader != t->index)
             s->reader = MANY;
     }
-    if (space == GLOBAL && poisoned(address, size)) report(NEVER_WRITTEN, space, number, line, 0, t->index, 0, size, offset);
+    if (space == GLOBAL && poisoned(address, size))
+        report(NEVER_WRITTEN, space, number, line, 0, t->index, 0, size, offset);
     return 1;
 }
 
@@ -163,14 +168,16 @@ int writes(struct thread *t, int space, uint64_t address, uint32_t size, uint32_
     for (uint64_t at = offset / r->granule; at * r->granule < offset + size; at++, s++) {
         if (s->wrote == epoch && s->writer != t->index) {
             int same = !memcmp((void *)(uintptr_t)address, value, size);
-            report(same ? RACE_SAME_VALUE : RACE_WRITE_WRITE, space, number, line, s->write_line, t->index, s->writer, size, offset);
+            int kind = same ? RACE_SAME_VALUE : RACE_WRITE_WRITE;
+            report(kind, space, number, line, s->write_line, t->index, s->writer, size, offset);
         }
         if (s->read == epoch && s->reader != t->index)
             report(RACE_READ_WRITE, space, number, line, s->read_line, t->index, s->reader, size, offset);
         if (space == GLOBAL) {
             if (s->wrote >= launch_began && s->wrote < block_began) {
                 int same = !memcmp((void *)(uintptr_t)address, value, size);
-                report(same ? RACE_SAME_VALUE : RACE_BLOCKS, space, number, line, s->write_line, t->index, s->writer, size, offset);
+                int kind = same ? RACE_SAME_VALUE : RACE_BLOCKS;
+                report(kind, space, number, line, s->write_line, t->index, s->writer, size, offset);
             } else if ((s->read >= launch_began && s->read < block_began) || s->read_before >= launch_began)
                 report(RACE_BLOCKS, space, number, line, s->read_line, t->index, s->reader, size, offset);
         }
@@ -179,7 +186,7 @@ int writes(struct thread *t, int space, uint64_t address, uint32_t size, uint32_
     return 1;
 }
 
-/* Fibers ---------------------------------------------------------------------------------------------------------------- */
+/* Fibers ---------------------------------------------------------------------------------------------------------- */
 
 enum { READY, WAITING, DONE };
 
@@ -244,7 +251,7 @@ void barrier(struct thread *t, uint32_t line, uint32_t vote) {
     pause_fiber(t);
 }
 
-/* Launches -------------------------------------------------------------------------------------------------------------- */
+/* Launches -------------------------------------------------------------------------------------------------------- */
 
 static uint64_t chance;
 
@@ -292,7 +299,8 @@ static void run_block(int how) {
     memset(world.shared, 0xFF, world.shared_bytes);
     for (uint32_t n = 0; n < thread_count; n++) {
         struct thread *t = &threads[n];
-        *t = (struct thread){{n % world.ntid[0], n / world.ntid[0] % world.ntid[1], n / world.ntid[0] / world.ntid[1]}, n, 0, 0, READY, 0};
+        uint32_t x = world.ntid[0], y = world.ntid[1];
+        *t = (struct thread){{n % x, n / x % y, n / x / y}, n, 0, 0, READY, 0};
         make_fiber(t);
     }
     do {
@@ -304,16 +312,18 @@ static void run_block(int how) {
 }
 
 /* Run a grid; return 0, or -1 where the launch is impossible. */
-int launch(void (*function)(struct thread *), void **parameters, const uint32_t *grid, const uint32_t *block, uint32_t fixed_bytes,
-           uint32_t dynamic_bytes, int order, uint64_t seed, uint32_t ulps) {
+int launch(void (*function)(struct thread *), void **parameters, const uint32_t *grid, const uint32_t *block,
+           uint32_t fixed_bytes, uint32_t dynamic_bytes, int order, uint64_t seed, uint32_t ulps) {
     uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
     thread_count = block[0] * block[1] * block[2];
     if (!blocks || !thread_count || thread_count > MOST_THREADS) return -1;
     if (!threads) {
         threads = calloc(MOST_THREADS, sizeof *threads);
-        stacks = mmap(0, (size_t)MOST_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        world.shared = mmap(0, 1u << 24, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        shared_region = (struct region){(uint64_t)(uintptr_t)world.shared, 1u << 18, 4, 0, calloc(1u << 16, sizeof(struct shadow))};
+        int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+        stacks = mmap(0, (size_t)MOST_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE, kind, -1, 0);
+        world.shared = mmap(0, 1u << 24, PROT_READ | PROT_WRITE, kind, -1, 0);
+        void *shadow = calloc(1u << 16, sizeof(struct shadow));
+        shared_region = (struct region){(uint64_t)(uintptr_t)world.shared, 1u << 18, 4, 0, shadow};
     }
     if (fixed_bytes + dynamic_bytes > 1u << 18) return -1;
     kernel = function;

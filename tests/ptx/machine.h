@@ -69,7 +69,7 @@ static inline float max_f32(float a, float b) {
 static inline double min_f64(double a, double b) { return a != a ? b : b != b ? a : a < b ? a : b; }
 static inline double max_f64(double a, double b) { return a != a ? b : b != b ? a : a > b ? a : b; }
 
-/* The result of an approximate instruction: off by up to world.ulps, in a way that depends on the operands alone, as on a GPU. */
+/* The result of an approximate instruction: off by up to world.ulps, by the operands alone, as on a GPU. */
 static inline float approximate(float exact, uint32_t a, uint32_t b) {
     if (!world.ulps || !isfinite(exact) || exact == 0.0f) return exact;
     uint32_t mix = (a * 2654435761u) ^ (b * 2246822519u) ^ 0x9E3779B9u;
@@ -99,8 +99,14 @@ DIVIDE(u32, uint32_t, uint32_t, 0)
 DIVIDE(s64, int64_t, uint64_t, 1)
 DIVIDE(u64, uint64_t, uint64_t, 0)
 
-static inline int64_t clamp_to(double x, double low, double high) { return x != x ? 0 : x <= low ? (int64_t)low : x >= high ? (int64_t)high : (int64_t)x; }
-static inline uint64_t to_u64(double x) { return x != x || x <= 0.0 ? 0 : x >= 18446744073709551615.0 ? UINT64_MAX : (uint64_t)x; }
-static inline int64_t to_s64(double x) { return x != x ? INT64_MIN : x <= -9223372036854775808.0 ? INT64_MIN : x >= 9223372036854775808.0 ? INT64_MAX : (int64_t)x; }
+static inline int64_t clamp_to(double x, double low, double high) {
+    return x != x ? 0 : x <= low ? (int64_t)low : x >= high ? (int64_t)high : (int64_t)x;
+}
+static inline uint64_t to_u64(double x) {
+    return x != x || x <= 0.0 ? 0 : x >= 18446744073709551615.0 ? UINT64_MAX : (uint64_t)x;
+}
+static inline int64_t to_s64(double x) {
+    return !(x > -9223372036854775808.0) ? INT64_MIN : x >= 9223372036854775808.0 ? INT64_MAX : (int64_t)x;
+}
 
 #endif

@@ -1,7 +1,7 @@
 """The machine: runs CUDA kernels of Numba on the CPU and says what it saw.
 
-Every array of a launch is copied to a place of its own, far from all others, and back if it was written: an index that is out of bounds
-falls between them, and is reported.
+Every array of a launch is copied to a place of its own, far from all others, and back if it was written: an index that
+is out of bounds falls between them, and is reported.
 """
 
 from __future__ import annotations
@@ -158,7 +158,8 @@ class Machine:
         grid, block = (as_three(size) for size in configuration[:2])
         dynamic = configuration[3] if len(configuration) > 3 else 0
         memory = Memory(self, arguments)
-        values = [value for kind, given in zip(signature, arguments, strict=True) for value in flat(kind, given, memory)]
+        pairs = zip(signature, arguments, strict=True)
+        values = [value for kind, given in pairs for value in flat(kind, given, memory)]
         assert kernel.parameters == [ctypes.sizeof(value) for value in values], kernel.name
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         self._fault_count.value = 0
@@ -175,7 +176,7 @@ class Machine:
             ctypes.c_uint64(1),
             self.ulps,
         )
-        assert not failed, f"{kernel.name}: a GPU would refuse grid {grid}, block {block}, {dynamic} bytes of shared memory"
+        assert not failed, f"a GPU refuses {kernel.name}: grid {grid}, block {block}, {dynamic} bytes of shared memory"
         memory.copy_out()
         seen = self.seen.setdefault(kernel.name, Seen(kernel.instructions))
         seen.launches += 1
@@ -194,9 +195,9 @@ class Memory:
         found = []
         for number, value in enumerate(arguments):
             for tensor in tensors_of(value):
-                size = tensor.element_size() * (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)))
-                end = tensor.data_ptr() + (size if tensor.numel() else 0)
-                found.append((tensor.data_ptr(), end, min(4, tensor.element_size()), number))
+                item, dimensions = tensor.element_size(), zip(tensor.shape, tensor.stride(), strict=True)
+                size = item * (1 + sum((n - 1) * stride for n, stride in dimensions)) if tensor.numel() else 0
+                found.append((tensor.data_ptr(), tensor.data_ptr() + size, min(4, item), number))
         for begin, end, granule, number in sorted(found):
             if self.owners and begin < self.owners[-1][1]:  # arrays that share memory
                 first, last, before, owner = self.owners[-1]
@@ -276,7 +277,15 @@ def flat(kind: Any, value: Any, memory: Memory) -> Iterator[Any]:
     if isinstance(kind, types.Array):
         tensor = value.tensor
         item = tensor.element_size()
-        numbers = [0, 0, tensor.numel(), item, memory.address(tensor), *tensor.shape, *(item * s for s in tensor.stride())]
+        numbers = [
+            0,
+            0,
+            tensor.numel(),
+            item,
+            memory.address(tensor),
+            *tensor.shape,
+            *(item * s for s in tensor.stride()),
+        ]
         yield from map(ctypes.c_int64, numbers)
     elif isinstance(kind, types.BaseTuple):
         for of_part, part in zip(kind, value, strict=True):

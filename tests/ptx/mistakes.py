@@ -1,4 +1,4 @@
-"""Mistakes that can be planted in real kernels: in the source that warprun writes, in a function that kernels call, or in PTX."""
+"""Mistakes planted in real kernels: in the source that warprun writes, in a function that kernels call, or in PTX."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Mistake:
         """Make the mistake in its function, if it is one of there."""
         if isinstance(self.function, FunctionType):
             names: dict[str, Any] = {}
-            exec(self._change(textwrap.dedent(inspect.getsource(self.function))), dict(self.function.__globals__), names)
+            source = textwrap.dedent(inspect.getsource(self.function))
+            exec(self._change(source), dict(self.function.__globals__), names)
             patch.setattr(self.function, "__code__", names[self.function.__name__].__code__)
 
     def _change(self, text: str) -> str:

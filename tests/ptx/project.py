@@ -1,4 +1,4 @@
-"""The project on the machine: its own code makes engines, learners and arguments; only launches go to the machine, and tensors to the CPU.
+"""The project on the machine: its own code makes engines, learners and arguments; only launches go to the machine.
 
 Memory that the host allocates and nobody writes is filled with bytes of POISON, by which the machine knows it.
 """
@@ -54,7 +54,8 @@ def poison(tensors: Iterable[torch.Tensor]) -> None:
         if tensor.is_contiguous():
             tensor.view(-1).view(torch.uint8).fill_(POISON)
         else:
-            tensor.copy_(torch.full((tensor.element_size(),), POISON, dtype=torch.uint8).view(tensor.dtype).expand(tensor.shape))
+            one = torch.full((tensor.element_size(),), POISON, dtype=torch.uint8).view(tensor.dtype)
+            tensor.copy_(one.expand(tensor.shape))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Rollouts of environments on the machine beside those of the CPU kernels: every kernel that warprun writes for an environment."""
+"""Rollouts on the machine beside those of the CPU kernels: every kernel that warprun writes for an environment."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ FUSED_TOLERANCE = 1e-5
 ULPS = 2
 """Error of approximate instructions, at most (div.approx.f32: 2, by the manual of PTX)."""
 FLAWED = {
-    f"flawed {actions} {name}": (Case("tests.environments.flawed", options=(("actions", actions),)), flawed.Params(flaw, 1, 3, again=True))
+    f"flawed {actions} {name}": (
+        Case("tests.environments.flawed", options=(("actions", actions),)),
+        flawed.Params(flaw, 1, 3, again=True),
+    )
     for actions, name, flaw in (
         ("discrete", "reward", flawed.REWARD_NAN),
         ("box", "observation", flawed.OBS_INF),
@@ -78,16 +81,28 @@ def ways_of(name: str) -> dict[str, Way]:
 
 
 def stepwise(case: Case, name: str, more: dict[str, Any], greedy: bool, device: Device, n_envs: int) -> Arrays:
-    """Roll out with a kernel for each part of a step. On the machine nobody has written what the rollout has to write."""
+    """Roll out with a kernel for each part of a step; on the machine nobody has written what they have to write."""
     engine = engine_of(replace(case, n_envs=n_envs), name, device, debug=device is DEVICE, **more)
     return record(engine, case.collects, greedy=greedy)
 
 
-def fused(case: Case, name: str, network: NetworkConfig, greedy: bool, more: dict[str, Any], device: Device, n_envs: int) -> Arrays:
-    """Roll out with networks: on the machine one kernel does everything, on the CPU torch computes the networks between kernels."""
+def fused(
+    case: Case,
+    name: str,
+    network: NetworkConfig,
+    greedy: bool,
+    more: dict[str, Any],
+    device: Device,
+    n_envs: int,
+) -> Arrays:
+    """Roll out with networks: on the machine in one kernel, on the CPU by torch between kernels."""
     agent = acting(case.environment, network, CPU)
     if device is DEVICE:
-        more = {**more, "networks": {learner.name: learner.policy.kernel_network() for learner in agent.learners}, "debug": True}
+        more = {
+            **more,
+            "networks": {learner.name: learner.policy.kernel_network() for learner in agent.learners},
+            "debug": True,
+        }
     engine = engine_of(replace(case, n_envs=n_envs), name, device, **more)
     arrays = record(engine, case.collects, act=agent.act, greedy=greedy)
     # Actions that explore are not drawn from distributions.
@@ -155,7 +170,13 @@ def clear(made: Machine) -> None:
     made.order, made.ulps = Order.FORWARD, 0
 
 
-def on_machine(run: Run, n_envs: int, order: Order = Order.FORWARD, ulps: int = 0, mistake: Mistake | None = None) -> Arrays:
+def on_machine(
+    run: Run,
+    n_envs: int,
+    order: Order = Order.FORWARD,
+    ulps: int = 0,
+    mistake: Mistake | None = None,
+) -> Arrays:
     """Roll out on the machine."""
     machine().order, machine().ulps = order, ulps
     with on(machine(), mistake):
@@ -180,18 +201,20 @@ def check(name: str, way_name: str, sizes: tuple[int, ...]) -> list[str]:
         worst, problems = max(worst, apart), problems + [f"{n_envs} environments: {text}" for text in wrong]
         with small_blocks():
             again = {order.name: on_machine(way.run, n_envs, order) for order in (Order.BACKWARD, Order.RANDOM)}
-        problems += [f"{n_envs} environments: other bits in order {order}" for order in again if not same_bits(found, again[order])]
+        other = [order for order in again if not same_bits(found, again[order])]
+        problems += [f"{n_envs} environments: other bits in order {order}" for order in other]
     approximate, wrong = difference(expected, on_machine(way.run, sizes[-1], ulps=ULPS), 5 * way.tolerance)
     problems += [f"approximate instructions {ULPS} units off: {text}" for text in wrong]
     problems += [str(finding) for finding in wrong_in(made)]
     for kernel in way.kernels:
-        keep(Row(name, way_name, kernel, made.seen[kernel].instructions, made.seen[kernel].accesses, worst, approximate))
+        seen = made.seen[kernel]
+        keep(Row(name, way_name, kernel, seen.instructions, seen.accesses, worst, approximate))
     return problems
 
 
 UNUSED_COLUMNS = ("rollout", "next_values")
-"""Kernels that compute columns without an actor, where a block has fewer actors than columns, from whatever lies in shared memory, and throw
-them away. Here nan lies there, so that results would show it."""
+"""Kernels that compute columns without an actor, where a block has fewer actors than columns, from whatever lies in
+shared memory, and throw them away. Here nan lies there, so that results would show it."""
 
 
 def wrong_in(made: Machine, full: bool = False) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""The table of all kernels that have run on the machine: environment, kernel, PTX instructions, accesses watched, worst difference.
+"""The table of all kernels that have run on the machine: their instructions, accesses and differences.
 
     python -m tests.ptx.table
 
@@ -42,8 +42,8 @@ def keep(row: Row) -> None:
 def table() -> str:
     """Return the table in markdown."""
     rows = sorted(Row(**json.loads(file.read_text())) for file in (folder() / "rows").glob("*.json"))
-    head = "| environment or learner | way | kernel | PTX instructions | accesses watched | worst difference | with approximations off |"
-    lines = [head, "|---|---|---|---:|---:|---:|---:|"]
+    columns = ["environment", "way", "kernel", "PTX instructions", "accesses watched", "difference", "with ulps off"]
+    lines = [f"| {' | '.join(columns)} |", "|---|---|---|---:|---:|---:|---:|"]
     for row in rows:
         numbers = f"{row.instructions:,} | {row.accesses:,} | {row.worst:.1e} | {row.approximate:.1e}"
         lines.append(f"| {row.subject} | {row.way} | `{row.kernel}` | {numbers} |")

@@ -1,4 +1,4 @@
-"""Every CUDA kernel of every environment, as PTX on the CPU: the trajectories of the CPU kernels, in any order of threads, and no hazard."""
+"""Every CUDA kernel of every environment, as PTX: the trajectories of the CPU in any order of threads, no hazard."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from tests.simulation.rollouts import CASES
 pytestmark = pytest.mark.skipif(problem() is not None, reason=problem() or "")
 
 BY_DEFAULT = {("cartpole", "stepwise"), ("cartpole", "fused tanh")}
+ALSO = {*FLAWED, "market", "crane_squashed"}
+"""Environments of the tests whose kernels no shipped one has: invalid numbers, several groups, squashed actions."""
 
 
 def cases() -> list[object]:
-    """Return environment and way: shipped ones are `long`, those of the tests `slow`, but for two with several groups."""
+    """Return environment and way: shipped ones are `long`, those of the tests `slow` but for a few."""
     found = []
     for name in [*CASES, *FLAWED]:
-        shipped = name in FLAWED or CASES[name].module.startswith("warprun.envs") or name in ("market", "crane_squashed")
+        shipped = name in ALSO or CASES[name].module.startswith("warprun.envs")
         for way in ways_of(name):
             often = (shipped and way != "replacing") or name in ("cartpole", *FLAWED)
             mark = () if (name, way) in BY_DEFAULT else pytest.mark.long if often else pytest.mark.slow

@@ -12,6 +12,9 @@ pytestmark = pytest.mark.skipif(problem() is not None, reason=problem() or "")
 BY_DEFAULT = "gradient: ppo multi masked, relu 17-5-9, 100 rows"
 
 
-@pytest.mark.parametrize("name", [name if name == BY_DEFAULT else pytest.param(name, marks=pytest.mark.long) for name in parts()])
+CASES = [name if name == BY_DEFAULT else pytest.param(name, marks=pytest.mark.long) for name in parts()]
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_kernels_compute_what_float64_does(name: str) -> None:
     assert check(name, parts()[name]) == []

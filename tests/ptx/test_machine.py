@@ -1,4 +1,4 @@
-"""The machine sees what is wrong in kernels that are wrong in every way that it watches for, and nothing in those that are right."""
+"""The machine sees what is wrong in kernels that are wrong in every way it watches for, and nothing in right ones."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def test_shared_memory_beyond_its_size() -> None:
 
 def test_a_store_of_twice_the_width_is_misaligned() -> None:
     wide = Mistake("a store of twice the width", "st.global.f32", "st.global.b64", kernel="reverse")
-    assert all(Kind.MISALIGNED in kinds for kinds in launched(reverse, zeros(N), True, shared=4 * THREADS, mistake=wide))
+    found = launched(reverse, zeros(N), True, shared=4 * THREADS, mistake=wide)
+    assert all(Kind.MISALIGNED in kinds for kinds in found)
     assert wide.made
 
 
@@ -106,7 +107,8 @@ def test_threads_that_write_one_place() -> None:
     def kernel(out, differ):  # type: ignore[no-untyped-def]
         out[cuda.blockIdx.x] = cuda.threadIdx.x if differ else 1
 
-    assert all(kinds == {Kind.SAME_VALUE_TWICE} for kinds in launched(kernel, Array(torch.ones(BLOCKS, dtype=torch.int32)), False))
+    ones = Array(torch.ones(BLOCKS, dtype=torch.int32))
+    assert launched(kernel, ones, False) == [{Kind.SAME_VALUE_TWICE}] * 3
     assert all(Kind.TWO_VALUES in kinds for kinds in launched(kernel, zeros(BLOCKS, dtype=torch.int32), True))
 
 
@@ -213,7 +215,8 @@ def test_names_within_braces_hide_those_outside() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["atom.global.add.u32 %r1, [%r2], 1;", "cvt.rz.f32.s32 %r1, %r2;", "bar.sync 1, 32;", "ld.local.u32 %r1, [%r2];"]
+    "line",
+    ["atom.global.add.u32 %r1, [%r2], 1;", "cvt.rz.f32.s32 %r1, %r2;", "bar.sync 1, 32;", "ld.local.u32 %r1, [%r2];"],
 )
 def test_what_is_not_known_is_an_error_that_names_the_line(line: str) -> None:
     with pytest.raises(Unknown, match="line 6 of the PTX"):

@@ -1,4 +1,4 @@
-"""Twenty mistakes planted in kernels of warprun: the machine knows each by what gives it away, and 20 of 20 are caught."""
+"""Twenty mistakes planted in kernels of warprun: the machine knows each by what gives it away, 20 of 20."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ def test_twenty_are_planted() -> None:
     assert len(PLANTED) == len({planted.mistake.name for planted in PLANTED}) == 20
 
 
-@pytest.mark.parametrize(
-    "planted",
-    [
-        pytest.param(planted, marks=() if n in BY_DEFAULT else pytest.mark.long, id=f"{planted.subject}: {planted.mistake.name}")
-        for n, planted in enumerate(PLANTED)
-    ],
-)
+MARKS = [() if n in BY_DEFAULT else pytest.mark.long for n in range(len(PLANTED))]
+CASES = [pytest.param(each, marks=marks, id=each.mistake.name) for each, marks in zip(PLANTED, MARKS, strict=True)]
+
+
+@pytest.mark.parametrize("planted", CASES)
 def test_each_is_caught(planted: Planted) -> None:
     found = evidence(planted.subject, planted.mistake)
     assert planted.mistake.made

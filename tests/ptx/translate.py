@@ -1,7 +1,7 @@
 """PTX to C: every kernel of a PTX module becomes a C function for `machine.c`.
 
-A register becomes an unsigned integer of its width, a label a label, an instruction a statement (`instructions.py`). Loads, stores and
-barriers carry the number of their line of PTX, by which the machine reports.
+A register becomes an unsigned integer of its width, a label a label, an instruction a statement (`instructions.py`).
+Loads, stores and barriers carry the number of their line of PTX, by which the machine reports.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 
 from tests.ptx.instructions import EMIT, Instruction, Unknown, c_type, width_of
 
-SPECIAL = {f"%{name}.{axis}": f"world.{name}[{n}]" for name in ("ntid", "nctaid", "ctaid") for n, axis in enumerate("xyz")}
-SPECIAL |= {f"%tid.{axis}": f"t->tid[{n}]" for n, axis in enumerate("xyz")}
+AXES = list(enumerate("xyz"))
+SPECIAL = {f"%{name}.{axis}": f"world.{name}[{n}]" for name in ("ntid", "nctaid", "ctaid") for n, axis in AXES}
+SPECIAL |= {f"%tid.{axis}": f"t->tid[{n}]" for n, axis in AXES}
 SPECIAL |= {"%dynamic_smem_size": "world.dynamic_bytes", "%total_smem_size": "world.shared_bytes"}
 SPECIAL |= {"%laneid": "(t->index & 31)", "%warpid": "(t->index >> 5)"}
 PARAMETER = re.compile(r"\.param\s+(?:\.align \d+\s+)?\.(\w+)\s+(?:\.ptr\s+(?:\.\w+\s+)?(?:\.align \d+\s+)?)?([\w$]+)")
 VARIABLE = re.compile(r"\.align (\d+) \.[bus](\d+) ([\w$]+)(?:\[(\d*)\])?(?:\s*=\s*\{?([^}]*)\}?)?\s*;")
+IGNORED = (".loc", ".pragma", ".version", ".target", ".address_size", ".file", ".section")
 FLOAT = re.compile(r"0[fF]([0-9a-fA-F]{8})|0[dD]([0-9a-fA-F]{16})")
 INTEGER = re.compile(r"-?(0[xX][0-9a-fA-F]+|\d+)U?")
 
@@ -63,7 +65,7 @@ class Module:
         without = re.sub(r"/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), ptx, flags=re.DOTALL)
         for self.number, whole in enumerate(without.splitlines(), 1):
             line = re.sub(r"//.*", "", whole).strip()
-            if not line or line.startswith((".loc", ".pragma", ".version", ".target", ".address_size", ".file", ".section")):
+            if not line or line.startswith(IGNORED):
                 continue
             if state == "outside" and re.match(r"(\.visible |\.weak )?\.entry", line):
                 self.kernels.append(Kernel(line.split()[-1].rstrip("(){"), f"kernel_{len(self.kernels)}"))
@@ -142,12 +144,13 @@ class Module:
     def _source(self) -> str:
         out = ['#include "machine.h"', ""]
         for name, (size, values) in self._globals.items():
-            out.append(f"static __attribute__((aligned(16))) uint8_t V_{name}[{max(size, 1)}] = {{{', '.join(map(str, values))}}};")
+            value = ", ".join(map(str, values))
+            out.append(f"static __attribute__((aligned(16))) uint8_t V_{name}[{max(size, 1)}] = {{{value}}};")
         for kernel in self.kernels:
             out += ["", f"void {kernel.symbol}(struct thread *t)", "{", *kernel.body]
         return "\n".join(out) + "\n"
 
-    # The scope of an instruction ------------------------------------------------------------------------------------------
+    # The scope of an instruction ------------------------------------------------------------------------------
 
     def label(self, name: str) -> str:
         """Return a label's name in C."""
