@@ -56,7 +56,7 @@ def problem() -> str | None:
 @cache
 def version() -> str:
     """Return a hash of the files that say how PTX is translated."""
-    return _hash("".join((HERE / name).read_text() for name in ("translate.py", "instructions.py", "machine.h")))
+    return digest("".join((HERE / name).read_text() for name in ("translate.py", "instructions.py", "machine.h")))
 
 
 def folder() -> Path:
@@ -86,7 +86,7 @@ def build(dispatcher: Any, signature: tuple[Any, ...], change: Callable[[str], s
     code = function.__module__
     if not code.startswith("warprun_kernels_"):  # those have a hash of all their code in their name
         code = f"{function.__qualname__}{Path(inspect.getfile(function)).read_text()}"
-    ptx = folder() / f"{function.__name__}-{_hash(f'{numba_cuda.__version__}{code}{signature}{CAPABILITY}')}.ptx"
+    ptx = folder() / f"{function.__name__}-{digest(f'{numba_cuda.__version__}{code}{signature}{CAPABILITY}')}.ptx"
     if not ptx.exists():
         # Numba asks a GPU for its capability where a kernel calls another compiled function.
         device = SimpleNamespace(compute_capability=CAPABILITY)
@@ -94,7 +94,7 @@ def build(dispatcher: Any, signature: tuple[Any, ...], change: Callable[[str], s
             write(ptx, compiled(function, signature, CAPABILITY))
     if change:
         text = change(ptx.read_text())
-        ptx = ptx.with_stem(f"{ptx.stem}-{_hash(text)}")
+        ptx = ptx.with_stem(f"{ptx.stem}-{digest(text)}")
         write(ptx, text)
     return translated(ptx, function.__name__)
 
@@ -121,7 +121,8 @@ def translated(ptx: Path, name: str) -> Compiled:
     return Compiled(name, about["name"], ptx, loaded, about["parameters"], about["shared_bytes"], about["instructions"])
 
 
-def _hash(text: str) -> str:
+def digest(text: str) -> str:
+    """Return a hash of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

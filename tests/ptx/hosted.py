@@ -23,7 +23,7 @@ from numba import cuda
 from numba.cuda.cudadrv import driver as numba_driver
 
 from tests.kernels import graphs
-from tests.ptx.build import HERE, folder, library, translated, write
+from tests.ptx.build import HERE, digest, folder, library, translated, write
 from tests.ptx.project import DEVICE
 from tests.ptx.rolling import TANH, difference, fused, stepwise
 from tests.simulation.rollouts import CASES, CPU, acting, engine_of, record
@@ -79,7 +79,7 @@ class Driver:
     def _load(self, image: bytes, made: int) -> int:
         """Translate PTX for `cuLibraryLoadData`."""
         text = image.decode()
-        ptx = folder() / f"hosted-{hash(text) & 0xFFFFFFFFFFFF:x}.ptx"
+        ptx = folder() / f"hosted-{digest(text)}.ptx"
         write(ptx, text)
         kernel = translated(ptx, "hosted")
         sizes = (ctypes.c_uint32 * len(kernel.parameters))(*kernel.parameters)

@@ -40,6 +40,12 @@ FLAWED = {
     )
 }
 """Environments with numbers that are not finite, every third step of environment 1."""
+SEVERAL_ACTORS = {"covid", "tag_gridworld", "tag_continuous", "tag_continuous full", "leaving", "cells 2"}
+SEVERAL_ACTORS |= {"market", "market_exploring", "crane", "crane_exploring", "crane_squashed", "flawed groups mask"}
+"""Environments with several actors, which run one to a block."""
+OWN_KERNELS = {*FLAWED, "market", "crane_squashed"}
+"""Environments of the tests whose kernels no shipped one has: invalid numbers, several groups, squashed actions."""
+BY_DEFAULT = {("cartpole", "stepwise"), ("cartpole", "fused tanh")}
 Run = Callable[[Device, int], Arrays]
 
 
@@ -185,9 +191,22 @@ def on_machine(
 
 def sizes_of(name: str) -> tuple[int, ...]:
     """Return the numbers of environments that are rolled out: blocks that are full and not, several and one."""
-    case = FLAWED[name][0] if name in FLAWED else CASES[name]
-    one_actor = all(group.size == 1 for group in case.environment.groups)
-    return (1, 3, 31, 33, 64) if one_actor else (2, 5)
+    return (2, 5) if name in SEVERAL_ACTORS else (1, 3, 31, 33, 64)
+
+
+def marked(several: bool) -> list[object]:
+    """Return environment and way, of those with several actors or with one, as parameters of a test.
+
+    Those that ship are `long`, those of the tests `slow` unless they have kernels of their own.
+    """
+    found = []
+    for name in [*CASES, *FLAWED]:
+        ships = name in OWN_KERNELS or CASES[name].module.startswith("warprun.envs")
+        for way in ways_of(name) if (name in SEVERAL_ACTORS) == several else ():
+            often = ships and (way != "replacing" or name in ("cartpole", *FLAWED))
+            marks = () if (name, way) in BY_DEFAULT else pytest.mark.long if often else pytest.mark.slow
+            found.append(pytest.param(name, way, marks=marks, id=f"{name}, {way}"))
+    return found
 
 
 def check(name: str, way_name: str, sizes: tuple[int, ...]) -> list[str]:

@@ -1,33 +1,16 @@
-"""Every CUDA kernel of every environment, as PTX: the trajectories of the CPU in any order of threads, no hazard."""
+"""Every CUDA kernel of environments with one actor: the trajectories of the CPU in any order of threads, no hazard."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.ptx.build import problem
-from tests.ptx.rolling import FLAWED, check, clear, machine, on_machine, sizes_of, ways_of, wrong_in
-from tests.simulation.rollouts import CASES
+from tests.ptx.rolling import check, clear, machine, marked, on_machine, sizes_of, ways_of, wrong_in
 
 pytestmark = pytest.mark.skipif(problem() is not None, reason=problem() or "")
 
-BY_DEFAULT = {("cartpole", "stepwise"), ("cartpole", "fused tanh")}
-ALSO = {*FLAWED, "market", "crane_squashed"}
-"""Environments of the tests whose kernels no shipped one has: invalid numbers, several groups, squashed actions."""
 
-
-def cases() -> list[object]:
-    """Return environment and way: shipped ones are `long`, those of the tests `slow` but for a few."""
-    found = []
-    for name in [*CASES, *FLAWED]:
-        shipped = name in ALSO or CASES[name].module.startswith("warprun.envs")
-        for way in ways_of(name):
-            often = (shipped and way != "replacing") or name in ("cartpole", *FLAWED)
-            mark = () if (name, way) in BY_DEFAULT else pytest.mark.long if often else pytest.mark.slow
-            found.append(pytest.param(name, way, marks=mark, id=f"{name}, {way}"))
-    return found
-
-
-@pytest.mark.parametrize(("name", "way"), cases())
+@pytest.mark.parametrize(("name", "way"), marked(several=False))
 def test_rollouts_are_those_of_the_cpu(name: str, way: str) -> None:
     assert check(name, way, sizes_of(name)) == []
 

@@ -1,4 +1,4 @@
-"""The host path on a stand-in for the driver: arguments, streams, captures and replays, as Numba and warprun make them."""
+"""The host path on a stand-in for the driver: arguments, streams, captures and replays."""
 
 from __future__ import annotations
 
@@ -32,14 +32,19 @@ def hosted(file: Path, *given: str) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["cartpole", *(pytest.param(n, marks=pytest.mark.slow) for n in ("pendulum", "market"))])
+def often(*cases: str, slow: tuple[str, ...]) -> list[object]:
+    """Return the cases of a test, the second part of them marked as slow."""
+    return [*cases, *(pytest.param(case, marks=pytest.mark.slow) for case in slow)]
+
+
+@pytest.mark.parametrize("name", often("cartpole", slow=("pendulum", "market")))
 def test_rollouts_are_those_of_the_cpu_and_can_be_captured(name: str, tmp_path: Path) -> None:
     assert hosted(tmp_path / "found.json", name) == {name: []}
 
 
 @pytest.mark.parametrize(
     "case",
-    ["a2c by kernels", *(pytest.param(case, marks=pytest.mark.slow) for case in ("ppo by kernels", "dqn", "td3", "sac", "ppo", "a2c"))],
+    often("a2c by kernels", "ppo by kernels", "td3", slow=("dqn", "sac", "ppo")),
 )
 def test_a_replayed_training_is_the_plain_one(case: str, tmp_path: Path) -> None:
     assert hosted(tmp_path / "found.json", "--", case) == {case: []}
