@@ -25,7 +25,7 @@ from numba.cuda.cudadrv import driver as numba_driver
 from tests.kernels import graphs
 from tests.ptx.build import HERE, digest, folder, library, translated, write
 from tests.ptx.project import DEVICE
-from tests.ptx.rolling import TANH, difference, fused, stepwise
+from tests.ptx.rolling import FUSED_TOLERANCE, TANH, difference, fused, stepwise
 from tests.simulation.rollouts import CASES, CPU, acting, engine_of, record
 from warprun.kernels.driver import available_memory
 from warprun.simulation import cuda_launch
@@ -125,17 +125,17 @@ class Driver:
 def rolled_out(name: str) -> list[str]:
     """Return how rollouts differ from those of the CPU."""
     case = CASES[name]
-    steps = (stepwise(case, name, {}, False, device, 37) for device in (CPU, DEVICE))
-    wrong = difference(*steps, case.tolerance)[1]
+    expected, found = (stepwise(case, name, {}, False, device, 37) for device in (CPU, DEVICE))
+    wrong = difference(expected, found, case.tolerance)[1]
     short = replace(case, horizon=4)
-    found = (fused(short, name, TANH, False, {}, device, 37) for device in (CPU, DEVICE))
-    return wrong + difference(*found, max(1e-5, case.tolerance))[1]
+    expected, found = (fused(short, name, TANH, False, {}, device, 37) for device in (CPU, DEVICE))
+    return wrong + difference(expected, found, max(FUSED_TOLERANCE, case.tolerance))[1]
 
 
 def captured_rollouts(name: str, driver: Driver) -> list[str]:
     """Return what is wrong when fused rollouts are replays of a captured one."""
     case = replace(CASES[name], n_envs=37, collects=4, horizon=4)
-    results, kept = [], []
+    results, kept = [], list[range]()
     for replays in (False, True):
         agent = acting(case.environment, TANH, CPU)
         networks = {learner.name: learner.policy.kernel_network() for learner in agent.learners}

@@ -121,7 +121,7 @@ def barrier(i: Instruction) -> None:
     if parts == ["sync"] and i.operands == ["0"]:
         i.scope.put(f"barrier(t, {i.scope.number}, 0);")
         return
-    how = {
+    how: dict[tuple[str, ...], str] = {
         ("red", "or", "pred"): "world.votes != 0",
         ("red", "and", "pred"): "world.all",
         ("red", "popc", "u32"): "world.votes",
@@ -377,24 +377,18 @@ def convert(i: Instruction) -> None:
     i.give(f"({c_type(to)}){x}", to)
 
 
-EMIT: dict[str, Callable[[Instruction], None]] = (
-    {
-        "ret": leave,
-        "exit": leave,
-        "trap": trap,
-        "bra": branch,
-        "bar": barrier,
-        "barrier": barrier,
-        "mov": move,
-        "cvta": to_address,
-    }
-    | {"ld": load, "ldu": load, "st": store, "mad": multiply_add, "fma": multiply_add, "div": divide, "rem": remainder}
-    | {"neg": negate, "abs": absolute, "not": complement, "shf": funnel, "bfe": extract, "prmt": permute}
-    | {"setp": compare, "selp": select, "cvt": convert}
-    | dict.fromkeys(("add", "sub", "mul"), sum_or_product)
-    | dict.fromkeys(("min", "max"), extreme)
-    | dict.fromkeys(("and", "or", "xor"), bitwise)
-    | dict.fromkeys(("shl", "shr"), shift)
-    | dict.fromkeys(("popc", "clz"), count_bits)
-    | dict.fromkeys(FUNCTIONS, function)
-)
+EMIT: dict[str, Callable[[Instruction], None]] = {
+    **dict.fromkeys(("ret", "exit"), leave),
+    **dict.fromkeys(("bar", "barrier"), barrier),
+    **dict.fromkeys(("ld", "ldu"), load),
+    **dict.fromkeys(("mad", "fma"), multiply_add),
+    **dict.fromkeys(("add", "sub", "mul"), sum_or_product),
+    **dict.fromkeys(("min", "max"), extreme),
+    **dict.fromkeys(("and", "or", "xor"), bitwise),
+    **dict.fromkeys(("shl", "shr"), shift),
+    **dict.fromkeys(("popc", "clz"), count_bits),
+    **dict.fromkeys(FUNCTIONS, function),
+    **{"trap": trap, "bra": branch, "mov": move, "cvta": to_address, "st": store, "div": divide, "rem": remainder},
+    **{"neg": negate, "abs": absolute, "not": complement, "shf": funnel, "bfe": extract, "prmt": permute},
+    **{"setp": compare, "selp": select, "cvt": convert},
+}

@@ -213,7 +213,7 @@ def check(name: str, way_name: str, sizes: tuple[int, ...]) -> list[str]:
     """Return what is wrong with one way to roll out an environment, and keep a row of the table for each kernel."""
     way, made = ways_of(name)[way_name], machine()
     clear(made)
-    worst, problems = 0.0, []
+    worst, problems = 0.0, list[str]()
     for n_envs in sizes:
         expected, found = way.run(CPU, n_envs), on_machine(way.run, n_envs)
         apart, wrong = difference(expected, found, way.tolerance)
