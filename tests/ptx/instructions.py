@@ -377,7 +377,12 @@ def convert(i: Instruction) -> None:
     i.give(f"({c_type(to)}){x}", to)
 
 
-EMIT: dict[str, Callable[[Instruction], None]] = {
+Emit = Callable[[Instruction], None]
+ALONE: dict[str, Emit] = {"trap": trap, "bra": branch, "mov": move, "cvta": to_address, "st": store, "div": divide}
+ALONE |= {"rem": remainder, "neg": negate, "abs": absolute, "not": complement, "shf": funnel, "bfe": extract}
+ALONE |= {"prmt": permute, "setp": compare, "selp": select, "cvt": convert}
+EMIT: dict[str, Emit] = {
+    **ALONE,
     **dict.fromkeys(("ret", "exit"), leave),
     **dict.fromkeys(("bar", "barrier"), barrier),
     **dict.fromkeys(("ld", "ldu"), load),
@@ -388,7 +393,5 @@ EMIT: dict[str, Callable[[Instruction], None]] = {
     **dict.fromkeys(("shl", "shr"), shift),
     **dict.fromkeys(("popc", "clz"), count_bits),
     **dict.fromkeys(FUNCTIONS, function),
-    **{"trap": trap, "bra": branch, "mov": move, "cvta": to_address, "st": store, "div": divide, "rem": remainder},
-    **{"neg": negate, "abs": absolute, "not": complement, "shf": funnel, "bfe": extract, "prmt": permute},
-    **{"setp": compare, "selp": select, "cvt": convert},
 }
+"""What writes an instruction, by its name."""
