@@ -40,13 +40,16 @@ def keep(row: Row) -> None:
 
 
 def table() -> str:
-    """Return the table in markdown."""
-    rows = sorted(Row(**json.loads(file.read_text())) for file in (folder() / "rows").glob("*.json"))
-    columns = ["environment", "way", "kernel", "PTX instructions", "accesses watched", "difference", "with ulps off"]
-    lines = [f"| {' | '.join(columns)} |", "|---|---|---|---:|---:|---:|---:|"]
-    for row in rows:
-        numbers = f"{row.instructions:,} | {row.accesses:,} | {row.worst:.1e} | {row.approximate:.1e}"
-        lines.append(f"| {row.subject} | {row.way} | `{row.kernel}` | {numbers} |")
+    """Return the table in markdown, a line for each kernel: the largest numbers of all ways in which it has run."""
+    lines = ["| environment | kernel | PTX instructions | accesses watched | difference | with ulps off |"]
+    lines.append("|---|---|---:|---:|---:|---:|")
+    rows = [Row(**json.loads(file.read_text())) for file in (folder() / "rows").glob("*.json")]
+    for subject, kernel in sorted({(row.subject, row.kernel) for row in rows}):
+        own = [row for row in rows if (row.subject, row.kernel) == (subject, kernel)]
+        accesses, instructions = sum(row.accesses for row in own), max(row.instructions for row in own)
+        worst, approximate = max(row.worst for row in own), max(row.approximate for row in own)
+        numbers = f"{instructions:,} | {accesses:,} | {worst:.1e} | {approximate:.1e}"
+        lines.append(f"| {subject} | `{kernel}` | {numbers} |")
     return "\n".join(lines)
 
 
