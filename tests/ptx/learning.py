@@ -17,7 +17,7 @@ from tests.learning.helpers import environment, rollout
 from tests.ptx.machine import Order
 from tests.ptx.mistakes import Mistake
 from tests.ptx.project import on
-from tests.ptx.rolling import ULPS, clear, difference, machine, same_bits, wrong_in
+from tests.ptx.rolling import APPROXIMATE, ULPS, clear, difference, machine, same_bits, wrong_in
 from tests.ptx.table import Row, keep
 from tests.simulation.rollouts import Arrays
 from warprun.environment import Discrete
@@ -174,7 +174,7 @@ def check(name: str, part: Part) -> list[str]:
     worst, problems = difference(exact, found, TOLERANCE)
     for order in (Order.BACKWARD, Order.RANDOM):
         problems += [] if same_bits(found, on_machine(part, order)[0]) else [f"other bits in order {order.name}"]
-    approximate, wrong = difference(exact, on_machine(part, ulps=ULPS)[0], 5 * TOLERANCE)
+    approximate, wrong = difference(exact, on_machine(part, ulps=ULPS)[0], APPROXIMATE)
     problems += [f"approximate instructions {ULPS} units off: {text}" for text in wrong]
     problems += [str(finding) for finding in wrong_in(machine())]
     for kernel, seen in machine().seen.items():
