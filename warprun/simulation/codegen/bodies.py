@@ -69,6 +69,7 @@ $barrier
 BEGIN_NEXT = """
 # At the end of an episode: keep its final observation, begin the next one in the same step.
 $keep
+$barrier
 $count
 $barrier
 $reset

@@ -1,0 +1,205 @@
+"""The learner's kernels on the machine beside float64: gradients, values and advantages, statistics, the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.agents import build
+from tests.learning.cpu.test_gradient import SPACES, exact_gradient, learner_for, no_loss, rows_for
+from tests.learning.cuda.simulated import cuda_kernels
+from tests.learning.helpers import environment, rollout
+from tests.ptx.machine import Order
+from tests.ptx.mistakes import Mistake
+from tests.ptx.project import on
+from tests.ptx.rolling import APPROXIMATE, ULPS, clear, difference, machine, same_bits, wrong_in
+from tests.ptx.table import Row, keep
+from tests.simulation.rollouts import Arrays
+from warprun.environment import Discrete
+from warprun.learning.kernels.cuda import gradient as cuda_gradient
+from warprun.learning.network_settings import NetworkConfig
+from warprun.learning.normalization import RESOLUTION, RewardNormalizer
+from warprun.learning.on_policy import Learner
+from warprun.learning.operations import Operations, Steps, gae
+from warprun.learning.optimizers import Adam, clip_norm
+from warprun.simulation.trajectory import Trajectory
+
+TOLERANCE = 1e-5
+"""Relative to the largest element of a gradient, to 1 + |value| of everything else."""
+NETWORKS = {
+    "tanh 64-64": NetworkConfig(hidden=[64, 64]),
+    "relu 17-5-9": NetworkConfig(hidden=[17, 5, 9], activation="relu", shared=False),
+    # Tiles of fewer than 32 rows, and blocks of 256 threads.
+    "tanh 300-130": NetworkConfig(hidden=[300, 130]),
+}
+Found = tuple[Arrays, Arrays]
+"""What kernels have computed, and the same in float64."""
+Part = Callable[[], Found]
+
+
+def numbers(tensors: Iterable[tuple[str, torch.Tensor]]) -> Arrays:
+    """Return copies of tensors in float64."""
+    return {name: tensor.detach().double().numpy().copy() for name, tensor in tensors}
+
+
+def kernels_of(learner: Learner[Any], algorithm: str = "ppo") -> Operations:
+    """Return the operations that a learner has on a GPU with two multiprocessors: few blocks take several tiles."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda_gradient, "multiprocessors", lambda device: 2)
+        return cuda_kernels(learner, algorithm)
+
+
+def gradient(algorithm: str, space: str, masked: bool, network: str, count: int) -> Found:
+    """Compute the gradient of rows that `order` picks out of twice as many; the others are not finite."""
+    learner = learner_for(algorithm, SPACES[space], NETWORKS[network], fused=False)
+    rows = rows_for(learner, count, masked)
+    exact, terms = exact_gradient(algorithm, learner, rows)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    twice = rows.each(lambda x: torch.cat((x[order], x[order] * (torch.nan if x.is_floating_point() else 0))))
+    found, means = kernels_of(learner, algorithm).gradient(no_loss, twice, rows.advantage, torch.argsort(order), None)
+    scale = np.abs(exact).max()
+    kept = numbers({"gradient": found / scale, "terms": means[: len(terms)]}.items())
+    return kept, {"gradient": exact / scale, "terms": np.array(terms)}
+
+
+def learner_of(network: str, n_envs: int, **settings: Any) -> tuple[Learner[Any], Trajectory]:
+    """Return a learner with statistics of a run under way, and a rollout of two actors."""
+    env = environment(only=Discrete(3))
+    (learner,) = build("ppo", env, n_envs=n_envs, network=NETWORKS[network], **settings).learners
+    learner.policy.normalizer.shift.fill_(0.1)
+    learner.policy.normalizer.scale.fill_(1.3)
+    parameters = learner.policy.parameters
+    parameters += 0.2 * torch.randn(parameters.shape, generator=torch.Generator().manual_seed(2))
+    learner.schedule(0.0)
+    return learner, rollout(env, n_envs=n_envs)
+
+
+def returns(network: str, n_envs: int) -> Found:
+    """Compute next values, advantages, returns, and their means and variances."""
+    learner, taken = learner_of(network, n_envs)
+    group = taken.groups["only"]
+    made = kernels_of(learner)
+    next_value, estimate = made.next_value(taken), made.advantages(taken, group.reward, None)
+    spread = {key: value for key, value in estimate.spread._asdict().items() if value is not None}
+    found = {"next value": next_value, "advantage": estimate.advantage, "returns": estimate.returns} | spread
+
+    policy = learner.policy
+    names = [name for name, _ in policy.network.named_parameters()]
+    double = {name: leaf.detach().double() for name, leaf in zip(names, policy.leaves, strict=False)}
+
+    def values(obs: torch.Tensor) -> torch.Tensor:
+        seen = ((obs.double() - policy.normalizer.shift) * policy.normalizer.scale).clamp(-10.0, 10.0)
+        flat: torch.Tensor = torch.func.functional_call(policy.network, double, (seen.flatten(0, -2),))[1]
+        return flat.view(obs.shape[:-1])
+
+    after = torch.cat((group.value[1:].double(), values(group.obs[-1])[None]))
+    final = values(group.final_obs).gather(0, taken.final_slot()[..., None].expand(-1, *group.value.shape[1:]))
+    ends = [flag[..., None] for flag in (taken.terminated, taken.truncated)]
+    after = torch.where(ends[1], final, after).masked_fill(ends[0], 0.0)
+    advantage, returned = gae(Steps(group.reward.double(), group.value.double(), after, *ends), learner.config)
+    exact = {"next value": after, "advantage": advantage, "returns": returned}
+    moments = [each for name in ("advantage", "returns") for each in (exact[name].mean(), exact[name].var())]
+    return numbers(found.items()), numbers((exact | dict(zip(spread, moments, strict=True))).items())
+
+
+def observations(rows: int, features: int) -> Found:
+    """Take observations into running statistics, twice."""
+    learner, _ = learner_of("relu 17-5-9", 3)
+    normalizer = learner.policy.normalizer
+    normalizer.__init__(features, torch.device("cpu"))
+    observe = kernels_of(learner).observe
+    random = np.random.default_rng(0)
+    taken = [random.normal(1000.0, 3.0, (rows, features)).astype(np.float32) for _ in range(2)]
+    taken[1][:, -1] = taken[0][:, -1] = 7.0  # does not vary
+    for part in taken:
+        observe(torch.from_numpy(part))
+    every = np.concatenate(taken).astype(np.float64)
+    mean, variance = every.mean(0), every.var(0)
+    varies = variance > (RESOLUTION * mean) ** 2
+    exact = {"mean": mean, "variance": variance, "count": np.array(2.0 * rows), "shift": mean}
+    exact["scale"] = 1.0 / np.sqrt(np.where(varies, variance, 1.0))
+    return numbers(normalizer.tensors().items()), exact
+
+
+def rewards(n_envs: int) -> Found:
+    """Normalize the rewards of two rollouts, of which the second continues the first."""
+    learner, taken = learner_of("relu 17-5-9", n_envs, normalize_reward=True)
+    normalizer = learner.operations.rewards.__self__.reward_normalizer  # type: ignore[attr-defined]
+    exact = RewardNormalizer(normalizer.gamma, normalizer.returns.shape, torch.device("cpu"))
+    exact.returns = exact.returns.double()
+    normalize, reward = kernels_of(learner).rewards, taken.groups["only"].reward
+    ends = [flag[..., None] for flag in (taken.terminated, taken.truncated)]
+    arrays: Found = ({}, {})
+    for n in range(2):
+        arrays[0][f"reward {n}"] = normalize(taken).double().numpy().copy()
+        arrays[1][f"reward {n}"] = exact(reward.double(), *ends).numpy().copy()
+        taken.continues.fill_(True)
+    return arrays[0] | numbers(normalizer.tensors().items()), arrays[1] | numbers(exact.tensors().items())
+
+
+def optimizer(network: str, max_norm: float | None) -> Found:
+    """Take three steps of Adam, clipped or not."""
+    learner, _ = learner_of(network, 3, max_grad_norm=max_norm)
+    parameters = learner.policy.parameters
+    exact, rate = parameters.double(), torch.tensor(float(learner.learning_rate), dtype=torch.float64)
+    adam, state = Adam(exact, learner.optimizer.config), learner.optimizer
+    step = kernels_of(learner).step
+    arrays: Found = ({}, {})
+    for n in range(3):
+        given = torch.randn(parameters.shape, generator=torch.Generator().manual_seed(n)) * 10.0**-n
+        arrays[0][f"norm {n}"] = step(given).double().numpy().copy()
+        double = given.double()
+        arrays[1][f"norm {n}"] = clip_norm(double, max_norm).numpy().copy()
+        adam.step(exact, double, rate)
+    found = {"parameters": parameters} | state.tensors()
+    return arrays[0] | numbers(found.items()), arrays[1] | numbers(({"parameters": exact} | adam.tensors()).items())
+
+
+def on_machine(part: Part, order: Order = Order.FORWARD, ulps: int = 0, mistake: Mistake | None = None) -> Found:
+    """Compute a part on the machine."""
+    machine().order, machine().ulps = order, ulps
+    with on(machine(), mistake):
+        return part()
+
+
+def check(name: str, part: Part) -> list[str]:
+    """Return what is wrong with a part of the learner, and keep a row of the table for each kernel."""
+    clear(machine())
+    found, exact = on_machine(part)
+    worst, problems = difference(exact, found, TOLERANCE)
+    for order in (Order.BACKWARD, Order.RANDOM):
+        problems += [] if same_bits(found, on_machine(part, order)[0]) else [f"other bits in order {order.name}"]
+    approximate, wrong = difference(exact, on_machine(part, ulps=ULPS)[0], APPROXIMATE)
+    problems += [f"approximate instructions {ULPS} units off: {text}" for text in wrong]
+    problems += [str(finding) for finding in wrong_in(machine())]
+    for kernel, seen in machine().seen.items():
+        keep(Row("learner", name, kernel, seen.instructions, seen.accesses, worst, approximate))
+    return problems
+
+
+def parts() -> dict[str, Part]:
+    """Return every part of the learner, by name: a gradient's kernels differ by loss, kind of action and network."""
+    found: dict[str, Part] = {}
+    for algorithm in ("ppo", "a2c"):
+        for space, masked in (("multi", True), ("box", False), ("discrete", False)):
+            for network in NETWORKS:
+                for count in (1, 100):
+                    name = f"{algorithm} {space}{' masked' if masked else ''}, {network}, {count} rows"
+                    found[f"gradient: {name}"] = partial(gradient, algorithm, space, masked, network, count)
+    for network in NETWORKS:
+        for n_envs in (1, 45):
+            found[f"returns: {network}, {n_envs} environments"] = partial(returns, network, n_envs)
+        for max_norm in (0.5, None):
+            found[f"optimizer: {network}, {f'clipped to {max_norm}' if max_norm else 'not clipped'}"] = partial(
+                optimizer, network, max_norm
+            )
+    for rows, features in ((1, 3), (500, 3), (40, 256), (300, 1)):
+        found[f"observations: {rows} rows of {features}"] = partial(observations, rows, features)
+    for n_envs in (1, 150):
+        found[f"rewards: {n_envs} environments"] = partial(rewards, n_envs)
+    return found
