@@ -1,0 +1,466 @@
+"""What every CUDA kernel takes of a GPU, by the assembler of each architecture, without a GPU.
+
+    python scripts/kernel_table.py [ENVIRONMENT ...] [--jobs N] [--write]
+
+compiles the kernels of the environments that warprun ships, stepwise and in fused rollouts, and those of the learners (extra `ptx`). Numba
+makes them as it does on a card: libnvvm compiles a kernel for the card's architecture, and nvJitLink optimises it once more when it links
+it. What comes out of that as PTX goes through `ptxas` of the same version, whose code has the instructions that nvJitLink makes, and which
+says what they take; `nvdisasm` lists them. `--write` keeps all in docs/benchmarks/kernels.json and writes the tables of kernels.md; of
+other environments than those named it takes what is kept.
+Exit code 1: a kernel is beyond a limit (`problems`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import version
+from multiprocessing import get_context
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
+
+from common import DOCS, replace, require, settings, table
+
+if TYPE_CHECKING:
+    from cuda_launches import Launch
+
+KEPT = DOCS / "benchmarks" / "kernels.json"
+PAGE = DOCS / "benchmarks" / "kernels.md"
+N_ENVS = 10_000
+"""Environments of the launches in the table."""
+PACKAGES = ("numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm")
+"""Those whose versions decide what a kernel takes."""
+FLOAT64 = ("step", "advantages", "spread", "returns", "merge", "moments")
+"""Kernels of learners that compute in float64: Adam's corrections, and sums over many rows."""
+
+
+# Cards ----------------------------------------------------------------------------------------------------------------
+
+
+class Card(NamedTuple):
+    """The limits of an architecture: "Technical Specifications per Compute Capability" of NVIDIA's CUDA C++ Programming Guide."""
+
+    capability: tuple[int, int]
+    warps: int
+    """That a multiprocessor holds at once."""
+    blocks: int
+    """That it holds at once."""
+    shared: int
+    """Bytes of its shared memory."""
+    reserved: int
+    """Bytes of shared memory that every block takes in addition."""
+    unit: int
+    """Bytes in which shared memory is handed out."""
+    example: str
+
+    @property
+    def architecture(self) -> str:
+        """Name for the tools, as Numba gives it: from 9.0 on with the instructions that only this architecture has."""
+        major, minor = self.capability
+        return f"sm_{major}{minor}{self.suffix}"
+
+    @property
+    def suffix(self) -> str:
+        """The end of the name."""
+        return "a" if self.capability >= (9, 0) else ""
+
+
+KIB = 1024
+CARDS = (
+    Card((7, 5), 32, 16, 64 * KIB, 0, 256, "T4"),
+    Card((8, 0), 64, 32, 164 * KIB, KIB, 128, "A100"),
+    Card((8, 6), 48, 16, 100 * KIB, KIB, 128, "RTX 3090"),
+    Card((8, 9), 48, 24, 100 * KIB, KIB, 128, "L4, RTX 4090"),
+    Card((9, 0), 64, 32, 228 * KIB, KIB, 128, "H100, H200"),
+    Card((10, 0), 64, 32, 228 * KIB, KIB, 128, "B200"),
+    Card((12, 0), 48, 24, 100 * KIB, KIB, 128, "RTX 5090"),
+)
+WARP = 32
+REGISTERS, PARTITIONS, UNIT = 65536, 4, 256
+"""Of a multiprocessor and of a block; parts that it splits them into; in which they are handed out to a warp (`cuda_occupancy.h`)."""
+MOST_REGISTERS, MOST_THREADS, MOST_BLOCKS = 255, 1024, 2**31 - 1
+"""Of a thread, of a block, and of a grid's first dimension."""
+MOST_SHARED = 48 * KIB
+"""Bytes of shared memory of a block, static and dynamic, that need no permission of the driver, on every card."""
+
+
+def warps_by_registers(registers: int) -> int:
+    """Return how many warps with so many registers of a thread a multiprocessor holds; no block may have more."""
+    of_warp = -(-registers * WARP // UNIT) * UNIT
+    return PARTITIONS * (REGISTERS // PARTITIONS // of_warp) if of_warp else MOST_THREADS // WARP
+
+
+def most_threads(registers: int) -> int:
+    """Return the threads of the largest block, as the driver says it of a kernel."""
+    return min(MOST_THREADS, WARP * warps_by_registers(registers))
+
+
+def resident(card: Card, registers: int, threads: int, shared: int) -> int:
+    """Return how many blocks a multiprocessor holds; `shared`: bytes of a block, static and dynamic."""
+    warps = -(-threads // WARP)
+    taken = -(-(shared + card.reserved) // card.unit) * card.unit
+    by_shared = card.shared // taken if taken else card.blocks
+    return min(warps_by_registers(registers) // warps, by_shared, card.warps // warps, card.blocks)
+
+
+# Compiling ------------------------------------------------------------------------------------------------------------
+
+
+class Code(NamedTuple):
+    """A kernel for an architecture: what the assembler says of it, and its instructions."""
+
+    registers: int
+    stack: int
+    """Bytes of a thread, as are the spills."""
+    spill_stores: int
+    spill_loads: int
+    shared: int
+    """Bytes of static shared memory of a block."""
+    instructions: dict[str, int]
+    """Group of MIX -> how many; "all": every one but padding."""
+
+
+MIX = {
+    "FFMA": r"FFMA2?",
+    "MUFU": r"MUFU",
+    "LDG": r"LDG",
+    "STG": r"STG",
+    "LDS": r"LDS",
+    "STS": r"STS",
+    "BAR": r"BAR",
+    "CALL": r"CALL",
+    "float64": r"D(?:FMA|ADD|MUL|SETP|MNMX)|MUFU\.\w*64H?|\w+\.F64|\w+\.\w+\.F64",
+    "local": r"LDL|STL",
+    "generic": r"LD|ST",
+    "atomic": r"ATOM|ATOMS|ATOMG|RED|REDG",
+}
+"""Name -> pattern of the beginning of an instruction, up to a dot or its end."""
+INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
+PADDING = {"NOP"}
+
+
+def tool(name: str) -> Path:
+    """Return the path of a program of the extra `ptx`. Exits with code 2 if it is not installed."""
+    from cuda.pathfinder import find_nvidia_binary_utility
+
+    found = find_nvidia_binary_utility(name)
+    if found is None:
+        print(f'kernel_table: needs {name}; run: pip install -c constraints.txt -e ".[ptx]"', file=sys.stderr)
+        sys.exit(2)
+    return Path(found)
+
+
+class Compiler:
+    """Compiles launches as a card with `capability` would; what Numba asks the card for is answered here."""
+
+    def __init__(self, capability: tuple[int, int] = (8, 0)) -> None:
+        self._device = SimpleNamespace(compute_capability=capability)
+
+    def library(self, launch: Launch) -> Any:
+        """Return Numba's code library of a kernel, for all architectures."""
+        from numba.cuda import codegen, dispatcher
+
+        context = SimpleNamespace(get_context=lambda: SimpleNamespace(device=self._device))
+        with patch.object(dispatcher, "get_current_device", lambda: self._device), patch.object(codegen, "devices", context):
+            return dispatcher._Kernel(launch.kernel.py_func, launch.types, **launch.kernel.targetoptions).library
+
+    def code(self, launch: Launch, cards: tuple[Card, ...] = CARDS) -> dict[str, Code]:
+        """Return the code of a kernel by the names of the architectures."""
+        library, most = self.library(launch), launch.kernel.targetoptions.get("max_registers")
+        return {card.architecture: assembled(ptx_of(library, card), card.architecture, most) for card in cards}
+
+
+def ptx_of(library: Any, card: Card) -> str:
+    """Return the PTX of a kernel after the optimisation at link time."""
+    return str(library.get_lto_ptx((*card.capability, card.suffix))).rstrip("\0")
+
+
+def assembled(ptx: str, architecture: str, most_registers: int | None = None) -> Code:
+    """Return what the assembler makes of PTX."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, code = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
+        source.write_text(ptx)
+        limit = [f"-maxrregcount={most_registers}"] if most_registers else []
+        command = [tool("ptxas"), "-v", f"-arch={architecture}", *limit, source, "-o", code]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        listing = disassembled(code)
+
+    def largest(what: str) -> int:
+        return max((int(number) for number in re.findall(rf"(\d+) {what}", said)), default=0)
+
+    numbers = map(largest, ("registers", "bytes stack frame", "bytes spill stores", "bytes spill loads", "bytes smem"))
+    return Code(*numbers, mix(listing))
+
+
+def disassembled(cubin: Path) -> str:
+    """Return the instructions of machine code."""
+    return subprocess.run([tool("nvdisasm"), "-c", cubin], capture_output=True, text=True, check=True).stdout
+
+
+def mix(listing: str) -> dict[str, int]:
+    """Return how many instructions of each group of MIX a listing has."""
+    count = Counter(INSTRUCTION.findall(listing))
+    for padding in PADDING:
+        del count[padding]
+    patterns = {name: re.compile(rf"(?:{pattern})(?:\.|$)") for name, pattern in MIX.items()}
+    groups = {name: sum(n for op, n in count.items() if pattern.match(op)) for name, pattern in patterns.items()}
+    return {"all": count.total()} | {name: n for name, n in groups.items() if n}
+
+
+# The kernels ----------------------------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """A kernel of an environment or a learner for an architecture, and how it is launched for N_ENVS environments."""
+
+    owner: str
+    kernel: str
+    architecture: str
+    blocks: int
+    threads: int
+    dynamic: int
+    """Bytes of dynamic shared memory of a block."""
+    registers: int
+    stack: int
+    spill_stores: int
+    spill_loads: int
+    static: int
+    """Bytes of static shared memory of a block."""
+    instructions: dict[str, int]
+
+    @property
+    def card(self) -> Card:
+        """The limits of the architecture."""
+        return next(card for card in CARDS if card.architecture == self.architecture)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block."""
+        return self.static + self.dynamic
+
+    @property
+    def occupancy(self) -> float:
+        """Share of a multiprocessor's warps that blocks of this kernel can fill."""
+        return resident(self.card, self.registers, self.threads, self.shared) * -(-self.threads // WARP) / self.card.warps
+
+
+ENVIRONMENTS = {
+    "cartpole": ("agent=ppo", "agent=a2c", "agent=dqn"),
+    "acrobot": ("agent=ppo", "agent=a2c", "agent=dqn"),
+    "mountain_car": ("agent=ppo", "agent=dqn"),
+    "mountain_car_continuous": ("agent=ppo", "agent=a2c", "agent=td3", "agent=sac"),
+    "pendulum": ("agent=ppo", "agent=a2c", "agent=td3", "agent=sac"),
+    "t_maze": ("agent=ppo tuned=none", "agent=dqn tuned=none"),
+    "booster": ("agent=ppo", "agent=dqn"),
+    "booster_continuous": ("agent=ppo", "agent=td3"),
+    "catalysis": ("agent=ppo", "agent=dqn"),
+    "catalysis_continuous": ("agent=ppo", "agent=td3", "agent=sac"),
+    "covid": ("agent=ppo", "agent=a2c"),
+    "tag_gridworld": ("agent=ppo", "agent=dqn"),
+    "tag_continuous": ("agent=ppo",),
+}
+"""Environment -> runs with networks that kernels compute, with the settings that the run of a user has. Tuned policies of the T-maze have
+memory, so torch computes them."""
+VARIANTS = {"cartpole": "env.randomize.length=[0.3,0.7] env.on_nan=reset"}
+"""Environment -> settings with which its kernels do more."""
+BY_NETWORK = ("gradient", "next_values")
+OFF_POLICY = ("dqn", "ddpg", "td3", "sac")
+
+
+class Kernel(NamedTuple):
+    """A kernel of the table."""
+
+    environment: str
+    """In which it was launched."""
+    owner: str
+    """Environment, or "learner"."""
+    name: str
+    launch: Launch
+
+
+def kernels_of(environment: str, n_envs: int = N_ENVS) -> Iterator[Kernel]:
+    """Yield every kernel of an environment, stepwise and in fused rollouts, and of the agents that learn in it."""
+    from cuda_launches import of_learner, of_run, of_steps
+
+    def of_environment(found: list[Launch], names: str, mark: str = "") -> Iterator[Kernel]:
+        for launch in found:
+            if launch.name in names.split() and not of_learner(launch):
+                yield Kernel(environment, environment, f"{launch.name}{mark}", launch)
+
+    def given(run: str, *more: str) -> tuple[str, ...]:
+        replay = ["agent.replay.capacity=100_000_000"] if agent_of(run) in OFF_POLICY else []
+        return f"env={environment}", *run.split(), f"n_envs={n_envs}", *replay, *more
+
+    first, stepwise = ENVIRONMENTS[environment][0], "engine.fused=false"
+    for run in ENVIRONMENTS[environment]:
+        agent, found = agent_of(run), of_run(*given(run))
+        mark = "" if run == first else f", {agent}"
+        if agent in OFF_POLICY or run == first:
+            yield from of_environment(found, "reset rollout" if run == first else "rollout", mark)
+            yield from of_environment(of_run(*given(run, stepwise)), "sample" if mark else "step sample greedy", mark)
+        for launch in found:
+            if of_learner(launch):
+                yield Kernel(environment, "learner", f"{launch.name}, {agent}, {environment}", launch)
+    yield from of_environment(of_steps(*given(first)), "reset advance", ", of a caller")
+    if environment in VARIANTS:
+        variant = VARIANTS[environment].split()
+        yield from of_environment(of_run(*given(first, *variant)), "reset rollout", ", randomized")
+
+
+def agent_of(run: str) -> str:
+    """Return the agent of a run."""
+    return run.partition("agent=")[2].split()[0]
+
+
+def distinct(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
+    """Yield each kernel once: of learners only those whose source no other group has."""
+    seen, names = set(), Counter[str]()
+    for kernel in kernels:
+        function = kernel.launch.kernel.py_func
+        # Numbers of the network are constants in the source of two kernels of a learner.
+        source = function.__module__ if kernel.owner != "learner" or function.__name__ in BY_NETWORK else ""
+        key = (source, function.__name__, str(kernel.launch.types))
+        if key not in seen:
+            seen.add(key)
+            names[f"{kernel.owner} {kernel.name}"] += 1
+            number = names[f"{kernel.owner} {kernel.name}"]
+            yield kernel if number == 1 else kernel._replace(name=f"{kernel.name}, group {number}")
+
+
+def rows_of(kernel: Kernel, cards: tuple[Card, ...] = CARDS) -> list[Row]:
+    """Compile a kernel; return a row for each architecture."""
+    found = []
+    for architecture, code in Compiler().code(kernel.launch, cards).items():
+        blocks, threads = kernel.launch.grid(most_threads(code.registers))
+        found.append(Row(kernel.owner, kernel.name, architecture, blocks, threads, kernel.launch.shared, *code))
+    return found
+
+
+# Limits ---------------------------------------------------------------------------------------------------------------
+
+
+def problems(row: Row) -> list[str]:
+    """Return what a card would refuse of a kernel, or what makes it slow for no reason."""
+    mix, float64 = row.instructions, row.owner != "learner" or row.kernel.partition(",")[0] not in FLOAT64
+    warps = -(-row.threads // WARP)
+    wrong = {
+        f"{row.spill_stores} + {row.spill_loads} bytes of spills": row.spill_stores + row.spill_loads > 0,
+        f"a stack of {row.stack} bytes": row.stack > 0,
+        f"{mix.get('local')} accesses to local memory": "local" in mix,
+        f"{mix.get('float64')} instructions of float64": float64 and "float64" in mix,
+        f"{mix.get('generic')} accesses by generic addresses": "generic" in mix,
+        f"{mix.get('atomic')} atomic operations": "atomic" in mix,
+        f"{row.registers} registers of a thread": row.registers > MOST_REGISTERS,
+        f"{row.threads} threads of a block with {row.registers} registers each": warps > warps_by_registers(row.registers),
+        f"{row.threads} threads of a block": not 0 < row.threads <= MOST_THREADS,
+        f"{row.blocks} blocks": not 0 < row.blocks <= MOST_BLOCKS,
+        f"{row.shared} bytes of shared memory of a block": row.shared > MOST_SHARED,
+    }
+    return [f"{row.owner} {row.kernel} {row.architecture}: {what}" for what, holds in wrong.items() if holds]
+
+
+# The table ------------------------------------------------------------------------------------------------------------
+
+
+def keep(rows: Sequence[Row]) -> None:
+    """Write all rows and the versions of the packages that they were made with, a line for each row."""
+    lines = ",\n".join(f"  {json.dumps(row._asdict())}" for row in rows)
+    versions = json.dumps({package: version(package) for package in PACKAGES})
+    KEPT.write_text(f'{{\n "versions": {versions},\n "n_envs": {N_ENVS},\n "rows": [\n{lines}\n ]\n}}\n')
+
+
+def kept() -> tuple[dict[str, str], list[Row]]:
+    """Return the versions and the rows that are kept."""
+    found = json.loads(KEPT.read_text())
+    return found["versions"], [Row(**row) for row in found["rows"]]
+
+
+def by_kernel(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Return the rows of each kernel, in the order of CARDS."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.owner, row.kernel), []).append(row)
+    return found
+
+
+def registers_table(rows: Iterable[Row]) -> str:
+    """Return the table of registers and occupancy."""
+    titles = ["of", "kernel", "blocks x threads", "shared memory, B", *(card.architecture for card in CARDS)]
+    lines = []
+    for (owner, name), found in by_kernel(rows).items():
+        grids = list(dict.fromkeys(f"{row.blocks:,} x {row.threads}" for row in found))
+        cells = [f"{row.registers}, {row.occupancy:.0%}" for row in found]
+        lines.append([owner, name, " or ".join(grids), f"{found[0].shared:,}", *cells])
+    return table(titles, lines)
+
+
+SHOWN = "sm_90a"
+"""The architecture whose instructions are shown."""
+
+
+def mix_table(rows: Iterable[Row]) -> str:
+    """Return the table of instructions for one architecture."""
+    groups = [name for name in MIX if name not in ("local", "generic", "atomic")]
+    lines = [
+        [row.owner, row.kernel, f"{row.instructions['all']:,}", *(row.instructions.get(name, 0) for name in groups)]
+        for row in rows
+        if row.architecture == SHOWN
+    ]
+    return table(["of", "kernel", "all", *groups], lines)
+
+
+def cards_table() -> str:
+    """Return the table of the limits of the architectures."""
+    lines = [[c.architecture, c.example, c.warps, c.blocks, f"{c.shared // KIB} KiB"] for c in CARDS]
+    return table(["architecture", "for example", "warps", "blocks", "shared memory"], lines)
+
+
+TABLES = {"cards": lambda rows: cards_table(), "registers": registers_table, "instructions": mix_table}
+"""Mark in the page -> the table there."""
+
+found: list[Kernel] = []
+"""What worker processes compile: they are forked when it is complete."""
+
+
+def compiled(number: int) -> list[Row]:
+    """Compile a kernel of `found`."""
+    return rows_of(found[number])
+
+
+def main() -> None:
+    """Compile the kernels, print what is beyond a limit, and write the tables."""
+    chosen = settings(__doc__, "environments*", jobs=os.cpu_count() or 1, write=False)
+    require("numba_cuda", "numba-cuda")
+    tool("ptxas"), tool("nvdisasm")
+    every = list(distinct(kernel for name in ENVIRONMENTS for kernel in kernels_of(name)))
+    found.extend(kernel for kernel in every if kernel.environment in (chosen.environments or ENVIRONMENTS))
+    rows: list[Row] = []
+    with ProcessPoolExecutor(chosen.jobs, get_context("fork")) as pool:
+        for of_kernel in pool.map(compiled, range(len(found))):
+            rows += of_kernel
+            taken = (f"{row.registers} ({row.occupancy:.0%})" for row in of_kernel)
+            print(*taken, of_kernel[0].owner, of_kernel[0].kernel, flush=True)
+    wrong = [problem for row in rows for problem in problems(row)]
+    print("\n".join(wrong or ["nothing is beyond a limit"]))
+    if chosen.write:
+        known = by_kernel(kept()[1]) if chosen.environments else {}
+        known |= by_kernel(rows)
+        order = sorted(every, key=lambda kernel: kernel.owner == "learner")
+        rows = [row for kernel in order for row in known[kernel.owner, kernel.name]]
+        keep(rows)
+        for mark, write in TABLES.items():
+            replace(PAGE, mark, write(rows))
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
