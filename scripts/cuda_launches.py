@@ -1,8 +1,7 @@
-"""The launches of a run on a GPU, recorded without one: its kernels, the types of their arguments, grids and shared memory.
+"""The launches of a run on a GPU, recorded without one: kernels, types of their arguments, grids and shared memory.
 
-Everything is built as for a GPU, but on torch's device `meta`, where tensors have shapes and no numbers. So any number of environments
-takes no memory.
-"""
+Everything is built as for a GPU, but on torch's device `meta`, where tensors have shapes and no numbers. So any
+number of environments takes no memory."""
 
 from __future__ import annotations
 
@@ -100,7 +99,8 @@ def type_of(value: object) -> types.Type:
     """Return the type that Numba gives an argument on a GPU: of tensors that of a device array on the same memory."""
     if isinstance(value, torch.Tensor):
         plain = value.is_contiguous() and (0 not in value.stride() or not value.numel())
-        return types.Array(from_dtype(torch.empty(0, dtype=value.dtype).numpy().dtype), value.ndim, "C" if plain else "A")
+        number = from_dtype(torch.empty(0, dtype=value.dtype).numpy().dtype)
+        return types.Array(number, value.ndim, "C" if plain else "A")
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return types.NamedTuple([type_of(part) for part in value], type(value))
     return typeof(value)
@@ -121,7 +121,13 @@ def recording() -> Iterator[list[Launch]]:
         chosen = partial(cuda_launch.grid_for, self._plan) if grid is None else partial(_given, grid)
         found.append(Launch(getattr(self._module, name), name, chosen, shared_bytes, tuple(arguments)))
 
-    def by_learner(module: ModuleType, name: str, grid: tuple[int, int], arguments: Sequence[object], shared_bytes: int = 0) -> None:
+    def by_learner(
+        module: ModuleType,
+        name: str,
+        grid: tuple[int, int],
+        arguments: Sequence[object],
+        shared_bytes: int = 0,
+    ) -> None:
         found.append(Launch(getattr(module, name), name, partial(_given, grid), shared_bytes, tuple(arguments)))
 
     with ExitStack() as stack:
@@ -155,7 +161,7 @@ def config_of(*overrides: str) -> Config:
 
 
 def setup_of(*overrides: str) -> Setup:
-    """Return the config of a run and its plan on a GPU, whatever memory it needs, without CUDA graphs. Raises UserError."""
+    """Return a run's config and its plan on a GPU without CUDA graphs, whatever memory it needs. Raises UserError."""
     setup = set_up(config_of(*overrides))
     plan = make_plan(setup.config, setup.environment, GPU)
     return replace(setup, device=GPU, plan=replace(plan, captured=None))

@@ -1,14 +1,16 @@
 """What every CUDA kernel takes of a GPU, by the assembler of each architecture, without a GPU.
 
-    python scripts/kernel_table.py [ENVIRONMENT ...] [--jobs N] [--write]
+    python scripts/kernel_table.py [ENVIRONMENT ...] [--missing] [--jobs N] [--write]
 
-compiles the kernels of the environments that warprun ships, stepwise and in fused rollouts, and those of the learners (extra `ptx`). Numba
-makes them as it does on a card: libnvvm compiles a kernel for the card's architecture, and nvJitLink optimises it once more when it links
-it. What comes out of that as PTX goes through `ptxas` of the same version, whose code has the instructions that nvJitLink makes, and which
-says what they take; `nvdisasm` lists them. `--write` keeps all in docs/benchmarks/kernels.json and writes the tables of kernels.md; of
-other environments than those named it takes what is kept.
-Exit code 1: a kernel is beyond a limit (`problems`).
-"""
+compiles the kernels of the environments that warprun ships, stepwise and in fused rollouts, and those of the learners
+(extra `ptx`). Numba makes them as it does on a card: libnvvm compiles a kernel for the card's architecture, and
+nvJitLink optimises it once more when it links it. What comes out of that as PTX goes through `ptxas` of the same
+version, which says what the kernel takes, and whose code has the instructions that nvJitLink makes; `nvdisasm` lists
+them.
+
+`--write` keeps all in docs/benchmarks/kernels.json and writes the tables of kernels.md. What is kept of
+environments that are not named stays, and with `--missing` only kernels of which nothing is kept are compiled. Exit
+code 1: a kernel is beyond a limit (`problems`)."""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import lru_cache
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
@@ -29,6 +32,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 from common import DOCS, replace, require, settings, table
+from cuda_cards import (
+    CARDS,
+    KIB,
+    MOST_BLOCKS,
+    MOST_REGISTERS,
+    MOST_SHARED,
+    MOST_THREADS,
+    WARP,
+    Card,
+    most_threads,
+    resident,
+    warps_by_registers,
+)
 
 if TYPE_CHECKING:
     from cuda_launches import Launch
@@ -38,78 +54,9 @@ PAGE = DOCS / "benchmarks" / "kernels.md"
 N_ENVS = 10_000
 """Environments of the launches in the table."""
 PACKAGES = ("numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm")
-"""Those whose versions decide what a kernel takes."""
+"""Those that make the code of a kernel."""
 FLOAT64 = ("step", "advantages", "spread", "returns", "merge", "moments")
 """Kernels of learners that compute in float64: Adam's corrections, and sums over many rows."""
-
-
-# Cards ----------------------------------------------------------------------------------------------------------------
-
-
-class Card(NamedTuple):
-    """The limits of an architecture: "Technical Specifications per Compute Capability" of NVIDIA's CUDA C++ Programming Guide."""
-
-    capability: tuple[int, int]
-    warps: int
-    """That a multiprocessor holds at once."""
-    blocks: int
-    """That it holds at once."""
-    shared: int
-    """Bytes of its shared memory."""
-    reserved: int
-    """Bytes of shared memory that every block takes in addition."""
-    unit: int
-    """Bytes in which shared memory is handed out."""
-    example: str
-
-    @property
-    def architecture(self) -> str:
-        """Name for the tools, as Numba gives it: from 9.0 on with the instructions that only this architecture has."""
-        major, minor = self.capability
-        return f"sm_{major}{minor}{self.suffix}"
-
-    @property
-    def suffix(self) -> str:
-        """The end of the name."""
-        return "a" if self.capability >= (9, 0) else ""
-
-
-KIB = 1024
-CARDS = (
-    Card((7, 5), 32, 16, 64 * KIB, 0, 256, "T4"),
-    Card((8, 0), 64, 32, 164 * KIB, KIB, 128, "A100"),
-    Card((8, 6), 48, 16, 100 * KIB, KIB, 128, "RTX 3090"),
-    Card((8, 9), 48, 24, 100 * KIB, KIB, 128, "L4, RTX 4090"),
-    Card((9, 0), 64, 32, 228 * KIB, KIB, 128, "H100, H200"),
-    Card((10, 0), 64, 32, 228 * KIB, KIB, 128, "B200"),
-    Card((12, 0), 48, 24, 100 * KIB, KIB, 128, "RTX 5090"),
-)
-WARP = 32
-REGISTERS, PARTITIONS, UNIT = 65536, 4, 256
-"""Of a multiprocessor and of a block; parts that it splits them into; in which they are handed out to a warp (`cuda_occupancy.h`)."""
-MOST_REGISTERS, MOST_THREADS, MOST_BLOCKS = 255, 1024, 2**31 - 1
-"""Of a thread, of a block, and of a grid's first dimension."""
-MOST_SHARED = 48 * KIB
-"""Bytes of shared memory of a block, static and dynamic, that need no permission of the driver, on every card."""
-
-
-def warps_by_registers(registers: int) -> int:
-    """Return how many warps with so many registers of a thread a multiprocessor holds; no block may have more."""
-    of_warp = -(-registers * WARP // UNIT) * UNIT
-    return PARTITIONS * (REGISTERS // PARTITIONS // of_warp) if of_warp else MOST_THREADS // WARP
-
-
-def most_threads(registers: int) -> int:
-    """Return the threads of the largest block, as the driver says it of a kernel."""
-    return min(MOST_THREADS, WARP * warps_by_registers(registers))
-
-
-def resident(card: Card, registers: int, threads: int, shared: int) -> int:
-    """Return how many blocks a multiprocessor holds; `shared`: bytes of a block, static and dynamic."""
-    warps = -(-threads // WARP)
-    taken = -(-(shared + card.reserved) // card.unit) * card.unit
-    by_shared = card.shared // taken if taken else card.blocks
-    return min(warps_by_registers(registers) // warps, by_shared, card.warps // warps, card.blocks)
 
 
 # Compiling ------------------------------------------------------------------------------------------------------------
@@ -159,38 +106,29 @@ def tool(name: str) -> Path:
     return Path(found)
 
 
-class Compiler:
-    """Compiles launches as a card with `capability` would; what Numba asks the card for is answered here."""
-
-    def __init__(self, capability: tuple[int, int] = (8, 0)) -> None:
-        self._device = SimpleNamespace(compute_capability=capability)
-
-    def library(self, launch: Launch) -> Any:
-        """Return Numba's code library of a kernel, for all architectures."""
-        from numba.cuda import codegen, dispatcher
-
-        context = SimpleNamespace(get_context=lambda: SimpleNamespace(device=self._device))
-        with patch.object(dispatcher, "get_current_device", lambda: self._device), patch.object(codegen, "devices", context):
-            return dispatcher._Kernel(launch.kernel.py_func, launch.types, **launch.kernel.targetoptions).library
-
-    def code(self, launch: Launch, cards: tuple[Card, ...] = CARDS) -> dict[str, Code]:
-        """Return the code of a kernel by the names of the architectures."""
-        library, most = self.library(launch), launch.kernel.targetoptions.get("max_registers")
-        return {card.architecture: assembled(ptx_of(library, card), card.architecture, most) for card in cards}
+COMPILING = SimpleNamespace(compute_capability=(8, 0))
+"""What Numba asks a card for while it reads a kernel; what it writes then is the same for all."""
 
 
-def ptx_of(library: Any, card: Card) -> str:
-    """Return the PTX of a kernel after the optimisation at link time."""
-    return str(library.get_lto_ptx((*card.capability, card.suffix))).rstrip("\0")
+@lru_cache(maxsize=8)
+def library(launch: Launch) -> Any:
+    """Return Numba's code library of a kernel, made as for a card."""
+    from numba.cuda import codegen, dispatcher
+
+    contexts = SimpleNamespace(get_context=lambda: SimpleNamespace(device=COMPILING))
+    with patch.object(dispatcher, "get_current_device", lambda: COMPILING), patch.object(codegen, "devices", contexts):
+        return dispatcher._Kernel(launch.kernel.py_func, launch.types, **launch.kernel.targetoptions).library
 
 
-def assembled(ptx: str, architecture: str, most_registers: int | None = None) -> Code:
-    """Return what the assembler makes of PTX."""
+def assembled(launch: Launch, card: Card) -> Code:
+    """Return what the assembler makes of a kernel, which libnvvm and nvJitLink have optimised for the card."""
+    ptx = str(library(launch).get_lto_ptx((*card.capability, card.suffix))).rstrip("\0")
+    most_registers = launch.kernel.targetoptions.get("max_registers")
     with tempfile.TemporaryDirectory() as folder:
         source, code = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
         source.write_text(ptx)
         limit = [f"-maxrregcount={most_registers}"] if most_registers else []
-        command = [tool("ptxas"), "-v", f"-arch={architecture}", *limit, source, "-o", code]
+        command = [tool("ptxas"), "-v", f"-arch={card.architecture}", *limit, source, "-o", code]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
         listing = disassembled(code)
 
@@ -203,7 +141,8 @@ def assembled(ptx: str, architecture: str, most_registers: int | None = None) ->
 
 def disassembled(cubin: Path) -> str:
     """Return the instructions of machine code."""
-    return subprocess.run([tool("nvdisasm"), "-c", cubin], capture_output=True, text=True, check=True).stdout
+    command = [tool("nvdisasm"), "-c", "-ndf", cubin]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def mix(listing: str) -> dict[str, int]:
@@ -220,9 +159,12 @@ def mix(listing: str) -> dict[str, int]:
 
 
 class Row(NamedTuple):
-    """A kernel of an environment or a learner for an architecture, and how it is launched for N_ENVS environments."""
+    """A kernel for an architecture, and how it is launched for N_ENVS environments."""
 
+    environment: str
+    """That of the launch."""
     owner: str
+    """The same, or "learner"."""
     kernel: str
     architecture: str
     blocks: int
@@ -250,29 +192,29 @@ class Row(NamedTuple):
     @property
     def occupancy(self) -> float:
         """Share of a multiprocessor's warps that blocks of this kernel can fill."""
-        return resident(self.card, self.registers, self.threads, self.shared) * -(-self.threads // WARP) / self.card.warps
+        blocks = resident(self.card, self.registers, self.threads, self.shared)
+        return blocks * -(-self.threads // WARP) / self.card.warps
 
 
 ENVIRONMENTS = {
     "cartpole": ("agent=ppo", "agent=a2c", "agent=dqn"),
-    "acrobot": ("agent=ppo", "agent=a2c", "agent=dqn"),
-    "mountain_car": ("agent=ppo", "agent=dqn"),
-    "mountain_car_continuous": ("agent=ppo", "agent=a2c", "agent=td3", "agent=sac"),
+    "acrobot": ("agent=ppo",),
+    "mountain_car": ("agent=ppo",),
+    "mountain_car_continuous": ("agent=ppo",),
     "pendulum": ("agent=ppo", "agent=a2c", "agent=td3", "agent=sac"),
-    "t_maze": ("agent=ppo tuned=none", "agent=dqn tuned=none"),
-    "booster": ("agent=ppo", "agent=dqn"),
-    "booster_continuous": ("agent=ppo", "agent=td3"),
-    "catalysis": ("agent=ppo", "agent=dqn"),
-    "catalysis_continuous": ("agent=ppo", "agent=td3", "agent=sac"),
-    "covid": ("agent=ppo", "agent=a2c"),
+    "t_maze": ("agent=ppo tuned=none",),
+    "booster": ("agent=ppo",),
+    "booster_continuous": ("agent=ppo",),
+    "catalysis": ("agent=ppo",),
+    "catalysis_continuous": ("agent=ppo",),
+    "covid": ("agent=ppo",),
     "tag_gridworld": ("agent=ppo", "agent=dqn"),
     "tag_continuous": ("agent=ppo",),
 }
-"""Environment -> runs with networks that kernels compute, with the settings that the run of a user has. Tuned policies of the T-maze have
-memory, so torch computes them."""
+"""Environment -> runs whose networks kernels compute, with the settings that a run has. Every way to draw actions is
+there for one environment of each kind. Tuned policies of the T-maze have memory, so torch computes them."""
 VARIANTS = {"cartpole": "env.randomize.length=[0.3,0.7] env.on_nan=reset"}
 """Environment -> settings with which its kernels do more."""
-BY_NETWORK = ("gradient", "next_values")
 OFF_POLICY = ("dqn", "ddpg", "td3", "sac")
 
 
@@ -309,11 +251,20 @@ def kernels_of(environment: str, n_envs: int = N_ENVS) -> Iterator[Kernel]:
             yield from of_environment(of_run(*given(run, stepwise)), "sample" if mark else "step sample greedy", mark)
         for launch in found:
             if of_learner(launch):
-                yield Kernel(environment, "learner", f"{launch.name}, {agent}, {environment}", launch)
+                yield Kernel(environment, "learner", name_of(launch, agent), launch)
     yield from of_environment(of_steps(*given(first)), "reset advance", ", of a caller")
     if environment in VARIANTS:
         variant = VARIANTS[environment].split()
         yield from of_environment(of_run(*given(first, *variant)), "reset rollout", ", randomized")
+
+
+def name_of(launch: Launch, agent: str) -> str:
+    """Return the name of a learner's kernel; numbers of the network are constants in the source of two of them."""
+    names = launch.kernel.py_func.__globals__
+    if launch.name == "gradient":
+        actions = "gaussian" if "gaussian_forward" in names else "choices"
+        return f"gradient, {agent}, {actions}, {names['COLUMNS']} x {names['THREADS']}"
+    return f"next_values, {names['COLUMNS']} x {names['THREADS']}" if launch.name == "next_values" else launch.name
 
 
 def agent_of(run: str) -> str:
@@ -321,27 +272,21 @@ def agent_of(run: str) -> str:
     return run.partition("agent=")[2].split()[0]
 
 
-def distinct(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
-    """Yield each kernel once: of learners only those whose source no other group has."""
-    seen, names = set(), Counter[str]()
+def distinct(kernels: Iterable[Kernel]) -> list[Kernel]:
+    """Return each kernel once."""
+    found: dict[tuple[str, str], Kernel] = {}
     for kernel in kernels:
-        function = kernel.launch.kernel.py_func
-        # Numbers of the network are constants in the source of two kernels of a learner.
-        source = function.__module__ if kernel.owner != "learner" or function.__name__ in BY_NETWORK else ""
-        key = (source, function.__name__, str(kernel.launch.types))
-        if key not in seen:
-            seen.add(key)
-            names[f"{kernel.owner} {kernel.name}"] += 1
-            number = names[f"{kernel.owner} {kernel.name}"]
-            yield kernel if number == 1 else kernel._replace(name=f"{kernel.name}, group {number}")
+        found.setdefault((kernel.owner, kernel.name), kernel)
+    return list(found.values())
 
 
 def rows_of(kernel: Kernel, cards: tuple[Card, ...] = CARDS) -> list[Row]:
     """Compile a kernel; return a row for each architecture."""
     found = []
-    for architecture, code in Compiler().code(kernel.launch, cards).items():
+    for card in cards:
+        code = assembled(kernel.launch, card)
         blocks, threads = kernel.launch.grid(most_threads(code.registers))
-        found.append(Row(kernel.owner, kernel.name, architecture, blocks, threads, kernel.launch.shared, *code))
+        found.append(Row(*kernel[:3], card.architecture, blocks, threads, kernel.launch.shared, *code))
     return found
 
 
@@ -360,7 +305,7 @@ def problems(row: Row) -> list[str]:
         f"{mix.get('generic')} accesses by generic addresses": "generic" in mix,
         f"{mix.get('atomic')} atomic operations": "atomic" in mix,
         f"{row.registers} registers of a thread": row.registers > MOST_REGISTERS,
-        f"{row.threads} threads of a block with {row.registers} registers each": warps > warps_by_registers(row.registers),
+        f"{row.threads} threads of {row.registers} registers in a block": warps > warps_by_registers(row.registers),
         f"{row.threads} threads of a block": not 0 < row.threads <= MOST_THREADS,
         f"{row.blocks} blocks": not 0 < row.blocks <= MOST_BLOCKS,
         f"{row.shared} bytes of shared memory of a block": row.shared > MOST_SHARED,
@@ -371,11 +316,16 @@ def problems(row: Row) -> list[str]:
 # The table ------------------------------------------------------------------------------------------------------------
 
 
+def versions() -> dict[str, str]:
+    """Return the versions of Python, whose code Numba reads, and of PACKAGES."""
+    python = ".".join(map(str, sys.version_info[:2]))
+    return {"python": python} | {package: version(package) for package in PACKAGES}
+
+
 def keep(rows: Sequence[Row]) -> None:
     """Write all rows and the versions of the packages that they were made with, a line for each row."""
     lines = ",\n".join(f"  {json.dumps(row._asdict())}" for row in rows)
-    versions = json.dumps({package: version(package) for package in PACKAGES})
-    KEPT.write_text(f'{{\n "versions": {versions},\n "n_envs": {N_ENVS},\n "rows": [\n{lines}\n ]\n}}\n')
+    KEPT.write_text(f'{{\n "versions": {json.dumps(versions())},\n "n_envs": {N_ENVS},\n "rows": [\n{lines}\n ]\n}}\n')
 
 
 def kept() -> tuple[dict[str, str], list[Row]]:
@@ -436,29 +386,40 @@ def compiled(number: int) -> list[Row]:
     return rows_of(found[number])
 
 
+def compile_all(jobs: int) -> Iterator[tuple[Kernel, list[Row]]]:
+    """Yield each kernel of `found` when it is compiled; rollouts and learners come first."""
+    # The kernels of an environment share functions, which a process compiles once.
+    pools = [ProcessPoolExecutor(1, get_context("fork")) for _ in range(jobs)]
+    order = sorted(range(len(found)), key=lambda n: found[n].name != "rollout" and found[n].owner != "learner")
+    process_of = {name: pools[n % jobs] for n, name in enumerate(ENVIRONMENTS)}
+    waiting = {process_of[found[n].environment].submit(compiled, n): n for n in order}
+    for done in as_completed(waiting):
+        yield found[waiting[done]], done.result()
+    for pool in pools:
+        pool.shutdown()
+
+
 def main() -> None:
     """Compile the kernels, print what is beyond a limit, and write the tables."""
-    chosen = settings(__doc__, "environments*", jobs=os.cpu_count() or 1, write=False)
+    chosen = settings(__doc__, "environments*", jobs=os.cpu_count() or 1, missing=False, write=False)
     require("numba_cuda", "numba-cuda")
     tool("ptxas"), tool("nvdisasm")
-    every = list(distinct(kernel for name in ENVIRONMENTS for kernel in kernels_of(name)))
-    found.extend(kernel for kernel in every if kernel.environment in (chosen.environments or ENVIRONMENTS))
-    rows: list[Row] = []
-    with ProcessPoolExecutor(chosen.jobs, get_context("fork")) as pool:
-        for of_kernel in pool.map(compiled, range(len(found))):
-            rows += of_kernel
-            taken = (f"{row.registers} ({row.occupancy:.0%})" for row in of_kernel)
-            print(*taken, of_kernel[0].owner, of_kernel[0].kernel, flush=True)
-    wrong = [problem for row in rows for problem in problems(row)]
+    every = sorted(distinct(k for name in ENVIRONMENTS for k in kernels_of(name)), key=lambda k: k.owner == "learner")
+    known = by_kernel(kept()[1]) if chosen.environments or chosen.missing else {}
+    named = [kernel for kernel in every if kernel.environment in (chosen.environments or ENVIRONMENTS)]
+    found.extend(kernel for kernel in named if not (chosen.missing and (kernel.owner, kernel.name) in known))
+    wrong = []
+    for kernel, of_kernel in compile_all(chosen.jobs):
+        taken = (f"{row.registers} ({row.occupancy:.0%})" for row in of_kernel)
+        print(*taken, kernel.owner, kernel.name, flush=True)
+        wrong += [problem for row in of_kernel for problem in problems(row)]
+        known[kernel.owner, kernel.name] = of_kernel
+        if chosen.write:  # each as soon as it is there
+            keep([row for kernel in every for row in known.get((kernel.owner, kernel.name), ())])
     print("\n".join(wrong or ["nothing is beyond a limit"]))
     if chosen.write:
-        known = by_kernel(kept()[1]) if chosen.environments else {}
-        known |= by_kernel(rows)
-        order = sorted(every, key=lambda kernel: kernel.owner == "learner")
-        rows = [row for kernel in order for row in known[kernel.owner, kernel.name]]
-        keep(rows)
         for mark, write in TABLES.items():
-            replace(PAGE, mark, write(rows))
+            replace(PAGE, mark, write(kept()[1]))
     sys.exit(1 if wrong else 0)
 
 

@@ -1,8 +1,7 @@
-"""What a GPU would refuse, or run slowly: registers, spills, shared memory, grids, and indices of more than 31 bits, without a GPU.
+"""Limits of GPUs, without one: registers, spills, shared memory, grids, and indices of more than 31 bits.
 
-The table of all kernels is docs/benchmarks/kernels.json; `scripts/kernel_table.py` makes it and has the limits. Here some kernels are
-compiled again, all of them with the mark `long`.
-"""
+The table of all kernels is docs/benchmarks/kernels.json; `scripts/kernel_table.py` makes it and has the limits.
+Here a few kernels are compiled again, and with the mark `long` all that hold the others."""
 
 from __future__ import annotations
 
@@ -53,14 +52,8 @@ VERSIONS, ROWS = table.kept() if table.KEPT.exists() else ({}, [])
 KEPT = {(row.owner, row.kernel, row.architecture): row for row in ROWS}
 FEW = (table.CARDS[0], table.CARDS[4], table.CARDS[-1])
 """The oldest architecture, the one of most reports, and the newest one."""
-HOLDS_THE_OTHERS = ("rollout", "advance", "gradient", "next_values")
-"""Kernels that contain what the other kernels of an environment or a network do."""
-
-
-@cache
-def kernels_of(environment: str) -> tuple[Any, ...]:
-    """Return the kernels of an environment and its learners, each once."""
-    return tuple(table.distinct(table.kernels_of(environment)))
+HOLDS_THE_OTHERS = ("rollout", "advance")
+"""Kernels that contain what the other kernels of an environment do."""
 
 
 @cache
@@ -69,7 +62,7 @@ def of_cartpole() -> dict[str, Any]:
     return {launch.name: launch for launch in launches.of_run("env=cartpole", "agent=ppo", f"n_envs={table.N_ENVS}")}
 
 
-# The table ----------------------------------------------------------------------------------------------------------------
+# The table ------------------------------------------------------------------------------------------------------------
 
 
 def test_kept_kernels_are_within_the_limits_of_every_card() -> None:
@@ -80,10 +73,30 @@ def test_every_kernel_of_every_environment_is_kept_for_every_card() -> None:
     found = table.by_kernel(ROWS)
     for environment in table.ENVIRONMENTS:
         names = {name for owner, name in found if owner == environment}
-        assert names >= {"rollout", "reset", "step", "sample", "greedy", "reset, of a caller", "advance, of a caller"}, environment
+        assert names >= {
+            "rollout",
+            "reset",
+            "step",
+            "sample",
+            "greedy",
+            "reset, of a caller",
+            "advance, of a caller",
+        }, environment
     of_learners = {name.partition(",")[0] for owner, name in found if owner == "learner"}
-    assert of_learners >= {"gradient", "reduce", "step", "next_values", "advantages", "spread", "moments", "returns", "merge", "rewards"}
-    assert all([row.architecture for row in rows] == [card.architecture for card in table.CARDS] for rows in found.values())
+    assert of_learners >= {
+        "gradient",
+        "reduce",
+        "step",
+        "next_values",
+        "advantages",
+        "spread",
+        "moments",
+        "returns",
+        "merge",
+        "rewards",
+    }
+    architectures = [card.architecture for card in table.CARDS]
+    assert all([row.architecture for row in rows] == architectures for rows in found.values())
 
 
 def test_environments_of_kernels_are_those_of_the_package() -> None:
@@ -97,20 +110,19 @@ def test_the_page_has_the_tables_of_what_is_kept() -> None:
         assert table.replaced(page, mark, write(ROWS)) == page, "run: python scripts/kernel_table.py --write"
 
 
-# Compiling ----------------------------------------------------------------------------------------------------------------
+# Compiling ------------------------------------------------------------------------------------------------------------
 
 
 def check(kernel: Any, cards: tuple[Any, ...]) -> None:
-    """Compile a kernel; it is within the limits, and what is kept of it, if it was made with these packages."""
-    same = all(version(package) == VERSIONS[package] for package in table.PACKAGES)
+    """Compile a kernel; it is within the limits, and what is kept of it if that was made with the same versions."""
     for row in table.rows_of(kernel, cards):
         assert not table.problems(row)
         before = KEPT.get((row.owner, row.kernel, row.architecture))
-        assert not same or before is None or row == before, "run: python scripts/kernel_table.py --write"
+        assert table.versions() != VERSIONS or before in (None, row), "run: python scripts/kernel_table.py --write"
 
 
 @compiles
-@pytest.mark.parametrize(("owner", "name"), [("cartpole", "rollout"), ("learner", "gradient, ppo, cartpole")])
+@pytest.mark.parametrize(("owner", "name"), [("cartpole", "rollout"), ("learner", "gradient, ppo, choices, 32 x 64")])
 def test_a_rollout_and_a_gradient_are_within_the_limits(owner: str, name: str) -> None:
     check(table.Kernel("cartpole", owner, name, of_cartpole()[name.partition(",")[0]]), table.CARDS[4:5])
 
@@ -118,19 +130,22 @@ def test_a_rollout_and_a_gradient_are_within_the_limits(owner: str, name: str) -
 @compiles
 @pytest.mark.long
 @pytest.mark.parametrize("environment", table.ENVIRONMENTS)
-def test_all_kernels_are_within_the_limits(environment: str) -> None:
-    for kernel in kernels_of(environment):
-        if kernel.launch.name in HOLDS_THE_OTHERS:
+def test_all_kernels_are_within_the_limits_and_compute_indices_in_64_bits(environment: str) -> None:
+    for kernel in table.distinct(table.kernels_of(environment)):
+        kept = KEPT.get((kernel.owner, kernel.name, FEW[0].architecture))
+        # Of environments that share a learner's kernel one is enough.
+        elsewhere = kept is not None and kept.environment != environment
+        if kernel.launch.name in HOLDS_THE_OTHERS or (kernel.owner == "learner" and not elsewhere):
             check(kernel, FEW)
+            assert_wide(kernel.launch)
 
 
 @compiles
 def test_the_assembler_makes_the_instructions_that_the_linker_makes(tmp_path: Path) -> None:
     card, launch = table.CARDS[4], of_cartpole()["reduce"]
-    library, file = table.Compiler().library(launch), tmp_path / "linked.cubin"
-    file.write_bytes(bytes(library.get_cubin((*card.capability, card.suffix)).code))
-    ours = table.assembled(table.ptx_of(library, card), card.architecture)
-    assert ours.instructions == table.mix(table.disassembled(file))
+    file = tmp_path / "linked.cubin"
+    file.write_bytes(bytes(table.library(launch).get_cubin((*card.capability, card.suffix)).code))
+    assert table.assembled(launch, card).instructions == table.mix(table.disassembled(file))
 
 
 def in_local_memory(x):
@@ -175,7 +190,8 @@ def planted(kernel: Any, most_registers: int | None = None) -> Any:
     called = {function.__name__: device_function(function) for function in (accumulate, read_eight, spread, write_rows)}
     made = FunctionType(kernel.__code__, kernel.__globals__ | called, kernel.__name__)
     options = {} if most_registers is None else {"max_registers": most_registers}
-    return launches.Launch(cuda.jit(made, **options), "kernel", lambda most: (1, 32), 0, (torch.empty(1000, device="meta"),))
+    numbers = torch.empty(1000, device="meta")
+    return launches.Launch(cuda.jit(made, **options), "kernel", lambda most: (1, 32), 0, (numbers,))
 
 
 @pytest.mark.parametrize(
@@ -188,12 +204,12 @@ def planted(kernel: Any, most_registers: int | None = None) -> Any:
         (65, 1024, 0, (0,) * 7),
     ],
 )
-def test_occupancy_is_that_of_nvidia_s_calculator(registers: int, threads: int, shared: int, blocks: tuple[int, ...]) -> None:
+def test_occupancy_is_that_of_nvidia(registers: int, threads: int, shared: int, blocks: tuple[int, ...]) -> None:
     """The numbers are those of `cuda_occupancy.h` of CUDA 13.0."""
     assert tuple(table.resident(card, registers, threads, shared) for card in table.CARDS) == blocks
 
 
-# Launches -----------------------------------------------------------------------------------------------------------------
+# Launches -------------------------------------------------------------------------------------------------------------
 
 SIZES = (1, 31, 33, 10_000, 1_000_000)
 LARGEST_MEMORY = 2**40
@@ -201,7 +217,7 @@ LARGEST_MEMORY = 2**40
 
 
 def rows_for(launch: Any, environment: str) -> list[Any]:
-    """Return the kept row of a kernel for each card, that with the most registers where several kernels have the name."""
+    """Return the kept row of a kernel for each card: of several kernels with its name that with the most registers."""
     owner = "learner" if launches.of_learner(launch) else environment
     named = [row for row in ROWS if row.owner == owner and row.kernel.partition(",")[0] == launch.name]
     assert named, launch.name
@@ -209,7 +225,7 @@ def rows_for(launch: Any, environment: str) -> list[Any]:
 
 
 def assert_fits(launch: Any, environment: str, items: int) -> None:
-    """Check a launch for every card: a block can run, and there are blocks for all `items`, one for each thread or block."""
+    """Check for every card that a block can run, and that there are blocks for all `items`, by threads or by blocks."""
     for row in rows_for(launch, environment):
         blocks, threads = launch.grid(table.most_threads(row.registers))
         assert threads % table.WARP == 0
@@ -240,9 +256,9 @@ def test_launches_of_1000_actors_fit_every_card() -> None:
         assert {launch.name for launch in found} >= {"rollout", "reset"}
         for launch in found:
             assert_fits(launch, "tag_continuous", n_envs)
-    for kernel in table.distinct(table.Kernel("", "tag_continuous", launch.name, launch) for launch in found):
-        if kernel.name in ("rollout", "reset"):
-            assert not [problem for row in table.rows_of(kernel, FEW) for problem in table.problems(row)]
+    rollout = next(launch for launch in found if launch.name == "rollout")
+    kernel = table.Kernel("tag_continuous", "tag_continuous", "rollout of 1000", rollout)
+    assert not [problem for row in table.rows_of(kernel, FEW) for problem in table.problems(row)]
 
 
 @compiles
@@ -257,17 +273,26 @@ def test_a_grid_with_too_many_blocks_would_need_more_memory_than_a_card_has(envi
         assert by_environments or held / blocks * table.MOST_BLOCKS > LARGEST_MEMORY or blocks < 10_000, launch.name
 
 
-# Indices ------------------------------------------------------------------------------------------------------------------
+# Indices --------------------------------------------------------------------------------------------------------------
 
 NARROW = re.compile(r"= (?:add|sub|mul|shl|sdiv|srem|udiv|urem|or|and)\b[a-z ]* i(?:8|16|32) ")
 DEFINED = re.compile(r"^define .*?@\"?(_ZN[^\"(]+)")
-COUNTERS = ("warprun4math", "warprun6random", "warprun4envs", "one_output", "one_slope", "choices_forward", "choices_backward")
-"""Parts of the names of functions that compute in 32 bits: random numbers, the bits of a float32, counters of the choices of an action and
-of the units of a layer. Functions of environments get views of the arrays of their own environment."""
+COUNTERS = (
+    "warprun4math",
+    "warprun6random",
+    "warprun4envs",
+    "one_output",
+    "one_slope",
+    "choices_forward",
+    "choices_backward",
+)
+"""Parts of the names of functions that compute in 32 bits: random numbers, the bits of a float32, counters of the
+choices of an action and of the units of a layer. Functions of environments get views of the arrays of their own
+environment."""
 
 
 def narrow(ir: str) -> set[str]:
-    """Return the functions of Numba's code, before any optimisation, in which integers of less than 64 bits are computed."""
+    """Return the functions of Numba's code, before any optimisation, that compute integers of less than 64 bits."""
     found, name = set(), ""
     for line in ir.splitlines():
         defined = DEFINED.match(line)
@@ -277,15 +302,16 @@ def narrow(ir: str) -> set[str]:
     return found
 
 
+def assert_wide(launch: Any) -> None:
+    """Check that a kernel computes indices in 64 bits."""
+    found = narrow(table.library(launch).get_llvm_str())
+    assert not [name for name in found if not any(part in name for part in COUNTERS)], launch.name
+
+
 @compiles
-@pytest.mark.by_default(1)
-@pytest.mark.parametrize("environment", table.ENVIRONMENTS)
-def test_kernels_compute_indices_in_64_bits(environment: str) -> None:
-    chosen = (kernel for kernel in kernels_of(environment) if environment != "cartpole") if environment != "cartpole" else ()
-    every = [kernel.launch for kernel in chosen if kernel.launch.name in HOLDS_THE_OTHERS] or list(of_cartpole().values())
-    for launch in every:
-        found = narrow(table.Compiler().library(launch).get_llvm_str())
-        assert not [name for name in found if not any(part in name for part in COUNTERS)], launch.name
+@pytest.mark.parametrize("name", ["rollout", "gradient"])
+def test_a_rollout_and_a_gradient_compute_indices_in_64_bits(name: str) -> None:
+    assert_wide(of_cartpole()[name])
 
 
 def with_narrow_indices(x):
@@ -295,7 +321,7 @@ def with_narrow_indices(x):
 
 @compiles
 def test_an_index_of_32_bits_would_be_found() -> None:
-    assert narrow(table.Compiler().library(planted(with_narrow_indices)).get_llvm_str())
+    assert narrow(table.library(planted(with_narrow_indices)).get_llvm_str())
 
 
 def reserved(shape: Any, *, dtype: torch.dtype = torch.float32, device: Any = None) -> torch.Tensor:
