@@ -302,7 +302,6 @@ def problems(row: Row) -> list[str]:
         f"a stack of {row.stack} bytes": row.stack > 0,
         f"{mix.get('local')} accesses to local memory": "local" in mix,
         f"{mix.get('float64')} instructions of float64": float64 and "float64" in mix,
-        f"{mix.get('generic')} accesses by generic addresses": "generic" in mix,
         f"{mix.get('atomic')} atomic operations": "atomic" in mix,
         f"{row.registers} registers of a thread": row.registers > MOST_REGISTERS,
         f"{row.threads} threads of {row.registers} registers in a block": warps > warps_by_registers(row.registers),
@@ -359,7 +358,7 @@ SHOWN = "sm_90a"
 
 def mix_table(rows: Iterable[Row]) -> str:
     """Return the table of instructions for one architecture."""
-    groups = [name for name in MIX if name not in ("local", "generic", "atomic")]
+    groups = [name for name in MIX if name not in ("local", "atomic")]
     lines = [
         [row.owner, row.kernel, f"{row.instructions['all']:,}", *(row.instructions.get(name, 0) for name in groups)]
         for row in rows

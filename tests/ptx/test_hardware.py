@@ -48,7 +48,7 @@ def missing() -> str:
 compiles = pytest.mark.skipif(bool(missing()), reason=missing())
 if not missing():
     launches = load("cuda_launches")
-VERSIONS, ROWS = table.kept() if table.KEPT.exists() else ({}, [])
+VERSIONS, ROWS = table.kept()
 KEPT = {(row.owner, row.kernel, row.architecture): row for row in ROWS}
 FEW = (table.CARDS[0], table.CARDS[4], table.CARDS[-1])
 """The oldest architecture, the one of most reports, and the newest one."""
