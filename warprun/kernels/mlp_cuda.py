@@ -108,6 +108,11 @@ def columns_for(rows: int, actors: int) -> int:
     return -(-actors // (turns * FOUR)) * FOUR
 
 
+def threads_for(network: Network, columns: int) -> int:
+    """Return how many threads compute the widest layer at once, each TALL outputs of FOUR columns."""
+    return -(-int(np.asarray(network.layers)[:, 3].max()) // TALL) * (columns // FOUR)
+
+
 def load_columns(network, obs, first, count, features, block, thread, threads):
     """Load the observations of `count` actors, from `first` on, into the first rows of the block, normalised as in `mlp.normalize`."""
     for n in range(thread, count * features, threads):

@@ -11,18 +11,18 @@ import torch
 
 from warprun.environment import Box
 from warprun.kernels.mlp import Network
-from warprun.kernels.mlp_cuda import BlockInference, block_network, columns_for
+from warprun.kernels.mlp_cuda import BlockInference, block_network, columns_for, threads_for
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.expressions import choices_of
 from warprun.simulation.cpu import Kernel
-from warprun.simulation.cuda_launch import Launcher, grid_for, on_device
+from warprun.simulation.cuda_launch import WARP, Launcher, grid_for, on_device
 from warprun.simulation.memory import Array, Arrays, KernelValues, Step, StepArguments, kernel_arguments
 
 ENVIRONMENTS_PER_BLOCK = 32
 """Of a fused rollout with one thread per environment: small blocks, so that 10,000 environments reach every multiprocessor."""
 THREADS_PER_ROLLOUT = (64, 128)
-"""Least and most threads of a block in a fused rollout: 64 threads compute 64 outputs of 32 columns at once (`mlp_cuda`). A block of 128
-threads can be launched with any number of registers."""
+"""Least and most threads of a block in a fused rollout: between them as many as compute the widest layer at once. A block of
+128 threads can be launched with any number of registers."""
 
 
 class FusedLaunch(NamedTuple):
@@ -79,10 +79,11 @@ class CudaBackend:
             packed.append((torch.as_tensor(network.parameters), index, made.weights))
             inferences.append(on_device(BlockInference(made, policy_output.flatten())))
         least, most = THREADS_PER_ROLLOUT
+        useful = max(threads_for(networks[name], count) for name, count in columns.items())
+        blocks, of_actors = self._plan.n_envs, grid_for(self._plan)[1]
         if one_actor:
-            grid = (-(-self._plan.n_envs // min(columns.values())), least)
-        else:
-            grid = (self._plan.n_envs, min(most, max(least, grid_for(self._plan)[1])))
+            blocks, of_actors = -(-self._plan.n_envs // min(columns.values())), least
+        grid = (blocks, min(most, max(least, of_actors, -(-useful // WARP) * WARP)))
         shared_bytes = max(4 * networks[name].rows * count for name, count in columns.items())
         return FusedLaunch(tuple(packed), grid, shared_bytes, tuple(inferences))
 

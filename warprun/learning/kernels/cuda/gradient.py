@@ -45,8 +45,8 @@ COLUMNS = 32
 REDUCE_PARTS = 16
 """Threads that share the sum of one number over blocks."""
 
-REGISTERS = 65536 // GRADIENT_THREADS
-"""Most registers of a thread, with which so many threads fit on a multiprocessor."""
+BOUND = {} if SIMULATED else {"max_registers": 65536 // GRADIENT_THREADS}
+"""Option of kernels that compute networks: most registers of a thread, with which so many threads fit on a multiprocessor."""
 
 float32 = np.float32
 
@@ -300,7 +300,7 @@ class CudaGradient:
         functions = (*heads, *FUNCTIONS, derivatives.function)
         source = KERNEL.format(actions=actions, derivatives=loss, columns=columns, threads=self.threads, parts=REDUCE_PARTS, terms=TERMS)
         names = {f.__name__: f for f in functions} | {"BlockNetwork": BlockNetwork}
-        self.module = module_for(f"{loss}_cuda", source, names | {"BOUND": {} if SIMULATED else {"max_registers": REGISTERS}})
+        self.module = module_for(f"{loss}_cuda", source, names | {"BOUND": BOUND})
 
     def __call__(
         self, loss: Loss, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None, moments: Moments | None

@@ -14,7 +14,7 @@ import torch
 from warprun.kernels.mlp import Network
 from warprun.kernels.mlp_cuda import BlockNetwork, block_network, columns_for, compute_layer, load_columns, read, write
 from warprun.learning.batch import Estimate, Spread
-from warprun.learning.kernels.cuda.gradient import COLUMNS, threads_of
+from warprun.learning.kernels.cuda.gradient import BOUND, COLUMNS, threads_of
 from warprun.learning.operations import TorchOperations
 from warprun.simulation.cuda_launch import launch, module_for, on_device
 from warprun.simulation.trajectory import Trajectory
@@ -105,7 +105,7 @@ COLUMNS, THREADS = {columns}, {threads}
 SUMMING, NUMBERS = {summing}, {summing} * {sums}
 
 
-@cuda.jit(cache=CACHE, fastmath=False)
+@cuda.jit(cache=CACHE, fastmath=False, **BOUND)
 def next_values(given, rollout, following):
     thread = cuda.threadIdx.x
     block = cuda.shared.array(0, float32)
@@ -192,7 +192,8 @@ class CudaReturns:
         self.shared_bytes = 4 * network.rows * columns
         functions = (follow, next_truncated, after_last, column_advantages, mean_and_variance, load_columns, compute_layer, read, write)
         source = KERNEL.format(columns=columns, threads=self.threads, summing=THREADS, sums=SUMS)
-        self.module = module_for("returns_cuda", source, {f.__name__: f for f in functions} | {"BlockNetwork": BlockNetwork})
+        names = {f.__name__: f for f in functions} | {"BlockNetwork": BlockNetwork, "BOUND": BOUND}
+        self.module = module_for("returns_cuda", source, names)
 
     def next_value(self, trajectory: Trajectory) -> torch.Tensor:
         """Return V of the observation after each step, [T, N, A]."""

@@ -1,0 +1,426 @@
+"""What every CUDA kernel takes of a GPU, by the assembler of each architecture, without a GPU.
+
+    python scripts/kernel_table.py [ENVIRONMENT ...] [--missing] [--jobs N] [--write]
+
+compiles the kernels of the environments that warprun ships, stepwise and in fused rollouts, and those of the learners
+(extra `ptx`). Numba makes them as it does on a card: libnvvm compiles a kernel for the card's architecture, and
+nvJitLink optimises it once more when it links it. What comes out of that as PTX goes through `ptxas` of the same
+version, which says what the kernel takes, and whose code has the instructions that nvJitLink makes; `nvdisasm` lists
+them.
+
+`--write` keeps all in docs/benchmarks/kernels.json and writes the tables of kernels.md. What is kept of
+environments that are not named stays, and with `--missing` only kernels of which nothing is kept are compiled. Exit
+code 1: a kernel is beyond a limit (`problems`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import lru_cache
+from importlib.metadata import version
+from multiprocessing import get_context
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
+
+from common import DOCS, replace, require, settings, table
+from cuda_cards import (
+    CARDS,
+    KIB,
+    MOST_BLOCKS,
+    MOST_REGISTERS,
+    MOST_SHARED,
+    MOST_THREADS,
+    WARP,
+    Card,
+    most_threads,
+    resident,
+    warps_by_registers,
+)
+
+if TYPE_CHECKING:
+    from cuda_launches import Launch
+
+KEPT = DOCS / "benchmarks" / "kernels.json"
+PAGE = DOCS / "benchmarks" / "kernels.md"
+N_ENVS = 10_000
+"""Environments of the launches in the table."""
+PACKAGES = ("numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm")
+"""Those that make the code of a kernel."""
+FLOAT64 = ("step", "advantages", "spread", "returns", "merge", "moments")
+"""Kernels of learners that compute in float64: Adam's corrections, and sums over many rows."""
+
+
+# Compiling ------------------------------------------------------------------------------------------------------------
+
+
+class Code(NamedTuple):
+    """A kernel for an architecture: what the assembler says of it, and its instructions."""
+
+    registers: int
+    stack: int
+    """Bytes of a thread, as are the spills."""
+    spill_stores: int
+    spill_loads: int
+    shared: int
+    """Bytes of static shared memory of a block."""
+    instructions: dict[str, int]
+    """Group of MIX -> how many; "all": every one but padding."""
+
+
+MIX = {
+    "FFMA": r"FFMA2?",
+    "MUFU": r"MUFU",
+    "LDG": r"LDG",
+    "STG": r"STG",
+    "LDS": r"LDS",
+    "STS": r"STS",
+    "BAR": r"BAR",
+    "CALL": r"CALL",
+    "float64": r"D(?:FMA|ADD|MUL|SETP|MNMX)|MUFU\.\w*64H?|\w+\.F64|\w+\.\w+\.F64",
+    "local": r"LDL|STL",
+    "generic": r"LD|ST",
+    "atomic": r"ATOM|ATOMS|ATOMG|RED|REDG",
+}
+"""Name -> pattern of the beginning of an instruction, up to a dot or its end."""
+INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
+PADDING = {"NOP"}
+
+
+def tool(name: str) -> Path:
+    """Return the path of a program of the extra `ptx`. Exits with code 2 if it is not installed."""
+    from cuda.pathfinder import find_nvidia_binary_utility
+
+    found = find_nvidia_binary_utility(name)
+    if found is None:
+        print(f'kernel_table: needs {name}; run: pip install -c constraints.txt -e ".[ptx]"', file=sys.stderr)
+        sys.exit(2)
+    return Path(found)
+
+
+COMPILING = SimpleNamespace(compute_capability=(8, 0))
+"""What Numba asks a card for while it reads a kernel; what it writes then is the same for all."""
+
+
+@lru_cache(maxsize=8)
+def library(launch: Launch) -> Any:
+    """Return Numba's code library of a kernel, made as for a card."""
+    from numba.cuda import codegen, dispatcher
+
+    contexts = SimpleNamespace(get_context=lambda: SimpleNamespace(device=COMPILING))
+    with patch.object(dispatcher, "get_current_device", lambda: COMPILING), patch.object(codegen, "devices", contexts):
+        return dispatcher._Kernel(launch.kernel.py_func, launch.types, **launch.kernel.targetoptions).library
+
+
+def assembled(launch: Launch, card: Card) -> Code:
+    """Return what the assembler makes of a kernel, which libnvvm and nvJitLink have optimised for the card."""
+    ptx = str(library(launch).get_lto_ptx((*card.capability, card.suffix))).rstrip("\0")
+    most_registers = launch.kernel.targetoptions.get("max_registers")
+    with tempfile.TemporaryDirectory() as folder:
+        source, code = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
+        source.write_text(ptx)
+        limit = [f"-maxrregcount={most_registers}"] if most_registers else []
+        command = [tool("ptxas"), "-v", f"-arch={card.architecture}", *limit, source, "-o", code]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        listing = disassembled(code)
+
+    def largest(what: str) -> int:
+        return max((int(number) for number in re.findall(rf"(\d+) {what}", said)), default=0)
+
+    numbers = map(largest, ("registers", "bytes stack frame", "bytes spill stores", "bytes spill loads", "bytes smem"))
+    return Code(*numbers, mix(listing))
+
+
+def disassembled(cubin: Path) -> str:
+    """Return the instructions of machine code."""
+    command = [tool("nvdisasm"), "-c", "-ndf", cubin]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def mix(listing: str) -> dict[str, int]:
+    """Return how many instructions of each group of MIX a listing has."""
+    count = Counter(INSTRUCTION.findall(listing))
+    for padding in PADDING:
+        del count[padding]
+    patterns = {name: re.compile(rf"(?:{pattern})(?:\.|$)") for name, pattern in MIX.items()}
+    groups = {name: sum(n for op, n in count.items() if pattern.match(op)) for name, pattern in patterns.items()}
+    return {"all": count.total()} | {name: n for name, n in groups.items() if n}
+
+
+# The kernels ----------------------------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """A kernel for an architecture, and how it is launched for N_ENVS environments."""
+
+    environment: str
+    """That of the launch."""
+    owner: str
+    """The same, or "learner"."""
+    kernel: str
+    architecture: str
+    blocks: int
+    threads: int
+    dynamic: int
+    """Bytes of dynamic shared memory of a block."""
+    registers: int
+    stack: int
+    spill_stores: int
+    spill_loads: int
+    static: int
+    """Bytes of static shared memory of a block."""
+    instructions: dict[str, int]
+
+    @property
+    def card(self) -> Card:
+        """The limits of the architecture."""
+        return next(card for card in CARDS if card.architecture == self.architecture)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block."""
+        return self.static + self.dynamic
+
+    @property
+    def occupancy(self) -> float:
+        """Share of a multiprocessor's warps that blocks of this kernel can fill."""
+        blocks = resident(self.card, self.registers, self.threads, self.shared)
+        return blocks * -(-self.threads // WARP) / self.card.warps
+
+
+ENVIRONMENTS = {
+    "cartpole": ("agent=ppo", "agent=a2c", "agent=dqn"),
+    "acrobot": ("agent=ppo",),
+    "mountain_car": ("agent=ppo",),
+    "mountain_car_continuous": ("agent=ppo",),
+    "pendulum": ("agent=ppo", "agent=a2c", "agent=td3", "agent=sac"),
+    "t_maze": ("agent=ppo tuned=none",),
+    "booster": ("agent=ppo",),
+    "booster_continuous": ("agent=ppo",),
+    "catalysis": ("agent=ppo",),
+    "catalysis_continuous": ("agent=ppo",),
+    "covid": ("agent=ppo",),
+    "tag_gridworld": ("agent=ppo", "agent=dqn"),
+    "tag_continuous": ("agent=ppo",),
+}
+"""Environment -> runs whose networks kernels compute, with the settings that a run has. Every way to draw actions is
+there for one environment of each kind. Tuned policies of the T-maze have memory, so torch computes them."""
+VARIANTS = {"cartpole": "env.randomize.length=[0.3,0.7] env.on_nan=reset"}
+"""Environment -> settings with which its kernels do more."""
+OFF_POLICY = ("dqn", "ddpg", "td3", "sac")
+
+
+class Kernel(NamedTuple):
+    """A kernel of the table."""
+
+    environment: str
+    """In which it was launched."""
+    owner: str
+    """Environment, or "learner"."""
+    name: str
+    launch: Launch
+
+
+def kernels_of(environment: str, n_envs: int = N_ENVS) -> Iterator[Kernel]:
+    """Yield every kernel of an environment, stepwise and in fused rollouts, and of the agents that learn in it."""
+    from cuda_launches import of_learner, of_run, of_steps
+
+    def of_environment(found: list[Launch], names: str, mark: str = "") -> Iterator[Kernel]:
+        for launch in found:
+            if launch.name in names.split() and not of_learner(launch):
+                yield Kernel(environment, environment, f"{launch.name}{mark}", launch)
+
+    def given(run: str, *more: str) -> tuple[str, ...]:
+        replay = ["agent.replay.capacity=100_000_000"] if agent_of(run) in OFF_POLICY else []
+        return f"env={environment}", *run.split(), f"n_envs={n_envs}", *replay, *more
+
+    first, stepwise = ENVIRONMENTS[environment][0], "engine.fused=false"
+    for run in ENVIRONMENTS[environment]:
+        agent, found = agent_of(run), of_run(*given(run))
+        mark = "" if run == first else f", {agent}"
+        if agent in OFF_POLICY or run == first:
+            yield from of_environment(found, "reset rollout" if run == first else "rollout", mark)
+            yield from of_environment(of_run(*given(run, stepwise)), "sample" if mark else "step sample greedy", mark)
+        for launch in found:
+            if of_learner(launch):
+                yield Kernel(environment, "learner", name_of(launch, agent), launch)
+    yield from of_environment(of_steps(*given(first)), "reset advance", ", of a caller")
+    if environment in VARIANTS:
+        variant = VARIANTS[environment].split()
+        yield from of_environment(of_run(*given(first, *variant)), "reset rollout", ", randomized")
+
+
+def name_of(launch: Launch, agent: str) -> str:
+    """Return the name of a learner's kernel; numbers of the network are constants in the source of two of them."""
+    names = launch.kernel.py_func.__globals__
+    if launch.name == "gradient":
+        actions = "gaussian" if "gaussian_forward" in names else "choices"
+        return f"gradient, {agent}, {actions}, {names['COLUMNS']} x {names['THREADS']}"
+    return f"next_values, {names['COLUMNS']} x {names['THREADS']}" if launch.name == "next_values" else launch.name
+
+
+def agent_of(run: str) -> str:
+    """Return the agent of a run."""
+    return run.partition("agent=")[2].split()[0]
+
+
+def distinct(kernels: Iterable[Kernel]) -> list[Kernel]:
+    """Return each kernel once."""
+    found: dict[tuple[str, str], Kernel] = {}
+    for kernel in kernels:
+        found.setdefault((kernel.owner, kernel.name), kernel)
+    return list(found.values())
+
+
+def rows_of(kernel: Kernel, cards: tuple[Card, ...] = CARDS) -> list[Row]:
+    """Compile a kernel; return a row for each architecture."""
+    found = []
+    for card in cards:
+        code = assembled(kernel.launch, card)
+        blocks, threads = kernel.launch.grid(most_threads(code.registers))
+        found.append(Row(*kernel[:3], card.architecture, blocks, threads, kernel.launch.shared, *code))
+    return found
+
+
+# Limits ---------------------------------------------------------------------------------------------------------------
+
+
+def problems(row: Row) -> list[str]:
+    """Return what a card would refuse of a kernel, or what makes it slow for no reason."""
+    mix, float64 = row.instructions, row.owner != "learner" or row.kernel.partition(",")[0] not in FLOAT64
+    warps = -(-row.threads // WARP)
+    wrong = {
+        f"{row.spill_stores} + {row.spill_loads} bytes of spills": row.spill_stores + row.spill_loads > 0,
+        f"a stack of {row.stack} bytes": row.stack > 0,
+        f"{mix.get('local')} accesses to local memory": "local" in mix,
+        f"{mix.get('float64')} instructions of float64": float64 and "float64" in mix,
+        f"{mix.get('atomic')} atomic operations": "atomic" in mix,
+        f"{row.registers} registers of a thread": row.registers > MOST_REGISTERS,
+        f"{row.threads} threads of {row.registers} registers in a block": warps > warps_by_registers(row.registers),
+        f"{row.threads} threads of a block": not 0 < row.threads <= MOST_THREADS,
+        f"{row.blocks} blocks": not 0 < row.blocks <= MOST_BLOCKS,
+        f"{row.shared} bytes of shared memory of a block": row.shared > MOST_SHARED,
+    }
+    return [f"{row.owner} {row.kernel} {row.architecture}: {what}" for what, holds in wrong.items() if holds]
+
+
+# The table ------------------------------------------------------------------------------------------------------------
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, whose code Numba reads, and of PACKAGES."""
+    python = ".".join(map(str, sys.version_info[:2]))
+    return {"python": python} | {package: version(package) for package in PACKAGES}
+
+
+def keep(rows: Sequence[Row]) -> None:
+    """Write all rows and the versions of the packages that they were made with, a line for each row."""
+    lines = ",\n".join(f"  {json.dumps(row._asdict())}" for row in rows)
+    KEPT.write_text(f'{{\n "versions": {json.dumps(versions())},\n "n_envs": {N_ENVS},\n "rows": [\n{lines}\n ]\n}}\n')
+
+
+def kept() -> tuple[dict[str, str], list[Row]]:
+    """Return the versions and the rows that are kept."""
+    found = json.loads(KEPT.read_text())
+    return found["versions"], [Row(**row) for row in found["rows"]]
+
+
+def by_kernel(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Return the rows of each kernel, in the order of CARDS."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.owner, row.kernel), []).append(row)
+    return found
+
+
+def registers_table(rows: Iterable[Row]) -> str:
+    """Return the table of registers and occupancy."""
+    titles = ["of", "kernel", "blocks x threads", "shared memory, B", *(card.architecture for card in CARDS)]
+    lines = []
+    for (owner, name), found in by_kernel(rows).items():
+        grids = list(dict.fromkeys(f"{row.blocks:,} x {row.threads}" for row in found))
+        cells = [f"{row.registers}, {row.occupancy:.0%}" for row in found]
+        lines.append([owner, name, " or ".join(grids), f"{found[0].shared:,}", *cells])
+    return table(titles, lines)
+
+
+SHOWN = "sm_90a"
+"""The architecture whose instructions are shown."""
+
+
+def mix_table(rows: Iterable[Row]) -> str:
+    """Return the table of instructions for one architecture."""
+    groups = [name for name in MIX if name not in ("local", "atomic")]
+    lines = [
+        [row.owner, row.kernel, f"{row.instructions['all']:,}", *(row.instructions.get(name, 0) for name in groups)]
+        for row in rows
+        if row.architecture == SHOWN
+    ]
+    return table(["of", "kernel", "all", *groups], lines)
+
+
+def cards_table() -> str:
+    """Return the table of the limits of the architectures."""
+    lines = [[c.architecture, c.example, c.warps, c.blocks, f"{c.shared // KIB} KiB"] for c in CARDS]
+    return table(["architecture", "for example", "warps", "blocks", "shared memory"], lines)
+
+
+TABLES = {"cards": lambda rows: cards_table(), "registers": registers_table, "instructions": mix_table}
+"""Mark in the page -> the table there."""
+
+found: list[Kernel] = []
+"""What worker processes compile: they are forked when it is complete."""
+
+
+def compiled(number: int) -> list[Row]:
+    """Compile a kernel of `found`."""
+    return rows_of(found[number])
+
+
+def compile_all(jobs: int) -> Iterator[tuple[Kernel, list[Row]]]:
+    """Yield each kernel of `found` when it is compiled; rollouts and learners come first."""
+    # The kernels of an environment share functions, which a process compiles once.
+    pools = [ProcessPoolExecutor(1, get_context("fork")) for _ in range(jobs)]
+    order = sorted(range(len(found)), key=lambda n: found[n].name != "rollout" and found[n].owner != "learner")
+    process_of = {name: pools[n % jobs] for n, name in enumerate(ENVIRONMENTS)}
+    waiting = {process_of[found[n].environment].submit(compiled, n): n for n in order}
+    for done in as_completed(waiting):
+        yield found[waiting[done]], done.result()
+    for pool in pools:
+        pool.shutdown()
+
+
+def main() -> None:
+    """Compile the kernels, print what is beyond a limit, and write the tables."""
+    chosen = settings(__doc__, "environments*", jobs=os.cpu_count() or 1, missing=False, write=False)
+    require("numba_cuda", "numba-cuda")
+    tool("ptxas"), tool("nvdisasm")
+    every = sorted(distinct(k for name in ENVIRONMENTS for k in kernels_of(name)), key=lambda k: k.owner == "learner")
+    known = by_kernel(kept()[1]) if chosen.environments or chosen.missing else {}
+    named = [kernel for kernel in every if kernel.environment in (chosen.environments or ENVIRONMENTS)]
+    found.extend(kernel for kernel in named if not (chosen.missing and (kernel.owner, kernel.name) in known))
+    wrong = []
+    for kernel, of_kernel in compile_all(chosen.jobs):
+        taken = (f"{row.registers} ({row.occupancy:.0%})" for row in of_kernel)
+        print(*taken, kernel.owner, kernel.name, flush=True)
+        wrong += [problem for row in of_kernel for problem in problems(row)]
+        known[kernel.owner, kernel.name] = of_kernel
+        if chosen.write:  # each as soon as it is there
+            keep([row for kernel in every for row in known.get((kernel.owner, kernel.name), ())])
+    print("\n".join(wrong or ["nothing is beyond a limit"]))
+    if chosen.write:
+        for mark, write in TABLES.items():
+            replace(PAGE, mark, write(kept()[1]))
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
