@@ -359,6 +359,16 @@ CLAIMS = (
 )
 
 
+def limit_of(raw: Raw) -> str:
+    """Return the table of training against a C program, empty before it is measured."""
+    kinds = [f"{units} {kind}" for units in (64, 32) for kind in ("rollout", "training")]
+    rows = []
+    for kind in kinds:
+        found = [of_rounds(raw, "limit", f"{who} {kind}") for who in ("C", "warprun", "share")]
+        rows += [(kind, *(each.text(".3g") for each in found if each))] if all(found) else []
+    return table(["units, work", "C program", "warprun", "warprun / C"], rows) if rows else ""
+
+
 def table_of(raw: Raw) -> str:
     """Return the table of all claims, and the machines that it was measured on."""
     rows = [(claim.name, claim.text, claim.done, *claim.answer(raw)) for claim in CLAIMS]

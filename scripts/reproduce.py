@@ -152,6 +152,13 @@ def covid() -> Parts:
     return {f"round {i}": covid_speeds for i in range(ROUNDS)}
 
 
+def limit() -> Parts:
+    """Return a part for every round of training against a C program."""
+    from bench.limit import shares
+
+    return {f"round {i}": shares for i in range(ROUNDS)}
+
+
 def exarl() -> Parts:
     """Return a part for every round and run of sleeping ranks, and for the times of an exchange."""
     from exarl import runs
@@ -172,6 +179,7 @@ def exarl_inference() -> Parts:
 
 MEASUREMENTS = {
     "throughput": Measurement(throughput, 6),
+    "limit": Measurement(limit, 3),
     "covid_speed": Measurement(covid, 8),
     "warpsci_2bc": Measurement(warpsci_2bc, 12),
     "exarl_inference": Measurement(exarl_inference, 15),
@@ -287,6 +295,7 @@ def places(kept: Mapping[str, Any]) -> Iterator[tuple[Path, str, str]]:
     yield PAGE, "claims", claims.table_of(kept)
     drawn = len(claims.times_to_bar(kept, "acrobot")) == len(SIZES)
     yield PAGE, "figures", f"![{CAPTION}](figures/{FIGURE.name})\n\n" if drawn else ""
+    yield DOCS / "benchmarks" / "throughput.md", "limit", claims.limit_of(kept)
     if find_spec("simpy"):
         from exarl import page
 

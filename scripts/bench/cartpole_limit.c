@@ -21,7 +21,8 @@
 #ifndef H
 #define H 64
 #endif
-enum { WIDTH = 16, PER_ROW = 4, LANES = WIDTH * PER_ROW, STEPS = 16, INPUTS = 4, OUTPUTS = 4, LIMIT = 500 };
+enum { WIDTH = 16, PER_ROW = 4, LANES = WIDTH * PER_ROW, STEPS = 16, INPUTS = 4, OUTPUTS = 4, LIMIT = 500, CHUNK = 8 };
+#define UNROLL _Pragma("GCC unroll 4")
 
 typedef float Vector __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t Integers __attribute__((vector_size(4 * WIDTH)));
@@ -39,7 +40,7 @@ typedef struct {
 
 typedef struct {
     Row observation[STEPS + 1][INPUTS], one[STEPS + 1][H], two[STEPS + 1][H], out[STEPS + 1][OUTPUTS];
-    Row action[STEPS], alive[STEPS], error_one[H], error_two[H], error_out[STEPS][OUTPUTS], advantage[STEPS];
+    Row action[STEPS], alive[STEPS], error_one[CHUNK][H], error_two[CHUNK][H], error_out[STEPS][OUTPUTS];
     Weights gradient, transposed;
 } Scratch;
 
@@ -80,26 +81,46 @@ static inline void multiply(const float *w, const float *bias, const Row *x, Row
         for (int k = 0; k < 4; k++)
             for (int v = 0; v < PER_ROW; v++) sum[k][v] = all(bias ? bias[j + k] : 0.0f);
         for (int i = 0; i < inputs; i++)
-            for (int k = 0; k < 4; k++)
-                for (int v = 0; v < PER_ROW; v++) sum[k][v] += w[(j + k) * inputs + i] * x[i][v];
+            UNROLL for (int k = 0; k < 4; k++)
+                UNROLL for (int v = 0; v < PER_ROW; v++) sum[k][v] += w[(j + k) * inputs + i] * x[i][v];
         memcpy(y[j], sum, sizeof sum);
     }
 }
-/* dW += d x^T, summed over the environments of a tile */
+/* Lane i of the result is the sum over the lanes of x[i] */
+static inline Vector sums_of(Vector x[WIDTH]) {
+    Integers even = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+    for (int n = WIDTH / 2; n; n /= 2)
+        for (int i = 0; i < n; i++)
+            x[i] = __builtin_shuffle(x[2 * i], x[2 * i + 1], even) + __builtin_shuffle(x[2 * i], x[2 * i + 1], even + 1);
+    return x[0];
+}
+/* dW += d x^T, summed over the environments of a tile and some steps; rows of d and x of a step follow each other */
 static inline void outer(float *w, float *bias, const Row *d, const Row *x, int inputs, int outputs) {
     for (int j = 0; j < outputs; j += 4)
         for (int i = 0; i < inputs; i += 4) {
-            Vector sum[4][4] = {0};
-            for (int v = 0; v < PER_ROW; v++)
-                for (int k = 0; k < 4; k++)
-                    for (int l = 0; l < 4; l++) sum[k][l] += d[j + k][v] * x[i + l][v];
+            Vector sum[WIDTH] = {0};
+            for (int t = 0; t < CHUNK; t++)
+                for (int v = 0; v < PER_ROW; v++)
+                    UNROLL for (int k = 0; k < 4; k++)
+                        UNROLL for (int l = 0; l < 4; l++)
+                            sum[4 * k + l] += d[t * outputs + j + k][v] * x[t * inputs + i + l][v];
+            Vector total = sums_of(sum);
             for (int k = 0; k < 4; k++)
-                for (int l = 0; l < 4; l++)
-                    for (int lane = 0; lane < WIDTH; lane++) w[(j + k) * inputs + i + l] += sum[k][l][lane];
+                for (int l = 0; l < 4; l++) w[(j + k) * inputs + i + l] += total[4 * k + l];
         }
-    for (int j = 0; j < outputs; j++)
-        for (int v = 0; v < PER_ROW; v++)
-            for (int lane = 0; lane < WIDTH; lane++) bias[j] += d[j][v][lane];
+    for (int j = 0; j < outputs; j += 4) {
+        Vector sum[WIDTH] = {0};
+        for (int t = 0; t < CHUNK; t++)
+            for (int v = 0; v < PER_ROW; v++)
+                for (int k = 0; k < 4; k++) sum[k] += d[t * outputs + j + k][v];
+        Vector total = sums_of(sum);
+        for (int k = 0; k < 4; k++) bias[j + k] += total[k];
+    }
+}
+/* x *= 1 - y^2, the derivative of the units */
+static inline void derive(Row *x, const Row *y) {
+    for (int j = 0; j < H; j++)
+        for (int v = 0; v < PER_ROW; v++) x[j][v] *= 1.0f - y[j][v] * y[j][v];
 }
 static inline void activate(Row *x) {
     for (int j = 0; j < H; j++)
@@ -162,16 +183,16 @@ static void learn(Scratch *s) {
         }
     }
     Weights *g = &s->gradient, *back = &s->transposed;
-    for (int t = 0; t < STEPS; t++) {
-        multiply(&back->head[0][0], 0, s->error_out[t], s->error_two, OUTPUTS, H);
-        for (int j = 0; j < H; j++)
-            for (int v = 0; v < PER_ROW; v++) s->error_two[j][v] *= 1.0f - s->two[t][j][v] * s->two[t][j][v];
-        multiply(&back->second[0][0], 0, s->error_two, s->error_one, H, H);
-        for (int j = 0; j < H; j++)
-            for (int v = 0; v < PER_ROW; v++) s->error_one[j][v] *= 1.0f - s->one[t][j][v] * s->one[t][j][v];
-        outer(&g->head[0][0], g->head_bias, s->error_out[t], s->two[t], H, OUTPUTS);
-        outer(&g->second[0][0], g->second_bias, s->error_two, s->one[t], H, H);
-        outer(&g->first[0][0], g->first_bias, s->error_one, s->observation[t], INPUTS, H);
+    for (int begin = 0; begin < STEPS; begin += CHUNK) {
+        for (int k = 0; k < CHUNK; k++) {
+            multiply(&back->head[0][0], 0, s->error_out[begin + k], s->error_two[k], OUTPUTS, H);
+            derive(s->error_two[k], s->two[begin + k]);
+            multiply(&back->second[0][0], 0, s->error_two[k], s->error_one[k], H, H);
+            derive(s->error_one[k], s->one[begin + k]);
+        }
+        outer(&g->head[0][0], g->head_bias, s->error_out[begin], s->two[begin], H, OUTPUTS);
+        outer(&g->second[0][0], g->second_bias, s->error_two[0], s->one[begin], H, H);
+        outer(&g->first[0][0], g->first_bias, s->error_one[0], s->observation[begin], INPUTS, H);
     }
 }
 
