@@ -32,7 +32,7 @@ class Interval(NamedTuple):
     median: float
     low: float
     high: float
-    count: int
+    runs: int
 
     def text(self, form: str) -> str:
         """Return it as text, with a format for each number."""
@@ -94,7 +94,7 @@ def rate(name: str, unit: str, *keys: str) -> Callable[[Raw], Found]:
     def answer(raw: Raw) -> Found:
         found = of_rounds(raw, name, *keys)
         scale = 1e-6 if name == "covid_speed" else 1.0
-        shown = Interval(found.median * scale, found.low * scale, found.high * scale, found.count) if found else None
+        shown = Interval(found.median * scale, found.low * scale, found.high * scale, found.runs) if found else None
         return Found(f"{shown.text('.4g')} {unit}" if shown else "–", UNTESTABLE)
 
     return answer
@@ -112,7 +112,7 @@ def growth(raw: Raw) -> Found:
 
 def times_to_bar(raw: Raw, env: str) -> dict[int, Interval]:
     """Return the seconds of training until the bar is reached, by number of environments; never is infinite."""
-    found = {}
+    found: dict[int, Interval] = {}
     for size in (10, 100, 1000, 10_000):
         runs = quiet(raw, "warpsci_2bc", f"{env} {size} ").values()
         own = interval([math.inf if run["s"] is None else run["s"] for run in runs])

@@ -24,7 +24,7 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -223,7 +223,7 @@ def wait_for_quiet(minutes: float) -> float:
 
 def quietly(part: Callable[[], Values]) -> Values:
     """Return what a part measures, and the cores that other processes used beside it; repeat it if these are too many."""
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, ATTEMPTS + 1):  # noqa: B007 - the last one is kept with the values
         before = time.monotonic(), busy_s(), own_s()
         values = part()
         wall, busy, own = time.monotonic() - before[0], busy_s() - before[1], own_s() - before[2]
@@ -264,7 +264,7 @@ def measure(names: list[str], kept: dict[str, Any], wait: float, minutes: float,
 # The pages ------------------------------------------------------------------------------------------------------------
 
 
-def raw() -> dict[str, Any]:
+def raw() -> claims.Raw:
     """Return all raw numbers by file."""
     folder = DOCS / "benchmarks"
     files = {name: folder / f"{name}.json" for name in ("reproduce", "exarl", "results")}
@@ -275,14 +275,14 @@ FIGURE = DOCS / "figures" / "warpsci_2bc.png"
 CAPTION = "Return against seconds of training on a logarithmic axis, for 10 to 10,000 environments: medians and quartiles of eight seeds"
 
 
-def draw(kept: Mapping[str, Any]) -> None:
+def draw(kept: claims.Raw) -> None:
     """Draw figures 2b and 2c: medians over seeds with quartiles, lines labelled at their ends."""
     with figure(FIGURE, 2, (9.0, 3.6)) as panels:
         for axes, env in zip(panels, ("cartpole", "acrobot"), strict=True):
             for size in SIZES:
                 runs = [run["curve"] for run in claims.quiet(kept, "warpsci_2bc", f"{env} {size} ").values()]
                 moments = np.geomspace(max(run[0][0] for run in runs), min(run[-1][0] for run in runs), 60)
-                returns = [np.interp(moments, *list(zip(*run, strict=True))[::2]) for run in runs]
+                returns = [np.interp(moments, [p[0] for p in run], [p[2] for p in run]) for run in runs]
                 low, middle, high = np.quantile(returns, (0.25, 0.5, 0.75), axis=0)
                 (line,) = axes.semilogx(moments, middle)
                 axes.fill_between(moments, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
@@ -290,7 +290,7 @@ def draw(kept: Mapping[str, Any]) -> None:
             axes.set(title=env, xlabel="seconds of training", ylabel="return of most probable actions")
 
 
-def places(kept: Mapping[str, Any]) -> Iterator[tuple[Path, str, str]]:
+def places(kept: claims.Raw) -> Iterator[tuple[Path, str, str]]:
     """Yield page, mark and text of every table that is made from raw numbers."""
     yield PAGE, "claims", claims.table_of(kept)
     drawn = len(claims.times_to_bar(kept, "acrobot")) == len(SIZES)

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from tests.scripts import load
 
 claims, reproduce = load("claims"), load("reproduce")
@@ -76,7 +77,7 @@ def test_more_environments_are_sooner_only_if_all_intervals_are_apart():
 
 
 def test_the_campaign_goes_on_and_marks_what_was_not_quiet(tmp_path, monkeypatch):
-    asked, busy = [], iter(range(0, 1000, 100))
+    asked, busy = [], iter(range(0, 10_000, 100))
     parts = {name: lambda name=name: asked.append(name) or {"value": 1.0} for name in "abc"}
     monkeypatch.setitem(reproduce.MEASUREMENTS, "throughput", reproduce.Measurement(lambda: parts, 1))
     monkeypatch.setattr(reproduce, "KEPT", tmp_path / "kept.json")

@@ -1,6 +1,6 @@
-/* An upper bound for A2C on CartPole on one processor: two layers of H tanh units, a head of two logits and a value.
+/* A yardstick for A2C on CartPole on one processor: two layers of H tanh units, a head of two logits and a value.
 
-       gcc -O3 -march=native -ffast-math -pthread scripts/bench/cartpole_limit.c -o cartpole_limit -lm
+       gcc -O2 -march=native -ffast-math -pthread scripts/bench/cartpole_limit.c -o cartpole_limit -lm
        ./cartpole_limit [threads] [environments] [seconds]
 
    -DH=32 makes another network. It prints million environment steps per second of rollouts alone, and with updates.
@@ -64,7 +64,12 @@ static Vector exponential(Vector x) {
     Vector sum = 1.0f + part * (1.0f + part * (0.5f + part * (0.16666667f + part * (0.041666667f + part * 0.0083333333f))));
     return (Vector)((Integers)sum + (__builtin_convertvector(whole, Integers) << 23));
 }
-static Vector tangent(Vector x) { return 1.0f - 2.0f / (exponential(2.0f * clip(x, 9.0f)) + 1.0f); }
+/* tanh x, the seventh convergent of its continued fraction: off by less than 1e-4 */
+static Vector tangent(Vector x) {
+    x = clip(x, 4.9f);
+    Vector y = x * x;
+    return x * (135135.0f + y * (17325.0f + y * (378.0f + y))) / (135135.0f + y * (62370.0f + y * (3150.0f + 28.0f * y)));
+}
 static Vector uniform(Integers *seed) {
     Integers s = *seed;
     s ^= s << 13;
