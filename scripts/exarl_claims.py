@@ -1,12 +1,13 @@
-"""Reproduce what was published about EXARL, and write its section of docs/reproductions.md.
+"""Measure runs of learners and actors as EXARL has them, and write docs/benchmarks/exarl.md.
 
     python scripts/exarl_claims.py [--only PART ...] [--minutes M] [--again] [--write]
 
 Parts: `times` (push, pop, message, ...), `sleepy` (runs that sleep, and the model of them), `small` (claims 4 and 10)
 and `11` (central inference). What is measured is kept in docs/benchmarks/exarl.json and not repeated, except with
---again; with --minutes nothing starts after that time. --write makes the tables and the figure from all that is kept.
-Needs mpi4py with an MPI, simpy, gymnasium, and matplotlib. Measure with nothing else on the machine: runs of up to 28
-ranks share its cores. The trainings of claims 7, 9 and 12 are `python scripts/results.py exarl --jobs 1`.
+--again; with --minutes nothing starts after that time. --write makes the table and the figure from all that is kept.
+Needs mpi4py with an MPI, simpy, gymnasium, and matplotlib. Nothing here decides a claim: `python scripts/reproduce.py
+--only exarl exarl_inference` repeats the runs on a quiet machine, and docs/reproductions.md has the verdicts. The
+trainings of claims 7, 9 and 12 are `python scripts/results.py exarl --jobs 1`.
 """
 
 from __future__ import annotations

@@ -163,7 +163,8 @@ MARKS = {
     "docs/booster.md": ("corrected", "compat"),
     "docs/gpu.md": ("launches",),
     "docs/memory.md": ("results",),
-    "docs/reproductions.md": ("exarl claims", "exarl model"),
+    "docs/benchmarks/exarl.md": ("exarl model",),
+    "docs/reproductions.md": ("claims",),
 }
 """Page -> the tables that scripts write into it."""
 
@@ -183,7 +184,7 @@ def test_the_evidence_of_the_hazards_of_gpus_exists():
 
 
 LOADABLE = ("against_sb3", "bench_make_vec", "booster_results", "exarl_claims", "gpu_check", "gpu_profile", "heat_equation_results")
-LOADABLE += ("mixed_equilibrium", "tag_results")
+LOADABLE += ("mixed_equilibrium", "reproduce", "tag_results")
 """Scripts that import no package beyond those of warprun and of its tests."""
 
 

@@ -1,4 +1,4 @@
-"""The model behind scripts/exarl_claims.py gives what follows from its times, and its answers are those of the numbers."""
+"""The model behind scripts/exarl_claims.py gives what follows from its times."""
 
 import sys
 from dataclasses import replace
@@ -13,9 +13,9 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 @pytest.fixture
 def exarl(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPTS))
-    from exarl import answers, model, small
+    from exarl import model, page, small
 
-    yield {module.__name__.partition(".")[2]: module for module in (answers, model, small)}
+    yield {module.__name__.partition(".")[2]: module for module in (model, page, small)}
     for name in [name for name in sys.modules if name.split(".")[0] == "exarl"]:
         del sys.modules[name]
 
@@ -64,23 +64,8 @@ def test_collisions_are_those_of_the_closed_form(exarl):
     assert small.collision_chance(17) == 1.0
 
 
-def test_a_hub_with_the_message_time_gains_what_was_published(exarl):
-    answers, model = exarl["answers"], exarl["model"]
-    given = replace(answers.PUBLISHED, message=answers.hub_message())
-    gain = model.simulate("exarl_async", 8, 8, given, 400).rate / model.simulate("exarl_async", 1, 8, given, 100).rate
-    assert gain == pytest.approx(1.434, abs=0.01)
-
-
-def test_verdicts_follow_from_the_numbers(exarl):
-    answers = exarl["answers"]
-    found = {f"{size} {mode}": {"steps_per_s": 100.0, "bytes_per_step": 28.0} for size in answers.WIDTHS for mode in ("async", "seed")}
-    assert answers.central({"11": found}).verdict == answers.REPRODUCED
-    found["10 k seed"] = {"steps_per_s": 60.0, "bytes_per_step": 28.0}
-    assert answers.central({"11": found}).verdict.startswith(answers.REFUTED)
-
-
-def test_the_page_has_the_claims_that_are_measured(exarl):
-    claims = exarl["answers"].CLAIMS
-    assert not any(claim.is_measured({}) for claim in claims.values())
-    kept = {"small": {"collisions": {}}, "times": {}, "sleepy": {"queue 1:1": {}}}
-    assert [number for number, claim in claims.items() if claim.is_measured(kept)] == [4, 10]
+def test_the_model_needs_the_times_and_two_runs(exarl):
+    page = exarl["page"]
+    assert not page.is_measured({})
+    assert not page.is_measured({"times": {}, "sleepy": {"queue 1:1": {}}})
+    assert page.is_measured({"times": {}, "sleepy": {"queue 1:1": {}, "queue 2:2": {}}})

@@ -1,19 +1,19 @@
-"""Writes section EXARL of docs/reproductions.md: the tables between its markers, and the figure."""
+"""Writes the table and the figure of docs/benchmarks/exarl.md."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from common import DOCS, figure, head, replace, row, table
+from common import DOCS, figure, head, replace, row
 
-from exarl.answers import CLAIMS, Kept, errors, hub_message
-from exarl.model import Times, simulate
-from exarl.runs import CASES, FITTED, TRAIN_MS, parts, predicted, times
+from exarl.model import Times
+from exarl.runs import CASES, FITTED, ONE_LEARNER, TRAIN_MS, parts, predicted, times
+
+Kept = dict[str, Any]
+PAGE = DOCS / "benchmarks" / "exarl.md"
 
 FIGURE = DOCS / "figures" / "exarl_scaling.png"
-CAPTION = "Time of a rollout by number of actors; rates of real runs and of the model; the model up to 1,024 processes"
-SIZES = (64, 140, 256, 512, 1024)
-"""Processes of the model; one learner for 7 actors."""
+CAPTION = "Time of a rollout by number of actors; rates of real runs and of the model"
 MOST_LOAD = 4.0
 """Processes that want a core, beyond which the ranks of a run did not have one whenever they needed it."""
 BUSY = (
@@ -22,16 +22,20 @@ BUSY = (
 )
 
 
-def claims(kept: Kept) -> str:
-    """Return the table of all claims that are measured."""
-    measured = {number: (claim, claim.answer(kept)) for number, claim in CLAIMS.items() if claim.is_measured(kept)}
-    rows = [(number, c.text, answer.verdict, answer.found, f"`--only {c.parts}`") for number, (c, answer) in measured.items()]
-    return table(["#", "claim", "here", "found", "command"], rows)
+def errors(kept: Kept) -> dict[str, float]:
+    """Return the relative error of the model for each real run that it was not fitted to."""
+    given, runs = times(kept), kept["sleepy"]
+    return {case: predicted(case, given).rate / runs[case]["rate"] - 1.0 for case in CASES if case in runs and case not in FITTED}
+
+
+def is_measured(kept: Kept) -> bool:
+    """Return whether there is all that the model is given."""
+    return "times" in kept and all(case in kept.get("sleepy", {}) for case in FITTED)
 
 
 def validation(kept: Kept) -> str:
     """Return the relative errors of the model as a table, and the times that it is given."""
-    found = errors(kept) if CLAIMS[8].is_measured(kept) else {}
+    found = errors(kept) if is_measured(kept) else {}
     if not found:
         return ""
     worst, lines = max(found, key=lambda case: abs(found[case])), []
@@ -74,33 +78,17 @@ def compared(axes: Any, kept: Kept, given: Times) -> None:
     axes.set(xlabel="rollouts/s, model", ylabel="rollouts/s, real ranks", title="model and real runs")
 
 
-def largest(axes: Any, given: Times) -> None:
-    """Draw what the model says of many processes."""
-    hub = Times(**{**vars(given), "message": hub_message() * given.train / 8e-3})
-    lines = {name: (name, given) for name in ("queue", "async", "range", "random")}
-    lines["EXARL's async: all by learner 0"] = ("exarl_async", hub)
-    for width, (label, (protocol, own)) in zip((7.0, 4.0, 1.5, 1.5, 1.5), lines.items(), strict=True):  # some lie on each other
-        rates = [simulate(protocol, n // 8, n - n // 8, own, 12 * (n // 8)).unique for n in SIZES]
-        axes.loglog(SIZES, rates, ".-", label=label, linewidth=width)
-    axes.set(
-        xlabel="processes, 1 learner for 7 actors",
-        ylabel="unique rollouts/s",
-        title="model, sleeps as in the real runs",
-    )
-
-
 def write(kept: Kept) -> None:
-    """Write the tables and the figure, and print the tables."""
-    if CLAIMS[3].is_measured(kept) and CLAIMS[8].is_measured(kept):
+    """Write the table and the figure, and print the table."""
+    if is_measured(kept) and all(case in kept["sleepy"] for case in ONE_LEARNER):
         given = times(kept)
-        with figure(FIGURE, 3, (13.0, 4.0)) as panels:
+        with figure(FIGURE, 2, (8.8, 4.0)) as panels:
             saturation(panels[0], kept, given)
             compared(panels[1], kept, given)
-            largest(panels[2], given)
-            for panel, ticks in ((panels[1], (3, 5, 10, 20, 40)), (panels[2], SIZES)):
-                panel.set_xticks(ticks, map(str, ticks), minor=False)
-                panel.minorticks_off()
-    picture = f"![{CAPTION}](figures/{FIGURE.name})\n\n" if FIGURE.exists() else ""
-    for name, text in (("claims", claims(kept)), ("figures", picture), ("model", validation(kept))):
+            ticks = (3, 5, 10, 20, 40)
+            panels[1].set_xticks(ticks, map(str, ticks), minor=False)
+            panels[1].minorticks_off()
+    picture = f"![{CAPTION}](../figures/{FIGURE.name})\n\n" if FIGURE.exists() else ""
+    for name, text in (("figures", picture), ("model", validation(kept))):
         print(text)
-        replace(DOCS / "reproductions.md", f"exarl {name}", text)
+        replace(PAGE, f"exarl {name}", text)

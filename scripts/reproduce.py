@@ -1,0 +1,342 @@
+"""Measure what docs/reproductions.md compares with published claims, and check the numbers of the documentation.
+
+    python scripts/reproduce.py [--only NAME ...] [--wait MINUTES] [--minutes M] [--again] [--list]
+    python scripts/reproduce.py --write
+    python scripts/reproduce.py --check
+
+A measurement has parts, such as a run with one seed or a round in which all candidates take turns. Each part is kept in
+docs/benchmarks/reproduce.json as soon as it has ended and not measured again, except with --again, so the same command
+goes on after an interruption; with --minutes no part starts after that time. Before a measurement the load average must
+fall below 0.3 within --wait minutes. A part beside which other processes used more than a tenth of a core is repeated,
+three times at most, and then kept as not quiet: the page does not count it. --list prints the parts and expected times.
+
+--write puts the table into its page. --check recomputes the numbers of all pages that have raw files, prints what
+differs, and names the pages with measured numbers but without raw files. It exits with code 1 for a difference.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import re
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import claims
+import numpy as np
+import results
+from common import DOCS, ROOT, Training, figure, replaced, settings
+from studies import STUDIES
+
+from warprun.config.compose import compose
+from warprun.runs.bench import bench
+from warprun.runs.evaluation import Evaluator
+
+KEPT = DOCS / "benchmarks" / "reproduce.json"
+PAGE = DOCS / "reproductions.md"
+MOST_LOAD = 0.3
+"""Load average of a minute before a measurement."""
+MOST_FOREIGN = 0.1
+"""Cores that other processes may use during a part."""
+ATTEMPTS = 3
+ROUNDS = 6
+"""The least and the largest of six values hold the median with a chance of 97 %."""
+SEEDS = 8
+SIZES = (10, 100, 1000, 10_000)
+Values = dict[str, Any]
+Parts = dict[str, Callable[[], Values]]
+WITHOUT_RAW = {
+    "docs/auto.md": "times to solve",
+    "docs/performance.md": "headlines, expected times of a GPU, loops within a step",
+    "docs/actors.md": "overhead and scaling of actors",
+    "docs/booster.md": "returns of regulators and agents",
+    "docs/benchmarks/catalysis.md": "all tables",
+    "docs/benchmarks/covid.md": "all tables",
+    "docs/benchmarks/ledger.md": "all tables",
+    "docs/benchmarks/population.md": "all tables",
+    "docs/benchmarks/tag.md": "all tables",
+    "docs/benchmarks/throughput.md": "all tables",
+}
+"""Page -> its measured numbers that cannot be recomputed."""
+
+
+class Measurement(NamedTuple):
+    """A list of parts, each measured on its own."""
+
+    parts: Callable[[], Parts]
+    minutes: int
+    """About how long all parts take on two quiet cores."""
+
+
+# Measurements ---------------------------------------------------------------------------------------------------------
+
+
+def learning_curve(env: str, n_envs: int, seed: int, seconds: float = 4.0, points: int = 40) -> Values:
+    """Train as in figures 2b and 2c, with evaluations spaced evenly in the logarithm of time.
+
+    The clock counts rollouts and updates only, so evaluations cost nothing. A training before it loads all kernels.
+    """
+    given = (f"experiment=warpsci_{env}", f"n_envs={n_envs}", "device=cpu")
+    Training(*given).take(3 * 16 * n_envs)
+    run = Training(*given, f"seed={seed}")
+    due = [0.005 * (seconds / 0.005) ** (i / (points - 1)) for i in range(points)]
+    spent, steps, curve = 0.0, 0, []
+    with closing(Evaluator(run.setup, run.agent, 100, 1000 + seed)) as evaluator:
+        while due:
+            began = time.perf_counter()
+            steps += run.iterate()
+            spent += time.perf_counter() - began
+            if spent >= due[0]:
+                (mean,) = evaluator.play(greedy=True).mean_return.values()
+                curve.append((round(spent, 5), steps, round(mean, 3)))
+                due = [moment for moment in due if moment > spent]
+    bar = float(run.config.env.solved_at or math.inf)
+    reached = next((point for point in curve if point[2] >= bar), None)
+    return {"bar": bar, "s": reached[0] if reached else None, "env_steps": reached[1] if reached else None, "curve": curve}
+
+
+def warpsci_2bc() -> Parts:
+    """Return a part for every environment, number of environments and seed; the numbers take turns."""
+    cases = [(env, size, seed) for seed in range(SEEDS) for env in ("cartpole", "acrobot") for size in SIZES]
+    return {f"{env} {size} seed={seed}": lambda given=(env, size, seed): learning_curve(*given) for env, size, seed in cases}
+
+
+def speeds() -> Values:
+    """Return million steps per second of simulation, rollout and training with two threads."""
+    plain = ["agent.normalize_obs=false", "agent.normalize_reward=false", "device=cpu"]
+    settings_of = {
+        "cartpole a2c": (["env=cartpole", "agent=a2c", *plain], SIZES),
+        "acrobot a2c": (["env=acrobot", "agent=a2c", "tuned=none", "agent.horizon=16", *plain], SIZES),
+        "cartpole ppo": (["env=cartpole", "agent=ppo", *plain], SIZES[-1:]),
+        "catalysis a2c": (["experiment=catalysis_published", "env.scenario=er1", "agent.horizon=64", "device=cpu"], (2000,)),
+    }
+    found = {}
+    for name, (overrides, sizes) in settings_of.items():
+        for measured in bench(compose(overrides), sizes, (2,)):
+            rates = (measured.simulation_steps_per_s, measured.rollout_steps_per_s, measured.training_steps_per_s)
+            kinds = zip(("simulation", "rollout", "training"), rates, strict=True)
+            found[f"{name} {measured.n_envs}"] = {kind: round((rate or math.nan) / 1e6, 4) for kind, rate in kinds}
+    return found
+
+
+def throughput() -> Parts:
+    """Return a part for every round."""
+    return {f"round {i}": speeds for i in range(ROUNDS)}
+
+
+def covid_speeds() -> Values:
+    """Return environment steps per second of the COVID-19 economy, all on one thread unless the name says otherwise."""
+    import covid_speed
+
+    one = "concurrency.threads=1"
+    found = {f"kernels {n}": covid_speed.simulation(n, 3.0, one) for n in (1, 60, 1000)}
+    found |= {f"numpy {n}": covid_speed.numpy_simulation(n) for n in (1, 60, 1000)}
+    found["kernels 1000, two threads"] = covid_speed.simulation(1000, 3.0, "concurrency.threads=2")
+    for n in (60, 1000):
+        split, _ = covid_speed.split(n, 4.0)
+        found[f"training {n}, two threads"] = 1000 / (split.rollout + split.training)
+    return {name: round(rate, 1) for name, rate in found.items()}
+
+
+def covid() -> Parts:
+    """Return a part for every round."""
+    return {f"round {i}": covid_speeds for i in range(ROUNDS)}
+
+
+def limit() -> Parts:
+    """Return a part for every round of training against a C program."""
+    from bench.limit import shares
+
+    return {f"round {i}": shares for i in range(ROUNDS)}
+
+
+def exarl() -> Parts:
+    """Return a part for every round and run of sleeping ranks, and for the times of an exchange."""
+    from exarl import runs
+
+    found: Parts = {}
+    for i in range(ROUNDS):
+        found[f"times round={i}"] = lambda: dict(runs.exchange())
+        found |= {f"{case} round={i}": lambda case=case: dict(runs.measure(case)) for case in runs.CASES}
+    return found
+
+
+def exarl_inference() -> Parts:
+    """Return a part for every round of central inference."""
+    from exarl import runs
+
+    return {f"round {i}": lambda: dict(runs.inference()) for i in range(ROUNDS)}
+
+
+MEASUREMENTS = {
+    "throughput": Measurement(throughput, 6),
+    "limit": Measurement(limit, 3),
+    "covid_speed": Measurement(covid, 8),
+    "warpsci_2bc": Measurement(warpsci_2bc, 12),
+    "exarl_inference": Measurement(exarl_inference, 15),
+    "exarl": Measurement(exarl, 60),
+}
+
+
+# The machine ----------------------------------------------------------------------------------------------------------
+
+
+def machine() -> dict[str, Any]:
+    """Return the processor, its number of cores, and versions."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    name = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
+    packages = {package: version(package) for package in ("warprun", "torch", "numba", "numpy")}
+    return {"processor": ", ".join(sorted(name)), "cores": os.cpu_count(), "python": platform.python_version(), **packages}
+
+
+def busy_s() -> float:
+    """Return the seconds for which all cores together were busy, those taken by other machines of the host included."""
+    user, nice, system, _, _, irq, soft, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def own_s() -> float:
+    """Return the processor time of this process and of all that it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def wait_for_quiet(minutes: float) -> float:
+    """Return the load average as soon as it is low enough. Exits with code 2 if it is not within the minutes."""
+    deadline = time.monotonic() + 60 * minutes
+    while (load := os.getloadavg()[0]) >= MOST_LOAD:
+        if time.monotonic() > deadline:
+            print(f"reproduce: load average {load:.2f} is not below {MOST_LOAD}: end other programs, or --wait", file=sys.stderr)
+            sys.exit(2)
+        time.sleep(5.0)
+    return load
+
+
+def quietly(part: Callable[[], Values]) -> Values:
+    """Return what a part measures, and the cores that other processes used beside it; repeat it if these are too many."""
+    for attempt in range(1, ATTEMPTS + 1):  # noqa: B007 - the last one is kept with the values
+        before = time.monotonic(), busy_s(), own_s()
+        values = part()
+        wall, busy, own = time.monotonic() - before[0], busy_s() - before[1], own_s() - before[2]
+        foreign = max(0.0, busy - own) / wall
+        if foreign <= MOST_FOREIGN:
+            break
+    return {
+        "values": values,
+        "wall_s": round(wall, 2),
+        "foreign_cores": round(foreign, 3),
+        "quiet": foreign <= MOST_FOREIGN,
+        "attempts": attempt,
+        "date": time.strftime("%Y-%m-%d %H:%M"),
+    }
+
+
+def measure(names: list[str], kept: dict[str, Any], wait: float, minutes: float, again: bool) -> None:
+    """Measure all parts that are not kept, and keep each. Exits with code 2 on another machine than the kept parts."""
+    deadline = time.monotonic() + 60 * minutes
+    for name in names:
+        if again or name not in kept:
+            kept[name] = {"machine": machine(), "load_before": [], "parts": {}}
+        own = kept[name]
+        missing = [part for part in MEASUREMENTS[name].parts().items() if part[0] not in own["parts"]]
+        if missing and own["machine"] != machine():
+            print(f"reproduce: {name} was begun with {own['machine']}: use --again", file=sys.stderr)
+            sys.exit(2)
+        if missing:
+            own["load_before"].append(round(wait_for_quiet(wait), 2))
+        for title, part in missing:
+            if time.monotonic() > deadline:
+                return
+            own["parts"][title] = quietly(part)
+            print(name, title, {key: value for key, value in own["parts"][title].items() if key != "values"}, flush=True)
+            KEPT.write_text(json.dumps(kept) + "\n")
+
+
+# The pages ------------------------------------------------------------------------------------------------------------
+
+
+def raw() -> claims.Raw:
+    """Return all raw numbers by file."""
+    folder = DOCS / "benchmarks"
+    files = {name: folder / f"{name}.json" for name in ("reproduce", "exarl", "results")}
+    return {name: json.loads(file.read_text()) if file.exists() else {} for name, file in files.items()}
+
+
+FIGURE = DOCS / "figures" / "warpsci_2bc.png"
+CAPTION = "Return against seconds of training on a logarithmic axis, for 10 to 10,000 environments: medians and quartiles of eight seeds"
+
+
+def draw(kept: claims.Raw) -> None:
+    """Draw figures 2b and 2c: medians over seeds with quartiles, lines labelled at their ends."""
+    with figure(FIGURE, 2, (9.0, 3.6)) as panels:
+        for axes, env in zip(panels, ("cartpole", "acrobot"), strict=True):
+            for size in SIZES:
+                runs = [run["curve"] for run in claims.quiet(kept, "warpsci_2bc", f"{env} {size} ").values()]
+                moments = np.geomspace(max(run[0][0] for run in runs), min(run[-1][0] for run in runs), 60)
+                returns = [np.interp(moments, [p[0] for p in run], [p[2] for p in run]) for run in runs]
+                low, middle, high = np.quantile(returns, (0.25, 0.5, 0.75), axis=0)
+                (line,) = axes.semilogx(moments, middle)
+                axes.fill_between(moments, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+                axes.annotate(f"{size:,}", (moments[-1], middle[-1]), (4, 0), textcoords="offset points", color=line.get_color())
+            axes.set(title=env, xlabel="seconds of training", ylabel="return of most probable actions")
+
+
+def places(kept: claims.Raw) -> Iterator[tuple[Path, str, str]]:
+    """Yield page, mark and text of every table that is made from raw numbers."""
+    yield PAGE, "claims", claims.table_of(kept)
+    drawn = len(claims.times_to_bar(kept, "acrobot")) == len(SIZES)
+    yield PAGE, "figures", f"![{CAPTION}](figures/{FIGURE.name})\n\n" if drawn else ""
+    yield DOCS / "benchmarks" / "throughput.md", "limit", claims.limit_of(kept)
+    if find_spec("simpy"):
+        from exarl import page
+
+        yield page.PAGE, "exarl model", page.validation(kept["exarl"])
+    for name, study in STUDIES.items():
+        if study.place and name in kept["results"]:
+            yield *study.place, study.table(results.runs_of(study, kept["results"][name]))
+
+
+def differences() -> list[str]:
+    """Return a line for every table of a page that is not the one of the raw numbers."""
+    found = []
+    for page, mark, text in places(raw()):
+        shown = page.read_text()
+        if replaced(shown, mark, text) != shown:
+            old = re.findall(rf"<!-- {mark} -->\n(.*?)<!-- end -->", shown, flags=re.DOTALL)[0].splitlines()
+            wrong = [line for line in old if line not in text.splitlines()] or ["a line is missing"]
+            found.append(f"{page.relative_to(ROOT)}, {mark}: {wrong[0]}")
+    return found
+
+
+def main() -> None:
+    """Measure, write or check."""
+    every = list(MEASUREMENTS)
+    flags = {"again": False, "list": False, "write": False, "check": False}
+    chosen = settings(__doc__, choices={"only": every}, only=every, wait=10.0, minutes=1e9, **flags)
+    if chosen.list:
+        for name in chosen.only:
+            print(f"{name}: {len(MEASUREMENTS[name].parts())} parts, about {MEASUREMENTS[name].minutes} minutes")
+    elif chosen.write:
+        for page, mark, text in places(raw()):
+            page.write_text(replaced(page.read_text(), mark, text))
+        if len(claims.times_to_bar(raw(), "acrobot")) == len(SIZES):
+            draw(raw())
+    elif chosen.check:
+        wrong = differences()
+        print("\n".join([*wrong, *(f"no raw file: {page} ({what})" for page, what in WITHOUT_RAW.items())]))
+        sys.exit(bool(wrong))
+    else:
+        measure(chosen.only, raw()["reproduce"], chosen.wait, chosen.minutes, chosen.again)
+
+
+if __name__ == "__main__":
+    main()
