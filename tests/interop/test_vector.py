@@ -229,7 +229,7 @@ def test_settings_reach_the_environment():
     for given, message in (
         ({"env": "cartpoel"}, "did you mean 'cartpole'"),
         ({"env": "cartpole", "num_envs": 0}, "num_envs"),
-        ({"env": "cartpole", "device": "gpu"}, "device='gpu'"),
+        ({"env": "cartpole", "device": "gpu"}, "device=gpu is not one of"),
         ({"env": "cartpole", "output": "jax"}, "output='jax'"),
         ({"env": "tests.environments.market"}, "make_parallel"),
         ({"env": "cartpole", "randomize": {"length": 0.5}}, "two numbers"),

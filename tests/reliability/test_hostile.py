@@ -128,7 +128,7 @@ def content(folder: Path) -> dict[str, bytes | None]:
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What jobs would train: overrides."""
     found: list[list[str]] = []
-    monkeypatch.setattr("warprun.cli.job.train_one", lambda overrides: found.append(overrides) or 0)
+    monkeypatch.setattr("warprun.cli.job.train_one", lambda overrides, compose: found.append(overrides) or 0)
     return found
 
 
