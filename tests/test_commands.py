@@ -11,6 +11,7 @@ import pytest
 
 from tests.commands import PAGES, ROOT, SHELLS, scripts, shown, words
 from tests.test_docs import make_files
+from warprun.cli.sweeps import SHORT
 from warprun.config.compose import change, compose
 from warprun.config.overrides import runs
 from warprun.config.schema import to_dict
@@ -62,7 +63,7 @@ def _accept(given: list[str]) -> None:
     if verb in ("bench", "check", "play") and any(word.startswith("env=") for word in settings):
         compose([word for word in settings if not OWN.match(word)])
     elif verb == "tune":
-        asked = [word if not word.startswith(("trials=", "pruner=")) else f"tune.{word}" for word in settings]
+        asked = [f"tune.{word}" if word.partition("=")[0] in SHORT else word for word in settings]
         compose_launch([word for word in asked if is_of_sweep(word)])
         for corner in read_space([word for word in asked if not is_of_sweep(word)]).corners():
             compose(corner)
