@@ -235,7 +235,7 @@ COVID_RUNS = "`warprun -m experiment=covid_published 'seed=range(0,5)' sweep_dir
 COVID_RUNS += " `python scripts/covid_results.py outputs/covid/0*`"
 CATALYSIS = "`warprun -m experiment=catalysis_published env.scenario=lh,er1 {}'seed=range(0,5)' sweep_dir=outputs/catalysis`"
 PATHS = CATALYSIS.format("") + ", then `warprun eval` of each run, with ASE; the published settings"
-CONVERGENCE = CATALYSIS.format("n_envs=4,20,100,500 ") + ", then `warprun report outputs/catalysis`"
+CONVERGENCE = CATALYSIS.format("n_envs=4,20,100,500 ") + ", then `warprun report` of that folder"
 RANKS = CAMPAIGN.format("exarl") + "sleeping ranks, six rounds, 80 updates each"
 STUDY = "`python scripts/results.py exarl --jobs 1`: CartPole, eight actors, five seeds"
 CLAIMS = (

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from tests.scripts import SCRIPTS, load
+from tests.selection import few
 
 pytest.importorskip("numba_cuda", reason="the extra ptx has what writes CUDA kernels")
 TABLE = load("gpu_launches")
 DOCS = Path(SCRIPTS).parent / "docs"
 KEPT: dict[str, Any] = json.loads((DOCS / "benchmarks" / "gpu_launches.json").read_text())["cases"]
 FEW = ("a2c cartpole", "sac pendulum", "a2c pendulum gru")
-CASES = [*FEW, *(case for case in TABLE.CASES if case not in FEW)]
+CASES = few([*FEW, *(case for case in TABLE.CASES if case not in FEW)], *FEW, "ppo cartpole", "dqn cartpole", "td3 pendulum")
 MOST_BYTES = 64
 """The flag of a fault, and the metrics of an update: float32 each."""
 NEAR = 0.15

@@ -71,7 +71,7 @@ Examples
   warprun env=cartpole n_envs=10000
   warprun env=pendulum agent=ppo seed=3 'agent.network.hidden=[128,128]' name=wide
   warprun -m agent=a2c,ppo seed=0,1,2 n_envs=100,10000
-  warprun env=cartpole population=32          seeds 0 to 31, on all cores
+  warprun env=cartpole population=32
   warprun eval latest episodes=1000 greedy=false
   warprun play latest episodes=3 'record=[episodes.csv,episodes.gif]'
 """
