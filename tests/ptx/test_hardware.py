@@ -70,7 +70,6 @@ def test_kept_kernels_are_within_the_limits_of_every_card() -> None:
     assert not [problem for row in ROWS for problem in table.problems(row)]
 
 
-@pytest.mark.slow
 def test_every_kernel_of_every_environment_is_kept_for_every_card() -> None:
     found = table.by_kernel(ROWS)
     for environment in table.ENVIRONMENTS:
