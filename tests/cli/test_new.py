@@ -1,4 +1,4 @@
-"""`warprun new`: the projects that it writes are well-formed, learn and pass their own tests; mistakes leave nothing behind."""
+"""`warprun new`: its projects are well-formed, learn and pass their own tests; mistakes leave nothing behind."""
 
 import os
 import shutil
@@ -38,8 +38,9 @@ def python(*arguments: str) -> None:
 @pytest.mark.parametrize("project", new.VARIANTS, indirect=True)
 def test_projects_are_well_formed_and_named(project: Path) -> None:
     """No linter complains, and neither the name in the templates nor a file of another variant is left."""
-    python("-m", "ruff", "check", "--isolated", "--line-length=120", "--select=E,F,W,I,B,UP,SIM,C4,PIE,RUF", "--no-cache", ".")
-    python("-m", "ruff", "format", "--check", "--isolated", "--line-length=120", "--no-cache", ".")
+    given = ["--isolated", "--line-length=120", "--no-cache", "."]
+    python("-m", "ruff", "check", "--select=E,F,W,I,B,UP,SIM,C4,PIE,RUF", *given)
+    python("-m", "ruff", "format", "--check", *given)
     found = {str(file.relative_to(project)): file.read_text() for file in project.rglob("*") if file.is_file()}
     assert not [name for name, text in found.items() if new.PLACEHOLDER in name + text]
     assert {".gitignore", "README.md", "test_reactor.py"} < found.keys()
@@ -60,13 +61,16 @@ def test_projects_pass_all_of_their_tests(project: Path) -> None:
     python("-m", "pytest", "-q")
 
 
+LONG = ("--gymnasium", "--agent")
+
+
 @pytest.mark.parametrize(
     "project",
-    [pytest.param(v, marks=pytest.mark.long if v in ("--gymnasium", "--agent") else pytest.mark.slow) for v in new.VARIANTS],
+    [pytest.param(v, marks=pytest.mark.long if v in LONG else pytest.mark.slow) for v in new.VARIANTS],
     indirect=True,
 )
 def test_commands_of_the_readme_run(project: Path) -> None:
-    """As they are written, with tiny budgets; the README of warprun shows those of the first variant, which are tested with it."""
+    """As they are written, with tiny budgets. The README of warprun shows those of the first variant."""
     for command in scripts(project / "README.md")[0].splitlines():
         program, *given = command.split()
         if program == "pip":
@@ -78,10 +82,10 @@ def test_commands_of_the_readme_run(project: Path) -> None:
 
 
 WRONG = {
-    "3d": "becomes that of a Python module",
-    "my-reactor": "becomes that of a Python module",
-    "a/b": "becomes that of a Python module",
-    "lambda": "becomes that of a Python module",
+    "3d": "the name is that of a Python module",
+    "my-reactor": "the name is that of a Python module",
+    "a/b": "the name is that of a Python module",
+    "lambda": "the name is that of a Python module",
     "null": "is a value of settings",
     "cartpole": "env=cartpole exists",
     "json": "has a module json",
@@ -90,8 +94,8 @@ WRONG = {
     "ppo --agent": "agent=ppo exists",
     "reactor --continous": "did you mean '--continuous'?",
     "reactor --actors --agent": "at most one option",
-    "reactor pump": "takes the name of a project",
-    "--actors": "takes the name of a project",
+    "reactor pump": "takes a name",
+    "--actors": "takes a name",
 }
 
 

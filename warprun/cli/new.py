@@ -33,14 +33,15 @@ VALUES = ("auto", "false", "inf", "latest", "nan", "no", "none", "null", "off", 
 
 
 def new(arguments: Sequence[str]) -> int:
-    """Write the project that `arguments` name into a new folder, and print what to do next. Raises UserError; then nothing is left."""
+    """Write the project that `arguments` name, and print what to do next. Raises UserError; then no file is left."""
     flags = [argument for argument in arguments if argument.startswith("-")]
     names = [argument for argument in arguments if not argument.startswith("-")]
     for flag in flags:
         if flag not in VARIANTS:
-            raise UserError(f"new has no option {shown(flag)}{nearest(flag, VARIANTS)} (there are: {', '.join(filter(None, VARIANTS))})")
+            known = ", ".join(filter(None, VARIANTS))
+            raise UserError(f"new has no option {shown(flag)}{nearest(flag, VARIANTS)} (there are: {known})")
     if len(names) != 1 or len(flags) > 1:
-        raise UserError("new takes the name of a project and at most one option, such as `warprun new reactor --continuous`")
+        raise UserError("new takes a name and at most one option, such as `warprun new reactor --continuous`")
     name, variant = names[0], "".join(flags)
     group = "agent" if variant == "--agent" else "env"
     _check_name(name, group)
@@ -78,12 +79,13 @@ def files(name: str, variant: str) -> dict[str, str]:
 
 
 def _check_name(name: str, group: str) -> None:
-    """Raise UserError for a name that is none of a module, that another module has, or that is taken in a config group."""
-    if not re.fullmatch(r"[A-Za-z](\w*[A-Za-z0-9])?", name, re.ASCII) or keyword.iskeyword(name) or len(name) > MAX_NAME:
-        raise UserError(f"new {shown(name)}: the name becomes that of a Python module: letters, digits and _, such as my_reactor")
+    """Raise UserError for a name that no module can have, that another one has, or that a config group has."""
+    well_formed = re.fullmatch(r"[A-Za-z](\w*[A-Za-z0-9])?", name, re.ASCII) and len(name) <= MAX_NAME
+    if not well_formed or keyword.iskeyword(name):
+        raise UserError(f"new {shown(name)}: the name is that of a Python module: letters, digits, _, as in my_tank")
     if name.lower() in VALUES:
         raise UserError(f"new {name}: {name} is a value of settings; take another name")
     if name in options(group):
         raise UserError(f"new {name}: {group}={name} exists; `{program()} --help` lists the names that are taken")
     if name in sys.stdlib_module_names or find_spec(name):
-        raise UserError(f"new {name}: Python has a module {name}, which the project would hide; take another name")
+        raise UserError(f"new {name}: Python has a module {name}, which this one would hide; take another name")
