@@ -27,7 +27,7 @@ class Params(NamedTuple):
     outside: float = 5.0  # degrees Celsius
     loss: float = 120.0  # min, through the outer wall
     wall: float = 60.0  # min, to a neighbour
-    heating: float = 0.4  # K/min, of one heater
+    heating: float = 0.25  # K/min, of one heater
     boiler: float = 4.0  # heaters that it can serve at full power
     band: float = 0.5  # K, a step within target +- band is worth 1
     dt: float = 2.0  # min

@@ -29,7 +29,7 @@ class Params(NamedTuple):
     residence: float = 120.0  # s, volume of the tank over its inflow
     exchange: float = 60.0  # s, from the heater to the water
     storage: float = 20.0  # s, the same for the heater
-    power: float = 5.0  # K/s, of the heater
+    power: float = 2.0  # K/s, of the heater
     inflow: float = 300.0  # K, mean
     spread: float = 5.0  # K, standard deviation of the inflow
     memory: float = 100.0  # s, correlation time of the inflow
