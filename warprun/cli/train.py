@@ -28,7 +28,7 @@ from warprun.runs.opening import open_config
 
 if TYPE_CHECKING:
     from warprun.runs.crew import Crew
-    from warprun.runs.train import Result
+    from warprun.runs.result import Result
 
 
 Compose = Callable[[Sequence[str]], Config]

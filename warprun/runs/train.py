@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from warprun.config import kept
@@ -15,6 +14,7 @@ from warprun.files import write_atomic
 from warprun.run_folder import CONFIG, SET_UP, keep_networks
 from warprun.runs import checkpoint, rundir, signals
 from warprun.runs.crew import Crew
+from warprun.runs.result import Result
 from warprun.runs.run import Run
 from warprun.runs.sealing import network_modules, seal
 from warprun.simulation.external.recipe import ExternalEnvironment
@@ -66,31 +66,6 @@ def _write_config(run: Run, config: Config) -> None:
     if unsealed:
         run.records.message(unsealed)
     write_atomic(run.folder / CONFIG, text)
-
-
-@dataclass(frozen=True)
-class Result:
-    """The outcome of a run."""
-
-    folder: Path
-    status: str
-    """solved or finished; an interrupted run raises KeyboardInterrupt, and its status.json says interrupted."""
-    env_steps: int
-    wall_s: float
-    eval_return: float | None
-    """Mean return of the last evaluation, of several groups that of `eval.group`; None if there was none."""
-    eval_stderr: float | None
-    """Standard error of `eval_return`; None for a single episode."""
-    best_return: float | None
-    """Mean return of the best evaluation, biased upwards because it is the best of many; None if there was none."""
-    train_return: float | None
-    """Mean return of the training episodes in the last record that has any; None if no episode ended."""
-    metrics: dict[str, float]
-    """The last value of every metric."""
-
-    @property
-    def solved(self) -> bool:
-        return self.status == "solved"
 
 
 def train(config: Config, crew: Crew | None = None) -> Result:
@@ -192,6 +167,7 @@ def _driven(run: Run) -> Result:
         metrics.get("eval/best_return"),
         metrics.get(f"train/{returns}"),
         dict(metrics),
+        run.records.summary,
     )
 
 

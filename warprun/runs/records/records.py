@@ -55,6 +55,8 @@ class Records:
         if not isinstance(log, Mapping) or log.get("tensorboard", True):
             self._sinks.insert(1, TensorBoard(folder, config, place.env_steps if place.files else None))
         self._sinks += services(folder, config)
+        self.summary: Mapping[str, float | str] = {}
+        """What `finish` got."""
         self._failed: set[str] = set()
         self._shown = self.wall_s, place.env_steps
         """Seconds and environment steps when the terminal last showed the progress."""
@@ -129,6 +131,7 @@ class Records:
 
     def finish(self, summary: Mapping[str, float | str], status: str) -> None:
         """Record the outcome; `status` is finished, solved, failed or interrupted, `summary["wall_s"]` is in seconds."""
+        self.summary = summary
         self._tell(lambda sink: sink.finish(summary, status))
 
     def close(self) -> None:
