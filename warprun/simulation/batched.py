@@ -87,6 +87,7 @@ class BatchedSimulator:
         """Episodes since they were last counted, their steps, and their returns."""
         self._cuts = torch.zeros(n_envs, dtype=torch.int64, device=place)
         """Truncations in this rollout."""
+        self._everyone = torch.arange(n_envs, device=place)
         self._leaves: list[torch.Tensor] = []
         """Copies of the arrays and numbers of the state of the batch, as of the last call of `state`."""
         self._known = 0
@@ -238,13 +239,16 @@ class BatchedSimulator:
     def _renew(self, row: int, over: torch.Tensor) -> None:
         """Keep final observations, count the episodes that ended, and begin the next ones."""
         after, cut = self._obs[row + 1], self.trajectory.truncated[row]
-        place = self._cuts.clamp(max=len(self._final) - 1)[None, :, None].expand(1, *after.shape)
-        self._final.scatter_(0, place, torch.where(cut[:, None], after, self._final.gather(0, place)))
+        # Those whose episodes ended; on a GPU, where to know them is to wait, all.
+        some = over.nonzero()[:, 0] if self.device.kind == "cpu" else self._everyone
+        ended, last, slot = over[some], after[some], (self._cuts[some].clamp(max=len(self._final) - 1), some)
+        self._final[slot] = torch.where(cut[some, None], last, self._final[slot])
+        steps, returns = self._clock[some] * ended, torch.where(ended, self._returns[some], 0.0)
+        self._ended += torch.stack((ended.sum(), steps.sum(), returns.sum()))
         self._cuts += cut
-        self._ended += torch.stack((over.sum(), (self._clock * over).sum(), torch.where(over, self._returns, 0.0).sum()))
         self._clock.masked_fill_(over, 0)
         self._returns.masked_fill_(over, 0.0)
-        torch.where(over[:, None], self._fresh(over), after, out=after)
+        after[some] = torch.where(ended[:, None], self._fresh(over)[some].to(after.dtype), last)
 
     def _given(self, tensor: torch.Tensor) -> Any:
         """Return a tensor as an array of the batch, on the same memory. Raises TrainingFailed."""
@@ -259,7 +263,7 @@ class BatchedSimulator:
         try:
             tensor = _tensor(given)
         except (TypeError, ValueError, RuntimeError, BufferError) as error:
-            raise self._wrong(method, f"returned {name} that are no array with DLPack, {shown(given)}: {told(error)}") from None
+            raise self._wrong(method, f"returned {name} that cannot be read: {told(error)}") from None
         truth = name in PARTS[2:]
         if tuple(tensor.shape) != shape:
             raise self._wrong(method, f"returned {name} of the shape {tuple(tensor.shape)}; it must be {shape}")
@@ -350,11 +354,13 @@ class BatchedSimulator:
 
 
 def _tensor(given: Any) -> torch.Tensor:
-    """Return an array as a tensor on the same memory; of an array of numpy that is read-only, a copy."""
+    """Return an array as a tensor on the same memory; of an array of numpy that is read-only, a copy. Raises TypeError for others."""
     if isinstance(given, torch.Tensor):
         return given
     if isinstance(given, np.ndarray):
         return torch.from_numpy(np.require(given, requirements="W"))
+    if "__dlpack__" not in dir(given):
+        raise TypeError(f"{shown(given)} is no array with DLPack")
     return torch.from_dlpack(given)
 
 
@@ -367,12 +373,16 @@ def _converter(space: Discrete | Box | Any, place: torch.device) -> Callable[[to
         return lambda actions: actions[:, 0]
     if not isinstance(space, Box):
         return lambda actions: actions
-    low, high = torch.tensor(space.bounds(), dtype=torch.float32, device=place).T.contiguous()
+    pairs = dict.fromkeys(space.bounds())  # of equal bounds one will do, which is faster
+    bounds = torch.tensor(tuple(pairs) if len(pairs) == 1 else space.bounds(), dtype=torch.float32, device=place)
+    low, high = bounds.squeeze(0).T.contiguous()
     bounded = low.isfinite() & high.isfinite()
     least, most = low.masked_fill(~bounded, 0.0), high.masked_fill(~bounded, 0.0)
+    every = bool(bounded.all())
 
     def convert(actions: torch.Tensor) -> torch.Tensor:
-        share = (actions.clamp(-1.0, 1.0) + 1.0) * 0.5
-        return torch.where(bounded, least * (1.0 - share) + most * share, actions).clamp(low, high)
+        share = actions.clamp(-1.0, 1.0).add_(1.0).mul_(0.5)
+        mapped = (1.0 - share).mul_(least).add_(share.mul_(most))
+        return (mapped if every else torch.where(bounded, mapped, actions)).clamp_(low, high)
 
     return convert
