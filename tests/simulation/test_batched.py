@@ -59,7 +59,10 @@ def test_rollouts_are_those_of_plain_python(library: str) -> None:
     with simulator(LIBRARIES[library]()) as made:
         n_envs, batch = made.n_envs, made._batch
         batch.seeds = batch.seeds[-1:]
-        fresh = lambda seed, n: (n * 7 + seed % 1000) % 5 - 2
+
+        def fresh(seed: int, n: int) -> int:
+            return (n * 7 + seed % 1000) % 5 - 2
+
         place, age = [fresh(batch.seeds[0], n) for n in range(n_envs)], [0] * n_envs
         count, steps, returns, totals, resets = 0, 0, 0.0, [0.0] * n_envs, 1
         for _ in range(3):
@@ -88,7 +91,9 @@ def test_rollouts_are_those_of_plain_python(library: str) -> None:
         assert count > 20 and taken.truncated.any() and taken.terminated.any()
         assert len(set(batch.seeds)) == len(batch.seeds) == resets
         found = made.episodes()
-        assert (found.count, found.mean_length, found.mean_return[GROUP]) == pytest.approx((count, steps / count, returns / count))
+        assert (found.count, found.mean_length, found.mean_return[GROUP]) == pytest.approx(
+            (count, steps / count, returns / count)
+        )
         assert made.episodes().count == 0 and made.fault() is None and made.steps == 60
 
 
@@ -100,7 +105,10 @@ class Copies(TorchDispatchMode):
         self.numbers, self.count = numbers, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket.__name__ in ("copy_", "clone", "_to_copy", "contiguous") and args[0].numel() >= self.numbers:
+        if (
+            func.overloadpacket.__name__ in ("copy_", "clone", "_to_copy", "contiguous")
+            and args[0].numel() >= self.numbers
+        ):
             self.count += 1
         return func(*args, **(kwargs or {}))
 
@@ -214,7 +222,9 @@ def test_what_is_a_batch() -> None:
 
 def without(*names: str) -> type:
     """Return a class with the members of Walkers but some."""
-    members = {name: getattr(Walkers, name) for name in vars(Walkers) if name not in ("__dict__", "__weakref__", *names)}
+    members = {
+        name: getattr(Walkers, name) for name in vars(Walkers) if name not in ("__dict__", "__weakref__", *names)
+    }
     return type("Walkers", (), members)
 
 
@@ -238,13 +248,28 @@ BEFORE: dict[str, tuple[type, str]] = {
     "no step": (without("step"), "has no step; a batched environment has arrays"),
     "no reset": (without("reset"), "has no reset"),
     "no spaces": (without("observation_space", "action_space"), "has no observation_space, action_space"),
-    "no arrays": (type("Walkers", (without("arrays", "__init__"),), {"__init__": lambda self, n_envs: None}), "has no arrays"),
+    "no arrays": (
+        type("Walkers", (without("arrays", "__init__"),), {"__init__": lambda self, n_envs: None}),
+        "has no arrays",
+    ),
     "arrays by name": (having(arrays="torch", __init__=lambda self, n_envs: None), "must be the module of its arrays"),
-    "arrays without DLPack": (having(arrays=math, __init__=lambda self, n_envs: None), "must be the module of its arrays"),
+    "arrays without DLPack": (
+        having(arrays=math, __init__=lambda self, n_envs: None),
+        "must be the module of its arrays",
+    ),
     "no n_envs": (having(__init__=lambda self: None), "the first argument of the class must be `n_envs`"),
-    "n_envs second": (having(__init__=lambda self, size, n_envs: None), "the first argument of the class must be `n_envs`"),
-    "fails at once": (having(__init__=lambda self, n_envs: boom()), "cannot be made: .*in boom: ZeroDivisionError: no such place"),
-    "needs an argument": (having(__init__=lambda self, n_envs, size: None), "missing 1 required positional argument: 'size'"),
+    "n_envs second": (
+        having(__init__=lambda self, size, n_envs: None),
+        "the first argument of the class must be `n_envs`",
+    ),
+    "fails at once": (
+        having(__init__=lambda self, n_envs: boom()),
+        "cannot be made: .*in boom: ZeroDivisionError: no such place",
+    ),
+    "needs an argument": (
+        having(__init__=lambda self, n_envs, size: None),
+        "missing 1 required positional argument: 'size'",
+    ),
     "space of a number": (having(observation_space=3), "observation_space must be a Box"),
     "space of choices": (having(observation_space=Discrete(2)), "observation_space must be a Box"),
     "actions of a number": (having(action_space=2), "action_space must be a Discrete, a MultiDiscrete or a Box"),
@@ -265,7 +290,10 @@ def test_a_class_that_is_no_batch_is_refused_in_one_line(kind: str) -> None:
 @pytest.mark.parametrize(
     ("chosen", "told"),
     [
-        (External(vector=True), "env.vector is for environments with the interface of Gymnasium, and walk steps a batch"),
+        (
+            External(vector=True),
+            "env.vector is for environments with the interface of Gymnasium, and walk steps a batch",
+        ),
         (External(timeout_s=3.0), "env.timeout_s is for environments"),
         (External(id="Walk-v1"), "the class Walkers of walk has no argument `id`"),
         (External(kwargs={"colour": 1}), "unexpected keyword argument 'colour'"),
@@ -288,7 +316,10 @@ def test_spaces_of_gymnasium() -> None:
     assert spec(action_space=spaces.MultiDiscrete([2, 3]))[1] == MultiDiscrete((2, 3))
     assert spec(action_space=spaces.Box(-2, 2, (1,)))[1] == Box(1, (-2.0,), (2.0,))
     images = spaces.Box(0, 255, (3, 8, 8), np.uint8)
-    for members, told in (({"observation_space": images}, "are images"), ({"action_space": spaces.Discrete(3, start=1)}, "from 0")):
+    for members, told in (
+        ({"observation_space": images}, "are images"),
+        ({"action_space": spaces.Discrete(3, start=1)}, "from 0"),
+    ):
         with pytest.raises(UserError, match=told):
             spec(**members)
 
@@ -307,7 +338,11 @@ AT_FIRST: dict[str, tuple[Callable[..., Any], int, str]] = {
     "a number as reward": (lambda part: 1.0, 1, "rewards that cannot be read: 1.0 is no array"),
     "true or false": (lambda part: part > 0, 1, "rewards of the dtype bool; they must be real numbers"),
     "terminated of integers": (lambda part: part.int(), 2, "terminated of the dtype int32; they must be booleans"),
-    "truncated of real numbers": (lambda part: part.float(), 3, "truncated of the dtype float32; they must be booleans"),
+    "truncated of real numbers": (
+        lambda part: part.float(),
+        3,
+        "truncated of the dtype float32; they must be booleans",
+    ),
     "False for all": (lambda part: False, 3, "truncated that cannot be read: False is no array"),
     "truncated of others": (lambda part: part[:3], 3, r"truncated of the shape \(3,\)"),
     "an exception": (boom, 0, r"at step 1: step failed: .*in boom: ZeroDivisionError: no such place"),
@@ -323,15 +358,30 @@ def test_a_wrong_step_is_told_before_the_run_begins(kind: str) -> None:
 
 
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
-    "three results": ({"step": lambda self, actions: (1, 2, 3)}, r"must return \(observations, rewards, terminated, truncated\)"),
+    "three results": (
+        {"step": lambda self, actions: (1, 2, 3)},
+        r"must return \(observations, rewards, terminated, truncated\)",
+    ),
     "no results": ({"step": lambda self, actions: None}, "it returned None"),
-    "reset gives info": ({"reset": lambda self, seed, mask: (self.observe(), {})}, "reset returned observations that cannot be read"),
-    "reset of fewer": ({"reset": lambda self, seed, mask: self.observe()[:2]}, r"reset returned observations of the shape \(2, 2\)"),
+    "reset gives info": (
+        {"reset": lambda self, seed, mask: (self.observe(), {})},
+        "reset returned observations that cannot be read",
+    ),
+    "reset of fewer": (
+        {"reset": lambda self, seed, mask: self.observe()[:2]},
+        r"reset returned observations of the shape \(2, 2\)",
+    ),
     "reset fails": ({"reset": lambda self, seed, mask: boom()}, "reset failed: .*ZeroDivisionError"),
     "reset takes no seed": ({"reset": lambda self, mask: None}, "reset failed: .*takes 2 positional arguments"),
     "step takes nothing": ({"step": lambda self: None}, "step failed: .*takes 1 positional argument"),
-    "a state of texts": ({"get_state": lambda self: ["a"], "set_state": fails}, "get_state failed: 'a' is no array with DLPack"),
-    "a state that is refused": ({"get_state": lambda self: [torch.zeros(2)], "set_state": fails}, "set_state failed: .*ZeroDivisionError"),
+    "a state of texts": (
+        {"get_state": lambda self: ["a"], "set_state": fails},
+        "get_state failed: 'a' is no array with DLPack",
+    ),
+    "a state that is refused": (
+        {"get_state": lambda self: [torch.zeros(2)], "set_state": fails},
+        "set_state failed: .*ZeroDivisionError",
+    ),
     "half of the state": (
         {"get_state": lambda self: self.state["age"], "set_state": lambda self, state: None},
         "get_state returns not all that a step depends on",
@@ -352,14 +402,21 @@ def test_other_mistakes_are_told_before_the_run_begins(kind: str) -> None:
 
 
 def test_a_batch_that_changes_ends_the_run() -> None:
-    with simulator(Changed, part=0, value=lambda part: part[:5], when=7) as made:
-        with pytest.raises(TrainingFailed, match=r"walk at step 6: step returned observations of the shape \(5, 2\); it must be \(7, 2\)"):
-            made.collect(act)
+    told = r"walk at step 6: step returned observations of the shape \(5, 2\); it must be \(7, 2\)"
+    with (
+        simulator(Changed, part=0, value=lambda part: part[:5], when=7) as made,
+        pytest.raises(TrainingFailed, match=told),
+    ):
+        made.collect(act)
 
 
 def test_a_state_that_changes_its_form_is_refused() -> None:
     states = [torch.zeros(2)] * 3 + [torch.zeros(3)]
-    made = having(get_state=lambda self: states.pop(0), set_state=lambda self, state: None, observe=lambda self: self.index[:, None] * 1.0)
+    made = having(
+        get_state=lambda self: states.pop(0),
+        set_state=lambda self, state: None,
+        observe=lambda self: self.index[:, None] * 1.0,
+    )
     made = type("Still", (made,), {"observation_space": Box(1), "step": still})
     with simulator(made) as found:
         found.state()
@@ -374,12 +431,21 @@ def still(self: Any, actions: Any) -> Any:
 
 # Runs ------------------------------------------------------------------------------------------------------------------------
 
-SMALL = ["agent=ppo", "agent.horizon=16", "agent.minibatches=2", "n_envs=8", "eval.every=never", "eval.final_episodes=3"]
+SMALL = [
+    "agent=ppo",
+    "agent.horizon=16",
+    "agent.minibatches=2",
+    "n_envs=8",
+    "eval.every=never",
+    "eval.final_episodes=3",
+]
 SMALL += ["device=cpu", "log.live=false", "log.tensorboard=false", "checkpoint.keep=9"]
 
 
 @pytest.mark.parametrize("kind", few(["Saves", "Forgets"], "Saves"))
-def test_a_resumed_run_goes_on(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_run_goes_on(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("walk.py").write_text(Path(batches.__file__).read_text() + f"\n\nenvironment = {kind}\n")
     Path("conf/env").mkdir(parents=True)
@@ -418,13 +484,17 @@ def test_gymnax_by_id(capfd: pytest.CaptureFixture[str]) -> None:
             before = state.replace(x=x, x_dot=x_dot, theta=theta, theta_dot=theta_dot)
             given = (before, int(group.action[row, n, 0, 0]), params.replace(force_mag=5.0))
             obs, _, reward, terminated, _ = env.step_env(jax.random.PRNGKey(0), *given)
-            assert bool(terminated) == bool(taken.terminated[row, n]) and float(reward) == float(group.reward[row, n, 0])
+            assert bool(terminated) == bool(taken.terminated[row, n]) and float(reward) == float(
+                group.reward[row, n, 0]
+            )
             if not terminated:
                 np.testing.assert_allclose(group.obs[row + 1, n, 0].numpy(), obs, rtol=1e-5, atol=1e-6)
     for settings, told in (({}, "env.id is missing"), ({"id": "CartPol-v1"}, "did you mean 'CartPole-v1'?")):
         with pytest.raises(UserError, match=told):
             load(**settings)
-    with pytest.raises(UserError, match=r"env.kwargs.mass: CartPole-v1 has no such parameter; it has max_steps_in_episode"):
+    with pytest.raises(
+        UserError, match=r"env.kwargs.mass: CartPole-v1 has no such parameter; it has max_steps_in_episode"
+    ):
         load(id="CartPole-v1", kwargs={"mass": 1.0})
 
 

@@ -1,4 +1,4 @@
-"""Environments that step as one batch of arrays: what the config says of them, and what their class tells before a run begins. No torch."""
+"""Environments that step as one batch of arrays: what the config and their class say before a run begins. No torch."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ class BatchedEnvironment:
 
 
 def is_batched(made: object) -> bool:
-    """Return whether the `environment` of a module is a class of batches: its first argument is `n_envs`, or `reset` has one called `mask`."""
+    """Return whether the `environment` of a module is a class of batches.
+
+    Its first argument is `n_envs`, or `reset` has an argument `mask`.
+    """
     if not isinstance(made, type):
         return False
     first = first_argument(made)
@@ -76,26 +79,30 @@ def batched_environment(made: type, chosen: External, limit: int | None, name: s
     """Return the environment of a class; makes a batch of one. Raises UserError."""
     for key in SETTINGS:
         if key in chosen.given():
-            raise UserError(f"env.{key} is for environments with the interface of Gymnasium, and {name} steps a batch (`{N_ENVS}`)")
+            raise UserError(
+                f"env.{key} is for environments with the interface of Gymnasium, and {name} steps a batch (`{N_ENVS}`)"
+            )
     if chosen.parallel.ranks_per_env > 1:
         ranks = chosen.parallel.ranks_per_env
-        raise UserError(f"concurrency.ranks_per_env={ranks}: {name} is no parallel program; the first argument of one is `comm`")
+        raise UserError(
+            f"concurrency.ranks_per_env={ranks}: {name} is no parallel program; the first argument of one is `comm`"
+        )
     takes_id = "id" in inspect.signature(made).parameters
     if chosen.id is not None and not takes_id:
         raise UserError(f"env.id: the class {made.__name__} of {name} has no argument `id`")
     arguments = dict(chosen.kwargs) | ({"id": chosen.id} if takes_id else {})
     title = chosen.id or name
-    key = (made, title, repr(arguments), limit)
-    if key not in _known:
+    known = (made, title, repr(arguments), limit)
+    if known not in _known:
         try:
-            _known[key] = _examined(title, made, arguments, limit)
+            _known[known] = _examined(title, made, arguments, limit)
         except ContractError as error:
             raise UserError(f"environment {module}: {error}") from error
         except UserError:
             raise
         except Exception as error:  # the code of an environment can raise anything
             raise UserError(f"environment {module} cannot be made: {told(error)}") from error
-    return _known[key]
+    return _known[known]
 
 
 _known: dict[tuple[type, str, str, int | None], BatchedEnvironment] = {}
@@ -105,13 +112,17 @@ _known: dict[tuple[type, str, str, int | None], BatchedEnvironment] = {}
 def _examined(title: str, made: type, arguments: Mapping[str, object], limit: int | None) -> BatchedEnvironment:
     first = first_argument(made)
     if first is None or first.name != N_ENVS:
-        raise ContractError(f"reset of {made.__name__} takes `mask`, so it steps a batch: the first argument of the class must be `{N_ENVS}`")
+        raise ContractError(
+            f"reset of {made.__name__} takes `mask`, so it steps a batch: the first argument of the class must be `{N_ENVS}`"
+        )
     blank = BatchedEnvironment(title, made, arguments, Spec((GroupSpec(GROUP, 1, Box(1), Box(1)),)), (1,), False)
     batch: Any = blank.make(1, "cpu")
     try:
         missing = [member for member in MEMBERS if member not in dir(batch)]
         if missing:
-            raise ContractError(f"{made.__name__} has no {', '.join(missing)}; a batched environment has {', '.join(MEMBERS)}")
+            raise ContractError(
+                f"{made.__name__} has no {', '.join(missing)}; a batched environment has {', '.join(MEMBERS)}"
+            )
         if not callable(getattr(batch.arrays, "from_dlpack", None)):
             raise ContractError(
                 f"arrays of {made.__name__} must be the module of its arrays (numpy, torch, jax.numpy or another with from_dlpack),"

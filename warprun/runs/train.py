@@ -38,8 +38,7 @@ def restore(run: Run, stored: Config, changed: Sequence[str]) -> None:
     _write_config(run, stored)
     run.status.resume(run.env_steps, changed)
     environment = run.setup.environment
-    begins_anew = isinstance(environment, ExternalEnvironment) and environment.state is None
-    if begins_anew or (isinstance(environment, BatchedEnvironment) and not environment.resumes):
+    if isinstance(environment, ExternalEnvironment | BatchedEnvironment) and not environment.resumes:
         run.records.message(f"{environment.title} cannot be continued in the middle of an episode: all environments begin new ones")
     run.records.message(f"continues after {run.env_steps:,} env_steps{''.join(f', {setting}' for setting in changed)}")
 

@@ -162,7 +162,13 @@ class BatchedSimulator:
             return None
         final = self._final.gather(0, taken.final_slot()[..., None].expand(-1, -1, self._final.shape[-1]))
         last = torch.where(taken.truncated[..., None], final, 0.0)
-        after = (group.action[:rows], group.reward[:rows, ..., None], last[:rows], group.obs[1 : rows + 1], group.obs[:1])
+        after = (
+            group.action[:rows],
+            group.reward[:rows, ..., None],
+            last[:rows],
+            group.obs[1 : rows + 1],
+            group.obs[:1],
+        )
         found = []
         for order, numbers in enumerate(after):
             bad = (~numbers.float().flatten(2).isfinite()).nonzero()
@@ -171,7 +177,13 @@ class BatchedSimulator:
                 step = self.steps - rows + (row + 1 if order < len(after) - 1 else 0)
                 value = float(numbers.flatten(2)[row, env, component])
                 field = FIELDS[min(order, FIELDS.index("observation"))]
-                found.append((step, order, Fault(env, step, self._name, field, 0, component, value, self.environment.title, False)))
+                found.append(
+                    (
+                        step,
+                        order,
+                        Fault(env, step, self._name, field, 0, component, value, self.environment.title, False),
+                    )
+                )
         return min(found, key=lambda each: each[:2])[2] if found else None
 
     def state(self) -> State:
@@ -240,11 +252,12 @@ class BatchedSimulator:
         """Keep final observations, count the episodes that ended, and begin the next ones."""
         after, cut = self._obs[row + 1], self.trajectory.truncated[row]
         # Those whose episodes ended; on a GPU, where to know them is to wait, all.
-        some = over.nonzero()[:, 0] if self.device.kind == "cpu" else self._everyone
+        some = torch.from_numpy(np.flatnonzero(over.numpy())) if self.device.kind == "cpu" else self._everyone
         ended, last, slot = over[some], after[some], (self._cuts[some].clamp(max=len(self._final) - 1), some)
         self._final[slot] = torch.where(cut[some, None], last, self._final[slot])
-        steps, returns = self._clock[some] * ended, torch.where(ended, self._returns[some], 0.0)
-        self._ended += torch.stack((ended.sum(), steps.sum(), returns.sum()))
+        returns = torch.where(ended, self._returns[some], 0.0)
+        counts = (ended.sum(dtype=torch.float64), (self._clock[some] * ended).sum(dtype=torch.float64), returns.sum())
+        self._ended += torch.stack(counts)
         self._cuts += cut
         self._clock.masked_fill_(over, 0)
         self._returns.masked_fill_(over, 0.0)
@@ -256,7 +269,9 @@ class BatchedSimulator:
             return self._give(tensor)
         except (TypeError, ValueError, RuntimeError, BufferError) as error:
             name, where = getattr(self._batch.arrays, "__name__", "arrays"), tensor.device
-            raise self._wrong("arrays", f"failed: {name} takes no memory on {where} ({told(error)}); write device=cpu") from None
+            raise self._wrong(
+                "arrays", f"failed: {name} takes no memory on {where} ({told(error)}); write device=cpu"
+            ) from None
 
     def _taken(self, method: str, name: str, given: object, shape: tuple[int, ...]) -> torch.Tensor:
         """Return an array of the batch as a tensor, on the same memory. Raises TrainingFailed if it is not what it must be."""
@@ -269,7 +284,10 @@ class BatchedSimulator:
             raise self._wrong(method, f"returned {name} of the shape {tuple(tensor.shape)}; it must be {shape}")
         if tensor.is_complex() or truth != (tensor.dtype == torch.bool):
             wanted = "booleans" if truth else "real numbers"
-            raise self._wrong(method, f"returned {name} of the dtype {str(tensor.dtype).removeprefix('torch.')}; they must be {wanted}")
+            raise self._wrong(
+                method,
+                f"returned {name} of the dtype {str(tensor.dtype).removeprefix('torch.')}; they must be {wanted}",
+            )
         if tensor.device != self._obs.device:
             where = f"{name} on {tensor.device}, and the run computes on {self._obs.device}"
             raise self._wrong(method, f"returned {where}: make the arrays there, or write device=cpu")
@@ -321,7 +339,10 @@ class BatchedSimulator:
     def _save(self) -> list[torch.Tensor]:
         """Return copies of the arrays and numbers of the state; those of the time before, if they fit, written anew."""
         with self._calling("get_state"):
-            made = [torch.as_tensor(leaf) if isinstance(leaf, bool | int | float) else _tensor(leaf) for leaf in self._tree()[0]]
+            made = [
+                torch.as_tensor(leaf) if isinstance(leaf, bool | int | float) else _tensor(leaf)
+                for leaf in self._tree()[0]
+            ]
         if not self._leaves:
             return [leaf.clone() for leaf in made]
         if [(leaf.shape, leaf.dtype) for leaf in made] != [(leaf.shape, leaf.dtype) for leaf in self._leaves]:
@@ -334,7 +355,12 @@ class BatchedSimulator:
         with self._calling("set_state"):
             leaves, rebuilt = self._tree()
             mine = zip(leaves, saved, strict=True)
-            state = rebuilt([leaf.item() if isinstance(now, bool | int | float) else self._given(leaf.clone()) for now, leaf in mine])
+            state = rebuilt(
+                [
+                    leaf.item() if isinstance(now, bool | int | float) else self._given(leaf.clone())
+                    for now, leaf in mine
+                ]
+            )
             if "set_state" in dir(self._batch):
                 self._batch.set_state(state)
             else:
@@ -348,9 +374,14 @@ class BatchedSimulator:
         if self.environment.resumes:
             self._load(self._leaves)
             again = self._stepped(0, spare)
-            if not all(torch.allclose(a.double(), b.double(), CLOSE, CLOSE, equal_nan=True) for a, b in zip(first, again, strict=True)):
+            if not all(
+                torch.allclose(a.double(), b.double(), CLOSE, CLOSE, equal_nan=True)
+                for a, b in zip(first, again, strict=True)
+            ):
                 told = "get_state returns not" if "get_state" in dir(self._batch) else "its attribute `state` is not"
-                raise self._wrong("a step", f"after its state was set back, gave other results: {told} all that a step depends on")
+                raise self._wrong(
+                    "a step", f"after its state was set back, gave other results: {told} all that a step depends on"
+                )
 
 
 def _tensor(given: Any) -> torch.Tensor:
@@ -375,7 +406,7 @@ def _converter(space: Discrete | Box | Any, place: torch.device) -> Callable[[to
         return lambda actions: actions
     pairs = dict.fromkeys(space.bounds())  # of equal bounds one will do, which is faster
     bounds = torch.tensor(tuple(pairs) if len(pairs) == 1 else space.bounds(), dtype=torch.float32, device=place)
-    low, high = bounds.squeeze(0).T.contiguous()
+    low, high = (bound.contiguous() for bound in bounds.squeeze(0).unbind(-1))
     bounded = low.isfinite() & high.isfinite()
     least, most = low.masked_fill(~bounded, 0.0), high.masked_fill(~bounded, 0.0)
     every = bool(bounded.all())
