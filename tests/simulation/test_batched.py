@@ -384,7 +384,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "half of the state": (
         {"get_state": lambda self: self.state["age"], "set_state": lambda self, state: None},
-        "get_state returns not all that a step depends on",
+        "get_state returns not all it depends on",
     ),
     "arrays that take no memory": (
         {"arrays": SimpleNamespace(**{**vars(torch), "from_dlpack": far, "__name__": "none"})},

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import inspect
-import sys
+import math
 from collections.abc import Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from warprun.config.external import External, first_argument
 from warprun.errors import ContractError, UserError, shown
+from warprun.simulation.batch import BatchClass
 from warprun.simulation.external.recipe import Closes, told
 from warprun.simulation.simulator import Simulator
 from warprun.spec import Box, GroupSpec, Space, Spec
 
 if TYPE_CHECKING:
-    from warprun.simulation.batched import Batch
     from warprun.simulation.device import Device
     from warprun.simulation.exploration import Exploration
 
@@ -30,25 +29,8 @@ SETTINGS = ("vector", "register", "timeout_s", "mask")
 
 
 @dataclass(frozen=True)
-class BatchedEnvironment:
-    """A `SimulatorFactory` of a class whose objects step a batch of environments."""
-
-    title: str
-    """Its name in messages."""
-    made: type
-    arguments: Mapping[str, object]
-    """Arguments of the class beside `n_envs` and `device`."""
-    spec: Spec
-    shape: tuple[int, ...]
-    """Of one observation."""
-    resumes: bool
-    """Whether an object tells its state, so that a resumed run continues exactly."""
-
-    def make(self, n_envs: int, device: str) -> Batch:
-        """Return a new batch; whatever the class raises passes. A class with the argument `device` gets it in the notation of torch."""
-        where = {"device": device} if "device" in inspect.signature(self.made).parameters else {}
-        with redirect_stdout(sys.stderr):  # a print must not stand in the output of a command
-            return cast("Batch", self.made(n_envs, **where, **self.arguments))
+class BatchedEnvironment(BatchClass):
+    """A `SimulatorFactory` of such a class."""
 
     def make_simulator(
         self, *, n_envs: int, first_env: int, horizon: int, seed: int, device: Device, exploration: Exploration | None
@@ -116,7 +98,7 @@ def _examined(title: str, made: type, arguments: Mapping[str, object], limit: in
             f"reset of {made.__name__} takes `mask`, so it steps a batch: the first argument of the class must be `{N_ENVS}`"
         )
     blank = BatchedEnvironment(title, made, arguments, Spec((GroupSpec(GROUP, 1, Box(1), Box(1)),)), (1,), False)
-    batch: Any = blank.make(1, "cpu")
+    batch = blank.make(1, "cpu")
     try:
         missing = [member for member in MEMBERS if member not in dir(batch)]
         if missing:
@@ -129,10 +111,7 @@ def _examined(title: str, made: type, arguments: Mapping[str, object], limit: in
                 f" not {shown(batch.arrays)}"
             )
         shape = _shape(batch.observation_space)
-        size = 1
-        for length in shape:
-            size *= length
-        group = GroupSpec(GROUP, 1, Box(size), _actions(batch.action_space))
+        group = GroupSpec(GROUP, 1, Box(math.prod(shape)), _actions(batch.action_space))
         limit = getattr(batch, "time_limit", None) if limit is None else limit
         resumes = {"get_state", "set_state"} <= set(dir(batch)) or "state" in dir(batch)
         return BatchedEnvironment(title, made, arguments, Spec((group,), limit, early_truncation=True), shape, resumes)
@@ -161,7 +140,7 @@ def _actions(space: object) -> Space:
     if type(space).__module__.startswith("gymnasium."):
         from warprun.simulation.external.spaces import actions
 
-        start: Any = getattr(space, "start", 0)
+        start = cast(Any, getattr(space, "start", 0))
         if not (start == 0 if isinstance(start, int) else not start.any()):
             raise ContractError(f"the actions of {shown(space)} must be counted from 0")
         return actions(cast(Any, space)).space

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 
 from warprun.errors import TrainingFailed, UserError, shown
+from warprun.simulation.batch import Array, Batch, BatchClass, Tree
+from warprun.simulation.conversions import converter, flattened, tensor_of
 from warprun.simulation.device import Device
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.external.recipe import Closes, told
@@ -20,11 +19,7 @@ from warprun.simulation.faults import FIELDS, Fault
 from warprun.simulation.sampler import Sampler
 from warprun.simulation.simulator import Act, Episodes
 from warprun.simulation.trajectory import Trajectory, allocate
-from warprun.spec import Box, Discrete
 from warprun.state import Counter, State, derived_seed
-
-if TYPE_CHECKING:
-    from warprun.config.batched import BatchedEnvironment
 
 SEEDS = 2**31
 """Seeds are below: many libraries take 32 bits."""
@@ -32,18 +27,6 @@ PARTS = ("observations", "rewards", "terminated", "truncated")
 """Names in messages of what a step returns."""
 CLOSE = 1e-4
 """Relative difference between a step and the same step after `set_state`: sums on a GPU can have another order."""
-
-
-class Batch(Protocol):
-    """N environments that a class of the user steps; its arrays are those of the module `arrays`."""
-
-    arrays: ModuleType
-
-    def reset(self, seed: int, mask: Any) -> Any:
-        """Begin an episode where `mask` [N] bool is true; return observations [N, ...], of which those are read."""
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any]:
-        """Return observations [N, ...], rewards [N], terminated [N] bool and truncated [N] bool. Resets nothing."""
 
 
 class BatchedSimulator:
@@ -57,7 +40,7 @@ class BatchedSimulator:
 
     def __init__(
         self,
-        environment: BatchedEnvironment,
+        environment: BatchClass,
         *,
         n_envs: int,
         first_env: int,
@@ -74,10 +57,10 @@ class BatchedSimulator:
         self._group = self.trajectory.groups[self._name]
         self._obs, self._final = self._group.obs[:, :, 0], self._group.final_obs[:, :, 0]
         self._shape = (n_envs, *environment.shape)
-        self._actions = _converter(group_spec.action, self._obs.device)
+        self._actions = converter(group_spec.action, self._obs.device)
         self._sampler = Sampler(group_spec, self.trajectory, seed, device, exploration, first_env)
-        self._batch: Any = None
-        self._give: Callable[[torch.Tensor], Any] = lambda tensor: tensor
+        self._made: Batch | None = None
+        self._give: Callable[[torch.Tensor], Array] = lambda tensor: tensor
         self._writes_out = False
         self._steps, self._resets = Counter(), Counter()
         place = self._obs.device
@@ -100,12 +83,17 @@ class BatchedSimulator:
         """Steps that every environment has taken."""
         return self._steps.value
 
+    @property
+    def _batch(self) -> Batch:
+        assert self._made is not None, "the simulator is not prepared"
+        return self._made
+
     def prepare(self) -> None:
         """Make the batch, compile the kernels that sample, try a step, and reset. Raises UserError."""
         self._sampler.prepare()
         try:
             with self._calling("the construction"):
-                self._batch = self.environment.make(self.n_envs, str(self._obs.device))
+                self._made = self.environment.make(self.n_envs, str(self._obs.device))
                 arrays = self._batch.arrays
                 self._give = self._give if arrays is torch else arrays.from_dlpack
                 self._writes_out = "out" in inspect.signature(self._batch.step).parameters
@@ -201,7 +189,7 @@ class BatchedSimulator:
 
     def close(self) -> None:
         """Close the batch, if it has `close`."""
-        batch, self._batch = self._batch, None
+        batch, self._made = self._made, None
         if isinstance(batch, Closes):
             batch.close()
 
@@ -263,7 +251,7 @@ class BatchedSimulator:
         self._returns.masked_fill_(over, 0.0)
         after[some] = torch.where(ended[:, None], self._fresh(over)[some].to(after.dtype), last)
 
-    def _given(self, tensor: torch.Tensor) -> Any:
+    def _given(self, tensor: torch.Tensor) -> Array:
         """Return a tensor as an array of the batch, on the same memory. Raises TrainingFailed."""
         try:
             return self._give(tensor)
@@ -276,7 +264,7 @@ class BatchedSimulator:
     def _taken(self, method: str, name: str, given: object, shape: tuple[int, ...]) -> torch.Tensor:
         """Return an array of the batch as a tensor, on the same memory. Raises TrainingFailed if it is not what it must be."""
         try:
-            tensor = _tensor(given)
+            tensor = tensor_of(given)
         except (TypeError, ValueError, RuntimeError, BufferError) as error:
             raise self._wrong(method, f"returned {name} that cannot be read: {told(error)}") from None
         truth = name in PARTS[2:]
@@ -322,25 +310,17 @@ class BatchedSimulator:
             self._obs[0].copy_(self._obs[self._row])
             self._row = 0
 
-    def _tree(self) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    def _tree(self) -> tuple[list[Array], Callable[[list[Array]], Tree]]:
         """Return the arrays and numbers of the state of the batch, and a function that makes such a state of others."""
         batch = self._batch
         state = batch.get_state() if "get_state" in dir(batch) else batch.state
-        if "jax" in sys.modules:  # it knows more classes
-            from jax import tree_util
-
-            leaves, form = tree_util.tree_flatten(state)
-            return leaves, lambda others: tree_util.tree_unflatten(form, others)
-        from torch.utils import _pytree as pytree
-
-        leaves, spec = pytree.tree_flatten(state)
-        return leaves, lambda others: pytree.tree_unflatten(others, spec)
+        return flattened(state)
 
     def _save(self) -> list[torch.Tensor]:
         """Return copies of the arrays and numbers of the state; those of the time before, if they fit, written anew."""
         with self._calling("get_state"):
             made = [
-                torch.as_tensor(leaf) if isinstance(leaf, bool | int | float) else _tensor(leaf)
+                torch.as_tensor(leaf) if isinstance(leaf, bool | int | float) else tensor_of(leaf)
                 for leaf in self._tree()[0]
             ]
         if not self._leaves:
@@ -351,69 +331,28 @@ class BatchedSimulator:
             own.copy_(leaf)
         return self._leaves
 
+    def _like(self, now: Array | float, saved: torch.Tensor) -> Array | float:
+        """Return a saved part of the state as the batch has it: an array or a number."""
+        return saved.item() if isinstance(now, bool | int | float) else self._given(saved.clone())
+
     def _load(self, saved: list[torch.Tensor]) -> None:
         with self._calling("set_state"):
             leaves, rebuilt = self._tree()
-            mine = zip(leaves, saved, strict=True)
-            state = rebuilt(
-                [
-                    leaf.item() if isinstance(now, bool | int | float) else self._given(leaf.clone())
-                    for now, leaf in mine
-                ]
-            )
+            state = rebuilt([self._like(*pair) for pair in zip(leaves, saved, strict=True)])
             if "set_state" in dir(self._batch):
                 self._batch.set_state(state)
             else:
                 self._batch.state = state
 
     def _try(self) -> None:
-        """Take a step; of a batch that tells its state, twice, and see that the state is all that the step depends on."""
+        """Take a step; of a batch that tells its state, twice, and see that the step depends on the state alone."""
         self._leaves = self._save() if self.environment.resumes else []
         spare = torch.empty_like(self._obs[0])
         first = [part.clone() for part in self._stepped(0, spare)]
         if self.environment.resumes:
             self._load(self._leaves)
             again = self._stepped(0, spare)
-            if not all(
-                torch.allclose(a.double(), b.double(), CLOSE, CLOSE, equal_nan=True)
-                for a, b in zip(first, again, strict=True)
-            ):
+            pairs = zip(first, again, strict=True)
+            if not all(torch.allclose(a.double(), b.double(), CLOSE, CLOSE, equal_nan=True) for a, b in pairs):
                 told = "get_state returns not" if "get_state" in dir(self._batch) else "its attribute `state` is not"
-                raise self._wrong(
-                    "a step", f"after its state was set back, gave other results: {told} all that a step depends on"
-                )
-
-
-def _tensor(given: Any) -> torch.Tensor:
-    """Return an array as a tensor on the same memory; of an array of numpy that is read-only, a copy. Raises TypeError for others."""
-    if isinstance(given, torch.Tensor):
-        return given
-    if isinstance(given, np.ndarray):
-        return torch.from_numpy(np.require(given, requirements="W"))
-    if "__dlpack__" not in dir(given):
-        raise TypeError(f"{shown(given)} is no array with DLPack")
-    return torch.from_dlpack(given)
-
-
-def _converter(space: Discrete | Box | Any, place: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the function from actions [N, C] of a trajectory to those of the environment: [N] of a Discrete, of a Box within its bounds.
-
-    The operations of a Box and their order are those of `spec.to_bounds`.
-    """
-    if isinstance(space, Discrete):
-        return lambda actions: actions[:, 0]
-    if not isinstance(space, Box):
-        return lambda actions: actions
-    pairs = dict.fromkeys(space.bounds())  # of equal bounds one will do, which is faster
-    bounds = torch.tensor(tuple(pairs) if len(pairs) == 1 else space.bounds(), dtype=torch.float32, device=place)
-    low, high = (bound.contiguous() for bound in bounds.squeeze(0).unbind(-1))
-    bounded = low.isfinite() & high.isfinite()
-    least, most = low.masked_fill(~bounded, 0.0), high.masked_fill(~bounded, 0.0)
-    every = bool(bounded.all())
-
-    def convert(actions: torch.Tensor) -> torch.Tensor:
-        share = actions.clamp(-1.0, 1.0).add_(1.0).mul_(0.5)
-        mapped = (1.0 - share).mul_(least).add_(share.mul_(most))
-        return (mapped if every else torch.where(bounded, mapped, actions)).clamp_(low, high)
-
-    return convert
+                raise self._wrong("step", f"gave other results after its state was set back: {told} all it depends on")
