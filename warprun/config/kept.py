@@ -28,6 +28,7 @@ from typing import NamedTuple, TypeAlias, TypedDict, cast
 import numpy as np
 
 from warprun import user_code
+from warprun.config.batched import BatchedEnvironment
 from warprun.config.external import External, plain
 from warprun.config.registry import NONE, Defined, define
 from warprun.environment import Environment
@@ -84,7 +85,8 @@ def keep(
     if find(module):
         raise UserError(f"env.module={module} is the copy in a run folder; name the environment that it was copied from")
     found = user_code.read_file(file) if file else user_code.imported(module)
-    parts = [phase.function for phase in environment.phases] if isinstance(environment, Environment) else [type(environment)]
+    other = environment.made if isinstance(environment, BatchedEnvironment) else type(environment)
+    parts = [phase.function for phase in environment.phases] if isinstance(environment, Environment) else [other]
     made_from = {part.__module__.partition(".")[0] for part in parts}
     steps_in_python = isinstance(environment, ExternalEnvironment) and environment.recipe.arguments.get("files")
     changed = bool(steps_in_python) and steps_in_python != plain(found)

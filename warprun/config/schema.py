@@ -43,9 +43,9 @@ class EnvConfig:
     randomize: dict[str, Any] = field(default_factory=dict)
     """Parameters that each environment draws uniformly at the start of every episode: env.randomize.NAME=[low,high]."""
     id: str | None = None
-    """With env=gymnasium: the id of the environment, such as LunarLander-v3."""
+    """With env=gymnasium or env=gymnax: the id of the environment, such as LunarLander-v3."""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments of `gymnasium.make`, or of the class of an environment with the interface of Gymnasium: env.kwargs.NAME=value."""
+    """Arguments of `gymnasium.make`, or of the class of an environment that Python steps: env.kwargs.NAME=value."""
     register: list[str] = field(default_factory=list)
     """With env=gymnasium: modules to import first, because they register environments, such as [ale_py]."""
     vector: bool = False

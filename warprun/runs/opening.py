@@ -135,7 +135,7 @@ def environment_modules(outside: Path) -> set[str]:
 
 
 def _arguments(env: EnvConfig) -> str:
-    """Return the setting of an environment of Gymnasium that can run any code; empty if there is none."""
+    """Return the setting of an environment by id that can run any code; empty if there is none."""
     if env.register:
         return f"env.register={list(env.register)}"
-    return f"env.kwargs={dict(env.kwargs)}" if env.module == BY_ID and env.kwargs else ""
+    return f"env.kwargs={dict(env.kwargs)}" if env.module in BY_ID and env.kwargs else ""

@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from warprun.config import kept
+from warprun.config.batched import BatchedEnvironment
 from warprun.config.schema import Config, is_open, to_dict
 from warprun.errors import UserError, program, typed
 from warprun.files import write_atomic
@@ -37,7 +38,7 @@ def restore(run: Run, stored: Config, changed: Sequence[str]) -> None:
     _write_config(run, stored)
     run.status.resume(run.env_steps, changed)
     environment = run.setup.environment
-    if isinstance(environment, ExternalEnvironment) and environment.state is None:
+    if isinstance(environment, ExternalEnvironment | BatchedEnvironment) and not environment.resumes:
         run.records.message(f"{environment.title} cannot be continued in the middle of an episode: all environments begin new ones")
     run.records.message(f"continues after {run.env_steps:,} env_steps{''.join(f', {setting}' for setting in changed)}")
 
