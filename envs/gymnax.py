@@ -27,13 +27,9 @@ class Gymnax:
 
     def __init__(self, n_envs: int, id: str | None = None, **parameters: float) -> None:
         if not id:
-            raise UserError(
-                "env.id is missing: write env.id=NAME of an environment of gymnax, such as env.id=CartPole-v1"
-            )
+            raise UserError("env.id is missing: write env.id=NAME of an environment of gymnax, such as env.id=CartPole-v1")
         if id not in gymnax.registered_envs:
-            raise UserError(
-                f"env.id={shown(id)}: gymnax knows no such environment{nearest(id, gymnax.registered_envs)}"
-            )
+            raise UserError(f"env.id={shown(id)}: gymnax knows no such environment{nearest(id, gymnax.registered_envs)}")
         env, params = gymnax.make(id)
         unknown = sorted(parameters.keys() - vars(params).keys())
         if unknown:

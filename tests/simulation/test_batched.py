@@ -38,9 +38,7 @@ LIBRARIES = {"numpy": lambda: Numpy, "torch": lambda: Walkers, "jax": of_jax}
 
 
 @contextmanager
-def simulator(
-    made: type, n_envs: int = 7, horizon: int = 20, limit: int | None = LIMIT, **arguments: Any
-) -> Iterator[BatchedSimulator]:
+def simulator(made: type, n_envs: int = 7, horizon: int = 20, limit: int | None = LIMIT, **arguments: Any) -> Iterator[BatchedSimulator]:
     """Yield a simulator that is prepared."""
     environment = batched_environment(made, External(kwargs=arguments), limit, "walk", "./walk.py")
     sizes = {"n_envs": n_envs, "first_env": 0, "horizon": horizon, "seed": 5}
@@ -91,9 +89,7 @@ def test_rollouts_are_those_of_plain_python(library: str) -> None:
         assert count > 20 and taken.truncated.any() and taken.terminated.any()
         assert len(set(batch.seeds)) == len(batch.seeds) == resets
         found = made.episodes()
-        assert (found.count, found.mean_length, found.mean_return[GROUP]) == pytest.approx(
-            (count, steps / count, returns / count)
-        )
+        assert (found.count, found.mean_length, found.mean_return[GROUP]) == pytest.approx((count, steps / count, returns / count))
         assert made.episodes().count == 0 and made.fault() is None and made.steps == 60
 
 
@@ -105,10 +101,7 @@ class Copies(TorchDispatchMode):
         self.numbers, self.count = numbers, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if (
-            func.overloadpacket.__name__ in ("copy_", "clone", "_to_copy", "contiguous")
-            and args[0].numel() >= self.numbers
-        ):
+        if func.overloadpacket.__name__ in ("copy_", "clone", "_to_copy", "contiguous") and args[0].numel() >= self.numbers:
             self.count += 1
         return func(*args, **(kwargs or {}))
 
@@ -222,9 +215,7 @@ def test_what_is_a_batch() -> None:
 
 def without(*names: str) -> type:
     """Return a class with the members of Walkers but some."""
-    members = {
-        name: getattr(Walkers, name) for name in vars(Walkers) if name not in ("__dict__", "__weakref__", *names)
-    }
+    members = {name: getattr(Walkers, name) for name in vars(Walkers) if name not in ("__dict__", "__weakref__", *names)}
     return type("Walkers", (), members)
 
 
@@ -443,9 +434,7 @@ SMALL += ["device=cpu", "log.live=false", "log.tensorboard=false", "checkpoint.k
 
 
 @pytest.mark.parametrize("kind", few(["Saves", "Forgets"], "Saves"))
-def test_a_resumed_run_goes_on(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_resumed_run_goes_on(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     Path("walk.py").write_text(Path(batches.__file__).read_text() + f"\n\nenvironment = {kind}\n")
     Path("conf/env").mkdir(parents=True)
@@ -484,17 +473,13 @@ def test_gymnax_by_id(capfd: pytest.CaptureFixture[str]) -> None:
             before = state.replace(x=x, x_dot=x_dot, theta=theta, theta_dot=theta_dot)
             given = (before, int(group.action[row, n, 0, 0]), params.replace(force_mag=5.0))
             obs, _, reward, terminated, _ = env.step_env(jax.random.PRNGKey(0), *given)
-            assert bool(terminated) == bool(taken.terminated[row, n]) and float(reward) == float(
-                group.reward[row, n, 0]
-            )
+            assert bool(terminated) == bool(taken.terminated[row, n]) and float(reward) == float(group.reward[row, n, 0])
             if not terminated:
                 np.testing.assert_allclose(group.obs[row + 1, n, 0].numpy(), obs, rtol=1e-5, atol=1e-6)
     for settings, told in (({}, "env.id is missing"), ({"id": "CartPol-v1"}, "did you mean 'CartPole-v1'?")):
         with pytest.raises(UserError, match=told):
             load(**settings)
-    with pytest.raises(
-        UserError, match=r"env.kwargs.mass: CartPole-v1 has no such parameter; it has max_steps_in_episode"
-    ):
+    with pytest.raises(UserError, match=r"env.kwargs.mass: CartPole-v1 has no such parameter; it has max_steps_in_episode"):
         load(id="CartPole-v1", kwargs={"mass": 1.0})
 
 

@@ -61,14 +61,10 @@ def batched_environment(made: type, chosen: External, limit: int | None, name: s
     """Return the environment of a class; makes a batch of one. Raises UserError."""
     for key in SETTINGS:
         if key in chosen.given():
-            raise UserError(
-                f"env.{key} is for environments with the interface of Gymnasium, and {name} steps a batch (`{N_ENVS}`)"
-            )
+            raise UserError(f"env.{key} is for environments with the interface of Gymnasium, and {name} steps a batch (`{N_ENVS}`)")
     if chosen.parallel.ranks_per_env > 1:
         ranks = chosen.parallel.ranks_per_env
-        raise UserError(
-            f"concurrency.ranks_per_env={ranks}: {name} is no parallel program; the first argument of one is `comm`"
-        )
+        raise UserError(f"concurrency.ranks_per_env={ranks}: {name} is no parallel program; the first argument of one is `comm`")
     takes_id = "id" in inspect.signature(made).parameters
     if chosen.id is not None and not takes_id:
         raise UserError(f"env.id: the class {made.__name__} of {name} has no argument `id`")
@@ -102,9 +98,7 @@ def _examined(title: str, made: type, arguments: Mapping[str, object], limit: in
     try:
         missing = [member for member in MEMBERS if member not in dir(batch)]
         if missing:
-            raise ContractError(
-                f"{made.__name__} has no {', '.join(missing)}; a batched environment has {', '.join(MEMBERS)}"
-            )
+            raise ContractError(f"{made.__name__} has no {', '.join(missing)}; a batched environment has {', '.join(MEMBERS)}")
         if not callable(getattr(batch.arrays, "from_dlpack", None)):
             raise ContractError(
                 f"arrays of {made.__name__} must be the module of its arrays (numpy, torch, jax.numpy or another with from_dlpack),"

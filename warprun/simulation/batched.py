@@ -257,9 +257,7 @@ class BatchedSimulator:
             return self._give(tensor)
         except (TypeError, ValueError, RuntimeError, BufferError) as error:
             name, where = getattr(self._batch.arrays, "__name__", "arrays"), tensor.device
-            raise self._wrong(
-                "arrays", f"failed: {name} takes no memory on {where} ({told(error)}); write device=cpu"
-            ) from None
+            raise self._wrong("arrays", f"failed: {name} takes no memory on {where} ({told(error)}); write device=cpu") from None
 
     def _taken(self, method: str, name: str, given: object, shape: tuple[int, ...]) -> torch.Tensor:
         """Return an array of the batch as a tensor, on the same memory. Raises TrainingFailed if it is not what it must be."""
@@ -319,10 +317,7 @@ class BatchedSimulator:
     def _save(self) -> list[torch.Tensor]:
         """Return copies of the arrays and numbers of the state; those of the time before, if they fit, written anew."""
         with self._calling("get_state"):
-            made = [
-                torch.as_tensor(leaf) if isinstance(leaf, bool | int | float) else tensor_of(leaf)
-                for leaf in self._tree()[0]
-            ]
+            made = [torch.as_tensor(leaf) if isinstance(leaf, bool | int | float) else tensor_of(leaf) for leaf in self._tree()[0]]
         if not self._leaves:
             return [leaf.clone() for leaf in made]
         if [(leaf.shape, leaf.dtype) for leaf in made] != [(leaf.shape, leaf.dtype) for leaf in self._leaves]:
