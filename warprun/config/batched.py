@@ -54,7 +54,7 @@ def is_batched(made: object) -> bool:
         masked = "mask" in inspect.signature(made.reset).parameters if "reset" in dir(made) else False  # type: ignore[attr-defined]
     except (TypeError, ValueError):  # no function with a signature
         masked = False
-    return masked or (first is not None and first.name == N_ENVS)
+    return masked or (first is not None and first.name == N_ENVS and "collect" not in dir(made))  # a Simulator has `collect`
 
 
 def batched_environment(made: type, chosen: External, limit: int | None, name: str, module: str) -> BatchedEnvironment:
