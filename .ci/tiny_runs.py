@@ -20,6 +20,7 @@ from warprun.config.compose import environment_config
 from warprun.config.registry import options
 from warprun.config.schema import load_environment
 from warprun.errors import NotInstalledError, UserError
+from warprun.spec import Spec
 
 SMALL = ["tuned=none", "n_envs=8", "total_steps=512", "env.time_limit=60"]
 SHORT = ["eval.every=50%", "eval.episodes=4", "eval.final_episodes=4", "device=cpu", "concurrency.threads=1", "log.live=false"]
@@ -30,11 +31,16 @@ IDS = {"gymnasium": "CartPole-v1", "gymnax": "CartPole-v1"}
 Outcome = Literal["done", "failed", "not tried"]
 
 
+def spec_of(env: str) -> Spec:
+    """Return the spec of an environment. Raises UserError."""
+    config = environment_config(env)
+    return load_environment(replace(config, id=IDS.get(env, config.id)))[0].spec
+
+
 def able(agent: str, env: str) -> bool:
     """Return whether an agent can act in an environment."""
     try:
-        config = environment_config(env)
-        check_requirements(agent, load_environment(replace(config, id=IDS.get(env, config.id)))[0].spec)
+        check_requirements(agent, spec_of(env))
     except UserError:
         return False
     return True
@@ -43,7 +49,7 @@ def able(agent: str, env: str) -> bool:
 def is_installed(env: str) -> bool:
     """Return whether the library of an environment is there; name it as not tried if not."""
     try:
-        load_environment(replace(environment_config(env), id=IDS.get(env)))
+        spec_of(env)
     except NotInstalledError as error:
         print(f"not tried: env={env}: {error}", flush=True)
         return False

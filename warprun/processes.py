@@ -139,7 +139,7 @@ _voice = 2
 first_is_lost = False
 """Whether rank 0 gives no sign of life any more."""
 FIRST_IS_LOST = 113
-"""Exit code of the other ranks then, by which the process that started them knows; hardly another program has it."""
+"""Exit code of the other ranks then; the process that started them recognizes it, because hardly another program has it."""
 
 
 def silence() -> None:

@@ -19,8 +19,6 @@ import peer_work as spec
 from peer_jax import ENV, ENV_PARAMS, State, first_state, forward, iteration, make
 from peer_work import AGENT_ENVS, AGENT_HORIZON, AGENT_STEPS, POPULATION, Iterate, Work
 
-jax.config.update("jax_cpu_enable_async_dispatch", False)  # with it, calls for 128 agents do not return with jax 0.10.2
-
 WIDTHS = (4, 16, 64, 256)
 """Agents of a call, as far as they divide all agents; or all at once."""
 STEPS = AGENT_ENVS * AGENT_HORIZON

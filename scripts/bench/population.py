@@ -44,7 +44,7 @@ from peers import CORES, HERE, Peer, Worker, machine
 PARTS = ("peers", "seeds", "sizes", "solved", "grid")
 LEARNERS = {"JAX": "prepare", "rejax": "prepare_rejax"}
 ONE_THREAD = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
-"""Each core has a process with a share of the agents. One process that shares operations among threads can stand still in XLA's pool."""
+"""Each core has a process with a share of the agents, bound to it: others of jax 0.10.2 can stand still."""
 LEAN = ["log.tensorboard=false", "log.every=10%", "checkpoint.best=false", "eval.every=never", "eval.final_episodes=20"]
 """Records and evaluations of agents that are only timed."""
 PPO = [*settings_of(spec.POPULATION), f"n_envs={spec.AGENT_ENVS}", "stop_when_solved=false", *LEAN]
@@ -222,6 +222,8 @@ def peers(chosen: Any, folder: Path) -> Found:
         for name, prepare in LEARNERS.items() if chosen.jax else ():
             peer = Peer(name, f"peer_population:{prepare}", "unsafe_rbg", "separate", 0, CORES, (), ())
             workers[name] = [Worker(peer, chosen.jax, ONE_THREAD) for _ in range(CORES)]
+            for worker, core in zip(workers[name], sorted(os.sched_getaffinity(0)), strict=True):
+                os.sched_setaffinity(worker.process.pid, {core})
             answers = ask(workers[name], work="population", variant=peer.variant, n_envs=chosen.agents // CORES)
             found["told"][name], found["prepared_s"][name] = answers[0]["settings"], answers[0]["prepared_s"]
             say(f"{name}: {answers[0]['settings']}")

@@ -1,14 +1,36 @@
 """Batched environments: walkers in any library of arrays, and classes that do something wrong."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
+from tests.simulation.external.simulators import CPU
+from warprun.config.batched import batched_environment
+from warprun.config.external import External
+from warprun.simulation.batched import BatchedSimulator
 from warprun.spec import Box, Discrete
 
 EDGE = 4
 """Distance at which a walk ends."""
+LIMIT = 6
+"""Steps of an episode."""
+
+
+@contextmanager
+def simulator(made: type, n_envs: int = 7, horizon: int = 20, limit: int | None = LIMIT, **arguments: Any) -> Iterator[BatchedSimulator]:
+    """Yield a simulator that is prepared."""
+    environment = batched_environment(made, External(kwargs=arguments), limit, "walk", "./walk.py")
+    sizes = {"n_envs": n_envs, "first_env": 0, "horizon": horizon, "seed": 5}
+    found = environment.make_simulator(device=CPU, exploration=None, **sizes)
+    assert isinstance(found, BatchedSimulator)
+    found.prepare()
+    try:
+        yield found
+    finally:
+        found.close()
 
 
 class Walkers:

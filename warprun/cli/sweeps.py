@@ -71,11 +71,12 @@ def _prepare(launch: LaunchConfig, first: Config) -> None:
         local.prepare()
 
 
-def _planned(overrides: Sequence[str], once: Callable[[LaunchConfig, Config], None]) -> tuple[LaunchConfig, list[str], list[Config], Plan]:
-    """Return the settings of the launch, the overrides of the runs, their configs and their plan. Raises UserError.
+Planned = tuple[LaunchConfig, list[str], list[Config], Plan]
+"""The settings of the launch, the overrides of the runs, their configs and their plan."""
 
-    `once` is called when the first job is checked.
-    """
+
+def _planned(overrides: Sequence[str], on_first: Callable[[LaunchConfig, Config], None]) -> Planned:
+    """Check all runs that `overrides` describe and plan them; `on_first` is called when the first is checked. Raises UserError."""
     launch, given = taken_launch(overrides)
     refuse(given)
     if launch.population is not None:
@@ -85,7 +86,7 @@ def _planned(overrides: Sequence[str], once: Callable[[LaunchConfig, Config], No
     jobs = runs(given, MAX_RUNS_EVER if launch.sweep.yes else MAX_RUNS)
     compositions = Compositions()
     first = _checked(jobs[0], compositions)
-    once(launch, first)
+    on_first(launch, first)
     configs = [first, *(_checked(job, compositions) for job in jobs[1:])]
     return launch, given, configs, plan.planned(sweep_folder(launch, configs[0]), jobs, launch.trust)
 

@@ -61,7 +61,7 @@ def kernel_module(name: str, made_of: Mapping[str, Sequence[Function]], build: C
 
 
 NEVER = 0
-"""`Made.code` of a call that cannot be repeated: of a kernel that is not compiled, or of some of its items."""
+"""`Made.code` of a call that cannot be repeated: of a kernel that is not compiled, or that covered only some items."""
 _dtype = cache(as_dtype)
 
 
@@ -131,7 +131,7 @@ class Call:
         return self._entry is not None
 
     def note(self, total: int, count: int, whole: bool = True) -> None:
-        """Record a call of the items 0 .. `total` - 1, on up to `count` threads, if calls are recorded; not `whole`: of others."""
+        """Record a call of the items 0 .. `total` - 1, on up to `count` threads, if calls are recorded; not `whole`: of some others."""
         if recording.made is not None:
             code = self.code if whole and self.compiled() else NEVER
             recording.made.append(Made(code, self._record.tobytes(), total, count, tuple(self.arguments)))

@@ -85,8 +85,8 @@ class OffPolicyLearner(ABC, Generic[C]):
     ) -> Callable[Concatenate[Due, P], Taken]:
         """Return the gradient step of a network on a loss, which the target network follows when it is due.
 
-        `kernel` names the same loss among those of kernels (`kernels.cpu.updates.LOSSES`), empty if there is none. They
-        compute it if the plan says so, from the networks `reads`, then the trained one, and `settings`. Gradients and
+        `kernel` is the name of the CPU kernel of this loss in `kernels.cpu.updates.LOSSES`, empty if there is none. If the
+        plan computes gradients by kernels, it gets the networks `reads`, the trained one, and `settings`. Gradients and
         means are those of all processes.
         """
         if kernel and self._context.plan.gradients == "kernels":

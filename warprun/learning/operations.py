@@ -45,7 +45,7 @@ class Derivatives(NamedTuple):
 class Operations(NamedTuple):
     """The operations that learning from the rollouts of one group consists of; all implementations give the same numbers, but for rounding.
 
-    The next call of an operation may overwrite its results; of one that takes a trajectory, only the next call for the same trajectory.
+    The next call of an operation may overwrite its results. Operations on trajectories keep one result for each trajectory.
     """
 
     act: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]

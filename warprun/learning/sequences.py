@@ -121,7 +121,7 @@ class Sequences:
         return step * len(self._actors) % self.replay.place.rows + self._actors
 
     def _prioritize(self, newest: torch.Tensor) -> None:
-        """Give the sequence that ends with the step `newest` [], which is complete now, the largest priority, and that step none yet."""
+        """Give the sequence that ends with step `newest` [] the largest priority, as it is complete; the one that begins there gets 0."""
         tree, whole = self.replay.tree, newest - self.wide + 1
         begins = self._rows(whole.clamp(min=0))
         tree.priority[self._rows(newest)] = 0.0

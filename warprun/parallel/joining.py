@@ -34,7 +34,7 @@ RANK_0_SPEAKS_S = 3.0
 def in_all_ranks(compose: Callable[[], T], mode: Callable[[T | None], str]) -> T:
     """Return the result of `compose` in every process that was started. Raises UserError in all if it fails in one.
 
-    `mode` returns the name of `concurrency` from what was composed, or None if that has failed.
+    `mode` returns the name of `concurrency` from what was composed. It gets None before that, and if it has failed.
     """
     if started() == 1:
         return compose()

@@ -20,9 +20,8 @@ from warprun.runs.records.tensorboard import PREFIX
 class Position:
     """The state of a run outside its tensors, in types that JSON has.
 
-    At the boundary after an iteration a run evaluates, logs and saves, as far as these are due. A position describes
-    the run at the end of a boundary; if `pending`, at its beginning, where the iteration is done and the boundary still
-    to come.
+    After each iteration comes a boundary: the run evaluates, logs and saves, as far as these are due. A position is that
+    of a run after a boundary; if `pending`, of a run that has done an iteration and has its boundary still to come.
     """
 
     iterations: int = 0

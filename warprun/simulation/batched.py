@@ -165,13 +165,8 @@ class BatchedSimulator:
                 step = self.steps - rows + (row + 1 if order < len(after) - 1 else 0)
                 value = float(numbers.flatten(2)[row, env, component])
                 field = FIELDS[min(order, FIELDS.index("observation"))]
-                found.append(
-                    (
-                        step,
-                        order,
-                        Fault(env, step, self._name, field, 0, component, value, self.environment.title, False),
-                    )
-                )
+                fault = Fault(env, step, self._name, field, 0, component, value, self.environment.title, replaceable=False)
+                found.append((step, order, fault))
         return min(found, key=lambda each: each[:2])[2] if found else None
 
     def state(self) -> State:
@@ -270,10 +265,8 @@ class BatchedSimulator:
             raise self._wrong(method, f"returned {name} of the shape {tuple(tensor.shape)}; it must be {shape}")
         if tensor.is_complex() or truth != (tensor.dtype == torch.bool):
             wanted = "booleans" if truth else "real numbers"
-            raise self._wrong(
-                method,
-                f"returned {name} of the dtype {str(tensor.dtype).removeprefix('torch.')}; they must be {wanted}",
-            )
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise self._wrong(method, f"returned {name} of the dtype {dtype}; they must be {wanted}")
         if tensor.device != self._obs.device:
             where = f"{name} on {tensor.device}, and the run computes on {self._obs.device}"
             raise self._wrong(method, f"returned {where}: make the arrays there, or write device=cpu")
@@ -349,5 +342,5 @@ class BatchedSimulator:
             again = self._stepped(0, spare)
             pairs = zip(first, again, strict=True)
             if not all(torch.allclose(a.double(), b.double(), CLOSE, CLOSE, equal_nan=True) for a, b in pairs):
-                told = "get_state returns not" if "get_state" in dir(self._batch) else "its attribute `state` is not"
-                raise self._wrong("step", f"gave other results after its state was set back: {told} all it depends on")
+                lacking = "get_state returns not" if "get_state" in dir(self._batch) else "its attribute `state` is not"
+                raise self._wrong("step", f"gave other results after its state was set back: {lacking} all it depends on")

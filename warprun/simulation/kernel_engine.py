@@ -120,7 +120,7 @@ class KernelEngine:
         self.functions = built.functions
         self._comparison: Comparison | None = None
         self._same = (built.module, repr(built.of_run)) if tables is None else None
-        """What another simulator of this process must have in common with this one to need no comparison; None: it always does."""
+        """What another simulator of this process must have in common with this one to need no comparison; None: each one is compared."""
         if compares and device.kind in ("cpu", "cuda") and COMPILES and self._same not in _compared:
             some = sorted({0, n_envs // 2, n_envs - 1})
             self._comparison = Comparison(environment, some, first_env, self.functions, seed=seed, **built.of_run)

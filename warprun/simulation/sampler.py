@@ -17,7 +17,7 @@ from warprun.spec import Box, GroupSpec
 class Sampler:
     """Writes `action` and `log_prob` of a trajectory, by the rules, masks, noise and random draws of every other environment.
 
-    The kernels are those of an environment with the same actions and one observed number, so their number does not depend on observations.
+    The kernels are those of an environment with the same actions and one observed number, so simulators with equal actions share them.
     """
 
     def __init__(

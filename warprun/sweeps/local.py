@@ -114,12 +114,13 @@ Train = Callable[[str, int], int]
 """Trains the job with a number of a sweep folder in this process, and returns the exit code. It must be importable by its name."""
 PRELOADED = "warprun.sweeps.preloaded"
 """Module that a server imports once and then forks the workers: its import takes longer than a short run."""
-SERVED = multiprocessing.get_context("forkserver")
+SERVER = multiprocessing.get_context("forkserver")
+"""Forks the workers."""
 
 
 def prepare() -> None:
-    """Let the server begin to import, which this process need not wait for before it has jobs."""
-    SERVED.set_forkserver_preload([PRELOADED])
+    """Start the server that forks workers: it imports what they need while this process goes on."""
+    SERVER.set_forkserver_preload([PRELOADED])
     forkserver.ensure_running()
 
 
@@ -164,7 +165,7 @@ class Pool:
         self._slots = [_Slot(cores, gpus[n % len(gpus)] if gpus else None) for n, cores in enumerate(share_cores(count))]
         self._keeps_workers = "cudasim" not in devices  # Numba reads at its import whether to simulate CUDA
         if self._keeps_workers:
-            SERVED.set_forkserver_preload([PRELOADED])
+            SERVER.set_forkserver_preload([PRELOADED])
 
     @property
     def size(self) -> int:
@@ -203,9 +204,9 @@ class Pool:
 
     def _hired(self, slot: _Slot) -> _Worker:
         """Return a new worker for a slot."""
-        jobs, its_jobs = SERVED.Pipe()
-        its_orders, orders = SERVED.Pipe(duplex=False)
-        process = SERVED.Process(target=_work, args=(self._train, self._folder, slot.cores, slot.gpu, its_jobs, its_orders))
+        jobs, its_jobs = SERVER.Pipe()
+        its_orders, orders = SERVER.Pipe(duplex=False)
+        process = SERVER.Process(target=_work, args=(self._train, self._folder, slot.cores, slot.gpu, its_jobs, its_orders))
         process.start()
         its_jobs.close()
         its_orders.close()

@@ -1,4 +1,4 @@
-"""The choice of what computes the operations of a group: torch, or kernels for the device."""
+"""The choice of what computes the on-policy operations of a group: torch, or kernels for the device."""
 
 from __future__ import annotations
 
