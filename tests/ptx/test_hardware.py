@@ -26,7 +26,7 @@ from tests.simulation.rollouts import CPU, acting, make
 from warprun.config.compose import compose
 from warprun.config.registry import import_environment
 from warprun.errors import UserError
-from warprun.kernels.compile import device_function
+from warprun.kernels.compile import kernel_function
 from warprun.kernels.mlp_cuda import accumulate, read_eight, spread, write_rows
 from warprun.learning.draws import _mix
 from warprun.learning.network_settings import NetworkConfig
@@ -188,7 +188,7 @@ def test_what_is_beyond_a_limit_is_found(kernel: Any, most_registers: int | None
 
 def planted(kernel: Any, most_registers: int | None = None) -> Any:
     """Return the launch of a kernel of this file."""
-    called = {function.__name__: device_function(function) for function in (accumulate, read_eight, spread, write_rows)}
+    called = {function.__name__: kernel_function(function) for function in (accumulate, read_eight, spread, write_rows)}
     made = FunctionType(kernel.__code__, kernel.__globals__ | called, kernel.__name__)
     options = {} if most_registers is None else {"max_registers": most_registers}
     numbers = torch.empty(1000, device="meta")

@@ -17,10 +17,10 @@ from warprun.cli.job import train_job
 from warprun.cli.process import DONE, FAILED
 from warprun.cli.settings import one_run, read_settings
 from warprun.config.compositions import Compositions
-from warprun.config.memory import usable_cores
 from warprun.config.overrides import MAX_RUNS, MAX_RUNS_EVER, runs
 from warprun.config.schema import Config
 from warprun.errors import UserError, counted, one_line, printable, program, shown, typed
+from warprun.processes import usable_cores
 from warprun.runs import rundir, signals
 from warprun.runs.records.terminal import table_console
 from warprun.sweeps import events, local, plan, slurm

@@ -14,7 +14,7 @@ from pathlib import Path
 from warprun.algorithms import agent_names, config_class
 from warprun.config.cadence import AUTO, parse
 from warprun.config.concurrency import CONCURRENCY
-from warprun.config.memory import check_memory
+from warprun.config.memory_estimate import check_memory
 from warprun.config.registry import Defined
 from warprun.config.schema import MAX_DEPTH, Config, EnvConfig, OriginConfig, load_environment
 from warprun.environment import Box, Environment

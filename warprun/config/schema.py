@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from omegaconf import MISSING, OmegaConf
 
-from warprun.config import kept
+from warprun.config import environment_copy
 from warprun.config.concurrency import CONCURRENCY
 from warprun.config.external import ALONE, External, Parallel
 from warprun.config.registry import Defined, import_environment
@@ -234,14 +234,14 @@ def load_environment(env: EnvConfig, parallel: Parallel = ALONE) -> tuple[Define
 
     `parallel`: that of the settings `concurrency`. If several ranks step an environment, every rank of a run calls this.
     """
-    own = kept.find(env.module)
+    own = environment_copy.find(env.module)
     load = own.environment if own else partial(import_environment, env.module)
     return load(env.options, env.time_limit, env.external(parallel))
 
 
 def make_tables(environment: Environment, env: EnvConfig) -> NamedTuple | None:
     """Return the environment's tables, or None if it has none; if `env.module` is the copy in a run folder, the tables of that run."""
-    own = kept.find(env.module)
+    own = environment_copy.find(env.module)
     if not environment.tables:
         return None
     if own:

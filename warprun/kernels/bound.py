@@ -20,7 +20,7 @@ import numpy as np
 from numba import typeof, types
 from numba.np.numpy_support import as_dtype
 
-from warprun.kernels.compile import BOUND, device_function, load_module
+from warprun.kernels.compile import BOUND, kernel_function, load_module
 from warprun.kernels.compilers import SPAN
 from warprun.kernels.fingerprint import Dispatcher, is_jitted
 
@@ -42,7 +42,7 @@ def signature(arguments: Sequence[object]) -> list[Type]:
     return [types.int64] * SPAN + [typeof(value) for value in arguments]
 
 
-def kernel_module(name: str, made_of: Mapping[str, Sequence[Function]], build: Callable[[object], object] = device_function) -> ModuleType:
+def kernel_module(name: str, made_of: Mapping[str, Sequence[Function]], build: Callable[[object], object] = kernel_function) -> ModuleType:
     """Return a module of kernels; `made_of`: kernel -> the functions that it calls one after the other, which `build` compiles.
 
     A kernel takes `first`, `last`, `thread`, and then what its functions take, by the names of their arguments. A function with the

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeVar
 
 from warprun.errors import UserError
-from warprun.learning import memory
-from warprun.learning.memory import AgentMemory, RunSizes
+from warprun.learning import byte_counts
+from warprun.learning.byte_counts import AgentMemory, RunSizes
 from warprun.learning.network_settings import LayersConfig
 from warprun.learning.plan import Fusion
 from warprun.learning.setting_checks import at_least, positive, within
@@ -207,30 +207,33 @@ class OffPolicyConfig:
 
     def memory(self, spec: Spec, sizes: RunSizes) -> AgentMemory:
         """Return the bytes that the agent allocates."""
-        return memory.of_groups(group_config(self, group.name)._memory_of(group, sizes) for group in spec.groups)
+        return byte_counts.of_groups(group_config(self, group.name)._memory_of(group, sizes) for group in spec.groups)
 
     def _memory_of(self, group: GroupSpec, sizes: RunSizes) -> AgentMemory:
         features, components = group.observation.size, group.action.components
         network, remembered = self.network, self.network.carry()
-        replay = memory.ring(self.replay.capacity, 2 * features + remembered, components, self.replay.prioritized)
+        replay = byte_counts.ring(self.replay.capacity, 2 * features + remembered, components, self.replay.prioritized)
         rows = self.batch_size * self.steps_drawn()
         batch = rows * 4 * (2 * features + components + 8)
         kept = n_parameters = 0
-        phases: list[memory.Phase] = [memory.finite_check(self.replay.capacity * max(features, remembered))]
+        phases: list[byte_counts.Phase] = [byte_counts.finite_check(self.replay.capacity * max(features, remembered))]
         for inputs, outputs in self.trained_networks(group):
             count, units = network.parameters(inputs, outputs), inputs + network.numbers() + outputs
-            kept += 4 * count * (2 + memory.optimizer_tensors(self.optimizer.name))
-            phases.append(memory.finite_check(count))
+            kept += 4 * count * (2 + byte_counts.optimizer_tensors(self.optimizer.name))
+            phases.append(byte_counts.finite_check(count))
             if sizes.kernel_gradients:
-                kept += -(-self.batch_size // memory.OFF_POLICY_SHARE_ROWS) * 4 * count + sizes.threads * 4 * units * memory.COLUMNS * 4
+                kept += (
+                    -(-self.batch_size // byte_counts.OFF_POLICY_SHARE_ROWS) * 4 * count
+                    + sizes.threads * 4 * units * byte_counts.COLUMNS * 4
+                )
             else:
-                of_loss = [4 * rows * self.loss_numbers()] * memory.LOSS_TENSORS
-                phases += [[rows * units * 4] * 3 + [4 * count] * 2 + of_loss, memory.optimizer_step(count)]
+                of_loss = [4 * rows * self.loss_numbers()] * byte_counts.LOSS_TENSORS
+                phases += [[rows * units * 4] * 3 + [4 * count] * 2 + of_loss, byte_counts.optimizer_step(count)]
             n_parameters += count
-        phases.append(memory.making(2 * n_parameters, network.hidden if network.module is None else [], False))
+        phases.append(byte_counts.making(2 * n_parameters, network.hidden if network.module is None else [], False))
         if self.normalize_obs:
             stored = self.horizon * sizes.n_envs * group.size
-            phases += [memory.moments(stored, features), [4 * stored * features] * 2]  # statistics; the share that is clipped
+            phases += [byte_counts.moments(stored, features), [4 * stored * features] * 2]  # statistics; the share that is clipped
         return AgentMemory(kept + batch, replay, tuple(phases))
 
 

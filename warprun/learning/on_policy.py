@@ -31,7 +31,7 @@ from warprun.learning.kernels.choose import operations
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
 from warprun.learning.operations import TARGETS, Derivatives, Loss, Moments, TorchOperations
 from warprun.learning.optimizers import OPTIMIZERS
-from warprun.learning.policy import Policy
+from warprun.learning.policy import ActorCriticPolicy
 from warprun.learning.settings import OnPolicyConfig, check_groups, check_settings, group_config
 from warprun.learning.slices import Slices
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
@@ -49,7 +49,7 @@ class Learner(Generic[C]):
         device, communicator = context.device, context.communicator
         self.config, self.name, self.actors, self.seed, self.communicator = config, group.name, group.size, seed, communicator
         normalizer = ObservationNormalizer(group.observation.size, device, communicator) if config.normalize_obs else None
-        self.policy = Policy(group, config.network, normalizer, device, slices, derived_seed(seed, "network"))
+        self.policy = ActorCriticPolicy(group, config.network, normalizer, device, slices, derived_seed(seed, "network"))
         self.optimizer = OPTIMIZERS[config.optimizer.name](self.policy.parameters, config.optimizer)
         actors = (context.n_envs, group.size)
         self.reward_normalizer = (

@@ -18,7 +18,7 @@ from warprun.learning.batch import Batch, Estimate, normalize_advantage
 from warprun.learning.draws import permutation
 from warprun.learning.normalization import RewardNormalizer
 from warprun.learning.optimizers import Optimizer, clip_norm
-from warprun.learning.policy import Policy
+from warprun.learning.policy import ActorCriticPolicy
 from warprun.learning.settings import OnPolicyConfig
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import GroupSpec
@@ -76,7 +76,7 @@ class TorchOperations:
 
     group: GroupSpec
     config: OnPolicyConfig
-    policy: Policy
+    policy: ActorCriticPolicy
     optimizer: Optimizer
     reward_normalizer: RewardNormalizer | None
     learning_rate: torch.Tensor

@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from warprun.errors import UserError, did_you_mean
-from warprun.learning import memory
-from warprun.learning.memory import AgentMemory, RunSizes
+from warprun.learning import byte_counts
+from warprun.learning.byte_counts import AgentMemory, RunSizes
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.plan import Fusion
 from warprun.learning.renamed import new_name
@@ -158,7 +158,7 @@ class OnPolicyConfig:
         """
         if not self.one_gradient or group.size > 1 or group.leaves:
             return 0
-        return memory.activations(n_envs, self.horizon, units, threads)
+        return byte_counts.activations(n_envs, self.horizon, units, threads)
 
     def resized(self, times: float) -> Self:
         """Return the settings for `times` as many environments, with as many rows in each gradient step; as they are by default."""
@@ -187,7 +187,7 @@ class OnPolicyConfig:
 
     def memory(self, spec: Spec, sizes: RunSizes) -> AgentMemory:
         """Return the bytes that the agent allocates."""
-        return memory.of_groups(group_config(self, group.name)._memory_of(group, sizes) for group in spec.groups)
+        return byte_counts.of_groups(group_config(self, group.name)._memory_of(group, sizes) for group in spec.groups)
 
     def _memory_of(self, group: GroupSpec, sizes: RunSizes) -> AgentMemory:
         features, components, outputs = group.observation.size, group.action.components, group.acting_outputs
@@ -199,23 +199,23 @@ class OnPolicyConfig:
         n_parameters = sum(network.parameters(features, head) for head in heads)
         n_parameters += components if isinstance(group.action, Box) else 0
         units = features + trunks * network.numbers() + outputs + 1
-        kept, computing = memory.on_policy_gradient(n_parameters, units, step_rows, sizes)
-        kept += 4 * n_parameters * (1 + memory.optimizer_tensors(self.optimizer.name))
+        kept, computing = byte_counts.on_policy_gradient(n_parameters, units, step_rows, sizes)
+        kept += 4 * n_parameters * (1 + byte_counts.optimizer_tensors(self.optimizer.name))
         in_kernels, gae = sizes.kernel_networks and not sizes.on_gpu, self.advantage == "gae"
         if in_kernels:
-            kept += memory.on_policy_results(rows, group.size, gae, self.normalize_reward)
+            kept += byte_counts.on_policy_results(rows, group.size, gae, self.normalize_reward)
         # Advantages and returns are kept while gradient steps are taken, and the order of the rows of minibatches.
         results, minibatches = [] if in_kernels and gae else [4 * rows, 4 * rows], self.steps_per_pass() > 1
         if group.leaves:
-            results = [*results, *memory.rows_of_alive(rows, features, group.masked_actions, components)]
+            results = [*results, *byte_counts.rows_of_alive(rows, features, group.masked_actions, components)]
         phases = [
-            memory.making(n_parameters, network.hidden if network.module is None else [], network.orthogonal),
-            [] if in_kernels else [4 * rows, *memory.moments(rows, 1)],  # rewards
+            byte_counts.making(n_parameters, network.hidden if network.module is None else [], network.orthogonal),
+            [] if in_kernels else [4 * rows, *byte_counts.moments(rows, 1)],  # rewards
             [*results, *[4 * rows] * (1 if sizes.kernel_networks else 6)],  # returns
-            [*results, *(memory.shuffling(rows) if minibatches else [])],
+            [*results, *(byte_counts.shuffling(rows) if minibatches else [])],
             [*results, *([8 * rows] if minibatches else []), *[4 * step_rows] * 3, *computing],
-            memory.optimizer_step(n_parameters),
-            memory.finite_check(n_parameters),
+            byte_counts.optimizer_step(n_parameters),
+            byte_counts.finite_check(n_parameters),
         ]
         if network.remembers:
             kept += 4 * trunks * network.carry() * (rows + sizes.n_envs * group.size)
@@ -225,7 +225,7 @@ class OnPolicyConfig:
             # Policy outputs, then ratios and their intermediate results.
             phases.append([4 * rows * group.action.outputs * (3 if isinstance(group.action, Box) else 2), *[4 * rows] * 12])
         if self.normalize_obs:
-            phases += [memory.moments(rows, features), [4 * rows * features] * 2]  # of the first rollout; the share that is clipped
+            phases += [byte_counts.moments(rows, features), [4 * rows * features] * 2]  # of the first rollout; the share that is clipped
         return AgentMemory(kept, 0, tuple(phases))
 
 

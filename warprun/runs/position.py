@@ -12,7 +12,7 @@ from warprun.config.cadence import Moment, Recurring
 from warprun.errors import UserError
 from warprun.runs.measured import Measured, on_host
 from warprun.runs.records.jsonl import JsonLines
-from warprun.runs.records.records import Place
+from warprun.runs.records.records import RecordsEnd
 from warprun.runs.records.tensorboard import PREFIX
 
 
@@ -56,23 +56,23 @@ class Position:
     """Files of the records -> bytes that are valid."""
 
     @property
-    def place(self) -> Place:
-        """The place in the records."""
-        return Place(self.wall_s, self.row_env_steps, {JsonLines.name: 0} | self.files)
+    def records_end(self) -> RecordsEnd:
+        """The end of the records."""
+        return RecordsEnd(self.wall_s, self.row_env_steps, {JsonLines.name: 0} | self.files)
 
 
-def at(boundary: Moment, place: Place, cadences: Mapping[str, Recurring], measured: Measured) -> Position:
-    """Return the position of a run whose last completed boundary is `boundary`, and whose records are at `place`."""
+def at(boundary: Moment, end: RecordsEnd, cadences: Mapping[str, Recurring], measured: Measured) -> Position:
+    """Return the position of a run whose last completed boundary is `boundary`, and whose records end at `end`."""
     return Position(
         iterations=boundary.iterations,
         env_steps=boundary.env_steps,
-        wall_s=place.wall_s,
+        wall_s=end.wall_s,
         boundary_s=boundary.seconds,
         due_s={name: cadence.due_s for name, cadence in cadences.items()},
         metrics=measured.metrics,
         losses=on_host(measured.losses),
-        row_env_steps=place.env_steps,
-        files=dict(place.files),
+        row_env_steps=end.env_steps,
+        files=dict(end.files),
     )
 
 

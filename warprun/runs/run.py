@@ -10,7 +10,7 @@ from warprun.config.cadence import Moment
 from warprun.config.compose import note_on_memory, note_on_tuned
 from warprun.config.schema import Config, to_dict
 from warprun.errors import TrainingFailed, one_line
-from warprun.runs import checkpoint, failures, position, rundir, signals
+from warprun.runs import checkpoint, gpu_failures, position, rundir, signals
 from warprun.runs.crew import Crew
 from warprun.runs.evaluation import Evaluations, StoppedError, is_stopped
 from warprun.runs.measured import Measured, Notes, PhaseClock, of_episodes, of_phases, on_host
@@ -36,7 +36,7 @@ class Run:
         self.boundary = self.limits.moment(self.position.boundary_s, self.position.env_steps, self.position.iterations)
         """The last completed boundary."""
         self.limits.refuse_ended(self.boundary, self.position, self.folder, config.stop_when_solved)
-        self.records = Records(self.folder, to_dict(config), config.log.live, self.position.place)
+        self.records = Records(self.folder, to_dict(config), config.log.live, self.position.records_end)
         self.open = ExitStack()
         self.open.callback(self.records.close)
         try:
@@ -98,7 +98,7 @@ class Run:
                 self._write_status(status)
                 self.records.finish(self._summary(), status)
             except BaseException as error:
-                if not (failed := failures.failure_of(error, self.config)):
+                if not (failed := gpu_failures.failure_of(error, self.config)):
                     self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", one_line(error))
                     raise
                 failure = TrainingFailed(f"{failed}; {checkpoint.newest(self.folder)}")
@@ -230,7 +230,7 @@ class Run:
     def _position(self) -> position.Position:
         """Return where the run is."""
         return replace(
-            position.at(self.boundary, self.records.place, self.cadences, self.measured),
+            position.at(self.boundary, self.records.end, self.cadences, self.measured),
             pending=self.is_pending,
             began_s=self.limits.began_s,
             iteration_s=self.iteration_s,

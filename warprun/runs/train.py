@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from warprun.config import kept
+from warprun.config import environment_copy
 from warprun.config.batched import BatchedEnvironment
 from warprun.config.schema import Config, is_open, to_dict
 from warprun.errors import UserError, program, typed
@@ -25,7 +25,7 @@ def start(run: Run, versions: Mapping[str, object]) -> None:
     """Write the files of a new run; `versions` are those of `rundir.versions`. Raises UserError and OSError."""
     env = run.config.env
     rundir.write_versions(run.folder, versions)
-    kept.keep(run.folder, env.module, env.options, env.time_limit, run.setup.environment, run.setup.tables)
+    environment_copy.keep(run.folder, env.module, env.options, env.time_limit, run.setup.environment, run.setup.tables)
     keep_networks(run.folder, list(network_modules(to_dict(run.config)["agent"])))
     _write_config(run, run.config)  # last: a folder with a config.yaml is a run that can be resumed
 

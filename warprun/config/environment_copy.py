@@ -114,13 +114,13 @@ def keep(
     write_manifest(folder, manifest)
 
 
-def find(module: str) -> Kept | None:
+def find(module: str) -> EnvironmentCopy | None:
     """Return the copy if `module` is the folder of one, else None. Raises UserError if its manifest is damaged."""
     path = Path(module, MANIFEST)
     try:
         given = fields(read_json(path), _MANIFEST, "the manifest")
         copy = Copy(path.parent, path, given.pop("entry"), given.pop("place"), given.pop("files"))
-        return Kept(copy, **given)
+        return EnvironmentCopy(copy, **given)
     except FileNotFoundError:
         return None
     except ValueError as error:
@@ -128,7 +128,7 @@ def find(module: str) -> Kept | None:
 
 
 @dataclass(frozen=True)
-class Kept:
+class EnvironmentCopy:
     """The folder `environment` of a run, as its manifest describes it. Raises ValueError for values that `keep` cannot have written."""
 
     copy: Copy
