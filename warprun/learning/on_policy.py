@@ -191,6 +191,7 @@ class Learner(Generic[C]):
         group, found = trajectory.groups[self.name], {}
         if self.policy.normalizer:
             found["obs/clipped_share"] = self.policy.normalizer.clipped_share(*group.of_alive(group.obs[:-1]))
+            found["obs/constant_share"] = self.policy.normalizer.constant_share()
         if self.reward_normalizer:
             found["reward/largest"] = self.reward_normalizer.largest(group.reward)
         return found
@@ -319,8 +320,9 @@ class OnPolicyAgent(ABC, Generic[C]):
     def diagnostics(self, trajectory: Trajectory) -> dict[str, torch.Tensor]:
         """Return metrics of a rollout, [] each, that are too slow for every update; called when metrics are logged, it changes nothing.
 
-        `obs/clipped_share` is the share of observed numbers that are clipped, `reward/largest` the size of the largest normalised reward,
-        of several processes those of the first. Of several groups each has its own, such as `obs/GROUP/clipped_share`.
+        `obs/clipped_share` is the share of observed numbers that are clipped, `obs/constant_share` that of features that have never varied,
+        `reward/largest` the size of the largest normalised reward, of several processes those of the first. Of several groups each has its
+        own, such as `obs/GROUP/clipped_share`.
         """
         return by_group({learner.name: learner.diagnostics(trajectory) for learner in self.learners})
 

@@ -205,8 +205,8 @@ class Run:
         self.status.write(state, facts, reason)
 
     def _summary(self) -> dict[str, float | str]:
-        measured, groups = self.measured, self.simulator.spec.groups
-        lines = summarize(measured.metrics, measured.history, groups, measured.returns, self.config.env.solved_at, self.solved)
+        measured, spec = self.measured, self.simulator.spec
+        lines = summarize(measured.metrics, measured.history, spec, measured.returns, self.config, self.solved)
         return lines | {"env_steps": self.env_steps, "wall_s": self.records.wall_s}
 
     def _save(self, write: Callable[[int, State, checkpoint.Meta], None], evaluators: State | None = None) -> None:
