@@ -140,8 +140,8 @@ class OriginConfig:
     n_envs: str | None = None
     """How n_envs was chosen; MEASURE: it still has to be, beginning from the number in the config; null: the config says it."""
 
-    in_sequences: list[str] = field(default_factory=list)
-    """Settings, with their values, that have defaults of their own because policies have memory, see `OffPolicyConfig.in_sequences`."""
+    derived: list[str] = field(default_factory=list)
+    """Settings of the agent, as key=value, that nobody gave, so that they follow from the run, see docs/defaults.md."""
 
     MEASURE: ClassVar[str] = "to be measured"
 
@@ -225,8 +225,16 @@ def sized(config: Config, n_envs: int, how: str) -> Config:
 
 
 def as_measured(config: Config, before: Config) -> Config:
-    """Return a config with `n_envs=auto` for a run that continues, with the number that was chosen `before`; others as they are."""
-    return sized(config, before.n_envs, before.origin.n_envs or "") if is_open(config) else config
+    """Return a config for a run that continues, with the `n_envs=auto` and the defaults that it has had `before`."""
+    config = sized(config, before.n_envs, before.origin.n_envs or "") if is_open(config) else config
+    kept = {name: getattr(before.agent, name) for name in free(before)}
+    return replace(config, agent=replace(config.agent, **kept), origin=replace(config.origin, derived=before.origin.derived))
+
+
+def free(config: Config) -> list[str]:
+    """Return the names of the settings of the agent that nobody gave, of those that follow from the run."""
+    names = [each.partition("=")[0].removeprefix("agent.") for each in config.origin.derived]
+    return [name for name in names if not name.startswith("groups.")]
 
 
 def load_environment(env: EnvConfig, parallel: Parallel = ALONE) -> tuple[Defined, ModuleType]:

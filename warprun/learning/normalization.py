@@ -129,6 +129,11 @@ class ObservationNormalizer:
         """Return the share of the numbers in `obs` [..., F] that are clipped, []."""
         return (((obs - self.shift) * self.scale).abs() > CLIP).float().mean()
 
+    def constant_share(self) -> torch.Tensor:
+        """Return the share of features that have not varied but for rounding, []."""
+        mean, variance = self.statistics.mean, self.statistics.variance
+        return (variance <= (RESOLUTION * mean).square()).float().mean()
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""
         return self.statistics.tensors() | {"shift": self.shift, "scale": self.scale}

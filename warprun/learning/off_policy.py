@@ -201,6 +201,7 @@ class OffPolicyLearner(ABC, Generic[C]):
         found |= {f"explore/{name}": value for name, value in self.exploration_metrics().items()}
         if self.normalizer:
             found["obs/clipped_share"] = self.normalizer.clipped_share(trajectory.groups[self.name].obs[:-1])
+            found["obs/constant_share"] = self.normalizer.constant_share()
         return found
 
     def tensors(self) -> State:

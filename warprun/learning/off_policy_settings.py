@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -16,15 +15,6 @@ from warprun.learning.settings import AgentConfig, OptimizerConfig, Requirements
 from warprun.spec import GroupSpec, PolicyKind, Spec
 
 C = TypeVar("C", bound=AgentConfig)
-
-IN_SEQUENCES = ("batch_size", "utd_ratio", "learning_starts", "target_update_interval", "tau")
-"""Settings that count other things for policies with memory, which learn from sequences, and so have other defaults for these."""
-SEQUENCES = 32
-"""Of a batch."""
-TIMES_LEARNED = 20.0
-"""How often a gradient step learns from a transition, on average over the run."""
-LEAST_START = 1000
-"""Environment steps before the first gradient step; more if the sequences of a batch have more steps."""
 
 
 @dataclass
@@ -142,32 +132,6 @@ class OffPolicyConfig:
     def has_memory(self) -> bool:
         """Return whether the policy of a group has memory."""
         return any(own.network.remembers for own in (self, *(group_config(self, name) for name in self.groups)))
-
-    def in_sequences(self, n_envs: int, free: Collection[str]) -> Self:
-        """Return these settings; those that `free` names, of IN_SEQUENCES, get their defaults for sequences in groups with memory.
-
-        A batch is SEQUENCES sequences, and there are as few of them as it takes to learn from a transition TIMES_LEARNED times. Target
-        networks follow after each of these few gradient steps, by a part of 0.01 as in `conf/tuned/t_maze_dqn.yaml`.
-        """
-        groups = {}
-        for name, changes in self.groups.items():
-            own, left = group_config(self, name), [key for key in free if key not in changes]
-            groups[name] = {**changes, **own._fitted(n_envs, left)}
-        return replace(self, groups=groups, **self._fitted(n_envs, free))
-
-    def _fitted(self, n_envs: int, free: Collection[str]) -> dict[str, Any]:
-        """Return the settings `free` of one group."""
-        if not self.network.remembers:
-            return {name: getattr(self, name) for name in free}
-        batch = SEQUENCES if "batch_size" in free else self.batch_size
-        found = {
-            "batch_size": batch,
-            "utd_ratio": float(f"{TIMES_LEARNED / (batch * self.replay.sequence):.3g}"),
-            "learning_starts": max(LEAST_START, n_envs * self.steps_drawn()),
-            "target_update_interval": 1,
-            "tau": 0.01 if "target_update_interval" in free else self.tau,
-        }
-        return {name: found[name] for name in free}
 
     def resized(self, times: float) -> Self:
         """Return the settings for `times` as many environments: the same, since `batch_size` sets the rows of a gradient step."""

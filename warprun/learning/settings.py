@@ -110,6 +110,8 @@ class OnPolicyConfig:
     """Normalize observations to running mean 0 and variance 1, and clip them at 10; `obs/clipped_share` is the clipped share."""
     normalize_reward: bool = True
     """Divide rewards by the running standard deviation of the discounted return, and subtract its running mean from values."""
+    return_window: int | None = None
+    """With `normalize_reward`: rollouts over which older returns lose their weight in the statistics; null: all have the same weight."""
     normalize_advantage: bool = True
     """Normalize the advantages of each gradient step to mean 0 and variance 1."""
     network: NetworkConfig = field(default_factory=NetworkConfig)
@@ -125,7 +127,7 @@ class OnPolicyConfig:
         within(self, key, 0, 1, "gae_lambda")
         not_negative(self, key, "entropy_coef", "entropy_coef_end", "value_coef")
         one_of(self, key, "advantage", ADVANTAGES)
-        positive(self, key, "rho_bar", "c_bar")
+        positive(self, key, "rho_bar", "c_bar", "return_window")
 
     def check_run(self, spec: Spec, n_envs: int, total_steps: int) -> None:
         """Raise UserError if a rollout has too few rows for the gradient steps that share it."""
@@ -142,6 +144,11 @@ class OnPolicyConfig:
                 fewer = ", or lower agent.minibatches" if parts > 1 else ""
                 given = f"agent.horizon={self.horizon} x n_envs={n_envs} x {group.size} actors give {rows} rows"
                 raise UserError(f"{given}, and each of {parts} gradient steps needs {least} or more: raise n_envs or agent.horizon{fewer}")
+
+    @property
+    def adapts_learning_rate(self) -> bool:
+        """Whether updates change the learning rate, so that it has no schedule."""
+        return False
 
     def passes(self) -> int:
         """Return how often an update goes through the rows of a rollout."""

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 
 from warprun.config.cadence import Moment
-from warprun.config.compose import note_on_memory, note_on_tuned
+from warprun.config.compose import note_on_defaults, note_on_tuned
 from warprun.config.schema import Config, to_dict
 from warprun.errors import TrainingFailed, one_line
 from warprun.runs import checkpoint, gpu_failures, position, rundir, signals
@@ -59,7 +59,7 @@ class Run:
         self.open.callback(self.crew.close)
         self.setup = self.crew.set_up(config)
         self.records.start({"device": f"{self.setup.device.name} ({self.setup.device.why})"})
-        for note in filter(None, (note_on_tuned(config), note_on_memory(config), config.origin.n_envs)):
+        for note in filter(None, (note_on_tuned(config), note_on_defaults(config), config.origin.n_envs)):
             message(note)
         message(f"rollout and update: {self.setup.plan}")
         self.agent, self.simulator = self.crew.make_parts(message, lambda: self.records.wall_s)
@@ -205,8 +205,8 @@ class Run:
         self.status.write(state, facts, reason)
 
     def _summary(self) -> dict[str, float | str]:
-        measured, groups = self.measured, self.simulator.spec.groups
-        lines = summarize(measured.metrics, measured.history, groups, measured.returns, self.config.env.solved_at, self.solved)
+        measured, spec = self.measured, self.simulator.spec
+        lines = summarize(measured.metrics, measured.history, spec, measured.returns, self.config, self.solved)
         return lines | {"env_steps": self.env_steps, "wall_s": self.records.wall_s}
 
     def _save(self, write: Callable[[int, State, checkpoint.Meta], None], evaluators: State | None = None) -> None:
