@@ -13,10 +13,11 @@ from torch import nn
 from warprun.kernels.mlp import Network
 from warprun.learning.capture import captured
 from warprun.learning.critics import Policy
-from warprun.learning.descent import AnyOptimized, DeviceScalar, Due, Taken, Terms, TorchStep
+from warprun.learning.descent import AnyOptimized, DeviceScalar, Due, Taken, Terms, TorchStep, Trained
 from warprun.learning.interfaces import Context, Metrics, by_group, own_seed
 from warprun.learning.kernels.cpu.acting import FusedActing
 from warprun.learning.kernels.cpu.actor import fused_layers
+from warprun.learning.kernels.cpu.recurrent import compute_by_kernels
 from warprun.learning.kernels.cpu.replay import KernelReplay
 from warprun.learning.kernels.cpu.updates import KernelSteps
 from warprun.learning.normalization import ObservationNormalizer
@@ -58,6 +59,11 @@ class OffPolicyLearner(ABC, Generic[C]):
         self.config = config
         self.name = group.name
         self.trained = trained
+        if context.plan.recurrent == "kernels":
+            for each in trained.values():
+                compute_by_kernels(each.network)
+                if isinstance(each, Trained):
+                    compute_by_kernels(each.target)
         normalizes = config.normalize_obs
         self.normalizer = ObservationNormalizer(group.observation.size, device, context.communicator) if normalizes else None
         kind, seed_of_replay = KernelReplay if device.type == "cpu" else Replay, own_seed(context, seed, "replay")

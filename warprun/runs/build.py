@@ -93,6 +93,8 @@ def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
         why_torch_gradients = why_torch_gradients or "engine.gradients=torch"
     if config.engine.capture and device.torch.type == "cpu" and not why_torch_gradients:
         captured = "calls"
+    recurrent = fusion.recurrent and device.torch.type == "cpu" and config.engine.gradients != "torch"
+    recurrent = recurrent and not no_kernel_networks(config.engine.fused, replace(fusion, network_rows={}))
     return Plan(
         "stepwise" if why_stepwise else "fused",
         why_stepwise,
@@ -103,6 +105,7 @@ def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
         config.engine.keep_activations and not why_stepwise and not why_torch_gradients and device.torch.type == "cpu",
         captured,
         why_not,
+        "kernels" if recurrent else "torch",
     )
 
 
