@@ -15,9 +15,6 @@ from warprun.learning.normalization import ObservationNormalizer, moments, momen
 from warprun.learning.slices import Slices
 from warprun.spec import Box, GroupSpec
 
-ACTED = 8
-"""Work of a step with memory, as rows of a slice: threads share the steps of a thousand environments."""
-
 
 class Policy:
     """The policy and value of one group. Rows are actors: [B, F] stands for [..., N, A, F] flattened."""
@@ -90,7 +87,7 @@ class Policy:
             with torch.no_grad():
                 (policy_output[part],), (value[part],), after[part] = self.unroll(obs[None, part], before[part], begins[:, part])
 
-        self.slices.of_samples(ACTED).map(act_on, len(obs))
+        self.slices.map(act_on, len(obs))
 
     def act(self, obs: torch.Tensor, policy_output: torch.Tensor, value: torch.Tensor) -> None:
         """Write policy outputs [B, P] and values [B] of `obs` [B, F] in place."""
