@@ -3,7 +3,7 @@
     python .ci/tiny_runs.py WARPRUN        WARPRUN is the command to try; python is the one that it is installed for
 
 Environments and agents are those that the installed package lists. An environment whose data can neither be found nor fetched here is named
-as not tried. Exits with 1 if a run fails.
+as not tried, and one whose library is not installed. Exits with 1 if a run fails.
 """
 
 import os
@@ -19,30 +19,48 @@ from warprun.config.checks import check_requirements
 from warprun.config.compose import environment_config
 from warprun.config.registry import options
 from warprun.config.schema import load_environment
-from warprun.errors import UserError
+from warprun.errors import NotInstalledError, UserError
+from warprun.spec import Spec
 
 SMALL = ["tuned=none", "n_envs=8", "total_steps=512", "env.time_limit=60"]
 SHORT = ["eval.every=50%", "eval.episodes=4", "eval.final_episodes=4", "device=cpu", "concurrency.threads=1", "log.live=false"]
 OFF_POLICY = ["agent.learning_starts=64", "agent.utd_ratio=0.05"]
-IDS = {"gymnasium": "CartPole-v1"}
+IDS = {"gymnasium": "CartPole-v1", "gymnax": "CartPole-v1"}
 """Environment that stands for many -> the one of them that is tried."""
 
 Outcome = Literal["done", "failed", "not tried"]
 
 
+def spec_of(env: str) -> Spec:
+    """Return the spec of an environment. Raises UserError."""
+    config = environment_config(env)
+    return load_environment(replace(config, id=IDS.get(env, config.id)))[0].spec
+
+
 def able(agent: str, env: str) -> bool:
     """Return whether an agent can act in an environment."""
     try:
-        config = environment_config(env)
-        check_requirements(agent, load_environment(replace(config, id=IDS.get(env, config.id)))[0].spec)
+        check_requirements(agent, spec_of(env))
     except UserError:
         return False
     return True
 
 
+def is_installed(env: str) -> bool:
+    """Return whether the library of an environment is there; name it as not tried if not."""
+    try:
+        spec_of(env)
+    except NotInstalledError as error:
+        print(f"not tried: env={env}: {error}", flush=True)
+        return False
+    except UserError:
+        pass  # its run says what is wrong
+    return True
+
+
 def pairs() -> list[tuple[str, str]]:
     """Return each environment with the first agent that can act in it, then each further agent with the first environment for it."""
-    agents, envs = options("agent"), options("env")
+    agents, envs = options("agent"), list(filter(is_installed, options("env")))
     chosen = [(env, next(agent for agent in agents if able(agent, env))) for env in envs]
     for agent in agents:
         if agent not in {taken for _, taken in chosen}:

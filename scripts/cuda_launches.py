@@ -18,13 +18,14 @@ from numba import typeof
 from numba.core import types
 from numba.np.numpy_support import from_dtype
 
-from warprun.config import memory as estimates
+from warprun.config import memory_estimate as estimates
 from warprun.config.compose import compose
+from warprun.config.planning import make_plan
 from warprun.config.schema import Config, parameters
 from warprun.environment import Environment
 from warprun.learning.kernels.cuda import gradient, optimizer, returns, statistics
 from warprun.learning.on_policy import OnPolicyAgent
-from warprun.runs.build import Setup, make_agent, make_plan, make_training_simulator, prepare, set_up
+from warprun.runs.build import Setup, make_agent, make_training_simulator, prepare, set_up
 from warprun.simulation import cuda, cuda_launch, kernel_module
 from warprun.simulation.device import Device
 from warprun.simulation.trajectory import GroupTrajectory
@@ -163,7 +164,7 @@ def config_of(*overrides: str) -> Config:
 def setup_of(*overrides: str) -> Setup:
     """Return a run's config and its plan on a GPU without CUDA graphs, whatever memory it needs. Raises UserError."""
     setup = set_up(config_of(*overrides))
-    plan = make_plan(setup.config, setup.environment, GPU)
+    plan = make_plan(setup.config, setup.environment, GPU.kind)
     return replace(setup, device=GPU, plan=replace(plan, captured=None))
 
 

@@ -30,11 +30,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from warprun.config.compose import compose
+from warprun.config.planning import make_plan
 from warprun.config.schema import Config
 from warprun.learning import capture
 from warprun.learning.kernels.cuda import gradient, optimizer, returns, statistics
 from warprun.runs import build
-from warprun.runs.build import SINGLE, Setup, make_agent, make_plan, make_training_simulator
+from warprun.runs.build import SINGLE, Setup, make_agent, make_training_simulator
 from warprun.simulation import cuda as backend
 from warprun.simulation import faults, kernel_engine
 from warprun.simulation.device import Device
@@ -234,7 +235,7 @@ def counted_gpu() -> Iterator[None]:
 def iterations(config: Config, count: int) -> list[Counted]:
     """Return what the last `count` iterations of a run ask for, after those that settle."""
     environment, _ = build.load_environment(config.env)
-    plan = make_plan(config, environment, Device("cuda", "a table"))
+    plan = make_plan(config, environment, "cuda")
     setup = Setup(config, OnMeta("cuda", "a table"), environment, None, plan, SINGLE)
     with counted_gpu():
         agent: Any = make_agent(setup)

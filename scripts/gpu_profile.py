@@ -14,7 +14,7 @@ import torch
 from common import Training, head, row
 from torch.profiler import ProfilerActivity, profile
 
-from warprun.config.memory import estimate, size_text
+from warprun.config.memory_estimate import estimate, size_text
 
 ITERATIONS, WARM_UP, SHOWN = 10, 5, 25
 

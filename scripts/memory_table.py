@@ -13,7 +13,7 @@ import tempfile
 from typing import NamedTuple
 
 from warprun.config.compose import compose
-from warprun.config.memory import estimate
+from warprun.config.memory_estimate import estimate
 from warprun.config.schema import load_environment
 
 COMMON = [

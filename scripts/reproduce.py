@@ -26,6 +26,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,6 +39,7 @@ from common import DOCS, ROOT, Training, figure, replaced, settings
 from studies import STUDIES
 
 from warprun.config.compose import compose
+from warprun.errors import UserError
 from warprun.runs.bench import bench
 from warprun.runs.evaluation import Evaluator
 
@@ -107,7 +109,7 @@ def learning_curve(env: str, n_envs: int, seed: int, seconds: float = 4.0, point
 def warpsci_2bc() -> Parts:
     """Return a part for every environment, number of environments and seed; the numbers take turns."""
     cases = [(env, size, seed) for seed in range(SEEDS) for env in ("cartpole", "acrobot") for size in SIZES]
-    return {f"{env} {size} seed={seed}": lambda given=(env, size, seed): learning_curve(*given) for env, size, seed in cases}
+    return {f"{env} {size} seed={seed}": partial(learning_curve, env, size, seed) for env, size, seed in cases}
 
 
 def speeds() -> Values:
@@ -166,7 +168,7 @@ def exarl() -> Parts:
     found: Parts = {}
     for i in range(ROUNDS):
         found[f"times round={i}"] = lambda: dict(runs.exchange())
-        found |= {f"{case} round={i}": lambda case=case: dict(runs.measure(case)) for case in runs.CASES}
+        found |= {f"{case} round={i}": partial(runs.measure, case) for case in runs.CASES}
     return found
 
 
@@ -335,7 +337,11 @@ def main() -> None:
         print("\n".join([*wrong, *(f"no raw file: {page} ({what})" for page, what in WITHOUT_RAW.items())]))
         sys.exit(bool(wrong))
     else:
-        measure(chosen.only, raw()["reproduce"], chosen.wait, chosen.minutes, chosen.again)
+        try:
+            measure(chosen.only, raw()["reproduce"], chosen.wait, chosen.minutes, chosen.again)
+        except UserError as error:  # such as data that are not there
+            print(f"reproduce: {error}", file=sys.stderr)
+            sys.exit(2)
 
 
 if __name__ == "__main__":

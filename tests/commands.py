@@ -43,7 +43,12 @@ def commands_of_page(page: Path) -> list[str]:
     for block in BLOCK.finditer(text):
         found += INLINE.findall(text[end : block.start()])
         if block[1] in ("sh", "bash"):
-            found += [line for line in block[2].splitlines() if LINE.search(line.partition("  #")[0])]
+            place = ""
+            for line in block[2].splitlines():
+                if line.startswith("cd "):  # until the end of the block
+                    place = f"{line} && "
+                elif LINE.search(line.partition("  #")[0]):
+                    found.append(place + line)
         end = block.end()
     return _complete([*found, *INLINE.findall(text[end:])])
 
@@ -65,6 +70,7 @@ def _complete(commands: Sequence[str]) -> list[str]:
 
 READ = """
 shopt -s failglob
+cd() { :; }
 command_not_found_handle() { printf '%s\\0' "$@"; printf '\\n'; }
 """
 """Calls print their words. A pattern that matches no file is an error, as in zsh."""

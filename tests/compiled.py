@@ -5,12 +5,12 @@ from typing import Any
 
 from numba import njit
 
-from warprun.kernels.compile import FLAGS, device_function
+from warprun.kernels.compile import FLAGS, kernel_function
 
 
 def compiled(function: Callable[..., Any]) -> Any:
     """Return `function` compiled as for kernels, behind a door for Python: what kernels call has none."""
-    inner = device_function(function)
+    inner = kernel_function(function)
 
     @njit(**FLAGS)
     def call(*arguments):

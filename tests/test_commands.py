@@ -11,6 +11,7 @@ import pytest
 
 from tests.commands import PAGES, ROOT, SHELLS, scripts, shown, words
 from tests.test_docs import make_files
+from warprun.cli.main import run
 from warprun.cli.sweeps import SHORT
 from warprun.config.compose import change, compose
 from warprun.config.overrides import runs
@@ -24,7 +25,8 @@ OWN = re.compile(r"(sizes|threads|out|policy|record|episodes|every|fps|seed|gree
 """Settings of bench, check and play that are not those of a run."""
 STAND_INS = {"sbatch": 'echo "17;cluster"', "srun": ":", "squeue": ":"}
 """Programs of a cluster -> what they do here."""
-NO_DATA = ("cannot download", "cannot fetch", "fetches it, or set WARPRUN_DATA_DIR")
+NO_DATA = ("cannot download", "cannot fetch", "fetches it, or set WARPRUN_DATA_DIR", '"warprun[jax]"', '"warprun[gymnax]"')
+"""Ends of commands without what is not there: data, and libraries that tests do not install."""
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -60,7 +62,11 @@ def _accept(given: list[str]) -> None:
     """Compose what a call of warprun is about; of a sweep the first job will do, because every value is checked. Raises UserError."""
     verb = given[0] if "=" not in given[0] and not given[0].startswith("-") else "train"
     settings = [word for word in given if "=" in word and not word.startswith("-")]
-    if verb in ("bench", "check", "play") and any(word.startswith("env=") for word in settings):
+    if verb == "new":
+        assert run(given) == 0
+        name = next(word for word in given[1:] if not word.startswith("-"))
+        shutil.copytree(name, ".", dirs_exist_ok=True)  # what follows is composed here, as if in the folder of the project
+    elif verb in ("bench", "check", "play") and any(word.startswith("env=") for word in settings):
         compose([word for word in settings if not OWN.match(word)])
     elif verb == "tune":
         asked = [f"tune.{word}" if word.partition("=")[0] in SHORT else word for word in settings]
@@ -92,8 +98,8 @@ def test_commands_run(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "WANDB_MODE": "offline"}
     for command in SHOWN[source]:
-        for run in _runs_named(command):
-            _run_first(tmp_path / run, environment)
+        for named in _runs_named(command):
+            _run_first(tmp_path / named, environment)
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, env=environment)
         no_data = done.returncode == 2 and any(reason in done.stderr for reason in NO_DATA)
         assert done.returncode == 0 or no_data, f"{command}\n{done.stdout}\n{done.stderr}"

@@ -54,7 +54,9 @@ def workplace(tmp_path, monkeypatch):
 
 PARALLEL = "conf/env/tanks.yaml"
 """An MPI program, which tests/test_extending.py trains with several processes."""
-QUICK = ("README-myenv", "environments-fishery", "external-lake", "external-tank")
+OF_JAX = ("noisy",)
+"""Examples with a library that tests do not install."""
+QUICK = ("README-myenv", "environments-fishery", "external-lake", "external-tank", "external-pendulums")
 EXAMPLES = [
     pytest.param(page, name, id=named, marks=[] if named in QUICK else pytest.mark.slow)
     for page in PAGES
@@ -69,6 +71,8 @@ EXAMPLES = [
 @pytest.mark.parametrize(("page", "name"), EXAMPLES)
 def test_example_environments_train(workplace, page, name):
     workplace(page)
+    if Path(name).stem in OF_JAX:
+        pytest.importorskip("jax")
     small = [setting for setting in SMALL if page.stem != "extending" or not setting.startswith("env.time_limit")]
     result = warprun.train([f"env={Path(name).stem}", "tuned=none", *small])
     assert result.status == "finished"

@@ -1,6 +1,7 @@
 """Every environment that warprun ships goes through every door: train, eval, play, export, ddp, actors, and other libraries."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,18 @@ from tests.selection import few
 from tests.words import words
 from warprun.cli import main as cli
 from warprun.config.compose import environment_config, environment_names
+from warprun.config.external import BY_ID
 from warprun.config.schema import load_environment
 from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.interop.registration import IDS
 
 FIRST = "cartpole"
-NAMES = [FIRST, *(name for name in environment_names() if name != FIRST)]
+MISSING = [] if find_spec("gymnax") else ["gymnax"]
+NAMES = [FIRST, *(name for name in environment_names() if name not in (FIRST, *MISSING))]
 SHORT = ["env.time_limit=8"]
-SETTINGS = {"gymnasium": ["env.id=CartPole-v1"], "covid": SHORT, "tag_continuous": SHORT, "tag_gridworld": SHORT}
+BY_NAME = ["env.id=CartPole-v1"]
+SETTINGS = {"gymnasium": BY_NAME, "gymnax": BY_NAME, "covid": SHORT, "tag_continuous": SHORT, "tag_gridworld": SHORT}
 """What an environment needs beside its name; those of many actors have short episodes."""
 TINY = words("""
     n_envs=4 total_steps=64 agent.horizon=4 agent.minibatches=1 eval.episodes=2 eval.final_episodes=2
@@ -78,7 +82,7 @@ def test_check(name: str) -> None:
 
 @pytest.mark.by_default(3)
 @pytest.mark.parametrize("library", MAKERS)
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "gymnasium"])
+@pytest.mark.parametrize("name", [name for name in NAMES if environment_config(name).module not in BY_ID])
 def test_other_libraries(name: str, library: str) -> None:
     pytest.importorskip(library)
     make = MAKERS[library]

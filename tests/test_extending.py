@@ -14,6 +14,7 @@ import warprun
 from tests.test_docs import ROOT, blocks, files
 from tests.words import words
 from warprun.algorithms import AGENTS, agent_class, agent_names
+from warprun.cli import new
 from warprun.errors import UserError
 
 
@@ -132,39 +133,45 @@ def test_there_are_examples():
 # The algorithm of docs/extending.md, trained with the overrides of a command line ------------------------------------
 
 
+def test_the_algorithm_of_the_page_is_that_of_a_new_project() -> None:
+    page, made = ROOT / "docs" / "extending.md", new.files("reinforce", "--agent")
+    assert made["reinforce/agent.py"] in blocks(page, "python")
+    assert made["reinforce/conf/agent/reinforce.yaml"] in blocks(page, "yaml")
+    (declared,) = map(tomllib.loads, blocks(page, "toml"))
+    assert tomllib.loads(made["pyproject.toml"])["project"]["entry-points"] == declared["project"]["entry-points"]
+
+
 @pytest.fixture
-def mylab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The installed package `mylab` of the page, and a working folder with a bandit."""
-    page = ROOT / "docs" / "extending.md"
-    (declared,) = (tomllib.loads(block)["project"]["entry-points"] for block in blocks(page, "toml"))
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The installed package of that project, and a working folder with a bandit."""
+    made = new.files("reinforce", "--agent")
+    declared = tomllib.loads(made["pyproject.toml"])["project"]["entry-points"]
     entries = [f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in named.items()) for group, named in declared.items()]
     content = {
-        **{name: text for name, text in files(page).items() if name.startswith("mylab/")},
-        "mylab/__init__.py": "",
-        "mylab/conf/__init__.py": "",
-        "mylab-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: mylab\nVersion: 1\n",
-        "mylab-1.dist-info/entry_points.txt": "\n".join(entries),
+        **made,
+        "reinforce-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: reinforce\nVersion: 1\n",
+        "reinforce-1.dist-info/entry_points.txt": "\n".join(entries),
         "conf/env/bandit.yaml": "name: bandit\nmodule: ./bandit.py\n",
         "bandit.py": "from tests.environments.probes import BANDIT as environment\n",
     }
     monkeypatch.chdir(write(tmp_path, content))
     monkeypatch.syspath_prepend(str(tmp_path))
-    for package in ("mylab", "mylab.conf"):  # not the module of the agent, whose settings Hydra knows after the first test
+    for package in ("reinforce", "reinforce.conf"):  # not the module of the agent, whose settings Hydra knows after the first test
         monkeypatch.delitem(sys.modules, package, raising=False)
     return tmp_path
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_the_agent_of_the_docs_solves_the_bandit(mylab: Path, fused: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_agent_of_the_docs_solves_the_bandit(installed: Path, fused: bool, capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["env=bandit", "agent=reinforce", "env.params.offset=20", "n_envs=64", "total_steps=102400", "eval.every=never", "seed=1"]
     result = warprun.train([*settings, "concurrency.threads=1", "device=cpu", "log.live=false", f"engine.fused={str(fused).lower()}"])
     assert result.eval_return == 22.0
-    assert agent_class("reinforce").__module__ == "mylab.reinforce"
+    assert agent_class("reinforce").__module__ == "reinforce.agent"
     told = "rollout and update: " + ("fused rollout, update by torch" if fused else "stepwise")
     assert told in capsys.readouterr().out
 
 
-def test_the_agent_of_the_docs_is_found_and_checked(mylab: Path) -> None:
+def test_the_agent_of_the_docs_is_found_and_checked(installed: Path) -> None:
     """By its own checks and those of all agents."""
     assert "reinforce" not in AGENTS
     assert "reinforce" in agent_names()

@@ -8,7 +8,7 @@ from numba import njit
 
 import warprun.math
 from tests.compiled import compiled
-from warprun.kernels.compile import FLAGS, device_function
+from warprun.kernels.compile import FLAGS, kernel_function
 
 NAN, INF = float("nan"), float("inf")
 FAR = 50_000.0
@@ -89,7 +89,7 @@ EDGES = {
 
 def loop(name: str):
     """Return a compiled loop of a function of one argument over an array."""
-    function = device_function(getattr(warprun.math, name))
+    function = kernel_function(getattr(warprun.math, name))
 
     @njit(**FLAGS)
     def run(x, out):
@@ -181,7 +181,7 @@ def test_wrap_angle_is_the_same_on_every_target_next_to_odd_multiples_of_pi():
 
 def loop_of_two(name: str):
     """Return a compiled loop of a function of two arguments over arrays."""
-    function = device_function(getattr(warprun.math, name))
+    function = kernel_function(getattr(warprun.math, name))
 
     @njit(**FLAGS)
     def run(x, y, out):
@@ -337,9 +337,9 @@ def test_ptx(monkeypatch):
         compute_capability = (8, 0)
 
     monkeypatch.setattr(numba.cuda.dispatcher, "get_current_device", lambda: Device, raising=False)
-    functions = {name: device_function(getattr(warprun.math, name)) for name in LOOPS}
-    of_two = {name: device_function(getattr(warprun.math, name)) for name in ("fmod", "power")}
-    atan2, minimum, clip = (device_function(getattr(warprun.math, name)) for name in ("atan2", "minimum", "clip"))
+    functions = {name: kernel_function(getattr(warprun.math, name)) for name in LOOPS}
+    of_two = {name: kernel_function(getattr(warprun.math, name)) for name in ("fmod", "power")}
+    atan2, minimum, clip = (kernel_function(getattr(warprun.math, name)) for name in ("atan2", "minimum", "clip"))
 
     def two(x, out):
         n = cuda.grid(1)

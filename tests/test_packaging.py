@@ -14,6 +14,8 @@ import warprun
 ROOT = Path(__file__).parents[1]
 FOLDERS = {"warprun": "warprun", "conf": "warprun.conf", "envs": "warprun.envs"}
 """Folder of a checkout -> the package that it is installed as."""
+TEMPLATES = {file for file in (ROOT / "warprun" / "templates").rglob("*.py") if "__pycache__" not in file.parts}
+"""Python files that are data of the package: `warprun new` makes projects of them."""
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +33,15 @@ def package_of(folder: Path) -> str:
 
 
 def test_every_package_is_listed_and_every_listed_one_exists(setup: configparser.ConfigParser) -> None:
-    found = {package_of(file.parent) for top in FOLDERS for file in (ROOT / top).rglob("*.py") if "__pycache__" not in file.parts}
+    files = {file for top in FOLDERS for file in (ROOT / top).rglob("*.py") if "__pycache__" not in file.parts} - TEMPLATES
+    found = {package_of(file.parent) for file in files}
     listed = setup["options"]["packages"].split()
     assert sorted(listed) == sorted(found)
     assert len(set(listed)) == len(listed)
 
 
 def test_every_package_has_an_init_file(setup: configparser.ConfigParser) -> None:
-    folders = {package_of(file.parent) for top in FOLDERS for file in (ROOT / top).rglob("__init__.py")}
+    folders = {package_of(file.parent) for top in FOLDERS for file in {*(ROOT / top).rglob("__init__.py")} - TEMPLATES}
     assert set(setup["options"]["packages"].split()) == folders
 
 
@@ -54,7 +57,7 @@ def test_every_data_file_is_listed(setup: configparser.ConfigParser) -> None:
         for top in FOLDERS
         for file in (ROOT / top).rglob("*")
         if file.is_file() and file.suffix != ".py" and "__pycache__" not in file.parts
-    }
+    } | TEMPLATES
     assert listed == others
     assert ROOT / "warprun" / "py.typed" in listed
 
@@ -70,7 +73,8 @@ def python(code: str, folder: Path, path: Path | None = ROOT) -> str:
 def test_public_names_are_listed_before_anything_heavy_is_imported(tmp_path: Path) -> None:
     code = """
 import sys, warprun
-assert {"train", "load", "make_vec", "make_parallel", "make_sb3", "Policy", "Result", "UserError", "TrainingFailed"} == set(warprun.__all__)
+assert {"train", "results", "load", "make_vec", "make_parallel", "make_sb3"} == {name for name in warprun.__all__ if name.islower()}
+assert {"Policy", "Result", "UserError", "TrainingFailed"} < set(warprun.__all__)
 assert set(warprun.__all__) | {"environment", "math", "random", "data", "errors"} <= set(dir(warprun))
 assert warprun.environment.Discrete(2).n == 2 and warprun.random.normal and warprun.math.sin
 print(sorted({"torch", "numba", "hydra"} & set(sys.modules)))

@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from warprun.interop.vector import make_vec
     from warprun.policies.loading import load
     from warprun.policies.policy import Policy
-    from warprun.runs.train import Result
+    from warprun.report.listing import results
+    from warprun.runs.result import Result
 
-__all__ = ["Policy", "Result", "TrainingFailed", "UserError", "load", "make_parallel", "make_sb3", "make_vec", "train"]
+__all__ = ["Policy", "Result", "TrainingFailed", "UserError", "load", "make_parallel", "make_sb3", "make_vec", "results", "train"]
 
 _LAZY = {
     "train": "warprun.cli.train",
-    "Result": "warprun.runs.train",
+    "Result": "warprun.runs.result",
+    "results": "warprun.report.listing",
     "load": "warprun.policies.loading",
     "Policy": "warprun.policies.policy",
     "make_vec": "warprun.interop.vector",

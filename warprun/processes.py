@@ -99,6 +99,11 @@ def first_node(nodes: str) -> str:
 # Its machine --------------------------------------------------------------------------------------------------------
 
 
+def usable_cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def on_this_machine() -> tuple[int, int]:
     """Return which of the started processes of this machine this one is, and their number; if unknown 0 and 1."""
     for place, count in (("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")):
@@ -116,7 +121,7 @@ def share_of_cores(place: int, count: int) -> list[int]:
     return cores[place * len(cores) // count : (place + 1) * len(cores) // count] or [cores[place % len(cores)]]
 
 
-def place() -> str:
+def machine_name() -> str:
     """Return a name of the machine, or container, in which numbers of processes are those of this process, too."""
     with suppress(OSError):
         return f"{socket.gethostname()}/{os.readlink('/proc/self/ns/pid')}"
@@ -139,7 +144,7 @@ _voice = 2
 first_is_lost = False
 """Whether rank 0 gives no sign of life any more."""
 FIRST_IS_LOST = 113
-"""Exit code of the other ranks then, by which the process that started them knows; hardly another program has it."""
+"""Exit code of the other ranks then; the process that started them recognizes it, because hardly another program has it."""
 
 
 def silence() -> None:

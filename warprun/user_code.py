@@ -313,7 +313,7 @@ def _line(error: BaseException) -> str:
     return re.sub(rf"{ISOLATED}\w+\.", "", words)
 
 
-def place(function: Callable[..., object], line: int | None = None) -> str:
+def source_line(function: Callable[..., object], line: int | None = None) -> str:
     """Return "FILE:LINE in NAME" of a function, the beginning of every error message about it."""
     code = function.__code__
     return f"{code.co_filename}:{line or code.co_firstlineno} in {function.__name__}"
@@ -346,4 +346,4 @@ def refusal(function: Callable[..., object], problem: str) -> ContractError:
     plain = inspect.unwrap(function.__func__ if isinstance(function, MethodType) else function)
     if not isinstance(plain, FunctionType):
         return ContractError(problem)
-    return ContractError(f"{place(plain)}: {problem}", names_place=True)
+    return ContractError(f"{source_line(plain)}: {problem}", names_place=True)

@@ -34,7 +34,7 @@ from common import in_turn, medians, rate, settings
 
 from tests.environments import loops
 from tests.simulation.rollouts import make
-from warprun.kernels.compile import KERNELS, device_function
+from warprun.kernels.compile import KERNELS, kernel_function
 from warprun.kernels.lanes import lane_loop
 from warprun.math import clip
 
@@ -183,7 +183,7 @@ def by_hand(kind: str, n: int) -> Callable[[], None]:
     u, w, a = (np.resize(start(n)[name], (tiles, LANES)) for name in ("u", "w", "a"))
     cells = np.resize(start(n)["cells"], (tiles, loops.CELLS, LANES))
     functions: dict[str, Callable[..., object]] = {"slopes": _slopes, "clip": clip}
-    names: dict[str, Any] = {name: device_function(function) for name, function in functions.items()}
+    names: dict[str, Any] = {name: kernel_function(function) for name, function in functions.items()}
     names |= {"f": np.float32, "np": np, "lane_loop": lane_loop}
     exec(_limit_source(kind), names)
     run, height = njit(**KERNELS)(names["limit"]), loops.tables("table").height.ravel()

@@ -42,10 +42,9 @@ from peer_warprun import settings_of
 from peers import CORES, HERE, Peer, Worker, machine
 
 PARTS = ("peers", "seeds", "sizes", "solved", "grid")
-LAYOUTS = {"one process": 1, "a process for each core": CORES}
-"""How JAX takes the cores -> processes that share the agents; one process shares operations among threads."""
 LEARNERS = {"JAX": "prepare", "rejax": "prepare_rejax"}
 ONE_THREAD = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
+"""Each core has a process with a share of the agents, bound to it: others of jax 0.10.2 can stand still."""
 LEAN = ["log.tensorboard=false", "log.every=10%", "checkpoint.best=false", "eval.every=never", "eval.final_episodes=20"]
 """Records and evaluations of agents that are only timed."""
 PPO = [*settings_of(spec.POPULATION), f"n_envs={spec.AGENT_ENVS}", "stop_when_solved=false", *LEAN]
@@ -220,11 +219,12 @@ def peers(chosen: Any, folder: Path) -> Found:
     for trunks in ([], [one_trunk]):
         sweeps.run(*PPO, *trunks, "seed=range(0,2)", "total_steps=16384")  # fills the cache
     try:
-        for learner, layout in itertools.product(LEARNERS, LAYOUTS) if chosen.jax else ():
-            name, count = f"{learner}, {layout}", LAYOUTS[layout]
-            peer = Peer(name, f"peer_population:{LEARNERS[learner]}", "unsafe_rbg", "separate", 0, CORES, (), ())
-            workers[name] = [Worker(peer, chosen.jax, ONE_THREAD if count > 1 else {}) for _ in range(count)]
-            answers = ask(workers[name], work="population", variant=peer.variant, n_envs=chosen.agents // count)
+        for name, prepare in LEARNERS.items() if chosen.jax else ():
+            peer = Peer(name, f"peer_population:{prepare}", "unsafe_rbg", "separate", 0, CORES, (), ())
+            workers[name] = [Worker(peer, chosen.jax, ONE_THREAD) for _ in range(CORES)]
+            for worker, core in zip(workers[name], sorted(os.sched_getaffinity(0)), strict=True):
+                os.sched_setaffinity(worker.process.pid, {core})
+            answers = ask(workers[name], work="population", variant=peer.variant, n_envs=chosen.agents // CORES)
             found["told"][name], found["prepared_s"][name] = answers[0]["settings"], answers[0]["prepared_s"]
             say(f"{name}: {answers[0]['settings']}")
             candidates[name] = lambda group=workers[name]: rates(ask(group, seconds=chosen.seconds))

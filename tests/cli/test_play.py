@@ -11,7 +11,7 @@ import pytest
 import warprun
 from tests.playing.plays import SMALL, rows
 from warprun.cli.main import run
-from warprun.config import kept
+from warprun.config import environment_copy
 from warprun.config.registry import import_environment
 from warprun.environment import Environment
 from warprun.kernels.fingerprint import fingerprint
@@ -150,5 +150,5 @@ def test_mistakes_are_one_line(line: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_copy_in_a_run_has_the_files_of_draw(project: Path) -> None:
-    found = kept.find(str(project / "run" / "environment"))
+    found = environment_copy.find(str(project / "run" / "environment"))
     assert found and set(found.copy.files) == {"drift", "palette"}

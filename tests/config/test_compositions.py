@@ -36,6 +36,7 @@ def composed(monkeypatch):
         "run_dir=some_where/{} seed={} tuned=none",
         "experiment=warpsci_cartpole seed={} n_envs=1{}0",
         "env=tag_gridworld agent.groups.taggers.gamma=0.9{}",
+        "agent=dqn agent.network=lstm agent.horizon=1{} agent.replay.sequence=1{}",
     ],
 )
 def test_numbers_are_put_in_their_places(overrides, composed):
@@ -52,7 +53,6 @@ def test_numbers_are_put_in_their_places(overrides, composed):
     [
         "agent.horizon=1{} n_envs=${{agent.horizon}}",
         "concurrency=ddp concurrency.processes=2 n_envs=10{}",
-        "agent=dqn agent.network=lstm agent.horizon=1{}",
         "n_envs=auto seed={}",
     ],
 )

@@ -7,13 +7,14 @@ import pytest
 
 import warprun
 from tests.finished import QUIET
+from warprun.algorithms.defaults import IN_SEQUENCES, derive
 from warprun.algorithms.settings import DQNConfig
 from warprun.cli import main as cli
-from warprun.config.compose import compose, note_on_memory
+from warprun.config.compose import compose, note_on_defaults
 from warprun.config.schema import Config
-from warprun.learning.off_policy_settings import IN_SEQUENCES
 from warprun.learning.settings import group_config
 from warprun.runs import rundir
+from warprun.spec import Box, Discrete, GroupSpec, Spec
 
 LSTM = "agent.network=lstm"
 
@@ -48,14 +49,14 @@ def test_settings_without_memory_stay_as_they_are() -> None:
     for given, expected in ((["tuned=none"], [64, 1.0, 1000, 250, 1.0]), ([], [256, 0.25, 1000, 1, 0.005])):
         config = compose(["env=cartpole", "agent=dqn", *given])
         assert units(config) == expected
-        assert config.origin.in_sequences == [] and note_on_memory(config) is None
+        assert config.origin.derived == [] and note_on_defaults(config) is None
 
 
 @pytest.mark.parametrize("network", [[], ["agent.network=gru"]])
 def test_tuned_settings_for_memory_count(network: list[str]) -> None:
     config = compose(["env=t_maze", "agent=dqn", *network])
     assert units(config) == [32, 0.0156, 6400, 1, 0.01]
-    assert config.origin.in_sequences == []
+    assert config.origin.derived == []
 
 
 def test_a_number_in_a_file_counts_also_if_it_is_the_default_without_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,12 +70,13 @@ def test_a_number_in_a_file_counts_also_if_it_is_the_default_without_memory(tmp_
 
 def test_every_group_has_what_its_network_needs() -> None:
     groups: dict[str, Any] = {"a": {"network": {"type": "gru"}, "tau": 0.5}, "b": {"batch_size": 9}}
-    config = DQNConfig(groups=groups).in_sequences(10, IN_SEQUENCES)
+    spec = Spec(tuple(GroupSpec(name, 1, Box(1), Discrete(2)) for name in ("a", "b")))
+    config = derive(DQNConfig(groups=groups), list(IN_SEQUENCES), spec, 10, 10**6)
     assert [getattr(group_config(config, "a"), name) for name in IN_SEQUENCES] == [32, 0.0156, 1000, 1, 0.5]
     assert [getattr(group_config(config, "b"), name) for name in IN_SEQUENCES] == [9, 1.0, 1000, 250, 1.0]
     other = DQNConfig(groups={"a": {"network": {"type": "mlp"}}})
     other.network.type = "lstm"
-    other = other.in_sequences(10, IN_SEQUENCES)
+    other = derive(other, list(IN_SEQUENCES), spec, 10, 10**6)
     assert other.batch_size == 32 and group_config(other, "a").batch_size == 64
 
 
@@ -82,8 +84,8 @@ def test_the_run_says_them_and_writes_them_down(tmp_path: Path, capsys: pytest.C
     small = ["n_envs=4", "total_steps=1200", "agent.network.hidden=[4]", "agent.network.units=[4]", "agent.replay.sequence=4"]
     folder = tmp_path / "run"
     warprun.train([*QUIET, "env=cartpole", "agent=dqn", LSTM, *small, "agent.replay.burn_in=2", f"run_dir={folder}"])
-    said = "sequences: agent.utd_ratio=0.156 agent.batch_size=32 agent.target_update_interval=1 agent.tau=0.01 (defaults of their own"
-    assert said in capsys.readouterr().out
+    said = "agent.batch_size=32 agent.utd_ratio=0.156 agent.learning_starts=1000 agent.target_update_interval=1 agent.tau=0.01"
+    assert f"defaults for this run: {said} (docs/defaults.md)" in capsys.readouterr().out
     saved = rundir.read_config(folder)["agent"]
     assert isinstance(saved, dict)
     assert [saved[name] for name in IN_SEQUENCES] == [32, 0.156, 1000, 1, 0.01]

@@ -22,7 +22,7 @@ import warprun
 from warprun import math
 from warprun.kernels import ahead, cache
 from warprun.kernels.cache import KernelFiles
-from warprun.kernels.compile import FLAGS, cache_root, device_function, is_cached, load_module
+from warprun.kernels.compile import FLAGS, cache_root, is_cached, kernel_function, load_module
 from warprun.random import Rng, uniform
 
 # Damaged files --------------------------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ def first_of(pair: tuple[np.float32, int], place: int) -> object:
 
 
 def test_a_function_is_compiled_once_for_all_numbers() -> None:
-    draw = device_function(uniform)
+    draw = kernel_function(uniform)
     before = set(draw.overloads)  # type: ignore[attr-defined]
     source = "from numba import njit\n\n@njit(**FLAGS)\ndef kernel(rng):\n    return draw(rng, 0, 0.0, 1.0) + draw(rng, 1, 0.0, 1.0)\n"
     module = load_module("draws", source, {"draw": uniform, "FLAGS": FLAGS})

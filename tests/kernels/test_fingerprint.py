@@ -50,8 +50,8 @@ class Target(NamedTuple):
 
 
 TARGETS = {
-    "cpu": Target(CPU, {"FLAGS": kernels.FLAGS}, kernels.device_function),
-    "cuda": Target(CUDA, {"CACHE": False}, kernels.device_function),
+    "cpu": Target(CPU, {"FLAGS": kernels.FLAGS}, kernels.kernel_function),
+    "cuda": Target(CUDA, {"CACHE": False}, kernels.kernel_function),
     "cudasim": Target(CUDA, {"CACHE": False}, kernels.plain_function),
 }
 

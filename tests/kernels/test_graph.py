@@ -17,12 +17,11 @@ import torch
 from tests.kernels import graphs
 from tests.simulation.rollouts import ROOT
 from warprun.config.compose import compose
+from warprun.config.planning import make_plan
 from warprun.config.schema import load_environment
 from warprun.errors import UserError
 from warprun.kernels import repeat
 from warprun.kernels.repeat import WARM_UP, Captured
-from warprun.runs.build import make_plan
-from warprun.simulation.device import Device
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +104,7 @@ def test_numbers_of_the_host_are_those_of_the_capture(monkeypatch):
 def test_the_setting_decides_on_cuda_and_the_plan_says_so(device, wanted, told):
     # Nothing is built, so no GPU is needed.
     config = compose(["env=cartpole", "device=cpu", f"engine.capture={str(wanted).lower()}"])
-    plan = make_plan(config, load_environment(config.env)[0], Device(device, "a test"))
+    plan = make_plan(config, load_environment(config.env)[0], device)
     assert str(plan).partition(";")[1:] == told.partition(";")[1:]
     assert plan.captured == (("graphs" if device == "cuda" else "calls") if wanted else None)
 

@@ -9,7 +9,7 @@ import pytest
 from numba import njit
 
 from warprun.kernels import lanes
-from warprun.kernels.compile import KERNELS, device_function
+from warprun.kernels.compile import KERNELS, kernel_function
 from warprun.kernels.lanes import of_tile
 from warprun.kernels.simd import WIDTH
 from warprun.simulation.codegen.called import all_can_act, all_finite
@@ -215,7 +215,7 @@ def test_a_switch_can_have_a_place_in_the_source():
 
 # Views with known sizes -------------------------------------------------------------------------------------------------
 
-finite, can_act = device_function(all_finite), device_function(all_can_act)
+finite, can_act = kernel_function(all_finite), kernel_function(all_can_act)
 
 
 @njit(**KERNELS)

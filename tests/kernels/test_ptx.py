@@ -18,14 +18,14 @@ from tests.simulation.rollouts import CASES
 from warprun.checking.machine_code import instructions
 from warprun.kernels import compile as kernels
 from warprun.kernels.mlp_cuda import BlockInference, BlockNetwork
-from warprun.simulation import memory as store
+from warprun.simulation import allocation as store
 from warprun.simulation import trajectory
+from warprun.simulation.allocation import StepArguments, actions_of, allocate_step
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.program import write
 from warprun.simulation.codegen.targets import target_for
 from warprun.simulation.cpu import as_numpy
 from warprun.simulation.kernel_module import compiler_options, typed
-from warprun.simulation.memory import StepArguments, actions_of, allocate_step
 
 SINGLE_KERNELS = ("reset", "sample", "greedy", "step")
 CAPABILITIES = ((7, 5), (8, 0), (9, 0))

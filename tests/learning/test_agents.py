@@ -207,7 +207,7 @@ def test_diagnostics_of_several_groups() -> None:
     agent, trajectory = make("a2c", env, normalize_obs=True), rollout(env)
     trajectory.groups["many"].obs[:-1, :, :, 0] = 11.0
     found = agent.diagnostics(trajectory)
-    assert set(found) == {f"obs/{group}/clipped_share" for group in SPACES}
+    assert set(found) == {f"obs/{group}/{name}_share" for group in SPACES for name in ("clipped", "constant")}
     assert found["obs/many/clipped_share"].item() == pytest.approx(1 / 3)
     assert found["obs/one/clipped_share"] == 0
     assert make("a2c", env).diagnostics(trajectory) == {}

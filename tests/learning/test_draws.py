@@ -12,7 +12,7 @@ from tests.learning.helpers import SPACES, environment
 from warprun.environment import Box
 from warprun.learning.draws import Stream, bits_of, key_of, normal_of, normals, permutation, random_bits
 from warprun.learning.interfaces import Agent
-from warprun.learning.kernels.cpu.shuffle import FusedPermutation
+from warprun.learning.kernels.cpu.shuffle import CpuPermutation
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.networks import ActorCritic, flatten_parameters
 from warprun.learning.off_policy_settings import ReplayConfig
@@ -100,7 +100,7 @@ def test_parameters_are_views_of_one_tensor() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 7, 2049, 70_000])
 def test_the_kernel_gives_the_order_of_torch(n: int) -> None:
-    shuffle = FusedPermutation()
+    shuffle = CpuPermutation()
     for seed, draw in ((0, 0), (5, 3), (2**63, 123_456_789_012), (5, 4)):
         number = torch.tensor(draw)
         assert torch.equal(shuffle(n, seed, number), permutation(n, seed, number))

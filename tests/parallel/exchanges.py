@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from warprun.config.concurrency import CONCURRENCY
 from warprun.parallel.exchange import RolloutBuffer, WeightsBuffer
-from warprun.parallel.protocols import actor_exchange, learner_exchange
+from warprun.parallel.protocols import PROTOCOLS, End
 from warprun.parallel.world import World, meet
 from warprun.processes import Layout
 from warprun.simulation.simulator import Episodes
@@ -53,7 +53,7 @@ def act_nowhere(trajectory, row) -> None:
 
 
 def act(world, settings, weights, buffer, delay) -> None:
-    exchange = actor_exchange(world, settings, weights, buffer, act_nowhere)
+    exchange = PROTOCOLS[settings.name].actor(End(world, settings, weights, buffer), act_nowhere)
     actor, sequence, taken = world.actor, 0, allocate(SPEC, HORIZON, N_ENVS, torch.device("cpu"))
     while exchange.latest():
         weights.unpack()
@@ -71,7 +71,7 @@ def act(world, settings, weights, buffer, delay) -> None:
 def learn(world: World, settings, weights, buffer, rollouts, delay, out: Path) -> None:
     state = {"w": torch.zeros(1000), "n": torch.zeros((), dtype=torch.int64)}
     weights = WeightsBuffer(state)
-    exchange = learner_exchange(world, settings, weights, buffer, torch.device("cpu"), seed=world.rank)
+    exchange = PROTOCOLS[settings.name].learner(End(world, settings, weights, buffer), torch.device("cpu"), world.rank)
     exchange.begin(rollouts)
     received = []
     reads = settings.name == "rma" and settings.window != "queue"

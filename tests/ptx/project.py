@@ -18,7 +18,7 @@ from tests.ptx.machine import Array, Launches, Machine
 from tests.ptx.mistakes import Mistake
 from warprun.kernels import compile as kernels
 from warprun.kernels.driver import available_memory
-from warprun.simulation import cuda_launch, memory
+from warprun.simulation import allocation, cuda_launch
 from warprun.simulation.device import Device
 
 POISON = 0xA5
@@ -75,7 +75,7 @@ def on(machine: Machine, mistake: Mistake | None = None) -> Iterator[None]:
         patch.setattr(kernels, "is_cached", lambda module: True)
         stand_in = SimpleNamespace(as_cuda_array=lambda tensor, sync: Array(tensor), external_stream=lambda stream: 0)
         patch.setattr(cuda_launch, "cuda", stand_in)
-        patch.setattr(memory, "_fill", poison)
+        patch.setattr(allocation, "_fill", poison)
         patch.setattr(torch.cuda, "current_stream", lambda device=None: SimpleNamespace(cuda_stream=0))
         patch.setattr(torch.cuda, "mem_get_info", lambda device=None: (available_memory(), available_memory()))
         patch.setattr(machine, "mistake", mistake)

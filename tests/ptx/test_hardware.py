@@ -26,7 +26,7 @@ from tests.simulation.rollouts import CPU, acting, make
 from warprun.config.compose import compose
 from warprun.config.registry import import_environment
 from warprun.errors import UserError
-from warprun.kernels.compile import device_function
+from warprun.kernels.compile import kernel_function
 from warprun.kernels.mlp_cuda import accumulate, read_eight, spread, write_rows
 from warprun.learning.draws import _mix
 from warprun.learning.network_settings import NetworkConfig
@@ -70,7 +70,6 @@ def test_kept_kernels_are_within_the_limits_of_every_card() -> None:
     assert not [problem for row in ROWS for problem in table.problems(row)]
 
 
-@pytest.mark.slow
 def test_every_kernel_of_every_environment_is_kept_for_every_card() -> None:
     found = table.by_kernel(ROWS)
     for environment in table.ENVIRONMENTS:
@@ -103,7 +102,7 @@ def test_every_kernel_of_every_environment_is_kept_for_every_card() -> None:
 
 def test_environments_of_kernels_are_those_of_the_package() -> None:
     configs = {path.stem for path in (Path(table.DOCS).parent / "conf" / "env").glob("*.yaml")}
-    assert configs - {"gymnasium", "heat_equation"} == set(table.ENVIRONMENTS)
+    assert configs - {"gymnasium", "gymnax", "heat_equation"} == set(table.ENVIRONMENTS)
 
 
 def test_the_page_has_the_tables_of_what_is_kept() -> None:
@@ -189,7 +188,7 @@ def test_what_is_beyond_a_limit_is_found(kernel: Any, most_registers: int | None
 
 def planted(kernel: Any, most_registers: int | None = None) -> Any:
     """Return the launch of a kernel of this file."""
-    called = {function.__name__: device_function(function) for function in (accumulate, read_eight, spread, write_rows)}
+    called = {function.__name__: kernel_function(function) for function in (accumulate, read_eight, spread, write_rows)}
     made = FunctionType(kernel.__code__, kernel.__globals__ | called, kernel.__name__)
     options = {} if most_registers is None else {"max_registers": most_registers}
     numbers = torch.empty(1000, device="meta")

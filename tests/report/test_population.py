@@ -115,6 +115,12 @@ def test_all_curves_are_in_one_picture_with_their_median(tmp_path: Path) -> None
     assert population.members(comparison, lines(comparison)) is None
 
 
+def test_runs_that_were_evaluated_once_have_no_curves_to_draw(tmp_path: Path) -> None:
+    for seed in range(60):
+        made(tmp_path / f"{seed}", [100.0 + seed], settings={"seed": seed})
+    assert population.members(*_compared(tmp_path)) is None
+
+
 def test_of_many_settings_the_best_are_shown_and_all_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,7 +64,7 @@ def test_long_iterations_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_memory_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warprun.config.memory.available_memory", lambda: 2**29)
+    monkeypatch.setattr("warprun.config.memory_estimate.available_memory", lambda: 2**29)
     config = compose(["env=cartpole", "n_envs=64", "eval.episodes=10", "device=cpu"])
     config = replace(config, origin=replace(config.origin, n_envs=OriginConfig.MEASURE))
     sizes = [candidate.n_envs for candidate in auto.candidates(config)]

@@ -9,13 +9,12 @@ import torch
 from tests.environments import pinball
 from warprun.cli import main as cli
 from warprun.config.compose import compose
+from warprun.config.planning import make_plan
 from warprun.config.schema import load_environment
 from warprun.errors import UserError
 from warprun.kernels import peak
 from warprun.learning.on_policy import flops_per_row
 from warprun.runs.bench import _Cell
-from warprun.runs.build import make_plan
-from warprun.simulation.device import Device
 
 
 @pytest.mark.by_default(0)
@@ -135,7 +134,7 @@ CASES = [
 def test_the_plan_says_what_computes_what(kind: str, device: str, overrides: list[str], told: str) -> None:
     config = compose(["env=cartpole", "device=cpu", "tuned=none", *overrides])
     environment = load_environment(config.env)[0] if kind == "kernels" else pinball.environment
-    plan = make_plan(config, environment, Device(device, "a test"))
+    plan = make_plan(config, environment, device)
     assert str(plan) == told
     assert plan.fused == told.startswith("fused")
 
@@ -143,4 +142,4 @@ def test_the_plan_says_what_computes_what(kind: str, device: str, overrides: lis
 def test_kernels_that_are_wanted_and_cannot_be_are_an_error() -> None:
     config = compose(["env=cartpole", "device=cpu", "agent.network.activation=elu", "engine.gradients=kernels"])
     with pytest.raises(UserError, match=r"^engine\.gradients=kernels: kernels cannot \(agent\.network\.activation=elu"):
-        make_plan(config, load_environment(config.env)[0], Device("cpu", "a test"))
+        make_plan(config, load_environment(config.env)[0], "cpu")

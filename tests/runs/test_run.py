@@ -22,6 +22,7 @@ from warprun.runs import checkpoint, evaluation, measured, run, train
 from warprun.runs.evaluation import Evaluation
 from warprun.runs.measured import PhaseClock, Spent
 from warprun.runs.records import Records
+from warprun.runs.result import Result
 
 
 @pytest.fixture
@@ -129,7 +130,7 @@ def judged(monkeypatch):
     return given, played
 
 
-def go(tmp_path: Path, *overrides: str) -> train.Result:
+def go(tmp_path: Path, *overrides: str) -> Result:
     return train.train(compose([*SMALL, *QUIET, f"run_dir={tmp_path / 'run'}", *overrides]))
 
 

@@ -23,10 +23,10 @@ from tests.environments.flawed import MASK, MASK_LATER, OBS_INF, OBS_NAN, REWARD
 from tests.selection import few
 from tests.simulation.rollouts import CASES, CPU, ROOT, TANH, RandomPolicies, acting, engine_of, make
 from warprun.environment import Box, Discrete, Environment, Group, Phase, float32
+from warprun.simulation.allocation import POISON
 from warprun.simulation.device import Device, choose
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.faults import Fault
-from warprun.simulation.memory import POISON
 from warprun.simulation.trajectory import GroupTrajectory
 
 HORIZON, N_ENVS = 4, 3

@@ -6,14 +6,14 @@ from torch import nn
 
 from warprun.algorithms.settings import DDPGConfig, DQNConfig, SACConfig, TD3Config
 from warprun.learning.acting import Acting, Gives
-from warprun.learning.critics import DuelingQNetwork, Head, Policy, QuantileQNetwork
+from warprun.learning.critics import ActingNetwork, DuelingQNetwork, Head, QuantileQNetwork
 from warprun.learning.networks import buffers, flatten_parameters
 from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.recurrent import carry_of, parts
 from warprun.spec import Discrete, GroupSpec
 
 
-def q_network(config: DQNConfig, group: GroupSpec) -> Policy:
+def q_network(config: DQNConfig, group: GroupSpec) -> ActingNetwork:
     """Return an untrained network of the values of a group's actions."""
     assert isinstance(group.action, Discrete)
     features, actions, network = group.observation.size, group.action.n, config.network
@@ -49,7 +49,7 @@ def squashed(config: SACConfig, group: GroupSpec) -> Acting:
     return _acting(config, squashed_actor(config, group), "squashed", "actor")
 
 
-def _acting(config: OffPolicyConfig, module: Policy, gives: Gives, name: str) -> Acting:
+def _acting(config: OffPolicyConfig, module: ActingNetwork, gives: Gives, name: str) -> Acting:
     """Return what acts; `name`: of the network in a checkpoint, see `descent.Trained`."""
     tensors = {f"{name}/{key}": tensor for key, tensor in ({"parameters": flatten_parameters(module)} | buffers(module)).items()}
     if config.network.module is not None:

@@ -12,12 +12,12 @@ from torch import nn
 
 from warprun.algorithms.acting import q_network
 from warprun.algorithms.settings import DQNConfig
-from warprun.learning.critics import Policy, QuantileQNetwork
+from warprun.learning.critics import ActingNetwork, QuantileQNetwork
 from warprun.learning.descent import Due, Terms, Trained, seeded
 from warprun.learning.interfaces import Context, Metrics
 from warprun.learning.networks import training
 from warprun.learning.off_policy import OffPolicyAgent, OffPolicyLearner
-from warprun.learning.replay import Batch
+from warprun.learning.replay import TransitionBatch
 from warprun.learning.sequences import History, recall_both, recall_next
 from warprun.spec import GroupSpec
 from warprun.state import derived_seed
@@ -79,7 +79,7 @@ def of_action(quantiles: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
     return quantiles.gather(1, action[:, None, None].expand(-1, 1, quantiles.shape[-1])).squeeze(1)
 
 
-def values_loss(config: DQNConfig, values: Trained[Policy], batch: Batch, history: History | None = None) -> Terms:
+def values_loss(config: DQNConfig, values: Trained[ActingNetwork], batch: TransitionBatch, history: History | None = None) -> Terms:
     """Compare the values of the actions of a batch with their targets, h(r + discount h^-1(Q')) if they are rescaled."""
     rows, next_rows = recall_both(values.network.memory, batch, history)
     with torch.no_grad():
@@ -93,7 +93,7 @@ def values_loss(config: DQNConfig, values: Trained[Policy], batch: Batch, histor
     return Terms(loss, unscaled(value.detach(), config.value_rescaling), value.detach() - target)
 
 
-def quantiles_loss(config: DQNConfig, values: Trained[Policy], batch: Batch, history: History | None = None) -> Terms:
+def quantiles_loss(config: DQNConfig, values: Trained[ActingNetwork], batch: TransitionBatch, history: History | None = None) -> Terms:
     """Compare the quantiles of the actions of a batch with their targets; values are their means."""
     online, target_network = values.network, values.target
     assert isinstance(online, QuantileQNetwork) and isinstance(target_network, QuantileQNetwork)
@@ -120,7 +120,7 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         loss = partial(values_loss if config.quantiles is None else quantiles_loss, config, self.values)
         self.values_step = self.descent(self.values, loss, "q_values", (self.values.target,), config.double)
 
-    def gradient_step(self, batch: Batch, due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
+    def gradient_step(self, batch: TransitionBatch, due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch; Mnih et al. 2015, algorithm 1."""
         loss, q, error, norm = self.values_step(due, batch, history)
         return error, {"value": loss, "q": q, "grad_norm": norm}

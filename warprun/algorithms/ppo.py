@@ -112,6 +112,8 @@ class PPO(OnPolicyAgent[PPOConfig]):
                 total += torch.where(going_on, means, 0.0)
                 taken += going_on
         mean = PPOLoss(*(total / taken.clamp(min=1.0))[:-1].unbind())
+        if config.desired_kl is not None:
+            learner.adapt_learning_rate(mean.approx_kl, config.desired_kl)
         return {
             "policy": mean.policy,
             "value": mean.value,

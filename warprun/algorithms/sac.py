@@ -17,7 +17,7 @@ from warprun.learning.draws import Stream, normals
 from warprun.learning.interfaces import Context, Metrics, own_seed
 from warprun.learning.networks import training
 from warprun.learning.off_policy import OffPolicyAgent, OffPolicyLearner
-from warprun.learning.replay import Batch
+from warprun.learning.replay import TransitionBatch
 from warprun.learning.sequences import History, recall, recall_both, recall_next
 from warprun.spec import GroupSpec
 from warprun.state import derived_seed
@@ -97,7 +97,7 @@ class SACLearner(OffPolicyLearner[SACConfig]):
         theta = config.noise_theta
         self.noise = torch.tensor([0.0, math.sqrt(theta * (2.0 - theta)), theta], device=device)
 
-    def gradient_step(self, batch: Batch, due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
+    def gradient_step(self, batch: TransitionBatch, due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch; algorithm 1."""
         of_critics = history and history.forgotten()
         rows, next_rows = recall_both(self.actor.network.memory, batch, history)
@@ -108,14 +108,14 @@ class SACLearner(OffPolicyLearner[SACConfig]):
         return error, {"critic": loss, "q": q, "actor": actor.loss, "entropy": actor.value, "grad_norm": norm}
 
     @torch.no_grad()
-    def target(self, batch: Batch, next_rows: torch.Tensor, of_critics: History | None) -> torch.Tensor:
+    def target(self, batch: TransitionBatch, next_rows: torch.Tensor, of_critics: History | None) -> torch.Tensor:
         """Return the target values [B] of a batch; `next_rows`: the rows that follow, for the actor."""
         critics, temperature = self.critics.target, self.temperature.network()
         action, log_prob = drawn(self.actor.network(next_rows), self.next_actions)
         next_values = critics(recall_next(critics.memory, batch, of_critics), action)
         return soft_target(next_values, log_prob, temperature, batch.reward, batch.discount)
 
-    def critics_loss(self, batch: Batch, next_rows: torch.Tensor, of_critics: History | None) -> Terms:
+    def critics_loss(self, batch: TransitionBatch, next_rows: torch.Tensor, of_critics: History | None) -> Terms:
         """Compare the values of a batch with their targets; an error is the larger one of both critics, as for TD3."""
         critics, target = self.critics.network, self.target(batch, next_rows, of_critics)
         rows = recall(critics.memory, batch, of_critics)
@@ -123,7 +123,7 @@ class SACLearner(OffPolicyLearner[SACConfig]):
             values = critics(rows, batch.action)
         return Terms(critic_loss(values, target, batch.weight), values, (values.detach() - target).abs().amax(0))
 
-    def actor_loss(self, batch: Batch, rows: torch.Tensor, of_critics: History | None) -> Terms:
+    def actor_loss(self, batch: TransitionBatch, rows: torch.Tensor, of_critics: History | None) -> Terms:
         """Judge actions that the policy draws in the states of a batch, `rows`, by the critics after their step."""
         actor, critics = self.actor.network, self.critics.network
         with torch.no_grad():

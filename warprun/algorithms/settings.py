@@ -51,11 +51,20 @@ class PPOConfig(OnPolicyConfig):
     """Weight of the value loss, half the mean of (V - R)^2: as in OpenAI Baselines' ppo2; Stable-Baselines3's PPO and A2C have no half."""
     target_kl: float | None = None
     """An update stops at the first minibatch whose approximate KL divergence from the rollout's policy is above this; null: never."""
+    desired_kl: float | None = None
+    """After each update the learning rate rises or falls to bring `loss/approx_kl` near this; null: it follows its schedule."""
 
     def check(self, key: str) -> None:
         super().check(key)
         at_least(self, key, 1, "epochs", "minibatches")
-        positive(self, key, "clip", "clip_value", "target_kl")
+        positive(self, key, "clip", "clip_value", "target_kl", "desired_kl")
+        if self.desired_kl is not None and self.learning_rate_end is not None:
+            fixed = f"{key}.learning_rate_end={self.learning_rate_end}"
+            raise UserError(f"{fixed}: {key}.desired_kl={self.desired_kl} sets the learning rate; write null for one of them")
+
+    @property
+    def adapts_learning_rate(self) -> bool:
+        return self.desired_kl is not None
 
     def passes(self) -> int:
         return self.epochs

@@ -17,7 +17,7 @@ from warprun.learning.draws import Stream, normals
 from warprun.learning.interfaces import Context, Metrics, own_seed
 from warprun.learning.networks import training
 from warprun.learning.off_policy import OffPolicyAgent, OffPolicyLearner
-from warprun.learning.replay import Batch
+from warprun.learning.replay import TransitionBatch
 from warprun.learning.sequences import History, recall, recall_next
 from warprun.spec import GroupSpec
 from warprun.state import derived_seed
@@ -66,7 +66,7 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
         theta = config.noise_theta if config.noise == "ou" else 1.0
         self.noise = torch.tensor([0.0, config.noise_std, theta], device=device)
 
-    def gradient_step(self, batch: Batch, due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
+    def gradient_step(self, batch: TransitionBatch, due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch; Fujimoto et al. 2018, algorithm 1."""
         of_critics = history and history.forgotten()
         loss, q, error, norm = self.critics_step(due, batch, history, of_critics)
@@ -76,7 +76,7 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
         return error, metrics
 
     @torch.no_grad()
-    def target(self, batch: Batch, history: History | None, of_critics: History | None) -> torch.Tensor:
+    def target(self, batch: TransitionBatch, history: History | None, of_critics: History | None) -> torch.Tensor:
         """Return the target values [B] of a batch."""
         config, actor, critics = self.config, self.actor.target, self.critics.target
         action = actor(recall_next(actor.memory, batch, history))
@@ -86,7 +86,7 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
         next_values = critics(recall_next(critics.memory, batch, of_critics), action)
         return critic_target(next_values, batch.reward, batch.discount)
 
-    def critics_loss(self, batch: Batch, history: History | None, of_critics: History | None) -> Terms:
+    def critics_loss(self, batch: TransitionBatch, history: History | None, of_critics: History | None) -> Terms:
         """Compare the values of a batch with their targets; an error is the largest of all critics (LAP, 2020)."""
         critics, target = self.critics.network, self.target(batch, history, of_critics)
         rows = recall(critics.memory, batch, of_critics)
@@ -94,7 +94,7 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
             values = critics(rows, batch.action)
         return Terms(critic_loss(values, target, batch.weight), values, (values.detach() - target).abs().amax(0))
 
-    def actor_loss(self, batch: Batch, history: History | None, of_critics: History | None) -> Terms:
+    def actor_loss(self, batch: TransitionBatch, history: History | None, of_critics: History | None) -> Terms:
         """Return the negative mean value of the actor's actions by the first critic; Silver et al. 2014."""
         actor, critics = self.actor.network, self.critics.network
         with torch.no_grad():

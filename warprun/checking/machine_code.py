@@ -33,7 +33,7 @@ from warprun.kernels import compile as kernels
 from warprun.kernels import integers
 from warprun.kernels.fingerprint import is_jitted
 from warprun.runs.build import Setup, set_up
-from warprun.simulation import memory as store
+from warprun.simulation import allocation as store
 from warprun.simulation import trajectory
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.program import Program, write

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from warprun.checking.findings import Problem, doubt, listed
-from warprun.config.kept import Tables
+from warprun.config.environment_copy import Tables
 from warprun.simulation.faults import Fault
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.plain import Rows

@@ -57,8 +57,8 @@ def _print_environments() -> list[str]:
 
 
 def _row(env: EnvConfig) -> tuple[str, ...]:
-    if env.module == BY_ID and env.id is None:
-        return (env.name, "1 agent", "env.id=NAME selects", "an environment", "of Gymnasium", "", "env.kwargs")
+    if env.module in BY_ID and env.id is None:
+        return (env.name, "1 agent", "env.id=NAME selects", "an environment", f"of {BY_ID[env.module]}", "", "env.kwargs")
     environment, _ = load_environment(env)
     groups = environment.spec.groups
     parameters = environment.params._fields if isinstance(environment, Environment) else ()

@@ -21,6 +21,7 @@ VERBS = {
     "eval": "warprun.cli.trained:evaluate",
     "play": "warprun.cli.trained:play",
     "export": "warprun.cli.trained:export",
+    "new": "warprun.cli.new:new",
     "envs": "warprun.cli.environments:envs",
     "check": "warprun.cli.environments:check",
     "bench": "warprun.cli.environments:bench",

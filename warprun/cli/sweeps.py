@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,10 +17,10 @@ from warprun.cli.job import train_job
 from warprun.cli.process import DONE, FAILED
 from warprun.cli.settings import one_run, read_settings
 from warprun.config.compositions import Compositions
-from warprun.config.memory import usable_cores
 from warprun.config.overrides import MAX_RUNS, MAX_RUNS_EVER, runs
 from warprun.config.schema import Config
 from warprun.errors import UserError, counted, one_line, printable, program, shown, typed
+from warprun.processes import usable_cores
 from warprun.runs import rundir, signals
 from warprun.runs.records.terminal import table_console
 from warprun.sweeps import events, local, plan, slurm
@@ -35,7 +35,7 @@ SETTLE_S = 15.0
 
 def sweep(overrides: Sequence[str]) -> int:
     """Check every run that `overrides` describe, then train those that are not done; return the exit code. Raises UserError."""
-    launch, given, configs, found = _planned(overrides)
+    launch, given, configs, found = _planned(overrides, _prepare)
     if isinstance(launch.launcher, SlurmConfig):
         slurm.check_program()
     begun = found.folder.exists()
@@ -60,13 +60,23 @@ def show_first(overrides: Sequence[str], flags: Sequence[str]) -> int:
     """Print what `flags`, options of Hydra, ask for of the first job; return the exit code. Raises UserError."""
     from warprun.cli.show import show
 
-    *_, found = _planned(overrides)
+    *_, found = _planned(overrides, lambda launch, first: None)
     print(f"# {found.jobs[0].run.name}, the first of {counted(len(found.jobs), 'job')}", flush=True)
     return show(found.jobs[0].overrides, flags)
 
 
-def _planned(overrides: Sequence[str]) -> tuple[LaunchConfig, list[str], list[Config], Plan]:
-    """Return the settings of the launch, the overrides of the runs, their configs and their plan. Raises UserError."""
+def _prepare(launch: LaunchConfig, first: Config) -> None:
+    """Let imports begin while the other jobs are checked. A mistake is mostly in all jobs, so its command has ended before."""
+    if isinstance(launch.launcher, LocalConfig) and first.device != "cudasim":
+        local.prepare()
+
+
+Planned = tuple[LaunchConfig, list[str], list[Config], Plan]
+"""The settings of the launch, the overrides of the runs, their configs and their plan."""
+
+
+def _planned(overrides: Sequence[str], on_first: Callable[[LaunchConfig, Config], None]) -> Planned:
+    """Check all runs that `overrides` describe and plan them; `on_first` is called when the first is checked. Raises UserError."""
     launch, given = taken_launch(overrides)
     refuse(given)
     if launch.population is not None:
@@ -74,7 +84,10 @@ def _planned(overrides: Sequence[str]) -> tuple[LaunchConfig, list[str], list[Co
             raise UserError(f"population={launch.population} gives the members their seeds: leave out seed=")
         given = [*given, f"seed=range(0,{launch.population})"]
     jobs = runs(given, MAX_RUNS_EVER if launch.sweep.yes else MAX_RUNS)
-    configs = checked_runs(jobs)
+    compositions = Compositions()
+    first = _checked(jobs[0], compositions)
+    on_first(launch, first)
+    configs = [first, *(_checked(job, compositions) for job in jobs[1:])]
     return launch, given, configs, plan.planned(sweep_folder(launch, configs[0]), jobs, launch.trust)
 
 

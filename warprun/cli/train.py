@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from warprun.cli.process import DONE, uncollected
-from warprun.config import kept
+from warprun.config import environment_copy
 from warprun.config.checks import check
 from warprun.config.compose import change, compose, differences
 from warprun.config.overrides import read
@@ -23,12 +23,12 @@ from warprun.files import refuse_links
 from warprun.kernels.driver import prepare
 from warprun.run_folder import CONFIG
 from warprun.runs import rundir
-from warprun.runs.failures import failure_of
+from warprun.runs.gpu_failures import failure_of
 from warprun.runs.opening import open_config
 
 if TYPE_CHECKING:
     from warprun.runs.crew import Crew
-    from warprun.runs.train import Result
+    from warprun.runs.result import Result
 
 
 Compose = Callable[[Sequence[str]], Config]
@@ -189,7 +189,7 @@ def _continued(folder: Path, saved: dict[str, object], stored: Config, trusted: 
     refuse_links(folder.resolve())  # the folder itself can be a link of the user
     config = open_config(folder, stored, trusted)
     check(replace(config, run_dir=None, output_root=os.path.join(".", folder)))  # no folder is made
-    own = kept.find(config.env.module)
+    own = environment_copy.find(config.env.module)
     for line in own.differences() if own else []:
         print(line)
     return Continued(config, folder, stored, differences(to_dict(from_dict(saved)), to_dict(stored)))

@@ -154,7 +154,7 @@ def _order(settings: PlaySettings, records: tuple[Path, ...]) -> Order:
 def _untrained(overrides: Sequence[str], settings: PlaySettings, records: tuple[Path, ...]) -> tuple[list[Played], Order]:
     """Play an environment without a run."""
     from warprun.config.compose import compose
-    from warprun.config.memory import check_evaluation_memory
+    from warprun.config.memory_estimate import check_evaluation_memory
     from warprun.config.schema import load_environment
 
     config = compose([*overrides, "tuned=none", f"device={settings.device}"])

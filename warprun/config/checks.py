@@ -14,7 +14,7 @@ from pathlib import Path
 from warprun.algorithms import agent_names, config_class
 from warprun.config.cadence import AUTO, parse
 from warprun.config.concurrency import CONCURRENCY
-from warprun.config.memory import check_memory
+from warprun.config.memory_estimate import check_memory
 from warprun.config.registry import Defined
 from warprun.config.schema import MAX_DEPTH, Config, EnvConfig, OriginConfig, load_environment
 from warprun.environment import Box, Environment
@@ -59,7 +59,7 @@ def check(config: Config) -> None:
 
 def check_settings(config: Config) -> Defined:
     """Check all that depends neither on this machine nor on the folder of the run; return the environment. Raises UserError."""
-    _check_values(config)
+    check_values(config)
     agent, mode = config.agent, config.concurrency.name
     known = CONCURRENCY.get(mode) is type(config.concurrency)
     require(known, f"concurrency.name={mode} does not match the chosen mode; write concurrency={mode}")
@@ -135,7 +135,8 @@ def _check_leaf(key: str, value: object, depth: int = 0) -> None:
             _check_leaf(name, item, depth + 1)
 
 
-def _check_values(config: Config) -> None:
+def check_values(config: Config) -> None:
+    """Raise UserError for a value that cannot work, whatever the environment is."""
     _check_leaf("", replace(config, origin=OriginConfig()))
     check_device(config.device)
     check_one_of("engine.gradients", config.engine.gradients, GRADIENTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -19,16 +19,17 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from warprun.algorithms import AGENTS, agent_names, config_class
+from warprun.algorithms.defaults import settings_of
 from warprun.config.checks import check
 from warprun.config.concurrency import CONCURRENCY
+from warprun.config.defaults import with_defaults
 from warprun.config.explain import explained
 from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, read, references_only, rewrite
 from warprun.config.reading import leaves, read_yaml
 from warprun.config.registry import CONF, conf_packages, options, own_folders
-from warprun.config.schema import Config, EnvConfig, OriginConfig, from_dict
+from warprun.config.schema import Config, EnvConfig, OriginConfig, from_dict, is_open
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown
 from warprun.kernels.driver import prepare
-from warprun.learning.off_policy_settings import IN_SEQUENCES, OffPolicyConfig
 from warprun.processes import started
 
 
@@ -112,25 +113,28 @@ def store(name: str, schema: type) -> None:
 
 def compose(overrides: Sequence[str]) -> Config:
     """Compose a config from `overrides` (key=value) and check it. Raises UserError."""
-    return composed(overrides)[0]
+    return completed(composed(overrides)[0])
 
 
 def composed(overrides: Sequence[str]) -> tuple[Config, bool]:
-    """Return a config as `compose` does, and whether a value in it refers to another one, as `${n_envs}`. Raises UserError."""
+    """Return a config that `completed` takes, and whether a value in it refers to another one, as `${n_envs}`. Raises UserError."""
     config, refers = _built(overrides)
     _check_tuned(overrides)
-    check(config)
     return config, refers
 
 
-def derived(overrides: Sequence[str]) -> list[str]:
-    """Return, as overrides, the settings that follow from memory and from the number of processes, of which Hydra does not know.
+def completed(config: Config) -> Config:
+    """Return a config with the defaults that follow from the run, and check it. Raises UserError."""
+    config = config if is_open(config) else with_defaults(config)
+    check(config)
+    return config
 
-    Raises UserError.
-    """
+
+def derived(overrides: Sequence[str]) -> list[str]:
+    """Return, as overrides, the settings that follow from the run, of which Hydra does not know. Raises UserError."""
     config, _ = _built(overrides)
     is_chosen = config.origin.n_envs not in (None, OriginConfig.MEASURE)
-    return [*config.origin.in_sequences, *([f"n_envs={config.n_envs}"] if is_chosen else [])]
+    return [*with_defaults(config).origin.derived, *([f"n_envs={config.n_envs}"] if is_chosen else [])]
 
 
 def environment_names() -> list[str]:
@@ -202,10 +206,10 @@ def _resolved(override: str, composed: DictConfig) -> str:
     return f"{key}={OmegaConf.select(composed, key)}"
 
 
-def note_on_memory(config: Config) -> str | None:
-    """Return a line with the settings that have defaults of their own because policies have memory; None if there are none."""
-    named = " ".join(config.origin.in_sequences)
-    return f"with memory an update learns from sequences: {named} (defaults of their own, docs/memory.md)" if named else None
+def note_on_defaults(config: Config) -> str | None:
+    """Return a line with the settings that follow from the run, because nobody has given them; None if there are none."""
+    found = " ".join(config.origin.derived)
+    return f"defaults for this run: {found} (docs/defaults.md)" if found else None
 
 
 def note_on_tuned(config: Config) -> str | None:
@@ -218,8 +222,8 @@ def note_on_tuned(config: Config) -> str | None:
 
 
 def _built(overrides: Sequence[str]) -> tuple[Config, bool]:
-    """Return the config that Hydra composes from `overrides`, with what follows from memory and from the number of processes, and whether
-    a value refers to another one."""
+    """Return the config that Hydra composes from `overrides`, with what follows from the number of processes, and whether a value refers to
+    another one."""
     given = read(overrides)
     with explained():
         composed = _compose(given)
@@ -232,7 +236,8 @@ def _built(overrides: Sequence[str]) -> tuple[Config, bool]:
         tuned = choices["tuned"] if choices.get("tuned") in options("tuned") else None
         written = [_resolved(override, composed) if "${" in override else override for override in overrides]
         config.origin = OriginConfig(tuned, written, OriginConfig.MEASURE if is_auto(overrides) else None)
-        return _in_sequences(_shared(config, given), given, choices), refers
+        config = _shared(config, given)
+        return replace(config, origin=replace(config.origin, derived=_free(config, given, choices))), refers
 
 
 def _shared(config: Config, overrides: Sequence[str]) -> Config:
@@ -252,21 +257,17 @@ def _untuned(overrides: Sequence[str]) -> list[str]:
     return [*(override for override in overrides if not override.startswith("tuned=")), "tuned=none"]
 
 
-def _in_sequences(config: Config, overrides: Sequence[str], choices: Mapping[str, str]) -> Config:
-    """Return a config whose off-policy agent with memory has the defaults of such agents, where no person gives a number."""
-    agent = config.agent
-    if not isinstance(agent, OffPolicyConfig) or not agent.has_memory():
-        return config
-    # Tuned settings count only if they are for memory.
-    chosen, tuned = [f"{group}={choices[group]}" for group in ("env", "agent")], config.origin.tuned
-    if tuned and _compose([*chosen, f"tuned={tuned}"]).agent.network.type == "mlp":
-        overrides = _untuned(overrides)
-    with _without_defaults(f"{choices['agent']}_schema", IN_SEQUENCES):
+def _free(config: Config, overrides: Sequence[str], choices: Mapping[str, str]) -> list[str]:
+    """Return, as overrides, the settings of the agent that nobody has given, of those that may follow from the run."""
+    agent, tuned = config.agent, config.origin.tuned
+    names = settings_of(agent, stated=tuned is not None or choices.get("experiment") is not None)
+    if not names:
+        return []
+    if tuned and _compose([*(f"{group}={choices[group]}" for group in ("env", "agent")), f"tuned={tuned}"]).agent.network.type == "mlp":
+        overrides = _untuned(overrides)  # tuned settings count only if they are for memory
+    with _without_defaults(f"{choices['agent']}_schema", names):
         given = _compose(overrides).agent
-    fitted = agent.in_sequences(config.n_envs, [name for name in IN_SEQUENCES if OmegaConf.is_missing(given, name)])
-    before = dict(leaves({"agent": asdict(agent)}))
-    changed = [f"{key}={value}" for key, value in leaves({"agent": asdict(fitted)}) if before.get(key) != value]
-    return replace(config, agent=fitted, origin=replace(config.origin, in_sequences=changed))
+    return [f"agent.{name}={getattr(agent, name)}" for name in names if OmegaConf.is_missing(given, name)]
 
 
 @contextmanager

@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import is_dataclass, replace
 
-from warprun.config.checks import check
-from warprun.config.compose import compose, composed
+from warprun.config.compose import completed, compose, composed
 from warprun.config.overrides import AUTO, rewrite
 from warprun.config.schema import Config
 
@@ -33,13 +32,11 @@ class Compositions:
                 config = _with_values(former, values)
             except TypeError:  # a value of another type, which Hydra converts or refuses
                 return compose(overrides)
-            config = replace(config, origin=replace(config.origin, overrides=list(overrides)))
-            check(config)
-            return config
+            return completed(replace(config, origin=replace(config.origin, overrides=list(overrides))))
         config, refers = composed(overrides)
-        if not refers and not _derives(config, others):
+        if not refers and AUTO not in others and config.concurrency.name == "single":  # else n_envs follows from other settings
             self._composed[kind] = config
-        return config
+        return completed(config)
 
 
 def _is_plain(key: str, value: str) -> bool:
@@ -50,11 +47,6 @@ def _path(value: str) -> str | None:
     """Return the path in quotes that `rewrite` writes; None if it has characters that quotes change."""
     path = value[1:-1]
     return path if value[:1] == value[-1:] == "'" and path and not set(path) & set("'\\$") else None
-
-
-def _derives(config: Config, others: Sequence[str]) -> bool:
-    """Return whether settings follow from others: from the number of processes, from memory, or by measurement."""
-    return AUTO in others or config.concurrency.name != "single" or bool(config.origin.in_sequences)
 
 
 def _with_values(config: Config, values: dict[str, str]) -> Config:

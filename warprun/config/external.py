@@ -17,8 +17,8 @@ from warprun.simulation.external.recipe import ExternalEnvironment, Recipe, told
 from warprun.simulation.external.registered import Registered, check_id, import_gymnasium, time_limit
 from warprun.user_code import Source, Sources, import_package
 
-BY_ID = "warprun.envs.gymnasium"
-"""Module that stands for all environments of Gymnasium."""
+BY_ID = {"warprun.envs.gymnasium": "Gymnasium", "warprun.envs.gymnax": "gymnax"}
+"""Modules that stand for all environments of a library -> its name."""
 COMM = "comm"
 """First argument of an environment that is a parallel program."""
 
@@ -62,14 +62,19 @@ def is_external(made: object, chosen: External) -> bool:
     return steps(made) or isinstance(made, Registered) or (chosen.vector and callable(made)) or communicator(made) is not None
 
 
-def communicator(made: object) -> inspect.Parameter | None:
-    """Return the argument of a class or function for the communicator of a parallel program: the first, if it is called `comm`."""
+def first_argument(made: object) -> inspect.Parameter | None:
+    """Return the first argument of a class or function; None if it has none, or no signature."""
     if not isinstance(made, type | FunctionType):
         return None
     try:
-        first = next(iter(inspect.signature(made).parameters.values()), None)
+        return next(iter(inspect.signature(made).parameters.values()), None)
     except (TypeError, ValueError):  # a class in C without a signature
         return None
+
+
+def communicator(made: object) -> inspect.Parameter | None:
+    """Return the argument of a class or function for the communicator of a parallel program: the first, if it is called `comm`."""
+    first = first_argument(made)
     return first if first is not None and first.name == COMM else None
 
 

@@ -6,12 +6,14 @@ import importlib.util
 import inspect
 import keyword
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import FunctionType, ModuleType
 
 from warprun import user_code
+from warprun.config.batched import batched_environment, is_batched
 from warprun.config.external import External, external_environment, is_external, steps
 from warprun.environment import Environment, arguments
 from warprun.errors import ContractError, UserError, nearest, needs, shown, similar
@@ -24,6 +26,8 @@ from warprun.user_code import Sources, errors_of_user
 CONF = "warprun.conf"
 NONE = External()
 """No setting of `External`."""
+EXTRAS = {"gymnasium": "gymnasium", "gymnax": "gymnax", "jax": "jax", "mpi4py": "mpi"}
+"""Libraries that files of environments import -> the extra of warprun that installs them."""
 Defined = Environment | ExternalEnvironment | SimulatorFactory
 """What a module defines: an environment of kernel functions, one with the interface of Gymnasium, or a factory of simulators."""
 
@@ -82,7 +86,9 @@ def import_environment(
         raise UserError(f"environment file {module} is a folder (working folder: {Path.cwd()})")
     if file and not file.is_file():
         raise UserError(f"environment file {module} does not exist (working folder: {Path.cwd()})")
-    with errors_of_user(f"environment {module} fails to import"), needs("gymnasium", "gymnasium"), needs("mpi4py", "mpi"):
+    with errors_of_user(f"environment {module} fails to import"), ExitStack() as hints:
+        for library, extra in EXTRAS.items():
+            hints.enter_context(needs(library, extra))
         found = user_code.read_file(file) if file else None
         loaded = found.load() if found else user_code.import_package(module)
         name = file.stem if file else module.rpartition(".")[2]
@@ -102,9 +108,12 @@ def define(
     made = getattr(loaded, "environment", None)
     if made is None:
         raise UserError(f"environment {module} does not define `environment`, an Environment (see warprun.environment.single_agent)")
-    if is_external(made, chosen):
+    batched = is_batched(made)
+    if batched or is_external(made, chosen):
         for option in options:
             raise UserError(f"env.{option}: {name} has no options; env.kwargs.{option}= gives an argument to the environment")
+        if batched:
+            return batched_environment(made, chosen, time_limit, name, module)
         return external_environment(made, chosen, time_limit, name, module, found)
     for key in chosen.given():
         raise UserError(f"env.{key} is for environments with the interface of Gymnasium, and {name} is none")

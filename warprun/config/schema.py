@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from omegaconf import MISSING, OmegaConf
 
-from warprun.config import kept
+from warprun.config import environment_copy
 from warprun.config.concurrency import CONCURRENCY
 from warprun.config.external import ALONE, External, Parallel
 from warprun.config.registry import Defined, import_environment
@@ -43,9 +43,9 @@ class EnvConfig:
     randomize: dict[str, Any] = field(default_factory=dict)
     """Parameters that each environment draws uniformly at the start of every episode: env.randomize.NAME=[low,high]."""
     id: str | None = None
-    """With env=gymnasium: the id of the environment, such as LunarLander-v3."""
+    """With env=gymnasium or env=gymnax: the id of the environment, such as LunarLander-v3."""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments of `gymnasium.make`, or of the class of an environment with the interface of Gymnasium: env.kwargs.NAME=value."""
+    """Arguments of `gymnasium.make`, or of the class of an environment that Python steps: env.kwargs.NAME=value."""
     register: list[str] = field(default_factory=list)
     """With env=gymnasium: modules to import first, because they register environments, such as [ale_py]."""
     vector: bool = False
@@ -140,8 +140,8 @@ class OriginConfig:
     n_envs: str | None = None
     """How n_envs was chosen; MEASURE: it still has to be, beginning from the number in the config; null: the config says it."""
 
-    in_sequences: list[str] = field(default_factory=list)
-    """Settings, with their values, that have defaults of their own because policies have memory, see `OffPolicyConfig.in_sequences`."""
+    derived: list[str] = field(default_factory=list)
+    """Settings of the agent, as key=value, that nobody gave, so that they follow from the run, see docs/defaults.md."""
 
     MEASURE: ClassVar[str] = "to be measured"
 
@@ -225,8 +225,16 @@ def sized(config: Config, n_envs: int, how: str) -> Config:
 
 
 def as_measured(config: Config, before: Config) -> Config:
-    """Return a config with `n_envs=auto` for a run that continues, with the number that was chosen `before`; others as they are."""
-    return sized(config, before.n_envs, before.origin.n_envs or "") if is_open(config) else config
+    """Return a config for a run that continues, with the `n_envs=auto` and the defaults that it has had `before`."""
+    config = sized(config, before.n_envs, before.origin.n_envs or "") if is_open(config) else config
+    kept = {name: getattr(before.agent, name) for name in free(before)}
+    return replace(config, agent=replace(config.agent, **kept), origin=replace(config.origin, derived=before.origin.derived))
+
+
+def free(config: Config) -> list[str]:
+    """Return the names of the settings of the agent that nobody gave, of those that follow from the run."""
+    names = [each.partition("=")[0].removeprefix("agent.") for each in config.origin.derived]
+    return [name for name in names if not name.startswith("groups.")]
 
 
 def load_environment(env: EnvConfig, parallel: Parallel = ALONE) -> tuple[Defined, ModuleType]:
@@ -234,14 +242,14 @@ def load_environment(env: EnvConfig, parallel: Parallel = ALONE) -> tuple[Define
 
     `parallel`: that of the settings `concurrency`. If several ranks step an environment, every rank of a run calls this.
     """
-    own = kept.find(env.module)
+    own = environment_copy.find(env.module)
     load = own.environment if own else partial(import_environment, env.module)
     return load(env.options, env.time_limit, env.external(parallel))
 
 
 def make_tables(environment: Environment, env: EnvConfig) -> NamedTuple | None:
     """Return the environment's tables, or None if it has none; if `env.module` is the copy in a run folder, the tables of that run."""
-    own = kept.find(env.module)
+    own = environment_copy.find(env.module)
     if not environment.tables:
         return None
     if own:

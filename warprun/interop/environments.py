@@ -13,14 +13,14 @@ import torch
 
 from warprun.config.checks import check_parameters
 from warprun.config.compose import environment_config
-from warprun.config.memory import usable_cores
 from warprun.config.registry import is_dotted
 from warprun.config.schema import EnvConfig, load_environment, make_tables, parameters
 from warprun.environment import Environment
 from warprun.errors import ContractError, UserError, needs, one_line, shown
 from warprun.kernels.driver import check_cuda, check_device
+from warprun.processes import usable_cores
+from warprun.simulation.allocation import Array
 from warprun.simulation.device import choose
-from warprun.simulation.memory import Array
 from warprun.simulation.vector_engine import BoundStep, VectorEngine
 from warprun.spec import Box, Discrete, GroupSpec, Space, whole_number
 

@@ -24,7 +24,7 @@ from warprun.interop.environments import (
     only_actor,
     space_of,
 )
-from warprun.simulation.memory import Array
+from warprun.simulation.allocation import Array
 
 with needs("gymnasium", "gymnasium"):
     import gymnasium

@@ -20,7 +20,7 @@ import numpy as np
 from numba import typeof, types
 from numba.np.numpy_support import as_dtype
 
-from warprun.kernels.compile import BOUND, device_function, load_module
+from warprun.kernels.compile import BOUND, kernel_function, load_module
 from warprun.kernels.compilers import SPAN
 from warprun.kernels.fingerprint import Dispatcher, is_jitted
 
@@ -42,7 +42,7 @@ def signature(arguments: Sequence[object]) -> list[Type]:
     return [types.int64] * SPAN + [typeof(value) for value in arguments]
 
 
-def kernel_module(name: str, made_of: Mapping[str, Sequence[Function]], build: Callable[[object], object] = device_function) -> ModuleType:
+def kernel_module(name: str, made_of: Mapping[str, Sequence[Function]], build: Callable[[object], object] = kernel_function) -> ModuleType:
     """Return a module of kernels; `made_of`: kernel -> the functions that it calls one after the other, which `build` compiles.
 
     A kernel takes `first`, `last`, `thread`, and then what its functions take, by the names of their arguments. A function with the
@@ -61,7 +61,7 @@ def kernel_module(name: str, made_of: Mapping[str, Sequence[Function]], build: C
 
 
 NEVER = 0
-"""`Made.code` of a call that cannot be repeated: of a kernel that is not compiled, or of some of its items."""
+"""`Made.code` of a call that cannot be repeated: of a kernel that is not compiled, or that covered only some items."""
 _dtype = cache(as_dtype)
 
 
@@ -131,7 +131,7 @@ class Call:
         return self._entry is not None
 
     def note(self, total: int, count: int, whole: bool = True) -> None:
-        """Record a call of the items 0 .. `total` - 1, on up to `count` threads, if calls are recorded; not `whole`: of others."""
+        """Record a call of the items 0 .. `total` - 1, on up to `count` threads, if calls are recorded; not `whole`: of some others."""
         if recording.made is not None:
             code = self.code if whole and self.compiled() else NEVER
             recording.made.append(Made(code, self._record.tobytes(), total, count, tuple(self.arguments)))

@@ -33,7 +33,7 @@ from warprun.kernels import integers
 from warprun.kernels.fingerprint import is_library
 from warprun.kernels.flow import unassigned
 from warprun.kernels.integers import integer_fields, refused_field
-from warprun.user_code import ISOLATED, place
+from warprun.user_code import ISOLATED, source_line
 
 if TYPE_CHECKING:
     from numba.core.annotations.type_annotations import TypeAnnotation
@@ -104,8 +104,8 @@ def check_variables(functions: tuple[KernelFunction, ...]) -> None:
     for function in _of_user(functions):
         for name, line in unassigned(function).items():
             raise UserError(
-                f"{place(function, line)}: the variable {name} may have no value here: a branch leaves it out, or a loop that sets it may"
-                " make no turn; set it before"
+                f"{source_line(function, line)}: the variable {name} may have no value here: a branch leaves it out,"
+                " or a loop that sets it may make no turn; set it before"
             )
 
 
@@ -125,7 +125,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 def _check(function: KernelFunction, code: CodeType) -> None:
     def refuse(problem: str, at: dis.Instruction | None = None) -> UserError:
         line = at.positions.lineno if at and at.positions else None
-        return UserError(f"{place(function, line or code.co_firstlineno)}: {problem}")
+        return UserError(f"{source_line(function, line or code.co_firstlineno)}: {problem}")
 
     if code.co_name in COMPREHENSIONS:
         raise refuse(COMPREHENSIONS[code.co_name])
@@ -227,13 +227,15 @@ def _return_type(function: KernelFunction, values: list[object]) -> types.Type:
     except NumbaError as error:
         raise explain(error, [function]) from error
     except TypeError as error:  # from Numba, for a NamedTuple with too few or too many values
-        raise UserError(f"{place(function)} does not compile: {_cause_of_type_error(error)}") from error
+        raise UserError(f"{source_line(function)} does not compile: {_cause_of_type_error(error)}") from error
     except AssertionError as error:  # from Numba, without a message, for fields left out between others
-        raise UserError(f"{place(function)} does not compile: give every NamedTuple all its fields, defaults are not filled in") from error
+        raise UserError(
+            f"{source_line(function)} does not compile: give every NamedTuple all its fields, defaults are not filled in"
+        ) from error
     except UserError:
         raise
     except Exception as error:  # Numba and LLVM raise any kind for code that they do not know
-        raise UserError(f"{place(function)} does not compile: {one_line(error)}") from error
+        raise UserError(f"{source_line(function)} does not compile: {one_line(error)}") from error
     return compiled.overloads[signature].signature.return_type
 
 
@@ -246,33 +248,33 @@ def _cause_of_type_error(error: TypeError) -> str:
 
 def _check_step(group: Group, function: KernelFunction, found: types.Type) -> None:
     if not isinstance(found, types.BaseTuple) or isinstance(found, types.BaseNamedTuple) or len(found) != 3:
-        raise UserError(f"{place(function)} must return state, reward, terminated; it returns {_described(found)}")
+        raise UserError(f"{source_line(function)} must return state, reward, terminated; it returns {_described(found)}")
     _check_state(group, function, found[0])
     if not _is_real(found[1]):
-        raise UserError(f"{place(function)} must return a number as reward; it returns {_described(found[1])}")
+        raise UserError(f"{source_line(function)} must return a number as reward; it returns {_described(found[1])}")
     if not isinstance(found[2], types.Boolean | types.Integer):
-        raise UserError(f"{place(function)} must return True or False as terminated; it returns {_described(found[2])}")
+        raise UserError(f"{source_line(function)} must return True or False as terminated; it returns {_described(found[2])}")
 
 
 def _check_state(group: Group, function: KernelFunction, found: types.Type) -> None:
     if not isinstance(found, types.BaseNamedTuple) or found.instance_class is not group.state:
-        raise UserError(f"{place(function)} must return a {group.state.__name__} as state; it returns {_described(found)}")
+        raise UserError(f"{source_line(function)} must return a {group.state.__name__} as state; it returns {_described(found)}")
     left_out = [field.name for field in group.fields][len(found) :]
     if left_out:  # Numba compiles a State with fewer fields without an error
-        raise UserError(f"{place(function)} must give {group.state.__name__} all its fields; it leaves out {', '.join(left_out)}")
+        raise UserError(f"{source_line(function)} must give {group.state.__name__} all its fields; it leaves out {', '.join(left_out)}")
     for field, kind in zip(group.fields, found, strict=True):
         name = f"{group.state.__name__}.{field.name}"
         if field.length and not (isinstance(kind, types.Array) and kind.ndim == 1 and kind.mutable):
-            raise UserError(f"{place(function)} must pass on the array s.{field.name} as {name}; it gives {_described(kind)}")
+            raise UserError(f"{source_line(function)} must pass on the array s.{field.name} as {name}; it gives {_described(kind)}")
         if not field.length and not isinstance(kind, types.Boolean) and not _is_real(kind):
-            raise UserError(f"{place(function)} must give {name} a number; it gives {_described(kind)}")
+            raise UserError(f"{source_line(function)} must give {name} a number; it gives {_described(kind)}")
 
 
 def _check_stores(function: KernelFunction, code: TypeAnnotation) -> None:
     """Raise UserError if a real number or a number beyond 32 bits is written to an integer array, or made a field of a state."""
     kinds = code.typemap
     for statement in (each for block in code.blocks.values() for each in block.body):
-        where = place(function, statement.loc.line)
+        where = source_line(function, statement.loc.line)
         for kind in _stored_integers(statement, kinds):
             if isinstance(kind, types.IntegerLiteral) and not -(2**31) <= kind.literal_value < 2**31:
                 raise UserError(f"{where}: {kind.literal_value} does not fit into the 32 bits of an integer")
@@ -303,21 +305,21 @@ def _check_observe(group: Group, function: KernelFunction, found: types.Type) ->
     size = group.observation.size
     if "out" in arguments(function):
         if not isinstance(found, types.NoneType):
-            raise UserError(f"{place(function)} fills `out`, so it must return nothing; it returns {_described(found)}")
+            raise UserError(f"{source_line(function)} fills `out`, so it must return nothing; it returns {_described(found)}")
         return
     numbers = isinstance(found, types.BaseTuple) and all(_is_real(n) or isinstance(n, types.Boolean) for n in found)
     if not numbers or isinstance(found, types.BaseNamedTuple) or len(found) != size:
-        raise UserError(f"{place(function)} must return a tuple of numbers, {size} by its space; it returns {_described(found)}")
+        raise UserError(f"{source_line(function)} must return a tuple of numbers, {size} by its space; it returns {_described(found)}")
 
 
 def _check_cell(group: Group, function: KernelFunction, found: types.Type) -> None:
     if not isinstance(found, types.Integer):
-        raise UserError(f"{place(function)} must return the number of a cell, an integer; it returns {_described(found)}")
+        raise UserError(f"{source_line(function)} must return the number of a cell, an integer; it returns {_described(found)}")
 
 
 def _check_mask(group: Group, function: KernelFunction, found: types.Type) -> None:
     if not isinstance(found, types.Boolean | types.Integer):
-        raise UserError(f"{place(function)} must return True or False; it returns {_described(found)}")
+        raise UserError(f"{source_line(function)} must return True or False; it returns {_described(found)}")
 
 
 def _is_real(kind: types.Type) -> bool:

@@ -99,7 +99,7 @@ _rebuilt: dict[tuple[types.FunctionType, Finish, str, str | Fingerprints], Kerne
 _being_rebuilt: set[types.FunctionType] = set()
 
 
-def device_function(function: Value) -> Value:
+def kernel_function(function: Value) -> Value:
     """Compile a plain Python function, and those it calls, for kernels; its float literals become float32. Return other values as they are.
 
     Numba reads the literal 0.5 as float64, which would make all arithmetic with it float64 (slow, and on a GPU very slow). So every
@@ -109,7 +109,7 @@ def device_function(function: Value) -> Value:
 
 
 def checked_function(function: KernelFunction) -> Dispatcher:
-    """Compile as `device_function` does, with bounds checks, for calls from Python. The same function is compiled once."""
+    """Compile as `kernel_function` does, with bounds checks, for calls from Python. The same function is compiled once."""
     return _checked_for_python(cast(Dispatcher, _rebuild(function, _checked)).py_func)
 
 
@@ -120,8 +120,8 @@ def _checked_for_python(function: types.FunctionType) -> Dispatcher:
 
 
 def merged_function(function: Value) -> Value:
-    """Compile as `device_function` does, but inlined by Numba: cheaper for a function with one caller and many callees."""
-    built = device_function(function)
+    """Compile as `kernel_function` does, but inlined by Numba: cheaper for a function with one caller and many callees."""
+    built = kernel_function(function)
     return njit(**MERGED)(built.py_func) if COMPILES and isinstance(function, types.FunctionType) and is_jitted(built) else built
 
 
@@ -315,7 +315,7 @@ class Recipe(NamedTuple):
 
 
 def load_module(
-    name: str, source: str, functions: Mapping[str, object], build: Callable[[object], object] = device_function
+    name: str, source: str, functions: Mapping[str, object], build: Callable[[object], object] = kernel_function
 ) -> types.ModuleType:
     """Write `source` to the kernel cache and import it; its globals are `build(value)` of each of `functions`.
 
@@ -324,7 +324,7 @@ def load_module(
     """
     name = re.sub(r"\W", "_", name, flags=re.ASCII)[:64]  # becomes part of an identifier
     given = {global_name: build(function) for global_name, function in functions.items()}
-    compiles = COMPILES and build in (device_function, merged_function)
+    compiles = COMPILES and build in (kernel_function, merged_function)
     try:
         # Uncompiled functions are wrapped in code of this package, so the originals are hashed.
         key = fingerprint({"source": without_comments(source), "built by": build.__name__, **(given if compiles else functions)})[:16]

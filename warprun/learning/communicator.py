@@ -11,8 +11,8 @@ import torch
 class Communicator(Protocol):
     """Collective operations between the processes of one run; every process calls them in the same order.
 
-    Agents use it for gradients, the moments of advantages, running statistics and metrics; the run for stopping, and to decide who
-    writes files. Implementations must be usable with tensors of the run's device and must not make the host wait for a GPU in `sum_`.
+    Agents use it for gradients, the moments of advantages, running statistics and metrics. Implementations must be usable with tensors
+    of the run's device and must not make the host wait for a GPU in `sum_`.
     """
 
     rank: int

@@ -124,7 +124,7 @@ class QuantileQNetwork(Remembering):
         return self.values.policy_layers()
 
 
-Policy = Head | DuelingQNetwork | QuantileQNetwork
+ActingNetwork = Head | DuelingQNetwork | QuantileQNetwork
 """A network that can act."""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from warprun.errors import UserError
-from warprun.learning import memory
+from warprun.learning import byte_counts
 from warprun.learning.setting_checks import one_of, positive
 from warprun.run_folder import named
 
@@ -110,13 +110,13 @@ class LayersConfig:
     def parameters(self, inputs: int, outputs: int) -> int:
         """Return the parameters of a network; of one of the user, whose size is not known, those of a single layer."""
         if self.module is not None:
-            return memory.parameters(inputs, outputs, [])
+            return byte_counts.parameters(inputs, outputs, [])
         if not self.remembers:
-            return memory.parameters(inputs, outputs, self.hidden)
+            return byte_counts.parameters(inputs, outputs, self.hidden)
         sizes = [inputs, *self.hidden]
-        before = memory.parameters(inputs, sizes[-1], sizes[1:-1]) if self.hidden else 0
-        recurrent = memory.recurrent(sizes[-1], self.units, GATES[self.type])
-        return before + recurrent + memory.parameters(self.head_inputs(inputs), outputs, self.last_hidden)
+        before = byte_counts.parameters(inputs, sizes[-1], sizes[1:-1]) if self.hidden else 0
+        recurrent = byte_counts.recurrent(sizes[-1], self.units, GATES[self.type])
+        return before + recurrent + byte_counts.parameters(self.head_inputs(inputs), outputs, self.last_hidden)
 
     def numbers(self) -> int:
         """Return the numbers of a row that a gradient needs, without inputs and outputs; 0 for a network of the user."""

@@ -129,6 +129,11 @@ class ObservationNormalizer:
         """Return the share of the numbers in `obs` [..., F] that are clipped, []."""
         return (((obs - self.shift) * self.scale).abs() > CLIP).float().mean()
 
+    def constant_share(self) -> torch.Tensor:
+        """Return the share of features that have not varied but for rounding, []."""
+        mean, variance = self.statistics.mean, self.statistics.variance
+        return (variance <= (RESOLUTION * mean).square()).float().mean()
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""
         return self.statistics.tensors() | {"shift": self.shift, "scale": self.scale}
@@ -137,10 +142,10 @@ class ObservationNormalizer:
 class RewardNormalizer:
     """Shifts and scales rewards so that discounted returns have mean 0 and variance 1, by the statistics so far.
 
-    The statistics are of the discounted return that each actor has had up to now in its episode. Scaling alone would leave values as far
-    from 0 as rewards are from it, in units of their spread: 20, 21, 22 would be worth 25. So the mean return m is subtracted as a constant
-    potential (Ng, Harada & Russell 1999, eq. 2): r + gamma phi(s') - phi(s) with phi = m, and 0 after termination. Every value is then less
-    by m, every advantage the same, whatever m is. Nothing is clipped.
+    The statistics are of the discounted return that each actor has had up to now in its episode. Scaling alone does not centre: rewards of
+    20, 21 and 22 have a standard deviation of 0.8, so scaled they are about 25. So the mean return m is subtracted as a constant potential
+    (Ng, Harada & Russell 1999, eq. 2): r + gamma phi(s') - phi(s) with phi = m, and 0 after termination. Every value is then less by m,
+    every advantage the same, whatever m is. Nothing is clipped.
     """
 
     def __init__(

@@ -12,17 +12,15 @@ from torch import nn
 
 from warprun.kernels.mlp import Network
 from warprun.learning.capture import captured
-from warprun.learning.critics import Policy
+from warprun.learning.critics import ActingNetwork
 from warprun.learning.descent import AnyOptimized, DeviceScalar, Due, Taken, Terms, TorchStep, Trained
 from warprun.learning.interfaces import Context, Metrics, by_group, own_seed
-from warprun.learning.kernels.cpu.acting import FusedActing
-from warprun.learning.kernels.cpu.actor import fused_layers
-from warprun.learning.kernels.cpu.recurrent import compute_by_kernels
-from warprun.learning.kernels.cpu.replay import KernelReplay
+from warprun.learning.kernels import choose
 from warprun.learning.kernels.cpu.updates import KernelSteps
+from warprun.learning.kernels.layers import fused_layers
 from warprun.learning.normalization import ObservationNormalizer
 from warprun.learning.off_policy_settings import OffPolicyConfig
-from warprun.learning.replay import Batch, Replay
+from warprun.learning.replay import TransitionBatch
 from warprun.learning.sequences import History, Sequences
 from warprun.learning.settings import check_groups, check_settings, group_config
 from warprun.learning.slices import use_one_torch_thread
@@ -45,7 +43,7 @@ class DeviceWork(NamedTuple):
 class OffPolicyLearner(ABC, Generic[C]):
     """The replay memory and the networks of one group; an algorithm adds networks, losses and exploration.
 
-    Whether kernels or torch compute an operation is decided here, and an algorithm does not know: replay and `descent`.
+    An algorithm does not know whether kernels or torch compute an operation: replay, acting and `descent`.
     """
 
     noise: torch.Tensor
@@ -59,15 +57,13 @@ class OffPolicyLearner(ABC, Generic[C]):
         self.config = config
         self.name = group.name
         self.trained = trained
-        if context.plan.recurrent == "kernels":
-            for each in trained.values():
-                compute_by_kernels(each.network)
-                if isinstance(each, Trained):
-                    compute_by_kernels(each.target)
+        for each in trained.values():
+            choose.recurrence(each.network, context)
+            if isinstance(each, Trained):
+                choose.recurrence(each.target, context)
         normalizes = config.normalize_obs
         self.normalizer = ObservationNormalizer(group.observation.size, device, context.communicator) if normalizes else None
-        kind, seed_of_replay = KernelReplay if device.type == "cpu" else Replay, own_seed(context, seed, "replay")
-        self.replay: Replay = kind(config, group, device, context.n_envs, seed_of_replay, context.sources)
+        self.replay = choose.replay_memory(config, group, context, own_seed(context, seed, "replay"))
         self._context = context
         self.carry = config.network.carry()
         """Numbers H that the policy remembers of an episode, for each actor; 0: it has no memory."""
@@ -91,17 +87,17 @@ class OffPolicyLearner(ABC, Generic[C]):
     ) -> Callable[Concatenate[Due, P], Taken]:
         """Return the gradient step of a network on a loss, which the target network follows when it is due.
 
-        `kernel` names the same loss among those of kernels (`kernels.cpu.updates.LOSSES`), empty if there is none. They
-        compute it if the plan says so, from the networks `reads`, then the trained one, and `settings`. Gradients and
+        `kernel` is the name of the CPU kernel of this loss in `kernels.cpu.updates.LOSSES`, empty if there is none. If the
+        plan computes gradients by kernels, it gets the networks `reads`, the trained one, and `settings`. Gradients and
         means are those of all processes.
         """
-        if kernel and self._context.plan.gradients == "kernels":
-            return cast("Callable[Concatenate[Due, P], Taken]", self._kernels.step(kernel, trained, reads, settings))
+        if kernel and (steps := self._kernel_steps):
+            return cast("Callable[Concatenate[Due, P], Taken]", steps.step(kernel, trained, reads, settings))
         return TorchStep(loss, trained, self.config.tau, self._context.communicator)
 
     @cached_property
-    def _kernels(self) -> KernelSteps:
-        return KernelSteps(self.trained.values(), self.config, self._context)
+    def _kernel_steps(self) -> KernelSteps | None:
+        return choose.gradient_steps(self.trained.values(), self.config, self._context)
 
     @property
     def updates(self) -> int:
@@ -109,7 +105,7 @@ class OffPolicyLearner(ABC, Generic[C]):
         return self._updates.value
 
     @abstractmethod
-    def gradient_step(self, batch: Batch, due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
+    def gradient_step(self, batch: TransitionBatch, due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch with normalised observations; return the temporal-difference errors [R] and metrics.
 
         `history`: the sequences that the batch is part of, for networks with memory. The same `due` means the same work
@@ -134,9 +130,9 @@ class OffPolicyLearner(ABC, Generic[C]):
         return next(iter(self.trained.values()))
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> ActingNetwork:
         """The network that acts, by values [B, n], actions [B, C], or means and log standard deviations [B, 2 C]."""
-        return cast(Policy, self.acting.network)
+        return cast(ActingNetwork, self.acting.network)
 
     def kernel_network(self) -> Network:
         """Return the acting network for fused rollouts."""
@@ -209,6 +205,7 @@ class OffPolicyLearner(ABC, Generic[C]):
         found |= {f"explore/{name}": value for name, value in self.exploration_metrics().items()}
         if self.normalizer:
             found["obs/clipped_share"] = self.normalizer.clipped_share(trajectory.groups[self.name].obs[:-1])
+            found["obs/constant_share"] = self.normalizer.constant_share()
         return found
 
     def tensors(self) -> State:
@@ -243,8 +240,7 @@ class OffPolicyAgent(Generic[C]):
         self.exploration = Exploration(config.policies, {learner.name: learner.exploration for learner in self.learners})
         self.carry = {learner.name: learner.carry for learner in self.learners}
         self.kept: dict[str, int] = {}
-        by_kernels = context.plan.networks == "kernels" and context.device.type == "cpu"
-        self._acting = [FusedActing(learner.kernel_network(), context.threads) if by_kernels else None for learner in self.learners]
+        self._acting = [choose.acting(learner.kernel_network, context) for learner in self.learners]
         self._env_steps = Counter()
         self._communicator = context.communicator
 

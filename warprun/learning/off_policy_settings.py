@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeVar
 
 from warprun.errors import UserError
-from warprun.learning import memory
-from warprun.learning.memory import AgentMemory, RunSizes
+from warprun.learning import byte_counts
+from warprun.learning.byte_counts import AgentMemory, RunSizes
 from warprun.learning.network_settings import LayersConfig
 from warprun.learning.plan import Fusion
 from warprun.learning.setting_checks import at_least, positive, within
@@ -16,15 +15,6 @@ from warprun.learning.settings import AgentConfig, OptimizerConfig, Requirements
 from warprun.spec import GroupSpec, PolicyKind, Spec
 
 C = TypeVar("C", bound=AgentConfig)
-
-IN_SEQUENCES = ("batch_size", "utd_ratio", "learning_starts", "target_update_interval", "tau")
-"""Settings that count other things for policies with memory, which learn from sequences, and so have other defaults for these."""
-SEQUENCES = 32
-"""Of a batch."""
-TIMES_LEARNED = 20.0
-"""How often a gradient step learns from a transition, on average over the run."""
-LEAST_START = 1000
-"""Environment steps before the first gradient step; more if the sequences of a batch have more steps."""
 
 
 @dataclass
@@ -143,32 +133,6 @@ class OffPolicyConfig:
         """Return whether the policy of a group has memory."""
         return any(own.network.remembers for own in (self, *(group_config(self, name) for name in self.groups)))
 
-    def in_sequences(self, n_envs: int, free: Collection[str]) -> Self:
-        """Return these settings; those that `free` names, of IN_SEQUENCES, get their defaults for sequences in groups with memory.
-
-        A batch is SEQUENCES sequences, and there are as few of them as it takes to learn from a transition TIMES_LEARNED times. Target
-        networks follow after each of these few gradient steps, by a part of 0.01 as in `conf/tuned/t_maze_dqn.yaml`.
-        """
-        groups = {}
-        for name, changes in self.groups.items():
-            own, left = group_config(self, name), [key for key in free if key not in changes]
-            groups[name] = {**changes, **own._fitted(n_envs, left)}
-        return replace(self, groups=groups, **self._fitted(n_envs, free))
-
-    def _fitted(self, n_envs: int, free: Collection[str]) -> dict[str, Any]:
-        """Return the settings `free` of one group."""
-        if not self.network.remembers:
-            return {name: getattr(self, name) for name in free}
-        batch = SEQUENCES if "batch_size" in free else self.batch_size
-        found = {
-            "batch_size": batch,
-            "utd_ratio": float(f"{TIMES_LEARNED / (batch * self.replay.sequence):.3g}"),
-            "learning_starts": max(LEAST_START, n_envs * self.steps_drawn()),
-            "target_update_interval": 1,
-            "tau": 0.01 if "target_update_interval" in free else self.tau,
-        }
-        return {name: found[name] for name in free}
-
     def resized(self, times: float) -> Self:
         """Return the settings for `times` as many environments: the same, since `batch_size` sets the rows of a gradient step."""
         return self
@@ -208,30 +172,33 @@ class OffPolicyConfig:
 
     def memory(self, spec: Spec, sizes: RunSizes) -> AgentMemory:
         """Return the bytes that the agent allocates."""
-        return memory.of_groups(group_config(self, group.name)._memory_of(group, sizes) for group in spec.groups)
+        return byte_counts.of_groups(group_config(self, group.name)._memory_of(group, sizes) for group in spec.groups)
 
     def _memory_of(self, group: GroupSpec, sizes: RunSizes) -> AgentMemory:
         features, components = group.observation.size, group.action.components
         network, remembered = self.network, self.network.carry()
-        replay = memory.ring(self.replay.capacity, 2 * features + remembered, components, self.replay.prioritized)
+        replay = byte_counts.ring(self.replay.capacity, 2 * features + remembered, components, self.replay.prioritized)
         rows = self.batch_size * self.steps_drawn()
         batch = rows * 4 * (2 * features + components + 8)
         kept = n_parameters = 0
-        phases: list[memory.Phase] = [memory.finite_check(self.replay.capacity * max(features, remembered))]
+        phases: list[byte_counts.Phase] = [byte_counts.finite_check(self.replay.capacity * max(features, remembered))]
         for inputs, outputs in self.trained_networks(group):
             count, units = network.parameters(inputs, outputs), inputs + network.numbers() + outputs
-            kept += 4 * count * (2 + memory.optimizer_tensors(self.optimizer.name))
-            phases.append(memory.finite_check(count))
+            kept += 4 * count * (2 + byte_counts.optimizer_tensors(self.optimizer.name))
+            phases.append(byte_counts.finite_check(count))
             if sizes.kernel_gradients:
-                kept += -(-self.batch_size // memory.OFF_POLICY_SHARE_ROWS) * 4 * count + sizes.threads * 4 * units * memory.COLUMNS * 4
+                kept += (
+                    -(-self.batch_size // byte_counts.OFF_POLICY_SHARE_ROWS) * 4 * count
+                    + sizes.threads * 4 * units * byte_counts.COLUMNS * 4
+                )
             else:
-                of_loss = [4 * rows * self.loss_numbers()] * memory.LOSS_TENSORS
-                phases += [[rows * units * 4] * 3 + [4 * count] * 2 + of_loss, memory.optimizer_step(count)]
+                of_loss = [4 * rows * self.loss_numbers()] * byte_counts.LOSS_TENSORS
+                phases += [[rows * units * 4] * 3 + [4 * count] * 2 + of_loss, byte_counts.optimizer_step(count)]
             n_parameters += count
-        phases.append(memory.making(2 * n_parameters, network.hidden if network.module is None else [], False))
+        phases.append(byte_counts.making(2 * n_parameters, network.hidden if network.module is None else [], False))
         if self.normalize_obs:
             stored = self.horizon * sizes.n_envs * group.size
-            phases += [memory.moments(stored, features), [4 * stored * features] * 2]  # statistics; the share that is clipped
+            phases += [byte_counts.moments(stored, features), [4 * stored * features] * 2]  # statistics; the share that is clipped
         return AgentMemory(kept + batch, replay, tuple(phases))
 
 

@@ -27,12 +27,11 @@ from warprun.learning.batch import (
 from warprun.learning.capture import LastingBatches, captured
 from warprun.learning.communicator import mean_
 from warprun.learning.interfaces import Context, by_group
-from warprun.learning.kernels.choose import operations
-from warprun.learning.kernels.cpu.recurrent import compute_by_kernels
+from warprun.learning.kernels.choose import operations, recurrence
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
 from warprun.learning.operations import TARGETS, Derivatives, Loss, Moments, TorchOperations
 from warprun.learning.optimizers import OPTIMIZERS
-from warprun.learning.policy import Policy
+from warprun.learning.policy import ActorCriticPolicy
 from warprun.learning.settings import OnPolicyConfig, check_groups, check_settings, group_config
 from warprun.learning.slices import Slices
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
@@ -40,6 +39,11 @@ from warprun.spec import GroupSpec, Spec
 from warprun.state import State, derived_seed
 
 C = TypeVar("C", bound=OnPolicyConfig)
+
+STEP = 1.5
+"""Factor by which an adapted learning rate changes."""
+LEARNING_RATES = (1e-5, 1e-2)
+"""Limits of an adapted learning rate."""
 
 
 class Learner(Generic[C]):
@@ -50,16 +54,15 @@ class Learner(Generic[C]):
         device, communicator = context.device, context.communicator
         self.config, self.name, self.actors, self.seed, self.communicator = config, group.name, group.size, seed, communicator
         normalizer = ObservationNormalizer(group.observation.size, device, communicator) if config.normalize_obs else None
-        self.policy = Policy(group, config.network, normalizer, device, slices, derived_seed(seed, "network"))
-        if context.plan.recurrent == "kernels":
-            compute_by_kernels(self.policy.module)
+        self.policy = ActorCriticPolicy(group, config.network, normalizer, device, slices, derived_seed(seed, "network"))
+        recurrence(self.policy.module, context)
         self.optimizer = OPTIMIZERS[config.optimizer.name](self.policy.parameters, config.optimizer)
         actors = (context.n_envs, group.size)
         self.reward_normalizer = (
             RewardNormalizer(config.gamma, actors, device, communicator, context.sources or 1) if config.normalize_reward else None
         )
         self.target = TARGETS[config.advantage]
-        self.learning_rate = torch.zeros((), dtype=torch.float64, device=device)
+        self.learning_rate = torch.full((), config.learning_rate, dtype=torch.float64, device=device)
         self.entropy_coef = torch.zeros((), device=device)
         self.reference = TorchOperations(
             group, config, self.policy, self.optimizer, self.reward_normalizer, self.learning_rate, self.entropy_coef
@@ -80,13 +83,26 @@ class Learner(Generic[C]):
         )
         if wanted != self._scheduled:
             self._scheduled = wanted
-            self.learning_rate.fill_(wanted[0])
             self.entropy_coef.fill_(wanted[1])
+            if not config.adapts_learning_rate:
+                self.learning_rate.fill_(wanted[0])
+
+    def adapt_learning_rate(self, kl: torch.Tensor, desired: float) -> None:
+        """Lower the learning rate after an update that has moved the policy much more than `desired`, raise it after one that hardly has.
+
+        `kl` [] is the divergence of the update. Factors and limits are those of rsl_rl (Schwarke et al. 2025), which change the rate after
+        every minibatch.
+        """
+        factor = torch.where(kl > 2.0 * desired, 1.0 / STEP, torch.where(kl < 0.5 * desired, STEP, 1.0))
+        self.learning_rate.mul_(factor).clamp_(*LEARNING_RATES)
 
     def batch(self, trajectory: Trajectory) -> Batch:
         """Return `trajectory` with its advantages and returns; the next call for this trajectory may overwrite them."""
         group = trajectory.groups[self.name]
         reward = self.operations.rewards(trajectory)
+        if self.reward_normalizer and self.config.return_window:
+            rows = group.reward.numel() * self.communicator.size
+            self.reward_normalizer.statistics.count.clamp_(max=self.config.return_window * rows)
         log_prob = self.judge(trajectory) if self.target.uses_ratio else group.log_prob
         log_ratio = log_prob - group.log_prob if self.target.uses_ratio else None
         if group.alive is not None:
@@ -176,6 +192,7 @@ class Learner(Generic[C]):
         group, found = trajectory.groups[self.name], {}
         if self.policy.normalizer:
             found["obs/clipped_share"] = self.policy.normalizer.clipped_share(*group.of_alive(group.obs[:-1]))
+            found["obs/constant_share"] = self.policy.normalizer.constant_share()
         if self.reward_normalizer:
             found["reward/largest"] = self.reward_normalizer.largest(group.reward)
         return found
@@ -190,6 +207,8 @@ class Learner(Generic[C]):
         tensors |= {f"optimizer/{name}": tensor for name, tensor in self.optimizer.tensors().items()}
         if self.reward_normalizer:
             tensors |= {f"reward/{name}": tensor for name, tensor in self.reward_normalizer.tensors().items()}
+        if self.config.adapts_learning_rate:
+            tensors["learning_rate"] = self.learning_rate
         return tensors
 
 
@@ -302,8 +321,9 @@ class OnPolicyAgent(ABC, Generic[C]):
     def diagnostics(self, trajectory: Trajectory) -> dict[str, torch.Tensor]:
         """Return metrics of a rollout, [] each, that are too slow for every update; called when metrics are logged, it changes nothing.
 
-        `obs/clipped_share` is the share of observed numbers that are clipped, `reward/largest` the size of the largest normalised reward,
-        of several processes those of the first. Of several groups each has its own, such as `obs/GROUP/clipped_share`.
+        `obs/clipped_share` is the share of observed numbers that are clipped, `obs/constant_share` that of features that have never varied,
+        `reward/largest` the size of the largest normalised reward, of several processes those of the first. Of several groups each has its
+        own, such as `obs/GROUP/clipped_share`.
         """
         return by_group({learner.name: learner.diagnostics(trajectory) for learner in self.learners})
 

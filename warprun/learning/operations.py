@@ -18,7 +18,7 @@ from warprun.learning.batch import Batch, Estimate, normalize_advantage
 from warprun.learning.draws import permutation
 from warprun.learning.normalization import RewardNormalizer
 from warprun.learning.optimizers import Optimizer, clip_norm
-from warprun.learning.policy import Policy
+from warprun.learning.policy import ActorCriticPolicy
 from warprun.learning.settings import OnPolicyConfig
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import GroupSpec
@@ -45,7 +45,7 @@ class Derivatives(NamedTuple):
 class Operations(NamedTuple):
     """The operations that learning from the rollouts of one group consists of; all implementations give the same numbers, but for rounding.
 
-    The next call of an operation may overwrite its results; of one that takes a trajectory, only the next call for the same trajectory.
+    The next call of an operation may overwrite its results. Operations on trajectories keep one result for each trajectory.
     """
 
     act: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
@@ -76,7 +76,7 @@ class TorchOperations:
 
     group: GroupSpec
     config: OnPolicyConfig
-    policy: Policy
+    policy: ActorCriticPolicy
     optimizer: Optimizer
     reward_normalizer: RewardNormalizer | None
     learning_rate: torch.Tensor

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp import Network
-from warprun.learning.kernels.cpu.actor import for_kernels, policy_layers
+from warprun.learning.kernels.layers import for_kernels, policy_layers
 from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.networks import StochasticPolicy, buffers, flatten_parameters, training
 from warprun.learning.normalization import ObservationNormalizer, moments, moments_over_processes
@@ -16,7 +16,7 @@ from warprun.learning.slices import Slices
 from warprun.spec import Box, GroupSpec
 
 
-class Policy:
+class ActorCriticPolicy:
     """The policy and value of one group. Rows are actors: [B, F] stands for [..., N, A, F] flattened."""
 
     def __init__(

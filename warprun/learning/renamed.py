@@ -19,6 +19,7 @@ RENAMED = {
     "agent.network.name": "agent.network.module",
     "agent.network.options": "agent.network.kwargs",
     "engine.cuda_graph": "engine.capture",
+    "origin.in_sequences": "origin.derived",
 }
 """Former keys, and what to write instead."""
 FORMER_DEFAULTS = {"network": {"name": "mlp", "options": {}}}

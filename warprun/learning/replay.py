@@ -56,7 +56,7 @@ class Tree(NamedTuple, Generic[A]):
     """[1] float32: the largest priority so far; new transitions get it."""
 
 
-class Place(NamedTuple, Generic[A]):
+class RingPosition(NamedTuple, Generic[A]):
     """The filled part of the ring."""
 
     actors: int
@@ -88,7 +88,7 @@ class Transitions(NamedTuple, Generic[A]):
     """[B] int64."""
 
 
-Batch = Transitions[torch.Tensor]
+TransitionBatch = Transitions[torch.Tensor]
 
 
 def make_tree(rows: int, device: torch.device) -> Tree[torch.Tensor]:
@@ -143,7 +143,7 @@ class Replay:
         steps = rows // self.actors
         following = torch.full((0 if sources is None else steps,), -1, dtype=torch.int32, device=device)
         newest = torch.full((sources or 0,), -1, dtype=torch.int64, device=device)
-        self.place = Place(self.actors, steps * self.actors, self._steps.tensor, following, newest)
+        self.place = RingPosition(self.actors, steps * self.actors, self._steps.tensor, following, newest)
 
     @property
     def steps(self) -> int:
@@ -201,7 +201,7 @@ class Replay:
         following.index_copy_(0, place, torch.where(is_there, at, following[place]).to(following.dtype))
         newest.index_copy_(0, source, step.view(1))
 
-    def draw(self, number: torch.Tensor) -> Batch:
+    def draw(self, number: torch.Tensor) -> TransitionBatch:
         """Return batch `number` ([] int64), drawn with replacement; the next draw may overwrite it.
 
         Uniformly without priorities. With priorities (Schaul et al. 2016, section 3.3 and algorithm 1), B equal shares
@@ -218,7 +218,7 @@ class Replay:
         weight = (size * tree.priority[row].double() / tree.sums[-1]) ** -self.beta.tensor
         return self.gather(row)._replace(weight=(weight / weight.max()).float())
 
-    def gather(self, row: torch.Tensor) -> Batch:
+    def gather(self, row: torch.Tensor) -> TransitionBatch:
         """Return the transitions of up to n steps that begin in rows [B], with weights 1."""
         ring, (total, discount, last) = self.ring, self.returns(row)
         next_obs, weight = ring.next_obs[last], torch.ones_like(total)

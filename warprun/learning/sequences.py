@@ -15,7 +15,7 @@ import torch
 from warprun.learning.draws import random_bits
 from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.recurrent import Recurrent
-from warprun.learning.replay import GOES_ON, Batch, Replay, Transitions
+from warprun.learning.replay import GOES_ON, Replay, TransitionBatch, Transitions
 from warprun.simulation.trajectory import Trajectory
 
 
@@ -46,7 +46,7 @@ class History(NamedTuple):
         return self._replace(carry=carry)
 
 
-def recall(memory: Recurrent | None, batch: Batch, history: History | None) -> torch.Tensor:
+def recall(memory: Recurrent | None, batch: TransitionBatch, history: History | None) -> torch.Tensor:
     """Return what a memory gives for the observations of a batch, [R, U]; the observations themselves without memory."""
     if memory is None or history is None:
         return batch.obs
@@ -55,7 +55,7 @@ def recall(memory: Recurrent | None, batch: Batch, history: History | None) -> t
 
 
 @torch.no_grad()
-def recall_next(memory: Recurrent | None, batch: Batch, history: History | None) -> torch.Tensor:
+def recall_next(memory: Recurrent | None, batch: TransitionBatch, history: History | None) -> torch.Tensor:
     """Return what a memory gives for the observations that follow, [R, U], without gradients."""
     if memory is None or history is None:
         return batch.next_obs
@@ -63,7 +63,7 @@ def recall_next(memory: Recurrent | None, batch: Batch, history: History | None)
     return _next_rows(memory, batch, history, carries)
 
 
-def recall_both(memory: Recurrent | None, batch: Batch, history: History | None) -> tuple[torch.Tensor, torch.Tensor]:
+def recall_both(memory: Recurrent | None, batch: TransitionBatch, history: History | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what `recall` and `recall_next` do, of the same weights, for the work of one."""
     if memory is None or history is None:
         return batch.obs, batch.next_obs
@@ -81,7 +81,7 @@ def _trace(memory: Recurrent, history: History) -> tuple[torch.Tensor, torch.Ten
 
 
 @torch.no_grad()
-def _next_rows(memory: Recurrent, batch: Batch, history: History, carries: torch.Tensor) -> torch.Tensor:
+def _next_rows(memory: Recurrent, batch: TransitionBatch, history: History, carries: torch.Tensor) -> torch.Tensor:
     """Return what a memory gives for the next observations [R, F] of a batch, after the carries of the steps before them."""
     at = (history.last - history.burn_in)[..., None].expand(-1, -1, carries.shape[-1])
     none = torch.zeros(1, len(batch.next_obs), dtype=torch.bool, device=carries.device)
@@ -121,7 +121,7 @@ class Sequences:
         return step * len(self._actors) % self.replay.place.rows + self._actors
 
     def _prioritize(self, newest: torch.Tensor) -> None:
-        """Give the sequence that ends with the step `newest` [], which is complete now, the largest priority, and that step none yet."""
+        """Give the sequence that ends with step `newest` [] the largest priority, as it is complete; the one that begins there gets 0."""
         tree, whole = self.replay.tree, newest - self.wide + 1
         begins = self._rows(whole.clamp(min=0))
         tree.priority[self._rows(newest)] = 0.0
@@ -129,7 +129,7 @@ class Sequences:
         for rows in (begins, self._rows(newest)):
             self.replay.sum_up(rows)
 
-    def draw(self, number: torch.Tensor) -> tuple[Batch, History]:
+    def draw(self, number: torch.Tensor) -> tuple[TransitionBatch, History]:
         """Return batch `number` ([] int64) of B sequences: the T * B transitions to learn, and their history.
 
         `row` [B], of their first steps, is what `Replay.update_priorities` takes.

@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from warprun.errors import UserError, did_you_mean
-from warprun.learning import memory
-from warprun.learning.memory import AgentMemory, RunSizes
+from warprun.learning import byte_counts
+from warprun.learning.byte_counts import AgentMemory, RunSizes
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.plan import Fusion
 from warprun.learning.renamed import new_name
@@ -110,6 +110,8 @@ class OnPolicyConfig:
     """Normalize observations to running mean 0 and variance 1, and clip them at 10; `obs/clipped_share` is the clipped share."""
     normalize_reward: bool = True
     """Divide rewards by the running standard deviation of the discounted return, and subtract its running mean from values."""
+    return_window: int | None = None
+    """With `normalize_reward`: rollouts over which older returns lose their weight in the statistics; null: all have the same weight."""
     normalize_advantage: bool = True
     """Normalize the advantages of each gradient step to mean 0 and variance 1."""
     network: NetworkConfig = field(default_factory=NetworkConfig)
@@ -125,7 +127,7 @@ class OnPolicyConfig:
         within(self, key, 0, 1, "gae_lambda")
         not_negative(self, key, "entropy_coef", "entropy_coef_end", "value_coef")
         one_of(self, key, "advantage", ADVANTAGES)
-        positive(self, key, "rho_bar", "c_bar")
+        positive(self, key, "rho_bar", "c_bar", "return_window")
 
     def check_run(self, spec: Spec, n_envs: int, total_steps: int) -> None:
         """Raise UserError if a rollout has too few rows for the gradient steps that share it."""
@@ -143,6 +145,11 @@ class OnPolicyConfig:
                 given = f"agent.horizon={self.horizon} x n_envs={n_envs} x {group.size} actors give {rows} rows"
                 raise UserError(f"{given}, and each of {parts} gradient steps needs {least} or more: raise n_envs or agent.horizon{fewer}")
 
+    @property
+    def adapts_learning_rate(self) -> bool:
+        """Whether updates change the learning rate, so that it has no schedule."""
+        return False
+
     def passes(self) -> int:
         """Return how often an update goes through the rows of a rollout."""
         return 1
@@ -158,7 +165,7 @@ class OnPolicyConfig:
         """
         if not self.one_gradient or group.size > 1 or group.leaves:
             return 0
-        return memory.activations(n_envs, self.horizon, units, threads)
+        return byte_counts.activations(n_envs, self.horizon, units, threads)
 
     def resized(self, times: float) -> Self:
         """Return the settings for `times` as many environments, with as many rows in each gradient step; as they are by default."""
@@ -188,7 +195,7 @@ class OnPolicyConfig:
 
     def memory(self, spec: Spec, sizes: RunSizes) -> AgentMemory:
         """Return the bytes that the agent allocates."""
-        return memory.of_groups(group_config(self, group.name)._memory_of(group, sizes) for group in spec.groups)
+        return byte_counts.of_groups(group_config(self, group.name)._memory_of(group, sizes) for group in spec.groups)
 
     def _memory_of(self, group: GroupSpec, sizes: RunSizes) -> AgentMemory:
         features, components, outputs = group.observation.size, group.action.components, group.acting_outputs
@@ -200,23 +207,23 @@ class OnPolicyConfig:
         n_parameters = sum(network.parameters(features, head) for head in heads)
         n_parameters += components if isinstance(group.action, Box) else 0
         units = features + trunks * network.numbers() + outputs + 1
-        kept, computing = memory.on_policy_gradient(n_parameters, units, step_rows, sizes)
-        kept += 4 * n_parameters * (1 + memory.optimizer_tensors(self.optimizer.name))
+        kept, computing = byte_counts.on_policy_gradient(n_parameters, units, step_rows, sizes)
+        kept += 4 * n_parameters * (1 + byte_counts.optimizer_tensors(self.optimizer.name))
         in_kernels, gae = sizes.kernel_networks and not sizes.on_gpu, self.advantage == "gae"
         if in_kernels:
-            kept += memory.on_policy_results(rows, group.size, gae, self.normalize_reward)
+            kept += byte_counts.on_policy_results(rows, group.size, gae, self.normalize_reward)
         # Advantages and returns are kept while gradient steps are taken, and the order of the rows of minibatches.
         results, minibatches = [] if in_kernels and gae else [4 * rows, 4 * rows], self.steps_per_pass() > 1
         if group.leaves:
-            results = [*results, *memory.rows_of_alive(rows, features, group.masked_actions, components)]
+            results = [*results, *byte_counts.rows_of_alive(rows, features, group.masked_actions, components)]
         phases = [
-            memory.making(n_parameters, network.hidden if network.module is None else [], network.orthogonal),
-            [] if in_kernels else [4 * rows, *memory.moments(rows, 1)],  # rewards
+            byte_counts.making(n_parameters, network.hidden if network.module is None else [], network.orthogonal),
+            [] if in_kernels else [4 * rows, *byte_counts.moments(rows, 1)],  # rewards
             [*results, *[4 * rows] * (1 if sizes.kernel_networks else 6)],  # returns
-            [*results, *(memory.shuffling(rows) if minibatches else [])],
+            [*results, *(byte_counts.shuffling(rows) if minibatches else [])],
             [*results, *([8 * rows] if minibatches else []), *[4 * step_rows] * 3, *computing],
-            memory.optimizer_step(n_parameters),
-            memory.finite_check(n_parameters),
+            byte_counts.optimizer_step(n_parameters),
+            byte_counts.finite_check(n_parameters),
         ]
         if network.remembers:
             kept += 4 * trunks * network.carry() * (rows + sizes.n_envs * group.size)
@@ -226,7 +233,7 @@ class OnPolicyConfig:
             # Policy outputs, then ratios and their intermediate results.
             phases.append([4 * rows * group.action.outputs * (3 if isinstance(group.action, Box) else 2), *[4 * rows] * 12])
         if self.normalize_obs:
-            phases += [memory.moments(rows, features), [4 * rows * features] * 2]  # of the first rollout; the share that is clipped
+            phases += [byte_counts.moments(rows, features), [4 * rows * features] * 2]  # of the first rollout; the share that is clipped
         return AgentMemory(kept, 0, tuple(phases))
 
 

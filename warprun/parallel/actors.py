@@ -14,13 +14,13 @@ from warprun.config.schema import Config
 from warprun.errors import TrainingFailed, UserError, one_line
 from warprun.learning.communicator import Communicator, SingleProcess
 from warprun.learning.interfaces import Agent
+from warprun.parallel.central_inference import Drawing
 from warprun.parallel.distributed import Distributed
 from warprun.parallel.exchange import ActorExchange, RolloutBuffer, WeightsBuffer, fingerprint
 from warprun.parallel.following import Order, begin, give, lead, take
 from warprun.parallel.messages import send_left
-from warprun.parallel.protocols import actor_exchange, learner_exchange
+from warprun.parallel.protocols import PROTOCOLS, End
 from warprun.parallel.received import ReceivedRollouts
-from warprun.parallel.seed import Drawing
 from warprun.parallel.world import World
 from warprun.runs import checkpoint, signals
 from warprun.runs.build import Setup, make_agent, make_simulator, prepare, set_up
@@ -37,7 +37,7 @@ def rollout_envs(config: Config, world: World) -> int:
     return config.n_envs // world.layout.actors
 
 
-class LearnersWithActors(Crew):
+class ActorsCrew(Crew):
     """Learners whose rollouts come from actors.
 
     Learner 0 drives the run, the other learners follow its orders, actors ask for weights, and what actors lead serves.
@@ -172,7 +172,8 @@ class LearnersWithActors(Crew):
         concurrency, seed = setup.config.concurrency, derived_seed(setup.config.seed, "learner", world.rank)
         device = setup.device.torch
         self.simulator.connect(
-            lambda weights, rollout: learner_exchange(world, concurrency, weights, rollout, device, seed), concurrency.lag_limit
+            lambda weights, rollout: PROTOCOLS[concurrency.name].learner(End(world, concurrency, weights, rollout), device, seed),
+            concurrency.lag_limit,
         )
 
 
@@ -217,7 +218,8 @@ def _act(config: Config, world: World, rollouts: int) -> None:
         weights = WeightsBuffer(acting.policy_state())
         rollout = RolloutBuffer(setup.environment.spec, config.agent.horizon, n_envs)
     _compare(world, setup)
-    exchange = actor_exchange(world, config.concurrency, weights, rollout, agent.act if agent else None)
+    end = End(world, config.concurrency, weights, rollout)
+    exchange = PROTOCOLS[config.concurrency.name].actor(end, agent.act if agent else None)
     with mpi.leading(), closing(simulator):
         made = _roll_out(world, exchange, simulator, weights, rollout, leaves=config.concurrency.tolerated > 0)
     print(f"actor {world.actor} made {made} rollouts")

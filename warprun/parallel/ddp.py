@@ -22,7 +22,7 @@ from warprun.learning.off_policy_settings import share_of, shared
 from warprun.parallel.distributed import Distributed, digest
 from warprun.parallel.following import Order, begin, give, lead, take
 from warprun.parallel.store import StoreRanks
-from warprun.processes import place
+from warprun.processes import machine_name
 from warprun.runs import checkpoint, signals
 from warprun.runs.build import Setup, make_agent, set_up
 from warprun.runs.crew import RANKS, Crew, own_state
@@ -49,7 +49,7 @@ def check_shares(config: Config, size: int) -> None:
             raise UserError(f"concurrency=ddp: the share of rank {rank} of {size} processes is too small: {error}") from None
 
 
-class Learners(Crew):
+class DdpCrew(Crew):
     """The ranks of a data-parallel run: rank 0 drives the run, and the others do what it orders."""
 
     def __init__(self, ranks: StoreRanks) -> None:
@@ -64,7 +64,7 @@ class Learners(Crew):
             if device.kind != first:
                 raise UserError(f"it would compute on device={device.kind}, and rank 0 on device={first}")
         if device.kind == "cuda":
-            gpus = ranks.gather(f"{place().partition('/')[0]} {torch.cuda.get_device_properties(0).uuid}")
+            gpus = ranks.gather(f"{machine_name().partition('/')[0]} {torch.cuda.get_device_properties(0).uuid}")
             with ranks.together():
                 if gpus.index(gpus[ranks.rank]) < ranks.rank:
                     raise UserError("it has the same GPU as another rank: start as many processes as there are GPUs, or use device=cpu")

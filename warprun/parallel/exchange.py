@@ -219,7 +219,7 @@ class LearnerExchange(ABC):
         """
 
     def made(self) -> int | None:
-        """Return how many rollouts the actors have made since `begin`; None: those that were received."""
+        """Return how many rollouts the actors have made since `begin`; None: as many as were received."""
         return None
 
     def metrics(self) -> Mapping[str, float]:

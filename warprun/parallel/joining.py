@@ -21,8 +21,8 @@ from warprun.processes import MpiRanks, last_word, rank, started, starter, wait
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from warprun.parallel.actors import LearnersWithActors
-    from warprun.parallel.ddp import Learners
+    from warprun.parallel.actors import ActorsCrew
+    from warprun.parallel.ddp import DdpCrew
     from warprun.parallel.store import StoreRanks
     from warprun.runs.crew import Crew
 
@@ -34,7 +34,7 @@ RANK_0_SPEAKS_S = 3.0
 def in_all_ranks(compose: Callable[[], T], mode: Callable[[T | None], str]) -> T:
     """Return the result of `compose` in every process that was started. Raises UserError in all if it fails in one.
 
-    `mode` returns the name of `concurrency` from what was composed, or None if that has failed.
+    `mode` returns the name of `concurrency` from what was composed. It gets None before that, and if it has failed.
     """
     if started() == 1:
         return compose()
@@ -108,7 +108,7 @@ def take_part(config: Config, drive: Callable[[Crew | None], T], explain: Callab
         raise failure from error
 
 
-def _crew(config: Config) -> Learners | LearnersWithActors | None:
+def _crew(config: Config) -> DdpCrew | ActorsCrew | None:
     """Return the crew of a run, as each of its processes has it; None if it is one process. Raises UserError."""
     concurrency, size = config.concurrency, started()
     if isinstance(concurrency, SyncConfig):
@@ -133,7 +133,7 @@ def team() -> StoreRanks:
     return StoreRanks(rank(), started())
 
 
-def _learners(config: Config, concurrency: DdpConfig) -> Learners | None:
+def _learners(config: Config, concurrency: DdpConfig) -> DdpCrew | None:
     size = started()
     if concurrency.processes not in (None, size):
         if not starter() or size == 1:
@@ -148,11 +148,11 @@ def _learners(config: Config, concurrency: DdpConfig) -> Learners | None:
         raise UserError(f"concurrency=ddp: n_envs={config.n_envs} gives some of {size} processes no environment")
     if size == 1:
         return None
-    from warprun.parallel.ddp import Learners, check_shares
+    from warprun.parallel.ddp import DdpCrew, check_shares
 
     check_shares(config, size)
     team().begin(concurrency.timeout_s)
-    return Learners(team())
+    return DdpCrew(team())
 
 
 # Learners and actors ------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def meet() -> None:
     wait(comm.Ibarrier().Test)
 
 
-def _learners_with_actors(config: Config, concurrency: SyncConfig) -> LearnersWithActors:
+def _learners_with_actors(config: Config, concurrency: SyncConfig) -> ActorsCrew:
     if starter() == "torchrun":
         raise UserError(f"concurrency={concurrency.name} is not started with torchrun: start it with mpiexec or srun")
     size = communicator().size if started() > 1 else 1
@@ -209,6 +209,6 @@ def _learners_with_actors(config: Config, concurrency: SyncConfig) -> LearnersWi
     from warprun.parallel.launch import layout
 
     joined = world.meet(communicator(), layout(config, size), concurrency.timeout_s)
-    from warprun.parallel.actors import LearnersWithActors
+    from warprun.parallel.actors import ActorsCrew
 
-    return LearnersWithActors(joined)
+    return ActorsCrew(joined)

@@ -1,52 +1,79 @@
-"""The protocols by the names of `concurrency`."""
+"""The protocols of actors and learners, by the names of `concurrency`: a new one is an entry here and its two sides."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
 import torch
 
-from warprun.config.concurrency import AsyncConfig, ConcurrencyConfig, RmaConfig, SeedConfig
+from warprun.config.concurrency import AsyncConfig, RmaConfig, SeedConfig
+from warprun.parallel.central_inference import SeedActor, SeedLearner
 from warprun.parallel.exchange import ActorExchange, LearnerExchange, RolloutBuffer, WeightsBuffer
 from warprun.parallel.messages import AsyncLearner, MessageActor, SyncLearner
 from warprun.parallel.rma import RmaActor, RmaLearner, Shared, push, replace, takes
-from warprun.parallel.seed import SeedActor, SeedLearner
 from warprun.parallel.world import World
 from warprun.simulation.simulator import Act
 
 
-def actor_exchange(
-    world: World, concurrency: ConcurrencyConfig, weights: WeightsBuffer, rollout: RolloutBuffer, act: Act | None
-) -> ActorExchange:
-    """Return the side of an actor, whose policy is `act`; None: it has none, because the learner acts.
+class End(NamedTuple):
+    """The end of a connection in this process. All processes make one together, with buffers of the same sizes."""
 
-    All ranks call this or `learner_exchange` together, with buffers of the same sizes.
-    """
-    if act is None:
-        return SeedActor(world, weights, rollout)
-    if isinstance(concurrency, RmaConfig):
-        show = push if concurrency.window == "queue" else replace
-        return RmaActor(_shared(world, concurrency, weights, rollout), weights, act, show)
-    return MessageActor(world, weights, act)
+    world: World
+    concurrency: Any
+    """The settings of the mode, such as `RmaConfig`."""
+    weights: WeightsBuffer
+    rollout: RolloutBuffer
 
 
-def learner_exchange(
-    world: World,
-    concurrency: ConcurrencyConfig,
-    weights: WeightsBuffer,
-    rollout: RolloutBuffer,
-    device: torch.device,
-    seed: int,
-) -> LearnerExchange:
-    """Return the side of a learner, whose policy is on `device`; `seed` is that of what it draws."""
-    if isinstance(concurrency, SeedConfig):
-        return SeedLearner(world, rollout, device, 1e-6 * concurrency.batch_us)
-    if isinstance(concurrency, RmaConfig):
-        shared, window = _shared(world, concurrency, weights, rollout), concurrency.window
-        return RmaLearner(shared, takes(window, shared, seed), consumes=window == "queue")
-    if isinstance(concurrency, AsyncConfig):
-        return AsyncLearner(world, concurrency.tolerate_actors)
-    return SyncLearner(world)
+class Sides(NamedTuple):
+    """The two sides of a protocol."""
+
+    actor: Callable[[End, Act | None], ActorExchange]
+    """The second argument is the policy of the actor; None: learners act."""
+    learner: Callable[[End, torch.device, int], LearnerExchange]
+    """The policy is on this device; the number is the seed of what the learner draws."""
 
 
-def _shared(world: World, concurrency: RmaConfig, weights: WeightsBuffer, rollout: RolloutBuffer) -> Shared:
-    places = concurrency.queue if concurrency.window == "queue" else 0
-    return Shared(world, weights.memory.nbytes, rollout.memory.nbytes, places)
+def seed_learner(end: End, device: torch.device, seed: int) -> LearnerExchange:
+    """Return a learner that acts for its actors."""
+    settings: SeedConfig = end.concurrency
+    return SeedLearner(end.world, end.rollout, device, 1e-6 * settings.batch_us)
+
+
+def async_learner(end: End, device: torch.device, seed: int) -> LearnerExchange:
+    """Return a learner that takes rollouts in the order of their arrival."""
+    settings: AsyncConfig = end.concurrency
+    return AsyncLearner(end.world, settings.tolerate_actors)
+
+
+def rma_actor(end: End, act: Act | None) -> ActorExchange:
+    """Return an actor that reads weights from shared memory and shows its rollouts there."""
+    assert act
+    return RmaActor(_shared(end), end.weights, act, push if end.concurrency.window == "queue" else replace)
+
+
+def rma_learner(end: End, device: torch.device, seed: int) -> LearnerExchange:
+    """Return a learner that takes rollouts out of shared memory."""
+    shared, window = _shared(end), end.concurrency.window
+    return RmaLearner(shared, takes(window, shared, seed), consumes=window == "queue")
+
+
+def _shared(end: End) -> Shared:
+    settings: RmaConfig = end.concurrency
+    places = settings.queue if settings.window == "queue" else 0
+    return Shared(end.world, end.weights.memory.nbytes, end.rollout.memory.nbytes, places)
+
+
+def message_actor(end: End, act: Act | None) -> ActorExchange:
+    """Return an actor that gets weights and sends rollouts as messages."""
+    assert act
+    return MessageActor(end.world, end.weights, act)
+
+
+PROTOCOLS: Mapping[str, Sides] = {
+    "sync": Sides(message_actor, lambda end, device, seed: SyncLearner(end.world)),
+    "seed": Sides(lambda end, act: SeedActor(end.world, end.weights, end.rollout), seed_learner),
+    "async": Sides(message_actor, async_learner),
+    "rma": Sides(rma_actor, rma_learner),
+}

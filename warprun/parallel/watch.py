@@ -45,7 +45,7 @@ class Watch:
         self._period_s = min(1.0, timeout_s / 5)
         self._connect = connect
         self._store = connect(timeout_s)
-        self._place = f"{processes.place()} {os.getpid()}"
+        self._place = f"{processes.machine_name()} {os.getpid()}"
         self._behind: dict[int, tuple[int, float]] = {}
         """Rank -> the sums that it has come to, and when others had come to more."""
         self._fault = ""
@@ -188,4 +188,4 @@ class Watch:
 def _has_ended(beat: str) -> bool:
     """Return whether the process of a sign of life was one of this machine and has ended."""
     _, _, host, process = beat.split()
-    return host == processes.place() and processes.has_ended(int(process))
+    return host == processes.machine_name() and processes.has_ended(int(process))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from warprun.config.kept import Tables
+from warprun.config.environment_copy import Tables
 from warprun.config.registry import Defined
 from warprun.environment import Environment, Group, arguments
 from warprun.errors import ContractError, UserError

@@ -11,7 +11,7 @@ import torch
 
 from warprun.environment import Environment
 from warprun.runs.build import Setup, make_external, prepare, uncaptured
-from warprun.runs.recording import PLACE, Moment, Player, Policy, on_host, what_happened
+from warprun.runs.recording import PLACE, ChoosesActions, Moment, Player, on_host, what_happened
 from warprun.runs.sentinel import refuse
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory
@@ -28,7 +28,7 @@ class Episodes(Protocol):
         """Free what the environments hold."""
 
 
-def episodes_of(setup: Setup, policy: Policy, seed: int, episodes: int, greedy: bool) -> Episodes:
+def episodes_of(setup: Setup, policy: ChoosesActions, seed: int, episodes: int, greedy: bool) -> Episodes:
     """Return a player of `episodes` of a policy; `greedy`: with the most probable actions, else with sampled ones.
 
     Raises UserError.
@@ -41,7 +41,7 @@ def episodes_of(setup: Setup, policy: Policy, seed: int, episodes: int, greedy: 
 class SimulatorEpisodes:
     """Plays episodes of a simulator that is not made of kernels, one after the other in one environment."""
 
-    def __init__(self, setup: Setup, policy: Policy, seed: int, greedy: bool) -> None:
+    def __init__(self, setup: Setup, policy: ChoosesActions, seed: int, greedy: bool) -> None:
         self._policy, self._greedy = policy, greedy
         concurrency = replace(setup.config.concurrency, workers=0)  # one environment needs no process of its own
         setup = replace(setup, config=replace(setup.config, concurrency=concurrency))

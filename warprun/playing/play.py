@@ -18,7 +18,7 @@ from warprun.playing.films import find_ffmpeg, gif, html, mp4
 from warprun.playing.rendered import Rendering
 from warprun.playing.tables import csv_table, npz_arrays
 from warprun.runs.build import Setup
-from warprun.runs.recording import Moment, Policy
+from warprun.runs.recording import ChoosesActions, Moment
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.state import derived_seed
 
@@ -49,7 +49,7 @@ class Played:
     """terminated, truncated, or cut after `eval.max_steps` steps."""
 
 
-def play(setup: Setup, module: ModuleType, policy: Policy | None, order: Order) -> Iterator[Played]:
+def play(setup: Setup, module: ModuleType, policy: ChoosesActions | None, order: Order) -> Iterator[Played]:
     """Play episodes, record them, and yield the outcome of each; `policy` None: uniform random actions.
 
     The files of `order` are complete when the iterator ends; if it fails, they keep their old content. Raises UserError, and TrainingFailed

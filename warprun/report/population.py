@@ -256,10 +256,15 @@ def _draw_response(panel: Axes, lines: Sequence[Line], place: int, result: _Resu
 
 
 def members(comparison: Comparison, found: Sequence[Line]) -> Figure | None:
-    """Draw the learning curves of all runs, their median and their middle half; return None if no environment has many runs."""
+    """Draw the learning curves of all runs, their median and their middle half.
+
+    Return None if no environment has many runs, or all have a single point.
+    """
     from matplotlib.collections import LineCollection
 
     if max(sum(len(setting.runs) for setting in comparison.of_env(env)) for env in comparison.envs) <= MANY:
+        return None
+    if all(len(curve.value) < 2 for env in comparison.envs for setting in comparison.of_env(env) for curve in setting.curves()):
         return None
     canvas = Canvas(comparison, 1, 3.2)
     for env, (panel,) in zip(comparison.envs, canvas.panels, strict=True):

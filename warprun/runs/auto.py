@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from warprun.config.checks import check
+from warprun.config.defaults import with_defaults
 from warprun.config.schema import Config, sized
 from warprun.errors import UserError
 from warprun.runs.bench import training_rate
@@ -73,8 +74,8 @@ def candidates(config: Config) -> Iterator[Config]:
     """Yield configs with more and more environments, of those that can work and fit into memory. Raises UserError if none does."""
     refused: list[UserError] = []
     for n_envs in LADDER:
-        candidate = sized(config, n_envs, "")
         try:
+            candidate = with_defaults(sized(config, n_envs, ""))
             check(candidate)
         except UserError as error:
             refused.append(error)

@@ -16,7 +16,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from warprun.config.memory import simulator_bytes
+from warprun.config.memory_estimate import simulator_bytes
 from warprun.config.schema import Config
 from warprun.kernels import peak
 from warprun.kernels.repeat import WARM_UP

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 
 from warprun.algorithms import agent_class
-from warprun.config.kept import Tables
-from warprun.config.memory import usable_cores, workers
+from warprun.config.environment_copy import Tables
+from warprun.config.memory_estimate import workers
+from warprun.config.planning import make_plan
 from warprun.config.registry import Defined
 from warprun.config.schema import Config, load_environment, make_tables, parameters
 from warprun.environment import Environment
@@ -18,12 +18,12 @@ from warprun.errors import UserError
 from warprun.kernels.mlp import Network
 from warprun.learning.communicator import Communicator, SingleProcess
 from warprun.learning.interfaces import Agent, Context, Draws
-from warprun.learning.kernels.common import gradients_fit
-from warprun.learning.plan import Plan, no_kernel_networks
+from warprun.learning.plan import Plan
+from warprun.processes import usable_cores
 from warprun.simulation.device import Device, choose
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.external.recipe import ExternalEnvironment
-from warprun.simulation.kernel_engine import KernelEngine, fits_shared_memory
+from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.simulator import Simulator
 from warprun.simulation.simulator_check import CheckedSimulator, check_simulator
 from warprun.user_code import errors_of_user
@@ -52,61 +52,7 @@ def set_up(config: Config, communicator: Communicator = SINGLE) -> Setup:
         torch.set_float32_matmul_precision("high" if config.engine.tf32 else "highest")
     environment, _ = load_environment(config.env, config.concurrency.parallel)
     tables = make_tables(environment, config.env) if isinstance(environment, Environment) else None
-    return Setup(config, device, environment, tables, make_plan(config, environment, device), communicator)
-
-
-def make_plan(config: Config, environment: Defined, device: Device) -> Plan:
-    """Return how a run executes; nothing is built or changed.
-
-    Raises UserError for `engine.gradients=kernels` where it cannot be.
-    """
-    of_kernels = isinstance(environment, Environment)
-    captured: Literal["graphs", "calls"] | None = None
-    why_not = ""
-    if device.kind == "cuda":
-        why_not = "" if config.engine.capture else "engine.capture=false"
-        why_not = why_not if of_kernels else "the environment is not made of kernels"
-        if any(group.leaves for group in environment.spec.groups):
-            why_not = why_not or "actors leave episodes, so the number of rows to learn from changes"
-        if config.concurrency.parallel.learners > 1:
-            why_not = why_not or "learners that get no rollout take no part in an update"
-        captured = None if why_not else "graphs"
-
-    fusion = config.agent.fusion(environment.spec)
-    why_stepwise = why_torch = no_kernel_networks(config.engine.fused, fusion)
-    if not of_kernels:
-        why_stepwise = "the environment is not made of kernels"
-    elif config.concurrency.learners_act:
-        why_stepwise = why_stepwise or "concurrency=seed: the learner acts"
-    elif device.kind in ("cuda", "cudasim") and fusion.network_rows and not fits_shared_memory(environment.spec, fusion.network_rows):
-        why_stepwise = why_stepwise or "a network has more rows than the shared memory of a GPU's blocks holds"
-    if why_stepwise and device.torch.type != "cpu":
-        why_torch = why_torch or why_stepwise  # on a GPU kernels compute networks within fused rollouts only
-    why_torch_gradients = why_torch or fusion.reason
-    if device.torch.type != "cpu":
-        why_torch_gradients = why_torch_gradients or fusion.reason_on_gpu
-        if fusion.network_rows and not gradients_fit(environment.spec, fusion.network_rows):
-            why_torch_gradients = why_torch_gradients or "a network has more rows than the shared memory of a GPU's blocks holds"
-    if config.engine.gradients == "kernels" and why_torch_gradients:
-        raise UserError(f"engine.gradients=kernels: kernels cannot ({why_torch_gradients}); with engine.gradients=auto torch does it")
-    if config.engine.gradients == "torch":
-        why_torch_gradients = why_torch_gradients or "engine.gradients=torch"
-    if config.engine.capture and device.torch.type == "cpu" and not why_torch_gradients:
-        captured = "calls"
-    recurrent = fusion.recurrent and device.torch.type == "cpu" and config.engine.gradients != "torch"
-    recurrent = recurrent and not no_kernel_networks(config.engine.fused, replace(fusion, network_rows={}))
-    return Plan(
-        "stepwise" if why_stepwise else "fused",
-        why_stepwise,
-        "torch" if why_torch else "kernels",
-        why_torch,
-        "torch" if why_torch_gradients else "kernels",
-        why_torch_gradients,
-        config.engine.keep_activations and not why_stepwise and not why_torch_gradients and device.torch.type == "cpu",
-        captured,
-        why_not,
-        "kernels" if recurrent else "torch",
-    )
+    return Setup(config, device, environment, tables, make_plan(config, environment, device.kind), communicator)
 
 
 def make_agent(setup: Setup, n_envs: int | None = None, sources: int | None = None) -> Agent:

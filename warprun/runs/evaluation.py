@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from warprun.config.memory import evaluation_envs
+from warprun.config.memory_estimate import evaluation_envs
 from warprun.errors import TrainingFailed, UserError
 from warprun.files import refuse_links
 from warprun.learning.interfaces import Agent

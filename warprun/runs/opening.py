@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from omegaconf import OmegaConf
 
-from warprun.config import kept, registry
+from warprun.config import environment_copy, registry
 from warprun.config.checks import check_settings
 from warprun.config.external import BY_ID
-from warprun.config.memory import check_evaluation_memory
+from warprun.config.memory_estimate import check_evaluation_memory
 from warprun.config.reading import read_yaml
 from warprun.config.schema import Config, EnvConfig, from_dict, load_environment
 from warprun.errors import UserError, printable
@@ -54,7 +54,7 @@ def open_run(folder: Path, device: str, trusted: bool, episodes: int | None) -> 
     _, module = load_environment(config.env, config.concurrency.parallel)
     environment = check_settings(config)
     check_evaluation_memory(config, environment, episodes or config.eval.episodes_at_end)
-    own = kept.find(config.env.module)
+    own = environment_copy.find(config.env.module)
     if own:
         for difference in own.differences():
             print(difference)
@@ -94,7 +94,7 @@ def open_config(folder: Path, config: Config, trusted: bool) -> Config:
 def _module(folder: Path, env: EnvConfig, trusted: bool) -> str:
     """Return the module that the environment of a run is loaded from. Raises UserError if the user has to decide."""
     copy = str(folder / ENVIRONMENT)
-    own = kept.find(copy)
+    own = environment_copy.find(copy)
     if own and own.module != env.module:
         where = f"{printable(folder)}: config.yaml and {ENVIRONMENT}/{MANIFEST}"
         raise UserError(f"{where} name two environments, {printable(env.module)} and {printable(own.module)}")
@@ -135,7 +135,7 @@ def environment_modules(outside: Path) -> set[str]:
 
 
 def _arguments(env: EnvConfig) -> str:
-    """Return the setting of an environment of Gymnasium that can run any code; empty if there is none."""
+    """Return the setting of an environment by id that can run any code; empty if there is none."""
     if env.register:
         return f"env.register={list(env.register)}"
-    return f"env.kwargs={dict(env.kwargs)}" if env.module == BY_ID and env.kwargs else ""
+    return f"env.kwargs={dict(env.kwargs)}" if env.module in BY_ID and env.kwargs else ""

@@ -12,7 +12,7 @@ from warprun.config.cadence import Moment, Recurring
 from warprun.errors import UserError
 from warprun.runs.measured import Measured, on_host
 from warprun.runs.records.jsonl import JsonLines
-from warprun.runs.records.records import Place
+from warprun.runs.records.records import RecordsEnd
 from warprun.runs.records.tensorboard import PREFIX
 
 
@@ -20,9 +20,8 @@ from warprun.runs.records.tensorboard import PREFIX
 class Position:
     """The state of a run outside its tensors, in types that JSON has.
 
-    At the boundary after an iteration a run evaluates, logs and saves, as far as these are due. A position describes
-    the run at the end of a boundary; if `pending`, at its beginning, where the iteration is done and the boundary still
-    to come.
+    After each iteration comes a boundary: the run evaluates, logs and saves, as far as these are due. A position is that
+    of a run after a boundary; if `pending`, of a run that has done an iteration and has its boundary still to come.
     """
 
     iterations: int = 0
@@ -57,23 +56,23 @@ class Position:
     """Files of the records -> bytes that are valid."""
 
     @property
-    def place(self) -> Place:
-        """The place in the records."""
-        return Place(self.wall_s, self.row_env_steps, {JsonLines.name: 0} | self.files)
+    def records_end(self) -> RecordsEnd:
+        """The end of the records."""
+        return RecordsEnd(self.wall_s, self.row_env_steps, {JsonLines.name: 0} | self.files)
 
 
-def at(boundary: Moment, place: Place, cadences: Mapping[str, Recurring], measured: Measured) -> Position:
-    """Return the position of a run whose last completed boundary is `boundary`, and whose records are at `place`."""
+def at(boundary: Moment, end: RecordsEnd, cadences: Mapping[str, Recurring], measured: Measured) -> Position:
+    """Return the position of a run whose last completed boundary is `boundary`, and whose records end at `end`."""
     return Position(
         iterations=boundary.iterations,
         env_steps=boundary.env_steps,
-        wall_s=place.wall_s,
+        wall_s=end.wall_s,
         boundary_s=boundary.seconds,
         due_s={name: cadence.due_s for name, cadence in cadences.items()},
         metrics=measured.metrics,
         losses=on_host(measured.losses),
-        row_env_steps=place.env_steps,
-        files=dict(place.files),
+        row_env_steps=end.env_steps,
+        files=dict(end.files),
     )
 
 

@@ -20,7 +20,7 @@ PLACE = "in a recorded episode "
 """The place that the message of a fault names."""
 
 
-class Policy(Protocol):
+class ChoosesActions(Protocol):
     """An agent, or anything else that chooses actions, such as `warprun.playing.episodes.RandomPolicy`."""
 
     exploration: Exploration | None
@@ -86,7 +86,7 @@ class Player:
     and number of episodes, up to rounding if its rollouts are fused.
     """
 
-    def __init__(self, setup: Setup, policy: Policy, seed: int, episodes: int = 1, greedy: bool = True) -> None:
+    def __init__(self, setup: Setup, policy: ChoosesActions, seed: int, episodes: int = 1, greedy: bool = True) -> None:
         """Make the environments. `greedy`: take the most probable actions, else sample them.
 
         Without a time limit, episodes end after `eval.max_steps` steps. Raises UserError if the environment is not made

@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 
 from warprun.config.cadence import Moment
-from warprun.config.compose import note_on_memory, note_on_tuned
+from warprun.config.compose import note_on_defaults, note_on_tuned
 from warprun.config.schema import Config, to_dict
 from warprun.errors import TrainingFailed, one_line
-from warprun.runs import checkpoint, failures, position, rundir, signals
+from warprun.runs import checkpoint, gpu_failures, position, rundir, signals
 from warprun.runs.crew import Crew
 from warprun.runs.evaluation import Evaluations, StoppedError, is_stopped
 from warprun.runs.measured import Measured, Notes, PhaseClock, of_episodes, of_phases, on_host
@@ -36,7 +36,7 @@ class Run:
         self.boundary = self.limits.moment(self.position.boundary_s, self.position.env_steps, self.position.iterations)
         """The last completed boundary."""
         self.limits.refuse_ended(self.boundary, self.position, self.folder, config.stop_when_solved)
-        self.records = Records(self.folder, to_dict(config), config.log.live, self.position.place)
+        self.records = Records(self.folder, to_dict(config), config.log.live, self.position.records_end)
         self.open = ExitStack()
         self.open.callback(self.records.close)
         try:
@@ -59,7 +59,7 @@ class Run:
         self.open.callback(self.crew.close)
         self.setup = self.crew.set_up(config)
         self.records.start({"device": f"{self.setup.device.name} ({self.setup.device.why})"})
-        for note in filter(None, (note_on_tuned(config), note_on_memory(config), config.origin.n_envs)):
+        for note in filter(None, (note_on_tuned(config), note_on_defaults(config), config.origin.n_envs)):
             message(note)
         message(f"rollout and update: {self.setup.plan}")
         self.agent, self.simulator = self.crew.make_parts(message, lambda: self.records.wall_s)
@@ -98,7 +98,7 @@ class Run:
                 self._write_status(status)
                 self.records.finish(self._summary(), status)
             except BaseException as error:
-                if not (failed := failures.failure_of(error, self.config)):
+                if not (failed := gpu_failures.failure_of(error, self.config)):
                     self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", one_line(error))
                     raise
                 failure = TrainingFailed(f"{failed}; {checkpoint.newest(self.folder)}")
@@ -205,8 +205,8 @@ class Run:
         self.status.write(state, facts, reason)
 
     def _summary(self) -> dict[str, float | str]:
-        measured, groups = self.measured, self.simulator.spec.groups
-        lines = summarize(measured.metrics, measured.history, groups, measured.returns, self.config.env.solved_at, self.solved)
+        measured, spec = self.measured, self.simulator.spec
+        lines = summarize(measured.metrics, measured.history, spec, measured.returns, self.config, self.solved)
         return lines | {"env_steps": self.env_steps, "wall_s": self.records.wall_s}
 
     def _save(self, write: Callable[[int, State, checkpoint.Meta], None], evaluators: State | None = None) -> None:
@@ -230,7 +230,7 @@ class Run:
     def _position(self) -> position.Position:
         """Return where the run is."""
         return replace(
-            position.at(self.boundary, self.records.place, self.cadences, self.measured),
+            position.at(self.boundary, self.records.end, self.cadences, self.measured),
             pending=self.is_pending,
             began_s=self.limits.began_s,
             iteration_s=self.iteration_s,

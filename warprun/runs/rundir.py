@@ -6,7 +6,7 @@ status.json           the status of the run: state, env_steps, wall_s, started, 
 metrics.jsonl         one JSON object per log interval
 events.out.tfevents.* TensorBoard
 checkpoints/          see warprun.runs.checkpoint
-environment/          the source and the tables of the environment, see warprun.config.kept
+environment/          the source and the tables of the environment, see warprun.config.environment_copy
 networks/             the source of networks of the user, see warprun.run_folder
 lock                  held by the process that trains
 """
@@ -39,6 +39,7 @@ from omegaconf._utils import get_omega_conf_dumper
 from warprun.config import reading
 from warprun.errors import UserError, one_line, printable, program, typed
 from warprun.files import read_json, write_atomic
+from warprun.processes import usable_cores
 from warprun.run_folder import CONFIG, LOCK, STATUS, VERSIONS, folder_name, is_free
 
 STATES = ("running", "finished", "solved", "failed", "interrupted")
@@ -287,7 +288,7 @@ def versions() -> dict[str, object]:
         "platform": platform.platform(),
         "cpu": _cpu(),
         # The cores that this process may use: in a SLURM job fewer than the machine has.
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "gpu": gpu_name(),
         "command": shlex.join(sys.argv),
     }

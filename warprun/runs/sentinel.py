@@ -98,7 +98,7 @@ def refuse(fault: Fault | None, where: str = "") -> None:
         line += f": {ADVICE}"
     elif fault.field == "mask":
         line += "; a mask must allow at least one action"
-    else:
+    elif fault.replaceable:
         line += "; with env.on_nan=reset such environments are reset"
     raise TrainingFailed(line)
 

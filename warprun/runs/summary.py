@@ -9,24 +9,21 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from warprun.spec import GroupSpec, choices
+from warprun.config.schema import Config
+from warprun.runs import diagnosis
+from warprun.runs.diagnosis import LEAST_RECORDS, Curves
+from warprun.spec import Spec
 
 SPEED = "perf/env_steps_per_s"
 NO_BETTER = "no evaluation was better than the first one"
-LEAST_RECORDS = 4
-"""A curve with fewer records gets no note."""
-LOW_ENTROPY = 0.05
-"""Share of the entropy of a uniform choice below which a policy has practically stopped exploring."""
-LOW_EXPLAINED_VARIANCE = 0.1
-"""Share of the variance of the returns below which a value function explains practically nothing."""
 
 
 def summarize(
     metrics: Mapping[str, float],
     history: Sequence[Mapping[str, float]],
-    groups: Sequence[GroupSpec],
+    spec: Spec,
     returns: str,
-    solved_at: float | None,
+    config: Config,
     solved: bool,
 ) -> dict[str, float | str]:
     """Return the lines of a run's summary, by name.
@@ -34,6 +31,7 @@ def summarize(
     `metrics` has the last value of every tag, `history` the records in their order. `returns` is the name, below `train/` and `eval/`, of
     the return that decides whether the environment is solved.
     """
+    solved_at = config.env.solved_at
     lines: dict[str, float | str] = {}
     evaluated = f"eval/{returns}" in metrics
     if solved_at is not None and evaluated:
@@ -52,7 +50,8 @@ def summarize(
         notes.remove(NO_BETTER)
     # Without env.solved_at, better evaluations are the only sign of learning: such a run needs no notes on its training.
     if not solved and (solved_at is not None or NO_BETTER in notes):
-        notes += [note for group in groups for note in _of_training(history, group, "" if len(groups) == 1 else f"{group.name}/")]
+        several = len(spec.groups) > 1
+        notes += [note for group in spec.groups for note in diagnosis.notes(Curves(history, group, config, spec.time_limit, several))]
     return lines | {("note" if n == 0 else f"note {n + 1}"): note for n, note in enumerate(notes)}
 
 
@@ -101,33 +100,5 @@ def _of_evaluations(metrics: Mapping[str, float], history: Sequence[Mapping[str,
     return notes
 
 
-def _of_training(history: Sequence[Mapping[str, float]], group: GroupSpec, part: str) -> list[str]:
-    """Return notes on the second half of a group's curves if they look like those of a policy that does not learn."""
-    late = history[len(history) // 2 :]
-    who = f"group {group.name}: " if part else ""
-    notes = []
-    got = _values(late, f"train/{part}return")
-    if len(got) >= LEAST_RECORDS and max(got) - min(got) <= 1e-6 * abs(got[0]):
-        notes.append(f"{who}all training episodes of the second half returned {got[0]:.4g}: rewards do not favor any action")
-    entropy, uniform = _values(late, f"loss/{part}entropy"), _uniform_entropy(group)
-    if entropy and uniform and entropy[-1] < LOW_ENTROPY * uniform:
-        notes.append(
-            f"{who}the entropy of the policy fell to {entropy[-1]:.2g} of at most {uniform:.2g}: it has stopped exploring;"
-            " lower agent.learning_rate or raise agent.entropy_coef"
-        )
-    explained = _values(late, f"loss/{part}explained_variance")
-    if len(explained) >= LEAST_RECORDS and max(explained) < LOW_EXPLAINED_VARIANCE:
-        notes.append(
-            f"{who}the value function explains at most {max(0.0, max(explained)):.0%} of the variance of returns:"
-            " advantages are mostly noise; try another agent.learning_rate, agent.gamma or a longer agent.horizon"
-        )
-    return notes
-
-
 def _values(rows: Sequence[Mapping[str, float]], tag: str) -> list[float]:
     return [row[tag] for row in rows if math.isfinite(row.get(tag, math.nan))]
-
-
-def _uniform_entropy(group: GroupSpec) -> float:
-    """Return the entropy of a uniform choice among a group's actions, in nats; 0 for a Box, whose entropy has no such bound."""
-    return sum(math.log(n) for n in choices(group.action))

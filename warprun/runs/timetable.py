@@ -78,8 +78,8 @@ def interval(config: Config, environment: Defined) -> Cadence:
     """Return the interval between evaluations.
 
     By default it counts environment steps, and follows from the settings alone: an evaluation takes at most `SHARE` of it,
-    also if all episodes have their full length. A step
-    of an agent that learns from many rows of replay memory counts as so many, unless the simulator may be slow.
+    also if all episodes have their full length. In environments made of kernels, a training step costs as much as
+    `agent.work()` steps of an evaluation; in others, where the simulator may be slow, as much as one.
     """
     if config.eval.every != AUTO:
         return parse("eval.every", config.eval.every)

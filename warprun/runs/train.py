@@ -5,16 +5,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from warprun.config import kept
+from warprun.config import environment_copy
+from warprun.config.batched import BatchedEnvironment
 from warprun.config.schema import Config, is_open, to_dict
 from warprun.errors import UserError, program, typed
 from warprun.files import write_atomic
 from warprun.run_folder import CONFIG, SET_UP, keep_networks
 from warprun.runs import checkpoint, rundir, signals
 from warprun.runs.crew import Crew
+from warprun.runs.result import Result
 from warprun.runs.run import Run
 from warprun.runs.sealing import network_modules, seal
 from warprun.simulation.external.recipe import ExternalEnvironment
@@ -24,7 +25,7 @@ def start(run: Run, versions: Mapping[str, object]) -> None:
     """Write the files of a new run; `versions` are those of `rundir.versions`. Raises UserError and OSError."""
     env = run.config.env
     rundir.write_versions(run.folder, versions)
-    kept.keep(run.folder, env.module, env.options, env.time_limit, run.setup.environment, run.setup.tables)
+    environment_copy.keep(run.folder, env.module, env.options, env.time_limit, run.setup.environment, run.setup.tables)
     keep_networks(run.folder, list(network_modules(to_dict(run.config)["agent"])))
     _write_config(run, run.config)  # last: a folder with a config.yaml is a run that can be resumed
 
@@ -37,7 +38,7 @@ def restore(run: Run, stored: Config, changed: Sequence[str]) -> None:
     _write_config(run, stored)
     run.status.resume(run.env_steps, changed)
     environment = run.setup.environment
-    if isinstance(environment, ExternalEnvironment) and environment.state is None:
+    if isinstance(environment, ExternalEnvironment | BatchedEnvironment) and not environment.resumes:
         run.records.message(f"{environment.title} cannot be continued in the middle of an episode: all environments begin new ones")
     run.records.message(f"continues after {run.env_steps:,} env_steps{''.join(f', {setting}' for setting in changed)}")
 
@@ -66,31 +67,6 @@ def _write_config(run: Run, config: Config) -> None:
     if unsealed:
         run.records.message(unsealed)
     write_atomic(run.folder / CONFIG, text)
-
-
-@dataclass(frozen=True)
-class Result:
-    """The outcome of a run."""
-
-    folder: Path
-    status: str
-    """solved or finished; an interrupted run raises KeyboardInterrupt, and its status.json says interrupted."""
-    env_steps: int
-    wall_s: float
-    eval_return: float | None
-    """Mean return of the last evaluation, of several groups that of `eval.group`; None if there was none."""
-    eval_stderr: float | None
-    """Standard error of `eval_return`; None for a single episode."""
-    best_return: float | None
-    """Mean return of the best evaluation, biased upwards because it is the best of many; None if there was none."""
-    train_return: float | None
-    """Mean return of the training episodes in the last record that has any; None if no episode ended."""
-    metrics: dict[str, float]
-    """The last value of every metric."""
-
-    @property
-    def solved(self) -> bool:
-        return self.status == "solved"
 
 
 def train(config: Config, crew: Crew | None = None) -> Result:
@@ -192,6 +168,7 @@ def _driven(run: Run) -> Result:
         metrics.get("eval/best_return"),
         metrics.get(f"train/{returns}"),
         dict(metrics),
+        run.records.summary,
     )
 
 

@@ -16,7 +16,7 @@ from warprun.errors import UserError, one_line
 from warprun.kernels import compile as kernels
 from warprun.simulation.plain import OfSeededRun, PlainEnvironment, Rows, Seen, Taken
 from warprun.simulation.trajectory import Trajectory
-from warprun.user_code import place
+from warprun.user_code import source_line
 
 if TYPE_CHECKING:
     import torch
@@ -114,7 +114,7 @@ class Comparison:
         if difference is None:
             return
         step = len(self._actions[number])
-        where = " and ".join(dict.fromkeys(place(function) for function in sources(self.environment, difference.name)))
+        where = " and ".join(dict.fromkeys(source_line(function) for function in sources(self.environment, difference.name)))
         when = f"in step {step} of" if step else "at the reset of"
         raise UserError(
             f"{where}: {when} environment {self.first_env + number} compiled kernels give {difference.compiled:.6g} as {difference.name}"

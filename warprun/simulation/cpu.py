@@ -17,9 +17,9 @@ from warprun.kernels.fingerprint import is_jitted
 from warprun.kernels.mlp import Inference, Network
 from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.threads import team, threads
-from warprun.simulation import memory
+from warprun.simulation import allocation
+from warprun.simulation.allocation import Array, Arrays, KernelValues, Step, StepArguments
 from warprun.simulation.arrays import ArrayPlan
-from warprun.simulation.memory import Array, Arrays, KernelValues, Step, StepArguments
 
 Kernel = Literal["reset", "sample", "greedy", "step"]
 ROUNDS = 5
@@ -37,7 +37,7 @@ class CpuBackend:
         self._plan = plan
         self._team = team(count)
         self._tiles = -(-plan.n_envs // module.LANES)
-        self._arguments = memory.kernel_arguments(module, values, as_numpy)
+        self._arguments = allocation.kernel_arguments(module, values, as_numpy)
         self._at = np.zeros(2, np.int64)
         """Row and offset of a single kernel. It reads them from memory, because it takes longer to change an argument than to step 100
         small environments."""
@@ -52,7 +52,7 @@ class CpuBackend:
         self._team.share(self._single[kernel], self._tiles)
 
     def fuse(self, networks: Mapping[str, Network], activations: Mapping[str, torch.Tensor]) -> None:
-        """Prepare `rollout` with these networks, one for each group, which must fit (`kernel_engine.fits_shared_memory`).
+        """Prepare `rollout` with these networks, one for each group, which must fit (`config.planning.rollouts_fit`).
 
         A rollout fills `activations` (`Trajectory.activations`), which only kernels on CPU do.
         """
@@ -102,10 +102,10 @@ class CpuSteps:
         """Environments whose episode has ended: each thread lists its own, beginning at its first one."""
         # A tile for each thread.
         batch = replace(plan, n_envs=self._threads.count * module.LANES)
-        in_batch = memory.allocate(batch, torch.device("cpu"), {})
+        in_batch = allocation.allocate(batch, torch.device("cpu"), {})
         in_batch.common.update({name: array for name, array in arrays.common.items() if name == "vary_bounds"})
         self._batch = StepArguments(module, in_batch, scalars, as_numpy)
-        self._batch_step = memory.allocate_step(batch, memory.actions_of(batch, np.zeros), np.zeros)
+        self._batch_step = allocation.allocate_step(batch, allocation.actions_of(batch, np.zeros), np.zeros)
         self._batches = self._batch.of(self._batch_step)
 
     def prepare(self, step: Step) -> None:

@@ -12,11 +12,11 @@ import torch
 from warprun.environment import Box
 from warprun.kernels.mlp import Network
 from warprun.kernels.mlp_cuda import BlockInference, block_network, columns_for, threads_for
+from warprun.simulation.allocation import Array, Arrays, KernelValues, Step, StepArguments, kernel_arguments
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.expressions import choices_of
 from warprun.simulation.cpu import Kernel
 from warprun.simulation.cuda_launch import WARP, Launcher, grid_for, on_device
-from warprun.simulation.memory import Array, Arrays, KernelValues, Step, StepArguments, kernel_arguments
 
 ENVIRONMENTS_PER_BLOCK = 32
 """Of a fused rollout with one thread per environment: small blocks, so that 10,000 environments reach every multiprocessor."""

@@ -80,7 +80,7 @@ def refusals(name: str, owner: str) -> Iterator[None]:
 
 def module_for(name: str, source: str, functions: Mapping[str, object]) -> ModuleType:
     """Return a module of CUDA kernels that are no environment's, see `compile.load_module`; for the simulator, of plain functions."""
-    build = kernels.plain_function if SIMULATED else kernels.device_function
+    build = kernels.plain_function if SIMULATED else kernels.kernel_function
     return kernels.load_module(name, source, {**functions, "CACHE": not SIMULATED}, build)
 
 

@@ -30,6 +30,8 @@ class Fault:
     """NaN, inf or -inf; 0 for a mask."""
     of: str = ""
     """Id or class of an environment that has one."""
+    replaceable: bool = True
+    """Whether `env.on_nan=reset` can reset such an environment."""
 
     def __str__(self) -> str:
         said = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
@@ -15,10 +14,10 @@ from warprun.errors import UserError
 from warprun.kernels.compile import COMPILES
 from warprun.kernels.driver import SIMULATOR_LIMIT
 from warprun.kernels.mlp import Network
-from warprun.kernels.mlp_cuda import columns_for
 from warprun.kernels.repeat import Captured
 from warprun.kernels.simd import COLUMNS
-from warprun.simulation import memory, trajectory
+from warprun.processes import usable_cores
+from warprun.simulation import allocation, trajectory
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.targets import CPU, target_for
 from warprun.simulation.comparison import Comparison
@@ -29,7 +28,6 @@ from warprun.simulation.faults import Arriving, Fault, first_fault
 from warprun.simulation.kernel_module import draw_scalars, errors_of_kernels, load, typed
 from warprun.simulation.simulator import Act, Episodes
 from warprun.simulation.trajectory import Trajectory
-from warprun.spec import Spec
 from warprun.state import Counter, State
 
 if TYPE_CHECKING:
@@ -116,18 +114,18 @@ class KernelEngine:
         self._begins_now = True
         """Whether the current observations are in row 0 of the trajectory; if not, they are in its last row."""
         self.trajectory: Trajectory = rollout or trajectory.allocate(self.spec, horizon, n_envs, device.torch)
-        self.arrays = memory.allocate(plan, device.torch, exploration.numbers if exploration else {}, vary)
+        self.arrays = allocation.allocate(plan, device.torch, exploration.numbers if exploration else {}, vary)
         self.functions = built.functions
         self._comparison: Comparison | None = None
         self._same = (built.module, repr(built.of_run)) if tables is None else None
-        """What another simulator of this process must have in common with this one to need no comparison; None: it always does."""
+        """What another simulator of this process must have in common with this one to need no comparison; None: each one is compared."""
         if compares and device.kind in ("cpu", "cuda") and COMPILES and self._same not in _compared:
             some = sorted({0, n_envs // 2, n_envs - 1})
             self._comparison = Comparison(environment, some, first_env, self.functions, seed=seed, **built.of_run)
         self._compared = 0
         """`steps` up to which they are compared."""
         scalars = {"n_envs": n_envs} | draw_scalars(seed, first_env) | built.values
-        self._kernels = self._bind(built.module, scalars, threads or os.cpu_count() or 1)
+        self._kernels = self._bind(built.module, scalars, threads or usable_cores())
         self._fused = networks is not None
         if networks is not None:
             if self.plan.target is CPU and built.module.LANES == COLUMNS:  # what is kept are the blocks of a gradient
@@ -137,7 +135,7 @@ class KernelEngine:
 
     def _bind(self, module: ModuleType, scalars: Mapping[str, object], threads: int) -> CpuBackend | CudaBackend:
         """Return the backend that runs the kernels of `module` on the arrays of this engine."""
-        values = memory.kernel_values(self.arrays, self.trajectory, scalars)
+        values = allocation.kernel_values(self.arrays, self.trajectory, scalars)
         if self.plan.target is CPU:
             return CpuBackend(module, self.plan, values, threads)
         from warprun.simulation.cuda import CudaBackend
@@ -217,7 +215,7 @@ class KernelEngine:
             self.carry_over()
         self._begin()
         if self.debug:
-            memory.poison_choices(self.trajectory)
+            allocation.poison_choices(self.trajectory)
         self._roll_out(act, greedy)
         if self.steps != self._compared:
             self._comparison = None
@@ -326,7 +324,7 @@ class KernelEngine:
         """Set the step that kernels count from to the current step."""
         self._began = self.steps
         if self.debug:
-            memory.poison(self.environment, self.arrays, self.trajectory)
+            allocation.poison(self.environment, self.arrays, self.trajectory)
         self.arrays.common["began"].fill_(self._began)
 
     def _run(self, kernel: Kernel, row: int, now: int) -> None:
@@ -339,8 +337,3 @@ class KernelEngine:
             # Not around all calls: to enter and leave a context takes as long as a step of 1,000 small environments.
             with errors_of_kernels(self.device, self.functions):
                 raise
-
-
-def fits_shared_memory(spec: Spec, network_rows: Mapping[str, int]) -> bool:
-    """Return whether the networks of a fused rollout fit into shared memory on CUDA; `network_rows` per group: see `plan.Fusion`."""
-    return all(columns_for(rows, spec.group(name).size) > 0 for name, rows in network_rows.items())

@@ -65,7 +65,7 @@ def load(
         check_language(tuple(functions))
     globals_ = program.functions | compiler_options(device.kind)
     globals_ |= {} if tables is None else {"Tables": type(single_tables)}  # unused there; kernels know its fields by their numbers
-    build = kernels.plain_function if device.kind == "cudasim" else kernels.device_function
+    build = kernels.plain_function if device.kind == "cudasim" else kernels.kernel_function
     module = kernels.load_module(name, program.source, globals_, build)
     if compiled and checks and not kernels.is_cached(module):
         check_variables(tuple(functions))

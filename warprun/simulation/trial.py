@@ -21,7 +21,7 @@ from warprun.kernels import compile as kernels
 from warprun.kernels import integers
 from warprun.simulation.plain import OfSeededRun, PlainEnvironment, Seen
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Spec, choices
-from warprun.user_code import place
+from warprun.user_code import source_line
 
 ENVIRONMENTS = 2
 STEPS = 3000
@@ -92,7 +92,7 @@ def trial_function(function: KernelFunction) -> KernelFunction:
             raise
         except Exception as error:  # from Numba, such as None in place of a number
             plain(*arguments)
-            raise UserError(f"{place(function)}: {one_line(error)}") from error
+            raise UserError(f"{source_line(function)}: {one_line(error)}") from error
 
     return call
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -12,13 +11,14 @@ import torch
 from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.driver import SIMULATOR_LIMIT
-from warprun.simulation import memory
+from warprun.processes import usable_cores
+from warprun.simulation import allocation
+from warprun.simulation.allocation import Array, Step
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.targets import CPU, target_for
 from warprun.simulation.cpu import CpuSteps
 from warprun.simulation.device import Device
 from warprun.simulation.kernel_module import draw_scalars, errors_of_kernels, load
-from warprun.simulation.memory import Array, Step
 
 if TYPE_CHECKING:
     from warprun.simulation.cuda import CudaSteps
@@ -64,11 +64,11 @@ class VectorEngine:
         self.plan = ArrayPlan(environment, target_for(environment, device.kind), n_envs, 1, tuple(vary), by_caller=True)
         built = load(self.plan, name, device, params=params, tables=tables, vary=vary, announce=announce)
         self.functions = built.functions
-        self.arrays = memory.allocate(self.plan, device.torch, {}, vary)
+        self.arrays = allocation.allocate(self.plan, device.torch, {}, vary)
         scalars = {"n_envs": n_envs} | draw_scalars(0) | built.values
         self._kernels: CpuSteps | CudaSteps
         if self.plan.target is CPU:
-            self._kernels = CpuSteps(built.module, self.plan, self.arrays, scalars, threads or os.cpu_count() or 1)
+            self._kernels = CpuSteps(built.module, self.plan, self.arrays, scalars, threads or usable_cores())
         else:
             from warprun.simulation.cuda import CudaSteps
 
@@ -76,11 +76,11 @@ class VectorEngine:
 
     def new_actions(self) -> tuple[Array, ...]:
         """Return an array [N * A * C] for the actions of each group, zeroed."""
-        return memory.actions_of(self.plan, self._zeros)
+        return allocation.actions_of(self.plan, self._zeros)
 
     def new_step(self, actions: tuple[Array, ...]) -> BoundStep:
         """Return arrays for a step with these actions; a reset with a seed invalidates them."""
-        step = memory.allocate_step(self.plan, actions, self._zeros)
+        step = allocation.allocate_step(self.plan, actions, self._zeros)
         return BoundStep(step, self._kernels.bind(step))
 
     def seed(self, seed: int) -> None:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 
@@ -111,8 +112,16 @@ def run(board: Board, jobs: Sequence[Job], pool: Pool) -> None:
 
 Train = Callable[[str, int], int]
 """Trains the job with a number of a sweep folder in this process, and returns the exit code. It must be importable by its name."""
-PRELOADED = "warprun.runs.train"
+PRELOADED = "warprun.sweeps.preloaded"
 """Module that a server imports once and then forks the workers: its import takes longer than a short run."""
+SERVER = multiprocessing.get_context("forkserver")
+"""Forks the workers."""
+
+
+def prepare() -> None:
+    """Start the server that forks workers: it imports what they need while this process goes on."""
+    SERVER.set_forkserver_preload([PRELOADED])
+    forkserver.ensure_running()
 
 
 @dataclass
@@ -154,10 +163,9 @@ class Pool:
         self._folder = os.path.abspath(folder)
         self._train = train
         self._slots = [_Slot(cores, gpus[n % len(gpus)] if gpus else None) for n, cores in enumerate(share_cores(count))]
-        self._context = multiprocessing.get_context("forkserver")
         self._keeps_workers = "cudasim" not in devices  # Numba reads at its import whether to simulate CUDA
         if self._keeps_workers:
-            self._context.set_forkserver_preload([PRELOADED])
+            SERVER.set_forkserver_preload([PRELOADED])
 
     @property
     def size(self) -> int:
@@ -196,9 +204,9 @@ class Pool:
 
     def _hired(self, slot: _Slot) -> _Worker:
         """Return a new worker for a slot."""
-        jobs, its_jobs = self._context.Pipe()
-        its_orders, orders = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=_work, args=(self._train, self._folder, slot.cores, slot.gpu, its_jobs, its_orders))
+        jobs, its_jobs = SERVER.Pipe()
+        its_orders, orders = SERVER.Pipe(duplex=False)
+        process = SERVER.Process(target=_work, args=(self._train, self._folder, slot.cores, slot.gpu, its_jobs, its_orders))
         process.start()
         its_jobs.close()
         its_orders.close()

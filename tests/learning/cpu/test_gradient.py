@@ -20,7 +20,7 @@ from warprun.envs import acrobot, cartpole, mountain_car_continuous
 from warprun.kernels.mlp import Network
 from warprun.learning import distributions
 from warprun.learning.batch import Batch, Spread
-from warprun.learning.kernels.cpu.gradient import FusedGradient
+from warprun.learning.kernels.cpu.gradient import CpuGradient
 from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.on_policy import Learner
 from warprun.simulation.device import choose
@@ -210,7 +210,7 @@ def test_the_fused_gradient_is_autograds(algorithm: str, space: str, masked: boo
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     back = torch.argsort(order)
     shuffled = rows.each(lambda tensor: torch.cat((tensor[order], tensor[order] * 0)))
-    assert isinstance(learner.operations.gradient, FusedGradient)
+    assert isinstance(learner.operations.gradient, CpuGradient)
     gradient, means = learner.gradient(no_loss, shuffled, rows.advantage, back)
     scale = np.abs(exact).max()
     np.testing.assert_allclose(gradient.numpy(), exact, rtol=0, atol=1e-5 * scale)
@@ -221,7 +221,7 @@ def test_the_fused_gradient_is_autograds(algorithm: str, space: str, masked: boo
 def test_the_compiled_source_names_what_is_compiled(space: str, actions: str) -> None:
     learner = learner_for("ppo", SPACES[space], NETWORKS["tanh"])
     gradient = learner.operations.gradient
-    assert isinstance(gradient, FusedGradient)
+    assert isinstance(gradient, CpuGradient)
     source = Path(str(gradient.module.__file__)).read_text()
     for call in ("ppo_derivatives(", f"{actions}_forward(network", f"{actions}_backward(network"):
         assert source.count(call) == 1

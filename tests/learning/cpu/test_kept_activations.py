@@ -8,8 +8,8 @@ import torch
 
 from warprun.config.compose import compose
 from warprun.config.schema import Config
-from warprun.learning import memory
-from warprun.learning.memory import RunSizes
+from warprun.learning import byte_counts
+from warprun.learning.byte_counts import RunSizes
 from warprun.runs.build import make_agent, make_simulator, make_training_simulator, set_up
 
 CARTPOLE = ["env=cartpole", "agent.network.hidden=[24,16]"]
@@ -119,6 +119,6 @@ def test_the_memory_of_a_run_includes_them(monkeypatch: pytest.MonkeyPatch) -> N
     with_them = config.agent.memory(setup.environment.spec, sizes).networks
     simulator = make_training_simulator(setup, make_agent(setup))
     (kept,) = simulator.trajectory.activations.values()
-    monkeypatch.setattr(memory, "ACTIVATIONS_BYTES", 0)
+    monkeypatch.setattr(byte_counts, "ACTIVATIONS_BYTES", 0)
     assert make_agent(setup).kept == {}
     assert with_them - config.agent.memory(setup.environment.spec, sizes).networks == kept.nbytes

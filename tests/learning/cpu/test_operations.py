@@ -14,8 +14,8 @@ from warprun.kernels.simd import COLUMNS
 from warprun.learning import optimizers
 from warprun.learning.batch import Spread, explained_variance
 from warprun.learning.kernels.cpu import updates as fused_updates
-from warprun.learning.kernels.cpu.optimizer import PIECE, SPLIT_FROM, FusedAdam
-from warprun.learning.kernels.cpu.statistics import FusedObservations, FusedRewards
+from warprun.learning.kernels.cpu.optimizer import PIECE, SPLIT_FROM, CpuAdam
+from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
 from warprun.learning.off_policy_settings import ReplayConfig
@@ -94,7 +94,7 @@ def test_statistics_are_those_of_torch(rows: int, features: int) -> None:
     """The means are far from 0: their squares would drown the variance of plain sums."""
     generator = torch.Generator().manual_seed(rows)
     kernel, reference = ObservationNormalizer(features, CPU), ObservationNormalizer(features, CPU)
-    fused = FusedObservations(kernel, 1)
+    fused = CpuObservations(kernel, 1)
     for scale in (1.0, 3.0):
         obs = 1e4 + scale * torch.randn(rows, features, generator=generator)
         fused(obs)
@@ -128,7 +128,7 @@ def test_rewards_are_those_of_torch(n_envs: int, actors: int, sources: int) -> N
     made = filled(spec, n_envs, 1)
     group = made.groups["agent"]
     kernel, reference = (RewardNormalizer(0.9, (n_envs, actors), CPU, sources=sources) for _ in range(2))
-    fused = FusedRewards(kernel, "agent", 1)
+    fused = CpuRewards(kernel, "agent", 1)
     for seed in range(4):
         refill(made, seed)
         made.source.fill_(seed % sources)
@@ -148,8 +148,8 @@ def test_threads_change_no_bit(actors: int) -> None:
     for threads in (1, 3):
         made = filled(spec, 1000, 5)
         rewards, obs = RewardNormalizer(0.9, (1000, actors), CPU), ObservationNormalizer(2, CPU)
-        normalized = FusedRewards(rewards, "agent", threads)(made).clone()
-        FusedObservations(obs, threads)(torch.randn(30_000, 2, generator=torch.Generator().manual_seed(3)))
+        normalized = CpuRewards(rewards, "agent", threads)(made).clone()
+        CpuObservations(obs, threads)(torch.randn(30_000, 2, generator=torch.Generator().manual_seed(3)))
         found.append([normalized, *rewards.tensors().values(), *obs.tensors().values()])
     assert all(torch.equal(one, three) for one, three in zip(*found, strict=True))
 
@@ -162,7 +162,7 @@ def test_steps_are_those_of_torch(size: int, max_norm: float | None) -> None:
     config = OptimizerConfig(eps=1e-5)
     parameters = torch.randn(size, generator=generator)
     truth = parameters.double().requires_grad_()
-    adam = FusedAdam(optimizers.Adam(parameters, config), parameters, rate, max_norm)
+    adam = CpuAdam(optimizers.Adam(parameters, config), parameters, rate, max_norm)
     theirs = torch.optim.Adam([truth], lr=1e-2, betas=(config.beta1, config.beta2), eps=config.eps)
     for step in range(20):
         gradient = torch.randn(size, generator=generator) * 10.0 ** (step % 3 - 1)
@@ -180,7 +180,7 @@ def test_steps_are_those_of_torch(size: int, max_norm: float | None) -> None:
 
 def test_the_target_follows() -> None:
     parameters, target = torch.ones(33), torch.zeros(33)
-    adam = FusedAdam(optimizers.Adam(parameters, OptimizerConfig()), parameters, torch.zeros((), dtype=torch.float64), None, target)
+    adam = CpuAdam(optimizers.Adam(parameters, OptimizerConfig()), parameters, torch.zeros((), dtype=torch.float64), None, target)
     for expected in (0.25, 0.4375):
         adam.step(torch.ones(33), tau=0.25)
         assert torch.equal(parameters, torch.ones(33)) and torch.equal(target, torch.full((33,), expected))
@@ -194,7 +194,7 @@ def test_threads_do_not_change_steps() -> None:
     for threads in (1, 2, 3):
         generator.manual_seed(2)
         parameters, target = first.clone(), torch.zeros(size)
-        adam = FusedAdam(optimizers.Adam(parameters, OptimizerConfig()), parameters, rate, 0.5, target, threads)
+        adam = CpuAdam(optimizers.Adam(parameters, OptimizerConfig()), parameters, rate, 0.5, target, threads)
         norms = [adam.step(torch.randn(size, generator=generator), tau=0.1).item() for _ in range(3)]
         results.append((norms, parameters, target))
     for norms, parameters, target in results[1:]:
@@ -206,7 +206,7 @@ def test_moments_without_gradient_end_at_zero() -> None:
     """They would become denormal numbers and stay so, with which Intel's processors compute some 40 times as slowly."""
     parameters = torch.zeros(100)
     optimizer = optimizers.Adam(parameters, OptimizerConfig(beta2=0.9))
-    adam = FusedAdam(optimizer, parameters, torch.zeros((), dtype=torch.float64), None)
+    adam = CpuAdam(optimizer, parameters, torch.zeros((), dtype=torch.float64), None)
     adam.step(torch.full((100,), 1e-3))
     for _ in range(1000):
         adam.step(torch.zeros(100))
@@ -217,7 +217,7 @@ def test_moments_without_gradient_end_at_zero() -> None:
 def test_gradients_are_not_kept() -> None:
     """An agent of a user may make a new one for every step."""
     parameters = torch.zeros(5)
-    adam = FusedAdam(optimizers.Adam(parameters, OptimizerConfig()), parameters, torch.ones((), dtype=torch.float64), None)
+    adam = CpuAdam(optimizers.Adam(parameters, OptimizerConfig()), parameters, torch.ones((), dtype=torch.float64), None)
     steps = []
     for sign in (1.0, -1.0, 1.0):
         gradient = np.full(5, sign, np.float32)

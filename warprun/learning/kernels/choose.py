@@ -1,16 +1,37 @@
-"""The choice of what computes the operations of a group: torch, or kernels for the device."""
+"""The choice of what computes the operations of an agent: torch, or kernels for the device."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
+from torch import nn
+
+from warprun.kernels.mlp import Network
+from warprun.learning.descent import AnyOptimized
 from warprun.learning.interfaces import Context
-from warprun.learning.kernels.cpu.acting import FusedActing
-from warprun.learning.kernels.cpu.gradient import FusedGradient
-from warprun.learning.kernels.cpu.optimizer import FusedAdam
-from warprun.learning.kernels.cpu.returns import FusedReturns
-from warprun.learning.kernels.cpu.shuffle import FusedPermutation
-from warprun.learning.kernels.cpu.statistics import FusedObservations, FusedRewards
+from warprun.learning.kernels.cpu.acting import CpuActing
+from warprun.learning.kernels.cpu.gradient import CpuGradient
+from warprun.learning.kernels.cpu.optimizer import CpuAdam
+from warprun.learning.kernels.cpu.recurrent import compute_by_kernels
+from warprun.learning.kernels.cpu.replay import KernelReplay
+from warprun.learning.kernels.cpu.returns import CpuReturns
+from warprun.learning.kernels.cpu.shuffle import CpuPermutation
+from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
+from warprun.learning.kernels.cpu.updates import KernelSteps
+from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.operations import Derivatives, Operations, TorchOperations
 from warprun.learning.optimizers import Adam
+from warprun.learning.replay import Replay
+from warprun.spec import GroupSpec
+
+
+def recurrence(module: nn.Module, context: Context) -> None:
+    """Let kernels compute the recurrent layers of the networks in `module` if the plan says so; torch computes the others."""
+    if context.plan.recurrent == "kernels":
+        compute_by_kernels(module)
+
+
+# On policy ----------------------------------------------------------------------------------------------------------
 
 
 def operations(by_torch: TorchOperations, context: Context, derivatives: Derivatives | None) -> Operations:
@@ -31,27 +52,27 @@ def on_cpu(by_torch: TorchOperations, context: Context, derivatives: Derivatives
     """Return the operations on a CPU, and let another process compile their kernels; torch computes gradients without `derivatives`."""
     policy, group, threads = by_torch.policy, by_torch.group, context.threads
     network = policy.kernel_network()
-    returns = FusedReturns(network, by_torch, threads)
+    returns = CpuReturns(network, by_torch, threads)
     returns.compile_ahead()
-    found = by_torch.operations()._replace(act=FusedActing(network, threads), next_value=returns.next_value, advantages=returns.advantages)
+    found = by_torch.operations()._replace(act=CpuActing(network, threads), next_value=returns.next_value, advantages=returns.advantages)
     if by_torch.config.steps_per_pass() > 1:
-        permutation = FusedPermutation()
+        permutation = CpuPermutation()
         permutation.compile_ahead()
         found = found._replace(permutation=permutation)
     if derivatives:
-        gradient = FusedGradient(network, policy.space, derivatives, by_torch.config.value_coef, by_torch.entropy_coef, threads)
+        gradient = CpuGradient(network, policy.space, derivatives, by_torch.config.value_coef, by_torch.entropy_coef, threads)
         gradient.compile_ahead()
         found = found._replace(gradient=gradient)
     if derivatives and isinstance(by_torch.optimizer, Adam):
-        optimizer = FusedAdam(by_torch.optimizer, policy.parameters, by_torch.learning_rate, by_torch.config.max_grad_norm)
+        optimizer = CpuAdam(by_torch.optimizer, policy.parameters, by_torch.learning_rate, by_torch.config.max_grad_norm)
         optimizer.compile_ahead()
         found = found._replace(step=optimizer.step)
     if policy.normalizer:
-        observations = FusedObservations(policy.normalizer, threads)
+        observations = CpuObservations(policy.normalizer, threads)
         observations.compile_ahead()
         found = found._replace(observe=observations)
     if by_torch.reward_normalizer and not group.leaves:
-        rewards = FusedRewards(by_torch.reward_normalizer, group.name, threads)
+        rewards = CpuRewards(by_torch.reward_normalizer, group.name, threads)
         rewards.compile_ahead()
         found = found._replace(rewards=rewards)
     keeps = context.plan.keeps and by_torch.config.kept_activations(group, context.n_envs, network.rows, threads)
@@ -79,3 +100,23 @@ def on_cuda(by_torch: TorchOperations, derivatives: Derivatives) -> Operations:
     if rewards and rewards.statistics.communicator.size == 1 and rewards.sources == 1 and not group.leaves:
         found = found._replace(rewards=CudaRewards(rewards, group.name))
     return found
+
+
+# Off policy ---------------------------------------------------------------------------------------------------------
+
+
+def replay_memory(config: OffPolicyConfig, group: GroupSpec, context: Context, seed: int) -> Replay:
+    """Return the replay memory of a group; kernels compute that of a CPU, whatever the plan."""
+    kind = KernelReplay if context.device.type == "cpu" else Replay
+    return kind(config, group, context.device, context.n_envs, seed, context.sources)
+
+
+def gradient_steps(trained: Iterable[AnyOptimized], config: OffPolicyConfig, context: Context) -> KernelSteps | None:
+    """Return the kernels that compute gradient steps of the networks `trained`; None: torch computes them."""
+    return KernelSteps(trained, config, context) if context.plan.gradients == "kernels" else None
+
+
+def acting(network: Callable[[], Network], context: Context) -> CpuActing | None:
+    """Return the kernel that computes policy outputs of `network()` between two steps; None: torch computes them."""
+    by_kernels = context.plan.networks == "kernels" and context.device.type == "cpu"
+    return CpuActing(network(), context.threads) if by_kernels else None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from warprun.kernels.mlp_cuda import TALL, columns_for
+from warprun.kernels.mlp_cuda import TALL
 from warprun.learning.batch import Batch
 from warprun.math import exp, sqrt
-from warprun.spec import Space, Spec, choices
+from warprun.spec import Space, choices
 
 float32 = np.float32
 
@@ -71,11 +70,6 @@ def gradient_rows(network_rows: int, components: int) -> int:
     """Return the rows of a CUDA block that computes a gradient: those of the network, then TERMS terms of the loss and, for each of the
     `components` of an action, what its distribution needs; at least TALL - 1, because the backward pass reads past a layer."""
     return network_rows + max(TERMS + components, TALL - 1)
-
-
-def gradients_fit(spec: Spec, network_rows: Mapping[str, int]) -> bool:
-    """Return whether gradients can be computed in the shared memory of a GPU; `network_rows` per group: see `plan.Fusion`."""
-    return all(columns_for(gradient_rows(rows, spec.group(name).action.components), 1) > 0 for name, rows in network_rows.items())
 
 
 def logit_derivative(log_p, chosen, entropy, d_log_prob, entropy_weight):  # type: ignore[no-untyped-def]

@@ -17,8 +17,8 @@ from warprun.runs.records.tensorboard import PREFIX, TensorBoard
 from warprun.runs.records.terminal import Terminal
 
 
-class Place(NamedTuple):
-    """The place in the records where a run continues."""
+class RecordsEnd(NamedTuple):
+    """The end of the records, where a run continues."""
 
     wall_s: float = 0.0
     """Seconds that the run has taken."""
@@ -28,7 +28,7 @@ class Place(NamedTuple):
     """Name of every file -> bytes that are valid."""
 
 
-START = Place()
+START = RecordsEnd()
 SILENCE_S = 10.0
 """Longest time in which the terminal shows no progress."""
 
@@ -41,26 +41,28 @@ class Records:
     tried again.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, object], live: bool | None = None, place: Place = START) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, object], live: bool | None = None, end: RecordsEnd = START) -> None:
         """Open the sinks without writing to them.
 
-        `place`: the end of an earlier process; then call `cut_back` before the first row.
+        `end`: the end of an earlier process; then call `cut_back` before the first row.
         """
         self._folder = folder
-        self._began = time.monotonic() - place.wall_s
-        self._env_steps = place.env_steps
-        self._earlier = place.files
-        self._sinks: list[Sink] = [JsonLines(folder, place.files.get(JsonLines.name, 0)), Terminal(folder, config, live)]
+        self._began = time.monotonic() - end.wall_s
+        self._env_steps = end.env_steps
+        self._earlier = end.files
+        self._sinks: list[Sink] = [JsonLines(folder, end.files.get(JsonLines.name, 0)), Terminal(folder, config, live)]
         log = config.get("log")
         if not isinstance(log, Mapping) or log.get("tensorboard", True):
-            self._sinks.insert(1, TensorBoard(folder, config, place.env_steps if place.files else None))
+            self._sinks.insert(1, TensorBoard(folder, config, end.env_steps if end.files else None))
         self._sinks += services(folder, config)
+        self.summary: Mapping[str, float | str] = {}
+        """What `finish` got."""
         self._failed: set[str] = set()
-        self._shown = self.wall_s, place.env_steps
+        self._shown = self.wall_s, end.env_steps
         """Seconds and environment steps when the terminal last showed the progress."""
 
     def cut_back(self) -> list[dict[str, float]]:
-        """Remove what an earlier process recorded after `place`, and return the rows that are left. Raises UserError."""
+        """Remove what an earlier process recorded after `end`, and return the rows that are left. Raises UserError."""
         try:
             for path in self._folder.glob(f"{PREFIX}*"):
                 if path.name not in self._earlier:
@@ -84,12 +86,12 @@ class Records:
             raise UserError(f"cannot continue the records: {error.filename or self._folder}: {error.strerror}") from None
 
     @property
-    def place(self) -> Place:
+    def end(self) -> RecordsEnd:
         """Where a later process can continue these records."""
         files = dict(self._earlier)
         for sink in self._sinks:
             files |= sink.files()
-        return Place(self.wall_s, self._env_steps, files)
+        return RecordsEnd(self.wall_s, self._env_steps, files)
 
     def start(self, info: Mapping[str, object]) -> None:
         """Record the hardware and versions; `info["device"]` names the device and says why it was chosen."""
@@ -129,6 +131,7 @@ class Records:
 
     def finish(self, summary: Mapping[str, float | str], status: str) -> None:
         """Record the outcome; `status` is finished, solved, failed or interrupted, `summary["wall_s"]` is in seconds."""
+        self.summary = summary
         self._tell(lambda sink: sink.finish(summary, status))
 
     def close(self) -> None:

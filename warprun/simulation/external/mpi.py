@@ -126,7 +126,7 @@ class LedWithState(Led):
         self._all("set_state", state)
 
 
-class Place:
+class MpiRole:
     """The part of this process in the groups of a run, or of a command in which all others serve rank 0."""
 
     def __init__(self, world: MPI.Intracomm, layout: Layout, attended: bool = False) -> None:
@@ -206,16 +206,16 @@ def _first(look: Callable[[], T | None], patience: Wait) -> T:
     return found[0]
 
 
-here: Place | None = None
-"""The place of this process in the groups of a run or command; None if there are none."""
+here: MpiRole | None = None
+"""The role of this process in the groups of a run or command; None if there are none."""
 
 
-def attend() -> Place:
+def attend() -> MpiRole:
     """Let all processes be the group of rank 0 from now on; every process calls this."""
     global here
     from mpi4py import MPI
 
-    here = Place(MPI.COMM_WORLD, Layout(0, 1, MPI.COMM_WORLD.size), attended=True)
+    here = MpiRole(MPI.COMM_WORLD, Layout(0, 1, MPI.COMM_WORLD.size), attended=True)
     return here
 
 
@@ -273,7 +273,7 @@ def examine_together(title: str, recipe: Recipe, learners: int, examine: partial
         ranks.agree()  # who has failed before does not come
         ranks.name, found = layout.name, None
         try:
-            here = here or Place(comm, layout)
+            here = here or MpiRole(comm, layout)
             if comm.rank == 0:
                 with leading():
                     found = examine()

@@ -73,6 +73,11 @@ class ExternalEnvironment:
     """dtype and shape of what `get_state` returns; None without `get_state` and `set_state`."""
 
     @property
+    def resumes(self) -> bool:
+        """Whether a resumed run continues the episodes."""
+        return self.state is not None
+
+    @property
     def group(self) -> str:
         """Name of the only group."""
         return self.spec.groups[0].name

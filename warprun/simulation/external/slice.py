@@ -23,7 +23,7 @@ ALIGNMENT = 64
 Layout = Mapping[str, tuple[tuple[int, ...], str]]
 """Name of an array -> shape and dtype."""
 OF_ACTORS = ("obs", "mask", "action", "reward", "final_obs")
-"""Arrays of the group that environments read or write. Their second axis counts environments, the third one their actors: there is one."""
+"""Arrays of the group that environments read or write. Of shape [T, N, 1, ...]: the third axis, actors, has the size 1."""
 ROWS = (*OF_ACTORS, "terminated", "truncated")
 """The part of a trajectory that is shared; of other arrays the first axis counts environments."""
 FAULT_NUMBERS = 4

@@ -37,7 +37,7 @@ def act_on_part(part, thread, network, obs, policy_output, value, blocks):
             value[begin + c] = block[network.value_row, c]
 
 
-class FusedActing:
+class CpuActing:
     """Computes what one network gives for observations."""
 
     def __init__(self, network: Network, threads: int) -> None:

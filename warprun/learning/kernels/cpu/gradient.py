@@ -56,7 +56,7 @@ class Numbers(NamedTuple):
     variance: np.ndarray
 
 
-class Memory(NamedTuple):
+class Workspace(NamedTuple):
     """Working memory of the threads, [thread, ...] each, and the results of the shares."""
 
     blocks: np.ndarray
@@ -79,7 +79,7 @@ class Memory(NamedTuple):
     """[1 + TERMS]: the loss and its terms, means over rows."""
 
 
-# Rows of Memory.columns. From CHOICES on, three for each choice of an action: logarithm of the sum of exponentials, entropy, action.
+# Rows of Workspace.columns. From CHOICES on, three for each choice of an action: logarithm of the sum of exponentials, entropy, action.
 LOG_PROB, OLD_LOG_PROB, OLD_VALUE, ADVANTAGE, RETURNS, D_LOG_PROB = 0, 1, 2, 3, 4, 5
 POLICY, VALUE, ENTROPY, KL, CLIPPED = 6, 7, 8, 9, 10  # the terms, in their order
 CHOICES = 11
@@ -305,7 +305,7 @@ Each combination is a kernel of its own, because Numba can neither inline nor ca
 """
 
 
-class FusedGradient:
+class CpuGradient:
     """Computes gradients of one network by kernels; allocates its memory once."""
 
     def __init__(
@@ -333,7 +333,7 @@ class FusedGradient:
         """Moments that leave advantages as they are."""
 
         count, numbers = self.team.count, self.together * network.rows * COLUMNS
-        self.memory = Memory(
+        self.memory = Workspace(
             blocks=aligned_zeros(count, numbers),
             d_blocks=aligned_zeros(count, numbers),
             columns=aligned_zeros(count, CHOICES + 3 * self.nvec.size, COLUMNS),

@@ -1,4 +1,4 @@
-"""Rows of batches in memory that stays: telling a kernel of other memory takes longer than a copy of the order of some thousand rows."""
+"""Rows of batches in memory that stays: binding a kernel to other memory takes longer than copying the indices of some thousand rows."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from warprun.learning.draws import key_of, normal_of
 from warprun.math import exp, softplus, tanh
 
 VALUE, LOSS = 0, 1
-"""Columns of `Memory.terms`."""
+"""Columns of `Workspace.terms`."""
 
 float32 = np.float32
 LOG_2 = np.float32(np.log(2.0))
@@ -41,7 +41,7 @@ class Net(NamedTuple):
     """[share, P]."""
 
 
-class Memory(NamedTuple):
+class Workspace(NamedTuple):
     """Working memory in addition to that of the networks."""
 
     target: NDArray[np.float32]

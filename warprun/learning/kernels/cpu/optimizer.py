@@ -108,7 +108,7 @@ def split(parameters: int, threads: int) -> tuple[Team, int]:
     return team(threads if pieces >= SPLIT_FROM else 1), pieces
 
 
-class FusedAdam:
+class CpuAdam:
     """Applies gradients by kernels: the same as `optimizers.clip_norm` and `optimizers.Adam` in torch."""
 
     def __init__(

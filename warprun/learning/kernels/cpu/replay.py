@@ -17,10 +17,10 @@ from warprun.learning.replay import (
     GOES_ON,
     TERMINATED,
     TRUNCATED,
-    Batch,
-    Place,
     Replay,
     Ring,
+    RingPosition,
+    TransitionBatch,
     Transitions,
     Tree,
 )
@@ -184,7 +184,7 @@ class KernelReplay(Replay):
         """Take what `Replay` takes."""
         super().__init__(*given, **settings)
         place = self.place
-        counts = Place(place.actors, place.rows, place.steps.numpy(), place.following.numpy(), place.newest.numpy())
+        counts = RingPosition(place.actors, place.rows, place.steps.numpy(), place.following.numpy(), place.newest.numpy())
         self._memory = Ring(*map(torch.Tensor.numpy, self.ring)), Tree(*map(torch.Tensor.numpy, self.tree)), counts
         count = self.batch_size
         obs, next_obs, action = (part.new_empty(count, part.shape[1]) for part in self.ring[:3])
@@ -209,7 +209,7 @@ class KernelReplay(Replay):
 
         self._call("store", arguments, trajectory)(0, trajectory.horizon, 0)
 
-    def draw(self, number: torch.Tensor) -> Batch:
+    def draw(self, number: torch.Tensor) -> TransitionBatch:
         """Return batch `number` ([] int64), which the next draw overwrites."""
 
         def arguments() -> tuple[object, ...]:

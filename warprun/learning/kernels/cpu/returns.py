@@ -40,7 +40,7 @@ class Rollout(NamedTuple):
     """[T, R] bool."""
 
 
-class Memory(NamedTuple):
+class Workspace(NamedTuple):
     """Working memory of the threads, [thread, ...] each, and the results of the parts."""
 
     block: np.ndarray
@@ -173,7 +173,7 @@ class Bound(NamedTuple):
 
     call: Call
     ends: Ends
-    memory: Memory
+    memory: Workspace
     next_value: torch.Tensor
     """[T, N, A]."""
 
@@ -185,13 +185,13 @@ class BoundGAE(NamedTuple):
     spread: Call
     """The kernel that makes the sums of `memory` the moments of `estimate`."""
     ends: Ends
-    memory: Memory
+    memory: Workspace
     estimate: Estimate
     rewards: int
     """Address of the rewards."""
 
 
-class FusedReturns:
+class CpuReturns:
     """Computes next values and advantages of one group by kernels."""
 
     def __init__(self, network: Network, by_torch: TorchOperations, threads: int) -> None:
@@ -256,10 +256,10 @@ class FusedReturns:
         parts = len(bound.memory.sums)
         self.team.share(bound.call, parts, 2.0 * self.network.parameters.size * parts * COLUMNS)
 
-    def _memory(self, steps: Rollout) -> Memory:
+    def _memory(self, steps: Rollout) -> Workspace:
         threads, (horizon, columns) = self.team.count, steps.value.shape
         listed = (threads, COLUMNS * (len(steps.final_obs) // columns + 1))
-        return Memory(
+        return Workspace(
             block=aligned_zeros(threads, self.network.rows * COLUMNS),
             following=aligned_zeros(threads, horizon, COLUMNS),
             cuts=np.zeros((threads, COLUMNS), np.int64),

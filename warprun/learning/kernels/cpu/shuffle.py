@@ -23,7 +23,7 @@ MEMORY_ARGUMENT = 1
 uint32, int64 = np.uint32, np.int64
 
 
-class Memory(NamedTuple):
+class Workspace(NamedTuple):
     """Keys and orders, before and after a pass of the sort."""
 
     keys: NDArray[np.uint32]
@@ -84,7 +84,7 @@ def _module() -> ModuleType:
     return kernels.load_module("shuffle", SOURCE, functions, kernels.merged_function)
 
 
-class FusedPermutation:
+class CpuPermutation:
     """Random orders by a kernel."""
 
     def __init__(self) -> None:
@@ -112,6 +112,6 @@ class FusedPermutation:
         return self._order
 
 
-def _memory(n: int) -> Memory:
+def _memory(n: int) -> Workspace:
     keys, order = np.zeros((2, n), np.uint32), np.zeros((2, n), np.int64)
-    return Memory(keys[0], keys[1], order[0], order[1], np.zeros((DIGITS, BUCKETS), np.int64))
+    return Workspace(keys[0], keys[1], order[0], order[1], np.zeros((DIGITS, BUCKETS), np.int64))

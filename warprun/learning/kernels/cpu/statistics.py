@@ -196,7 +196,7 @@ class Merging:
         self._scale.copy_(inverse_deviation(self.statistics.mean, self.statistics.variance))
 
 
-class FusedObservations:
+class CpuObservations:
     """Takes observations into the statistics of a normaliser: the same as its statistics and `refresh` in torch."""
 
     def __init__(self, normalizer: ObservationNormalizer, threads: int) -> None:
@@ -220,7 +220,7 @@ class FusedObservations:
         self._merging(len(obs))
 
 
-class FusedRewards:
+class CpuRewards:
     """Normalises the rewards of rollouts: the same as `RewardNormalizer` in torch."""
 
     def __init__(self, normalizer: RewardNormalizer, name: str, threads: int) -> None:

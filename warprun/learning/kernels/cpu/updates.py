@@ -28,11 +28,11 @@ from warprun.learning.descent import AnyOptimized, Due, Taken, Trained
 from warprun.learning.draws import Stream
 from warprun.learning.interfaces import Context
 from warprun.learning.kernels.cpu import losses
-from warprun.learning.kernels.cpu.actor import stacked_rows
 from warprun.learning.kernels.cpu.losses import LOSS, VALUE, Memory, Net
-from warprun.learning.kernels.cpu.optimizer import PIECE, FusedAdam, split
+from warprun.learning.kernels.cpu.optimizer import PIECE, CpuAdam, split
+from warprun.learning.kernels.layers import stacked_rows
 from warprun.learning.off_policy_settings import OffPolicyConfig
-from warprun.learning.replay import Batch, Transitions
+from warprun.learning.replay import TransitionBatch, Transitions
 from warprun.math import exp
 
 SHARE_BLOCKS = 2
@@ -194,18 +194,18 @@ class KernelStep:
         gradients, target = self._nets[-1].gradient, trained.target_parameters if isinstance(trained, Trained) else None
         assert isinstance(trained.optimizer, optimizers.Adam)
         rate, threads = trained.learning_rate.tensor, of.team.count
-        self._adam = FusedAdam(trained.optimizer, trained.parameters, rate, trained.max_norm, target, threads)
+        self._adam = CpuAdam(trained.optimizer, trained.parameters, rate, trained.max_norm, target, threads)
         self._gradient = torch.from_numpy(gradients[0])
         self._means = torch.zeros(2, dtype=torch.float64)
         self._compute: Call | None = None
-        self._batch: Batch | None = None
+        self._batch: TransitionBatch | None = None
         """The batch that `_compute` has: without observation normalisation the next one has the same memory."""
         self._adders, self._pieces = split(len(trained.parameters), threads)
         self._add = Call(module().add, gradients)
         self._mean = Call(module().mean, of.rows, of.memory.terms, self._means.numpy())
         self._taken = Taken(self._means[LOSS], self._means[VALUE], torch.from_numpy(of.memory.error), self._adam.norm)
 
-    def __call__(self, due: Due, batch: Batch, *_: object) -> Taken:
+    def __call__(self, due: Due, batch: TransitionBatch, *_: object) -> Taken:
         """Take a step on the loss of a batch; what more a loss by torch takes is of networks with memory."""
         of = self._of
         of.team.share(self._compute if self._compute and batch is self._batch else self._bound(batch), of.shares)
@@ -216,7 +216,7 @@ class KernelStep:
         mean_(of.communicator, of.rows, self._means)
         return self._taken
 
-    def _bound(self, batch: Batch) -> Call:
+    def _bound(self, batch: TransitionBatch) -> Call:
         """Return the kernel of the loss with a batch."""
         arrays, self._batch = Transitions(*(part.numpy() for part in batch)), batch
         if self._compute is None:
@@ -233,7 +233,7 @@ class TemperatureStep:
     def __init__(self, temperature: AnyOptimized, target_entropy: float) -> None:
         assert isinstance(temperature.optimizer, optimizers.Adam)
         self._log, self._target = temperature.parameters, target_entropy
-        self._adam = FusedAdam(temperature.optimizer, self._log, temperature.learning_rate.tensor, None)
+        self._adam = CpuAdam(temperature.optimizer, self._log, temperature.learning_rate.tensor, None)
         self._gradient = torch.zeros(1)
         self._slope: Call | None = None
 

@@ -23,6 +23,7 @@ from warprun.kernels.mlp_cuda_backward import (
     pack_backward,
 )
 from warprun.learning.batch import Batch, normalize_advantage
+from warprun.learning.byte_counts import GRADIENT_THREADS, cuda_blocks
 from warprun.learning.kernels.common import (
     FORBIDDEN,
     TERMS,
@@ -34,7 +35,6 @@ from warprun.learning.kernels.common import (
     logit_derivative,
     rows_of,
 )
-from warprun.learning.memory import GRADIENT_THREADS, cuda_blocks
 from warprun.learning.operations import Derivatives, Loss, Moments
 from warprun.math import exp, log
 from warprun.simulation.cuda_launch import SIMULATED, launch, module_for, multiprocessors, on_device

@@ -185,7 +185,7 @@ class CudaStatistics:
 
 
 class CudaObservations(CudaStatistics):
-    """Takes observations into the statistics of a normaliser of one process, as `Policy.observe` does."""
+    """Takes observations into the statistics of a normaliser of one process, as `ActorCriticPolicy.observe` does."""
 
     def __init__(self, normalizer: ObservationNormalizer) -> None:
         super().__init__(normalizer.statistics, normalizer.shift, normalizer.scale)

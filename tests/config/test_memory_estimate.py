@@ -9,11 +9,11 @@ import pytest
 from tests.scripts import load
 from tests.selection import few
 from warprun.config.compose import compose
-from warprun.config.memory import EVALUATION_STEPS, _memory_of_device, check_evaluation_memory, estimate
+from warprun.config.memory_estimate import EVALUATION_STEPS, _memory_of_device, check_evaluation_memory, estimate
 from warprun.config.schema import load_environment
 from warprun.errors import UserError
 from warprun.kernels.driver import left_in_cgroups
-from warprun.learning import memory
+from warprun.learning import byte_counts
 from warprun.learning.settings import OPTIMIZERS
 
 TABLE = load("memory_table")
@@ -60,7 +60,7 @@ def test_what_does_not_fit_is_refused(arguments: str) -> None:
 
 
 def test_what_fits_is_said_and_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warprun.config.memory.available_memory", lambda: 4 << 30)
+    monkeypatch.setattr("warprun.config.memory_estimate.available_memory", lambda: 4 << 30)
     given = ["env=cartpole", "agent=ppo", "device=cpu", "concurrency.threads=1"]
     with pytest.raises(UserError, match=r"this machine has free 4\.0 GiB: lower n_envs, \d+ fits$") as refused:
         compose([*given, "n_envs=1e9"])
@@ -95,12 +95,12 @@ def test_constants_are_those_of_the_code() -> None:
     from warprun.learning.kernels.cpu import gradient, updates
     from warprun.runs import evaluation
 
-    assert simd.COLUMNS == memory.COLUMNS
-    assert gradient.SHARES == memory.ON_POLICY_SHARES
-    assert gradient.CACHE_BYTES == memory.GRADIENT_BLOCKS_BYTES
-    assert updates.SHARE_BLOCKS * simd.COLUMNS == memory.OFF_POLICY_SHARE_ROWS
-    assert (slices.ROWS, slices.TOGETHER) == (memory.SLICE_ROWS, memory.SLICES_TOGETHER)
-    assert replay.BRANCHES == memory.BRANCHES
+    assert simd.COLUMNS == byte_counts.COLUMNS
+    assert gradient.SHARES == byte_counts.ON_POLICY_SHARES
+    assert gradient.CACHE_BYTES == byte_counts.GRADIENT_BLOCKS_BYTES
+    assert updates.SHARE_BLOCKS * simd.COLUMNS == byte_counts.OFF_POLICY_SHARE_ROWS
+    assert (slices.ROWS, slices.TOGETHER) == (byte_counts.SLICE_ROWS, byte_counts.SLICES_TOGETHER)
+    assert replay.BRANCHES == byte_counts.BRANCHES
     assert evaluation.CHUNK == EVALUATION_STEPS
 
 
@@ -121,12 +121,12 @@ def test_replay_and_networks_are_counted_exactly() -> None:
             config = OffPolicyConfig(replay=ReplayConfig(capacity=capacity, prioritized=prioritized))
             replay = Replay(config, group, torch.device("cpu"), n_envs=1, seed=0)
             held = [*replay.ring, *([replay.tree.priority, replay.tree.sums] if prioritized else [])]
-            assert memory.ring(capacity, 6, 2, prioritized) == sum(part.numel() * part.element_size() for part in held)
+            assert byte_counts.ring(capacity, 6, 2, prioritized) == sum(part.numel() * part.element_size() for part in held)
     network = ActorCritic(3, 2, NetworkConfig(hidden=[5, 7]))
-    assert memory.parameters(3, 3, [5, 7]) == sum(p.numel() for p in network.parameters())
+    assert byte_counts.parameters(3, 3, [5, 7]) == sum(p.numel() for p in network.parameters())
     for name in OPTIMIZERS:
         held = [tensor for tensor in CLASSES[name](torch.zeros(9), OptimizerConfig(name)).tensors().values() if tensor.numel() == 9]
-        assert memory.optimizer_tensors(name) == len(held)
+        assert byte_counts.optimizer_tensors(name) == len(held)
 
 
 def test_limits_of_control_groups_above_the_process_count(tmp_path: Path) -> None:
@@ -157,14 +157,14 @@ def test_limits_of_control_groups_of_version_1(tmp_path: Path) -> None:
 
 def test_an_evaluation_counts_its_episodes_and_not_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     given = ["env=cartpole", "agent=dqn", "device=cpu", "concurrency.threads=1", "agent.replay.capacity=1e9", "n_envs=1e6"]
-    monkeypatch.setattr("warprun.config.memory.available_memory", lambda: 1 << 60)
+    monkeypatch.setattr("warprun.config.memory_estimate.available_memory", lambda: 1 << 60)
     config = compose([*given, "eval.final_episodes=1e9"])
     environment = load_environment(config.env)[0]
-    monkeypatch.setattr("warprun.config.memory.available_memory", lambda: 1 << 30)
+    monkeypatch.setattr("warprun.config.memory_estimate.available_memory", lambda: 1 << 30)
     check_evaluation_memory(config, environment, 100)
     with pytest.raises(UserError, match=r"^an evaluation with episodes=10000000 needs .*: lower episodes$"):
         check_evaluation_memory(config, environment, 10_000_000)
-    monkeypatch.setattr("warprun.config.memory.available_memory", lambda: 1 << 20)
+    monkeypatch.setattr("warprun.config.memory_estimate.available_memory", lambda: 1 << 20)
     with pytest.raises(UserError, match=r": use a machine with more memory$"):
         check_evaluation_memory(config, environment, 100)
 
@@ -185,8 +185,8 @@ def test_captures_keep_what_an_update_works_with() -> None:
 
 @pytest.mark.parametrize("works", [True, False])
 def test_the_memory_of_a_gpu_counts_if_a_kernel_runs_there(works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warprun.config.memory.why_no_cuda", lambda: None)
-    monkeypatch.setattr("warprun.config.memory.cuda_memory", lambda: 2**33)
+    monkeypatch.setattr("warprun.config.memory_estimate.why_no_cuda", lambda: None)
+    monkeypatch.setattr("warprun.config.memory_estimate.cuda_memory", lambda: 2**33)
     monkeypatch.setattr("warprun.simulation.device.cuda_problem", lambda: None if works else "it is busy")
     found, there = _memory_of_device(compose(["env=cartpole", "agent=a2c"]))
     assert found == works and (there == 2**33) == works

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warprun.config.memory import CUDA_CONTEXT, fitting, size_text
+from warprun.config.memory_estimate import CUDA_CONTEXT, fitting, size_text
 from warprun.config.schema import Config, load_environment
 from warprun.errors import TrainingFailed, UserError
 from warprun.kernels.driver import gpu_error, memory_is_full

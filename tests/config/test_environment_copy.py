@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.gliders import SMALL, glider
-from warprun.config import kept
+from warprun.config import environment_copy
 from warprun.config.registry import import_environment
 from warprun.config.schema import EnvConfig, load_environment, make_tables
 from warprun.errors import UserError
@@ -65,12 +65,12 @@ def keep(run: Path, **options) -> EnvConfig:
     run.mkdir()
     env = EnvConfig("glider", "./glider.py", options=options)
     environment, _ = load_environment(env)
-    kept.keep(run, env.module, env.options, env.time_limit, environment, make_tables(environment, env))
+    environment_copy.keep(run, env.module, env.options, env.time_limit, environment, make_tables(environment, env))
     return EnvConfig("glider", str(run / "environment"), options=options)
 
 
 def differences(env: EnvConfig) -> list[str]:
-    own = kept.find(env.module)
+    own = environment_copy.find(env.module)
     assert own
     return own.differences()
 
@@ -173,13 +173,13 @@ def test_a_file_that_changes_while_the_run_is_set_up_is_refused(lab):
     environment, _ = import_environment("./glider.py")
     (lab / "units.py").write_text("SCALE = 2.0\n")
     with pytest.raises(UserError, match=r"\./glider.py has changed during the set-up of the run"):
-        kept.keep(lab, "./glider.py", {}, None, environment, None)
+        environment_copy.keep(lab, "./glider.py", {}, None, environment, None)
 
 
 def test_a_dotted_environment_is_told_apart_by_hash(lab, capsys):
     (lab / "run").mkdir()
     environment, _ = import_environment("warprun.envs.cartpole")
-    kept.keep(lab / "run", "warprun.envs.cartpole", {}, None, environment, None)
+    environment_copy.keep(lab / "run", "warprun.envs.cartpole", {}, None, environment, None)
     env = EnvConfig("cartpole", str(lab / "run" / "environment"))
     copy = lab / "run" / "environment" / "warprun" / "envs" / "cartpole.py"
     assert copy.read_bytes() == (ROOT / "envs" / "cartpole.py").read_bytes()
@@ -224,7 +224,7 @@ print("EVAL"); assert run(["eval", "run", *again]) == 0
 def test_text_of_a_manifest_is_printed_without_control_characters(tmp_path):
     (tmp_path / "run").mkdir()
     env = EnvConfig("walk", "tests.environments.walk")
-    kept.keep(tmp_path / "run", env.module, {}, None, load_environment(env)[0], None)
+    environment_copy.keep(tmp_path / "run", env.module, {}, None, load_environment(env)[0], None)
     path = tmp_path / "run" / "environment" / "manifest.json"
     manifest = json.loads(path.read_text())
     manifest["version"] = "\x1b]0;owned\x07 1.0"

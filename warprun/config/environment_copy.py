@@ -28,6 +28,7 @@ from typing import NamedTuple, TypeAlias, TypedDict, cast
 import numpy as np
 
 from warprun import user_code
+from warprun.config.batched import BatchedEnvironment
 from warprun.config.external import External, plain
 from warprun.config.registry import NONE, Defined, define
 from warprun.environment import Environment
@@ -84,7 +85,8 @@ def keep(
     if find(module):
         raise UserError(f"env.module={module} is the copy in a run folder; name the environment that it was copied from")
     found = user_code.read_file(file) if file else user_code.imported(module)
-    parts = [phase.function for phase in environment.phases] if isinstance(environment, Environment) else [type(environment)]
+    other = environment.made if isinstance(environment, BatchedEnvironment) else type(environment)
+    parts = [phase.function for phase in environment.phases] if isinstance(environment, Environment) else [other]
     made_from = {part.__module__.partition(".")[0] for part in parts}
     steps_in_python = isinstance(environment, ExternalEnvironment) and environment.recipe.arguments.get("files")
     changed = bool(steps_in_python) and steps_in_python != plain(found)
@@ -112,13 +114,13 @@ def keep(
     write_manifest(folder, manifest)
 
 
-def find(module: str) -> Kept | None:
+def find(module: str) -> EnvironmentCopy | None:
     """Return the copy if `module` is the folder of one, else None. Raises UserError if its manifest is damaged."""
     path = Path(module, MANIFEST)
     try:
         given = fields(read_json(path), _MANIFEST, "the manifest")
         copy = Copy(path.parent, path, given.pop("entry"), given.pop("place"), given.pop("files"))
-        return Kept(copy, **given)
+        return EnvironmentCopy(copy, **given)
     except FileNotFoundError:
         return None
     except ValueError as error:
@@ -126,7 +128,7 @@ def find(module: str) -> Kept | None:
 
 
 @dataclass(frozen=True)
-class Kept:
+class EnvironmentCopy:
     """The folder `environment` of a run, as its manifest describes it. Raises ValueError for values that `keep` cannot have written."""
 
     copy: Copy

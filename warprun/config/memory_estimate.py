@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-import os
 from dataclasses import replace
 from typing import NamedTuple
 
+from warprun.config.planning import make_plan
 from warprun.config.registry import Defined
 from warprun.config.schema import Config
 from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.driver import available_memory, cuda_memory, why_no_cuda
-from warprun.learning.memory import COLUMNS, RunSizes, working_memory
-from warprun.learning.plan import no_kernel_networks
+from warprun.learning.byte_counts import COLUMNS, RunSizes, working_memory
+from warprun.processes import usable_cores
 from warprun.simulation.arrays import ArrayPlan, rollout_bytes
 from warprun.simulation.codegen.targets import target_for
 from warprun.simulation.external.recipe import ExternalEnvironment
@@ -65,28 +65,20 @@ def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
     """Return the memory of a run at its peak, without the tables of the environment."""
     spec, agent = environment.spec, config.agent
     threads = config.concurrency.threads or usable_cores()
-    fusion = agent.fusion(spec)
-    of_kernels = isinstance(environment, Environment)
-    can_run = fusion.network_rows is not None and not no_kernel_networks(config.engine.fused, fusion)
-    kernel_networks = can_run and (of_kernels or not on_gpu)
-    fused = of_kernels and kernel_networks
-    kernel_gradients = kernel_networks and fusion.kernel_gradients and config.engine.gradients != "torch"
-    kernel_gradients = kernel_gradients and not (on_gpu and fusion.reason_on_gpu)
-    keeps = config.engine.keep_activations and fused and kernel_gradients and not on_gpu
-    sizes = RunSizes(config.n_envs, threads, kernel_networks, kernel_gradients, keeps, on_gpu)
+    plan = make_plan(config, environment, "cuda" if on_gpu else "cpu")
+    sizes = RunSizes(config.n_envs, threads, plan.networks == "kernels", plan.gradients == "kernels", plan.keeps, on_gpu)
     of_agent = agent.memory(spec, sizes)
     limit = spec.time_limit or config.eval.max_steps
     steps = min(EVALUATION_STEPS, limit)
     episodes = [config.eval.episodes, config.eval.episodes_at_end]
     evaluation = sum(simulator_bytes(config, environment, on_gpu, evaluation_envs(config, environment, count), steps) for count in episodes)
     trajectory = simulator_bytes(config, environment, on_gpu, config.n_envs, agent.horizon)
-    if fused and not on_gpu:
-        rows = fusion.network_rows or {}
+    if plan.fused and not on_gpu:
+        rows = agent.fusion(spec).network_rows or {}
         inference = threads * sum((rows[group.name] + group.action.outputs) * COLUMNS * 4 for group in spec.groups)
         trajectory, evaluation = trajectory + inference, evaluation + 2 * inference
     counted = steps * max(evaluation_envs(config, environment, count) for count in episodes)
     phases = [*of_agent.phases, [counted, 8 * counted, 8 * counted, 8 * counted, counted]]
-    captured = on_gpu and of_kernels and config.engine.capture
     return Estimate(
         {
             "process": CUDA_CONTEXT if on_gpu else PROCESS,
@@ -96,7 +88,7 @@ def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
             "evaluation": evaluation,
             "working memory": working_memory(phases, on_gpu),
             # The graph of each group's update keeps its own memory, beside that of the updates before it was captured.
-            "CUDA graphs": len(spec.groups) * working_memory(of_agent.phases, on_gpu) if captured else 0,
+            "CUDA graphs": len(spec.groups) * working_memory(of_agent.phases, on_gpu) if plan.captured == "graphs" else 0,
             # Those of training, evaluations and final evaluations; they take no memory of a GPU.
             "worker processes": 0 if on_gpu else 3 * workers(config, environment) * WORKER,
         }
@@ -216,11 +208,6 @@ def _given(config: Config, key: str) -> str | None:
         if found is None:
             return None
     return str(found).replace(" ", "")
-
-
-def usable_cores() -> int:
-    """Return the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def size_text(count: float) -> str:

@@ -15,8 +15,8 @@ from warprun.cli.main import run
 from warprun.config.compose import compose
 from warprun.errors import TrainingFailed, UserError
 from warprun.learning.on_policy import OnPolicyAgent
-from warprun.runs import checkpoint, failures
-from warprun.runs.failures import failure_of
+from warprun.runs import checkpoint, gpu_failures
+from warprun.runs.gpu_failures import failure_of
 from warprun.simulation.kernel_engine import KernelEngine
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be asynchronously reported"
@@ -54,7 +54,7 @@ def test_what_would_fit_depends_on_what_others_leave(free_gib: int, told: str, m
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free_gib << 30, 80 << 30))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 300 << 20)
     with pytest.raises(AssertionError, match=told):
-        raise AssertionError(failures.what_fits(config))
+        raise AssertionError(gpu_failures.what_fits(config))
 
 
 SMALL = [*QUIET, "env=cartpole", "agent=a2c", "n_envs=4", "agent.horizon=5", "agent.network.hidden=[3]", "engine.fused=false"]

@@ -1,0 +1,139 @@
+"""`warprun new`: its projects are well-formed, learn and pass their own tests; mistakes leave nothing behind."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.commands import ROOT, scripts
+from warprun.cli import new
+from warprun.cli.main import run
+
+NAME = "reactor"
+COMMANDS = {"warprun": "-m tests.commands", "pip": "-m pip", "pytest": "-m pytest"}
+"""Program -> how Python runs it; commands of warprun have a tiny budget."""
+INSTALL = ["install", "--quiet", "--no-deps", "--no-build-isolation", "--target", "site"]
+PLAIN = "not check and not learns and not solves"
+"""The tests of a project that compile nothing."""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    """Return the folder of a new project of a variant, which is the working folder."""
+    monkeypatch.chdir(tmp_path)
+    assert run(["new", NAME, *filter(None, [request.param])]) == 0
+    monkeypatch.chdir(tmp_path / NAME)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / NAME / 'site'}{os.pathsep}{ROOT}")
+    return tmp_path / NAME
+
+
+def python(*arguments: str) -> None:
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("project", new.VARIANTS, indirect=True)
+def test_projects_are_well_formed_and_named(project: Path) -> None:
+    """No linter complains, and neither the name in the templates nor a file of another variant is left."""
+    given = ["--isolated", "--line-length=120", "--no-cache", "."]
+    python("-m", "ruff", "check", "--select=E,F,W,I,B,UP,SIM,C4,PIE,RUF", *given)
+    python("-m", "ruff", "format", "--check", *given)
+    found = {str(file.relative_to(project)): file.read_text() for file in project.rglob("*") if file.is_file()}
+    assert not [name for name, text in found.items() if new.PLACEHOLDER in name + text]
+    assert {".gitignore", "README.md", "test_reactor.py"} < found.keys()
+    assert len([line for line in scripts(project / "README.md")[0].splitlines() if line]) == 5
+
+
+@pytest.mark.parametrize("project", [variant for variant in new.VARIANTS if variant != "--agent"], indirect=True)
+def test_equations_pass_their_tests_in_plain_python(project: Path) -> None:
+    pytest.importorskip("gymnasium")
+    python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", PLAIN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("project", new.VARIANTS, indirect=True)
+def test_projects_pass_all_of_their_tests(project: Path) -> None:
+    if (project / "pyproject.toml").exists():
+        python("-m", "pip", *INSTALL, ".")
+    python("-m", "pytest", "-q")
+
+
+LONG = ("--gymnasium", "--agent")
+
+
+@pytest.mark.parametrize(
+    "project",
+    [pytest.param(v, marks=pytest.mark.long if v in LONG else pytest.mark.slow) for v in new.VARIANTS],
+    indirect=True,
+)
+def test_commands_of_the_readme_run(project: Path) -> None:
+    """As they are written, with tiny budgets. The README of warprun shows those of the first variant."""
+    for command in scripts(project / "README.md")[0].splitlines():
+        program, *given = command.split()
+        if program == "pip":
+            given = [*INSTALL, "."]
+        if program == "pytest":
+            given = ["-k", PLAIN]
+        python(*COMMANDS[program].split(), *given)
+    assert list(project.glob("outputs/*/metrics.jsonl")) or list(project.glob("outputs/*/*/metrics.jsonl"))
+
+
+WRONG = {
+    "3d": "the name is that of a Python module",
+    "my-reactor": "the name is that of a Python module",
+    "a/b": "the name is that of a Python module",
+    "lambda": "the name is that of a Python module",
+    "null": "is a value of settings",
+    "cartpole": "env=cartpole exists",
+    "json": "has a module json",
+    "numpy": "has a module numpy",
+    "taken": "taken exists here",
+    "ppo --agent": "agent=ppo exists",
+    "reactor --continous": "did you mean '--continuous'?",
+    "reactor --actors --agent": "at most one option",
+    "reactor pump": "takes a name",
+    "--actors": "takes a name",
+}
+
+
+@pytest.mark.parametrize("given", WRONG)
+def test_mistakes_are_told_in_one_line_and_leave_nothing(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("taken").touch()
+    assert run(["new", *given.split()]) == 2
+    told = capsys.readouterr().err
+    assert WRONG[given] in told and told.count("\n") == 1
+    assert os.listdir() == ["taken"]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device", "reactor/x"), KeyboardInterrupt()])
+def test_a_project_that_cannot_be_written_leaves_nothing(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write = Path.write_text
+
+    def fail(path: Path, *given: str, **named: str) -> int:
+        if path.suffix == ".py":
+            raise error
+        return write(path, *given, **named)
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    assert run(["new", NAME]) in (2, 130)
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not os.listdir()
+
+
+def test_what_compiling_the_templates_leaves_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip compiles all Python files that it installs."""
+    shutil.copytree(new.TEMPLATES, tmp_path / "templates")
+    (tmp_path / "templates" / "discrete" / "__pycache__").mkdir(exist_ok=True)
+    (tmp_path / "templates" / "discrete" / "__pycache__" / "PROJECT.cpython-311.pyc").write_bytes(b"\xff")
+    before = new.files(NAME, "")
+    monkeypatch.setattr(new, "TEMPLATES", tmp_path / "templates")
+    assert new.files(NAME, "") == before

@@ -1,0 +1,125 @@
+"""A run that did not learn is told why; a run that learned, or is still learning, is told nothing."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import warprun
+from tests.finished import QUIET
+from tests.words import words
+from warprun.algorithms.settings import A2CConfig, PPOConfig
+from warprun.config.schema import Config, EnvConfig, OriginConfig
+from warprun.learning.settings import OnPolicyConfig
+from warprun.runs.diagnosis import Curves, deviation, notes
+from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Space
+
+HEALTHY = {
+    "train/episodes": 30.0,
+    "train/episode_length": 120.0,
+    "loss/entropy": 0.4,
+    "loss/approx_kl": 0.01,
+    "loss/explained_variance": 0.6,
+    "loss/value": 0.1,
+    "obs/clipped_share": 0.001,
+    "obs/constant_share": 0.25,
+    "eval/terminated": 0.4,
+}
+
+
+def told(values: Mapping[str, float], action: Space, agent: OnPolicyConfig | None = None, several: bool = False) -> list[str]:
+    """Return the notes on a run of 10 records with these values and otherwise healthy ones."""
+    rows = [HEALTHY | {"train/return": float(n % 3)} | dict(values) for n in range(10)]
+    if several:
+        rows = [{name.replace("/", "/own/", 1): value for name, value in row.items()} for row in rows]
+    config = Config(EnvConfig(name="mine"), agent or PPOConfig(), origin=OriginConfig(overrides=["env=mine", "env.speed=2", "n_envs=16"]))
+    return list(notes(Curves(rows, GroupSpec("own", 1, Box(3), action), config, 200, several)))
+
+
+PLANTED = {
+    "constant observations": ({"obs/constant_share": 1.0}, "the policy sees nothing", "check env=mine env.speed=2"),
+    "clipped observations": ({"obs/clipped_share": 0.2}, "20.0% of the observed numbers are clipped", "agent.normalize_obs=false"),
+    "same returns": ({"train/return": 3.0}, "returned 3: rewards do not favor any action", "check env=mine env.speed=2"),
+    "never at the goal": (
+        {"train/return": -200.0, "train/episode_length": 200.0, "eval/terminated": 0.0},
+        "all episodes were cut at the time limit, 200 steps",
+        "env.time_limit=800",
+    ),
+    "no end": ({"train/episodes": 0.0}, "no training episode ended", "env.time_limit=1000"),
+    "large steps": ({"loss/approx_kl": 0.4}, "by a KL divergence of 0.4", "agent.learning_rate=0.0002"),
+    "small steps": ({"loss/approx_kl": 1e-7}, "by a KL divergence of 1e-07", "agent.learning_rate=0.01"),
+    "no exploration": ({"loss/entropy": 0.001}, "fell to 0.001 of at most 0.69: it has stopped exploring", "agent.entropy_coef=0.05"),
+    "no preference": ({"loss/entropy": 0.69}, "prefers no action", "check env=mine env.speed=2"),
+    "blind values": ({"loss/explained_variance": -0.3}, "explains at most 0% of the variance", "agent.horizon=64"),
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_each_sign_is_named_alone_with_a_command(planted: str) -> None:
+    values, said, tries = PLANTED[planted]
+    (note,) = told(values, Discrete(2))
+    assert said in note
+    command = note.partition("; try: ")[2]
+    assert command.endswith(tries)
+    if "check" not in tries:
+        assert " env=mine env.speed=2 n_envs=16 " in command
+
+
+@pytest.mark.parametrize("action", [Discrete(2), MultiDiscrete((2, 2)), Box(2, -1.0, 1.0)])
+def test_nothing_is_said_of_healthy_curves(action: Space) -> None:
+    assert told({}, action) == []
+    assert told({"loss/approx_kl": float("nan"), "loss/explained_variance": float("nan")}, action) == []
+
+
+def test_normal_policies_are_judged_by_their_standard_deviation() -> None:
+    box = Box(2, -1.0, 1.0)
+    assert deviation(2 * 1.4189385, box) == pytest.approx(1.0)
+    (narrow,) = told({"loss/entropy": 2 * (1.419 - 5.0)}, box)
+    assert "the standard deviation of the actions fell to 0.0067" in narrow and narrow.endswith("agent.entropy_coef=0.05")
+    (wide,) = told({"loss/entropy": 2 * (1.419 + 1.5)}, box)
+    assert "rose to 4.5, and bounds are at 1" in wide and wide.endswith("agent.entropy_coef=0")
+
+
+def test_values_are_large_only_without_normalized_rewards() -> None:
+    assert told({"loss/value": 1e6}, Discrete(2)) == []
+    (note,) = told({"loss/value": 1e6}, Discrete(2), A2CConfig(normalize_reward=False))
+    assert note.startswith("the value loss is 1e+06") and note.endswith("agent.normalize_reward=true")
+
+
+def test_the_first_cause_comes_first_and_groups_have_their_own_settings() -> None:
+    found = told({"obs/constant_share": 1.0, "loss/explained_variance": 0.0}, Discrete(2))
+    assert ["sees nothing" in note for note in found] == [True, False]
+    agent = PPOConfig(groups={"own": {"learning_rate": 0.5}})
+    (note,) = told({"loss/approx_kl": 2.0}, Discrete(2), agent, several=True)
+    assert note.startswith("group own: ") and note.endswith("agent.groups.own.learning_rate=0.1")
+
+
+SHORT = words("agent=ppo n_envs=16 agent.horizon=32 agent.minibatches=4 total_steps=16384 log.every=5% agent.network.hidden=[8]")
+PLANTED_ENV = words("env=cartpole env.module=tests.environments.planted env.name=planted env.solved_at=1000")
+FAULTS = {
+    "env.params.seen=0.0": "the policy sees nothing",
+    "env.params.right=0.0": "rewards do not favor any action",
+    "env.params.right=0.0 env.params.noise=1.0": "explains at most",
+    "env.params.outliers=0.008": "of the observed numbers are clipped",
+    "agent.learning_rate=1e-9 agent.desired_kl=null": "KL divergence",
+}
+
+
+@pytest.mark.by_default(2)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_named(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    warprun.train([*QUIET, *PLANTED_ENV, *SHORT, *fault.split()])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert FAULTS[fault] in shown
+
+
+@pytest.mark.by_default(0)
+@pytest.mark.parametrize(("agent", "steps"), [("ppo", 8192), ("a2c", 65_536)])
+def test_a_healthy_run_gets_no_note(
+    agent: str, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = [setting for setting in SHORT if agent == "ppo" or "minibatches" not in setting]
+    warprun.train([*QUIET, *PLANTED_ENV, *short, f"agent={agent}", f"total_steps={steps}"])
+    assert "try:" not in capsys.readouterr().out

@@ -1,0 +1,79 @@
+"""Results of runs in programs and notebooks: records as rows and frames, curves, and the table of all runs."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import warprun
+from tests.commands import ROOT
+from tests.words import words
+
+TINY = words("""
+    env=cartpole n_envs=8 total_steps=512 eval.every=256steps eval.episodes=2 eval.final_episodes=2 log.live=false
+    agent.minibatches=1 agent.epochs=1 device=cpu log.tensorboard=false tuned=none
+""")
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> warprun.Result:
+    return warprun.train([*TINY, f"run_dir={tmp_path_factory.mktemp('runs')}/one"])
+
+
+def test_rows_are_the_records_and_the_summary_is_what_the_run_said(result: warprun.Result) -> None:
+    rows = result.rows()
+    assert rows[-1]["env_steps"] == result.env_steps == result.summary["env_steps"] == 512
+    assert rows[-1]["eval/return"] == result.eval_return
+    assert "eval/return" in result.summary
+
+
+def test_a_frame_has_a_row_for_each_record(result: warprun.Result) -> None:
+    pytest.importorskip("pandas")
+    frame = result.frame()
+    assert list(frame["env_steps"]) == [row["env_steps"] for row in result.rows()]
+    assert frame["eval/return"].iloc[-1] == result.eval_return
+
+
+def test_a_plot_has_the_curves_of_training_and_of_evaluations(result: warprun.Result) -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    axes = result.plot()
+    assert {line.get_label() for line in axes.lines} == {"train/return", "eval/return"}
+    assert result.plot(axes) is axes and len(axes.lines) == 4
+
+
+def test_what_is_not_installed_is_named_in_one_line(result: warprun.Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in ("pandas", "matplotlib"):
+        monkeypatch.setitem(sys.modules, library, None)
+    for asked in (result.frame, warprun.results(result.folder).frame, result.plot):
+        with pytest.raises(warprun.UserError, match=r"^(pandas|matplotlib) is not installed; run: pip install "):
+            asked()
+
+
+def test_the_table_has_a_row_for_each_run(result: warprun.Result, tmp_path: Path) -> None:
+    (broken := tmp_path / "deep" / "broken").mkdir(parents=True)
+    (broken / "config.yaml").write_text("[")
+    (tmp_path / "one").symlink_to(result.folder)
+    (row,) = warprun.results(result.folder)
+    assert (row["state"], row["eval"], row["agent.name"]) == (result.status, result.eval_return, "ppo")
+    table = warprun.results(tmp_path)
+    assert [row["env.name"] for row in table] == [None]
+    assert str(table).splitlines()[1].startswith(str(broken))
+    assert table._repr_html_().count("<tr>") == 2
+    with pytest.raises(warprun.UserError, match="is no folder"):
+        warprun.results(tmp_path / "nowhere")
+
+
+@pytest.mark.long
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    for needed in ("ipykernel", "pandas", "matplotlib"):
+        pytest.importorskip(needed)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = nbformat.read(ROOT / "docs" / "notebook.ipynb", as_version=4)
+    assert not [cell for cell in notebook.cells if cell.get("outputs")]
+    done = nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in done.cells for output in cell.get("outputs", ())]
+    assert [output for output in outputs if "image/png" in output.get("data", {})]
+    results = [output for output in outputs if output.output_type == "execute_result"]
+    assert len([output for output in results if "text/html" in output.data]) == 2
+    assert "done=" in "".join(output.text for output in outputs if output.output_type == "stream")

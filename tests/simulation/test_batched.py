@@ -1,0 +1,254 @@
+"""Environments that step as one batch of arrays: rollouts, copies, resume and mistakes."""
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.selection import few
+from tests.simulation import batches
+from tests.simulation.batches import EDGE, LIMIT, Changed, Forgets, Numpy, Pushes, Saves, Turns, Walkers, simulator
+from tests.simulation.external.simulators import CPU, act
+from warprun.cli import main as cli
+from warprun.config.batched import GROUP, batched_environment
+from warprun.config.external import External
+from warprun.config.schema import EnvConfig, load_environment
+from warprun.errors import UserError
+from warprun.runs import checkpoint
+from warprun.spec import Discrete, to_bounds
+
+
+def of_jax() -> type[Walkers]:
+    jax = pytest.importorskip("jax")
+    return type("Jax", (Walkers,), {"arrays": jax.numpy})
+
+
+LIBRARIES = {"numpy": lambda: Numpy, "torch": lambda: Walkers, "jax": of_jax}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_rollouts_are_those_of_plain_python(library: str) -> None:
+    """Three rollouts with ends of all kinds: walks that reach the edge, at the time limit or before, and others that do not."""
+    with simulator(LIBRARIES[library]()) as made:
+        n_envs, batch = made.n_envs, made._batch
+        batch.seeds = batch.seeds[-1:]
+
+        def fresh(seed: int, n: int) -> int:
+            return (n * 7 + seed % 1000) % 5 - 2
+
+        place, age = [fresh(batch.seeds[0], n) for n in range(n_envs)], [0] * n_envs
+        count, steps, returns, totals, resets = 0, 0, 0.0, [0.0] * n_envs, 1
+        for _ in range(3):
+            taken = made.collect(act)
+            group, cuts = taken.groups[GROUP], [0] * n_envs
+            for row in range(taken.horizon):
+                over = []
+                for n in range(n_envs):
+                    assert group.obs[row, n, 0].tolist() == [place[n], age[n]]
+                    place[n] += 2 * int(group.action[row, n, 0, 0]) - 1
+                    age[n] += 1
+                    totals[n] += 0.5 * place[n]
+                    assert group.reward[row, n, 0] == 0.5 * place[n]
+                    ended = abs(place[n]) >= EDGE
+                    cut = not ended and age[n] >= LIMIT
+                    assert (taken.terminated[row, n], taken.truncated[row, n]) == (ended, cut)
+                    if cut:
+                        assert group.final_obs[cuts[n], n, 0].tolist() == [place[n], age[n]]
+                        cuts[n] += 1
+                    if ended or cut:
+                        over.append(n)
+                        count, steps, returns = count + 1, steps + age[n], returns + totals[n]
+                for n in over:
+                    place[n], age[n], totals[n] = fresh(batch.seeds[resets], n), 0, 0.0
+                resets += bool(over)
+        assert count > 20 and taken.truncated.any() and taken.terminated.any()
+        assert len(set(batch.seeds)) == len(batch.seeds) == resets
+        found = made.episodes()
+        assert (found.count, found.mean_length, found.mean_return[GROUP]) == pytest.approx((count, steps / count, returns / count))
+        assert made.episodes().count == 0 and made.fault() is None and made.steps == 60
+
+
+class Copies(TorchDispatchMode):
+    """Counts copies of whole batches of observations or actions."""
+
+    def __init__(self, numbers: int) -> None:
+        super().__init__()
+        self.numbers, self.count = numbers, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ in ("copy_", "clone", "_to_copy", "contiguous") and args[0].numel() >= self.numbers:
+            self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def pointer(array: Any) -> int:
+    """Return the address of an array of numpy, torch or jax."""
+    if isinstance(array, np.ndarray):
+        return int(array.ctypes.data)
+    return int(array.data_ptr() if isinstance(array, torch.Tensor) else array.unsafe_buffer_pointer())
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_actions_and_observations_are_not_copied(library: str) -> None:
+    """Both sides have the same memory; what a step returns is written once, into the trajectory."""
+    n_envs, pairs = 64, []  # jax takes memory that is aligned to 64 bytes
+    with simulator(LIBRARIES[library](), n_envs, 4) as made:
+        batch, real = made._batch, made._taken
+
+        def step(actions: Any) -> Any:
+            row = made.trajectory.groups[GROUP].action[made.steps % 4, :, 0, 0]
+            pairs.append((pointer(actions), row.data_ptr()))
+            return type(batch).step(batch, actions)
+
+        def taken(method: str, name: str, given: Any, shape: tuple[int, ...]) -> torch.Tensor:
+            tensor = real(method, name, given, shape)
+            pairs.append((pointer(given), tensor.data_ptr()))
+            return tensor
+
+        batch.step, made._taken = step, taken  # type: ignore[method-assign]
+        with Copies(2 * n_envs) as copies:
+            made.collect(act)
+        assert len(pairs) > 4 * 5 and all(one == other for one, other in pairs)
+        if library != "numpy":  # whose numbers are of 64 bits, so that those of a reset are converted
+            assert copies.count == 4
+
+
+def test_a_step_that_writes_to_out_needs_no_copy() -> None:
+    with simulator(Pushes, 8, 4, None) as made, Copies(3 * 8) as copies:
+        made.collect(act)
+        assert copies.count == 4  # those of the environment
+        assert made._batch.out.data_ptr() == made.trajectory.groups[GROUP].obs[4].data_ptr()
+
+
+@pytest.mark.parametrize("kind", [Pushes, Turns])
+def test_actions_of_a_box_are_in_its_bounds_and_a_step_that_ends_twice_is_terminal(kind: type[Pushes]) -> None:
+    with simulator(kind, 8, 11, None) as made:
+        taken = made.collect(act)
+        group = taken.groups[GROUP]
+        given = to_bounds(group.action[:, :, 0].numpy(), np.array(kind.action_space.bounds(), np.float32))
+        goes_on = ~(taken.terminated | taken.truncated)
+        np.testing.assert_array_equal(group.obs[1:, :, 0][goes_on].numpy(), given[goes_on.numpy()])
+        np.testing.assert_array_equal(group.final_obs[0, 1::2, 0].numpy(), given[4, 1::2])
+        assert taken.terminated[:, ::2].sum() == taken.truncated[:, 1::2].sum() == 8
+        assert not taken.truncated[:, ::2].any() and not taken.terminated[:, 1::2].any()
+
+
+def test_the_time_limit_of_the_config_comes_before_that_of_the_class() -> None:
+    made = type("Limited", (Walkers,), {"time_limit": 5})
+    limits = [batched_environment(made, External(), given, "walk", "./walk.py").spec.time_limit for given in (None, 3)]
+    assert limits == [5, 3]
+
+
+@pytest.mark.parametrize("kind", [*LIBRARIES, "methods", "none"])
+def test_a_restored_simulator_continues_exactly_if_it_can(kind: str) -> None:
+    made = LIBRARIES[kind]() if kind in LIBRARIES else Saves if kind == "methods" else Forgets
+    with simulator(made) as first, simulator(made) as second:
+        first.collect(act)
+        saved = {name: tensor.clone() for name, tensor in first.state().items()}
+        expected = first.collect(act).groups[GROUP].obs.clone()
+        for name, tensor in second.state().items():
+            tensor.copy_(saved[name])
+        found = second.collect(act).groups[GROUP].obs
+        assert torch.equal(expected, found) == first.environment.resumes == (kind != "none")
+        assert first.steps == second.steps == 40
+        if kind != "none":
+            assert first.episodes() == second.episodes()
+
+
+def test_numbers_that_are_not_finite_are_found() -> None:
+    def spoilt(part: torch.Tensor) -> torch.Tensor:
+        part = part.clone()
+        part.view(part.shape[0], -1)[2, -1] = math.inf
+        return part
+
+    for part, field, component in ((0, "observation", 1), (1, "reward", 0)):
+        with simulator(Changed, limit=100, part=part, value=spoilt, when=6) as made:
+            made.collect(act)
+            found = made.fault()
+            assert found and (found.environment, found.step, found.field, found.component) == (2, 5, field, component)
+            assert "on_nan" not in str(found) and not found.replaceable
+            made.reset()
+            assert made.fault() is None
+
+    def policy(trajectory: Any, row: int) -> None:
+        act(trajectory, row)
+        trajectory.groups[GROUP].policy_output[1, 0, :3] = math.nan if row == 2 else 0.0
+
+    with simulator(Pushes) as made:
+        made.collect(policy)
+        assert str(made.fault()).startswith("environment 1 of walk was given an action of nan by the policy at step 3")
+
+
+# Runs ------------------------------------------------------------------------------------------------------------------------
+
+SMALL = [
+    "agent=ppo",
+    "agent.horizon=16",
+    "agent.minibatches=2",
+    "n_envs=8",
+    "eval.every=never",
+    "eval.final_episodes=3",
+]
+SMALL += ["device=cpu", "log.live=false", "log.tensorboard=false", "checkpoint.keep=9"]
+
+
+@pytest.mark.parametrize("kind", few(["Saves", "Forgets"], "Saves"))
+def test_a_resumed_run_goes_on(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("walk.py").write_text(Path(batches.__file__).read_text() + f"\n\nenvironment = {kind}\n")
+    Path("conf/env").mkdir(parents=True)
+    Path("conf/env/walk.yaml").write_text(f"name: walk\nmodule: ./walk.py\ntime_limit: {LIMIT}\n")
+    given = ["env=walk", *SMALL]
+    assert cli.run([*given, "total_steps=640", "run_dir=whole"]) == 0
+    assert cli.run([*given, "total_steps=384", "run_dir=parts"]) == 0
+    Path("walk.py").write_text("raise RuntimeError('the run has a copy')\n")
+    assert cli.run(["resume=parts", "total_steps=640"]) == 0
+    assert ("all environments begin new ones" in capfd.readouterr().out) == (kind == "Forgets")
+    whole, parts = (checkpoint.load(Path(run)).tensors for run in ("whole", "parts"))
+    same = all(torch.equal(whole[each], parts[each]) for each in whole if each.startswith(("agent/", "simulator/")))
+    assert same == (kind == "Saves")
+
+
+def test_gymnax_by_id(capfd: pytest.CaptureFixture[str]) -> None:
+    """Steps of CartPole are those of the class of gymnax, and mistakes are told in one line."""
+    gymnax = pytest.importorskip("gymnax")
+    import jax
+
+    def load(**settings: Any) -> Any:
+        return load_environment(EnvConfig("gymnax", "warprun.envs.gymnax", **settings))[0]
+
+    environment = load(id="CartPole-v1", kwargs={"force_mag": 5.0})
+    assert (environment.title, environment.spec.time_limit, environment.resumes) == ("CartPole-v1", 500, True)
+    assert environment.spec.groups[0].action == Discrete(2) and environment.spec.groups[0].observation.size == 4
+    simulator = environment.make_simulator(n_envs=3, first_env=0, horizon=40, seed=1, device=CPU, exploration=None)
+    simulator.prepare()
+    taken = simulator.collect(act)
+    group, (env, params) = taken.groups[GROUP], gymnax.make("CartPole-v1")
+    state = env.reset(jax.random.PRNGKey(0))[1]
+    assert taken.terminated.any()
+    for n in range(3):
+        for row in range(40):
+            x, x_dot, theta, theta_dot = group.obs[row, n, 0].numpy()
+            before = state.replace(x=x, x_dot=x_dot, theta=theta, theta_dot=theta_dot)
+            given = (before, int(group.action[row, n, 0, 0]), params.replace(force_mag=5.0))
+            obs, _, reward, terminated, _ = env.step_env(jax.random.PRNGKey(0), *given)
+            assert bool(terminated) == bool(taken.terminated[row, n]) and float(reward) == float(group.reward[row, n, 0])
+            if not terminated:
+                np.testing.assert_allclose(group.obs[row + 1, n, 0].numpy(), obs, rtol=1e-5, atol=1e-6)
+    for settings, told in (({}, "env.id is missing"), ({"id": "CartPol-v1"}, "did you mean 'CartPole-v1'?")):
+        with pytest.raises(UserError, match=told):
+            load(**settings)
+    with pytest.raises(UserError, match=r"env.kwargs.mass: CartPole-v1 has no such parameter; it has max_steps_in_episode"):
+        load(id="CartPole-v1", kwargs={"mass": 1.0})
+
+
+def test_gymnax_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gymnax", None)
+    monkeypatch.delitem(sys.modules, "warprun.envs.gymnax", raising=False)
+    with pytest.raises(UserError, match=r'gymnax is not installed; run: pip install "warprun\[gymnax\]"'):
+        load_environment(EnvConfig("gymnax", "warprun.envs.gymnax", id="CartPole-v1"))

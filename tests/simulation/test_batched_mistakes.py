@@ -1,0 +1,233 @@
+"""Mistakes in environments that step as one batch of arrays: one line for each, before the run begins."""
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.simulation.batches import Changed, Walkers, simulator
+from tests.simulation.external.simulators import act
+from warprun.config.batched import batched_environment, is_batched
+from warprun.config.external import External
+from warprun.errors import TrainingFailed, UserError
+from warprun.spec import Box, Discrete, MultiDiscrete
+
+
+def test_what_is_a_batch() -> None:
+    class Other:
+        def reset(self, seed: int = 0) -> None: ...
+
+        def step(self, action: int) -> None: ...
+
+    assert is_batched(Walkers) and not is_batched(Other) and not is_batched(Walkers(2)) and not is_batched(int)
+
+
+def without(*names: str) -> type:
+    """Return a class with the members of Walkers but some."""
+    members = {name: getattr(Walkers, name) for name in vars(Walkers) if name not in ("__dict__", "__weakref__", *names)}
+    return type("Walkers", (), members)
+
+
+def having(**members: Any) -> type:
+    return type("Walkers", (Walkers,), members)
+
+
+def boom(*given: object) -> Any:
+    raise ZeroDivisionError("no\nsuch place")
+
+
+def fails(self: Any, state: Any) -> Any:
+    boom()
+
+
+def far(tensor: torch.Tensor) -> Any:
+    raise BufferError("of another device")
+
+
+BEFORE: dict[str, tuple[type, str]] = {
+    "no step": (without("step"), "has no step; a batched environment has arrays"),
+    "no reset": (without("reset"), "has no reset"),
+    "no spaces": (without("observation_space", "action_space"), "has no observation_space, action_space"),
+    "no arrays": (
+        type("Walkers", (without("arrays", "__init__"),), {"__init__": lambda self, n_envs: None}),
+        "has no arrays",
+    ),
+    "arrays by name": (having(arrays="torch", __init__=lambda self, n_envs: None), "must be the module of its arrays"),
+    "arrays without DLPack": (
+        having(arrays=math, __init__=lambda self, n_envs: None),
+        "must be the module of its arrays",
+    ),
+    "no n_envs": (having(__init__=lambda self: None), "the first argument of the class must be `n_envs`"),
+    "n_envs second": (
+        having(__init__=lambda self, size, n_envs: None),
+        "the first argument of the class must be `n_envs`",
+    ),
+    "fails at once": (
+        having(__init__=lambda self, n_envs: boom()),
+        "cannot be made: .*in boom: ZeroDivisionError: no such place",
+    ),
+    "needs an argument": (
+        having(__init__=lambda self, n_envs, size: None),
+        "missing 1 required positional argument: 'size'",
+    ),
+    "space of a number": (having(observation_space=3), "observation_space must be a Box"),
+    "space of choices": (having(observation_space=Discrete(2)), "observation_space must be a Box"),
+    "actions of a number": (having(action_space=2), "action_space must be a Discrete, a MultiDiscrete or a Box"),
+    "time limit": (having(time_limit=0), "time_limit must be a whole number"),
+    "time limit of a text": (having(time_limit="9"), "time_limit must be a whole number"),
+}
+
+
+@pytest.mark.parametrize("kind", BEFORE)
+def test_a_class_that_is_no_batch_is_refused_in_one_line(kind: str) -> None:
+    made, told = BEFORE[kind]
+    assert is_batched(made)
+    with pytest.raises(UserError, match=told) as refused:
+        batched_environment(made, External(), None, "walk", "./walk.py")
+    assert "\n" not in str(refused.value) and "./walk.py" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "told"),
+    [
+        (
+            External(vector=True),
+            "env.vector is for environments with the interface of Gymnasium, and walk steps a batch",
+        ),
+        (External(timeout_s=3.0), "env.timeout_s is for environments"),
+        (External(id="Walk-v1"), "the class Walkers of walk has no argument `id`"),
+        (External(kwargs={"colour": 1}), "unexpected keyword argument 'colour'"),
+    ],
+)
+def test_settings_that_a_batch_does_not_have(chosen: External, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        batched_environment(Walkers, chosen, None, "walk", "./walk.py")
+
+
+def test_spaces_of_gymnasium() -> None:
+    from gymnasium import spaces
+
+    def spec(**members: Any) -> Any:
+        environment = batched_environment(having(**members), External(), None, "walk", "./walk.py")
+        return environment.spec.groups[0].observation.size, environment.spec.groups[0].action, environment.shape
+
+    field = spaces.Box(-1, 1, (2, 3), np.float32)
+    assert spec(observation_space=field, action_space=spaces.Discrete(4)) == (6, Discrete(4), (2, 3))
+    assert spec(action_space=spaces.MultiDiscrete([2, 3]))[1] == MultiDiscrete((2, 3))
+    assert spec(action_space=spaces.Box(-2, 2, (1,)))[1] == Box(1, (-2.0,), (2.0,))
+    images = spaces.Box(0, 255, (3, 8, 8), np.uint8)
+    for members, told in (
+        ({"observation_space": images}, "are images"),
+        ({"action_space": spaces.Discrete(3, start=1)}, "from 0"),
+    ):
+        with pytest.raises(UserError, match=told):
+            spec(**members)
+
+
+AT_FIRST: dict[str, tuple[Callable[..., Any], int, str]] = {
+    "observations of fewer": (lambda part: part[1:], 0, r"observations of the shape \(6, 2\); it must be \(7, 2\)"),
+    "observations too long": (lambda part: torch.cat((part, part), 1), 0, r"observations of the shape \(7, 4\)"),
+    "observations of one": (lambda part: part[0], 0, r"observations of the shape \(2,\)"),
+    "complex observations": (lambda part: part.cfloat(), 0, "dtype complex64; they must be real numbers"),
+    "observations on another device": (lambda part: part.to("meta"), 0, "on meta, and the run computes on cpu"),
+    "a list": (lambda part: part.tolist(), 0, "observations that cannot be read: .* is no array with DLPack"),
+    "nothing": (lambda part: None, 0, "observations that cannot be read: None is no array"),
+    "texts": (lambda part: np.array(["a"] * 7), 1, "rewards that cannot be read"),
+    "one reward": (lambda part: part.sum(), 1, r"rewards of the shape \(\); it must be \(7,\)"),
+    "rewards in a column": (lambda part: part[:, None], 1, r"rewards of the shape \(7, 1\)"),
+    "a number as reward": (lambda part: 1.0, 1, "rewards that cannot be read: 1.0 is no array"),
+    "true or false": (lambda part: part > 0, 1, "rewards of the dtype bool; they must be real numbers"),
+    "terminated of integers": (lambda part: part.int(), 2, "terminated of the dtype int32; they must be booleans"),
+    "truncated of real numbers": (
+        lambda part: part.float(),
+        3,
+        "truncated of the dtype float32; they must be booleans",
+    ),
+    "False for all": (lambda part: False, 3, "truncated that cannot be read: False is no array"),
+    "truncated of others": (lambda part: part[:3], 3, r"truncated of the shape \(3,\)"),
+    "an exception": (boom, 0, r"at step 1: step failed: .*in boom: ZeroDivisionError: no such place"),
+}
+
+
+@pytest.mark.parametrize("kind", AT_FIRST)
+def test_a_wrong_step_is_told_before_the_run_begins(kind: str) -> None:
+    value, part, told = AT_FIRST[kind]
+    with pytest.raises(UserError, match=told) as refused, simulator(Changed, part=part, value=value):
+        pass
+    assert "\n" not in str(refused.value) and str(refused.value).startswith("walk at step ")
+
+
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "three results": (
+        {"step": lambda self, actions: (1, 2, 3)},
+        r"must return \(observations, rewards, terminated, truncated\)",
+    ),
+    "no results": ({"step": lambda self, actions: None}, "it returned None"),
+    "reset gives info": (
+        {"reset": lambda self, seed, mask: (self.observe(), {})},
+        "reset returned observations that cannot be read",
+    ),
+    "reset of fewer": (
+        {"reset": lambda self, seed, mask: self.observe()[:2]},
+        r"reset returned observations of the shape \(2, 2\)",
+    ),
+    "reset fails": ({"reset": lambda self, seed, mask: boom()}, "reset failed: .*ZeroDivisionError"),
+    "reset takes no seed": ({"reset": lambda self, mask: None}, "reset failed: .*takes 2 positional arguments"),
+    "step takes nothing": ({"step": lambda self: None}, "step failed: .*takes 1 positional argument"),
+    "a state of texts": (
+        {"get_state": lambda self: ["a"], "set_state": fails},
+        "get_state failed: 'a' is no array with DLPack",
+    ),
+    "a state that is refused": (
+        {"get_state": lambda self: [torch.zeros(2)], "set_state": fails},
+        "set_state failed: .*ZeroDivisionError",
+    ),
+    "half of the state": (
+        {"get_state": lambda self: self.state["age"], "set_state": lambda self, state: None},
+        "get_state returns not all it depends on",
+    ),
+    "arrays that take no memory": (
+        {"arrays": SimpleNamespace(**{**vars(torch), "from_dlpack": far, "__name__": "none"})},
+        "arrays failed: none takes no memory on cpu",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_mistakes_are_told_before_the_run_begins(kind: str) -> None:
+    members, told = OTHERS[kind]
+    with pytest.raises(UserError, match=told) as refused, simulator(having(**members)):
+        pass
+    assert "\n" not in str(refused.value)
+
+
+def test_a_batch_that_changes_ends_the_run() -> None:
+    told = r"walk at step 6: step returned observations of the shape \(5, 2\); it must be \(7, 2\)"
+    with (
+        simulator(Changed, part=0, value=lambda part: part[:5], when=7) as made,
+        pytest.raises(TrainingFailed, match=told),
+    ):
+        made.collect(act)
+
+
+def test_a_state_that_changes_its_form_is_refused() -> None:
+    states = [torch.zeros(2)] * 3 + [torch.zeros(3)]
+    made = having(
+        get_state=lambda self: states.pop(0),
+        set_state=lambda self, state: None,
+        observe=lambda self: self.index[:, None] * 1.0,
+    )
+    made = type("Still", (made,), {"observation_space": Box(1), "step": still})
+    with simulator(made) as found:
+        found.state()
+        with pytest.raises(TrainingFailed, match="get_state returned arrays of other shapes"):
+            found.state()
+
+
+def still(self: Any, actions: Any) -> Any:
+    never = self.index < 0
+    return self.observe(), 1.0 * self.index, never, never

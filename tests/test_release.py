@@ -1,0 +1,71 @@
+"""Files for those who install, cite or build warprun: they can be read, name what exists, and agree with setup.cfg."""
+
+import configparser
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
+PYTHON = ("3.11", "3.12")
+
+
+def extras(text: str) -> set[str]:
+    """Return the extras with which a file installs the checkout."""
+    return set(re.findall(r'"/opt/warprun\[([\w,]+)\]"', text)[0].split(","))
+
+
+def test_the_citation_names_this_version() -> None:
+    found = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert found.keys() >= {"cff-version", "message", "title", "authors", "type"}
+    assert (found["version"], found["license"]) == (SETUP["metadata"]["version"], SETUP["metadata"]["license"])
+
+
+def test_the_workflow_runs_the_checks_on_linux_and_macos() -> None:
+    found = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    assert found.keys() >= {"name", True, "jobs"}  # YAML 1.1 reads `on` as true
+    matrix = found["jobs"]["run"]["strategy"]["matrix"]
+    assert {name.partition("-")[0] for name in matrix["os"]} == {"ubuntu", "macos"}
+    assert set(matrix["python"]) == set(PYTHON)
+    steps = [step for job in found["jobs"].values() for step in job["steps"]]
+    assert all(("uses" in step) != ("run" in step) for step in steps)
+    ran = "\n".join(step.get("run", "") for step in steps)
+    for file in (".ci/run", "apptainer.def"):
+        assert file in ran and (ROOT / file).is_file()
+    for script in filter(None, (step.get("run") for step in steps)):
+        subprocess.run(["bash", "-n", "-c", script], check=True)
+
+
+def test_the_dockerfile_installs_the_checkout() -> None:
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    parts = [tuple(line.split(maxsplit=1)) for line in lines]
+    known = {"FROM", "COPY", "RUN", "ENV", "WORKDIR", "ENTRYPOINT"}
+    assert {name for name, _ in parts} == known and parts[0][0] == "FROM"
+    assert re.fullmatch(r"python:(\S+)-slim", parts[0][1])[1] in PYTHON  # type: ignore[index]
+    assert extras(text) <= set(SETUP["options.extras_require"])
+    for command in (value for name, value in parts if name == "RUN"):
+        subprocess.run(["bash", "-n", "-c", command], check=True)
+
+
+def test_the_apptainer_recipe_installs_the_checkout_for_cuda() -> None:
+    text = (ROOT / "apptainer.def").read_text()
+    header, *sections = re.split(r"^%(\w+)$", text, flags=re.MULTILINE)
+    fields = dict(line.split(": ") for line in header.splitlines() if line and not line.startswith("#"))
+    assert fields.keys() == {"Bootstrap", "From"} and fields["From"] == f"python:{PYTHON[-1]}-slim"
+    found = dict(zip(sections[::2], sections[1::2], strict=True))
+    assert found.keys() == {"files", "post", "environment", "runscript", "test"}
+    assert "cuda12" in extras(found["post"]) <= set(SETUP["options.extras_require"])
+    for name in ("post", "environment", "runscript", "test"):
+        subprocess.run(["sh", "-n"], input=found[name], text=True, check=True)
+
+
+@pytest.mark.skipif(shutil.which("docker") is None, reason="needs docker")
+@pytest.mark.slow
+def test_docker_finds_nothing_to_complain_about() -> None:
+    subprocess.run(["docker", "build", "--check", "."], cwd=ROOT, check=True)

@@ -1,0 +1,85 @@
+"""Defaults that follow from a run: what nobody has set, for an environment that nobody has tuned the agent for. No torch.
+
+RULES is the table. A rule sees the settings that are given and those of the rules before it; what it finds is the setting of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from warprun.learning.off_policy_settings import OffPolicyConfig
+from warprun.learning.settings import SHARED_BY_GROUPS, AgentConfig, OnPolicyConfig, group_config
+from warprun.spec import GroupSpec, Spec
+
+Settings = OnPolicyConfig | OffPolicyConfig
+S = TypeVar("S", bound=Settings)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts that rules know of a run, for one group of actors."""
+
+    agent: Any
+    """Settings of the group, as far as they are known."""
+    group: GroupSpec
+    n_envs: int
+    steps: int
+    """Environment steps of the run, of all environments."""
+
+
+Rule = Callable[[Facts], float | None]
+
+
+IN_SEQUENCES: dict[str, Rule] = {
+    # A gradient step learns from sequences, so a few of them are many rows, and targets follow after each of few steps.
+    "batch_size": lambda run: 32,
+    "utd_ratio": lambda run: float(f"{20.0 / (run.agent.batch_size * run.agent.replay.sequence):.3g}"),  # learns 20 times from a step
+    "learning_starts": lambda run: max(1000, run.n_envs * run.agent.steps_drawn()),
+    "target_update_interval": lambda run: 1,
+    "tau": lambda run: 0.01 if run.agent.target_update_interval == 1 else run.agent.tau,
+}
+"""For networks with memory, also if tuned settings or an experiment are for networks without."""
+RULES: dict[str, dict[str, Rule]] = {}
+"""By the name of the agent; others, such as agents of users, have no rules."""
+
+
+def settings_of(agent: AgentConfig, stated: bool) -> list[str]:
+    """Return the settings that may follow from the run; if `stated`, tuned settings or an experiment state what the others are."""
+    if isinstance(agent, OffPolicyConfig) and agent.has_memory():
+        return list(IN_SEQUENCES)
+    return [] if stated else list(RULES.get(agent.name, ()))
+
+
+def derive(config: S, free: Collection[str], spec: Spec, n_envs: int, steps: int) -> S:
+    """Return the settings of an agent in which those that `free` names follow from the run; groups that differ have their own."""
+    base = _found(config, free, spec.groups[0], n_envs, steps)
+    fitted, groups = _with(config, base), dict(config.groups)
+    shared = _with(config, {"horizon": fitted.horizon})
+    for group in spec.groups:
+        given = groups.get(group.name, {})
+        left = [name for name in free if name not in given and name not in SHARED_BY_GROUPS]
+        own = _found(group_config(shared, group.name), left, group, n_envs, steps)
+        differs = {name: value for name, value in own.items() if value != base[name]}
+        if differs:
+            groups[group.name] = {**given, **differs}
+    return _with(fitted, {"groups": groups})
+
+
+def _found(agent: Settings, free: Collection[str], group: GroupSpec, n_envs: int, steps: int) -> dict[str, float | None]:
+    """Return the settings of one group that `free` names, each by what is known before it."""
+    in_sequences = isinstance(agent, OffPolicyConfig) and agent.network.remembers
+    for name, rule in (IN_SEQUENCES if in_sequences else RULES.get(agent.name, {})).items():
+        if name in free:
+            agent = _with(agent, {name: rule(Facts(agent, group, n_envs, steps))})
+    return {name: getattr(agent, name) for name in free}
+
+
+def _with(agent: S, values: Mapping[str, object]) -> S:
+    """Return settings with other values, by name."""
+    changed = copy(agent)
+    for name, value in values.items():
+        setattr(changed, name, value)
+    return changed

@@ -1,0 +1,143 @@
+"""Environments that step as one batch of arrays: what the config and their class say before a run begins. No torch."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from warprun.config.external import External, first_argument
+from warprun.errors import ContractError, UserError, shown
+from warprun.simulation.batch import BatchClass
+from warprun.simulation.external.recipe import Closes, told
+from warprun.simulation.simulator import Simulator
+from warprun.spec import Box, GroupSpec, Space, Spec
+
+if TYPE_CHECKING:
+    from warprun.simulation.device import Device
+    from warprun.simulation.exploration import Exploration
+
+N_ENVS = "n_envs"
+"""First argument of the class of a batched environment, by which it is recognised."""
+GROUP = "agent"
+"""Name of the only group."""
+MEMBERS = ("arrays", "observation_space", "action_space", "reset", "step")
+SETTINGS = ("vector", "register", "timeout_s", "mask")
+"""Settings of `External` that a batched environment does not have."""
+
+
+@dataclass(frozen=True)
+class BatchedEnvironment(BatchClass):
+    """A `SimulatorFactory` of such a class."""
+
+    def make_simulator(
+        self, *, n_envs: int, first_env: int, horizon: int, seed: int, device: Device, exploration: Exploration | None
+    ) -> Simulator:
+        """Return a simulator, see `SimulatorFactory`."""
+        from warprun.simulation.batched import BatchedSimulator  # imports torch
+
+        sizes = {"n_envs": n_envs, "first_env": first_env, "horizon": horizon, "seed": seed}
+        return BatchedSimulator(self, device=device, exploration=exploration, **sizes)
+
+
+def is_batched(made: object) -> bool:
+    """Return whether the `environment` of a module is a class of batches.
+
+    Its first argument is `n_envs`, or `reset` has an argument `mask`.
+    """
+    if not isinstance(made, type):
+        return False
+    first = first_argument(made)
+    try:
+        masked = "mask" in inspect.signature(made.reset).parameters if "reset" in dir(made) else False  # type: ignore[attr-defined]
+    except (TypeError, ValueError):  # no function with a signature
+        masked = False
+    return masked or (first is not None and first.name == N_ENVS and "collect" not in dir(made))  # a Simulator has `collect`
+
+
+def batched_environment(made: type, chosen: External, limit: int | None, name: str, module: str) -> BatchedEnvironment:
+    """Return the environment of a class; makes a batch of one. Raises UserError."""
+    for key in SETTINGS:
+        if key in chosen.given():
+            raise UserError(f"env.{key} is for environments with the interface of Gymnasium, and {name} steps a batch (`{N_ENVS}`)")
+    if chosen.parallel.ranks_per_env > 1:
+        ranks = chosen.parallel.ranks_per_env
+        raise UserError(f"concurrency.ranks_per_env={ranks}: {name} is no parallel program; the first argument of one is `comm`")
+    takes_id = "id" in inspect.signature(made).parameters
+    if chosen.id is not None and not takes_id:
+        raise UserError(f"env.id: the class {made.__name__} of {name} has no argument `id`")
+    arguments = dict(chosen.kwargs) | ({"id": chosen.id} if takes_id else {})
+    title = chosen.id or name
+    known = (made, title, repr(arguments), limit)
+    if known not in _known:
+        try:
+            _known[known] = _examined(title, made, arguments, limit)
+        except ContractError as error:
+            raise UserError(f"environment {module}: {error}") from error
+        except UserError:
+            raise
+        except Exception as error:  # the code of an environment can raise anything
+            raise UserError(f"environment {module} cannot be made: {told(error)}") from error
+    return _known[known]
+
+
+_known: dict[tuple[type, str, str, int | None], BatchedEnvironment] = {}
+"""Environments that this process knows: a run asks several times."""
+
+
+def _examined(title: str, made: type, arguments: Mapping[str, object], limit: int | None) -> BatchedEnvironment:
+    first = first_argument(made)
+    if first is None or first.name != N_ENVS:
+        raise ContractError(
+            f"reset of {made.__name__} takes `mask`, so it steps a batch: the first argument of the class must be `{N_ENVS}`"
+        )
+    blank = BatchedEnvironment(title, made, arguments, Spec((GroupSpec(GROUP, 1, Box(1), Box(1)),)), (1,), False)
+    batch = blank.make(1, "cpu")
+    try:
+        missing = [member for member in MEMBERS if member not in dir(batch)]
+        if missing:
+            raise ContractError(f"{made.__name__} has no {', '.join(missing)}; a batched environment has {', '.join(MEMBERS)}")
+        if not callable(getattr(batch.arrays, "from_dlpack", None)):
+            raise ContractError(
+                f"arrays of {made.__name__} must be the module of its arrays (numpy, torch, jax.numpy or another with from_dlpack),"
+                f" not {shown(batch.arrays)}"
+            )
+        shape = _shape(batch.observation_space)
+        group = GroupSpec(GROUP, 1, Box(math.prod(shape)), _actions(batch.action_space))
+        limit = getattr(batch, "time_limit", None) if limit is None else limit
+        resumes = {"get_state", "set_state"} <= set(dir(batch)) or "state" in dir(batch)
+        return BatchedEnvironment(title, made, arguments, Spec((group,), limit, early_truncation=True), shape, resumes)
+    finally:
+        if isinstance(batch, Closes):
+            batch.close()
+
+
+def _shape(space: object) -> tuple[int, ...]:
+    """Return the shape of one observation."""
+    if isinstance(space, Box):
+        return (space.size,)
+    if type(space).__module__.startswith("gymnasium."):
+        from gymnasium.spaces import Box as OfGymnasium  # an extra, which others do without
+
+        from warprun.simulation.external.spaces import observations
+
+        if isinstance(space, OfGymnasium) and observations(space).size:
+            return tuple(map(int, space.shape)) or (1,)
+    raise ContractError(f"observation_space must be a Box of warprun or Gymnasium, such as Box(2), not {shown(space)}")
+
+
+def _actions(space: object) -> Space:
+    if isinstance(space, Space):
+        return space
+    if type(space).__module__.startswith("gymnasium."):
+        from warprun.simulation.external.spaces import actions
+
+        start = cast(Any, getattr(space, "start", 0))
+        if not (start == 0 if isinstance(start, int) else not start.any()):
+            raise ContractError(f"the actions of {shown(space)} must be counted from 0")
+        return actions(cast(Any, space)).space
+    raise ContractError(
+        f"action_space must be a Discrete, a MultiDiscrete or a Box of warprun or Gymnasium, such as Discrete(2), not {shown(space)}"
+    )

@@ -1,0 +1,233 @@
+"""Signs in the curves of a run that did not learn, each with one thing to try. No torch."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from warprun.config.schema import Config
+from warprun.errors import program
+from warprun.learning.settings import SHARED_BY_GROUPS, group_config
+from warprun.spec import Box, GroupSpec, choices
+
+LEAST_RECORDS = 4
+"""A curve with fewer records gets no note."""
+LOW_ENTROPY = 0.05
+"""Share of the entropy of a uniform choice below which a policy has practically stopped exploring."""
+HIGH_ENTROPY = 0.99
+"""Share of it above which a policy prefers no action."""
+LOW_STD, HIGH_STD = 0.01, 3.0
+"""Standard deviation of Box actions, in units of the policy, below which it has too, and above which most actions are at their bounds."""
+LOW_EXPLAINED_VARIANCE = 0.1
+"""Share of the variance of the returns below which a value function explains practically nothing."""
+LOW_KL, HIGH_KL = 1e-5, 0.1
+"""Divergence of an update: of a policy that hardly moves, and of one that leaves what its rollout says. Usual are 0.003 to 0.03."""
+MUCH_CLIPPED = 0.002
+"""Share of clipped observations that shows outliers: of a stationary number at most 1 % are beyond 10 standard deviations (Chebyshev)."""
+HIGH_VALUE_LOSS = 100.0
+"""Value loss, in units of the variance of returns or of those of the rewards, that comes of returns far from 0 and 1."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The records of a run, for one group; signs are those of the second half."""
+
+    rows: Sequence[Mapping[str, float]]
+    group: GroupSpec
+    config: Config
+    limit: int | None
+    """Time limit of the environment."""
+    several: bool
+    """Whether there are other groups, so that tags have the group's name in them."""
+
+    def of(self, tag: str) -> list[float]:
+        """Return the finite values of KIND/NAME, of several groups KIND/GROUP/NAME."""
+        return self.shared(self._named(tag))
+
+    def shared(self, tag: str) -> list[float]:
+        """Return the finite values of a metric that all groups share."""
+        return _finite(self.rows[len(self.rows) // 2 :], tag)
+
+    def median(self, tag: str) -> float:
+        """Return the median of a curve; NaN if it has few records, so that no comparison with it is true."""
+        values = self.of(tag)
+        return statistics.median(values) if len(values) >= LEAST_RECORDS else math.nan
+
+    @property
+    def improved(self) -> bool:
+        """Whether training episodes of the last quarter returned clearly more than those of the first."""
+        returns = _finite(self.rows, self._named("train/return"))
+        quarter = len(returns) // 4
+        if quarter < 2:
+            return False
+        first, last = returns[:quarter], returns[-quarter:]
+        return statistics.mean(last) - statistics.mean(first) > 2.0 * max(statistics.stdev(first), statistics.stdev(last))
+
+    def _named(self, tag: str) -> str:
+        kind, name = tag.split("/")
+        return f"{kind}/{self.group.name}/{name}" if self.several else tag
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """Settings of the group's agent, by name."""
+        return vars(group_config(self.config.agent, self.group.name))
+
+    def changed(self, setting: str) -> str:
+        """Return the command of this run with another setting, which comes last and so wins."""
+        return f"{program()} {' '.join(map(shlex.quote, [*self.config.origin.overrides, setting]))}"
+
+    def times(self, name: str, factor: float, otherwise: float) -> str:
+        """Return the command with a multiple of a setting of the agent; with `otherwise` if it is 0 or null."""
+        value = self.settings.get(name)
+        wanted = value * factor if isinstance(value, int | float) and value else otherwise
+        key = f"agent.groups.{self.group.name}" if self.several and name not in SHARED_BY_GROUPS else "agent"
+        return self.changed(f"{key}.{name}={wanted:.2g}" if isinstance(wanted, float) else f"{key}.{name}={wanted}")
+
+    def checked(self) -> str:
+        """Return the command that checks the environment."""
+        own = [override for override in self.config.origin.overrides if override.startswith("env")]
+        return f"{program()} check {' '.join(map(shlex.quote, own or [f'env={self.config.env.name}']))}"
+
+
+def _finite(rows: Sequence[Mapping[str, float]], tag: str) -> list[float]:
+    return [row[tag] for row in rows if math.isfinite(row.get(tag, math.nan))]
+
+
+Sign = Callable[[Curves], tuple[str, str] | None]
+"""Curves -> what they show, and what to try; None: they do not show it."""
+
+
+def no_episodes(curves: Curves) -> tuple[str, str] | None:
+    """Find episodes that have no end."""
+    ended = curves.shared("train/episodes")
+    if len(ended) < LEAST_RECORDS or any(ended):
+        return None
+    return "no training episode ended in the second half of the run", curves.changed("env.time_limit=1000")
+
+
+def same_returns(curves: Curves) -> tuple[str, str] | None:
+    """Find episodes that return the same, whatever the actions are."""
+    got, length = curves.of("train/return"), curves.shared("train/episode_length")
+    if len(got) < LEAST_RECORDS or max(got) - min(got) > 1e-6 * abs(got[0]):
+        return None
+    found = f"all training episodes of the second half returned {got[0]:.4g}: rewards do not favor any action"
+    if length and length[-1] == curves.limit and not any(curves.shared("eval/terminated")):
+        longer = curves.changed(f"env.time_limit={4 * curves.limit:.0f}")
+        return f"{found}, and all episodes were cut at the time limit, {curves.limit:,} steps", longer
+    return found, curves.checked()
+
+
+def constant_observations(curves: Curves) -> tuple[str, str] | None:
+    """Find observations of which no number varies."""
+    share = curves.median("obs/constant_share")
+    return ("no number of the observations varies, so the policy sees nothing", curves.checked()) if share >= 1.0 else None
+
+
+def clipped_observations(curves: Curves) -> tuple[str, str] | None:
+    """Find observations that normalisation cuts off."""
+    share = curves.median("obs/clipped_share")
+    if not share > MUCH_CLIPPED:
+        return None
+    found = f"{share:.1%} of the observed numbers are clipped: take logarithms of rare, large ones in `observe`"
+    return found, curves.changed("agent.normalize_obs=false")
+
+
+def undecided(curves: Curves) -> tuple[str, str] | None:
+    """Find a policy that prefers no action after all its updates."""
+    entropy, uniform = curves.median("loss/entropy"), uniform_entropy(curves.group)
+    if curves.improved or not (uniform and entropy > HIGH_ENTROPY * uniform):
+        return None
+    return "the policy still prefers no action: rewards do not depend on actions, or only much later", curves.checked()
+
+
+def stopped_exploring(curves: Curves) -> tuple[str, str] | None:
+    """Find a policy whose actions hardly vary."""
+    entropy, uniform = curves.of("loss/entropy"), uniform_entropy(curves.group)
+    tries = curves.times("entropy_coef", 5.0, 0.01)
+    if entropy and uniform and entropy[-1] < LOW_ENTROPY * uniform:
+        fell = f"the entropy of the policy fell to {entropy[-1]:.2g} of at most {uniform:.2g}"
+        return f"{fell}: it has stopped exploring", tries
+    if entropy and isinstance(curves.group.action, Box) and deviation(entropy[-1], curves.group.action) < LOW_STD:
+        fell = f"the standard deviation of the actions fell to {deviation(entropy[-1], curves.group.action):.2g} of 1"
+        return f"{fell}: the policy has stopped exploring", tries
+    return None
+
+
+def actions_at_bounds(curves: Curves) -> tuple[str, str] | None:
+    """Find a policy that draws nearly all actions beyond their bounds."""
+    entropy, action = curves.of("loss/entropy"), curves.group.action
+    if not entropy or not isinstance(action, Box) or deviation(entropy[-1], action) < HIGH_STD:
+        return None
+    rose = f"the standard deviation of the actions rose to {deviation(entropy[-1], action):.2g}, and bounds are at 1"
+    return f"{rose}: nearly all actions are cut off", curves.changed("agent.entropy_coef=0")
+
+
+def uniform_entropy(group: GroupSpec) -> float:
+    """Return the entropy of a uniform choice among a group's actions, in nats; 0 for a Box, whose entropy has no such bound."""
+    return sum(math.log(n) for n in choices(group.action))
+
+
+def deviation(entropy: float, action: Box) -> float:
+    """Return the standard deviation of a normal policy, the geometric mean over components, by its entropy in nats."""
+    return math.exp(entropy / action.size - 0.5 * math.log(2.0 * math.pi * math.e))
+
+
+def large_steps(curves: Curves) -> tuple[str, str] | None:
+    """Find updates after which the policy is another one."""
+    kl = curves.median("loss/approx_kl")
+    if not kl > HIGH_KL:
+        return None
+    return f"an update moves the policy by a KL divergence of {kl:.2g}, usual are 0.003 to 0.03", curves.times("learning_rate", 0.2, 1e-4)
+
+
+def small_steps(curves: Curves) -> tuple[str, str] | None:
+    """Find updates that hardly move the policy."""
+    kl = curves.median("loss/approx_kl")
+    if not kl < LOW_KL:
+        return None
+    return f"an update moves the policy by a KL divergence of {kl:.2g}, usual are 0.003 to 0.03", curves.times("learning_rate", 10.0, 1e-3)
+
+
+def large_values(curves: Curves) -> tuple[str, str] | None:
+    """Find returns whose size the value function cannot reach."""
+    loss = curves.median("loss/value")
+    if not loss > HIGH_VALUE_LOSS or curves.settings.get("normalize_reward") is not False:
+        return None
+    return f"the value loss is {loss:.2g}: returns are far from 1", curves.changed("agent.normalize_reward=true")
+
+
+def blind_values(curves: Curves) -> tuple[str, str] | None:
+    """Find a value function that explains nothing of the returns; those of a policy that improves may not depend on the state."""
+    explained = curves.of("loss/explained_variance")
+    if curves.improved or len(explained) < LEAST_RECORDS or max(explained) >= LOW_EXPLAINED_VARIANCE:
+        return None
+    share = f"the value function explains at most {max(0.0, max(explained)):.0%} of the variance of returns"
+    return f"{share}: advantages are mostly noise", curves.times("horizon", 4, 64)
+
+
+SIGNS: tuple[Sign, ...] = (
+    no_episodes,
+    constant_observations,
+    same_returns,
+    clipped_observations,
+    large_values,
+    large_steps,
+    small_steps,
+    stopped_exploring,
+    actions_at_bounds,
+    undecided,
+    blind_values,
+)
+"""Those first whose cause is nearer: a run whose observations say nothing shows the later signs, too."""
+
+
+def notes(curves: Curves) -> Iterator[str]:
+    """Yield a note for each sign."""
+    who = f"group {curves.group.name}: " if curves.several else ""
+    for sign in SIGNS:
+        found = sign(curves)
+        if found:
+            yield f"{who}{found[0]}; try: {found[1]}"

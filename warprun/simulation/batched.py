@@ -1,0 +1,346 @@
+"""The `Simulator` of an environment that steps as one batch of arrays, of any library that speaks DLPack."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from warprun.errors import TrainingFailed, UserError, shown
+from warprun.simulation.batch import Array, Batch, BatchClass, Tree
+from warprun.simulation.conversions import converter, flattened, tensor_of
+from warprun.simulation.device import Device
+from warprun.simulation.exploration import Exploration
+from warprun.simulation.external.recipe import Closes, told
+from warprun.simulation.faults import FIELDS, Fault
+from warprun.simulation.sampler import Sampler
+from warprun.simulation.simulator import Act, Episodes
+from warprun.simulation.trajectory import Trajectory, allocate
+from warprun.state import Counter, State, derived_seed
+
+SEEDS = 2**31
+"""Seeds are below: many libraries take 32 bits."""
+PARTS = ("observations", "rewards", "terminated", "truncated")
+"""Names in messages of what a step returns."""
+CLOSE = 1e-4
+"""Relative difference between a step and the same step after `set_state`: sums on a GPU can have another order."""
+
+
+class BatchedSimulator:
+    """Steps a batch of `n_envs` environments in this process.
+
+    What goes to the environment and what comes back are the same memory on both sides, by DLPack; the observations of a step are written
+    once, into the trajectory, or not at all if `step` writes them to its argument `out`. The seed of a reset depends on `seed`, on
+    `first_env`, on how often all environments were reset, and on the step. On a GPU `reset` is called in every step, since the host does
+    not wait to know whether an episode ended.
+    """
+
+    def __init__(
+        self,
+        environment: BatchClass,
+        *,
+        n_envs: int,
+        first_env: int,
+        horizon: int,
+        seed: int,
+        device: Device,
+        exploration: Exploration | None,
+    ) -> None:
+        self.environment, self.spec, self.device, self.n_envs = environment, environment.spec, device, n_envs
+        self._first_env, self._seed = first_env, seed
+        self.trajectory = allocate(self.spec, horizon, n_envs, device.torch)
+        (group_spec,) = self.spec.groups
+        self._name = group_spec.name
+        self._group = self.trajectory.groups[self._name]
+        self._obs, self._final = self._group.obs[:, :, 0], self._group.final_obs[:, :, 0]
+        self._shape = (n_envs, *environment.shape)
+        self._actions = converter(group_spec.action, self._obs.device)
+        self._sampler = Sampler(group_spec, self.trajectory, seed, device, exploration, first_env)
+        self._made: Batch | None = None
+        self._give: Callable[[torch.Tensor], Array] = lambda tensor: tensor
+        self._writes_out = False
+        self._steps, self._resets = Counter(), Counter()
+        place = self._obs.device
+        self._clock = torch.zeros(n_envs, dtype=torch.int64, device=place)
+        self._returns = torch.zeros(n_envs, dtype=torch.float64, device=place)
+        self._ended = torch.zeros(3, dtype=torch.float64, device=place)
+        """Episodes since they were last counted, their steps, and their returns."""
+        self._cuts = torch.zeros(n_envs, dtype=torch.int64, device=place)
+        """Truncations in this rollout."""
+        self._everyone = torch.arange(n_envs, device=place)
+        self._leaves: list[torch.Tensor] = []
+        """Copies of the arrays and numbers of the state of the batch, as of the last call of `state`."""
+        self._known = 0
+        """`steps` as this object has counted them; if they differ, a state was restored."""
+        self._row = 0
+        """Row of the trajectory with the current observations."""
+
+    @property
+    def steps(self) -> int:
+        """Steps that every environment has taken."""
+        return self._steps.value
+
+    @property
+    def _batch(self) -> Batch:
+        assert self._made is not None, "the simulator is not prepared"
+        return self._made
+
+    def prepare(self) -> None:
+        """Make the batch, compile the kernels that sample, try a step, and reset. Raises UserError."""
+        self._sampler.prepare()
+        try:
+            with self._calling("the construction"):
+                self._made = self.environment.make(self.n_envs, str(self._obs.device))
+                arrays = self._batch.arrays
+                self._give = self._give if arrays is torch else arrays.from_dlpack
+                self._writes_out = "out" in inspect.signature(self._batch.step).parameters
+            self._begin()
+            self._try()
+            self.reset()
+        except TrainingFailed as error:
+            raise UserError(str(error)) from None
+
+    def reset(self) -> None:
+        """Begin an episode in every environment, its observation in row 0. Raises TrainingFailed."""
+        self._resets.value += 1
+        self._begin()
+        self._row, self._known = 0, self.steps
+        self._clock.zero_()
+        self._returns.zero_()
+        self.trajectory.forget()
+        self._sampler.forget(torch.ones_like(self._clock, dtype=torch.bool))
+
+    @torch.no_grad()
+    def collect(self, act: Act, greedy: bool = False) -> Trajectory:
+        """Take `horizon` steps with sampled actions, or the most probable ones, and return `trajectory`. Raises TrainingFailed."""
+        self._continue()
+        taken = self.trajectory
+        self._cuts.zero_()
+        for row in range(taken.horizon):
+            act(taken, row)
+            self._sampler.draw(row, self.steps, greedy)
+            over = self._step(row)
+            if self.device.kind != "cpu" or over.any():
+                self._renew(row, over)
+                self._sampler.forget(over)
+            self._steps.value += 1
+            self._row = row + 1
+        self._known = self.steps
+        return taken
+
+    def episodes(self) -> Episodes:
+        """Return the statistics of the episodes that ended since the last call, and reset them."""
+        count, steps, returns = self._ended.tolist()
+        self._ended.zero_()
+        share = 1.0 / count if count else float("nan")
+        return Episodes(int(count), steps * share, {self._name: returns * share})
+
+    def fault(self, wait: bool = False) -> Fault | None:
+        """Return the first number of the last rollout that was not finite. On a GPU only with `wait`."""
+        if self.device.kind != "cpu" and not wait:
+            return None
+        group, taken = self._group, self.trajectory
+        rows = self._row
+        # A sum is finite if all numbers are, unless it overflows: much faster than `isfinite`.
+        sums = group.obs[: rows + 1].sum() + group.reward[:rows].sum() + group.action[:rows].sum()
+        if bool((sums + self._final.sum() if rows else sums).isfinite()):
+            return None
+        final = self._final.gather(0, taken.final_slot()[..., None].expand(-1, -1, self._final.shape[-1]))
+        last = torch.where(taken.truncated[..., None], final, 0.0)
+        after = (
+            group.action[:rows],
+            group.reward[:rows, ..., None],
+            last[:rows],
+            group.obs[1 : rows + 1],
+            group.obs[:1],
+        )
+        found = []
+        for order, numbers in enumerate(after):
+            bad = (~numbers.float().flatten(2).isfinite()).nonzero()
+            if len(bad):
+                row, env, component = bad[0].tolist()
+                step = self.steps - rows + (row + 1 if order < len(after) - 1 else 0)
+                value = float(numbers.flatten(2)[row, env, component])
+                field = FIELDS[min(order, FIELDS.index("observation"))]
+                fault = Fault(env, step, self._name, field, 0, component, value, self.environment.title, replaceable=False)
+                found.append((step, order, fault))
+        return min(found, key=lambda each: each[:2])[2] if found else None
+
+    def state(self) -> State:
+        """Return the counters and statistics, and of a batch that tells its state the episodes that go on."""
+        state = {"steps": self._steps.tensor, "resets": self._resets.tensor, "ended": self._ended}
+        if self._sampler.noise is not None:
+            state["noise"] = self._sampler.noise
+        if self.environment.resumes:
+            self._carry_over()
+            if self._known == self.steps:
+                self._leaves = self._save()
+            state |= {"clock": self._clock, "returns": self._returns, "obs": self._obs[0]}
+            state |= {f"state/{n}": leaf for n, leaf in enumerate(self._leaves)}
+        return state
+
+    def close(self) -> None:
+        """Close the batch, if it has `close`."""
+        batch, self._made = self._made, None
+        if isinstance(batch, Closes):
+            batch.close()
+
+    # A step ----------------------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Begin an episode in every environment; its observation goes to row 0."""
+        everywhere = torch.ones(self.n_envs, dtype=torch.bool, device=self._obs.device)
+        self._obs[0].copy_(self._fresh(everywhere))
+
+    def _fresh(self, mask: torch.Tensor) -> torch.Tensor:
+        """Begin an episode where `mask` says so; return observations [N, F], of which those count."""
+        seed = derived_seed(self._seed, "batch", self._first_env, self._resets.value, self.steps) % SEEDS
+        with self._calling("reset"):
+            given = self._batch.reset(seed, self._given(mask))
+        return self._taken("reset", PARTS[0], given, self._shape).reshape(self.n_envs, -1)
+
+    def _step(self, row: int) -> torch.Tensor:
+        """Take a step with the actions of a row, write its results; return where an episode ended [N] bool."""
+        taken, after = self.trajectory, self._obs[row + 1]
+        obs, reward, terminated, truncated = self._stepped(row, after)
+        if obs.data_ptr() != after.data_ptr():
+            after.copy_(obs.reshape(after.shape))
+        rewards, ended, cut = self._group.reward[row, :, 0], taken.terminated[row], taken.truncated[row]
+        rewards.copy_(reward)
+        ended.copy_(terminated)
+        self._clock += 1
+        if self.spec.time_limit is None:
+            cut.copy_(truncated)
+        else:
+            torch.logical_or(truncated, self._clock >= self.spec.time_limit, out=cut)
+        cut &= ~ended
+        self._returns += rewards
+        return ended | cut
+
+    def _stepped(self, row: int, after: torch.Tensor) -> list[torch.Tensor]:
+        """Return what a step of the batch gives, as tensors that are checked; it may write observations to `after` [N, F]."""
+        out = {"out": self._given(after.view(self._shape))} if self._writes_out else {}
+        actions = self._given(self._actions(self._group.action[row, :, 0]))
+        with self._calling("step"):
+            given = self._batch.step(actions, **out)
+        if not isinstance(given, tuple) or len(given) != 4:
+            raise self._wrong("step", f"must return ({', '.join(PARTS)}); it returned {shown(given)}")
+        shapes = (self._shape, *(((self.n_envs,),) * 3))
+        return [self._taken("step", *part) for part in zip(PARTS, given, shapes, strict=True)]
+
+    def _renew(self, row: int, over: torch.Tensor) -> None:
+        """Keep final observations, count the episodes that ended, and begin the next ones."""
+        after, cut = self._obs[row + 1], self.trajectory.truncated[row]
+        # Those whose episodes ended; on a GPU, where to know them is to wait, all.
+        some = torch.from_numpy(np.flatnonzero(over.numpy())) if self.device.kind == "cpu" else self._everyone
+        ended, last, slot = over[some], after[some], (self._cuts[some].clamp(max=len(self._final) - 1), some)
+        self._final[slot] = torch.where(cut[some, None], last, self._final[slot])
+        returns = torch.where(ended, self._returns[some], 0.0)
+        counts = (ended.sum(dtype=torch.float64), (self._clock[some] * ended).sum(dtype=torch.float64), returns.sum())
+        self._ended += torch.stack(counts)
+        self._cuts += cut
+        self._clock.masked_fill_(over, 0)
+        self._returns.masked_fill_(over, 0.0)
+        after[some] = torch.where(ended[:, None], self._fresh(over)[some].to(after.dtype), last)
+
+    def _given(self, tensor: torch.Tensor) -> Array:
+        """Return a tensor as an array of the batch, on the same memory. Raises TrainingFailed."""
+        try:
+            return self._give(tensor)
+        except (TypeError, ValueError, RuntimeError, BufferError) as error:
+            name, where = getattr(self._batch.arrays, "__name__", "arrays"), tensor.device
+            raise self._wrong("arrays", f"failed: {name} takes no memory on {where} ({told(error)}); write device=cpu") from None
+
+    def _taken(self, method: str, name: str, given: object, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return an array of the batch as a tensor, on the same memory. Raises TrainingFailed if it is not what it must be."""
+        try:
+            tensor = tensor_of(given)
+        except (TypeError, ValueError, RuntimeError, BufferError) as error:
+            raise self._wrong(method, f"returned {name} that cannot be read: {told(error)}") from None
+        truth = name in PARTS[2:]
+        if tuple(tensor.shape) != shape:
+            raise self._wrong(method, f"returned {name} of the shape {tuple(tensor.shape)}; it must be {shape}")
+        if tensor.is_complex() or truth != (tensor.dtype == torch.bool):
+            wanted = "booleans" if truth else "real numbers"
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise self._wrong(method, f"returned {name} of the dtype {dtype}; they must be {wanted}")
+        if tensor.device != self._obs.device:
+            where = f"{name} on {tensor.device}, and the run computes on {self._obs.device}"
+            raise self._wrong(method, f"returned {where}: make the arrays there, or write device=cpu")
+        return tensor
+
+    @contextmanager
+    def _calling(self, method: str) -> Iterator[None]:
+        """Raise TrainingFailed for what the code of the user raises."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            raise self._wrong(method, f"failed: {told(error)}") from error
+
+    def _wrong(self, method: str, problem: str) -> TrainingFailed:
+        step = self.steps + (method == "step")
+        return TrainingFailed(f"{self.environment.title} at step {step:,}: {method} {problem}")
+
+    # The state of the batch ------------------------------------------------------------------------------------------------------
+
+    def _continue(self) -> None:
+        """Bring the last observations to row 0; after a restored state continue its episodes, or begin new ones."""
+        if self._known == self.steps:
+            self._carry_over()
+        elif self.environment.resumes:
+            self._load(self._leaves)
+            self._known, self._row = self.steps, 0
+        else:
+            self.reset()
+
+    def _carry_over(self) -> None:
+        if self._row:
+            self._obs[0].copy_(self._obs[self._row])
+            self._row = 0
+
+    def _tree(self) -> tuple[list[Array], Callable[[list[Array]], Tree]]:
+        """Return the arrays and numbers of the state of the batch, and a function that makes such a state of others."""
+        batch = self._batch
+        state = batch.get_state() if "get_state" in dir(batch) else batch.state
+        return flattened(state)
+
+    def _save(self) -> list[torch.Tensor]:
+        """Return copies of the arrays and numbers of the state; those of the time before, if they fit, written anew."""
+        with self._calling("get_state"):
+            made = [torch.as_tensor(leaf) if isinstance(leaf, bool | int | float) else tensor_of(leaf) for leaf in self._tree()[0]]
+        if not self._leaves:
+            return [leaf.clone() for leaf in made]
+        if [(leaf.shape, leaf.dtype) for leaf in made] != [(leaf.shape, leaf.dtype) for leaf in self._leaves]:
+            raise self._wrong("get_state", "returned arrays of other shapes or dtypes than before")
+        for leaf, own in zip(made, self._leaves, strict=True):
+            own.copy_(leaf)
+        return self._leaves
+
+    def _like(self, now: Array | float, saved: torch.Tensor) -> Array | float:
+        """Return a saved part of the state as the batch has it: an array or a number."""
+        return saved.item() if isinstance(now, bool | int | float) else self._given(saved.clone())
+
+    def _load(self, saved: list[torch.Tensor]) -> None:
+        with self._calling("set_state"):
+            leaves, rebuilt = self._tree()
+            state = rebuilt([self._like(*pair) for pair in zip(leaves, saved, strict=True)])
+            if "set_state" in dir(self._batch):
+                self._batch.set_state(state)
+            else:
+                self._batch.state = state
+
+    def _try(self) -> None:
+        """Take a step; of a batch that tells its state, twice, and see that the step depends on the state alone."""
+        self._leaves = self._save() if self.environment.resumes else []
+        spare = torch.empty_like(self._obs[0])
+        first = [part.clone() for part in self._stepped(0, spare)]
+        if self.environment.resumes:
+            self._load(self._leaves)
+            again = self._stepped(0, spare)
+            pairs = zip(first, again, strict=True)
+            if not all(torch.allclose(a.double(), b.double(), CLOSE, CLOSE, equal_nan=True) for a, b in pairs):
+                lacking = "get_state returns not" if "get_state" in dir(self._batch) else "its attribute `state` is not"
+                raise self._wrong("step", f"gave other results after its state was set back: {lacking} all it depends on")

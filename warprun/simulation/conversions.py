@@ -1,0 +1,65 @@
+"""Conversions between tensors and the arrays, states and actions of a batch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from warprun.errors import shown
+from warprun.simulation.batch import Array, Tree
+from warprun.spec import Box, Discrete, Space
+
+
+def tensor_of(given: Array) -> torch.Tensor:
+    """Return an array as a tensor on the same memory; of an array of numpy that is read-only, a copy.
+
+    Raises TypeError for what is no array, and the errors of the library.
+    """
+    if isinstance(given, torch.Tensor):
+        return given
+    if isinstance(given, np.ndarray):
+        return torch.from_numpy(np.require(given, requirements="W"))
+    if "__dlpack__" not in dir(given):
+        raise TypeError(f"{shown(given)} is no array with DLPack")
+    return torch.from_dlpack(given)
+
+
+def converter(space: Space, place: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the function from actions [N, C] of a trajectory to those of the environment.
+
+    Those of a Discrete are [N], those of a Box within its bounds. The operations of a Box and their order are those of
+    `spec.to_bounds`.
+    """
+    if isinstance(space, Discrete):
+        return lambda actions: actions[:, 0]
+    if not isinstance(space, Box):
+        return lambda actions: actions
+    pairs = dict.fromkeys(space.bounds())  # of equal bounds one will do, which is faster
+    bounds = torch.tensor(tuple(pairs) if len(pairs) == 1 else space.bounds(), dtype=torch.float32, device=place)
+    low, high = (bound.contiguous() for bound in bounds.squeeze(0).unbind(-1))
+    bounded = low.isfinite() & high.isfinite()
+    least, most = low.masked_fill(~bounded, 0.0), high.masked_fill(~bounded, 0.0)
+    every = bool(bounded.all())
+
+    def convert(actions: torch.Tensor) -> torch.Tensor:
+        share = actions.clamp(-1.0, 1.0).add_(1.0).mul_(0.5)
+        mapped = (1.0 - share).mul_(least).add_(share.mul_(most))
+        return (mapped if every else torch.where(bounded, mapped, actions)).clamp_(low, high)
+
+    return convert
+
+
+def flattened(state: Tree) -> tuple[list[Array], Callable[[list[Array]], Tree]]:
+    """Return the arrays and numbers of a state, and a function that makes such a state of others."""
+    if "jax" in sys.modules:  # it knows more classes
+        from jax import tree_util
+
+        leaves, form = tree_util.tree_flatten(state)
+        return leaves, lambda others: tree_util.tree_unflatten(form, others)
+    from torch.utils import _pytree as pytree
+
+    leaves, spec = pytree.tree_flatten(state)
+    return leaves, lambda others: pytree.tree_unflatten(others, spec)

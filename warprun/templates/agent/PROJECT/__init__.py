@@ -1,0 +1,1 @@
+"""An algorithm for warprun: `agent=PROJECT`."""
