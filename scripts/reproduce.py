@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import claims
 import numpy as np
 import results
+import testbed
 from common import DOCS, ROOT, Training, figure, replaced, settings
 from studies import STUDIES
 
@@ -269,7 +270,7 @@ def measure(names: list[str], kept: dict[str, Any], wait: float, minutes: float,
 def raw() -> claims.Raw:
     """Return all raw numbers by file."""
     folder = DOCS / "benchmarks"
-    files = {name: folder / f"{name}.json" for name in ("reproduce", "exarl", "results")}
+    files = {name: folder / f"{name}.json" for name in ("reproduce", "exarl", "results", "testbed")}
     return {name: json.loads(file.read_text()) if file.exists() else {} for name, file in files.items()}
 
 
@@ -307,6 +308,7 @@ def places(kept: claims.Raw) -> Iterator[tuple[Path, str, str]]:
         from exarl import page
 
         yield page.PAGE, "exarl model", page.validation(kept["exarl"])
+    yield DOCS / "defaults.md", "test bed", testbed.of_page(kept["testbed"])
     for name, study in STUDIES.items():
         if study.place and name in kept["results"]:
             yield *study.place, study.table(results.runs_of(study, kept["results"][name]))

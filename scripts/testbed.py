@@ -71,6 +71,56 @@ def measure(overrides: str) -> dict[str, Any]:
     return found | {"cpu_s": round(time.process_time() - began, 1), "load": round(os.getloadavg()[0], 1)}
 
 
+def of_runs(task: Task, agent: str, n_envs: int, more: str, seconds: float, seeds: int) -> list[str]:
+    """Return the overrides of the runs of a cell, one for each seed."""
+    common = f"{task.overrides} agent={agent} {AS_KEPT} env.solved_at={task.bar}"
+    return [f"{common} n_envs={n_envs} seed={seed} max_minutes={seconds / 60:.4g} {more}".strip() for seed in range(seeds)]
+
+
+def cell(runs: list[dict[str, Any]]) -> str:
+    """Return how many runs are solved, of how many, and their mean return."""
+    return f"{sum(run['solved'] for run in runs)}/{len(runs)}, {statistics.mean(run['return'] for run in runs):.4g}" if runs else ""
+
+
+class Columns(NamedTuple):
+    """The runs of a table, apart from the tasks."""
+
+    agent: str
+    envs: list[int]
+    seeds: int
+    seconds: float
+    more: dict[str, str]
+    """Name of defaults -> their overrides."""
+
+    def runs(self, task: Task, n_envs: int, defaults: str) -> list[str]:
+        """Return the overrides of the runs of a cell."""
+        return of_runs(task, self.agent, n_envs, self.more[defaults], self.seconds, self.seeds)
+
+    def table(self, rows: list[list[str]]) -> str:
+        """Return a table in Markdown."""
+        return table(["task", "bar", "defaults", *(f"n_envs={n:,}" for n in self.envs)], rows)
+
+
+def rows_of(kept: Kept, name: str, columns: Columns) -> list[list[str]]:
+    """Return the rows of a task."""
+    task, rows = TASKS[name], []
+    for defaults in columns.more:
+        cells = [[kept[run] for run in columns.runs(task, n, defaults) if run in kept] for n in columns.envs]
+        rows.append([name, f"{task.bar:g}", defaults, *map(cell, cells)])
+    return rows
+
+
+def of_page(kept: Kept) -> str:
+    """Return the table of docs/defaults.md: how often each task is solved with derived and with fixed defaults."""
+    columns = Columns("ppo", [1, 16, 1000, 10_000], 10, 30.0, {"derived": "", "fixed": FIXED["ppo"]})
+    tasks = [name for name, task in TASKS.items() if any(run in kept for run in columns.runs(task, 1000, "derived"))]
+    rows = [line for name in tasks for line in rows_of(kept, name, columns)]
+    for defaults in columns.more:
+        all_runs = [[kept[run] for name in tasks for run in columns.runs(TASKS[name], n, defaults) if run in kept] for n in columns.envs]
+        rows.append(["all", "", defaults, *(f"{sum(run['solved'] for run in runs)}/{len(runs)}" for runs in all_runs)])
+    return columns.table(rows)
+
+
 def main() -> None:
     """Measure what is missing, and print the table of what was asked for."""
     chosen = settings(
@@ -87,34 +137,21 @@ def main() -> None:
     )
     deadline = time.monotonic() + 60 * chosen.minutes
     kept: Kept = json.loads(KEPT.read_text()) if KEPT.is_file() else {}
-    more = {"derived": "", "fixed": FIXED.get(chosen.agent, ""), "set": chosen.set}
-    rows = []
+    every = {"derived": "", "fixed": FIXED.get(chosen.agent, ""), "set": chosen.set}
+    more = {defaults: every[defaults] for defaults in chosen.defaults}
+    columns = Columns(chosen.agent, chosen.envs, chosen.seeds, chosen.seconds, more)
     for name in chosen.only:
-        task = TASKS[name]
-        common = f"{task.overrides} agent={chosen.agent} {AS_KEPT} env.solved_at={task.bar}"
-        warm: set[str] = set()
-        for defaults in chosen.defaults:
-            cells = []
-            for n_envs in chosen.envs:
-                runs = []
-                for seed in range(chosen.seeds):
-                    given = f"{common} n_envs={n_envs} seed={seed} max_minutes={chosen.seconds / 60:.4g} {more[defaults]}".strip()
-                    if (given not in kept or chosen.again) and time.monotonic() < deadline:
-                        if defaults not in warm:
-                            warm.add(defaults)
-                            measure(f"{common} n_envs={n_envs} until_steps=1 eval.final_episodes=1 {more[defaults]}")
-                        kept[given] = measure(given)
-                        print(name, n_envs, seed, defaults, kept[given], flush=True)
-                        KEPT.write_text(json.dumps(kept, indent=1) + "\n")
-                    runs += [kept[given]] if given in kept else []
-                cells.append(cell(runs))
-            rows.append([name, f"{task.bar:g}", defaults, *cells])
-    print(table(["task", "bar", "defaults", *(f"n_envs={n:,}" for n in chosen.envs)], rows))
-
-
-def cell(runs: list[dict[str, Any]]) -> str:
-    """Return how many runs are solved, of how many, and their mean return."""
-    return f"{sum(run['solved'] for run in runs)}/{len(runs)}, {statistics.mean(run['return'] for run in runs):.4g}" if runs else ""
+        for defaults in more:
+            runs = [run for n_envs in chosen.envs for run in columns.runs(TASKS[name], n_envs, defaults)]
+            missing = [run for run in runs if run not in kept or chosen.again]
+            if missing and time.monotonic() < deadline:
+                measure(f"{missing[0]} until_steps=1 eval.final_episodes=1")  # compiles
+            for run in missing:
+                if time.monotonic() < deadline:
+                    kept[run] = measure(run)
+                    print(name, defaults, run.partition("n_envs=")[2].split(" max")[0], kept[run], flush=True)
+                    KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+    print(columns.table([line for name in chosen.only for line in rows_of(kept, name, columns)]))
 
 
 if __name__ == "__main__":
