@@ -36,7 +36,7 @@ def warm(work: Callable[[], int], seconds: float) -> float:
 
 def simulation(n_envs: int, seconds: float, *overrides: str) -> float:
     """Return environment steps per second of the simulation alone, with further settings of a run."""
-    setup = set_up(compose(["env=covid", f"n_envs={n_envs}", "log.live=false", *overrides]))
+    setup = set_up(compose(["env=covid", "agent=a2c", f"n_envs={n_envs}", f"agent.horizon={ROWS}", "log.live=false", *overrides]))
     numbers = {name: torch.ones(1, device=setup.device.torch) for name in ("governors", "planner")}
     engine = make_engine(setup, n_envs, ROWS, 0, exploration=Exploration("explored", numbers))
     engine.reset()

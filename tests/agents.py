@@ -23,7 +23,16 @@ def plan_for(config: Any, spec: Spec, device: torch.device = CPU, *, fused: bool
     gradients = "kernels" if by_kernels and fusion.kernel_gradients and (device.type == "cpu" or not fusion.reason_on_gpu) else "torch"
     keeps = gradients == "kernels" and device.type == "cpu"
     return Plan(
-        rollout, "a test", networks, "a test", gradients, "a test", keeps, "graphs" if captured else None, "" if captured else "a test"
+        rollout,
+        "a test",
+        networks,
+        "a test",
+        gradients,
+        "a test",
+        keeps,
+        "graphs" if captured else None,
+        "" if captured else "a test",
+        "kernels" if fused and fusion.recurrent and device.type == "cpu" else "torch",
     )
 
 

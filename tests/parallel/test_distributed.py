@@ -14,7 +14,7 @@ from warprun.parallel.distributed import Distributed
 from warprun.parallel.following import Order, give, take
 from warprun.parallel.watch import Watch
 
-WATCH = cast(Watch, SimpleNamespace(explain=lambda: None))
+WATCH = cast(Watch, SimpleNamespace(raise_reason=lambda: None))
 
 
 @pytest.fixture

@@ -84,6 +84,8 @@ def test_the_peak_is_that_of_a_processor() -> None:
 
 # The plan of a run: what kernels compute, and the line that says so ---------------------------------------------------
 
+MEMORY = "stepwise (torch computes networks with memory, agent.network.type="
+UNITS = "kernels compute recurrent layers whose units are a multiple of 16, agent.network.units=[20]"
 EXTERNAL = "stepwise (the environment is not made of kernels)"
 CASES = [
     ("kernels", "cpu", [], "fused"),
@@ -91,6 +93,11 @@ CASES = [
     ("kernels", "cpu", ["agent.network.activation=elu"], "stepwise (agent.network.activation=elu; kernels compute tanh and relu)"),
     ("kernels", "cpu", ["agent=dqn", "agent.dueling=true"], "fused rollout, update by torch (agent.dueling=true)"),
     ("kernels", "cpu", ["engine.gradients=torch"], "fused rollout, update by torch (engine.gradients=torch)"),
+    ("kernels", "cpu", ["agent.network=lstm"], f"{MEMORY}lstm), recurrent layers by kernels"),
+    ("kernels", "cpu", ["agent=dqn", "agent.network=gru"], f"{MEMORY}gru), recurrent layers by kernels"),
+    ("kernels", "cpu", ["agent.network=lstm", "agent.network.units=[20]"], f"{MEMORY}lstm; {UNITS})"),
+    ("kernels", "cpu", ["agent.network=lstm", "engine.gradients=torch"], f"{MEMORY}lstm)"),
+    ("kernels", "cuda", ["agent.network=lstm"], f"{MEMORY}lstm); captured in CUDA graphs"),
     ("kernels", "cuda", [], "fused; captured in CUDA graphs"),
     ("kernels", "cuda", ["engine.gradients=kernels"], "fused; captured in CUDA graphs"),
     ("kernels", "cuda", ["engine.gradients=torch"], "fused rollout, update by torch (engine.gradients=torch); captured in CUDA graphs"),
@@ -133,6 +140,5 @@ def test_the_plan_says_what_computes_what(kind: str, device: str, overrides: lis
 
 
 def test_kernels_that_are_wanted_and_cannot_be_are_an_error() -> None:
-    config = compose(["env=cartpole", "device=cpu", "agent.network.activation=elu", "engine.gradients=kernels"])
     with pytest.raises(UserError, match=r"^engine\.gradients=kernels: kernels cannot \(agent\.network\.activation=elu"):
-        make_plan(config, load_environment(config.env)[0], "cpu")
+        compose(["env=cartpole", "device=cpu", "agent.network.activation=elu", "engine.gradients=kernels"])

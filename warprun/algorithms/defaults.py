@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.settings import SHARED_BY_GROUPS, AgentConfig, OnPolicyConfig, group_config
-from warprun.spec import GroupSpec, Spec
+from warprun.spec import Box, GroupSpec, Spec
 
 Settings = OnPolicyConfig | OffPolicyConfig
 S = TypeVar("S", bound=Settings)
@@ -29,10 +29,46 @@ class Facts:
     steps: int
     """Environment steps of the run, of all environments."""
 
+    @property
+    def actors(self) -> int:
+        """Actors of all environments: rows of a step."""
+        return self.n_envs * self.group.size
+
+    @property
+    def rows(self) -> int:
+        """Rows of a rollout."""
+        return self.agent.horizon * self.actors
+
 
 Rule = Callable[[Facts], float | None]
 
 
+def within(low: int, value: float, high: int) -> int:
+    """Return a value, rounded down, or the bound that it is beyond."""
+    return int(min(max(value, low), high))
+
+
+def horizon(run: Facts) -> int:
+    """Return 64 steps, more where a rollout has less than 2,048 rows, fewer where it has more than 65,536; at most a tenth of the run."""
+    steps = max(2048 / run.actors, min(64, 65_536 / run.actors))
+    return within(16, min(steps, run.steps / run.n_envs / 10), 2048)
+
+
+def minibatches(run: Facts) -> int:
+    """Return how many minibatches of 64 rows a rollout has, at most 64; of networks with memory, at most one for each sequence."""
+    most = run.actors if run.agent.network.remembers else run.rows // 64
+    return within(1, most, 64)
+
+
+PPO: dict[str, Rule] = {
+    "horizon": horizon,
+    "minibatches": minibatches,
+    "epochs": lambda run: 10,
+    "learning_rate": lambda run: 1e-3,
+    "desired_kl": lambda run: 0.01 if run.agent.learning_rate_end is None else None,
+    "entropy_coef": lambda run: 0.0 if isinstance(run.group.action, Box) else 0.01,
+    "return_window": lambda run: within(3, 20_480 / run.rows, 10),
+}
 IN_SEQUENCES: dict[str, Rule] = {
     # A gradient step learns from sequences, so a few of them are many rows, and targets follow after each of few steps.
     "batch_size": lambda run: 32,
@@ -42,7 +78,7 @@ IN_SEQUENCES: dict[str, Rule] = {
     "tau": lambda run: 0.01 if run.agent.target_update_interval == 1 else run.agent.tau,
 }
 """For networks with memory, also if tuned settings or an experiment are for networks without."""
-RULES: dict[str, dict[str, Rule]] = {}
+RULES: dict[str, dict[str, Rule]] = {"ppo": PPO}
 """By the name of the agent; others, such as agents of users, have no rules."""
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from warprun.environment import Environment, Group
-from warprun.errors import printable
+from warprun.errors import counted, printable
 from warprun.files import write_atomic
 from warprun.runs.records.terminal import table_console
 from warprun.spec import GroupSpec
@@ -63,7 +63,7 @@ def print_findings(found: Sequence[Finding]) -> None:
     console = table_console(160)
     console.print(table)
     counts = {verdict: sum(finding.verdict == verdict for finding in found) for verdict in STYLES}
-    console.print(f"{counts['failed']} failed, {counts['warning']} warnings, {counts['passed']} passed", soft_wrap=True)
+    console.print(f"{counts['failed']} failed, {counted(counts['warning'], 'warning')}, {counts['passed']} passed", soft_wrap=True)
 
 
 def write_findings(found: Sequence[Finding], name: str, seconds: float, path: Path) -> None:

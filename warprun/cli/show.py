@@ -13,7 +13,7 @@ import hydra
 from warprun.cli.process import DONE
 from warprun.cli.train import Continued, continued
 from warprun.config.compose import PRIMARY, VERSION_BASE, derived, register
-from warprun.config.explain import explained
+from warprun.config.hydra_errors import explained
 from warprun.config.overrides import read
 from warprun.config.registry import CONF
 from warprun.config.schema import to_dict

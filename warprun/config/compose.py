@@ -23,7 +23,7 @@ from warprun.algorithms.defaults import settings_of
 from warprun.config.checks import check
 from warprun.config.concurrency import CONCURRENCY
 from warprun.config.defaults import with_defaults
-from warprun.config.explain import explained
+from warprun.config.hydra_errors import explained
 from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, read, references_only, rewrite
 from warprun.config.reading import leaves, read_yaml
 from warprun.config.registry import CONF, conf_packages, options, own_folders

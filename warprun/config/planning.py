@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 from warprun.config.registry import Defined
@@ -53,6 +54,8 @@ def make_plan(config: Config, environment: Defined, device: DeviceKind) -> Plan:
         why_torch_gradients = why_torch_gradients or "engine.gradients=torch"
     if config.engine.capture and device != "cuda" and not why_torch_gradients:
         captured = "calls"
+    recurrent = fusion.recurrent and device != "cuda" and config.engine.gradients != "torch"
+    recurrent = recurrent and not no_kernel_networks(config.engine.fused, replace(fusion, network_rows={}))
     return Plan(
         "stepwise" if why_stepwise else "fused",
         why_stepwise,
@@ -63,6 +66,7 @@ def make_plan(config: Config, environment: Defined, device: DeviceKind) -> Plan:
         config.engine.keep_activations and not why_stepwise and not why_torch_gradients and device != "cuda",
         captured,
         why_not,
+        "kernels" if recurrent else "torch",
     )
 
 

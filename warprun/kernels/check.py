@@ -229,9 +229,8 @@ def _return_type(function: KernelFunction, values: list[object]) -> types.Type:
     except TypeError as error:  # from Numba, for a NamedTuple with too few or too many values
         raise UserError(f"{source_line(function)} does not compile: {_cause_of_type_error(error)}") from error
     except AssertionError as error:  # from Numba, without a message, for fields left out between others
-        raise UserError(
-            f"{source_line(function)} does not compile: give every NamedTuple all its fields, defaults are not filled in"
-        ) from error
+        message = f"{source_line(function)} does not compile: give every NamedTuple all its fields, defaults are not filled in"
+        raise UserError(message) from error
     except UserError:
         raise
     except Exception as error:  # Numba and LLVM raise any kind for code that they do not know

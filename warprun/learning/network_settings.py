@@ -14,6 +14,8 @@ from warprun.run_folder import named
 ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
 KERNEL_ACTIVATIONS = ("tanh", "relu")
 """Activations that the kernels of warprun compute."""
+KERNEL_UNITS = 16
+"""What the units of recurrent layers that kernels compute are a multiple of (`kernels.simd.NARROW`)."""
 GATES = {"mlp": 0, "lstm": 4, "gru": 3}
 """Type of a network -> gates of a unit of its recurrent layers."""
 MAX_LAYERS = 64
@@ -68,6 +70,11 @@ class LayersConfig:
         """Whether the kernels of warprun can compute the network."""
         return self.module is None and not self.remembers and self.activation in KERNEL_ACTIVATIONS
 
+    @property
+    def recurs_in_kernels(self) -> bool:
+        """Whether kernels can compute the recurrent layers: their units must fill vectors."""
+        return self.remembers and all(units % KERNEL_UNITS == 0 for units in self.units)
+
     def no_kernels(self) -> str:
         """Return why kernels cannot compute the network; empty if `runs_in_kernels`."""
         if self.runs_in_kernels:
@@ -75,7 +82,11 @@ class LayersConfig:
         if self.module is not None:
             return "torch computes networks of your own, agent.network.module"
         if self.remembers:
-            return f"torch computes networks with memory, agent.network.type={self.type}"
+            told = f"torch computes networks with memory, agent.network.type={self.type}"
+            if self.recurs_in_kernels:
+                return told
+            units = f"agent.network.units={self.units}"
+            return f"{told}; kernels compute recurrent layers whose units are a multiple of {KERNEL_UNITS}, {units}"
         return f"agent.network.activation={self.activation}; kernels compute tanh and relu"
 
     @property

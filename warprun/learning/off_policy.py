@@ -13,7 +13,7 @@ from torch import nn
 from warprun.kernels.mlp import Network
 from warprun.learning.capture import captured
 from warprun.learning.critics import ActingNetwork
-from warprun.learning.descent import AnyOptimized, DeviceScalar, Due, Taken, Terms, TorchStep
+from warprun.learning.descent import AnyOptimized, DeviceScalar, Due, Taken, Terms, TorchStep, Trained
 from warprun.learning.interfaces import Context, Metrics, by_group, own_seed
 from warprun.learning.kernels import choose
 from warprun.learning.kernels.cpu.updates import KernelSteps
@@ -57,6 +57,10 @@ class OffPolicyLearner(ABC, Generic[C]):
         self.config = config
         self.name = group.name
         self.trained = trained
+        for each in trained.values():
+            choose.recurrence(each.network, context)
+            if isinstance(each, Trained):
+                choose.recurrence(each.target, context)
         normalizes = config.normalize_obs
         self.normalizer = ObservationNormalizer(group.observation.size, device, context.communicator) if normalizes else None
         self.replay = choose.replay_memory(config, group, context, own_seed(context, seed, "replay"))

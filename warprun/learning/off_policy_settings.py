@@ -152,7 +152,8 @@ class OffPolicyConfig:
         for group in spec.groups:
             own = group_config(self, group.name)
             if not own.network.runs_in_kernels:
-                return Fusion(None, False, own.network.no_kernels())
+                recurrent = any(group_config(self, each.name).network.recurs_in_kernels for each in spec.groups)
+                return Fusion(None, False, own.network.no_kernels(), recurrent=recurrent)
             rows[group.name] = group.observation.size + sum(own.network.hidden) + own.acting_outputs(group) + 1
             reason = reason or own.no_kernel_gradients()
         return Fusion(rows, not reason, reason, "kernels compute gradients of off-policy agents on CPU only")

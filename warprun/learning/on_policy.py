@@ -27,7 +27,7 @@ from warprun.learning.batch import (
 from warprun.learning.capture import LastingBatches, captured
 from warprun.learning.communicator import mean_
 from warprun.learning.interfaces import Context, by_group
-from warprun.learning.kernels.choose import operations
+from warprun.learning.kernels.choose import operations, recurrence
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
 from warprun.learning.operations import TARGETS, Derivatives, Loss, Moments, TorchOperations
 from warprun.learning.optimizers import OPTIMIZERS
@@ -55,6 +55,7 @@ class Learner(Generic[C]):
         self.config, self.name, self.actors, self.seed, self.communicator = config, group.name, group.size, seed, communicator
         normalizer = ObservationNormalizer(group.observation.size, device, communicator) if config.normalize_obs else None
         self.policy = ActorCriticPolicy(group, config.network, normalizer, device, slices, derived_seed(seed, "network"))
+        recurrence(self.policy.module, context)
         self.optimizer = OPTIMIZERS[config.optimizer.name](self.policy.parameters, config.optimizer)
         actors = (context.n_envs, group.size)
         self.reward_normalizer = (

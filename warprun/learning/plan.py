@@ -20,6 +20,8 @@ class Fusion:
     """Why something cannot be computed by kernels."""
     reason_on_gpu: str = ""
     """Why the gradients cannot be computed by kernels on a GPU, although they can on CPU."""
+    recurrent: bool = False
+    """Whether there are recurrent layers that kernels can compute, on CPU, within networks that torch computes."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Plan:
     """How recorded work is repeated: rollouts and updates as CUDA graphs, updates as lists of kernel calls (CPU); None: not at all."""
     captured_reason: str
     """Why a GPU does not repeat CUDA graphs."""
+    recurrent: Literal["kernels", "torch"] = "torch"
+    """Implementation of recurrent layers, with their gradients."""
 
     @property
     def fused(self) -> bool:
@@ -55,6 +59,8 @@ class Plan:
             parts.append(f"update by torch ({self.gradients_reason})")
         elif self.networks == "kernels" and not self.fused:
             parts.append("networks and gradients by kernels")
+        if self.recurrent == "kernels":
+            parts.append("recurrent layers by kernels")
         path = ", ".join(parts).replace("fused, ", "fused rollout, ")
         if self.captured == "graphs":
             return f"{path}; captured in CUDA graphs"

@@ -5,12 +5,20 @@ A *carry* is all that a network remembers of an episode: a row of numbers for ea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import TypeAlias
 
 import torch
 from torch import nn
 
+Cell: TypeAlias = nn.LSTMCell | nn.GRUCell
+LayerOverSteps: TypeAlias = Callable[[Cell, torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, list[torch.Tensor]]]
+"""f(cell, x [T, B, I], keeps [T, B], first [B, H]) computes one recurrent layer over all steps.
+
+It returns outputs [T, B, U] and the parts of the layer's carry after each step, [T, B, U] each. Before a step for which
+`keeps` is 0, not 1, the carry becomes zeros. All are float32; no gradient goes to `first`.
+"""
 CELLS: dict[str, type[nn.LSTMCell] | type[nn.GRUCell]] = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}
 """LSTM: Hochreiter & Schmidhuber 1997, with the forget gates of Gers et al. 2000. GRU: Cho et al. 2014. The formulas are those of torch."""
 KEEPING = {"lstm": 1, "gru": 1}
@@ -29,25 +37,26 @@ class Recurrent(nn.Module):
         states = 2 if kind == "lstm" else 1
         self.parts = [size for size in sizes[1:] for _ in range(states)] + ([] if sequence is None else [1])
         """Sizes of the parts of a carry: for each layer its output, for an LSTM its cell; with `sequence` the steps since it forgot."""
+        self.units = tuple(sizes[1:])
+        """Units of each recurrent layer."""
         self.carry = sum(self.parts)
         """Numbers of a carry."""
+        self.over_steps: LayerOverSteps | None = None
+        """What computes recurrent layers of float32 numbers; None: torch, step by step."""
 
     def unroll(self, x: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return outputs [T, B, O] and the carry [B, H] after steps `x` [T, B, I] that follow `carry` [B, H].
 
         Before a step for which `begins` [T, B] bool is true, an episode begins and the carry becomes zeros.
         """
-        seen, last = [], carry
-        for row, after in self._steps(x, carry, begins):
-            seen.append(row)
-            last = after
-        y: torch.Tensor = self.after(torch.stack(seen))
-        return y, last
+        rows, after = self._scan(x, carry, begins)
+        y: torch.Tensor = self.after(rows)
+        return y, torch.cat([part[-1] for part in after], -1)
 
     def trace(self, x: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return outputs [T, B, O] and the carries after each step [T, B, H], see `unroll`."""
-        seen, carries = zip(*self._steps(x, carry, begins), strict=True)
-        return self.after(torch.stack(seen)), torch.stack(carries)
+        rows, after = self._scan(x, carry, begins)
+        return self.after(rows), torch.cat(after, -1)
 
     def start_orthogonal(self) -> None:
         """Begin with orthogonal weights and gates that keep what is remembered: their biases are 1 (Jozefowicz et al. 2015), others 0."""
@@ -59,10 +68,34 @@ class Recurrent(nn.Module):
             nn.init.zeros_(cell.bias_hh)
             cell.bias_hh.data.split(cell.hidden_size)[KEEPING[self.kind]].fill_(1.0)
 
-    def _cells(self) -> Iterator[nn.LSTMCell | nn.GRUCell]:
+    def _cells(self) -> Iterator[Cell]:
         for cell in self.cells:
             assert isinstance(cell, nn.LSTMCell | nn.GRUCell)
             yield cell
+
+    def _scan(self, x: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Return the outputs of the last recurrent layer [T, B, U] and the parts of the carry after each step, see `unroll`."""
+        if self.over_steps is None or x.dtype != torch.float32:
+            seen, carries = zip(*self._steps(x, carry, begins), strict=True)
+            return torch.stack(seen), [torch.stack(carries)]
+        keeps, ages = self._keeps(carry, begins)
+        rows, after = self.before(x), []
+        sizes = [(2 if self.kind == "lstm" else 1) * units for units in self.units]
+        for cell, first in zip(self._cells(), carry[:, : sum(sizes)].split(sizes, -1), strict=True):
+            rows, own = self.over_steps(cell, rows, keeps, first)
+            after += own
+        return rows, after + ages
+
+    def _keeps(self, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Return 0 where the carry becomes zeros before a step, else 1, [T, B] float32, and with `sequence` the ages [T, B, 1]."""
+        if self.sequence is None:
+            return (~begins).to(torch.float32), []
+        age, keeps, ages = carry[:, -1], [], []
+        for begun in begins:
+            keeps.append((~begun & (age < self.sequence)).to(torch.float32))
+            age = age * keeps[-1] + 1.0
+            ages.append(age)
+        return torch.stack(keeps), [torch.stack(ages)[..., None]]
 
     def _forgets(self, carry: torch.Tensor, begun: torch.Tensor) -> torch.Tensor:
         """Return [B, 1] bool."""

@@ -186,7 +186,8 @@ class OnPolicyConfig:
         for group in spec.groups:
             own = group_config(self, group.name)
             if not own.network.runs_in_kernels:
-                return Fusion(None, False, own.network.no_kernels())
+                recurrent = any(group_config(self, each.name).network.recurs_in_kernels for each in spec.groups)
+                return Fusion(None, False, own.network.no_kernels(), recurrent=recurrent)
             trunks = 1 if own.network.shared else 2
             rows[group.name] = group.observation.size + sum(own.network.hidden) * trunks + group.acting_outputs + 1
             reason = reason or own.no_kernel_gradients()

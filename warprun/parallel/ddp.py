@@ -1,7 +1,8 @@
 """Data-parallel learners (concurrency=ddp): each rank simulates its share of the environments, and rank 0 leads.
 
 Every rank has an agent with the same parameters. Rank 0 drives the run, writes its files, and counts the episodes of
-all. The others follow its orders. A checkpoint has the state of rank 0, and of the others what differs from it.
+all. The others follow its orders. A checkpoint has the state of rank 0, and of the others what differs from it. A rank
+that dies is found by `parallel.watch`; collectives then raise `RankFailed` (`parallel.distributed`).
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Distributed:
             operation()
         except RuntimeError:
             # gloo says that a connection was closed; the watch says whose, and a little later why.
-            self._watch.explain()
+            self._watch.raise_reason()
             raise
 
 

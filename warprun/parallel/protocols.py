@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from warprun.config.concurrency import AsyncConfig, RmaConfig, SeedConfig
+from warprun.config.concurrency import AsyncConfig, ConcurrencyConfig, RmaConfig, SeedConfig
 from warprun.parallel.central_inference import SeedActor, SeedLearner
 from warprun.parallel.exchange import ActorExchange, LearnerExchange, RolloutBuffer, WeightsBuffer
 from warprun.parallel.messages import AsyncLearner, MessageActor, SyncLearner
@@ -20,8 +20,7 @@ class End(NamedTuple):
     """The end of a connection in this process. All processes make one together, with buffers of the same sizes."""
 
     world: World
-    concurrency: Any
-    """The settings of the mode, such as `RmaConfig`."""
+    concurrency: ConcurrencyConfig
     weights: WeightsBuffer
     rollout: RolloutBuffer
 
@@ -37,32 +36,37 @@ class Sides(NamedTuple):
 
 def seed_learner(end: End, device: torch.device, seed: int) -> LearnerExchange:
     """Return a learner that acts for its actors."""
-    settings: SeedConfig = end.concurrency
+    settings = end.concurrency
+    assert isinstance(settings, SeedConfig)
     return SeedLearner(end.world, end.rollout, device, 1e-6 * settings.batch_us)
 
 
 def async_learner(end: End, device: torch.device, seed: int) -> LearnerExchange:
     """Return a learner that takes rollouts in the order of their arrival."""
-    settings: AsyncConfig = end.concurrency
+    settings = end.concurrency
+    assert isinstance(settings, AsyncConfig)
     return AsyncLearner(end.world, settings.tolerate_actors)
 
 
 def rma_actor(end: End, act: Act | None) -> ActorExchange:
     """Return an actor that reads weights from shared memory and shows its rollouts there."""
     assert act
-    return RmaActor(_shared(end), end.weights, act, push if end.concurrency.window == "queue" else replace)
+    shared, window = _shared(end)
+    return RmaActor(shared, end.weights, act, push if window == "queue" else replace)
 
 
 def rma_learner(end: End, device: torch.device, seed: int) -> LearnerExchange:
     """Return a learner that takes rollouts out of shared memory."""
-    shared, window = _shared(end), end.concurrency.window
+    shared, window = _shared(end)
     return RmaLearner(shared, takes(window, shared, seed), consumes=window == "queue")
 
 
-def _shared(end: End) -> Shared:
-    settings: RmaConfig = end.concurrency
+def _shared(end: End) -> tuple[Shared, str]:
+    """Return the shared memory, and how learners take rollouts from it."""
+    settings = end.concurrency
+    assert isinstance(settings, RmaConfig)
     places = settings.queue if settings.window == "queue" else 0
-    return Shared(end.world, end.weights.memory.nbytes, end.rollout.memory.nbytes, places)
+    return Shared(end.world, end.weights.memory.nbytes, end.rollout.memory.nbytes, places), settings.window
 
 
 def message_actor(end: End, act: Act | None) -> ActorExchange:

@@ -71,7 +71,7 @@ class Watch:
         if self._fault:
             raise RankFailed(self._fault)
 
-    def explain(self) -> None:
+    def raise_reason(self) -> None:
         """Wait until it is known which rank was lost or has failed, and raise RankFailed; return if none was."""
         deadline = time.monotonic() + self._timeout_s + GRACE_S
         while time.monotonic() < deadline and not self._ended.is_set():

@@ -11,7 +11,7 @@ import hydra
 from omegaconf import MISSING, OmegaConf
 
 from warprun.config.compose import VERSION_BASE, register, store
-from warprun.config.explain import explained
+from warprun.config.hydra_errors import explained
 from warprun.config.overrides import read
 from warprun.config.registry import CONF
 from warprun.errors import check_one_of, check_range, require, shown

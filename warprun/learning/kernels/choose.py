@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from torch import nn
+
 from warprun.kernels.mlp import Network
 from warprun.learning.descent import AnyOptimized
 from warprun.learning.interfaces import Context
 from warprun.learning.kernels.cpu.acting import CpuActing
 from warprun.learning.kernels.cpu.gradient import CpuGradient
 from warprun.learning.kernels.cpu.optimizer import CpuAdam
+from warprun.learning.kernels.cpu.recurrent import compute_by_kernels
 from warprun.learning.kernels.cpu.replay import KernelReplay
 from warprun.learning.kernels.cpu.returns import CpuReturns
 from warprun.learning.kernels.cpu.shuffle import CpuPermutation
@@ -20,6 +23,13 @@ from warprun.learning.operations import Derivatives, Operations, TorchOperations
 from warprun.learning.optimizers import Adam
 from warprun.learning.replay import Replay
 from warprun.spec import GroupSpec
+
+
+def recurrence(module: nn.Module, context: Context) -> None:
+    """Let kernels compute the recurrent layers of the networks in `module` if the plan says so; torch computes the others."""
+    if context.plan.recurrent == "kernels":
+        compute_by_kernels(module)
+
 
 # On policy ----------------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from warprun.learning.descent import AnyOptimized, Due, Taken, Trained
 from warprun.learning.draws import Stream
 from warprun.learning.interfaces import Context
 from warprun.learning.kernels.cpu import losses
-from warprun.learning.kernels.cpu.losses import LOSS, VALUE, Memory, Net
+from warprun.learning.kernels.cpu.losses import LOSS, VALUE, Net, Workspace
 from warprun.learning.kernels.cpu.optimizer import PIECE, CpuAdam, split
 from warprun.learning.kernels.layers import stacked_rows
 from warprun.learning.off_policy_settings import OffPolicyConfig
@@ -157,7 +157,7 @@ class KernelSteps:
             self.nets[network] = net = self._net(network, each.parameters)
             if isinstance(each, Trained):
                 self.nets[each.target] = net._replace(parameters=each.target_parameters.numpy())
-        self.memory = Memory(
+        self.memory = Workspace(
             target=np.zeros((self.team.count, COLUMNS), np.float32),
             best=np.zeros((self.team.count, COLUMNS), np.int64),
             zeros=np.zeros(max(net.blocks.shape[2] for net in self.nets.values()), np.float32),

@@ -1,0 +1,90 @@
+"""Recurrent layers by kernels: values and gradients against torch in float64, and agents that learn by them."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.agents import build
+from tests.learning.test_recurrent import KINDS, engine_for, maze
+from warprun.config.registry import import_environment
+from warprun.learning.descent import Trained
+from warprun.learning.kernels.cpu.recurrent import compute_by_kernels
+from warprun.learning.network_settings import LayersConfig, NetworkConfig
+from warprun.learning.recurrent import Recurrent
+
+UNITS: dict[str, Any] = {"hidden": [16], "units": [16], "after": [16]}
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Return whether no number of `found`, float32, is farther off than 1e-5 of the largest of `expected`, float64."""
+    return bool((found - expected).abs().max() <= 1e-5 * expected.abs().max())
+
+
+def pair(kind: str, sequence: int | None, units: tuple[int, ...]) -> tuple[Recurrent, Recurrent]:
+    """Return the same network by kernels in float32 and by torch in float64."""
+    torch.manual_seed(0)
+    network = Recurrent(kind, nn.Sequential(nn.Linear(5, 7), nn.Tanh()), [7, *units], nn.Sequential(nn.Linear(units[-1], 3)), sequence)
+    by_torch = copy.deepcopy(network).double()
+    compute_by_kernels(network)
+    assert network.over_steps
+    return network, by_torch
+
+
+@pytest.mark.parametrize(("steps", "count"), [(9, 45), (1, 3), (5, 64)])
+@pytest.mark.parametrize("sequence", [None, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_carries_and_gradients_are_those_of_torch(kind: str, sequence: int | None, steps: int, count: int) -> None:
+    """Two layers of different sizes, tiles that are not full, ends of episodes at any step, and what was remembered before."""
+    results = []
+    for network in pair(kind, sequence, (32, 48)):
+        rng = torch.Generator().manual_seed(1)
+        dtype = next(network.parameters()).dtype
+        x = torch.randn(steps, count, 5, generator=rng).to(dtype).requires_grad_()
+        begins = torch.rand(steps, count, generator=rng) < 0.2
+        carry = torch.randn(count, network.carry, generator=rng).to(dtype)
+        if sequence:
+            carry[:, -1] = torch.randint(0, sequence + 1, (count,), generator=rng).to(dtype)
+        y, last = network.unroll(x, carry, begins)
+        _, carries = network.trace(x, carry, begins)
+        weights = torch.linspace(-1.0, 1.0, y.numel(), dtype=dtype).view_as(y)
+        gradients = torch.autograd.grad((y * weights + y.square()).sum(), [x, *network.parameters()])
+        assert torch.equal(carries[-1], last)
+        results.append((y, carries, *gradients))
+    for number, (found, expected) in enumerate(zip(*results, strict=True)):
+        assert close(found, expected), number
+
+
+def test_units_that_do_not_fill_vectors_are_left_to_torch() -> None:
+    network = Recurrent("gru", nn.Sequential(), [3, 16, 12], nn.Sequential(), None)
+    compute_by_kernels(network)
+    assert network.over_steps is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_number_of_threads_takes_the_same_bits(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """And learns, but for rounding, what torch does."""
+    monkeypatch.setattr("warprun.learning.slices.ROWS", 24)
+    found = []
+    for threads, fused in ((1, True), (2, True), (1, False)):
+        network = NetworkConfig(type=kind, **UNITS)
+        agent = build("ppo", maze(), n_envs=6, threads=threads, fused=fused, network=network, minibatches=1)
+        assert (agent.learners[0].policy.network.policy.over_steps is not None) == fused
+        engine = engine_for(agent, maze())
+        agent.update(engine.collect(agent.act), 0.0)
+        found.append(agent.learners[0].policy.parameters.clone())
+    assert torch.equal(found[0], found[1])
+    torch.testing.assert_close(found[0], found[2], rtol=0.0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "env"), [("dqn", "t_maze"), ("sac", "pendulum"), ("td3", "pendulum")])
+def test_networks_of_off_policy_agents_and_their_targets(name: str, env: str) -> None:
+    environment = import_environment(f"warprun.envs.{env}", {})[0]
+    agent = build(name, environment, fused=True, network=LayersConfig(type="lstm", **UNITS))
+    trained = agent.learners[0].trained.values()
+    modules = [each.network for each in trained] + [each.target for each in trained if isinstance(each, Trained)]
+    networks = [part for module in modules for part in module.modules() if isinstance(part, Recurrent)]
+    assert len(networks) >= 2
+    assert all(network.over_steps for network in networks)
