@@ -39,6 +39,7 @@ class Result:
 
     @property
     def solved(self) -> bool:
+        """Whether the run ended because it had solved its environment."""
         return self.status == "solved"
 
     def rows(self) -> list[dict[str, float]]:
