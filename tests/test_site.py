@@ -54,6 +54,10 @@ def test_pages_for_github_become_pages_of_the_site(page: str, written: str, show
     assert load("site_links").rewritten(written, page, "https://at") == (shown or written)
 
 
+def test_without_an_address_of_the_repository_links_to_it_are_text() -> None:
+    assert load("site_links").rewritten("see [`a`](../setup.cfg), [b](faq.md)", "ppo.md", "") == "see `a`, [b](faq.md)"
+
+
 @pytest.mark.long
 @pytest.mark.skipif(MISSING, reason='needs pip install "warprun[docs]"')
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
