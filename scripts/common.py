@@ -62,6 +62,13 @@ def row(*cells: object) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
+FIXED_PPO = (
+    "agent.horizon=16 agent.minibatches=4 agent.epochs=4 agent.learning_rate=0.001 agent.desired_kl=null agent.entropy_coef=0.01"
+    " agent.gamma=0.99 agent.return_window=null"
+)
+"""Settings of PPO that do not follow from the run: those of the tables in docs/configuration.md."""
+
+
 def head(*titles: object) -> str:
     """Return the first two lines of a table in Markdown."""
     return f"{row(*titles)}\n{'|---' * len(titles)}|"

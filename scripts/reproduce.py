@@ -124,7 +124,7 @@ def speeds() -> Values:
     }
     found = {}
     for name, (overrides, sizes) in settings_of.items():
-        for measured in bench(compose(overrides), sizes, (2,)):
+        for measured in bench([compose([*overrides, f"n_envs={size}"]) for size in sizes], (2,)):
             rates = (measured.simulation_steps_per_s, measured.rollout_steps_per_s, measured.training_steps_per_s)
             kinds = zip(("simulation", "rollout", "training"), rates, strict=True)
             found[f"{name} {measured.n_envs}"] = {kind: round((rate or math.nan) / 1e6, 4) for kind, rate in kinds}

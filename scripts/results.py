@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from common import DOCS, replace, settings
+from common import DOCS, FIXED_PPO, replace, settings
 from studies import STUDIES, Run, Study
 
 KEPT = DOCS / "benchmarks" / "results.json"
@@ -69,6 +69,7 @@ def measure(study: Study, overrides: str, threads: int) -> Run:
             "log.live=false",
             "log.tensorboard=false",
             f"concurrency.threads={threads}",
+            *(FIXED_PPO.split() if "agent=ppo" in overrides and "tuned=none" in overrides else []),  # nothing follows from the run
             *overrides.split(),
         ]
         command = [sys.executable, "-c", PROGRAM, json.dumps(study.evaluations), *given]

@@ -24,16 +24,13 @@ from contextlib import chdir, redirect_stdout
 from io import StringIO
 from typing import Any, NamedTuple
 
-from common import DOCS, ROOT, settings, table
+from common import DOCS, FIXED_PPO, ROOT, settings, table
 
 import warprun
 
 KEPT = DOCS / "benchmarks" / "testbed.json"
 AS_KEPT = "device=cpu concurrency.threads=1 tuned=none total_steps=100000000 eval.every=3s checkpoint.best=false log.tensorboard=false"
-FIXED = {
-    "ppo": "agent.horizon=16 agent.minibatches=4 agent.epochs=4 agent.learning_rate=0.001 agent.desired_kl=null agent.entropy_coef=0.01"
-    " agent.gamma=0.99 agent.return_window=null",
-}
+FIXED = {"ppo": FIXED_PPO}
 """Agent -> the defaults of docs/configuration.md, which do not depend on the run."""
 
 

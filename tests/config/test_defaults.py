@@ -2,7 +2,11 @@
 
 import pytest
 
+from warprun.cli import main as cli
 from warprun.config.compose import compose, note_on_defaults, note_on_tuned
+from warprun.config.compositions import Compositions
+from warprun.config.schema import as_before, from_dict, to_dict
+from warprun.errors import UserError
 
 NAMES = ("horizon", "minibatches", "epochs", "desired_kl", "entropy_coef", "return_window")
 FIXED = [16, 4, 4, None, 0.01, None]
@@ -26,6 +30,50 @@ def test_actors_count_as_environments_and_groups_have_their_own() -> None:
     agent = compose(["env=tag_gridworld", "tuned=none", "n_envs=4"]).agent
     assert agent.entropy_coef == 0.01 and agent.horizon > 64
     assert all("horizon" not in own for own in agent.groups.values())
+
+
+UNTUNED = ["env=pendulum", "tuned=none"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["agent.learning_rate=3e-4", "agent.learning_rate_end=0", "agent.target_kl=0.015", "agent.epochs=1 agent.minibatches=1"],
+)
+def test_a_rate_that_somebody_decides_does_not_follow_the_policy(given: str) -> None:
+    assert compose([*UNTUNED, *given.split()]).agent.desired_kl is None
+    with pytest.raises(UserError, match=r"agent\.desired_kl=0\.01"):
+        compose([*UNTUNED, *given.split(), "agent.desired_kl=0.01", *([] if "target" in given else ["agent.target_kl=0.001"])])
+
+
+@pytest.mark.parametrize(
+    ("mode", "minibatches"),
+    [("ddp concurrency.processes=2", 16), ("rma concurrency.processes=33", 1), ("sync concurrency.processes=5", 32)],
+)
+def test_rules_count_what_one_update_learns_from(mode: str, minibatches: int) -> None:
+    assert compose([*UNTUNED, *f"n_envs=1024 agent.horizon=2 concurrency={mode}".split()]).agent.minibatches == minibatches
+
+
+def test_a_minibatch_of_a_policy_with_memory_has_as_many_rows() -> None:
+    assert compose([*UNTUNED, "agent.network=lstm", "n_envs=32", "agent.horizon=8"]).agent.minibatches == 4
+
+
+def test_settings_of_a_sweep_follow_from_each_number() -> None:
+    one, many = Compositions(), [[*UNTUNED, f"n_envs={n}"] for n in (1, 1000, 10_000)]
+    assert [one.compose(each).agent.horizon for each in many] == [compose(each).agent.horizon for each in many] == [2048, 64, 16]
+
+
+def test_what_is_printed_can_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([*UNTUNED, "agent.learning_rate_end=0", "--cfg", "job"]) == 0
+    assert "desired_kl: null" in capsys.readouterr().out
+
+
+def test_a_run_that_continues_keeps_what_nobody_gives_now() -> None:
+    before = compose([*UNTUNED, "n_envs=16", "agent.epochs=3"])
+    same, changed = (as_before(compose([*UNTUNED, "n_envs=1", *more]), before).agent for more in ([], ["agent.entropy_coef=0.5"]))
+    assert (same.horizon, same.epochs, same.entropy_coef) == (128, 3, 0.0)
+    assert (changed.horizon, changed.entropy_coef) == (128, 0.5)
+    fixed = as_before(compose(UNTUNED), from_dict(to_dict(before) | {"origin": {}})).agent  # of a version without rules
+    assert fixed.horizon == 128
 
 
 def test_a_short_run_has_ten_updates_at_least() -> None:

@@ -30,7 +30,7 @@ def test_a_run_that_continues_keeps_the_learning_rate(tmp_path: Path) -> None:
     warprun.train([f"resume={tmp_path / 'parts'}", "until_steps=null"])
     whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     assert whole.keys() == parts.keys() and all(bool((tensor == parts[name]).all()) for name, tensor in whole.items())
-    assert "agent/agent/learning_rate" in whole
+    assert "agent/agent/rate_factor" in whole
 
 
 def test_a_schedule_and_a_divergence_exclude_each_other() -> None:

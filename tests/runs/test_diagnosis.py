@@ -27,13 +27,19 @@ HEALTHY = {
 }
 
 
-def told(values: Mapping[str, float], action: Space, agent: OnPolicyConfig | None = None, several: bool = False) -> list[str]:
+def told(
+    values: Mapping[str, float], action: Space, agent: OnPolicyConfig | None = None, several: bool = False, limit: int | None = 200
+) -> list[str]:
     """Return the notes on a run of 10 records with these values and otherwise healthy ones."""
     rows = [HEALTHY | {"train/return": float(n % 3)} | dict(values) for n in range(10)]
     if several:
         rows = [{name.replace("/", "/own/", 1): value for name, value in row.items()} for row in rows]
-    config = Config(EnvConfig(name="mine"), agent or PPOConfig(), origin=OriginConfig(overrides=["env=mine", "env.speed=2", "n_envs=16"]))
-    return list(notes(Curves(rows, GroupSpec("own", 1, Box(3), action), config, 200, several)))
+    config = Config(
+        EnvConfig(name="mine"),
+        agent or PPOConfig(),
+        origin=OriginConfig(overrides=["env=mine", "run_dir=here", "env.speed=2", "n_envs=16"]),
+    )
+    return list(notes(Curves(rows, GroupSpec("own", 1, Box(3), action), config, limit, several)))
 
 
 PLANTED = {
@@ -57,7 +63,7 @@ PLANTED = {
 @pytest.mark.parametrize("planted", PLANTED)
 def test_each_sign_is_named_alone_with_a_command(planted: str) -> None:
     values, said, tries = PLANTED[planted]
-    (note,) = told(values, Discrete(2))
+    (note,) = told(values, Discrete(2), limit=None if planted == "no end" else 200)
     assert said in note
     command = note.partition("; try: ")[2]
     assert command.endswith(tries)
@@ -78,6 +84,18 @@ def test_normal_policies_are_judged_by_their_standard_deviation() -> None:
     assert "the standard deviation of the actions fell to 0.0067" in narrow and narrow.endswith("agent.entropy_coef=0.05")
     (wide,) = told({"loss/entropy": 2 * (1.419 + 1.5)}, box)
     assert "rose to 4.5, and bounds are at 1" in wide and wide.endswith("agent.entropy_coef=0")
+    assert (
+        told({"loss/entropy": 2 * (1.419 + 1.5)}, Box(2))
+        == []
+        == told({"loss/entropy": 2 * (1.419 + 1.5)}, box, PPOConfig(entropy_coef=0.0))
+    )
+
+
+def test_what_is_told_can_be_tried() -> None:
+    assert told({"loss/approx_kl": 0.4}, Discrete(2), PPOConfig(desired_kl=0.01)) == []  # the rate follows already
+    assert told({"train/episodes": 0.0}, Discrete(2)) == []  # with a time limit episodes may only be longer than the run
+    (note,) = told({"obs/clipped_share": 0.2}, Discrete(2), several=True)
+    assert note.endswith("env=mine env.speed=2 n_envs=16 agent.groups.own.normalize_obs=false")
 
 
 def test_values_are_large_only_without_normalized_rewards() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.settings import SHARED_BY_GROUPS, AgentConfig, OnPolicyConfig, group_config
@@ -18,6 +18,16 @@ Settings = OnPolicyConfig | OffPolicyConfig
 S = TypeVar("S", bound=Settings)
 
 
+class Size(NamedTuple):
+    """The size of a run."""
+
+    n_envs: int
+    learned: int
+    """Environments that an update of one learner learns from."""
+    steps: int
+    """Environment steps, of all environments."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """The facts that rules know of a run, for one group of actors."""
@@ -25,18 +35,18 @@ class Facts:
     agent: Any
     """Settings of the group, as far as they are known."""
     group: GroupSpec
-    n_envs: int
-    steps: int
-    """Environment steps of the run, of all environments."""
+    size: Size
+    free: Collection[str]
+    """Names of the settings that nobody has given."""
 
     @property
     def actors(self) -> int:
-        """Actors of all environments: rows of a step."""
-        return self.n_envs * self.group.size
+        """Actors that an update learns from: rows of a step."""
+        return self.size.learned * self.group.size
 
     @property
     def rows(self) -> int:
-        """Rows of a rollout."""
+        """Rows that an update learns from."""
         return self.agent.horizon * self.actors
 
 
@@ -51,13 +61,20 @@ def within(low: int, value: float, high: int) -> int:
 def horizon(run: Facts) -> int:
     """Return 64 steps, more where a rollout has less than 2,048 rows, fewer where it has more than 65,536; at most a tenth of the run."""
     steps = max(2048 / run.actors, min(64, 65_536 / run.actors))
-    return within(16, min(steps, run.steps / run.n_envs / 10), 2048)
+    return within(16, min(steps, run.size.steps / run.size.n_envs / 10), 2048)
 
 
 def minibatches(run: Facts) -> int:
     """Return how many minibatches of 64 rows a rollout has, at most 64; of networks with memory, at most one for each sequence."""
-    most = run.actors if run.agent.network.remembers else run.rows // 64
-    return within(1, most, 64)
+    of_rows = run.rows // 64
+    return within(1, min(of_rows, run.actors) if run.agent.network.remembers else of_rows, 64)
+
+
+def desired_kl(run: Facts) -> float | None:
+    """Return 0.01 if the learning rate may follow the policy: nobody has given it, a schedule, or another use of the divergence."""
+    agent = run.agent
+    fixed = "learning_rate" not in run.free or agent.learning_rate_end is not None or agent.target_kl is not None
+    return None if fixed or agent.epochs * agent.minibatches == 1 else 0.01
 
 
 PPO: dict[str, Rule] = {
@@ -65,7 +82,7 @@ PPO: dict[str, Rule] = {
     "minibatches": minibatches,
     "epochs": lambda run: 10,
     "learning_rate": lambda run: 1e-3,
-    "desired_kl": lambda run: 0.01 if run.agent.learning_rate_end is None else None,
+    "desired_kl": desired_kl,
     "entropy_coef": lambda run: 0.0 if isinstance(run.group.action, Box) else 0.01,
     "return_window": lambda run: within(3, 20_480 / run.rows, 10),
 }
@@ -73,7 +90,7 @@ IN_SEQUENCES: dict[str, Rule] = {
     # A gradient step learns from sequences, so a few of them are many rows, and targets follow after each of few steps.
     "batch_size": lambda run: 32,
     "utd_ratio": lambda run: float(f"{20.0 / (run.agent.batch_size * run.agent.replay.sequence):.3g}"),  # learns 20 times from a step
-    "learning_starts": lambda run: max(1000, run.n_envs * run.agent.steps_drawn()),
+    "learning_starts": lambda run: max(1000, run.size.n_envs * run.agent.steps_drawn()),
     "target_update_interval": lambda run: 1,
     "tau": lambda run: 0.01 if run.agent.target_update_interval == 1 else run.agent.tau,
 }
@@ -89,27 +106,27 @@ def settings_of(agent: AgentConfig, stated: bool) -> list[str]:
     return [] if stated else list(RULES.get(agent.name, ()))
 
 
-def derive(config: S, free: Collection[str], spec: Spec, n_envs: int, steps: int) -> S:
+def derive(config: S, free: Collection[str], spec: Spec, size: Size) -> S:
     """Return the settings of an agent in which those that `free` names follow from the run; groups that differ have their own."""
-    base = _found(config, free, spec.groups[0], n_envs, steps)
+    base = _found(config, free, spec.groups[0], size)
     fitted, groups = _with(config, base), dict(config.groups)
     shared = _with(config, {"horizon": fitted.horizon})
     for group in spec.groups:
         given = groups.get(group.name, {})
         left = [name for name in free if name not in given and name not in SHARED_BY_GROUPS]
-        own = _found(group_config(shared, group.name), left, group, n_envs, steps)
+        own = _found(group_config(shared, group.name), left, group, size)
         differs = {name: value for name, value in own.items() if value != base[name]}
         if differs:
             groups[group.name] = {**given, **differs}
     return _with(fitted, {"groups": groups})
 
 
-def _found(agent: Settings, free: Collection[str], group: GroupSpec, n_envs: int, steps: int) -> dict[str, float | None]:
+def _found(agent: Settings, free: Collection[str], group: GroupSpec, size: Size) -> dict[str, float | None]:
     """Return the settings of one group that `free` names, each by what is known before it."""
     in_sequences = isinstance(agent, OffPolicyConfig) and agent.network.remembers
     for name, rule in (IN_SEQUENCES if in_sequences else RULES.get(agent.name, {})).items():
         if name in free:
-            agent = _with(agent, {name: rule(Facts(agent, group, n_envs, steps))})
+            agent = _with(agent, {name: rule(Facts(agent, group, size, free))})
     return {name: getattr(agent, name) for name in free}
 
 

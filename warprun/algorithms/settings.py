@@ -58,6 +58,11 @@ class PPOConfig(OnPolicyConfig):
         super().check(key)
         at_least(self, key, 1, "epochs", "minibatches")
         positive(self, key, "clip", "clip_value", "target_kl", "desired_kl")
+        if self.desired_kl is not None and self.epochs * self.minibatches == 1:
+            raise UserError(f"{key}.desired_kl={self.desired_kl}: one gradient step has no divergence yet; raise epochs or minibatches")
+        if self.desired_kl is not None and self.target_kl is not None and self.target_kl < 2.0 * self.desired_kl:
+            limit = f"{key}.target_kl={self.target_kl} ends updates before"
+            raise UserError(f"{key}.desired_kl={self.desired_kl}: {limit} the learning rate would fall; write null for one of them")
         if self.desired_kl is not None and self.learning_rate_end is not None:
             fixed = f"{key}.learning_rate_end={self.learning_rate_end}"
             raise UserError(f"{fixed}: {key}.desired_kl={self.desired_kl} sets the learning rate; write null for one of them")

@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.table import Table
@@ -15,7 +15,6 @@ from rich.text import Text
 from warprun.checking.processes import machine_code
 from warprun.cli.process import DONE, FAILED, Outcome
 from warprun.cli.settings import read_settings, whole_number
-from warprun.config import checks
 from warprun.config.compose import compose, environment_config, environment_names
 from warprun.config.external import BY_ID
 from warprun.config.registry import import_environment, is_shipped
@@ -156,9 +155,8 @@ def bench(arguments: Sequence[str]) -> int:
             out = value
         else:
             rest.append(argument)
-    config = compose([*rest, f"n_envs={lists['sizes'][0]}"])
-    for n_envs in lists["sizes"]:
-        checks.check(replace(config, n_envs=n_envs))
+    configs = [compose([*rest, f"n_envs={n_envs}"]) for n_envs in lists["sizes"]]  # settings can follow from the size
+    config = configs[0]
     try:
         Path(out).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -169,7 +167,7 @@ def bench(arguments: Sequence[str]) -> int:
     from warprun.simulation.device import choose
 
     counts = [count or threads(config) for count in lists["threads"]]
-    found = measuring.bench(config, lists["sizes"], counts)
+    found = measuring.bench(configs, counts)
     measuring.report(found, Path(out), f"{config.env.name}, {config.agent.name}, {choose(config.device).kind}")
     if choose(config.device).kind == "cpu" and found[0].simulation_steps_per_s is not None:
         _tell_scalar_loops(rest, found[0].simulation_steps_per_s / found[0].threads)

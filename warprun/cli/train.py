@@ -17,7 +17,7 @@ from warprun.config import environment_copy
 from warprun.config.checks import check
 from warprun.config.compose import change, compose, differences
 from warprun.config.overrides import read
-from warprun.config.schema import Config, as_measured, from_dict, to_dict
+from warprun.config.schema import Config, as_before, from_dict, to_dict
 from warprun.errors import RunHasEndedError, UserError, program, shown, typed
 from warprun.files import refuse_links
 from warprun.kernels.driver import prepare
@@ -173,16 +173,15 @@ def _continued_if_begun(overrides: list[str], trusted: bool, compose: Compose) -
         return overrides
     saved, stored = rundir.read_config(folder), replace(compose(rest), run_dir=run_dir)
     then = from_dict(saved)
-    stored = now = as_measured(stored, then)
     for key, former, given in (
-        ("env", then.env.name, now.env.name),
-        ("env.module", then.env.module, now.env.module),
-        ("agent", then.agent.name, now.agent.name),
-        ("concurrency", then.concurrency.name, now.concurrency.name),
+        ("env", then.env.name, stored.env.name),
+        ("env.module", then.env.module, stored.env.module),
+        ("agent", then.agent.name, stored.agent.name),
+        ("concurrency", then.concurrency.name, stored.concurrency.name),
     ):
         if former != given:
             raise UserError(f"{key}={given}: the run in {folder} has {key}={former}, and a run that continues keeps it")
-    return _continued(folder, saved, stored, trusted)
+    return _continued(folder, saved, as_before(stored, then), trusted)
 
 
 def _continued(folder: Path, saved: dict[str, object], stored: Config, trusted: bool) -> Continued:

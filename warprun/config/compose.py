@@ -27,7 +27,7 @@ from warprun.config.hydra_errors import explained
 from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, read, references_only, rewrite
 from warprun.config.reading import leaves, read_yaml
 from warprun.config.registry import CONF, conf_packages, options, own_folders
-from warprun.config.schema import Config, EnvConfig, OriginConfig, from_dict, is_open
+from warprun.config.schema import Config, EnvConfig, OriginConfig, from_dict, is_open, written
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown
 from warprun.kernels.driver import prepare
 from warprun.processes import started
@@ -265,9 +265,9 @@ def _free(config: Config, overrides: Sequence[str], choices: Mapping[str, str]) 
         return []
     if tuned and _compose([*(f"{group}={choices[group]}" for group in ("env", "agent")), f"tuned={tuned}"]).agent.network.type == "mlp":
         overrides = _untuned(overrides)  # tuned settings count only if they are for memory
-    with _without_defaults(f"{choices['agent']}_schema", names):
+    with _without_defaults(f"{agent.name}_schema", names):
         given = _compose(overrides).agent
-    return [f"agent.{name}={getattr(agent, name)}" for name in names if OmegaConf.is_missing(given, name)]
+    return [written(name, getattr(agent, name)) for name in names if OmegaConf.is_missing(given, name)]
 
 
 @contextmanager

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from warprun.algorithms.defaults import derive
+from warprun.algorithms.defaults import Size, derive
 from warprun.config.checks import check_values
-from warprun.config.schema import Config, free, load_environment
+from warprun.config.schema import Config, free, load_environment, written
 from warprun.learning.settings import check_groups, check_settings
+from warprun.processes import fit, started
 
 
 def with_defaults(config: Config) -> Config:
@@ -19,7 +20,21 @@ def with_defaults(config: Config) -> Config:
     check_settings(config.agent)
     spec = load_environment(config.env, parallel)[0].spec
     check_groups(config.agent, [group.name for group in spec.groups])
-    agent = derive(config.agent, names, spec, config.n_envs, config.total_steps)
+    agent = derive(config.agent, names, spec, Size(config.n_envs, learned_envs(config), config.total_steps))
     of_groups = [(f"groups.{group}.{name}", value) for group, own in agent.groups.items() for name, value in own.items() if name in names]
-    found = [f"agent.{name}={value}" for name, value in [*((name, getattr(agent, name)) for name in names), *of_groups]]
+    found = [written(name, value) for name, value in [*((name, getattr(agent, name)) for name in names), *of_groups]]
     return replace(config, agent=agent, origin=replace(config.origin, derived=found))
+
+
+def learned_envs(config: Config) -> int:
+    """Return the environments that an update of one learner learns from, at least 1."""
+    concurrency, n_envs = config.concurrency, config.n_envs
+    size = concurrency.wanted or started()
+    if not concurrency.has_actors:
+        return max(1, n_envs // size)
+    learners, ranks_per_env = concurrency.parallel
+    if min(learners, ranks_per_env) < 1 or size < learners * (1 + ranks_per_env):
+        return n_envs  # the check of the processes says what is wrong
+    actors = fit(size, learners, ranks_per_env).actors
+    together = 1 if concurrency.one_by_one else max(1, actors // learners)
+    return max(1, n_envs // actors * together)

@@ -224,11 +224,21 @@ def sized(config: Config, n_envs: int, how: str) -> Config:
     return replace(config, n_envs=n_envs, agent=agent, origin=replace(config.origin, n_envs=how))
 
 
-def as_measured(config: Config, before: Config) -> Config:
+def as_before(config: Config, before: Config) -> Config:
     """Return a config for a run that continues, with the `n_envs=auto` and the defaults that it has had `before`."""
     config = sized(config, before.n_envs, before.origin.n_envs or "") if is_open(config) else config
-    kept = {name: getattr(before.agent, name) for name in free(before)}
-    return replace(config, agent=replace(config.agent, **kept), origin=replace(config.origin, derived=before.origin.derived))
+    kept = {name: getattr(before.agent, name) for name in free(config)}
+    own = [each for each in before.origin.derived if each.startswith("agent.groups.")]
+    groups = {name: dict(settings) for name, settings in config.agent.groups.items()}
+    for group, name in ((each.partition("=")[0].split(".")[2:4]) for each in own):
+        groups.setdefault(group, {}).setdefault(name, before.agent.groups[group][name])
+    derived = [*(written(name, value) for name, value in kept.items()), *own]
+    return replace(config, agent=replace(config.agent, **kept, groups=groups), origin=replace(config.origin, derived=derived))
+
+
+def written(name: str, value: object) -> str:
+    """Return a setting of the agent as it is typed."""
+    return f"agent.{name}={'null' if value is None else value}"
 
 
 def free(config: Config) -> list[str]:

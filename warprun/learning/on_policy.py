@@ -63,6 +63,8 @@ class Learner(Generic[C]):
         )
         self.target = TARGETS[config.advantage]
         self.learning_rate = torch.full((), config.learning_rate, dtype=torch.float64, device=device)
+        self.rate_factor = torch.ones((), dtype=torch.float64, device=device)
+        """Learning rate over the given one, where it is adapted (`adapt_learning_rate`)."""
         self.entropy_coef = torch.zeros((), device=device)
         self.reference = TorchOperations(
             group, config, self.policy, self.optimizer, self.reward_normalizer, self.learning_rate, self.entropy_coef
@@ -84,8 +86,7 @@ class Learner(Generic[C]):
         if wanted != self._scheduled:
             self._scheduled = wanted
             self.entropy_coef.fill_(wanted[1])
-            if not config.adapts_learning_rate:
-                self.learning_rate.fill_(wanted[0])
+            self.learning_rate.copy_(self.rate_factor * wanted[0])
 
     def adapt_learning_rate(self, kl: torch.Tensor, desired: float) -> None:
         """Lower the learning rate after an update that has moved the policy much more than `desired`, raise it after one that hardly has.
@@ -93,8 +94,11 @@ class Learner(Generic[C]):
         `kl` [] is the divergence of the update. Factors and limits are those of rsl_rl (Schwarke et al. 2025), which change the rate after
         every minibatch.
         """
-        factor = torch.where(kl > 2.0 * desired, 1.0 / STEP, torch.where(kl < 0.5 * desired, STEP, 1.0))
-        self.learning_rate.mul_(factor).clamp_(*LEARNING_RATES)
+        given = self.config.learning_rate
+        low, high = min(LEARNING_RATES[0], given), max(LEARNING_RATES[1], given)
+        change = torch.where(kl > 2.0 * desired, 1.0 / STEP, torch.where(kl < 0.5 * desired, STEP, 1.0))
+        self.rate_factor.mul_(change).clamp_(low / given, high / given)
+        self.learning_rate.copy_(self.rate_factor * given)
 
     def batch(self, trajectory: Trajectory) -> Batch:
         """Return `trajectory` with its advantages and returns; the next call for this trajectory may overwrite them."""
@@ -208,7 +212,7 @@ class Learner(Generic[C]):
         if self.reward_normalizer:
             tensors |= {f"reward/{name}": tensor for name, tensor in self.reward_normalizer.tensors().items()}
         if self.config.adapts_learning_rate:
-            tensors["learning_rate"] = self.learning_rate
+            tensors["rate_factor"] = self.rate_factor
         return tensors
 
 

@@ -120,8 +120,9 @@ def compare(runs: Sequence[Run], by: Sequence[str] | None, threshold: float | No
 
 def differing_settings(runs: Sequence[Run]) -> list[str]:
     """Return the settings that differ between runs, without those that only differ because another agent was chosen, or
-    the like.
+    the like, and without those that followed from the others in all runs.
     """
+    derived = set.intersection(*({each.partition("=")[0] for each in _list(run.settings.get("origin.derived"))} for run in runs))
     differing = [name for name, key in CHOICES.items() if name != "env" and len({str(run.settings.get(key)) for run in runs}) > 1]
     alike: dict[tuple[str, ...], list[Mapping[str, object]]] = {}
     for run in runs:
@@ -129,9 +130,13 @@ def differing_settings(runs: Sequence[Run]) -> list[str]:
     for settings in alike.values():
         for key in dict.fromkeys(key for each in settings for key in each):
             values = {repr(_plain(each[key])) for each in settings if key in each}
-            if len(values) > 1 and not NOT_COMPARED.fullmatch(key) and key not in CHOICES.values():
+            if len(values) > 1 and not NOT_COMPARED.fullmatch(key) and key not in (*CHOICES.values(), *derived):
                 differing.append(key)
     return list(dict.fromkeys(differing))
+
+
+def _list(value: object) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, list) else []
 
 
 def short(key: str) -> str:

@@ -55,10 +55,10 @@ class Measurement:
     None on the stepwise path and on GPUs."""
 
 
-def bench(config: Config, sizes: Sequence[int], thread_counts: Sequence[int]) -> list[Measurement]:
-    """Measure every size with every number of threads, interleaved; sizes that do not fit in memory raise UserError."""
-    sized = [(replace(config.concurrency, threads=count), n_envs) for count in thread_counts for n_envs in sizes]
-    cells = [_Cell(replace(config, n_envs=n_envs, concurrency=concurrency)) for concurrency, n_envs in sized]
+def bench(configs: Sequence[Config], thread_counts: Sequence[int]) -> list[Measurement]:
+    """Measure every config with every number of threads, interleaved; what does not fit in memory raises UserError."""
+    threaded = [(config, replace(config.concurrency, threads=count)) for count in thread_counts for config in configs]
+    cells = [_Cell(replace(config, concurrency=concurrency)) for config, concurrency in threaded]
     try:
         for _ in range(ROUNDS):
             for cell in cells:

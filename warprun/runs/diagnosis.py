@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ LOW_KL, HIGH_KL = 1e-5, 0.1
 """Divergence of an update: of a policy that hardly moves, and of one that leaves what its rollout says. Usual are 0.003 to 0.03."""
 MUCH_CLIPPED = 0.002
 """Share of clipped observations that shows outliers: of a stationary number at most 1 % are beyond 10 standard deviations (Chebyshev)."""
+OF_THIS_RUN = ("run_dir", "until_steps", "resume")
+"""Overrides that a command for another run leaves out."""
 HIGH_VALUE_LOSS = 100.0
 """Value loss, in units of the variance of returns or of those of the rewards, that comes of returns far from 0 and 1."""
 
@@ -76,20 +79,26 @@ class Curves:
         return vars(group_config(self.config.agent, self.group.name))
 
     def changed(self, setting: str) -> str:
-        """Return the command of this run with another setting, which comes last and so wins."""
-        return f"{program()} {' '.join(map(shlex.quote, [*self.config.origin.overrides, setting]))}"
+        """Return the command of a run like this one with another setting, which comes last and so wins."""
+        own = [override for override in self.config.origin.overrides if override.partition("=")[0] not in OF_THIS_RUN]
+        return f"{program()} {' '.join(map(shlex.quote, [*own, setting]))}"
+
+    def agent(self, name: str, value: object) -> str:
+        """Return the command with another setting of the agent, of this group if several have their own."""
+        key = f"agent.groups.{self.group.name}" if self.several and name not in SHARED_BY_GROUPS else "agent"
+        return self.changed(f"{key}.{name}={value}")
 
     def times(self, name: str, factor: float, otherwise: float) -> str:
         """Return the command with a multiple of a setting of the agent; with `otherwise` if it is 0 or null."""
         value = self.settings.get(name)
         wanted = value * factor if isinstance(value, int | float) and value else otherwise
-        key = f"agent.groups.{self.group.name}" if self.several and name not in SHARED_BY_GROUPS else "agent"
-        return self.changed(f"{key}.{name}={wanted:.2g}" if isinstance(wanted, float) else f"{key}.{name}={wanted}")
+        return self.agent(name, f"{wanted:.2g}" if isinstance(wanted, float) else wanted)
 
     def checked(self) -> str:
         """Return the command that checks the environment."""
-        own = [override for override in self.config.origin.overrides if override.startswith("env")]
-        return f"{program()} check {' '.join(map(shlex.quote, own or [f'env={self.config.env.name}']))}"
+        own = [each for each in self.config.origin.overrides if re.match(r"(env|experiment)\b", each)]
+        named = any(each.startswith(("env=", "experiment=")) for each in own)
+        return f"{program()} check {' '.join(map(shlex.quote, own if named else [f'env={self.config.env.name}', *own]))}"
 
 
 def _finite(rows: Sequence[Mapping[str, float]], tag: str) -> list[float]:
@@ -101,9 +110,9 @@ Sign = Callable[[Curves], tuple[str, str] | None]
 
 
 def no_episodes(curves: Curves) -> tuple[str, str] | None:
-    """Find episodes that have no end."""
+    """Find episodes that have no end; with a time limit they may only be longer than the run."""
     ended = curves.shared("train/episodes")
-    if len(ended) < LEAST_RECORDS or any(ended):
+    if curves.limit or len(ended) < LEAST_RECORDS or any(ended):
         return None
     return "no training episode ended in the second half of the run", curves.changed("env.time_limit=1000")
 
@@ -132,7 +141,7 @@ def clipped_observations(curves: Curves) -> tuple[str, str] | None:
     if not share > MUCH_CLIPPED:
         return None
     found = f"{share:.1%} of the observed numbers are clipped: take logarithms of rare, large ones in `observe`"
-    return found, curves.changed("agent.normalize_obs=false")
+    return found, curves.agent("normalize_obs", "false")
 
 
 def undecided(curves: Curves) -> tuple[str, str] | None:
@@ -146,6 +155,8 @@ def undecided(curves: Curves) -> tuple[str, str] | None:
 def stopped_exploring(curves: Curves) -> tuple[str, str] | None:
     """Find a policy whose actions hardly vary."""
     entropy, uniform = curves.of("loss/entropy"), uniform_entropy(curves.group)
+    if "entropy_coef" not in curves.settings:
+        return None
     tries = curves.times("entropy_coef", 5.0, 0.01)
     if entropy and uniform and entropy[-1] < LOW_ENTROPY * uniform:
         fell = f"the entropy of the policy fell to {entropy[-1]:.2g} of at most {uniform:.2g}"
@@ -159,10 +170,13 @@ def stopped_exploring(curves: Curves) -> tuple[str, str] | None:
 def actions_at_bounds(curves: Curves) -> tuple[str, str] | None:
     """Find a policy that draws nearly all actions beyond their bounds."""
     entropy, action = curves.of("loss/entropy"), curves.group.action
-    if not entropy or not isinstance(action, Box) or deviation(entropy[-1], action) < HIGH_STD:
+    if not entropy or not isinstance(action, Box) or not curves.settings.get("entropy_coef"):
+        return None
+    bounded = all(math.isfinite(bound) for pair in action.bounds() for bound in pair)
+    if not bounded or deviation(entropy[-1], action) < HIGH_STD:
         return None
     rose = f"the standard deviation of the actions rose to {deviation(entropy[-1], action):.2g}, and bounds are at 1"
-    return f"{rose}: nearly all actions are cut off", curves.changed("agent.entropy_coef=0")
+    return f"{rose}: nearly all actions are cut off", curves.agent("entropy_coef", 0)
 
 
 def uniform_entropy(group: GroupSpec) -> float:
@@ -178,7 +192,7 @@ def deviation(entropy: float, action: Box) -> float:
 def large_steps(curves: Curves) -> tuple[str, str] | None:
     """Find updates after which the policy is another one."""
     kl = curves.median("loss/approx_kl")
-    if not kl > HIGH_KL:
+    if curves.settings.get("desired_kl") or not kl > HIGH_KL:
         return None
     return f"an update moves the policy by a KL divergence of {kl:.2g}, usual are 0.003 to 0.03", curves.times("learning_rate", 0.2, 1e-4)
 
@@ -186,7 +200,7 @@ def large_steps(curves: Curves) -> tuple[str, str] | None:
 def small_steps(curves: Curves) -> tuple[str, str] | None:
     """Find updates that hardly move the policy."""
     kl = curves.median("loss/approx_kl")
-    if not kl < LOW_KL:
+    if curves.settings.get("desired_kl") or not kl < LOW_KL:
         return None
     return f"an update moves the policy by a KL divergence of {kl:.2g}, usual are 0.003 to 0.03", curves.times("learning_rate", 10.0, 1e-3)
 
@@ -196,7 +210,7 @@ def large_values(curves: Curves) -> tuple[str, str] | None:
     loss = curves.median("loss/value")
     if not loss > HIGH_VALUE_LOSS or curves.settings.get("normalize_reward") is not False:
         return None
-    return f"the value loss is {loss:.2g}: returns are far from 1", curves.changed("agent.normalize_reward=true")
+    return f"the value loss is {loss:.2g}: returns are far from 1", curves.agent("normalize_reward", "true")
 
 
 def blind_values(curves: Curves) -> tuple[str, str] | None:

@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.engine import URL
 
 from warprun.config.overrides import GROUPS, rewrite, searched
+from warprun.config.schema import from_dict
 from warprun.errors import UserError, shown
 from warprun.files import write_atomic
 from warprun.runs import rundir, signals
@@ -225,10 +226,15 @@ class Study:
         comment = (
             f"Trial {job.number}, the best of {count} finished ones: {value}. A best of many is biased upwards: repeat it with other seeds."
         )
-        return write_best(self._plan.folder, job.overrides, comment)
+        return write_best(self._plan.folder, [*derived(job), *job.overrides], comment)
 
     def _trials(self, *wanted: TrialState) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False, states=wanted)
+
+
+def derived(job: Job) -> list[str]:
+    """Return, as overrides, the settings that followed from the run of a job: nothing follows where an experiment is given."""
+    return from_dict(rundir.read_config(job.run)).origin.derived
 
 
 def write_best(folder: Path, overrides: Sequence[str], comment: str) -> Path:

@@ -59,9 +59,13 @@ class Terminal(Sink):
         self._view.close()
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         table.add_row(Text(status, style=STATUS_STYLE.get(status, "bold")), Text(self._title, style="bold"))
+        notes = {key: value for key, value in summary.items() if key.startswith("note")}
         for key, value in summary.items():
-            table.add_row(Text(key, style="dim"), Text(_show(key, value)))
+            if key not in notes:
+                table.add_row(Text(key, style="dim"), Text(_show(key, value)))
         self._console.print(table)
+        for key, value in notes.items():  # not wrapped: they can end with a command to copy
+            self._console.print(Text.assemble((key, "dim"), f"  {value}"), soft_wrap=True)
         self._console.print(Text(_short(self._folder)), soft_wrap=True)
 
     def close(self) -> None:
