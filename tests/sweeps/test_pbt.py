@@ -81,7 +81,7 @@ def test_the_worst_go_on_as_the_best(tmp_path, monkeypatch):
     assert one.round == one.rounds == 5 and len(one.exchanges) == 8
     best = one.best
     assert best and len((best.run / "history").read_text().splitlines()) == 5
-    monkeypatch.setattr(pbt, "derived", lambda job: ["agent.epochs=7"])  # no member has a run here
+    monkeypatch.setattr(pbt, "derived", lambda settings: ["agent.epochs=7"])
     written = one.write_best(best).read_text()
     assert "until_steps" not in written and "epochs: 7" in written
 

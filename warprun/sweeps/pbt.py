@@ -16,12 +16,13 @@ from typing import NamedTuple
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
+from warprun.config.compose import derived
 from warprun.errors import UserError, printable
 from warprun.files import read_json, write_atomic
 from warprun.runs import rundir
 from warprun.sweeps.launch import TuneSettings
 from warprun.sweeps.plan import Job, Plan
-from warprun.sweeps.study import Space, derived, write_best
+from warprun.sweeps.study import Space, write_best
 from warprun.sweeps.table import state_of
 
 STORE = "population.json"
@@ -96,7 +97,7 @@ class Population:
         """Write the last settings of the best member as a file for conf/experiment, and return its path. Raises OSError."""
         comment = f"The last settings of member {job.number}, which changed {self._changes(job.number)} times while it trained."
         settings = [override for override in job.overrides if not override.startswith(("until_steps=", "stop_when_solved="))]
-        return write_best(self._plan.folder, [*derived(job), *settings], comment)
+        return write_best(self._plan.folder, [*derived(settings), *settings], comment)
 
     def _changes(self, member: int) -> int:
         """Return how often the settings of a member changed, those of its ancestors included."""

@@ -21,8 +21,8 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.engine import URL
 
+from warprun.config.compose import derived
 from warprun.config.overrides import GROUPS, rewrite, searched
-from warprun.config.schema import from_dict
 from warprun.errors import UserError, shown
 from warprun.files import write_atomic
 from warprun.runs import rundir, signals
@@ -226,19 +226,17 @@ class Study:
         comment = (
             f"Trial {job.number}, the best of {count} finished ones: {value}. A best of many is biased upwards: repeat it with other seeds."
         )
-        return write_best(self._plan.folder, [*derived(job), *job.overrides], comment)
+        return write_best(self._plan.folder, [*derived(job.overrides), *job.overrides], comment)
 
     def _trials(self, *wanted: TrialState) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False, states=wanted)
 
 
-def derived(job: Job) -> list[str]:
-    """Return, as overrides, the settings that followed from the run of a job: nothing follows where an experiment is given."""
-    return from_dict(rundir.read_config(job.run)).origin.derived
-
-
 def write_best(folder: Path, overrides: Sequence[str], comment: str) -> Path:
-    """Write the best settings of a study into its folder, and return the path of the file. Raises OSError."""
+    """Write the best settings of a study into its folder, and return the path of the file. Raises OSError.
+
+    `overrides` begin with what followed from the run: nothing follows where an experiment is given.
+    """
     path = folder / BEST
     write_atomic(path, as_file(overrides, comment).encode())
     return path
