@@ -369,6 +369,23 @@ def limit_of(raw: Raw) -> str:
     return table(["units, work", "C program", "warprun", "warprun / C"], rows) if rows else ""
 
 
+HEADLINES = {
+    "CartPole, simulation without a policy": ("cartpole a2c 10000", "simulation"),
+    "CartPole, rollouts": ("cartpole a2c 10000", "rollout"),
+    "CartPole, A2C": ("cartpole a2c 10000", "training"),
+    "CartPole, PPO with its tuned settings, one epoch of 16 minibatches": ("cartpole ppo 10000", "training"),
+    "Acrobot, A2C": ("acrobot a2c 10000", "training"),
+    "catalysis, 2,000 environments, A2C": ("catalysis a2c 2000", "training"),
+}
+
+
+def headlines(raw: Raw) -> str:
+    """Return the table of the page on performance, empty before it is measured."""
+    found = {work: of_rounds(raw, "throughput", *keys) for work, keys in HEADLINES.items()}
+    rows = [(work, interval.text(".3g")) for work, interval in found.items() if interval]
+    return table(["work", "million environment steps/s"], rows) if rows else ""
+
+
 def table_of(raw: Raw) -> str:
     """Return the table of all claims, and the machines that it was measured on."""
     rows = [(claim.name, claim.text, claim.done, *claim.answer(raw)) for claim in CLAIMS]

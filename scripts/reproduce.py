@@ -59,7 +59,7 @@ Values = dict[str, Any]
 Parts = dict[str, Callable[[], Values]]
 WITHOUT_RAW = {
     "docs/auto.md": "times to solve",
-    "docs/performance.md": "headlines, expected times of a GPU, loops within a step",
+    "docs/performance.md": "comparisons, expected times of a GPU, loops within a step",
     "docs/actors.md": "overhead and scaling of actors",
     "docs/booster.md": "returns of regulators and agents",
     "docs/benchmarks/catalysis.md": "all tables",
@@ -303,6 +303,7 @@ def places(kept: claims.Raw) -> Iterator[tuple[Path, str, str]]:
     yield PAGE, "claims", claims.table_of(kept)
     drawn = len(claims.times_to_bar(kept, "acrobot")) == len(SIZES)
     yield PAGE, "figures", f"![{CAPTION}](figures/{FIGURE.name})\n\n" if drawn else ""
+    yield DOCS / "performance.md", "headlines", claims.headlines(kept)
     yield DOCS / "benchmarks" / "throughput.md", "limit", claims.limit_of(kept)
     if find_spec("simpy"):
         from exarl import page
