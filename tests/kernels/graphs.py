@@ -22,7 +22,7 @@ from tests.agents import build
 from tests.learning.cuda.simulated import KERNEL_MODULES, cuda_kernels, with_few_threads
 from tests.simulation import rollouts
 from warprun.kernels import repeat
-from warprun.learning import off_policy
+from warprun.learning.kernels import choose
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import Replay
@@ -152,7 +152,7 @@ def train(case: str, captured: bool) -> dict[str, np.ndarray]:
 
 def as_on_a_gpu() -> None:
     """Let the CPU take the code that is a GPU's."""
-    off_policy.KernelReplay = Replay  # type: ignore[misc, assignment]
+    choose.KernelReplay = Replay  # type: ignore[misc, assignment]
     repeat.record = record
     repeat.run_aside = lambda work: work()
     for module in KERNEL_MODULES:
