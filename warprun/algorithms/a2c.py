@@ -48,7 +48,7 @@ class Coefficients(NamedTuple):
 
 
 def a2c_derivatives(log_prob, value, old_log_prob, old_value, advantage, returns, p):  # type: ignore[no-untyped-def]
-    """Return d loss / d log_prob and d loss / d value of one row, then its share of every term (`a2c_loss`), for the fused gradient."""
+    """Return d loss / d log_prob and d loss / d value of one row, then its share of every term (`a2c_loss`), for the gradient kernels."""
     error = value - returns
     return -advantage, 2.0 * p.value_coef * error, -advantage * log_prob, error * error, 0.0, 0.0
 
@@ -74,5 +74,5 @@ class A2C(OnPolicyAgent[A2CConfig]):
 
     @classmethod
     def derivatives(cls, config: A2CConfig) -> Derivatives:
-        """Return the derivatives of the loss, for the fused gradient."""
+        """Return the derivatives of the loss, for the gradient kernels."""
         return Derivatives(a2c_derivatives, Coefficients(np.float32(config.value_coef)))

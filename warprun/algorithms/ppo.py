@@ -71,7 +71,7 @@ class Coefficients(NamedTuple):
 
 
 def ppo_derivatives(log_prob, value, old_log_prob, old_value, advantage, returns, p):  # type: ignore[no-untyped-def]
-    """Return d loss / d log_prob and d loss / d value of one row, then its share of every term (`ppo_loss`), for the fused gradient."""
+    """Return d loss / d log_prob and d loss / d value of one row, then its share of every term (`ppo_loss`), for the gradient kernels."""
     log_ratio = log_prob - old_log_prob
     ratio = exp(log_ratio)
     clipped = minimum(maximum(ratio, 1.0 - p.clip), 1.0 + p.clip)
@@ -159,6 +159,6 @@ class PPO(OnPolicyAgent[PPOConfig]):
 
     @classmethod
     def derivatives(cls, config: PPOConfig) -> Derivatives:
-        """Return the derivatives of the loss, for the fused gradient."""
+        """Return the derivatives of the loss, for the gradient kernels."""
         clip_value = math.inf if config.clip_value is None else config.clip_value
         return Derivatives(ppo_derivatives, Coefficients(np.float32(config.clip), np.float32(clip_value), np.float32(config.value_coef)))

@@ -312,7 +312,7 @@ class OnPolicyAgent(ABC, Generic[C]):
 
     @classmethod
     def derivatives(cls, config: C) -> Derivatives | None:
-        """Return the derivatives of the loss, for the fused gradient; None if `OnPolicyConfig.no_kernel_gradients` gives a reason."""
+        """Return the derivatives of the loss, for the gradient kernels; None if `OnPolicyConfig.no_kernel_gradients` gives a reason."""
         return None
 
     @abstractmethod
