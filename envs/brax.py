@@ -32,7 +32,9 @@ class Brax:
             raise UserError(f"env.id={shown(id)}: Brax knows no such environment{nearest(id, KNOWN)}")
         env = get_environment(id, **arguments)
         if not isinstance(env.observation_size, int):
-            raise UserError(f"env.id={id}: its observation is a dictionary; give it as one vector by a class of your own (docs/external.md)")
+            raise UserError(
+                f"env.id={id}: its observation is a dictionary; give it as one vector by a class of your own (docs/external.md)"
+            )
         self.observation_space, self.action_space = Box(env.observation_size), Box(env.action_size, -1.0, 1.0)
 
         def begin(seed: jax.Array) -> State:

@@ -20,7 +20,7 @@ from warprun.config.external import External
 from warprun.config.schema import EnvConfig, load_environment
 from warprun.errors import UserError
 from warprun.runs import checkpoint
-from warprun.spec import Discrete, to_bounds
+from warprun.spec import Box, Discrete, to_bounds
 
 
 def of_jax() -> type[Walkers]:

@@ -1,4 +1,4 @@
-"""The settings that `warprun tune` searches if the command names none: of each agent those that matter most, in the order of the algorithm."""
+"""The settings that `warprun tune` searches if the command names none: of each agent those that matter most."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ NOISE = {"agent.noise_std": "interval(0.05,0.5)"}
 
 SPACES: dict[str, dict[str, str]] = {
     "a2c": ON_POLICY | {"agent.horizon": "choice(8,16,32,64)"},
-    "ppo": ON_POLICY | {"agent.horizon": "choice(16,32,64,128,256)", "agent.epochs": "choice(4,10,20)", "agent.clip": "choice(0.1,0.2,0.3)"},
+    "ppo": ON_POLICY
+    | {"agent.horizon": "choice(16,32,64,128,256)", "agent.epochs": "choice(4,10,20)", "agent.clip": "choice(0.1,0.2,0.3)"},
     "dqn": OFF_POLICY | {"agent.target_update_interval": "choice(50,250,1000)", "agent.exploration_fraction": "interval(0.05,0.5)"},
     "ddpg": ACTOR_CRITIC | NOISE,
     "td3": ACTOR_CRITIC | NOISE,
