@@ -20,7 +20,7 @@ from warprun.config.external import External
 from warprun.config.schema import EnvConfig, load_environment
 from warprun.errors import UserError
 from warprun.runs import checkpoint
-from warprun.spec import Discrete, to_bounds
+from warprun.spec import Box, Discrete, to_bounds
 
 
 def of_jax() -> type[Walkers]:
@@ -247,8 +247,40 @@ def test_gymnax_by_id(capfd: pytest.CaptureFixture[str]) -> None:
         load(id="CartPole-v1", kwargs={"mass": 1.0})
 
 
-def test_gymnax_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gymnax", None)
-    monkeypatch.delitem(sys.modules, "warprun.envs.gymnax", raising=False)
-    with pytest.raises(UserError, match=r'gymnax is not installed; run: pip install "warprun\[gymnax\]"'):
-        load_environment(EnvConfig("gymnax", "warprun.envs.gymnax", id="CartPole-v1"))
+def test_brax_by_id() -> None:
+    """Steps are those of the class of Brax, episodes end where it says so, and mistakes are told in one line."""
+    envs = pytest.importorskip("brax.envs")
+    import jax
+
+    def load(**settings: Any) -> Any:
+        return load_environment(EnvConfig("brax", "warprun.envs.brax", **settings))[0]
+
+    environment = load(id="inverted_pendulum", kwargs={"backend": "spring"})
+    assert (environment.title, environment.spec.time_limit, environment.resumes) == ("inverted_pendulum", 1000, True)
+    assert environment.spec.groups[0].action == Box(1, -1.0, 1.0)
+    simulator = environment.make_simulator(n_envs=3, first_env=0, horizon=30, seed=1, device=CPU, exploration=None)
+    simulator.prepare()
+    states = jax.tree.map(lambda leaf: leaf.copy(), simulator._batch.state)
+    taken = simulator.collect(act)
+    group, env = taken.groups[GROUP], envs.get_environment("inverted_pendulum", backend="spring")
+    begun = np.ones(3, bool)
+    for row in range(30):
+        given = group.action[row, :, 0].numpy()
+        states = jax.vmap(env.step)(states, np.clip(given, -1.0, 1.0))
+        np.testing.assert_allclose(group.reward[row, begun, 0].numpy(), np.asarray(states.reward)[begun], rtol=1e-5)
+        assert (taken.terminated[row].numpy()[begun] == (np.asarray(states.done)[begun] > 0.5)).all()
+        begun &= ~taken.terminated[row].numpy()  # until the first episode ends
+        np.testing.assert_allclose(group.obs[row + 1, begun, 0].numpy(), np.asarray(states.obs)[begun], rtol=1e-4, atol=1e-5)
+    assert not begun.all()
+    for settings, told in (({}, "env.id is missing"), ({"id": "atn"}, "did you mean 'ant'?")):
+        with pytest.raises(UserError, match=told):
+            load(**settings)
+
+
+@pytest.mark.parametrize(("library", "id"), [("gymnax", "CartPole-v1"), ("brax", "ant")])
+def test_libraries_of_environments_are_extras(library: str, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setitem(sys.modules, f"{library}.envs", None)
+    monkeypatch.delitem(sys.modules, f"warprun.envs.{library}", raising=False)
+    with pytest.raises(UserError, match=rf'{library} is not installed; run: pip install "warprun\[{library}\]"'):
+        load_environment(EnvConfig(library, f"warprun.envs.{library}", id=id))

@@ -26,7 +26,7 @@ from warprun.user_code import Sources, errors_of_user
 CONF = "warprun.conf"
 NONE = External()
 """No setting of `External`."""
-EXTRAS = {"gymnasium": "gymnasium", "gymnax": "gymnax", "jax": "jax", "mpi4py": "mpi"}
+EXTRAS = {"gymnasium": "gymnasium", "gymnax": "gymnax", "brax": "brax", "jax": "jax", "mpi4py": "mpi"}
 """Libraries that files of environments import -> the extra of warprun that installs them."""
 Defined = Environment | ExternalEnvironment | SimulatorFactory
 """What a module defines: an environment of kernel functions, one with the interface of Gymnasium, or a factory of simulators."""

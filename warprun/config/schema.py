@@ -43,7 +43,7 @@ class EnvConfig:
     randomize: dict[str, Any] = field(default_factory=dict)
     """Parameters that each environment draws uniformly at the start of every episode: env.randomize.NAME=[low,high]."""
     id: str | None = None
-    """With env=gymnasium or env=gymnax: the id of the environment, such as LunarLander-v3."""
+    """With env=gymnasium, env=gymnax or env=brax: the id of the environment, such as LunarLander-v3."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of `gymnasium.make`, or of the class of an environment that Python steps: env.kwargs.NAME=value."""
     register: list[str] = field(default_factory=list)
