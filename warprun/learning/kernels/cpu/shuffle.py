@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from warprun.kernels import ahead
-from warprun.kernels import compile as kernels
-from warprun.kernels.bound import Call, signature
+from warprun.kernels.bound import Call, kernel_module, signature
+from warprun.kernels.compile import merged_function
 from warprun.learning.draws import Stream, Words, bits_of, key_of
 
 DIGIT, BUCKETS, DIGITS = 11, 2048, 3
@@ -67,21 +67,9 @@ def scatter(places, digit, keys, order, sorted_keys, sorted_order):
         sorted_order[place] = order[i]
 
 
-SOURCE = '''"""A random order; written by warprun."""
-
-from numba import njit
-
-
-@njit(cache=True, **BOUND)
-def shuffled(first, last, thread, words, memory):
-    shuffle(words, memory)
-'''
-
-
 @cache
 def _module() -> ModuleType:
-    functions = {"shuffle": shuffle, "BOUND": kernels.BOUND}
-    return kernels.load_module("shuffle", SOURCE, functions, kernels.merged_function)
+    return kernel_module("shuffle", {"shuffled": [shuffle]}, merged_function)
 
 
 class CpuPermutation:
