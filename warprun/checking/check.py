@@ -116,14 +116,7 @@ def _plain(begun: Begun) -> Iterator[Finding]:
 def _state(setup: Setup, environment: Environment) -> Iterator[Problem]:
     engine = make_engine(setup, _fitting(environment, 64), 1, 0)
     yield from resets(engine)
-    explorer = Explorer(engine.spec, engine.n_envs, seed=5)
-
-    def step() -> None:
-        put(engine.trajectory, 0, explorer.choose(masks_of(engine.trajectory, 0)))
-        engine.step(0)
-        engine.carry_over()
-
-    yield from constant_fields(engine, step, 200)
+    yield from constant_fields(engine, KernelRolls(engine, Explorer(engine.spec, engine.n_envs, seed=5)).roll, 200)
 
 
 def _determinism(setup: Setup, environment: Environment) -> Iterator[Problem]:
