@@ -19,10 +19,10 @@ import pytest
 import torch
 from numba import cuda
 
-from tests.kernels.test_ptx import nvvm_problem
 from tests.scripts import load
 from tests.selection import few
 from tests.simulation.rollouts import CPU, acting, make
+from warprun.checking.machine_code import nvvm_problem
 from warprun.config.compose import compose
 from warprun.config.registry import import_environment
 from warprun.errors import UserError
@@ -43,7 +43,7 @@ def missing() -> str:
             version(package)
         except PackageNotFoundError:
             return f"needs {package} (extra ptx)"
-    return problem or ""
+    return problem
 
 
 compiles = pytest.mark.skipif(bool(missing()), reason=missing())
