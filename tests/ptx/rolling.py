@@ -202,7 +202,7 @@ def on_machine(
 
 def sizes_of(name: str) -> tuple[int, ...]:
     """Return the numbers of environments that are rolled out: blocks that are full and not, several and one."""
-    return (2, 5) if name in SEVERAL_ACTORS else (1, 3, 31, 33, 64)
+    return (3,) if name in SEVERAL_ACTORS else (1, 33, 64)
 
 
 def marked(several: bool) -> list[object]:
