@@ -17,7 +17,7 @@ from tests.ptx.machine import Finding, Kind, Machine, Order
 from tests.ptx.mistakes import Mistake
 from tests.ptx.project import DEVICE, POISON, on
 from tests.ptx.table import Row, keep
-from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, TANH, Arrays, Case, acting, engine_of, record
+from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, TANH, Arrays, Case, acting, compared, engine_of, record
 from tests.simulation.test_vector_engine import engine_of as vector_engine_of
 from tests.simulation.test_vector_engine import random_actions
 from warprun.learning.network_settings import NetworkConfig
@@ -113,11 +113,6 @@ def fused(
         }
     engine = engine_of(replace(case, n_envs=n_envs), name, device, **more)
     return compared(case, record(engine, case.collects, act=agent.act, greedy=greedy))
-
-
-def compared(case: Case, arrays: Arrays) -> Arrays:
-    """Return what can be compared: actions that explore are not drawn from distributions."""
-    return {key: array for key, array in arrays.items() if not (case.exploration and key.endswith("log_prob"))}
 
 
 def external(case: Case, name: str, device: Device, n_envs: int) -> Arrays:
