@@ -175,7 +175,8 @@ def _speed(setup: Setup, environment: Environment, code: Helper) -> Iterator[Fin
 
 def check(config: Config, overrides: Sequence[str]) -> list[Finding]:
     """Check the environment of a config, which `overrides` compose. Raises UserError if it cannot run."""
-    config = replace(config, device="cpu", env=replace(config.env, on_nan="stop"), concurrency=replace(config.concurrency, threads=1))
+    alone = replace(config.concurrency, threads=1, workers=0)
+    config = replace(config, device="cpu", env=replace(config.env, on_nan="stop"), concurrency=alone)
     setup = set_up(config)
     if isinstance(setup.environment, Environment):
         return check_kernels(setup, setup.environment, overrides)
