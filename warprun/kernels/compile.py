@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
 import numba
 import numpy as np
 from numba import njit
+from numba.core.caching import NullCache
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError
 from numba.core.event import Listener, register
@@ -26,7 +27,7 @@ from numba.core.types.misc import unliteral
 from warprun.environment import KernelFunction
 from warprun.errors import UserError
 from warprun.kernels import compilers, integers
-from warprun.kernels.cache import KernelFiles, NoFiles, notice, scratch, without_comments, write_source
+from warprun.kernels.cache import KernelFiles, notice, scratch, without_comments, write_source
 from warprun.kernels.fingerprint import (
     MISSING,
     Dispatcher,
@@ -353,7 +354,7 @@ def load_module(
                 kernel._cache._cache_file = files = KernelFiles(path.parent, kernel_name, kernel._cache._cache_file._dump)
                 _compile_once(kernel, files)
             else:
-                kernel._cache._cache_file = NoFiles()
+                kernel._cache = NullCache()
     sys.modules[unique] = module
     return module
 

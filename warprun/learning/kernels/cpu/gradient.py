@@ -18,6 +18,7 @@ from warprun.kernels import ahead
 from warprun.kernels import compile as kernels
 from warprun.kernels.bound import Call, signature
 from warprun.kernels.mlp import Network, backward, forward, normalize, width_of
+from warprun.kernels.sampling import gaussian_log_density
 from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.threads import team
 from warprun.learning.batch import ROUNDING, Batch
@@ -27,7 +28,6 @@ from warprun.learning.kernels.common import (
     Rows,
     gaussian_derivatives,
     gaussian_entropy,
-    gaussian_log_density,
     logit_derivative,
 )
 from warprun.learning.kernels.cpu.held_rows import HeldRows

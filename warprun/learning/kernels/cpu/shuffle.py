@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from warprun.kernels import ahead
-from warprun.kernels import compile as kernels
-from warprun.kernels.bound import Call, signature
+from warprun.kernels.bound import Call, kernel_module, signature
+from warprun.kernels.compile import merged_function
 from warprun.learning.draws import TOGETHER, Stream, Words, bits_of, key_of
 
 DIGIT, BUCKETS, DIGITS = 11, 2048, 3
@@ -58,14 +58,14 @@ def shuffle(words, memory):
     scatter(memory.places[2], 2, memory.keys, memory.order, memory.sorted_keys, memory.sorted_order)
 
 
-def write_rows(order, step_rows, rows):
-    """Write the rows of the runs in `order`; a step of `step_rows` rows has runs of TOGETHER, of which the last can be shorter."""
+def write_rows(memory, step_rows):
+    """Write the rows of the sorted runs to `memory.rows`; a step of `step_rows` rows has runs of TOGETHER, of which the last can be shorter."""
     runs, at = -(-step_rows // TOGETHER), 0
-    for run in order:
+    for run in memory.sorted_order:
         within = run % runs * TOGETHER
         first = run // runs * step_rows + within
         for row in range(first, first + min(TOGETHER, step_rows - within)):
-            rows[at] = row
+            memory.rows[at] = row
             at += 1
 
 
@@ -80,22 +80,9 @@ def scatter(places, digit, keys, order, sorted_keys, sorted_order):
         sorted_order[place] = order[i]
 
 
-SOURCE = '''"""A random order; written by warprun."""
-
-from numba import njit
-
-
-@njit(cache=True, **BOUND)
-def shuffled(first, last, thread, words, memory, step_rows):
-    shuffle(words, memory)
-    write_rows(memory.sorted_order, step_rows, memory.rows)
-'''
-
-
 @cache
 def _module() -> ModuleType:
-    functions = {"shuffle": shuffle, "write_rows": write_rows, "BOUND": kernels.BOUND}
-    return kernels.load_module("shuffle", SOURCE, functions, kernels.merged_function)
+    return kernel_module("shuffle", {"shuffled": [shuffle, write_rows]}, merged_function)
 
 
 class CpuPermutation:
