@@ -59,7 +59,7 @@ def shuffle(words, memory):
 
 
 def write_rows(memory, step_rows):
-    """Write the rows of the sorted runs to `memory.rows`; a step of `step_rows` rows has runs of TOGETHER, of which the last can be shorter."""
+    """Write the rows of the sorted runs to `memory.rows`; the last run of a step of `step_rows` rows can be shorter than TOGETHER."""
     runs, at = -(-step_rows // TOGETHER), 0
     for run in memory.sorted_order:
         within = run % runs * TOGETHER
