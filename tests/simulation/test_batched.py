@@ -263,10 +263,9 @@ def test_brax_by_id() -> None:
     states = jax.tree.map(lambda leaf: leaf.copy(), simulator._batch.state)
     taken = simulator.collect(act)
     group, env = taken.groups[GROUP], envs.get_environment("inverted_pendulum", backend="spring")
-    begun = np.ones(3, bool)
+    step, begun = jax.jit(jax.vmap(env.step)), np.ones(3, bool)
     for row in range(30):
-        given = group.action[row, :, 0].numpy()
-        states = jax.vmap(env.step)(states, np.clip(given, -1.0, 1.0))
+        states = step(states, np.clip(group.action[row, :, 0].numpy(), -1.0, 1.0))
         np.testing.assert_allclose(group.reward[row, begun, 0].numpy(), np.asarray(states.reward)[begun], rtol=1e-5)
         assert (taken.terminated[row].numpy()[begun] == (np.asarray(states.done)[begun] > 0.5)).all()
         begun &= ~taken.terminated[row].numpy()  # until the first episode ends
