@@ -13,7 +13,7 @@ from warprun.simulation import trial
 
 TESTS = Path(__file__).parent
 LONGEST = [TESTS / file for file in ("test_commands.py", "ptx/test_hardware.py", "ptx/test_hosted.py", "test_site.py")]
-"""Files with few tests that take minutes. They come first: begun last, one would keep a process busy while the others have nothing to do."""
+"""Files with few tests that take minutes. They come first: begun last, one would keep a process busy and leave the others nothing."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
