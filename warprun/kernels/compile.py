@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
 import numba
 import numpy as np
 from numba import njit
-from numba.core.caching import NullCache
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError
 from numba.core.event import Listener, register
@@ -354,7 +353,7 @@ def load_module(
                 kernel._cache._cache_file = files = KernelFiles(path.parent, kernel_name, kernel._cache._cache_file._dump)
                 _compile_once(kernel, files)
             else:
-                kernel._cache = NullCache()
+                kernel._cache = numba.core.caching.NullCache()
     sys.modules[unique] = module
     return module
 

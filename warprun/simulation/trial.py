@@ -143,7 +143,7 @@ def _place(error: Exception, functions: list[types.FunctionType]) -> str | None:
     return f"{frame.filename}:{frame.lineno} in {frame.name}" if frame else None
 
 
-def raised_in(error: Exception, functions: Iterable[types.FunctionType]) -> traceback.FrameSummary | None:
+def raised_in(error: Exception, functions: Iterable[KernelFunction]) -> traceback.FrameSummary | None:
     """Return the innermost place of an error in the files of functions; None if it is in none of them."""
     files = {function.__code__.co_filename for function in functions}
     return next((each for each in reversed(traceback.extract_tb(error.__traceback__)) if each.filename in files), None)
