@@ -25,7 +25,14 @@ OWN = re.compile(r"(sizes|threads|out|policy|record|episodes|every|fps|seed|gree
 """Settings of bench, check and play that are not those of a run."""
 STAND_INS = {"sbatch": 'echo "17;cluster"', "srun": ":", "squeue": ":"}
 """Programs of a cluster -> what they do here."""
-NO_DATA = ("cannot download", "cannot fetch", "fetches it, or set WARPRUN_DATA_DIR", '"warprun[jax]"', '"warprun[gymnax]"')
+NO_DATA = (
+    "cannot download",
+    "cannot fetch",
+    "fetches it, or set WARPRUN_DATA_DIR",
+    '"warprun[jax]"',
+    '"warprun[gymnax]"',
+    "env.id=MinAtar/",
+)
 """Ends of commands without what is not there: data, and libraries that tests do not install."""
 
 
