@@ -31,7 +31,7 @@ NO_DATA = (
     "fetches it, or set WARPRUN_DATA_DIR",
     '"warprun[jax]"',
     '"warprun[gymnax]"',
-    "env.id=MinAtar/",
+    "No module named 'minatar'",
 )
 """Ends of commands without what is not there: data, and libraries that tests do not install."""
 
