@@ -33,6 +33,7 @@ NO_DATA = (
     '"warprun[jax]"',
     '"warprun[gymnax]"',
     '"warprun[brax]"',
+    "No module named 'minatar'",
 )
 """Ends of commands without what is not there: data, and libraries that tests do not install."""
 

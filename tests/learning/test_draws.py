@@ -79,7 +79,7 @@ def test_groups_and_networks_of_neighbouring_seeds_share_no_weights(name: str) -
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "gelu", "silu"])
 @pytest.mark.parametrize("shared", [True, False])
 def test_actor_critic(activation: str, shared: bool) -> None:
-    network = ActorCritic(3, 5, NetworkConfig(hidden=[8, 16], activation=activation, shared=shared))
+    network = ActorCritic(Box(3), 5, NetworkConfig(hidden=[8, 16], activation=activation, shared=shared))
     output, value = network(torch.randn(7, 3))
     assert (output.shape, value.shape) == ((7, 5), (7,))
     trunk = 3 * 8 + 8 + 8 * 16 + 16
@@ -88,7 +88,7 @@ def test_actor_critic(activation: str, shared: bool) -> None:
 
 
 def test_parameters_are_views_of_one_tensor() -> None:
-    network = ActorCritic(3, 5, NetworkConfig())
+    network = ActorCritic(Box(3), 5, NetworkConfig())
     before = [p.detach().clone() for p in network.parameters()]
     flat = flatten_parameters(network)
     assert flat.numel() == sum(p.numel() for p in before)

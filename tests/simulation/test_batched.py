@@ -20,7 +20,7 @@ from warprun.config.external import External
 from warprun.config.schema import EnvConfig, load_environment
 from warprun.errors import UserError
 from warprun.runs import checkpoint
-from warprun.spec import Box, Discrete, to_bounds
+from warprun.spec import Box, Discrete, Field, to_bounds
 
 
 def of_jax() -> type[Walkers]:
@@ -136,6 +136,45 @@ def test_actions_of_a_box_are_in_its_bounds_and_a_step_that_ends_twice_is_termin
         np.testing.assert_array_equal(group.final_obs[0, 1::2, 0].numpy(), given[4, 1::2])
         assert taken.terminated[:, ::2].sum() == taken.truncated[:, 1::2].sum() == 8
         assert not taken.truncated[:, ::2].any() and not taken.terminated[:, 1::2].any()
+
+
+class Pictures(Walkers):
+    """Observes the low bits of its place as a picture, in bytes or as truth."""
+
+    def __init__(self, n_envs: int, space: Any) -> None:
+        self.observation_space = space
+        super().__init__(n_envs)
+
+    def observe(self) -> Any:
+        numbers = (self.state["place"][:, None, None, None] * 31 + torch.arange(24.0).view(3, 4, 2)) % 256
+        return numbers.byte() if self.observation_space.dtype == np.uint8 else numbers > 100
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.bool_])
+def test_pictures_of_gymnasiums_spaces(dtype: Any) -> None:
+    spaces = pytest.importorskip("gymnasium.spaces")
+    space = spaces.Box(0, 255 if dtype == np.uint8 else 1, (3, 4, 2), dtype)
+    with simulator(Pictures, space=space) as made:
+        kind = "image" if dtype == np.uint8 else "binary"
+        assert made.spec.groups[0].observation == Box(24, fields=(Field(0, (2, 3, 4), True, kind),))
+        taken = made.collect(act)
+        rows, seen = taken.groups[GROUP].obs[-1, :, 0], made._batch.observe().flatten(1)
+        expected = seen.numpy() / np.float32(255) if dtype == np.uint8 else seen.numpy()
+        np.testing.assert_array_equal(rows.numpy(), expected)
+
+
+@pytest.mark.parametrize("box", [Box((2, 3, 4)), Box(24, fields=(Field(0, (2, 3, 4), channels_last=True),)), Box(24)])
+def test_an_array_has_the_shape_of_its_field(box: Box) -> None:
+    class Made(Walkers):
+        observation_space = box
+
+        def observe(self) -> Any:
+            return (self.state["place"][:, None] + torch.arange(24.0)).view(len(self.index), *shape)
+
+    shape = box.fields[0].order if box.fields else (24,)
+    with simulator(Made) as made:
+        taken = made.collect(act)
+        assert torch.equal(taken.groups[GROUP].obs[-1, :, 0], made._batch.observe().flatten(1))
 
 
 def test_the_time_limit_of_the_config_comes_before_that_of_the_class() -> None:
@@ -274,6 +313,21 @@ def test_brax_by_id() -> None:
     for settings, told in (({}, "env.id is missing"), ({"id": "atn"}, "did you mean 'ant'?")):
         with pytest.raises(UserError, match=told):
             load(**settings)
+
+
+def test_pictures_of_gymnax() -> None:
+    """The field of a game of MinAtar has its cells, channels last."""
+    gymnax = pytest.importorskip("gymnax")
+    import jax
+
+    environment, _ = load_environment(EnvConfig("gymnax", "warprun.envs.gymnax", id="Breakout-MinAtar"))
+    assert environment.spec.groups[0].observation == Box(400, fields=(Field(0, (4, 10, 10), channels_last=True),))
+    simulator: Any = environment.make_simulator(n_envs=2, first_env=0, horizon=3, seed=1, device=CPU, exploration=None)
+    simulator.prepare()
+    taken = simulator.collect(act)
+    env, _ = gymnax.make("Breakout-MinAtar")
+    seen = jax.vmap(env.get_obs)(simulator._batch.state[1])
+    np.testing.assert_array_equal(taken.groups[GROUP].obs[-1, :, 0].numpy(), np.asarray(seen, np.float32).reshape(2, -1))
 
 
 @pytest.mark.parametrize(("library", "id"), [("gymnax", "CartPole-v1"), ("brax", "ant")])

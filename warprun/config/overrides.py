@@ -21,6 +21,7 @@ from hydra.errors import HydraException
 from warprun.config.registry import options
 from warprun.config.schema import MAX_DEPTH, EnvConfig
 from warprun.errors import UserError, shown
+from warprun.learning.network_settings import ENCODERS
 from warprun.learning.renamed import RENAMED
 
 MAX_CHARACTERS = 5_000
@@ -144,7 +145,9 @@ def rewrite(override: str) -> str:
         return f"{key}={value if is_read else QuotedString(value, Quote.single).with_quotes()}"
     if key != "name" and not set("'\"") & set(value):
         value = _SCIENTIFIC.sub(_written_out, value)
-    key = _SHORT.get(key, key) if not value.strip().startswith("{") else key
+    if key == NETWORK and not value.strip().startswith("{"):
+        encodes = all(name.strip() in _ENCODERS for name in value.split(","))
+        key, value = f"{key}.encoder" if encodes else f"{key}.type", _CNN.sub("conv", value) if encodes else value
     if _OPTION.fullmatch(key) and key.removeprefix("env.") not in _ENV_KEYS:
         key = key.replace("env.", "env.options.")
     free = key.startswith(tuple(f"{parent}." for parent in FREE)) or (key in FREE and value.strip().startswith("{"))
@@ -156,8 +159,10 @@ def references_only(text: str) -> bool:
     return "${" not in _REFERENCE.sub("", text)
 
 
-_SHORT = {"agent.network": "agent.network.type"}
-"""Key of a section -> the setting within it that a word is a value of: agent.network=lstm."""
+NETWORK = "agent.network"
+"""A section; a word as its value is that of a setting within it: agent.network=lstm is agent.network.type, =cnn agent.network.encoder."""
+_ENCODERS = ("cnn", *ENCODERS)
+_CNN = re.compile(r"\bcnn\b")
 _OPTION = re.compile(r"env\.\w+")
 _ENV_KEYS = {f.name for f in dataclasses.fields(EnvConfig)} | {key.removeprefix("env.") for key in RENAMED if key.startswith("env.")}
 """Any other key below `env` is an option of the environment."""

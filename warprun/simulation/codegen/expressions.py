@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from warprun.environment import ARGUMENTS, MAX_PHASES, Box, Field, Group, Index, MultiDiscrete, arguments
+from warprun.environment import ARGUMENTS, MAX_PHASES, Box, Group, Index, MultiDiscrete, StateField, arguments
 from warprun.kernels.sampling import to_bounds
 from warprun.math import clip
 from warprun.random import ACTION, EXPLORATION, RESET, STEP, VARIATION, Rng
@@ -63,7 +63,7 @@ class Expressions:
             )
         )
 
-    def _slot(self, group: Group, f: Field, actor: str, suffix: str = "") -> str:
+    def _slot(self, group: Group, f: StateField, actor: str, suffix: str = "") -> str:
         slots = f"{f.first}:{f.first + f.length}" if f.length else str(f.first)
         return f"{group.name}_{'i' if f.integer else 'f'}{suffix}[{slots}, {actor}, lane]"
 
