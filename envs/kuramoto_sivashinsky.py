@@ -1,17 +1,20 @@
-"""The Kuramoto-Sivashinsky equation, a chaotic flow in one dimension: steer it to an unstable steady state, and hold it there.
+"""The Kuramoto-Sivashinsky equation, a chaotic flow in one dimension: steer it to an unstable steady state, and stay.
 
     du/dt + u du/dx + d2u/dx2 + d4u/dx4 = sum_j a_j b(x - x_j),    b(d) = exp(-(d / WIDTH)^2 / 2)
 
-on a periodic domain of the length 22, where the flow is chaotic. The amplitudes a_j in -0.5..0.5 of a few actuators at equal distances are
-the action, which stays the same for a control period. The observation is u at a few sensors at equal distances. The reward is
--sqrt(mean((u - target)^2)) at the end of the period. The task is that of M. A. Bucci et al., Control of chaotic systems by deep
-reinforcement learning, Proc. R. Soc. A 475 (2019) 20190351; docs/kuramoto_sivashinsky.md says what follows that paper.
+on a periodic domain of the length 22, where the flow is chaotic. The amplitudes a_j in -0.5..0.5 of a few actuators
+at equal distances are the action, which stays the same for a control period. The observation is u at a few sensors at
+equal distances. The reward is -sqrt(mean((u - target)^2)) at the end of the period. The task is that of M. A. Bucci
+et al., Control of chaotic systems by deep reinforcement learning, Proc. R. Soc. A 475 (2019) 20190351;
+docs/kuramoto_sivashinsky.md says what follows that paper.
 
-Targets: the steady states without control 0, E1, E2 and E3 of P. Cvitanovic, R. L. Davidchack and E. Siminos, On the state space geometry
-of the Kuramoto-Sivashinsky flow in a periodic domain, SIAM J. Appl. Dyn. Syst. 9 (2010) 1-33, at the place where they are odd in x.
+Targets: the steady states without control 0, E1, E2 and E3 of P. Cvitanovic, R. L. Davidchack and E. Siminos, On the
+state space geometry of the Kuramoto-Sivashinsky flow in a periodic domain, SIAM J. Appl. Dyn. Syst. 9 (2010) 1-33, at
+the place where they are odd in x.
 
-Discretisation: Fourier modes in space, of which products keep two thirds, and ETDRK4 in time (S. M. Cox and P. C. Matthews, J. Comput. Phys.
-176 (2002) 430; A.-K. Kassam and L. N. Trefethen, SIAM J. Sci. Comput. 26 (2005) 1214). All environments are rows of one tensor.
+Discretisation: Fourier modes in space, of which products keep two thirds, and ETDRK4 in time (S. M. Cox and P. C.
+Matthews, J. Comput. Phys. 176 (2002) 430; A.-K. Kassam and L. N. Trefethen, SIAM J. Sci. Comput. 26 (2005) 1214). All
+environments are rows of one tensor.
 """
 
 from __future__ import annotations
@@ -28,10 +31,10 @@ from warprun.environment import Box
 from warprun.errors import UserError, shown
 
 LENGTH, POINTS, MODES = 22.0, 64, 22
-"""Length of the domain, points of its grid, and Fourier modes of a field, the mean included: products of these alias on none of them."""
+"""Length of the domain, points of its grid, and Fourier modes of a field, the mean included: products alias on none."""
 WIDTH, AMPLITUDE = 0.4, 0.5
 TIME_STEP = 0.125
-"""Longest time step. The error of a field is below 1e-4 after 2 units of time (tests/envs/test_kuramoto_sivashinsky.py)."""
+"""Longest time step: fields have errors below 1e-4 after 2 units of time (tests/envs/test_kuramoto_sivashinsky.py)."""
 LONGEST_PERIOD = 10.0
 STARTS, SETTLING = 64, 200.0
 """Episodes begin with one of as many fields, which the flow has reached from random waves after as much time."""
@@ -70,10 +73,11 @@ def actuator_shapes(actuators: int) -> np.ndarray:
 
 
 class Flow:
-    """Advances fields [N, POINTS] in time by ETDRK4 with a fixed time step. Of fields and forces it keeps the first MODES modes."""
+    """Advances fields [N, POINTS] by ETDRK4 with a fixed time step. Of fields and forces it keeps the first MODES."""
 
     def __init__(self, time_step: float, dtype: torch.dtype = torch.float32, device: str = "cpu") -> None:
-        points = 32  # of the contour integrals, on the upper half of a circle around each growth rate: the lower half is its mirror image
+        # The contours are circles around the growth rates; the lower half of each is the mirror image of the upper one.
+        points = 32
         z = time_step * GROWTH[:, None] + np.exp(1j * np.pi * (np.arange(points) + 0.5) / points)
         e = np.exp(z)
 
@@ -118,14 +122,19 @@ def modes_of(u: Tensor) -> Tensor:
 @cache
 def attractor() -> Tensor:
     """Return fields of the flow without control, long after random waves, [STARTS, POINTS] float64."""
+    rng = torch.Generator().manual_seed(0)
     waves = torch.zeros((STARTS, MODES), dtype=torch.complex128)
-    waves[:, 1:4] = POINTS / 4 * torch.randn((STARTS, 3), dtype=torch.complex128, generator=torch.Generator().manual_seed(0))
+    waves[:, 1:4] = POINTS / 4 * torch.randn((STARTS, 3), dtype=waves.dtype, generator=rng)
     u = torch.fft.irfft(waves, POINTS)
     return Flow(TIME_STEP, torch.float64).advance(u, torch.zeros_like(u), round(SETTLING / TIME_STEP))
 
 
 class KuramotoSivashinsky:
-    """A batch of flows. `target`: 0 to 3, for 0 or E1 to E3; `noise`: standard deviation of the error of each sensor, new in each step."""
+    """A batch of flows.
+
+    `target`: 0, or 1 to 3 for E1 to E3. `control_period`: units of time for which an action stays the same. `noise`:
+    standard deviation of the error of each sensor, new in each step.
+    """
 
     arrays = torch
 
@@ -149,6 +158,7 @@ class KuramotoSivashinsky:
         self.flow = Flow(control_period / self.substeps, device=device)
         self.target = torch.as_tensor(steady_state(target), dtype=torch.float32, device=device)
         self.shapes = torch.as_tensor(actuator_shapes(actuators), dtype=torch.float32, device=device)
+        self._waves = torch.as_tensor(WAVENUMBERS, dtype=torch.float32, device=device)
         self.noise, self._every = noise, POINTS // sensors
         self.u = torch.zeros((n_envs, POINTS), device=device)
         """[N, POINTS]."""
@@ -160,15 +170,15 @@ class KuramotoSivashinsky:
         return modes_of(attractor()).to(self.u.device, torch.complex64)
 
     def reset(self, seed: int, mask: Tensor) -> Tensor:
-        """Begin with a field of the attractor, moved by a random distance, and mirrored or not: the equation knows no places and sides."""
+        """Begin with a field of the attractor, moved by a random distance, and mirrored or not: both are on it, too."""
         self._rng.manual_seed(seed)
-        where = {"generator": self._rng, "device": self.u.device}
-        size = (len(self.u), 1)
-        modes = self._starts[torch.randint(STARTS, size[:1], **where)]
-        angles = torch.rand(size, **where) * torch.as_tensor(LENGTH * WAVENUMBERS, dtype=torch.float32, device=self.u.device)
-        modes = torch.polar(torch.ones_like(angles), angles) * modes
-        side = 2.0 * torch.randint(2, size, **where) - 1.0  # -u(-x) has the modes -conj(v)
-        fresh = torch.fft.irfft(torch.complex(side * modes.real, modes.imag), POINTS)
+        n_envs, place = len(self.u), self.u.device
+        number = torch.randint(STARTS, (n_envs,), generator=self._rng, device=place)
+        distance = LENGTH * torch.rand((n_envs, 1), generator=self._rng, device=place)
+        side = 2.0 * torch.randint(2, (n_envs, 1), generator=self._rng, device=place) - 1.0
+        angles = distance * self._waves
+        modes = torch.polar(torch.ones_like(angles), angles) * self._starts[number]
+        fresh = torch.fft.irfft(torch.complex(side * modes.real, modes.imag), POINTS)  # -u(-x) has the modes -conj(v)
         self.u = torch.where(mask[:, None], fresh, self.u)
         return self.observe()
 

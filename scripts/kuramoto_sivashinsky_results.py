@@ -2,7 +2,7 @@
 
     python scripts/kuramoto_sivashinsky_results.py [--targets 1 2 3] [--seeds 3] [--again] [--write]
 
-Trains PPO with its tuned settings for every target and seed, unless docs/benchmarks/kuramoto_sivashinsky.json has the
+Trains SAC with its tuned settings for every target and seed, unless docs/benchmarks/kuramoto_sivashinsky.json has the
 run with the same settings, and lets the policies and the regulators steer the same EPISODES episodes, which begin with
 fields that training has not seen. Policies take their most probable actions and see the sensors; regulators see the
 field. A regulator is that of the linearisation about the target, over a control period; the weight of its actions is
@@ -25,7 +25,8 @@ import torch
 from common import DOCS, ROOT, figure, replace, settings, table
 
 import warprun
-from warprun.envs.kuramoto_sivashinsky import AMPLITUDE, LENGTH, POINTS, Flow, KuramotoSivashinsky, actuator_shapes, steady_state
+from warprun.envs.kuramoto_sivashinsky import AMPLITUDE, LENGTH, POINTS, Flow, KuramotoSivashinsky
+from warprun.envs.kuramoto_sivashinsky import actuator_shapes, steady_state
 
 PAGE, KEPT = DOCS / "kuramoto_sivashinsky.md", DOCS / "benchmarks" / "kuramoto_sivashinsky.json"
 PICTURE = DOCS / "figures" / "kuramoto_sivashinsky.png"
@@ -38,8 +39,11 @@ PLAYED, OTHERS = 11, 12
 NEAR = 0.1
 """Distance within which the target counts as reached."""
 WEIGHTS = (0.1, 1.0, 10.0, 100.0)
-SHOWN = 1
+TRAINED = {1: 400_000, 2: 200_000, 3: 200_000}
+"""Target -> environment steps of a run."""
+SHOWN = 2
 """Target of the picture."""
+QUIETLY = "device=cpu log.live=false log.tensorboard=false concurrency.threads=1"
 Controller = Callable[[KuramotoSivashinsky, torch.Tensor], torch.Tensor]
 """The batch and what its sensors measure [N, sensors] -> actions [N, actuators]."""
 Numbers = dict[str, Any]
@@ -54,7 +58,7 @@ class Course(NamedTuple):
     """[STEPS + 1, POINTS] of the first episode."""
 
     def numbers(self) -> Numbers:
-        """Return means over episodes with the standard error of the return; the time is the median of when NEAR is reached."""
+        """Return means over episodes, the standard error of the return, and the median time until NEAR is reached."""
         returns, near = -self.distances.sum(0), self.distances < NEAR
         reached = np.where(near.any(0), PERIOD * (1 + near.argmax(0)), np.inf)
         return {
@@ -86,11 +90,11 @@ def no_control(env: KuramotoSivashinsky, seen: torch.Tensor) -> torch.Tensor:
     return torch.zeros(len(seen), env.action_space.size)
 
 
-def linearised(target: int, period: float = PERIOD, actuators: int = 4, small: float = 1e-5) -> tuple[np.ndarray, np.ndarray]:
-    """Return the matrices A [POINTS, POINTS] and B [POINTS, actuators] of small changes over a period, by central differences in float64."""
-    steps = 8
-    flow, steady = Flow(period / steps, torch.float64), torch.as_tensor(steady_state(target))
-    shapes, none = torch.as_tensor(actuator_shapes(actuators)), torch.zeros(1, POINTS, dtype=torch.float64)
+def linearised(target: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return A [POINTS, POINTS] and B [POINTS, 4] of small changes over a period, by central differences in float64."""
+    steps, small = 8, 1e-5
+    flow, steady = Flow(PERIOD / steps, torch.float64), torch.as_tensor(steady_state(target))
+    shapes, none = torch.as_tensor(actuator_shapes(4)), torch.zeros(1, POINTS, dtype=torch.float64)
 
     def difference(fields: torch.Tensor, forces: torch.Tensor) -> np.ndarray:
         after = [flow.advance(steady + sign * small * fields, sign * small * forces, steps) for sign in (1, -1)]
@@ -102,9 +106,9 @@ def linearised(target: int, period: float = PERIOD, actuators: int = 4, small: f
 
 
 def regulator(target: int, weight: float, rounds: int = 5000) -> np.ndarray:
-    """Return the gain [actuators, POINTS] of the linear-quadratic regulator for the cost mean((u - target)^2) + weight sum(a^2).
+    """Return the gain [4, POINTS] of the linear-quadratic regulator for mean((u - target)^2) + weight sum(a^2).
 
-    The Riccati equation is iterated to its fixed point (Bertsekas, Dynamic Programming and Optimal Control, vol. 1, section 4.1).
+    The Riccati equation is iterated to its fixed point (Bertsekas, Dynamic Programming and Optimal Control, vol. 1).
     Raises RuntimeError if there is none: no action reaches a direction that grows.
     """
     a, b = linearised(target)
@@ -135,15 +139,15 @@ def best_regulator(target: int) -> tuple[float, Controller]:
 
 def overrides_of(target: int, seed: int) -> str:
     """Return the settings of a run."""
-    return f"env=kuramoto_sivashinsky agent=ppo env.kwargs.target={target} seed={seed}"
+    return f"env=kuramoto_sivashinsky agent=sac env.kwargs.target={target} total_steps={TRAINED[target]} seed={seed}"
 
 
 def folder_of(target: int, seed: int) -> Path:
     """Return the folder of a run; trains it if there is none that has ended."""
     folder = RUNS / f"target_{target}_seed_{seed}"
     if not (folder / "status.json").exists() or json.loads((folder / "status.json").read_text())["state"] != "finished":
-        where = f"run_dir={folder} resume=auto device=cpu log.live=false log.tensorboard=false concurrency.threads=1".split()
-        subprocess.run([sys.executable, "-m", "warprun", *overrides_of(target, seed).split(), *where], check=True, cwd=ROOT)
+        given = [*overrides_of(target, seed).split(), *QUIETLY.split(), f"run_dir={folder}", "resume=auto"]
+        subprocess.run([sys.executable, "-m", "warprun", *given], check=True, cwd=ROOT)
     return folder
 
 
@@ -157,7 +161,7 @@ def measured(target: int, seed: int) -> Numbers:
     """Return the numbers of a run and of its policy."""
     folder = folder_of(target, seed)
     status = json.loads((folder / "status.json").read_text())
-    about = {"overrides": overrides_of(target, seed), "env_steps": status["env_steps"], "wall_s": round(status["wall_s"], 1)}
+    about = {"overrides": overrides_of(target, seed), "env_steps": status["env_steps"]}
     return about | steered(target, policy(folder)).numbers()
 
 
@@ -174,13 +178,13 @@ def table_of(kept: Numbers) -> str:
     """Return the table of all targets."""
     rows = []
     for name, found in kept.items():
-        runs = list(found["ppo"].values())
-        for label, numbers in (("no control", found["none"]), ("linear-quadratic regulator, whole field", found["lqr"])):
+        runs = list(found["sac"].values())
+        for label, numbers in (("no control", found["none"]), ("regulator, whole field", found["lqr"])):
             time_to = "" if numbers["time_to_near"] is None else f"{numbers['time_to_near']:.1f}"
             spread = f"{numbers['return']:.1f} ± {1.96 * numbers['stderr']:.1f}"
             rows.append([name, label, spread, f"{100 * numbers['near_at_end']:.0f} %", time_to])
         cells = [over_seeds([run[key] for run in runs], scale, form) for key, scale, form in CELLS]
-        rows.append([name, f"PPO, 8 sensors, {len(runs)} seeds", *cells])
+        rows.append([name, f"SAC, 8 sensors, {len(runs)} seeds", *cells])
     return table(["target", "controller", "return", f"within {NEAR} at the end", "median time to get there"], rows)
 
 
@@ -202,13 +206,13 @@ def draw(target: int, path: Path) -> None:
     courses = {
         "no control": steered(target, no_control),
         "linear-quadratic regulator": steered(target, best_regulator(target)[1]),
-        "PPO": steered(target, policy(folder_of(target, 0))),
+        "SAC": steered(target, policy(folder_of(target, 0))),
     }
     times = PERIOD * np.arange(1, STEPS + 1)
     with figure(path, 3, (12, 3.4)) as panels:
-        for panel, name in zip(panels, ("no control", "PPO"), strict=False):
-            place = (0.0, PERIOD * STEPS, 0.0, LENGTH)
-            shown = panel.imshow(courses[name].field.T, origin="lower", aspect="auto", extent=place, cmap="RdBu_r", vmin=-3, vmax=3)
+        for panel, name in zip(panels, ("no control", "SAC"), strict=False):
+            shape: Numbers = {"origin": "lower", "aspect": "auto", "extent": (0.0, PERIOD * STEPS, 0.0, LENGTH)}
+            shown = panel.imshow(courses[name].field.T, cmap="RdBu_r", vmin=-3, vmax=3, **shape)
             panel.set(title=f"u(x, t), {name}", xlabel="time", ylabel="x")
         panels[1].figure.colorbar(shown, ax=panels[1])
         for name, course in courses.items():
@@ -224,11 +228,11 @@ def main() -> None:
     torch.set_num_threads(1)
     kept: Numbers = json.loads(KEPT.read_text()) if KEPT.exists() and not chosen.again else {}
     for target in chosen.targets:
-        found = kept.setdefault(f"E{target}", {"ppo": {}})
+        found = kept.setdefault(f"E{target}", {"sac": {}})
         for seed in range(chosen.seeds):
-            if found["ppo"].get(str(seed), {}).get("overrides") != overrides_of(target, seed):
-                found["ppo"][str(seed)] = measured(target, seed)
-                print(target, seed, found["ppo"][str(seed)], flush=True)
+            if found["sac"].get(str(seed), {}).get("overrides") != overrides_of(target, seed):
+                found["sac"][str(seed)] = measured(target, seed)
+                print(target, seed, found["sac"][str(seed)], flush=True)
         if "lqr" not in found:
             began = time.perf_counter()
             found |= references(target)

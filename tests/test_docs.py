@@ -166,6 +166,7 @@ MARKS = {
     "docs/benchmarks/catalysis.md": ("tuned", "continuous", "published"),
     "docs/booster.md": ("corrected", "compat"),
     "docs/gpu.md": ("launches",),
+    "docs/kuramoto_sivashinsky.md": ("results",),
     "docs/memory.md": ("results",),
     "docs/benchmarks/exarl.md": ("exarl model",),
     "docs/reproductions.md": ("claims",),
@@ -188,7 +189,7 @@ def test_the_evidence_of_the_hazards_of_gpus_exists():
 
 
 LOADABLE = ("against_sb3", "bench_make_vec", "booster_results", "exarl_claims", "gpu_check", "gpu_profile", "heat_equation_results")
-LOADABLE += ("mixed_equilibrium", "reproduce", "tag_results")
+LOADABLE += ("kuramoto_sivashinsky_results", "mixed_equilibrium", "reproduce", "tag_results")
 """Scripts that import no package beyond those of warprun and of its tests."""
 
 
