@@ -41,7 +41,7 @@ NEAR = 0.1
 WEIGHTS = (0.1, 1.0, 10.0, 100.0)
 TRAINED = {1: 400_000, 2: 200_000, 3: 200_000}
 """Target -> environment steps of a run."""
-SHOWN = 2
+SHOWN = 1
 """Target of the picture."""
 QUIETLY = "device=cpu log.live=false log.tensorboard=false concurrency.threads=1"
 Controller = Callable[[KuramotoSivashinsky, torch.Tensor], torch.Tensor]
