@@ -25,8 +25,7 @@ import torch
 from common import DOCS, ROOT, figure, replace, settings, table
 
 import warprun
-from warprun.envs.kuramoto_sivashinsky import AMPLITUDE, LENGTH, POINTS, Flow, KuramotoSivashinsky
-from warprun.envs.kuramoto_sivashinsky import actuator_shapes, steady_state
+from warprun.envs.kuramoto_sivashinsky import LENGTH, POINTS, Flow, KuramotoSivashinsky, actuator_shapes, steady_state
 
 PAGE, KEPT = DOCS / "kuramoto_sivashinsky.md", DOCS / "benchmarks" / "kuramoto_sivashinsky.json"
 PICTURE = DOCS / "figures" / "kuramoto_sivashinsky.png"
@@ -124,7 +123,7 @@ def regulator(target: int, weight: float, rounds: int = 5000) -> np.ndarray:
 def linear(target: int, gain: np.ndarray) -> Controller:
     """Return the controller of a gain, which sees the whole field."""
     steady, gains = (torch.as_tensor(each, dtype=torch.float32) for each in (steady_state(target), gain))
-    return lambda env, seen: (-(env.u - steady) @ gains.T).clamp(-AMPLITUDE, AMPLITUDE)
+    return lambda env, seen: (-(env.u - steady) @ gains.T).clamp(*env.action_space.bounds()[0])
 
 
 def best_regulator(target: int) -> tuple[float, Controller]:
