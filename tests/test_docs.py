@@ -158,6 +158,12 @@ def test_tables_are_those_of_the_kept_runs(name):
     assert shown.startswith("| " + " | ".join(study.columns))
 
 
+def test_the_table_of_controllers_is_that_of_the_kept_numbers() -> None:
+    script = load("kuramoto_sivashinsky_results")
+    (shown,) = re.findall(r"<!-- results -->\n(.*?)<!-- end -->", script.PAGE.read_text(), flags=re.DOTALL)
+    assert shown == script.table_of(json.loads(script.KEPT.read_text()))
+
+
 MARKS = {
     "docs/results.md": ("results", "robustness"),
     "docs/agents.md": ("equilibrium",),

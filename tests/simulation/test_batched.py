@@ -138,6 +138,12 @@ def test_actions_of_a_box_are_in_its_bounds_and_a_step_that_ends_twice_is_termin
         assert not taken.truncated[:, ::2].any() and not taken.terminated[:, 1::2].any()
 
 
+def test_torch_has_one_thread_also_without_an_agent() -> None:
+    torch.set_num_threads(2)
+    with simulator(Walkers):
+        assert torch.get_num_threads() == 1
+
+
 def test_the_time_limit_of_the_config_comes_before_that_of_the_class() -> None:
     made = type("Limited", (Walkers,), {"time_limit": 5})
     limits = [batched_environment(made, External(), given, "walk", "./walk.py").spec.time_limit for given in (None, 3)]
