@@ -158,6 +158,12 @@ def test_tables_are_those_of_the_kept_runs(name):
     assert shown.startswith("| " + " | ".join(study.columns))
 
 
+def test_the_table_of_controllers_is_that_of_the_kept_numbers() -> None:
+    script = load("kuramoto_sivashinsky_results")
+    (shown,) = re.findall(r"<!-- results -->\n(.*?)<!-- end -->", script.PAGE.read_text(), flags=re.DOTALL)
+    assert shown == script.table_of(json.loads(script.KEPT.read_text()))
+
+
 MARKS = {
     "docs/results.md": ("results", "robustness"),
     "docs/agents.md": ("equilibrium",),
@@ -166,6 +172,7 @@ MARKS = {
     "docs/benchmarks/catalysis.md": ("tuned", "continuous", "published"),
     "docs/booster.md": ("corrected", "compat"),
     "docs/gpu.md": ("launches",),
+    "docs/kuramoto_sivashinsky.md": ("results",),
     "docs/memory.md": ("results",),
     "docs/benchmarks/exarl.md": ("exarl model",),
     "docs/reproductions.md": ("claims",),
@@ -188,7 +195,7 @@ def test_the_evidence_of_the_hazards_of_gpus_exists():
 
 
 LOADABLE = ("against_sb3", "bench_make_vec", "booster_results", "exarl_claims", "gpu_check", "gpu_profile", "heat_equation_results")
-LOADABLE += ("mixed_equilibrium", "reproduce", "tag_results")
+LOADABLE += ("kuramoto_sivashinsky_results", "mixed_equilibrium", "reproduce", "tag_results")
 """Scripts that import no package beyond those of warprun and of its tests."""
 
 

@@ -38,7 +38,7 @@ TINY = words("""
     concurrency.threads=1 device=cpu log.live=false log.tensorboard=false
 """)
 every = pytest.mark.parametrize("name", NAMES)
-some = pytest.mark.parametrize("name", few(NAMES, "cartpole", "heat_equation", "tag_gridworld"))
+some = pytest.mark.parametrize("name", few(NAMES, "cartpole", "heat_equation", "kuramoto_sivashinsky", "tag_gridworld"))
 
 
 def environment(name: str) -> list[str]:

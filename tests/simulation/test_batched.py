@@ -177,6 +177,12 @@ def test_an_array_has_the_shape_of_its_field(box: Box) -> None:
         assert torch.equal(taken.groups[GROUP].obs[-1, :, 0], made._batch.observe().flatten(1))
 
 
+def test_torch_has_one_thread_also_without_an_agent() -> None:
+    torch.set_num_threads(2)
+    with simulator(Walkers):
+        assert torch.get_num_threads() == 1
+
+
 def test_the_time_limit_of_the_config_comes_before_that_of_the_class() -> None:
     made = type("Limited", (Walkers,), {"time_limit": 5})
     limits = [batched_environment(made, External(), given, "walk", "./walk.py").spec.time_limit for given in (None, 3)]

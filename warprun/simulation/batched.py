@@ -93,6 +93,7 @@ class BatchedSimulator:
 
     def prepare(self) -> None:
         """Make the batch, compile the kernels that sample, try a step, and reset. Raises UserError."""
+        torch.set_num_threads(1)  # of the process: on small tensors threads wait for each other, as with an agent
         self._sampler.prepare()
         try:
             with self._calling("the construction"):
