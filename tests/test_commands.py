@@ -126,10 +126,15 @@ def test_commands_run(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "WANDB_MODE": "offline"}
     for command in NEW[source]:
         for named in _runs_named(command):
-            _run_first(tmp_path / named, environment)
+            _run_first(tmp_path / _place(command) / named, environment)
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, env=environment)
         no_data = done.returncode == 2 and any(reason in done.stderr for reason in NO_DATA)
         assert done.returncode == 0 or no_data, f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+def _place(command: str) -> str:
+    """Return the folder that a command is called from."""
+    return command.split()[1] if command.startswith("cd ") else "."
 
 
 def _runs_named(command: str) -> list[str]:
