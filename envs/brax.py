@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import brax.envs
 import jax
 import jax.numpy as jnp
-from brax.envs import _envs as KNOWN
-from brax.envs import get_environment
 
 from warprun.environment import Box
 from warprun.errors import UserError, nearest, shown
@@ -15,6 +14,8 @@ from warprun.errors import UserError, nearest, shown
 if TYPE_CHECKING:
     from brax.envs import State
 
+KNOWN = brax.envs._envs
+"""Name -> class."""
 STEPS = 1000
 """Time limit of an episode: that of `brax.envs.create`."""
 
@@ -30,7 +31,7 @@ class Brax:
             raise UserError("env.id is missing: write env.id=NAME of an environment of Brax, such as env.id=ant")
         if id not in KNOWN:
             raise UserError(f"env.id={shown(id)}: Brax knows no such environment{nearest(id, KNOWN)}")
-        env = get_environment(id, **arguments)
+        env = brax.envs.get_environment(id, **arguments)
         if not isinstance(env.observation_size, int):
             raise UserError(
                 f"env.id={id}: its observation is a dictionary; give it as one vector by a class of your own (docs/external.md)"
