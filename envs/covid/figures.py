@@ -41,7 +41,7 @@ CA UT CO KS AR TN NC DC  .  .  .  .
 HI  .  . TX  .  .  .  . FL  .  .  .
 """
 """Where a map has the states."""
-SHADES = colors.LinearSegmentedColormap.from_list("levels", ("#ffffff", "#0072b2"), 10)
+SHADES = colors.LinearSegmentedColormap.from_list("levels", ("#f4f4f4", "#56b4e9", "#0072b2"), 10)
 """Colors of the levels 1 to 10; black letters can be read on all of them."""
 SMALL_PRINT = "Model: Trott et al. 2021, a proof of concept, not for real policy making."
 
