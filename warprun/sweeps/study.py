@@ -23,7 +23,7 @@ from sqlalchemy.engine import URL
 
 from warprun.config.compose import derived
 from warprun.config.overrides import GROUPS, rewrite, searched
-from warprun.errors import UserError, shown
+from warprun.errors import UserError, require, shown
 from warprun.files import write_atomic
 from warprun.runs import rundir, signals
 from warprun.runs.summary import measured
@@ -66,6 +66,8 @@ def read_space(overrides: Sequence[str]) -> Space:
     fixed, space = searched(overrides)
     if not space:
         raise UserError("tune needs something to search, such as 'agent.learning_rate=tag(log,interval(1e-5,1e-2))'")
+    for override in fixed:
+        require(not override.startswith("~"), f"{shown(override)}: a study writes its best settings to a file, which cannot remove a key")
     text = dict(override.partition("=")[::2] for override in fixed)
     distributions = {}
     for key, (given, values) in space.items():
