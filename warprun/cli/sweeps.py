@@ -18,7 +18,7 @@ from warprun.cli.job import train_job
 from warprun.cli.process import DONE, FAILED
 from warprun.cli.settings import one_run, read_settings
 from warprun.config.compositions import Compositions
-from warprun.config.overrides import MAX_RUNS, MAX_RUNS_EVER, runs, searched
+from warprun.config.overrides import MAX_RUNS, MAX_RUNS_EVER, refuse_plus, runs, searched
 from warprun.config.schema import Config
 from warprun.errors import UserError, counted, one_line, printable, program, shown, typed
 from warprun.processes import usable_cores
@@ -88,6 +88,7 @@ def _planned(overrides: Sequence[str], on_first: Callable[[LaunchConfig, Config]
     jobs = runs(given, MAX_RUNS_EVER if launch.sweep.yes else MAX_RUNS)
     compositions = Compositions()
     first = _checked(jobs[0], compositions)
+    refuse_plus(given)
     on_first(launch, first)
     configs = [first, *(_checked(job, compositions) for job in jobs[1:])]
     return launch, given, configs, plan.planned(sweep_folder(launch, configs[0]), jobs, launch.trust)

@@ -23,7 +23,7 @@ from sqlalchemy.engine import URL
 
 from warprun.config.compose import derived
 from warprun.config.overrides import GROUPS, rewrite, searched
-from warprun.errors import UserError, shown
+from warprun.errors import UserError, require, shown
 from warprun.files import write_atomic
 from warprun.runs import rundir, signals
 from warprun.runs.summary import measured
@@ -64,6 +64,8 @@ class Space(NamedTuple):
 def read_space(overrides: Sequence[str]) -> Space:
     """Return the search space that overrides describe, of which at least one is a sweep. Raises UserError."""
     fixed, space = searched(overrides)
+    for override in fixed:
+        require(not override.startswith("~"), f"{shown(override)}: a study writes its best settings to a file, which cannot remove a key")
     text = dict(override.partition("=")[::2] for override in fixed)
     distributions = {}
     for key, (given, values) in space.items():
