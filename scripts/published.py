@@ -77,10 +77,10 @@ def _catalysis(mark: str, overrides: dict[str, str]) -> Study:
 # The COVID-19 economy: WarpSci ----------------------------------------------------------------------------------------
 
 COVID = {
-    "published": "experiment=covid_published total_steps=108000 eval.every=never checkpoint.best=false",
-    "tuned": "env=covid total_steps=108000 eval.every=never checkpoint.best=false",
+    "published": "experiment=covid_published total_steps=54000 eval.every=never checkpoint.best=false",
+    "tuned": "env=covid total_steps=54000 eval.every=never checkpoint.best=false",
 }
-"""A fifth of the published environment steps."""
+"""A tenth of the published environment steps."""
 COVID_GROUPS = ("governors", "planner")
 COVID_POLICIES = (
     "untrained",

@@ -3,8 +3,7 @@
     python scripts/results.py STUDY [--only CASE ...] [--seeds N] [--jobs N] [--threads N] [--minutes M] [--again]
                               [--write] [--dry-run]
 
-The studies are in scripts/studies.py. Each run has a process of its own (scripts/one_run.py); --jobs of them run at a
-time. Finished runs are kept in docs/benchmarks/results.json and not repeated while their settings stay the same, except
+The studies are in scripts/studies.py. --jobs processes (scripts/one_run.py) measure a run at a time each. Finished runs are kept in docs/benchmarks/results.json and not repeated while their settings stay the same, except
 with --again; with --minutes no run starts after that time, so a study can be measured in several calls. --write puts
 the table into its page, and draws the figures of the study. A run that fails counts as not solved.
 """
@@ -21,6 +20,7 @@ import time
 from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import LifoQueue
 
 from common import DOCS, FIXED_PPO, ROOT, described, machine, replace, settings
 from curves import draw
@@ -35,9 +35,16 @@ LOCK = FileLock(Path(tempfile.gettempdir()) / "warprun_results.lock")
 """Studies may be measured at the same time."""
 
 
-def measure(study: Study, overrides: str, threads: int) -> Run:
-    """Measure one run in its own process; return its numbers, and the machine."""
-    with tempfile.TemporaryDirectory() as folder:
+class Worker:
+    """A process that measures runs of a study, one after the other; one that dies is replaced."""
+
+    def __init__(self, study: Study) -> None:
+        task = {"measure": study.measure, "evaluations": study.evaluations, "curves": study.curves}
+        self.command = [sys.executable, str(ROOT / "scripts" / "one_run.py"), json.dumps(task)]
+        self.process: subprocess.Popen[str] | None = None
+
+    def __call__(self, overrides: str, threads: int) -> Run:
+        """Return the numbers of a run, and the machine."""
         given = [
             "device=cpu",
             "log.live=false",
@@ -46,11 +53,22 @@ def measure(study: Study, overrides: str, threads: int) -> Run:
             *(FIXED_PPO.split() if "agent=ppo" in overrides and "tuned=none" in overrides else []),  # nothing follows from the run
             *overrides.split(),
         ]
-        task = {"measure": study.measure, "evaluations": study.evaluations, "curves": study.curves}
-        command = [sys.executable, str(ROOT / "scripts" / "one_run.py"), json.dumps(task), *given]
-        failed = subprocess.run(command, cwd=folder).returncode
-        found: Run = {"failed": True} if failed else json.loads((Path(folder) / "found.json").read_text())
-    return found | {"machine": described(machine())}
+        if self.process is None:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps(given) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        found: Run = json.loads(answer) if answer else {"failed": True}
+        if not answer:
+            self.process.wait()
+            self.process = None
+        return found | {"machine": described(machine())}
+
+    def close(self) -> None:
+        """End the process."""
+        if self.process is not None:
+            self.process.communicate()
 
 
 def keep(name: str, case: str, seed: int, run: Run) -> None:
@@ -73,16 +91,25 @@ def measure_missing(name: str, jobs: list[tuple[str, int]], chosen: Namespace) -
         known = kept.get(case, {}).get(str(seed), {}).get("overrides") == overrides
         if (known and not chosen.again) or time.monotonic() > deadline:
             return
-        run = measure(study, overrides, chosen.threads) | {"overrides": overrides}
+        worker = workers.get()
+        try:
+            run = worker(overrides, chosen.threads) | {"overrides": overrides}
+        finally:
+            workers.put(worker)
         keep(name, case, seed, run)
         print(case, f"seed={seed}", {key: value for key, value in run.items() if not key.startswith("curve/")}, flush=True)
 
+    workers: LifoQueue[Worker] = LifoQueue()
+    for _ in range(chosen.jobs):
+        workers.put(Worker(study))
     # The first seed of each case runs alone and compiles the kernels for the others.
     for job in jobs:
         if job[1] == 0:
             one(job)
     with ThreadPoolExecutor(chosen.jobs) as pool:
         list(pool.map(one, [job for job in jobs if job[1]]))
+    while not workers.empty():
+        workers.get().close()
 
 
 def main() -> None:

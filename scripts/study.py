@@ -61,7 +61,7 @@ class Study(NamedTuple):
     curves: tuple[str, ...] = ()
     """Metrics of which the course during training is kept."""
     measure: str = "one_run:trained"
-    """What measures a run in its own process: MODULE:FUNCTION of a script, `one_run.Task` -> numbers."""
+    """What measures a run in a process of scripts/one_run.py: MODULE:FUNCTION, `one_run.Task` -> numbers."""
     pictures: tuple[Picture, ...] = ()
 
     def solved(self, case: str, run: Run) -> bool:

@@ -104,7 +104,7 @@ def play(setup: Setup, taggers: Choose, runners: Choose, episodes: int) -> Caugh
 
 
 def measured(task: Task) -> dict[str, Any]:
-    """Train a run; return its numbers, and of each pair of policies how many runners are caught, in percent, and the steps of an episode."""
+    """Train a run; return its numbers, and of each pair of policies the percentage of runners caught and the steps of an episode."""
     found = trained(task)
     run = open_run(FOLDER, "cpu", trusted=False, episodes=EPISODES)
     setup = set_up(run.config)

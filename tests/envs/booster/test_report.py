@@ -92,4 +92,4 @@ def test_regulators_have_errors_over_episodes(script, monkeypatch):
     monkeypatch.setattr(script, "regulators", lambda searched, played, action: {f"{searched} {played} {action}": course})
     found = script.measured(Task(["env=booster", "env.mode=compat", "env.action=discrete"], [], []))
     name = "(500, 2, 'compat') (4, 1, 'compat') discrete"
-    assert found == {f"{name}/return": 3.0, f"{name}/return_error": pytest.approx(2.1169, abs=1e-4), f"{name}/length": 75.0}
+    assert found == {f"{name}/return": 3.0, f"{name}/return_error": pytest.approx(2.117, abs=1e-3), f"{name}/length": 75.0}
