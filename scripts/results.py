@@ -3,9 +3,10 @@
     python scripts/results.py STUDY [--only CASE ...] [--seeds N] [--jobs N] [--threads N] [--minutes M] [--again]
                               [--write] [--dry-run]
 
-The studies are in scripts/studies.py. --jobs processes (scripts/one_run.py) measure a run at a time each. Finished runs are kept in docs/benchmarks/results.json and not repeated while their settings stay the same, except
-with --again; with --minutes no run starts after that time, so a study can be measured in several calls. --write puts
-the table into its page, and draws the figures of the study. A run that fails counts as not solved.
+The studies are in scripts/studies.py. --jobs processes (scripts/one_run.py) measure a run at a time each. Finished runs
+are kept in docs/benchmarks/results.json and not repeated while their settings stay the same, except with --again; with
+--minutes no run starts after that time, so a study can be measured in several calls. --write puts the table into its
+page, and draws the figures of the study. A run that fails counts as not solved.
 """
 
 from __future__ import annotations

@@ -165,7 +165,6 @@ def test_tables_are_those_of_the_kept_runs(name):
     page, mark = study.place
     (shown,) = re.findall(rf"<!-- {mark} -->\n(.*?)<!-- end -->", page.read_text(), flags=re.DOTALL)
     assert name not in kept or shown == study.table(results.runs_of(study, kept[name]))
-    assert shown.startswith(study.table({}).splitlines()[0])
 
 
 MARKS = {
