@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from common import DOCS, table
-from study import Case, Column, Picture, Run, Runs, Study, as_trained, at_the_bar, cases_of, ended, name, number, ranged, seeds, solved
+from study import Case, Column, Run, Runs, Study, as_trained, at_the_bar, cases_of, ended, name, number, ranged, seeds, solved
 
 middle = statistics.median
 BENCHMARKS = DOCS / "benchmarks"
@@ -273,15 +273,6 @@ STUDIES = {
         write_table=of_policies,
         curves=COVID_CURVES,
         measure="covid_results:measured",
-        pictures=tuple(
-            Picture(
-                f"covid_{group}.png",
-                metric,
-                {"tuned": "settings of conf/tuned", "published": "published settings"},
-                f"return of the {group} in a training episode",
-            )
-            for group, metric in zip(COVID_GROUPS, COVID_CURVES, strict=True)
-        ),
     ),
     "covid_references": Study(
         (BENCHMARKS / "covid.md", "references"),

@@ -59,11 +59,12 @@ WITHOUT_RAW = {
     "docs/auto.md": "times to solve",
     "docs/performance.md": "comparisons, expected times of a GPU, loops within a step",
     "docs/actors.md": "overhead and scaling of actors",
-    "docs/benchmarks/catalysis.md": "convergence against wall time, speed",
-    "docs/benchmarks/covid.md": "runs with 540,000 steps, the planner's learning rates, speed",
+    "docs/booster.md": "regulators, agents in corrected mode",
+    "docs/benchmarks/catalysis.md": "continuous actions, paths with published settings, convergence against wall time, speed",
+    "docs/benchmarks/covid.md": "runs with 540,000 steps, references, the planner's learning rates, speed",
     "docs/benchmarks/ledger.md": "all tables",
     "docs/benchmarks/population.md": "all tables",
-    "docs/benchmarks/tag.md": "cost of an actor",
+    "docs/benchmarks/tag.md": "all tables",
     "docs/benchmarks/throughput.md": "all tables",
 }
 """Page -> its measured numbers that cannot be recomputed."""
