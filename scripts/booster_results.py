@@ -1,30 +1,22 @@
-"""Compare the trained policies of env=booster with regulators on the same disturbances, for docs/booster.md.
+"""The regulators that trained policies of env=booster are compared with, on the same disturbances, for docs/booster.md.
 
-    python scripts/results.py booster       # trains, five seeds of each, and keeps the returns
-    python scripts/booster_results.py [--write]
-
-The last policy of each run plays EPISODES episodes, the same ones for all, with its most probable actions. Regulators
-play them, too, with the changes of VIMIN that each action space allows. Their gains were found on other episodes. The
-best linear regulator adds a prediction of the disturbance to what the plant makes of the past; no linear regulator of
-the last 15 samples has a smaller mean of |IMINER|, as long as actions have no limits. Intervals are 95 %: of learned
-policies over seeds (bootstrap), of regulators over episodes.
+`python scripts/results.py booster_regulators` measures them. They play the EPISODES episodes that the policies of
+`booster` and `booster_compat` play, with the changes of VIMIN that an action space allows. Their gains were found on
+other episodes. The best linear regulator adds a prediction of the disturbance to what the plant makes of the past; no
+linear regulator of the last 15 samples has a smaller mean of |IMINER|, as long as actions have no limits.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any, NamedTuple
 
 import numpy as np
-from common import DOCS, replace, settings, table
-from results import KEPT, runs_of
-from studies import BOOSTER, STUDIES, Run
+from one_run import Task
 
 from warprun.config.compose import compose
 from warprun.envs.booster import control
 from warprun.envs.booster.control import Course, Episodes
 from warprun.envs.booster.model import SEEN, respond
-from warprun.report.statistics import interval, mean
 from warprun.runs.build import make_engine, set_up
 from warprun.state import derived_seed
 
@@ -131,60 +123,12 @@ def regulators(searched: Recorded, played: Recorded, action: str) -> dict[str, C
     return {"no control": control.run(control.none, played.episodes, p, tables)} | found
 
 
-def over_episodes(values: np.ndarray) -> str:
-    """Return mean and interval of numbers of episodes [N]."""
-    return f"{values.mean():.2f} ± {1.96 * values.std(ddof=1) / len(values) ** 0.5:.2f}"
-
-
-def over_seeds(runs: list[Run], name: str) -> str:
-    """Return mean and interval of a number of each run."""
-    value, low, high = interval(np.array([run[name] for run in runs]), mean)
-    return f"{value:.2f} ({low:.2f} to {high:.2f})" if len(runs) > 1 else f"{value:.2f}"
-
-
-def corrected_table(found: dict[str, dict[str, Course]], runs: dict[str, list[Run]]) -> str:
-    """Return the table of returns; `found`: action space -> regulator -> course."""
-    rows = [[name, *(over_episodes(courses[name].returns) for courses in found.values()), ""] for name in found["discrete"]]
-    for case in [case for case in BOOSTER if "compat" not in case and case in runs]:
-        cells = ["", over_seeds(runs[case], "last/return")]
-        shown = cells if "continuous" in case else cells[::-1]
-        rows.append([case.partition(",")[0].upper(), *shown, str(len(runs[case]))])
-    return table(["regulator", "return, 30 actions", "return, continuous action", "seeds"], rows)
-
-
-def compat_table(found: dict[str, Course], runs: dict[str, list[Run]]) -> str:
-    """Return the table of returns and lengths of `mode=compat`; `found`: regulator -> course."""
-    rows = []
-    for name, course in found.items():
-        each = course.returns.sum() / course.length.sum()
-        rows.append([name, over_episodes(course.returns), f"{course.length.mean():.1f}", f"{each:.3f}", ""])
-    for case in [case for case in BOOSTER if "compat" in case and case in runs]:
-        own = runs[case]
-        each = float(np.mean([run["last/return"] / run["last/episode_length"] for run in own]))
-        cells = over_seeds(own, "last/return"), over_seeds(own, "last/episode_length"), f"{each:.3f}"
-        rows.append([case.partition(",")[0].upper(), *cells, str(len(own))])
-    return table(["regulator", "return", "mean length, steps", "return per step", "seeds"], rows)
-
-
-def compared(mode: str, actions: tuple[str, ...]) -> dict[str, dict[str, Course]]:
-    """Return the courses of regulators under the limits of each action space."""
-    searched, played = record(SEARCHED, OTHERS, mode), record(EPISODES, PLAYED, mode)
-    return {action: regulators(searched, played, action) for action in actions}
-
-
-def main() -> None:
-    """Print tables, and write them with --write."""
-    chosen = settings(__doc__, write=False)
-    runs = runs_of(STUDIES["booster"], json.loads(KEPT.read_text()).get("booster", {}))
-    tables = {
-        "corrected": corrected_table(compared("corrected", ("discrete", "continuous")), runs),
-        "compat": compat_table(compared("compat", ("discrete",))["discrete"], runs),
-    }
-    print("\n".join(tables.values()))
-    if chosen.write:
-        for mode, text in tables.items():
-            replace(DOCS / "booster.md", mode, text)
-
-
-if __name__ == "__main__":
-    main()
+def measured(task: Task) -> dict[str, Any]:
+    """Return mean return, its 95 % error over episodes, and mean length of each regulator, in the mode and action space of the task."""
+    options = compose(task.overrides).env.options
+    searched, played = (record(count, seed, options["mode"]) for count, seed in ((SEARCHED, OTHERS), (EPISODES, PLAYED)))
+    found: dict[str, Any] = {}
+    for name, course in regulators(searched, played, options["action"]).items():
+        error = 1.96 * course.returns.std(ddof=1) / EPISODES**0.5
+        found |= {f"{name}/return": course.returns.mean(), f"{name}/return_error": error, f"{name}/length": course.length.mean()}
+    return {key: round(float(value), 4) for key, value in found.items()}

@@ -1,7 +1,7 @@
 """The published claims of WarpSci and EXARL, and what the raw numbers of this repository say of each.
 
 The verdicts follow from docs/reproductions.md, section "The rule". An interval reaches from the least to the largest
-value of at least five runs or rounds, and only what was measured quietly counts.
+value of at least five runs or rounds. Of speeds only what was measured quietly counts.
 """
 
 from __future__ import annotations
@@ -9,21 +9,32 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from common import table
+import numpy as np
+from common import described, table
+from published import SIZES
+from studies import STUDIES
+from study import Run, runs_of
 
 Raw = dict[str, Any]
 """Numbers by file: reproduce, exarl, results."""
 REPRODUCED, IN_KIND, CONTRADICTED = "reproduced", "reproduced in kind", "contradicted"
-UNTESTABLE, NOT_YET = "cannot be tested here", "not measured yet"
-VERDICTS = (REPRODUCED, IN_KIND, CONTRADICTED, UNTESTABLE, NOT_YET)
+UNDECIDED, UNTESTABLE, NOT_YET = "undecided", "cannot be tested here", "not measured yet"
+VERDICTS = (REPRODUCED, IN_KIND, CONTRADICTED, UNDECIDED, UNTESTABLE, NOT_YET)
 ABOUT = (0.8, 1.25)
 """Ratios that are "about as fast"."""
 SATURATED = 1.1
 """Ratio of rates below which more actors gain nothing worth the name."""
 LEAST = 5
 """Runs or rounds of an interval."""
+ENDS = (-0.25, -0.15)
+"""Returns in which the published learning curves of the accelerator end."""
+LATTICE = np.array([20, 18, 0])
+"""Cells of the catalysis grid in x and y, which are periodic."""
+NEAR = 1
+"""Cells in each direction within which transition states are the same."""
 
 
 class Interval(NamedTuple):
@@ -80,6 +91,21 @@ def ratios(raw: Raw, name: str, above: tuple[str, ...], below: tuple[str, ...]) 
     return interval(found)
 
 
+def verdict(shown: bool, opposite: bool) -> str:
+    """Return the verdict of intervals that show the published direction, or the opposite one."""
+    return IN_KIND if shown else CONTRADICTED if opposite else UNDECIDED
+
+
+def kept_runs(raw: Raw, study: str, case: str) -> list[Run]:
+    """Return the runs of a case of a study with its settings that did not fail."""
+    return [run for run in runs_of(STUDIES[study], raw["results"].get(study, {})).get(case, []) if "failed" not in run]
+
+
+def over_seeds(raw: Raw, study: str, case: str, key: str) -> Interval | None:
+    """Return the interval of a number over the seeds of a case."""
+    return interval([run[key] for run in kept_runs(raw, study, case) if key in run])
+
+
 def missing(verdict: str = NOT_YET) -> Callable[[Raw], Found]:
     """Return the answer of a claim that nothing is measured for."""
     return lambda raw: Found("–", verdict)
@@ -131,7 +157,7 @@ def sooner(env: str) -> Callable[[Raw], Found]:
         number = "; ".join(f"{size:,}: {own.text('.3g')} s" for size, own in found.items())
         if all(more.high < fewer.low for fewer, more in pairs):
             return Found(number, IN_KIND)
-        return Found(number, CONTRADICTED if any(more.low > fewer.high for fewer, more in pairs) else NOT_YET)
+        return Found(number, CONTRADICTED if any(more.low > fewer.high for fewer, more in pairs) else UNDECIDED)
 
     return answer
 
@@ -143,6 +169,77 @@ def against_numpy(raw: Raw) -> Found:
         found = ratios(raw, "covid_speed", (f"kernels {n}",), (f"numpy {n}",))
         cells += [f"{n:,} environments: {found.text('.3g')} x"] if found else []
     return Found("; ".join(cells) or "–", UNTESTABLE)
+
+
+def together(raw: Raw) -> Found:
+    """Return what trained governors and planner gain over untrained ones with the published settings."""
+    found = {group: over_seeds(raw, "covid", "published", f"trained - untrained/{group}") for group in ("governors", "planner")}
+    known = {group: own for group, own in found.items() if own}
+    if len(known) < len(found):
+        return Found("–", NOT_YET)
+    number = "gain over untrained policies: " + "; ".join(f"{group} {own.text('.1f')}" for group, own in known.items())
+    # What a part of the budget does not gain may come later, so it contradicts nothing.
+    return Found(number, verdict(all(own.low > 0.0 for own in known.values()), False))
+
+
+def with_more_environments(raw: Raw) -> Found:
+    """Return the mean success during training by number of environments, for as many environment steps.
+
+    Returns do not decide: an agent that rests in a cell of low energy has a higher one and does not reach the goal.
+    """
+    cells, pairs = [], []
+    for scenario in ("lh", "er1"):
+        found = [over_seeds(raw, "catalysis_envs", f"{scenario}, {size}", "during/eval/terminated") for size in SIZES]
+        known = [own for own in found if own]
+        if len(known) < len(SIZES):
+            return Found("–", NOT_YET)
+        cells.append(f"{scenario}: " + ", ".join(f"{size}: {own.text('.1%')}" for size, own in zip(SIZES, known, strict=True)))
+        pairs += list(pairwise(known))
+    better, worse = all(fewer.high < more.low for fewer, more in pairs), any(more.high < fewer.low for fewer, more in pairs)
+    return Found("episodes that reach the goal, mean over training: " + "; ".join(cells), verdict(better, worse))
+
+
+def below_the_band(raw: Raw) -> Found:
+    """Return the highest energy of learned paths beside that of the elastic band which begins as a straight line; `lh` decides."""
+    cells, decided = [], NOT_YET
+    for case in ("lh", "er1"):
+        reached = [run for run in kept_runs(raw, "catalysis", case) if run["last/path/reaches_goal"]]
+        own = interval([run["last/path/highest_energy"] for run in reached])
+        if not own:
+            return Found("–", NOT_YET)
+        band = reached[0]["straight/highest_energy"]
+        cells.append(f"{case}: {own.text('.3f')} eV, band {band:.3f} eV")
+        decided = verdict(own.high < band, own.low > band) if case == "lh" else decided
+    return Found("highest energy above the start, " + "; ".join(cells) + _with_published_settings(raw), decided)
+
+
+def shared_transition_state(raw: Raw) -> Found:
+    """Return the transition states of learned paths of LH and ER, and whether they are in the same place."""
+    cells, states = [], {}
+    for case in ("lh", "er1", "er2"):
+        reached = [run for run in kept_runs(raw, "catalysis", case) if run["last/path/reaches_goal"]]
+        if len(reached) < LEAST:
+            return Found("–", NOT_YET)
+        states[case] = [np.array(run["transition/cell"]) for run in reached if "transition/cell" in run]
+        places = sorted({tuple(int(n) for n in cell) for cell in states[case]})
+        cells.append(f"{case}: {len(states[case])} of {len(reached)} paths have one" + f", at {', '.join(map(str, places))}" * bool(places))
+    of_er = states["er1"] + states["er2"]
+    apart = [_apart(one, other) for one in states["lh"] for other in of_er]
+    shared = bool(apart) and max(apart) <= NEAR and all(len(found) >= LEAST for found in states.values())
+    return Found("; ".join(cells) + _with_published_settings(raw), verdict(shared, not of_er or (bool(apart) and min(apart) > NEAR)))
+
+
+def _apart(one: np.ndarray, other: np.ndarray) -> float:
+    """Return the largest distance of two cells in a direction, the shorter way around."""
+    straight = np.abs(one - other)
+    around = np.where(LATTICE > 0, np.minimum(straight, LATTICE - straight), straight)
+    return float(around.max())
+
+
+def _with_published_settings(raw: Raw) -> str:
+    runs = [run for scenario in ("lh", "er1") for run in kept_runs(raw, "catalysis_published", f"{scenario} published")]
+    reached = sum(bool(run["last/path/reaches_goal"]) for run in runs)
+    return f". Published settings, lh and er1: {reached} of {len(runs)} paths reach the goal" if runs else ""
 
 
 # EXARL ----------------------------------------------------------------------------------------------------------------
@@ -164,7 +261,7 @@ def faster(several: str, one: str, published: float | None = None) -> Callable[[
         number = f"rate of `{several}` by that of `{one}`: {more.median / fewer.median:.2f} [{low:.2f}, {high:.2f}]"
         if published and 1.0 < low <= published <= high:
             return Found(number, REPRODUCED)
-        return Found(number, IN_KIND if low > 1.0 else CONTRADICTED if high < 1.0 else NOT_YET)
+        return Found(number, verdict(low > 1.0, high < 1.0))
 
     return answer
 
@@ -176,7 +273,7 @@ def saturated(raw: Raw) -> Found:
         return Found("–", NOT_YET)
     low, high = more.low / fewer.high, more.high / fewer.low
     number = f"rate of `queue 1:8` by that of `queue 1:2`: {more.median / fewer.median:.2f} [{low:.2f}, {high:.2f}]"
-    return Found(number, IN_KIND if high < SATURATED else CONTRADICTED if low > SATURATED else NOT_YET)
+    return Found(number, verdict(high < SATURATED, low > SATURATED))
 
 
 def repeated(raw: Raw) -> Found:
@@ -194,24 +291,32 @@ def inference(raw: Raw) -> Found:
         return Found("–", NOT_YET)
     least, most = ABOUT
     inside, outside = least <= found.low and found.high <= most, found.high < least or found.low > most
-    verdict = IN_KIND if inside else CONTRADICTED if outside else NOT_YET
-    return Found(f"`seed` by `async`, 10,000 parameters: {found.text('.2f')}", verdict)
+    return Found(f"`seed` by `async`, 10,000 parameters: {found.text('.2f')}", verdict(inside, outside))
 
 
 def learned(key: str, higher: str, lower: str) -> Callable[[Raw], Found]:
     """Return the answer of a claim that one case of the study `exarl` has higher returns than another one."""
 
     def answer(raw: Raw) -> Found:
-        kept = raw["results"].get("exarl", {})
-        both = [interval([run[key] for run in kept.get(case, {}).values() if key in run]) for case in (higher, lower)]
+        both = [over_seeds(raw, "exarl", case, key) for case in (higher, lower)]
         if not both[0] or not both[1]:
             return Found("–", NOT_YET)
-        number = "; ".join(f"{case}: {own.text('.1f')}" for case, own in zip((higher, lower), both, strict=True) if own)
-        if both[0].low > both[1].high:
-            return Found(number, IN_KIND)
-        return Found(number, CONTRADICTED if both[0].high < both[1].low else NOT_YET)
+        number = "; ".join(f"`{case}`: {own.text('.1f')}" for case, own in zip((higher, lower), both, strict=True) if own)
+        return Found(number, verdict(both[0].low > both[1].high, both[0].high < both[1].low))
 
     return answer
+
+
+def ends_of_curves(raw: Raw) -> Found:
+    """Return the returns of the agents of figure 20 in compat mode, beside those in which the published curves end."""
+    found = {agent: over_seeds(raw, "booster_compat", agent, "last/return") for agent in ("A2C", "DQN", "DQN, LSTM")}
+    known = {agent: own for agent, own in found.items() if own}
+    if len(known) < len(found):
+        return Found("–", NOT_YET)
+    least, most = ENDS
+    number = "; ".join(f"{agent}: {own.text('.2f')}" for agent, own in known.items())
+    inside = all(least <= own.low and own.high <= most for own in known.values())
+    return Found(number, verdict(inside, all(own.high < least or own.low > most for own in known.values())))
 
 
 # The table ------------------------------------------------------------------------------------------------------------
@@ -231,13 +336,13 @@ CAMPAIGN = "`python scripts/reproduce.py --only {}`: "
 THROUGHPUT = CAMPAIGN.format("throughput") + "six rounds, two threads"
 CURVES = CAMPAIGN.format("warpsci_2bc") + "A2C, 10 to 10,000 environments, 4 s of training, eight seeds"
 COVID = CAMPAIGN.format("covid_speed") + "six rounds"
-COVID_RUNS = "`warprun -m experiment=covid_published 'seed=range(0,5)' sweep_dir=outputs/covid`, then"
-COVID_RUNS += " `python scripts/covid_results.py outputs/covid/0*`"
-CATALYSIS = "`warprun -m experiment=catalysis_published env.scenario=lh,er1 {}'seed=range(0,5)' sweep_dir=outputs/catalysis`"
-PATHS = CATALYSIS.format("") + ", then `warprun eval` of each run, with ASE; the published settings"
-CONVERGENCE = CATALYSIS.format("n_envs=4,20,100,500 ") + ", then `warprun report` of that folder"
+STUDY = "`python scripts/results.py {}`: "
+COVID_RUNS = STUDY.format("covid --only published") + "54,000 steps, a tenth; five seeds"
+PATHS = STUDY.format("catalysis --only lh er1 er2") + "PPO with the settings of conf/tuned, five seeds each; not the published settings"
+SHARE = "of 600 million published steps (1.2 million episodes of up to 500 steps)"
+CONVERGENCE = STUDY.format("catalysis_envs") + f"the published settings, 12 million steps, 2 % {SHARE}; five seeds, equal environment steps"
 RANKS = CAMPAIGN.format("exarl") + "sleeping ranks, six rounds, 80 updates each"
-STUDY = "`python scripts/results.py exarl --jobs 1`: CartPole, eight actors, five seeds"
+ACTORS = STUDY.format("exarl --jobs 1") + "CartPole, eight actors, five seeds"
 CLAIMS = (
     Claim("WarpSci, figure 1", "how the framework is built: no result", "–", missing(UNTESTABLE)),
     Claim(
@@ -276,13 +381,13 @@ CLAIMS = (
         "WarpSci, two-level agents",
         "COVID-19 economy: governors and planner learn together, 540,000 steps, 60 environments",
         COVID_RUNS,
-        missing(),
+        together,
     ),
     Claim(
         "WarpSci, figure 4",
         "catalysis: more environments (4, 20, 100, 500) learn faster and more stably, LH and ER, five seeds each, the same settings",
         CONVERGENCE,
-        missing(),
+        with_more_environments,
     ),
     Claim(
         "WarpSci, 0.95 M",
@@ -290,8 +395,13 @@ CLAIMS = (
         THROUGHPUT,
         rate("throughput", "million steps/s, two cores", "catalysis a2c 2000", "training"),
     ),
-    Claim("WarpSci, elastic band", "catalysis: learned paths lie below those of the nudged elastic band", PATHS, missing()),
-    Claim("WarpSci, transition state", "catalysis: learned paths of LH and ER share a transition state", PATHS, missing()),
+    Claim("WarpSci, elastic band", "catalysis: learned paths lie below those of the nudged elastic band", PATHS, below_the_band),
+    Claim(
+        "WarpSci, transition state",
+        "catalysis: learned paths of LH and ER share a transition state",
+        PATHS + "; the highest point of a path that both neighbours lie below",
+        shared_transition_state,
+    ),
     Claim(
         "EXARL 1",
         "RMA queue, 20 learners and 120 actors: 77 % less time than the queue of one learner and as many processes",
@@ -329,12 +439,12 @@ CLAIMS = (
         RANKS + "; against one learner",
         faster("queue 8:16", "queue 1:16", 1 / 0.69),
     ),
-    Claim("EXARL 7", "async converges worse with more learners", STUDY, learned("training/return", "7 L=1", "7 L=8")),
+    Claim("EXARL 7", "async converges worse with more learners", ACTORS, learned("training/return", "7 L=1", "7 L=8")),
     Claim("EXARL 8", "RMA scales to 1,024 processes, better than async with several learners", "–", missing(UNTESTABLE)),
     Claim(
         "EXARL 9",
         "the range window converges faster than the random one",
-        STUDY,
+        ACTORS,
         learned("training/return", "9 range", "9 random"),
     ),
     Claim("EXARL 10", "collisions matter from a quarter as many learners as actors", RANKS, repeated),
@@ -347,14 +457,14 @@ CLAIMS = (
     Claim(
         "EXARL 12",
         'A2C with "v-trace" reaches 200 on CartPole-v0, without it does not',
-        STUDY,
+        ACTORS,
         learned("last/return", "12 exarl_vtrace", "12 gae"),
     ),
     Claim(
         "EXARL, figure 20",
-        "returns of A2C, DQN and DQN with LSTM on the accelerator",
-        "`python scripts/results.py booster` (without A2C, and its runs are not kept)",
-        missing(),
+        f"A2C, DQN and DQN with LSTM on the accelerator: curves end at returns of {ENDS[0]} to {ENDS[1]}",
+        STUDY.format("booster_compat") + "a surrogate of the accelerator, five seeds",
+        ends_of_curves,
     ),
 )
 
@@ -386,17 +496,41 @@ def headlines(raw: Raw) -> str:
     return table(["work", "million environment steps/s"], rows) if rows else ""
 
 
+DECIDING = {
+    "exarl": "EXARL 7, 9 and 12",
+    "catalysis": "elastic band, transition state",
+    "catalysis_published": "published settings",
+    "catalysis_envs": "figure 4",
+    "covid": "two-level agents",
+    "booster_compat": "figure 20",
+}
+"""Study of trainings -> what it decides."""
+
+
+def trainings_of(raw: Raw) -> str:
+    """Return a line for every study of trainings: where its runs were made, and at which load."""
+    written = ""
+    for name, what in DECIDING.items():
+        runs = [run for own in runs_of(STUDIES[name], raw["results"].get(name, {})).values() for run in own if "machine" in run]
+        loads = [run["load"] for run in runs if "load" in run]
+        for machine in dict.fromkeys(run["machine"] for run in runs):
+            count, failed = sum(run["machine"] == machine for run in runs), sum("failed" in run for run in runs)
+            written += (
+                f"\n`{name}` ({what}): {machine}. {count} runs, {failed} failed; load average {min(loads):.1f} to {max(loads):.1f}.\n"
+            )
+    return written
+
+
 def table_of(raw: Raw) -> str:
     """Return the table of all claims, and the machines that it was measured on."""
     rows = [(claim.name, claim.text, claim.done, *claim.answer(raw)) for claim in CLAIMS]
     written = table(["claim", "what was published, on what", "what is done here", "found here", "verdict"], rows)
     for name, own in raw["reproduce"].items():
-        machine, parts = own["machine"], own["parts"].values()
-        versions = ", ".join(f"{key} {value}" for key, value in machine.items() if key not in ("processor", "cores"))
+        parts = own["parts"].values()
         most = max((part["foreign_cores"] for part in parts if part["quiet"]), default=0.0)
         written += (
-            f"\n`{name}`: {machine['processor']}, {machine['cores']} cores, {versions}. Load average before at most "
+            f"\n`{name}`: {described(own['machine'])}. Load average before at most "
             f"{max(own['load_before'])}, other processes at most {most:.2f} of a core; {sum(not part['quiet'] for part in parts)} of "
             f"{len(parts)} parts not quiet and left out.\n"
         )
-    return written
+    return written + trainings_of(raw)

@@ -1,9 +1,11 @@
-"""Shared parts of the scripts: settings, tables, pages, figures, clocks; trainings without records and evaluations."""
+"""Shared parts of the scripts: settings, tables, pages, figures, the machine, clocks; trainings without records and evaluations."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
+import platform
 import re
 import resource
 import statistics
@@ -11,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -108,6 +111,23 @@ def figure(path: Path, columns: int, size: tuple[float, float]) -> Iterator[Any]
             panel.legend(frameon=False, fontsize=8)
     page.savefig(path, dpi=150)
     print(path)
+
+
+# The machine ----------------------------------------------------------------------------------------------------------
+
+
+def machine() -> dict[str, Any]:
+    """Return the processor, its number of cores, and versions."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    name = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
+    packages = {package: version(package) for package in ("warprun", "torch", "numba", "numpy")}
+    return {"processor": ", ".join(sorted(name)), "cores": os.cpu_count(), "python": platform.python_version(), **packages}
+
+
+def described(found: Mapping[str, Any]) -> str:
+    """Return what `machine` found as text."""
+    versions = ", ".join(f"{key} {value}" for key, value in found.items() if key not in ("processor", "cores"))
+    return f"{found['processor']}, {found['cores']} cores, {versions}"
 
 
 # Time -----------------------------------------------------------------------------------------------------------------

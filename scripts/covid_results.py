@@ -1,25 +1,22 @@
-"""Compare runs of the COVID-19 economy with untrained, constant and optimized policies, and draw learning curves.
+"""What scripts/results.py measures of a run of the COVID-19 economy beside its training, and references for it.
 
-    warprun -m env=covid seed=0,1,2 sweep_dir=outputs/covid
-    python scripts/covid_results.py outputs/covid/000* [--out docs/figures/covid_learning.png]
-
-Returns are those of one episode: of the trained policies (sampled actions, mean and standard error of 400 episodes), of
-their most probable actions, of one trained and one untrained group, and of level 1 and level 10 without subsidies. All
-policies use the same random numbers, so gains have smaller standard errors than returns. "payments" is the mean subsidy
-level. The second table is a reference for the governors: the highest return found with a constant subsidy (a choice
-every 28 days, each improved in turn until no change helps). The figure needs matplotlib: pip install matplotlib.
+Returns are those of one episode, means of EPISODES episodes with sampled actions: of the trained policies, of untrained
+ones, of one trained and one untrained group; and of the most probable actions. All policies use the same random
+numbers. "payments" is the mean subsidy level. References are constant policies, and the highest return of the governors
+found with a constant subsidy (a choice every 28 days, each improved in turn until no change helps).
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from common import figure, head, row, settings
+from one_run import FOLDER, Task, trained
+from published import COVID_GROUPS, DISCOUNTS, SUBSIDIES
 
+from warprun.config.compose import compose
 from warprun.config.schema import Config, from_dict
 from warprun.runs import checkpoint, rundir
 from warprun.runs.build import make_agent, make_engine, set_up
@@ -27,11 +24,10 @@ from warprun.runs.evaluation import Evaluator
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.state import restore
 
-GROUPS = ("governors", "planner")
-EPISODES = 400
+GROUPS = COVID_GROUPS
+EPISODES = 60
 COOLDOWN = 28
 SUBSIDY_INTERVAL = 90
-SMOOTHED = 10  # rollouts, in the figure
 Returns = dict[str, float]
 Episodes = dict[str, np.ndarray]
 """Per episode: the return of each group, and "payments", the mean subsidy level."""
@@ -55,7 +51,6 @@ def play(evaluator: Evaluator, greedy: bool = False) -> Episodes:
 def returns(folder: Path) -> dict[str, Episodes]:
     """Return the returns of the policies of a run, by policy."""
     config = from_dict(rundir.read_config(folder))
-    config.concurrency.threads = None  # the run may have had fewer cores
     setup = set_up(config)
     agent = make_agent(setup)
     evaluator = Evaluator(setup, agent, EPISODES, config.seed)
@@ -132,67 +127,20 @@ def month_at_another_level(replayed: Replayed, gamma: float) -> np.ndarray:
     return changed
 
 
-def curve(folder: Path, group: str) -> tuple[list[float], list[float]]:
-    """Return environment steps and the mean return of the training episodes that ended up to them."""
-    records: list[dict[str, Any]] = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    ended = [record for record in records if record.get("train/episodes")]
-    return [record["env_steps"] for record in ended], [record[f"train/{group}/return"] for record in ended]
+def measured(task: Task) -> dict[str, Any]:
+    """Train a run; return its numbers, and the mean returns of its policies."""
+    found = trained(task)
+    for policy, values in returns(FOLDER).items():
+        found |= {f"{policy}/{name}": round(float(sample.mean()), 3) for name, sample in values.items()}
+    return found
 
 
-def draw(folders: list[Path], lines: dict[str, Returns], file: Path) -> None:
-    """Draw the returns of training episodes: a panel for each group, with its runs and its reference `lines`."""
-    with figure(file, 2, (8.4, 3.6)) as panels:
-        for panel, group in zip(panels, GROUPS, strict=True):
-            for folder, color in zip(folders, ("#0072b2", "#56b4e9", "#004a74", "#3f8fc4"), strict=False):
-                steps, found = curve(folder, group)
-                window = min(SMOOTHED, len(found))
-                smooth = np.convolve(found, np.full(window, 1 / window), "valid")
-                panel.plot(steps, found, color=color, linewidth=0.8, alpha=0.3)
-                panel.plot(steps[window - 1 :], smooth, color=color, linewidth=1.6, label=f"training, {folder.name}")
-            for (name, values), color in zip(lines[group].items(), ("#666666", "#e69f00", "#009e73"), strict=False):
-                panel.axhline(values, color=color, linestyle="--", linewidth=1.2, label=name)
-            panel.set(title=group, xlabel="environment steps", ylabel="return of an episode of 540 days")
-
-
-def line(*cells: Any) -> str:
-    """Return a row of a table; arrays are shown as mean and standard error."""
-    return row(*(cell if isinstance(cell, str) else with_error(np.atleast_1d(cell)) for cell in cells))
-
-
-def with_error(sample: np.ndarray) -> str:
-    """Return the mean of a sample [N], and its standard error if N > 1."""
-    mean = f"{sample.mean():.1f}"
-    return f"{mean} ± {sample.std(ddof=1) / len(sample) ** 0.5:.1f}" if len(sample) > 1 else mean
-
-
-def main() -> None:
-    """Print tables, and draw."""
-    chosen = settings(__doc__, "runs*", out="covid_learning.png")
-    folders = list(map(Path, chosen.runs))
-    if not folders:
-        raise SystemExit("covid_results: which runs? warprun -m env=covid seed=0,1,2 sweep_dir=outputs/covid makes some")
-    print(head("run", "policy", *GROUPS, "payments"))
-    everything = []
-    for folder in folders:
-        everything.append(returns(folder))
-        for name, values in everything[-1].items():
-            print(line(folder.name, name, *values.values()), flush=True)
-    replayed = Replayed(from_dict(rundir.read_config(folders[0])), 10)
-    constants = {"always open": constant(replayed, 1), "always closed": constant(replayed, 10)}
-    for name, values in constants.items():
-        print(line("any", f"{name}, no subsidies", values["governors"], values["planner"], 0.0))
-    print("\n" + head("subsidy level", "best governors found", "planner then"))
-    for subsidy in (0, 9, 10, 20):
-        values = best_response(replayed, subsidy)
-        print(line(str(subsidy), values["governors"], values["planner"]), flush=True)
-    print("\n" + head("discount of a day", "a month at level 1", 3, 5, 6, 7, 8, 10))
-    for gamma in (0.98, 0.99, 0.998, 1.0):
-        print(line(str(gamma), *month_at_another_level(replayed, gamma)[[0, 2, 4, 5, 6, 7, 9]]))
-    lines = {group: {"untrained": float(np.mean([found["untrained"][group] for found in everything]))} for group in GROUPS}
-    # Not for the governors, whose returns without payments are not comparable.
-    lines["planner"] |= {name: values["planner"] for name, values in constants.items()}
-    draw(folders, lines, Path(chosen.out))
-
-
-if __name__ == "__main__":
-    main()
+def references(task: Task) -> dict[str, Any]:
+    """Return the returns of constant policies and of the best governors found, and what a month at another level changes."""
+    replayed = Replayed(compose(task.overrides), 10)
+    found: dict[str, Any] = {}
+    for level in (1, 10):
+        found |= {f"level {level}/{group}": value for group, value in constant(replayed, level).items()}
+    for subsidy in SUBSIDIES:
+        found |= {f"subsidy {subsidy}/{group}": value for group, value in best_response(replayed, subsidy).items()}
+    return found | {f"month {gamma}": month_at_another_level(replayed, gamma).round(2).tolist() for gamma in DISCOUNTS}

@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import re
 import resource
 import sys
@@ -27,17 +26,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import claims
 import numpy as np
-import results
 import testbed
-from common import DOCS, ROOT, Training, figure, replaced, settings
+from common import DOCS, ROOT, Training, figure, machine, replaced, settings
 from studies import STUDIES
+from study import runs_of
 
 from warprun.config.compose import compose
 from warprun.errors import UserError
@@ -61,9 +59,9 @@ WITHOUT_RAW = {
     "docs/auto.md": "times to solve",
     "docs/performance.md": "comparisons, expected times of a GPU, loops within a step",
     "docs/actors.md": "overhead and scaling of actors",
-    "docs/booster.md": "returns of regulators and agents",
-    "docs/benchmarks/catalysis.md": "all tables",
-    "docs/benchmarks/covid.md": "all tables",
+    "docs/booster.md": "regulators, agents in corrected mode",
+    "docs/benchmarks/catalysis.md": "continuous actions, paths with published settings, convergence against wall time, speed",
+    "docs/benchmarks/covid.md": "runs with 540,000 steps, references, the planner's learning rates, speed",
     "docs/benchmarks/ledger.md": "all tables",
     "docs/benchmarks/population.md": "all tables",
     "docs/benchmarks/tag.md": "all tables",
@@ -193,14 +191,6 @@ MEASUREMENTS = {
 # The machine ----------------------------------------------------------------------------------------------------------
 
 
-def machine() -> dict[str, Any]:
-    """Return the processor, its number of cores, and versions."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    name = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
-    packages = {package: version(package) for package in ("warprun", "torch", "numba", "numpy")}
-    return {"processor": ", ".join(sorted(name)), "cores": os.cpu_count(), "python": platform.python_version(), **packages}
-
-
 def busy_s() -> float:
     """Return the seconds for which all cores together were busy, those taken by other machines of the host included."""
     user, nice, system, _, _, irq, soft, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
@@ -312,7 +302,7 @@ def places(kept: claims.Raw) -> Iterator[tuple[Path, str, str]]:
     yield DOCS / "defaults.md", "test bed", testbed.of_page(kept["testbed"])
     for name, study in STUDIES.items():
         if study.place and name in kept["results"]:
-            yield *study.place, study.table(results.runs_of(study, kept["results"][name]))
+            yield *study.place, study.table(runs_of(study, kept["results"][name]))
 
 
 def differences() -> list[str]:

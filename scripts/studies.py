@@ -1,157 +1,36 @@
-"""The studies that scripts/results.py makes: their cases, what counts as solved, and the columns of their tables."""
+"""The studies that scripts/results.py makes: their cases, and the columns of their tables."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
 
+import published
 from common import DOCS, table
+from study import (
+    Case,
+    Column,
+    Picture,
+    Run,
+    Runs,
+    Study,
+    as_trained,
+    at_the_bar,
+    bar,
+    cases_of,
+    code,
+    ended,
+    every_seed,
+    name,
+    number,
+    ranked,
+    seconds,
+    solved,
+)
 
 from warprun.config.compose import compose
 from warprun.config.schema import sized
 from warprun.runs import auto
-
-Run = dict[str, Any]
-"""Numbers of a run: bar, state, env_steps, wall_s, cpu_s, command_s, and those of evaluations, such as `last/return`; or `failed`."""
-Runs = dict[str, list[Run]]
-"""By case."""
-Column = Callable[["Study", str, list[Run]], str]
-"""Study, case and its runs -> a cell."""
-
-
-class Case(NamedTuple):
-    """A training that is repeated over seeds."""
-
-    overrides: str
-    bar: float | None = None
-    """The return to reach; None: `env.solved_at`."""
-
-
-class Study(NamedTuple):
-    """Trainings whose results are one table."""
-
-    place: tuple[Path, str] | None
-    """Page and mark of the table; None: it is only printed."""
-    cases: dict[str, Case]
-    columns: dict[str, Column]
-    """By title."""
-    evaluations: tuple[tuple[str, int, bool, int], ...]
-    """(checkpoint `last` or `best`, episodes, whether actions are the most probable ones, seed)."""
-    is_solved: Callable[[str, Case, Run], bool]
-    seeds: int = 5
-    write_table: Callable[[Study, Runs], str] | None = None
-    """For a table that has not a line for each case."""
-
-    def solved(self, case: str, run: Run) -> bool:
-        """Return whether a run is solved; one that failed is not."""
-        return "failed" not in run and self.is_solved(case, self.cases[case], run)
-
-    def table(self, runs: Runs) -> str:
-        """Return the table of the cases that have runs, in Markdown."""
-        if self.write_table:
-            return self.write_table(self, runs)
-        rows = [[cell(self, case, runs[case]) for cell in self.columns.values()] for case in self.cases if case in runs]
-        return table(list(self.columns), rows)
-
-
-# Cells ----------------------------------------------------------------------------------------------------------------
-
-
-def name(study: Study, case: str, runs: list[Run]) -> str:
-    """Return the case."""
-    return case
-
-
-def code(study: Study, case: str, runs: list[Run]) -> str:
-    """Return the case as code."""
-    return f"`{case}`"
-
-
-def bar(study: Study, case: str, runs: list[Run]) -> str:
-    """Return the return to reach."""
-    known = [found for found in (study.cases[case].bar, *(run.get("bar") for run in _ended(runs))) if found is not None]
-    return f"{known[0]:g}" if known else ""
-
-
-def solved(study: Study, case: str, runs: list[Run]) -> str:
-    """Return how many runs are solved, of how many."""
-    return f"{sum(study.solved(case, run) for run in runs)}/{len(runs)}"
-
-
-def number(key: str, over: Callable[[list[Any]], float], form: str) -> Column:
-    """Return a column with one number of each run that did not fail, over these runs, in a format."""
-    return lambda study, case, runs: format(over([run[key] for run in _ended(runs)]), form) if _ended(runs) else ""
-
-
-def ranked(place: Callable[[int], int]) -> Column:
-    """Return a column with the return, and its standard error, of the run at a place (number of runs -> index) in ascending order."""
-
-    def cell(study: Study, case: str, runs: list[Run]) -> str:
-        ordered = sorted(_ended(runs), key=lambda run: run["last/return"])
-        return _with_error(ordered[place(len(ordered))]) if ordered else ""
-
-    return cell
-
-
-def every_seed(study: Study, case: str, runs: list[Run]) -> str:
-    """Return the returns of all seeds with their standard errors."""
-    return ", ".join(map(_with_error, _ended(runs)))
-
-
-def spread(key: str) -> Column:
-    """Return a column with the mean of a number over runs, and its standard error."""
-
-    def cell(study: Study, case: str, runs: list[Run]) -> str:
-        found = [run[key] for run in _ended(runs)]
-        if len(found) < 2:
-            return ""
-        return f"{statistics.mean(found):.1f} ± {statistics.stdev(found) / len(found) ** 0.5:.1f}"
-
-    return cell
-
-
-def steps_of_paths(study: Study, case: str, runs: list[Run]) -> str:
-    """Return the different lengths of the paths of the runs."""
-    return ", ".join(map(str, sorted({int(run["last/path/steps"]) for run in _ended(runs)})))
-
-
-def seconds(study: Study, case: str, runs: list[Run]) -> str:
-    """Return the seconds of the commands: median (most)."""
-    found = [run["command_s"] for run in _ended(runs)]
-    return f"{statistics.median(found):.0f} ({max(found):.0f})" if found else ""
-
-
-def _ended(runs: list[Run]) -> list[Run]:
-    return [run for run in runs if "failed" not in run]
-
-
-def _with_error(run: Run) -> str:
-    return f"{run['last/return']:.1f} ± {run['last/return_stderr']:.1f}"
-
-
-# What is solved -------------------------------------------------------------------------------------------------------
-
-
-def at_the_bar(line: str) -> Callable[[str, Case, Run], bool]:
-    """Return whether the policy of a checkpoint reaches the bar."""
-    return lambda case, settings, run: run[f"{line}/return"] >= (run["bar"] if settings.bar is None else settings.bar)
-
-
-def as_trained(case: str, settings: Case, run: Run) -> bool:
-    """Return whether the run itself says that it is solved."""
-    return bool(run["state"] == "solved")
-
-
-def near_the_optimum(case: str, settings: Case, run: Run) -> bool:
-    """Return whether the path and the episodes of a catalysis run are good enough for its scenario."""
-    good = run["last/path/share_of_optimum"] >= 0.95 and run["last/terminated"] >= 0.99
-    if case == "lh_lowbarrier":
-        return bool(good and run["last/path/highest_energy"] <= 0.54)
-    return bool(good and (run["last/path/highest_energy"] <= 0.0 or not case.startswith("er")))
-
 
 # Classic control ------------------------------------------------------------------------------------------------------
 
@@ -238,6 +117,55 @@ OFF_POLICY: dict[str, Column] = {
     "seconds, median": number("cpu_s", middle, ".1f"),
 }
 
+EVALUATED = "eval/return"
+COMPARISONS = {
+    "TD3": ("experiment=td3_or_ddpg agent=td3", -200.0),
+    "DDPG": ("experiment=td3_or_ddpg agent=ddpg", -200.0),
+    "DDPG, prioritized replay": ("experiment=prioritized_ddpg agent.replay.prioritized=true", -200.0),
+    # Schedules are those of the experiment, which ends at the bar.
+    **{agent.upper(): (f"experiment=a2c_or_dqn agent={agent} stop_when_solved=false until_steps=24000", 200.0) for agent in ("a2c", "dqn")},
+}
+
+
+def reaches_the_bar(case: str, settings: Case, run: Run) -> bool:
+    """Return whether an evaluation during training reaches the bar."""
+    return settings.bar is not None and max(run[f"curve/{EVALUATED}"][1]) >= settings.bar
+
+
+def steps_to_the_bar(study: Study, case: str, runs: list[Run]) -> str:
+    """Return the environment steps up to the first evaluation at the bar: median, least and largest; – if a run does not reach it."""
+    reached = study.cases[case].bar
+    firsts = [
+        next((steps for steps, value in zip(*run[f"curve/{EVALUATED}"], strict=True) if reached is not None and value >= reached), None)
+        for run in ended(runs)
+    ]
+    known = [steps for steps in firsts if steps is not None]
+    return f"{middle(known):,.0f} [{min(known):,}, {max(known):,}]" if known and len(known) == len(runs) else "–"
+
+
+def last_evaluation(study: Study, case: str, runs: list[Run]) -> str:
+    """Return the return of the last evaluation: median, least and largest."""
+    found = [run[f"curve/{EVALUATED}"][1][-1] for run in ended(runs)]
+    return f"{middle(found):.1f} [{min(found):.1f}, {max(found):.1f}]" if found else "–"
+
+
+COMPARED: dict[str, Column] = {
+    "agent": name,
+    "bar": bar,
+    "seeds at the bar": solved,
+    "env steps to it": steps_to_the_bar,
+    "last evaluation": last_evaluation,
+    "CPU s, median": number("cpu_s", middle, ".1f"),
+}
+RETURN = "return of an evaluation"
+PICTURES = (
+    Picture("td3_or_ddpg.png", EVALUATED, {"DDPG": "DDPG", "TD3": "TD3"}, RETURN, -200.0),
+    Picture(
+        "prioritized_ddpg.png", EVALUATED, {"DDPG": "uniform replay", "DDPG, prioritized replay": "prioritized replay"}, RETURN, -200.0
+    ),
+    Picture("a2c_or_dqn.png", EVALUATED, {"DQN": "DQN", "A2C": "A2C"}, RETURN, 200.0),
+)
+
 # Policies with memory -------------------------------------------------------------------------------------------------
 
 CARTPOLE = (
@@ -299,74 +227,6 @@ IN_MODES: dict[str, Column] = {
     "env_steps, median": number("env_steps", middle, ",.0f"),
     "lag": number("actors/lag_mean", middle, ".1f"),
 }
-SCENARIOS = ("lh", "er1", "er2", "diffusion2d", "diffusion3d", "lh_fine", "er2_fine")
-CATALYSIS = {
-    scenario: f"experiment=catalysis_lowbarrier env.scenario={scenario}"
-    if scenario == "lh_lowbarrier"
-    else f"env=catalysis agent=ppo env.scenario={scenario}{' total_steps=1e7' * scenario.endswith('_fine')}"
-    for scenario in ("lh", "lh_lowbarrier", *SCENARIOS[1:], "leps")
-}
-CONTINUOUS = {f"lh {agent}": f"env=catalysis_continuous agent={agent} env.scenario=lh" for agent in ("ppo", "ddpg", "td3")}
-PUBLISHED = {
-    f"{scenario} published": f"experiment=catalysis_published env.scenario={scenario}"
-    + " agent.entropy_coef=0.2 n_envs=500" * scenario.endswith("_fine")
-    for scenario in SCENARIOS
-}
-PATHS: dict[str, Column] = {
-    "scenario": name,
-    "solved": solved,
-    "share of the optimum, min": number("last/path/share_of_optimum", min, ".3f"),
-    "success, sampled, min": number("last/terminated", min, ".3f"),
-    "steps of the path": steps_of_paths,
-    "highest energy above start, max": number("last/path/highest_energy", max, ".3f"),
-    "env steps": number("env_steps", middle, ",.0f"),
-    "wall s, median": number("wall_s", middle, ".0f"),
-    "CPU s, median": number("cpu_s", middle, ".0f"),
-}
-
-
-BOOSTER = {
-    "ppo": "env=booster agent=ppo",
-    "dqn": "env=booster agent=dqn",
-    "dqn lstm": "env=booster agent=dqn tuned=none n_envs=64 total_steps=250000 agent.horizon=4 agent.learning_starts=6400"
-    " agent.utd_ratio=0.02 agent.batch_size=32 agent.learning_rate_end=1e-5 agent.gamma=0.9 agent.network=lstm"
-    " agent.replay.sequence=20 agent.replay.burn_in=5",
-    "ppo, continuous": "env=booster_continuous agent=ppo",
-    "td3, continuous": "env=booster_continuous agent=td3",
-    # Agents need few steps to find the way out.
-    "ppo, compat": "env=booster agent=ppo env.mode=compat total_steps=4e5",
-    "dqn, compat": "env=booster agent=dqn env.mode=compat total_steps=1e5",
-}
-REGULATED: dict[str, Column] = {"case": name, "return": spread("last/return"), "length": spread("last/episode_length")}
-
-# Learners and actors of EXARL's claims --------------------------------------------------------------------------------
-
-V0 = "env=cartpole env.time_limit=200 agent=a2c n_envs=8 agent.horizon=100 agent.learning_rate=1e-3 total_steps=200000 concurrency=async"
-"""CartPole-v0 is CartPole with episodes of 200 steps. One environment for each of eight actors."""
-EIGHT = "env=cartpole agent=a2c n_envs=128 agent.horizon=16 agent.learning_rate=3e-3 agent.advantage=vtrace"
-EXARL = {
-    **{f"12 {kind}": f"{V0} agent.advantage={kind} concurrency.processes=9" for kind in ("gae", "exarl_vtrace", "vtrace")},
-    **{
-        f"7 L={learners}": f"{EIGHT} total_steps=300000 concurrency=async concurrency.learners={learners}"
-        f" concurrency.processes={learners + 8}"
-        for learners in (1, 2, 4, 8)
-    },
-    # Actors do not wait for learners, so these learn from a part of the rollouts only.
-    **{
-        f"9 {window}": f"{EIGHT} total_steps=3000000 concurrency=rma concurrency.window={window} concurrency.learners=4"
-        " concurrency.processes=12"
-        for window in ("range", "random")
-    },
-}
-"""Claim and what differs -> overrides."""
-WHILE_LEARNING = " tuned=none stop_when_solved=false eval.every=never checkpoint.every=never log.every=5%"
-LEARNED: dict[str, Column] = {
-    "claim, runs": name,
-    "return of 195": solved,
-    "mean return of training episodes": spread("training/return"),
-    "of 100 episodes at the end": spread("last/return"),
-    "lag": number("actors/lag_mean", statistics.mean, ".1f"),
-}
 
 # Numbers of environments ----------------------------------------------------------------------------------------------
 
@@ -386,27 +246,27 @@ SIZED = {
 
 def by_size(study: Study, runs: Runs) -> str:
     """Return the table of seconds until solved; bold is what `n_envs=auto` chooses from the median throughputs."""
-    rows, ended = [], [run for own in runs.values() for run in _ended(own)]
+    rows, every = [], [run for own in runs.values() for run in ended(own)]
     for case, overrides in SOLVING.items():
-        speed, seconds = {}, {}
+        speed, took_s = {}, {}
         for n_envs in SIZES:
-            own = _ended(runs.get(f"{case}, {n_envs}", []))
+            own = ended(runs.get(f"{case}, {n_envs}", []))
             if own:
                 speed[n_envs] = middle(run["steps_per_s"] / _share(run) for run in own)
                 took = [run["training_s"] * _share(run) if run["state"] == "solved" else math.inf for run in own]
-                seconds[n_envs] = middle(took)
-        if not seconds:
+                took_s[n_envs] = middle(took)
+        if not took_s:
             continue
         config = compose(overrides.split())
         tried = [auto.Tried(sized(config, n, ""), rate) for n, rate in speed.items()]
         chosen = auto.decided(tried, config.n_envs).n_envs
-        cells = ["" if n not in seconds else f"{seconds[n]:.2f}" if math.isfinite(seconds[n]) else "–" for n in SIZES]
+        cells = ["" if n not in took_s else f"{took_s[n]:.2f}" if math.isfinite(took_s[n]) else "–" for n in SIZES]
         cells = [f"**{cell}**" if n == chosen else cell for n, cell in zip(SIZES, cells, strict=True)]
-        rows.append([case, *cells, f"{seconds[chosen] / min(seconds.values()):.2f}"])
-    seeds = max((len(own) for own in runs.values()), default=0)
-    loads = [run["load"] for run in ended] or [0.0]
+        rows.append([case, *cells, f"{took_s[chosen] / min(took_s.values()):.2f}"])
+    count = max((len(own) for own in runs.values()), default=0)
+    loads = [run["load"] for run in every] or [0.0]
     load = f"load average of the machine {min(loads):.0f} to {max(loads):.0f}"
-    return table(["", *(f"{n:,}" for n in SIZES), "chosen / best"], rows) + f"\nSeeds: {seeds}; {load}.\n"
+    return table(["", *(f"{n:,}" for n in SIZES), "chosen / best"], rows) + f"\nSeeds: {count}; {load}.\n"
 
 
 def _share(run: Run) -> float:
@@ -414,18 +274,9 @@ def _share(run: Run) -> float:
     return float(min(1.0, run["cpu_s"] / run["command_s"]))
 
 
-def _cases(overrides: dict[str, str], bar: float | None = None, more: str = "") -> dict[str, Case]:
-    return {case: Case(given + more, bar) for case, given in overrides.items()}
-
-
-def _catalysis(mark: str, overrides: dict[str, str], seeds: int) -> Study:
-    place = DOCS / "benchmarks" / "catalysis.md", mark
-    return Study(place, _cases(overrides), PATHS, (("last", 1000, False, 1),), near_the_optimum, seeds)
-
-
 OFF_POLICY_PAGE = DOCS / "benchmarks" / "off_policy.md"
 STUDIES = {
-    "tuned": Study((DOCS / "results.md", "results"), _cases(TUNED), RESULTS, FRESH, at_the_bar("last"), seeds=8),
+    "tuned": Study((DOCS / "results.md", "results"), cases_of(TUNED), RESULTS, FRESH, at_the_bar("last"), seeds=8),
     "untuned": Study(
         (DOCS / "results.md", "robustness"),
         {f"{env} {key}": Case(f"env={env} {UNTUNED}{more}") for env in ENVIRONMENTS for key, more in SETTINGS.items()},
@@ -455,12 +306,19 @@ STUDIES = {
         (("last", 2000, True, 2**40),),
         at_the_bar("last"),
     ),
-    "external": Study((DOCS / "external.md", "external results"), _cases(EXTERNAL), JUDGED, (("last", 1000, True, 1),), at_the_bar("last")),
-    "actors": Study(None, _cases({mode: f"{ACTORS} {given}" for mode, given in MODES.items()}), IN_MODES, (), as_trained),
-    "booster": Study(None, _cases(BOOSTER), REGULATED, (("last", 1000, True, 1),), as_trained),
-    "exarl": Study(None, _cases(EXARL, 195.0, WHILE_LEARNING), LEARNED, (("last", 100, False, 1),), at_the_bar("last")),
-    "auto": Study((DOCS / "auto.md", "auto"), _cases(SIZED), {}, (), as_trained, seeds=3, write_table=by_size),
-    "catalysis": _catalysis("tuned", CATALYSIS, 5),
-    "catalysis_continuous": _catalysis("continuous", CONTINUOUS, 5),
-    "catalysis_published": _catalysis("published", PUBLISHED, 1),
+    "external": Study(
+        (DOCS / "external.md", "external results"), cases_of(EXTERNAL), JUDGED, (("last", 1000, True, 1),), at_the_bar("last")
+    ),
+    "actors": Study(None, cases_of({mode: f"{ACTORS} {given}" for mode, given in MODES.items()}), IN_MODES, (), as_trained),
+    "auto": Study((DOCS / "auto.md", "auto"), cases_of(SIZED), {}, (), as_trained, seeds=3, write_table=by_size),
+    "comparisons": Study(
+        (OFF_POLICY_PAGE, "results comparisons"),
+        {case: Case(*given) for case, given in COMPARISONS.items()},
+        COMPARED,
+        (),
+        reaches_the_bar,
+        curves=(EVALUATED,),
+        pictures=PICTURES,
+    ),
+    **published.STUDIES,
 }

@@ -1,12 +1,13 @@
 """The games of tag: how often taggers catch runners, and what an actor costs.
 
-    python scripts/tag_results.py catch RUN [--episodes 200]
-    python scripts/tag_results.py cost [--rounds 5] [--out docs/figures/tag_scaling.png]
+    python scripts/tag_results.py [--rounds 5] [--out docs/figures/tag_scaling.png]
 
-`catch` lets taggers that are random, that pursue the nearest runner, and those of a run play against random runners and
-those of the run. Rates have 95 % intervals over episodes. `cost` prints processor time of an actor's step, simulated
-alone and with training, and draws it beside the published speed of WarpDrive. It measures processor time, and all
-settings in turn, because other work on the machine disturbs wall time. The figure needs matplotlib.
+prints processor time of an actor's step, simulated alone and with training, and draws it beside the published speed of
+WarpDrive. It measures processor time, and all settings in turn, because other work on the machine disturbs wall time.
+The figure needs matplotlib.
+
+`python scripts/results.py tag` trains; its runs are measured here: taggers that are random, that pursue the nearest
+runner, and those of the run play against random runners and those of the run.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from common import Training, figure, head, in_turn, medians, row, settings, table, timed
+from common import Training, figure, in_turn, medians, settings, table, timed
+from one_run import FOLDER, Task, trained
 
 from warprun.runs import checkpoint
 from warprun.runs.build import Setup, make_engine, set_up
@@ -27,6 +29,7 @@ from warprun.simulation.kernel_engine import KernelEngine
 
 Choose = Callable[[KernelEngine], torch.Tensor]
 """-> logits of a group, [N, A, P]."""
+EPISODES = 100
 CERTAIN = 1e4
 """Logit of an action that is taken for certain; that of others is 0."""
 
@@ -100,9 +103,10 @@ def play(setup: Setup, taggers: Choose, runners: Choose, episodes: int) -> Caugh
     return Caught(tags / runner_count, steps)
 
 
-def catch(folder: Path, episodes: int) -> None:
-    """Print the table of catches."""
-    run = open_run(folder, "cpu", trusted=False, episodes=episodes)
+def measured(task: Task) -> dict[str, Any]:
+    """Train a run; return its numbers, and of each pair of policies the percentage of runners caught and the steps of an episode."""
+    found = trained(task)
+    run = open_run(FOLDER, "cpu", trusted=False, episodes=EPISODES)
     setup = set_up(run.config)
     agent = trained_agent(setup, load_checkpoint(run, checkpoint.LAST))
 
@@ -117,13 +121,12 @@ def catch(folder: Path, episodes: int) -> None:
     pursuit = pursuit_in_plane if names[1] == "runners" else pursuit_on_grid
     hunters: dict[str, Choose] = {"random": uniform(names[0]), "pursuit": pursuit, "trained": learned(names[0])}
     hunted: dict[str, Choose] = {"random": uniform(names[1]), "trained": learned(names[1])}
-    print(f"{folder}: {episodes} episodes, {run.config.env.name} {run.config.env.options or ''}")
-    print(head("taggers", "runners", "caught", "steps of an episode"))
     for taggers, first in hunters.items():
         for runners, second in hunted.items():
-            found = play(setup, first, second, episodes)
-            share, steps = (f"{x.mean():.3g} ± {1.96 * x.std() / math.sqrt(episodes):.2g}" for x in (100 * found.share, found.steps))
-            print(row(taggers, runners, f"{share} %", steps), flush=True)
+            played = play(setup, first, second, EPISODES)
+            found[f"{taggers}, {runners}/caught"] = 100.0 * float(played.share.mean())
+            found[f"{taggers}, {runners}/steps"] = float(played.steps.mean())
+    return found
 
 
 # Cost -----------------------------------------------------------------------------------------------------------------
@@ -207,12 +210,9 @@ def draw(rows: list[tuple[str, int, int, float, float]], path: Path) -> None:
 
 
 def main() -> None:
-    """Print the table that is asked for."""
-    given = settings(__doc__, "what", "run*", choices={"what": ("catch", "cost")}, episodes=200, rounds=5, out="")
-    if given.what == "cost":
-        cost(given.rounds, given.out)
-    for folder in given.run:
-        catch(Path(folder), given.episodes)
+    """Measure what an actor costs."""
+    given = settings(__doc__, rounds=5, out="")
+    cost(given.rounds, given.out)
 
 
 if __name__ == "__main__":

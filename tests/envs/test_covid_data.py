@@ -202,10 +202,6 @@ def script():
     return load("covid_results")
 
 
-def test_means_have_standard_errors(script):
-    assert script.line("x", np.array([1.0, 2.0, 3.0, 6.0]), 2.0) == "| x | 3.0 ± 1.1 | 2.0 |"  # variance 14/3 of 4 numbers
-
-
 @pytest.mark.slow
 def test_returns_are_those_of_the_evaluation(covid_data, script, tmp_path, monkeypatch):
     folder = tmp_path / "run"

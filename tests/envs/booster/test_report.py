@@ -13,6 +13,8 @@ from warprun.cli.main import run
 from warprun.envs.booster import analysis
 from warprun.state import derived_seed
 
+Task = load("one_run").Task
+
 SMALL = ["tuned=none", "total_steps=64", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=1", "log.live=false"]
 
 
@@ -82,8 +84,12 @@ def test_features_are_what_an_agent_could_know(script):
     assert found.features.shape[2] == 13 + 45 + 1
 
 
-def test_rows_have_intervals(script):
-    runs = [{"return": value, "episode_length": 100.0} for value in (-3.0, -3.2, -3.4)]
-    assert script.over_seeds(runs, "return").startswith("-3.20 (-3.4")
-    assert script.over_seeds(runs[:1], "return") == "-3.00"
-    assert script.over_episodes(np.array([1.0, 2.0, 3.0, 6.0])) == "3.00 ± 2.12"
+def test_regulators_have_errors_over_episodes(script, monkeypatch):
+    returns = np.array([1.0, 2.0, 3.0, 6.0])
+    monkeypatch.setattr(script, "EPISODES", 4)
+    monkeypatch.setattr(script, "record", lambda count, seed, mode: (count, seed, mode))
+    course = script.Course(np.zeros((4, 1)), np.zeros((4, 1)), returns[:, None], np.array([100, 100, 50, 50]))
+    monkeypatch.setattr(script, "regulators", lambda searched, played, action: {f"{searched} {played} {action}": course})
+    found = script.measured(Task(["env=booster", "env.mode=compat", "env.action=discrete"], [], []))
+    name = "(500, 2, 'compat') (4, 1, 'compat') discrete"
+    assert found == {f"{name}/return": 3.0, f"{name}/return_error": pytest.approx(2.117, abs=1e-3), f"{name}/length": 75.0}
