@@ -207,9 +207,7 @@ def test_the_first_file_counts(place, capsys):
     Path("lab/env/broken.yaml").write_text("a: [1\nb: {")
     assert cli.run(words("env=broken --config-dir lab")) == 2
     assert "lab/env/broken.yaml:2: expected" in capsys.readouterr().err
-    assert cli.run(words("envs -cd lab")) == 0 and cli.run(words("--config-dir lab --help")) == 0
-    told = capsys.readouterr().out
-    assert "broken: lab/env/broken.yaml:2: expected" in told and ", lab, " in told
+    assert cli.run(words("--help -cd lab")) == 0 and ", lab, " in capsys.readouterr().out
     assert registry.CONFIG_DIR not in os.environ
 
 
