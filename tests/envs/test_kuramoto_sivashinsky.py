@@ -176,7 +176,7 @@ def test_a_step_holds_the_action_for_a_period_and_rewards_nearness() -> None:
 
 
 def test_episodes_begin_on_the_attractor_each_with_another_field() -> None:
-    """Where the mask says so. Of modes v, v_1^2 conj(v_2) stays if a field is moved; if it is mirrored, -conj is left."""
+    """Where the mask says so. Moving a field keeps v_1^2 conj(v_2) of its modes v; mirroring takes it to -conj."""
     env = begun(128)
     first = env.u.clone()
     mask = torch.arange(128) % 3 == 0
