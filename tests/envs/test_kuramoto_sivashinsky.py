@@ -170,13 +170,13 @@ def test_a_step_holds_the_action_for_a_period_and_rewards_nearness() -> None:
     away = np.abs(GRID - LENGTH / 4 * np.arange(4)[:, None])
     bumps = np.exp(-0.5 * (np.minimum(away, LENGTH - away) / 0.4) ** 2)
     after = runge_kutta(before.double().numpy(), actions.double().numpy() @ bumps, 0.3)
-    np.testing.assert_allclose(env.u, after, atol=5e-5)
-    np.testing.assert_allclose(reward, -np.sqrt(np.square(after - steady_state(3)).mean(1)), atol=1e-5)
+    np.testing.assert_allclose(env.u, after, atol=1e-4)
+    np.testing.assert_allclose(reward, -np.sqrt(np.square(after - steady_state(3)).mean(1)), atol=1e-4)
     assert torch.equal(seen, env.u[:, ::8]) and not terminated.any() and not truncated.any()
 
 
 def test_episodes_begin_on_the_attractor_each_with_another_field() -> None:
-    """Where the mask says so. Of modes v, v_1^2 conj(v_2) stays if a field is moved, and becomes -conj if it is mirrored."""
+    """Where the mask says so. Moving a field keeps v_1^2 conj(v_2) of its modes v; mirroring takes it to -conj."""
     env = begun(128)
     first = env.u.clone()
     mask = torch.arange(128) % 3 == 0
