@@ -28,6 +28,7 @@ from warprun.learning.networks import ActorCritic
 from warprun.learning.normalization import ObservationNormalizer, inverse_deviation
 from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import Replay
+from warprun.policies.policy import read
 from warprun.spec import Box, Discrete, Field, GroupSpec, Spec, from_data, to_data
 
 CPU = torch.device("cpu")
@@ -149,6 +150,19 @@ def test_the_order_of_gymnasiums_images(channels: str) -> None:
         expected = expected if channels == "first" else expected.permute(0, 3, 1, 2)
         assert torch.equal(picture(rows, seen.fields[0]), expected)
         np.testing.assert_array_equal(seen.flatten_batch(images, space), rows)
+
+
+@pytest.mark.parametrize(("field", "shape"), [(Field(0, (1, 4, 5), kind="image"), (4, 5)), (Field(0, (3, 4, 5), True, "image"), (4, 5, 3))])
+def test_programs_give_images_as_the_environment_does(field: Field, shape: tuple[int, ...]) -> None:
+    size = int(np.prod(shape))
+    group = GroupSpec("a", 1, Box(size, fields=(field,)), Discrete(2))
+    images = np.arange(7 * size).reshape(7, *shape).astype(np.uint8)
+    expected = torch.from_numpy(images.reshape(7, size).astype(np.float32) / np.float32(255))
+    for given in (images, images.reshape(7, *field.order), images.reshape(7, size), expected):
+        assert torch.equal(read(group, given, None, CPU).obs, expected)
+    assert torch.equal(read(group, images[2], None, CPU).obs, expected[2:3])
+    with pytest.raises(UserError, match="must have the shape"):
+        read(group, images[:, :3], None, CPU)
 
 
 def test_orthogonal_weights_and_their_gain() -> None:
