@@ -8,6 +8,7 @@ import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 
 from warprun.environment import Box, Discrete
 from warprun.errors import UserError, nearest, shown
@@ -37,14 +38,15 @@ class Gymnax:
         params = params.replace(**parameters)
         actions = env.action_space(params)
         self.time_limit = int(params.max_steps_in_episode)
-        self.observation_space = box(env.observation_space(params))
+        observed = env.observation_space(params)
+        self.observation_space = pictured(observed) if len(observed.shape) > 1 else box(observed)
         self.action_space = Discrete(int(actions.n)) if hasattr(actions, "n") else box(actions)
-        flat = (n_envs, self.observation_space.size)
+        shape = (n_envs, *(observed.shape or (1,)))
 
         def begin(seed: jax.Array) -> tuple[jax.Array, State]:
             keys = jax.random.split(jax.random.PRNGKey(seed), 1 + n_envs)
             obs, states = jax.vmap(env.reset_env, (0, None))(keys[1:], params)
-            return obs.reshape(flat), (keys[0], states)
+            return obs.reshape(shape).astype(jnp.float32), (keys[0], states)
 
         def reset(seed: jax.Array, mask: jax.Array, before: State) -> tuple[jax.Array, State]:
             obs, (key, fresh) = begin(seed)
@@ -59,7 +61,7 @@ class Gymnax:
             given = given.reshape(n_envs, *actions.shape)
             obs, states, reward, over, _ = jax.vmap(env.step_env, (0, 0, 0, None))(keys[1:], state[1], given, params)
             cut = jax.vmap(env.is_truncated, (0, None))(states, params)
-            return obs.reshape(flat), reward, over, cut, (keys[0], states)
+            return obs.reshape(shape).astype(jnp.float32), reward, over, cut, (keys[0], states)
 
         self._reset, self._step = jax.jit(reset), jax.jit(step)
         self.state = jax.jit(begin)(0)[1]
@@ -81,6 +83,11 @@ def box(space: Space) -> Box:
     bounds = [np.broadcast_to(np.asarray(bound, np.float64), space.shape).ravel() for bound in (space.low, space.high)]
     low, high = (np.where(np.abs(bound) < most, bound, np.copysign(np.inf, bound)).tolist() for bound in bounds)
     return Box(len(low), tuple(low), tuple(high))
+
+
+def pictured(space: Space) -> spaces.Box:
+    """Return a Box of several axes as one of Gymnasium, whose pictures are fields."""
+    return spaces.Box(np.asarray(space.low, np.float32).min(), np.asarray(space.high, np.float32).max(), space.shape, np.float32)
 
 
 environment = Gymnax

@@ -148,4 +148,22 @@ def bump(distance: np.ndarray) -> np.ndarray:
     return np.exp(-0.5 * (distance / WIDTH) ** 2)
 
 
+def draw(axes):
+    """Draw the temperatures at the sensors, and the powers of the heaters as bars."""
+    axes.axhline(0.0, color="0.6", linewidth=0.8)
+    bars = axes.bar(HEATERS, np.zeros(len(HEATERS)), 2.0 * WIDTH, color="#e69f00", alpha=0.6, label="power of a heater")
+    (line,) = axes.plot((), (), "o-", color="#0072b2", linewidth=2, label="temperature at the sensors")
+    axes.set(xlim=(0.0, 1.0), ylim=(-2.0, 2.0), xlabel="place")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="lower right", ncols=2, frameon=False)
+    axes.figure.set_size_inches(6, 3)
+
+    def show(observation, action):
+        line.set_data((0.0, *SENSORS, 1.0), (0.0, *observation, 0.0))
+        for bar, power in zip(bars, np.zeros(len(HEATERS)) if action is None else action, strict=True):
+            bar.set_height(power)
+
+    return show
+
+
 environment = HeatEquation

@@ -5,6 +5,7 @@
 is `warprun WORD ...` with a tiny budget.
 """
 
+import posixpath
 import re
 import shutil
 import subprocess
@@ -24,7 +25,7 @@ CALL = r"(?:\w+=\S+ |mpiexec -n \d+ )*warprun [^`\n]+"
 INLINE = re.compile(rf"`({CALL})`")
 PLACEHOLDER = re.compile(r"\.\.\.|[|{}]|(?<!=)\[|\b(?!RUN\b|SIGUSR1\b)[A-Z]{2,}\b|^warprun (\w+|-m)$")
 """What a form has, in place of something that its reader fills in; or the name of a verb alone."""
-LINE = re.compile(r"(^|[\s\"])(warprun|\S+\.sbatch) |^(mkdir|cc) ")
+LINE = re.compile(r"(^|[\s\"])(warprun|\S+\.sbatch) |^(mkdir|cc) |^python \w+\.py$")
 """A line of shell that the tests execute: not the installation of something, and no script that measures."""
 TINY = ["max_minutes=0.01", "eval.episodes=2", "eval.final_episodes=2"]
 """One iteration."""
@@ -37,20 +38,23 @@ def scripts(page: Path) -> list[str]:
 
 
 def commands_of_page(page: Path) -> list[str]:
-    """Return the lines of shell of a page and the complete commands within its text, in their order."""
-    found, end = [], 0
+    """Return the lines of shell of a page and the complete commands within its text, in their order, each from the folder of the page.
+
+    A `cd` lasts until the next one, as in the shell of a reader.
+    """
+    found: list[str] = []
+    place, end = ".", 0
     text = page.read_text()
     for block in BLOCK.finditer(text):
-        found += INLINE.findall(text[end : block.start()])
+        found += _complete(INLINE.findall(text[end : block.start()]), place)
         if block[1] in ("sh", "bash"):
-            place = ""
             for line in block[2].splitlines():
-                if line.startswith("cd "):  # until the end of the block
-                    place = f"{line} && "
+                if line.startswith("cd "):
+                    place = posixpath.normpath(posixpath.join(place, line.split()[1]))
                 elif LINE.search(line.partition("  #")[0]):
-                    found.append(place + line)
+                    found += _complete([line], place)
         end = block.end()
-    return _complete([*found, *INLINE.findall(text[end:])])
+    return list(dict.fromkeys([*found, *_complete(INLINE.findall(text[end:]), place)]))
 
 
 def shown() -> dict[str, list[str]]:
@@ -64,8 +68,10 @@ def shown() -> dict[str, list[str]]:
     return {str(path.relative_to(ROOT)): commands for path, commands in found.items() if commands}
 
 
-def _complete(commands: Sequence[str]) -> list[str]:
-    return [command for command in dict.fromkeys(commands) if not PLACEHOLDER.search(command.partition("  #")[0])]
+def _complete(commands: Sequence[str], place: str = ".") -> list[str]:
+    """Return the commands that have no placeholder, once each, as they are called from a folder."""
+    complete = [command for command in dict.fromkeys(commands) if not PLACEHOLDER.search(command.partition("  #")[0])]
+    return [command if place == "." else f"cd {place} && {command}" for command in complete]
 
 
 READ = """

@@ -11,6 +11,10 @@ import torch
 
 from warprun.simulation import trial
 
+TESTS = Path(__file__).parent
+LONGEST = [TESTS / file for file in ("test_commands.py", "ptx/test_hardware.py", "ptx/test_hosted.py", "test_site.py")]
+"""Files with few tests that take minutes. They come first: begun last, one would keep a process busy while the others wait."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     # Beside pytest's own cache: a second run of the tests compiles nothing, and nothing lands in the home folder.
@@ -18,10 +22,13 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("WARPRUN_CACHE_DIR", str(folder))
     # With the key of the seals of runs.
     os.environ["XDG_CONFIG_HOME"] = str(folder.with_name("home"))
+    # Else pytest-xdist would begin with the files of most tests.
+    config.option.loadscopereorder = False
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path) if item.path in LONGEST else len(LONGEST))
     _mark_long(items)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:

@@ -6,14 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import warprun
 from tests.commands import PAGES, ROOT, commands_of_page
 from tests.scripts import load
 from tests.selection import few
+from warprun.cli import new
 from warprun.config.compose import compose
+from warprun.config.registry import options
 from warprun.errors import UserError
+from warprun.random import Rng
 
 SMALL = ["total_steps=32", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=2", "env.time_limit=8", "log.live=false"]
 
@@ -81,6 +85,33 @@ def test_example_environments_train(workplace, page, name):
 
 def test_there_are_examples():
     assert len(EXAMPLES) >= 4
+
+
+def tank_after_a_step(reactor: str) -> float:
+    """Return the temperature of the tank, at first 320 K, after a step with the heater off."""
+    names: dict = {}
+    exec(reactor, names)
+    return names["step"](names["State"](320.0, 320.0, 300.0), 0, Rng(*np.zeros(5, np.uint32)), names["Params"]())[0].tank
+
+
+def test_the_tutorial_shows_a_project_and_changes_its_physics():
+    page, project = ROOT / "docs" / "tutorial.md", new.files("reactor", "")["reactor.py"]
+    (step,) = [block for block in blocks(page, "python") if block.startswith("def step")]
+    assert step in project
+    changed = project
+    for change in blocks(page, "diff"):
+        before, after = ("".join(line[1:] for line in change.splitlines(True) if line[0] != sign) for sign in "+-")
+        assert changed.count(before) == 1, change
+        changed = changed.replace(before, after)
+    assert tank_after_a_step(project) - tank_after_a_step(changed) == pytest.approx(5.0 * (320.0 - 293.0) / 600.0)
+
+
+def test_the_gallery_has_a_small_film_of_every_environment():
+    shown = re.findall(r"\]\(figures/film_(\w+)\.gif\)", (ROOT / "docs" / "gallery.md").read_text())
+    of_others, variants = {"gymnasium", "gymnax"}, {"booster_continuous", "catalysis_continuous", "tag_continuous"}
+    assert sorted(shown) == sorted({*options("env")} - of_others - variants)
+    sizes = [(ROOT / "docs" / "figures" / f"film_{name}.gif").stat().st_size for name in shown]
+    assert max(sizes) < 300_000 and sum(sizes) < 3_000_000
 
 
 def test_functions_of_the_tutorial_run_in_plain_python(workplace):
@@ -167,6 +198,12 @@ def test_tables_are_those_of_the_kept_runs(name):
     assert name not in kept or shown == study.table(results.runs_of(study, kept[name]))
 
 
+def test_the_table_of_controllers_is_that_of_the_kept_numbers() -> None:
+    script = load("kuramoto_sivashinsky_results")
+    (shown,) = re.findall(r"<!-- results -->\n(.*?)<!-- end -->", script.PAGE.read_text(), flags=re.DOTALL)
+    assert shown == script.table_of(json.loads(script.KEPT.read_text()))
+
+
 MARKS = {
     "docs/results.md": ("results", "robustness"),
     "docs/agents.md": ("equilibrium",),
@@ -177,6 +214,7 @@ MARKS = {
     "docs/benchmarks/tag.md": ("catches",),
     "docs/booster.md": ("regulators", "corrected", "compat"),
     "docs/gpu.md": ("launches",),
+    "docs/kuramoto_sivashinsky.md": ("results",),
     "docs/memory.md": ("results",),
     "docs/benchmarks/exarl.md": ("exarl model", "exarl trainings"),
     "docs/reproductions.md": ("claims",),
@@ -199,7 +237,7 @@ def test_the_evidence_of_the_hazards_of_gpus_exists():
 
 
 LOADABLE = ("against_sb3", "bench_make_vec", "exarl_claims", "gpu_check", "gpu_profile", "heat_equation_results")
-LOADABLE += ("mixed_equilibrium", "one_run", "reproduce", "results", "tag_results")
+LOADABLE += ("kuramoto_sivashinsky_results", "mixed_equilibrium", "one_run", "reproduce", "results", "tag_results")
 """Scripts that import no package beyond those of warprun and of its tests."""
 
 

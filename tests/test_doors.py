@@ -20,18 +20,25 @@ from warprun.errors import UserError
 from warprun.interop.registration import IDS
 
 FIRST = "cartpole"
-MISSING = [] if find_spec("gymnax") else ["gymnax"]
+MISSING = [library for library in ("gymnax", "brax") if not find_spec(library)]
 NAMES = [FIRST, *(name for name in environment_names() if name not in (FIRST, *MISSING))]
 SHORT = ["env.time_limit=8"]
 BY_NAME = ["env.id=CartPole-v1"]
-SETTINGS = {"gymnasium": BY_NAME, "gymnax": BY_NAME, "covid": SHORT, "tag_continuous": SHORT, "tag_gridworld": SHORT}
+SETTINGS = {
+    "gymnasium": BY_NAME,
+    "gymnax": BY_NAME,
+    "brax": ["env.id=inverted_pendulum", "env.kwargs.backend=spring"],
+    "covid": SHORT,
+    "tag_continuous": SHORT,
+    "tag_gridworld": SHORT,
+}
 """What an environment needs beside its name; those of many actors have short episodes."""
 TINY = words("""
     n_envs=4 total_steps=64 agent.horizon=4 agent.minibatches=1 eval.episodes=2 eval.final_episodes=2
     concurrency.threads=1 device=cpu log.live=false log.tensorboard=false
 """)
 every = pytest.mark.parametrize("name", NAMES)
-some = pytest.mark.parametrize("name", few(NAMES, "cartpole", "heat_equation", "tag_gridworld"))
+some = pytest.mark.parametrize("name", few(NAMES, "cartpole", "heat_equation", "kuramoto_sivashinsky", "tag_gridworld"))
 
 
 def environment(name: str) -> list[str]:

@@ -26,6 +26,12 @@ def test_the_citation_names_this_version() -> None:
     assert (found["version"], found["license"]) == (SETUP["metadata"]["version"], SETUP["metadata"]["license"])
 
 
+def test_the_changelog_begins_with_this_version_and_its_day() -> None:
+    found = re.search(r"^## \[(.+)\] - (.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert found and found.groups() == (SETUP["metadata"]["version"], str(citation["date-released"]))
+
+
 def test_the_workflow_runs_the_checks_on_linux_and_macos() -> None:
     found = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     assert found.keys() >= {"name", True, "jobs"}  # YAML 1.1 reads `on` as true
@@ -35,10 +41,16 @@ def test_the_workflow_runs_the_checks_on_linux_and_macos() -> None:
     steps = [step for job in found["jobs"].values() for step in job["steps"]]
     assert all(("uses" in step) != ("run" in step) for step in steps)
     ran = "\n".join(step.get("run", "") for step in steps)
-    for file in (".ci/run", "apptainer.def"):
+    for file in (".ci/run", ".ci/release", "apptainer.def"):
         assert file in ran and (ROOT / file).is_file()
     for script in filter(None, (step.get("run") for step in steps)):
         subprocess.run(["bash", "-n", "-c", script], check=True)
+
+
+@pytest.mark.parametrize("given", [[], ["one", "two"], ["."]])
+def test_a_release_goes_into_a_new_folder(given: list[str]) -> None:
+    done = subprocess.run(["bash", ROOT / ".ci" / "release", *given], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith(".ci/release: ") and done.stderr.count("\n") == 1
 
 
 def test_the_dockerfile_installs_the_checkout() -> None:

@@ -44,7 +44,7 @@ KernelFunction: TypeAlias = Callable[..., object]
 """A plain function of an environment, which kernels compile; the names of its arguments select what it gets."""
 
 
-class Field(NamedTuple):
+class StateField(NamedTuple):
     """One field of a state: its place among the float32 or the int32 slots of its group."""
 
     name: str
@@ -59,7 +59,7 @@ class Field(NamedTuple):
         return self.length or 1
 
 
-STATES: WeakKeyDictionary[object, tuple[Field, ...]] = WeakKeyDictionary()
+STATES: WeakKeyDictionary[object, tuple[StateField, ...]] = WeakKeyDictionary()
 """Every class that is the state of a group -> its fields."""
 
 
@@ -122,13 +122,13 @@ class Group:
         STATES[self.state] = self.fields
 
     @cached_property
-    def fields(self) -> tuple[Field, ...]:
+    def fields(self) -> tuple[StateField, ...]:
         """The fields of the state in the order of its definition."""
         used = {False: 0, True: 0}
         fields = []
         for name, annotation in _annotations(self.state).items():
             integer, length = _field_type(self, name, annotation)
-            fields.append(Field(name, integer, length, used[integer]))
+            fields.append(StateField(name, integer, length, used[integer]))
             used[integer] += fields[-1].slots
         if not fields:
             raise ContractError(f"{self.state.__name__}, the state of group {self.name!r}, needs at least one field")

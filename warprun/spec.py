@@ -9,7 +9,7 @@ import keyword
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -109,9 +109,52 @@ class MultiDiscrete:
         return len(self.nvec)
 
 
+FieldKind = Literal["real", "image", "binary"]
+
+
 @dataclass(frozen=True)
+class Field:
+    """Columns of an observation that are the cells of a line or a picture, with channels: what convolutions read."""
+
+    first: int
+    """The first column; the others follow it."""
+    shape: tuple[int, ...]
+    """(channels, length) or (channels, height, width)."""
+    channels_last: bool = False
+    """Whether the order in the columns is that of (height, width, channels)."""
+    kind: FieldKind = "real"
+    """real: any numbers. image: whole numbers / 255, as of a picture of uint8. binary: 0 and 1. Replay memory holds both in bytes."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.first, bool) or not isinstance(self.first, int) or not 0 <= self.first < MAX_SIZE:
+            raise ContractError(f"first of a Field must be the number of a column, not {shown(self.first)}")
+        if not isinstance(self.shape, tuple) or len(self.shape) not in (2, 3):
+            raise ContractError(f"shape of a Field must be (channels, length) or (channels, height, width), not {shown(self.shape)}")
+        object.__setattr__(self, "shape", tuple(whole_number("each number in the shape of a Field", n) for n in self.shape))
+        if self.kind not in get_args(FieldKind):
+            raise ContractError(f"kind of a Field must be {', '.join(get_args(FieldKind))}, not {shown(self.kind)}")
+
+    @property
+    def columns(self) -> slice:
+        """The columns of a row that it takes."""
+        return slice(self.first, self.first + math.prod(self.shape))
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The shape in the order of the columns."""
+        return (*self.shape[1:], self.shape[0]) if self.channels_last else self.shape
+
+    @property
+    def cell_axes(self) -> tuple[int, ...]:
+        """The axes of `order` beside that of the channels."""
+        return tuple(range(len(self.shape) - 1) if self.channels_last else range(1, len(self.shape)))
+
+
+@dataclass(frozen=True, init=False)
 class Box:
     """`size` real numbers between `low` and `high` (numbers for all components, or a tuple with one each).
+
+    Of an observation some columns can be `fields`. Box((C, L)) and Box((C, H, W)) are short for one field of all columns.
 
     A policy acts in its own units. Of a component whose two bounds are finite, -1..1 maps linearly to low..high; what lies outside is
     clipped. Where a bound is infinite the units are those of the environment: the action is passed through, and clipped at the
@@ -119,11 +162,33 @@ class Box:
     """
 
     size: int
-    low: float | tuple[float, ...] = -np.inf
-    high: float | tuple[float, ...] = np.inf
+    low: float | tuple[float, ...]
+    high: float | tuple[float, ...]
+    fields: tuple[Field, ...]
+    """The columns that are fields, in their order."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", whole_number("size of Box(size, low, high)", self.size))
+    def __init__(
+        self,
+        size: int | tuple[int, ...],
+        low: float | tuple[float, ...] = -np.inf,
+        high: float | tuple[float, ...] = np.inf,
+        fields: tuple[Field, ...] = (),
+    ) -> None:
+        if isinstance(size, tuple):
+            if fields:
+                raise ContractError(f"Box({size}) is one field; with other fields give the number of columns")
+            fields = (Field(0, size),)
+            size = math.prod(fields[0].shape)
+        given = {"size": whole_number("size of Box(size, low, high)", size), "low": low, "high": high, "fields": fields}
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
+        if not isinstance(self.fields, tuple) or not all(isinstance(field, Field) for field in self.fields):
+            raise ContractError(f"fields of a Box must be a tuple of Field, such as (Field(0, (3, 10, 10)),), not {shown(self.fields)}")
+        ends = [0, *(field.columns.stop for field in self.fields)]
+        for field, end in zip(self.fields, ends, strict=False):
+            if field.first < end or field.columns.stop > self.size:
+                where = f"{field.first} to {field.columns.stop - 1}"
+                raise ContractError(f"a field takes the columns {where} of a Box of {self.size}, after {end} that others take")
         for name, bound in (("low", self.low), ("high", self.high)):
             for number in bound if isinstance(bound, tuple) else (bound,):
                 if isinstance(number, bool) or not isinstance(number, int | float | np.integer | np.floating):
@@ -143,6 +208,18 @@ class Box:
     def components(self) -> int:
         """Numbers that make one action."""
         return self.size
+
+    @property
+    def bytes(self) -> bool:
+        """Whether a byte can hold each number of a row, x as the whole number 255 x."""
+        return not self.rest and all(field.kind != "real" for field in self.fields)
+
+    @property
+    def rest(self) -> tuple[slice, ...]:
+        """The columns that are no field."""
+        ends = [0, *(field.columns.stop for field in self.fields)]
+        begins = [*(field.first for field in self.fields), self.size]
+        return tuple(slice(*pair) for pair in zip(ends, begins, strict=True) if pair[0] < pair[1])
 
     def bounds(self) -> tuple[tuple[float, float], ...]:
         """Return (low, high) of every component."""
@@ -205,6 +282,8 @@ class GroupSpec:
             raise ContractError(
                 f"action of group {self.name!r} must be a Discrete, a MultiDiscrete or a Box, such as Discrete(2), not {given}"
             )
+        if isinstance(self.action, Box) and self.action.fields:
+            raise ContractError(f"action of group {self.name!r} has fields, which are for observations; write Box({self.action.size})")
 
     @property
     def masked_actions(self) -> int:
@@ -259,6 +338,7 @@ def to_data(spec: Spec) -> dict[str, object]:
             "name": group.name,
             "size": group.size,
             "observation": group.observation.size,
+            "fields": [[field.first, list(field.shape), field.channels_last, field.kind] for field in group.observation.fields],
             "action": _action_data(group.action),
             "masked": group.masked,
             "leaves": group.leaves,
@@ -303,7 +383,8 @@ def _group(data: Mapping[str, Any]) -> GroupSpec:
         space = MultiDiscrete(tuple(action["multi_discrete"]))
     else:
         space = Box(action["box"], _from_bound(action["low"], -math.inf), _from_bound(action["high"], math.inf))
-    return GroupSpec(data["name"], data["size"], Box(data["observation"]), space, data["masked"], leaves)
+    fields = (Field(first, tuple(shape), last, kind) for first, shape, last, kind in data.get("fields", []))  # as `leaves`
+    return GroupSpec(data["name"], data["size"], Box(data["observation"], fields=tuple(fields)), space, data["masked"], leaves)
 
 
 def _from_bound(bound: float | list[float | None] | None, infinite: float) -> float | tuple[float, ...]:

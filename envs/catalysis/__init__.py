@@ -63,8 +63,8 @@ def report(play, folder):
     return analysis.report(play(), play.environment.tables.args[0], folder)
 
 
-def draw(axes, state, past, tables):
+def draw(axes, tables):
     """Draw the layer that the atom is in with its path so far, and the energy along the path."""
     from warprun.envs.catalysis import figures
 
-    figures.draw_moment(axes, state, past, tables)
+    return figures.draw_episode(axes, tables)

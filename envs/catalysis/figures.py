@@ -122,8 +122,7 @@ def _draw_path(panel, made, path, layer, corner, size):
 
     outline = {"path_effects": OUTLINE}
     places = placed(path.cells)
-    for n, (x, y) in enumerate(pieces(places)):
-        panel.plot(x, y, color="white", linewidth=1.2, label="learned path" if n == 0 else None, **outline)
+    panel.plot(*with_gaps(places), color="white", linewidth=1.2, label="learned path", **outline)
     here = places[np.rint(path.cells[:, 2]).astype(int) == layer]
     panel.plot(
         here[:, 0], here[:, 1], "o", color="#d55e00", markersize=5, markeredgecolor="white", markeredgewidth=0.6, label="in this slice"
@@ -136,44 +135,64 @@ def _draw_path(panel, made, path, layer, corner, size):
         )
 
 
-def pieces(cells):
-    """Yield x and y of the parts of a path between jumps across a periodic edge."""
+def with_gaps(cells):
+    """Return x and y of a path, with NaN where it jumps across a periodic edge."""
     jumps = np.flatnonzero((np.abs(np.diff(cells[:, :2], axis=0)) > 1.5).any(1)) + 1
-    for part in np.split(cells, jumps):
-        yield part[:, 0], part[:, 1]
+    return np.insert(cells[:, :2], jumps, np.nan, axis=0).T
 
 
-def draw_moment(axes, state, past, tables):
-    """Draw one moment of an episode: a layer of z with the path so far, and the energy above the start along the path.
+def draw_episode(axes, tables):
+    """Draw what all moments of an episode share: a landscape with start and goal, and axes for the energy above the start along the path.
 
-    `past` has the states until now; the atom is drawn in the layer that is nearest to it.
+    Return `show(state, past)`, which draws a moment: the layer of z that is nearest to the atom, and the path until then.
     """
     start, goal = (tables.start_x, tables.start_y, tables.start_z), (tables.goal_x, tables.goal_y, tables.goal_z)
-    layer = int(np.rint(state.z))
     above = tables.energy - tables.energy[start[0], start[1], start[2] - tables.z_lower]
     low, high = above.min(), max(1.2 * np.median(above), 1e-3)
-    energy = np.minimum(above[:, :, layer - tables.z_lower].T, high)
     grid = axes.figure.add_gridspec(1, 2, width_ratios=(1, 1.1))
     axes.set_subplotspec(grid[0])
-    axes.imshow(energy, cmap="viridis", vmin=low, vmax=high, origin="lower")
-    axes.contour(energy, levels=np.linspace(low, high, LEVELS)[1:-1], colors="white", linewidths=0.4, alpha=0.5)
-    cells = np.stack([past.x, past.y, past.z], 1).astype(float)
-    for x, y in pieces(cells):
-        axes.plot(x, y, color="white", linewidth=1.2, path_effects=OUTLINE)
-    for cell, mark, size in ((start, "s", 6), (goal, "*", 11)):
-        color = "white" if cell[2] == layer else "none"
-        axes.plot(cell[0], cell[1], mark, color=color, markersize=size, markeredgecolor="white", path_effects=OUTLINE)
-    axes.plot(state.x, state.y, "o", color="#d55e00", markersize=8, markeredgecolor="white", clip_on=False, zorder=5)
-    axes.set(xlabel="x / cells", ylabel="y / cells", title=f"z = {layer}" if tables.layers > 1 else "")
-    along = energies(cells, tables) - energies(np.array([start]), tables)
+    image = axes.imshow(above[:, :, 0].T, cmap="viridis", vmin=low, vmax=high, origin="lower")
+    (path,) = axes.plot((), (), color="white", linewidth=1.2, path_effects=OUTLINE)
+    edge = {"markeredgecolor": "white", "path_effects": OUTLINE}
+    marks = [axes.plot(*cell[:2], mark, markersize=size, **edge)[0] for cell, mark, size in ((start, "s", 6), (goal, "*", 11))]
+    (atom,) = axes.plot((), (), "o", color="#d55e00", markersize=8, markeredgecolor="white", clip_on=False, zorder=5)
+    axes.set(xlabel="x / cells", ylabel="y / cells", title=" " if tables.layers > 1 else "")
     profile = axes.figure.add_subplot(grid[1])
     profile.axhline(0.0, color="#cccccc", linewidth=0.8)
-    profile.plot(along, color="#d55e00", linewidth=1.5)
-    profile.plot(len(along) - 1, along[-1], "o", color="#d55e00", markersize=6, clip_on=False)
-    profile.set(xlabel="step", ylabel="energy above the start", xlim=(-0.5, max(20, len(along))))
+    (line,) = profile.plot((), (), "o-", color="#d55e00", linewidth=1.5, markersize=6, clip_on=False)
+    profile.set(xlabel="step", ylabel="energy above the start")
     profile.margins(y=0.1)
     profile.spines[["top", "right"]].set_visible(False)
     axes.figure.set_size_inches(8, 4)
+    contours, shown = [], []
+
+    def show_layer(layer):
+        energy = np.minimum(above[:, :, layer - tables.z_lower].T, high)
+        image.set_data(energy)
+        for old in contours:
+            old.remove()
+        contours[:] = [axes.contour(energy, levels=np.linspace(low, high, LEVELS)[1:-1], colors="white", linewidths=0.4, alpha=0.5)]
+        for mark, cell in zip(marks, (start, goal), strict=True):
+            mark.set_markerfacecolor("white" if cell[2] == layer else "none")
+        if tables.layers > 1:
+            axes.set_title(f"z = {layer}")
+
+    def show(state, past):
+        layer = int(np.rint(state.z))
+        if shown != [layer]:
+            show_layer(layer)
+            shown[:] = [layer]
+        cells = np.stack([past.x, past.y, past.z], 1).astype(float)
+        path.set_data(*with_gaps(cells))
+        atom.set_data((state.x,), (state.y,))
+        along = energies(cells, tables) - energies(np.array([start]), tables)
+        line.set_data(np.arange(len(along)), along)
+        line.set_markevery([len(along) - 1])
+        profile.set_xlim(-0.5, max(20, len(along)))
+        profile.relim()
+        profile.autoscale(axis="y")
+
+    return show
 
 
 def energies(cells, tables):

@@ -13,8 +13,8 @@ from warprun.envs.covid.report import report
 __all__ = ["draw", "environment", "fetch_data", "report"]
 
 
-def draw(axes, past, tables):
-    """Draw the course of the country until now: stringency, deaths, unemployment and subsidies."""
+def draw(axes, tables):
+    """Draw the levels of the states as a map, and the course of the country: deaths, unemployment and subsidies."""
     from warprun.envs.covid import figures
 
-    figures.draw_moment(axes, past, tables)
+    return figures.draw_episode(axes, tables)

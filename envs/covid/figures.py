@@ -1,6 +1,6 @@
 """Draw the figures of a covid run: policies over time, states over time, health against economy. Needs matplotlib."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from warprun.envs.covid.tables import FIRST_DAY, FULL_SUBSIDY_DAY, PLANNER, POPU
 matplotlib.use("agg")
 from matplotlib import colors, dates, pyplot
 from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 COLORS = {"learned": "#0072b2", "always open": "#e69f00", "always closed": "#009e73", "historical": "#444444"}
 MARKS = {"learned": "o", "always open": "^", "always closed": "s", "historical": "D"}
@@ -24,6 +26,23 @@ ABOVE = {"learned": 12, "always open": 0, "always closed": 0, "historical": -12}
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False}
 TITLES = ("stringency level, mean over people", "deaths until then", "unemployed, % of the people", "subsidies, billion USD a day")
 """Titles of the panels that show the four quantities of the country."""
+CODES = """
+AL AK AZ AR CA CO CT DE DC FL GA HI ID IL IN IA KS KY LA ME MD MA MI MN MS MO
+MT NE NV NH NJ NM NY NC ND OH OK OR PA RI SC SD TN TX UT VT VA WA WV WI WY
+"""
+"""Codes of the states in the order of the data, that of their names."""
+TILES = """
+AK  .  .  .  .  .  .  .  .  . VT ME
+WA MT ND MN WI MI  .  . NY  . NH MA
+OR ID SD IA IL IN OH PA NJ CT RI  .
+NV WY NE MO KY WV VA MD DE  .  .  .
+CA UT CO KS AR TN NC DC  .  .  .  .
+ . AZ NM OK LA MS AL GA SC  .  .  .
+HI  .  . TX  .  .  .  . FL  .  .  .
+"""
+"""Where a map has the states."""
+SHADES = colors.LinearSegmentedColormap.from_list("levels", ("#f4f4f4", "#56b4e9", "#0072b2"), 10)
+"""Colors of the levels 1 to 10; black letters can be read on all of them."""
 SMALL_PRINT = "Model: Trott et al. 2021, a proof of concept, not for real policy making."
 
 
@@ -145,37 +164,56 @@ def health_economy(courses: Mapping[str, Course]) -> Figure:
     return figure
 
 
-def draw_moment(axes: Axes, past: Mapping[str, Any], tables: Tables) -> None:
-    """Draw one moment of an episode: the four quantities of the country from the first day until now, and the range of the states.
+def draw_episode(axes: Axes, tables: Tables) -> Callable[[Mapping[str, Any]], None]:
+    """Draw what all moments of an episode share: a map with a tile for each state, and panels for three quantities of the country.
 
-    `past`: group -> its state, whose fields are arrays of all days until now, [days, 51] for the governors.
+    Return `show(past)`, which draws a moment: the levels of the day, and the quantities until then. `past` is group -> its state, whose
+    fields are arrays of all days until now, [days, 51] for the governors.
     """
-    figure, governors = axes.figure, past["governors"]
-    people = tables.actors[POPULATION, :STATES]
-    country = tables.actors[POPULATION, PLANNER]
-    subsidies = past["planner"].subsidy / SUBSIDY_LEVELS * float(tables.actors[FULL_SUBSIDY_DAY, PLANNER])
-    unemployed = 100.0 * governors.unemployed.sum(1, dtype=float) / country
-    lines = (governors.level @ (people / people.sum()), governors.dead.sum(1, dtype=float), unemployed, subsidies / 1e9)
-    days, episode = np.arange(len(governors.level)), len(tables.calendar) - 1
-    grid = figure.add_gridspec(2, 2)
-    axes.set_subplotspec(grid[0, 0])
-    panels = [axes, *(figure.add_subplot(grid[place]) for place in ((0, 1), (1, 0), (1, 1)))]
-    limits = ((0, 10.5), (1e3, 5e6), (0, max(25.0, 1.05 * unemployed.max())), (0, 1.05e-9 * tables.actors[FULL_SUBSIDY_DAY, PLANNER]))
-    for panel, line, title, limit in zip(panels, lines, TITLES, limits, strict=True):
-        panel.plot(days, line, color=COLORS["learned"], linewidth=2)
-        panel.plot(days[-1], line[-1], "o", color=COLORS["learned"], markersize=5, clip_on=False)
+    figure, country = axes.figure, tables.actors[POPULATION, PLANNER]
+    full_subsidy = 1e-9 * float(tables.actors[FULL_SUBSIDY_DAY, PLANNER])
+    grid = figure.add_gridspec(3, 2, width_ratios=(1.5, 1))
+    axes.set_subplotspec(grid[:, 0])
+    tiles = [Rectangle((x - 0.46, y - 0.46), 0.92, 0.92) for x, y in places()]
+    levels = axes.add_collection(PatchCollection(tiles, cmap=SHADES, norm=colors.BoundaryNorm(np.arange(0.5, 11), SHADES.N)))
+    for (x, y), code in zip(places(), CODES.split(), strict=True):
+        axes.text(x, y, code, ha="center", va="center", fontsize=8)
+    axes.set(xlim=(-0.6, 11.6), ylim=(6.6, -0.6), aspect="equal")
+    axes.set_title("stringency level", loc="left", fontsize=10)
+    axes.axis("off")
+    figure.colorbar(levels, ax=axes, location="bottom", ticks=range(1, 11), aspect=40, pad=0.02)
+    panels = [figure.add_subplot(grid[row, 1]) for row in range(3)]
+    for panel, title, limit in zip(panels, TITLES[1:], ((1e3, 5e6), (0.0, 25.0), (0.0, 1.05 * full_subsidy)), strict=True):
         panel.set_title(title, loc="left", fontsize=10)
-        panel.set(xlim=(0, episode), ylim=limit)
+        panel.set(xlim=(0, len(tables.calendar) - 1), ylim=limit)
         panel.grid(alpha=0.2)
         panel.spines[["top", "right"]].set_visible(False)
-    low, high = np.quantile(governors.level, (0.1, 0.9), axis=1)
-    axes.fill_between(days, low, high, color=COLORS["learned"], alpha=0.15, linewidth=0)
-    panels[1].set_yscale("log")
-    panels[1].yaxis.set_major_formatter(lambda deaths, _: f"{deaths:,.0f}")
-    for panel in panels[2:]:
-        panel.set_xlabel("day", fontsize=9)
+    panels[0].set_yscale("log")
+    panels[0].yaxis.set_major_formatter(lambda deaths, _: f"{deaths:,.0f}")
+    for panel in panels[:2]:
+        panel.tick_params(labelbottom=False)
+    panels[2].set_xlabel("day", fontsize=9)
+    style = {"color": COLORS["learned"], "linewidth": 2, "markersize": 5, "clip_on": False}
+    lines = [panel.plot((), (), "o-", **style)[0] for panel in panels]
     figure.text(0.99, 0.01, SMALL_PRINT, ha="right", fontsize=6, color="0.4")
-    figure.set_size_inches(8, 5.2)
+    figure.set_size_inches(8, 4.2)
+
+    def show(past: Mapping[str, Any]) -> None:
+        governors = past["governors"]
+        levels.set_array(governors.level[-1])
+        unemployed = 100.0 * governors.unemployed.sum(1, dtype=float) / country
+        subsidies = past["planner"].subsidy / SUBSIDY_LEVELS * full_subsidy
+        for line, values in zip(lines, (governors.dead.sum(1, dtype=float), unemployed, subsidies), strict=True):
+            line.set_data(np.arange(len(values)), values)
+            line.set_markevery([len(values) - 1])
+
+    return show
+
+
+def places() -> list[tuple[int, int]]:
+    """Return the column and the row of the tile of each state."""
+    found = {code: (x, y) for y, row in enumerate(TILES.strip().splitlines()) for x, code in enumerate(row.split())}
+    return [found[code] for code in CODES.split()]
 
 
 def calendar(start: int, count: int) -> list[date]:

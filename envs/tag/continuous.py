@@ -302,7 +302,7 @@ def environment(
     )
 
 
-TRAIL = 15
+TRAIL = 5
 """Steps of an actor's past that a picture shows."""
 
 
@@ -315,7 +315,7 @@ def draw(axes, p):
         (tagged,) = axes.plot((), (), "x", color="0.75", markersize=3)
         lines[name] = trails, free, tagged
     axes.set(xlim=(0, p.length), ylim=(0, p.length), aspect="equal", xticks=(), yticks=())
-    axes.figure.set_size_inches(5, 5)
+    axes.figure.set_size_inches(4.5, 4.5)
 
     def show(state, past):
         for name, (trails, free, tagged) in lines.items():

@@ -17,6 +17,7 @@ from warprun.learning.network_settings import LayersConfig
 from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.replay import Transitions
 from warprun.runs.evaluation import evaluate_run
+from warprun.spec import Box
 
 
 def test_dqn(golden: Golden) -> None:
@@ -41,8 +42,8 @@ def golden_networks(g: dict[str, torch.Tensor]) -> tuple[Trained[Head], Trained[
     """Return an actor and twin critics with the golden parameters, targets included."""
     config = LayersConfig(hidden=[len(g["net_actor_0"])])
     features, components = g["state"].shape[1], g["action"].shape[1]
-    actor = Trained(Head(features, components, config, torch.nn.Tanh()).double(), OffPolicyConfig(), 1e-3, CPU)
-    critics = Trained(Critics(features, components, config, 2).double(), OffPolicyConfig(), 1e-3, CPU)
+    actor = Trained(Head(Box(features), components, config, torch.nn.Tanh()).double(), OffPolicyConfig(), 1e-3, CPU)
+    critics = Trained(Critics(Box(features), components, config, 2).double(), OffPolicyConfig(), 1e-3, CPU)
 
     def put(module: torch.nn.Module, name: str) -> None:
         for n, parameter in enumerate(module.parameters()):
@@ -92,7 +93,7 @@ def test_ddpg(golden: Golden) -> None:
 
 def test_dueling_values_are_those_of_the_definition() -> None:
     torch.manual_seed(0)
-    network = DuelingQNetwork(3, 4, LayersConfig(hidden=[8, 5])).double()
+    network = DuelingQNetwork(Box(3), 4, LayersConfig(hidden=[8, 5])).double()
     obs = torch.randn(6, 3, dtype=torch.float64)
     values, hidden = network(obs), network.hidden(obs)
     close(values.mean(-1), network.value(hidden).squeeze(-1))
@@ -138,7 +139,7 @@ def test_targets_of_rescaled_values_are_those_of_the_formula(network: type[Head]
     """h(r + gamma^n h^-1(Q'(s', a))) of the n-step sums and discounts that replay gives; Kapturowski et al. 2019, section 2.3."""
     torch.manual_seed(0)
     config = DQNConfig(value_rescaling=1e-2, double=double, dueling=network is DuelingQNetwork)
-    values = Trained(network(3, 4, LayersConfig(hidden=[8])).double(), OffPolicyConfig(), 1e-3, CPU)
+    values = Trained(network(Box(3), 4, LayersConfig(hidden=[8])).double(), OffPolicyConfig(), 1e-3, CPU)
     values.target_parameters.normal_()
     obs, next_obs = torch.randn(2, 6, 3, dtype=torch.float64)
     reward, weight = 30.0 * torch.randn(6, dtype=torch.float64), torch.rand(6, dtype=torch.float64)
@@ -206,7 +207,7 @@ def test_the_quantile_loss_finds_the_quantiles_of_a_distribution() -> None:
 @pytest.mark.parametrize("kind", [Head, DuelingQNetwork])
 def test_values_are_the_means_of_quantiles(kind: type[Head] | type[DuelingQNetwork]) -> None:
     torch.manual_seed(0)
-    network = QuantileQNetwork(kind(3, 4, LayersConfig(hidden=[8, 5])), 5, 4, 7).double()
+    network = QuantileQNetwork(kind(Box(3), 4, LayersConfig(hidden=[8, 5])), 5, 4, 7).double()
     obs = torch.randn(6, 3, dtype=torch.float64)
     quantiles = network.quantiles(obs)
     assert quantiles.shape == (6, 4, 7)
@@ -221,7 +222,7 @@ def test_values_are_the_means_of_quantiles(kind: type[Head] | type[DuelingQNetwo
 
 @pytest.mark.parametrize("tau", [0.005, 1.0])
 def test_targets_follow(tau: float) -> None:
-    trained = Trained(Head(2, 3, LayersConfig(hidden=[4])), OffPolicyConfig(), 1e-3, CPU)
+    trained = Trained(Head(Box(2), 3, LayersConfig(hidden=[4])), OffPolicyConfig(), 1e-3, CPU)
     trained.parameters.normal_()
     before = trained.target_parameters.clone()
     trained.update_target(tau)

@@ -113,7 +113,7 @@ def test_mistakes_are_told_in_one_line_before_anything_is_written(tmp_path, mist
         ("tuned=cartpol_ppo", "unknown tuned settings 'cartpol_ppo'; did you mean 'cartpole_ppo'?"),
         ("env=null", "write the name of one, such as env=cartpole"),
         ("agent.network.hidden=[64", "cannot read 'agent.network.hidden=[64'"),
-        ("~seed", "no setting can be removed"),
+        ("~seed", "a setting cannot be removed"),
         ("trian env=cartpole", "unknown verb 'trian'; did you mean 'train'?"),
         ("--multrun seed=1", "unknown option '--multrun'; did you mean '--multirun'?"),
         ("--cfg nothing", "invalid choice: 'nothing'"),

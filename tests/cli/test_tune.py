@@ -7,10 +7,12 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from warprun.cli import main as cli
+from warprun.cli.sweeps import checked_runs
 from warprun.config.compose import compose
 from warprun.errors import UserError
 from warprun.runs import rundir
 from warprun.sweeps import plan, study
+from warprun.sweeps.spaces import SPACES, default_space
 from warprun.sweeps.table import Board
 
 SEARCH = ["seed=range(5,25)", "agent.learning_rate=tag(log,interval(1e-5,1e-2))", "env=cartpole", "tuned=none"]
@@ -56,7 +58,9 @@ def test_a_failed_trial_does_not_stop_the_others(fake, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("env=cartpole", "tune needs something to search"),
+        ("env=cartpole agent.gama=0.9", "did you mean 'agent.gamma'?"),
+        ("seed=1,2 minutes=0", "tune.minutes=0.0 must be above 0"),
+        ("seed=1,2 minutes=1 sampler=pbt", "tune.minutes: a population trains in rounds"),
         ("agent.gamma=interval(0.9,2.0)", "agent.gamma=2.0"),
         ("agent.gamma=interval(0.9,0.1)", "the lower first"),
         ("agent.learning_rate=tag(log,interval(0.0,1.0))", "begins above 0"),
@@ -95,6 +99,30 @@ def test_sweeps_of_hydra_are_distributions(override, distribution):
     found = study.read_space([override])
     assert list(found.distributions.values()) == [distribution]
     assert found.text == dict([override.split("=", 1)])
+
+
+@pytest.mark.parametrize("agent", SPACES)
+def test_the_space_of_an_agent_can_be_searched(agent):
+    """Every extreme value makes a config that is checked, with tuned settings and without."""
+    env = "pendulum" if agent in ("ddpg", "td3", "sac") else "cartpole"
+    for tuned in ([], ["tuned=none"]):
+        given = [f"env={env}", f"agent={agent}", *tuned]
+        space = study.read_space([*given, *default_space(agent, given)])
+        assert set(space.distributions) == set(SPACES[agent])
+        assert len(checked_runs(space.corners())) >= 2 * len(SPACES[agent])
+
+
+def test_what_a_command_sets_is_not_searched():
+    space = default_space("ppo", ["agent.gamma=0.9", "agent.network=lstm"])
+    keys = {override.partition("=")[0] for override in space}
+    assert "agent.learning_rate" in keys and not keys & {"agent.gamma", "agent.network.hidden", "agent.network.activation"}
+    with pytest.raises(UserError, match="agent=mine: tune has no search space of its own"):
+        default_space("mine", [])
+
+
+def test_no_trial_starts_when_the_minutes_are_over(fake, capsys):
+    assert cli.run(["tune", *SEARCH, "trials=1000", "minutes=1e-9", "sweep_dir=s"]) == 1
+    assert "no trial has finished" in capsys.readouterr().out
 
 
 def test_an_empty_range_is_refused():

@@ -92,7 +92,7 @@ def test_streams_that_are_closed_or_full(tmp_path, streams, codes):
         ("n_envs=" + "9" * 30, "n_envs=1e+30 is too large"),
         ("name=${oc.env:HOME}", "functions such as ${oc.env:...} are not called"),
         ("name=${oc.${name}:HOME}", "functions such as ${oc.env:...} are not called"),
-        ("hydra.run.dir=x", "settings of Hydra cannot be changed"),
+        ("hydra.job.id=x", "settings of Hydra itself have no effect here"),
         ("agent@x=ppo", "a key is made of names with dots"),
     ],
 )

@@ -121,8 +121,8 @@ def test_replay_and_networks_are_counted_exactly() -> None:
             config = OffPolicyConfig(replay=ReplayConfig(capacity=capacity, prioritized=prioritized))
             replay = Replay(config, group, torch.device("cpu"), n_envs=1, seed=0)
             held = [*replay.ring, *([replay.tree.priority, replay.tree.sums] if prioritized else [])]
-            assert byte_counts.ring(capacity, 6, 2, prioritized) == sum(part.numel() * part.element_size() for part in held)
-    network = ActorCritic(3, 2, NetworkConfig(hidden=[5, 7]))
+            assert byte_counts.ring(capacity, 24, 2, prioritized) == sum(part.numel() * part.element_size() for part in held)
+    network = ActorCritic(Box(3), 2, NetworkConfig(hidden=[5, 7]))
     assert byte_counts.parameters(3, 3, [5, 7]) == sum(p.numel() for p in network.parameters())
     for name in OPTIMIZERS:
         held = [tensor for tensor in CLASSES[name](torch.zeros(9), OptimizerConfig(name)).tensors().values() if tensor.numel() == 9]

@@ -10,7 +10,7 @@ from tests.agents import build
 from tests.compiled import compiled
 from tests.learning.helpers import SPACES, environment
 from warprun.environment import Box
-from warprun.learning.draws import Stream, bits_of, key_of, normal_of, normals, permutation, random_bits
+from warprun.learning.draws import TOGETHER, Stream, bits_of, key_of, normal_of, normals, permutation, random_bits
 from warprun.learning.interfaces import Agent
 from warprun.learning.kernels.cpu.shuffle import CpuPermutation
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
@@ -79,7 +79,7 @@ def test_groups_and_networks_of_neighbouring_seeds_share_no_weights(name: str) -
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "gelu", "silu"])
 @pytest.mark.parametrize("shared", [True, False])
 def test_actor_critic(activation: str, shared: bool) -> None:
-    network = ActorCritic(3, 5, NetworkConfig(hidden=[8, 16], activation=activation, shared=shared))
+    network = ActorCritic(Box(3), 5, NetworkConfig(hidden=[8, 16], activation=activation, shared=shared))
     output, value = network(torch.randn(7, 3))
     assert (output.shape, value.shape) == ((7, 5), (7,))
     trunk = 3 * 8 + 8 + 8 * 16 + 16
@@ -88,7 +88,7 @@ def test_actor_critic(activation: str, shared: bool) -> None:
 
 
 def test_parameters_are_views_of_one_tensor() -> None:
-    network = ActorCritic(3, 5, NetworkConfig())
+    network = ActorCritic(Box(3), 5, NetworkConfig())
     before = [p.detach().clone() for p in network.parameters()]
     flat = flatten_parameters(network)
     assert flat.numel() == sum(p.numel() for p in before)
@@ -98,9 +98,24 @@ def test_parameters_are_views_of_one_tensor() -> None:
     assert {p.untyped_storage().data_ptr() for p in network.parameters()} == {flat.untyped_storage().data_ptr()}
 
 
-@pytest.mark.parametrize("n", [1, 2, 7, 2049, 70_000])
-def test_the_kernel_gives_the_order_of_torch(n: int) -> None:
+@pytest.mark.parametrize(
+    ("n", "step_rows"), [(1, 1), (2, 1), (7, 1), (2049, 1), (70_000, 1), (70_000, 1000), (70_000, 16), (90, 45), (21, 7)]
+)
+def test_the_kernel_gives_the_order_of_torch(n: int, step_rows: int) -> None:
     shuffle = CpuPermutation()
     for seed, draw in ((0, 0), (5, 3), (2**63, 123_456_789_012), (5, 4)):
         number = torch.tensor(draw)
-        assert torch.equal(shuffle(n, seed, number), permutation(n, seed, number))
+        assert torch.equal(shuffle(n, seed, number, step_rows), permutation(n, seed, number, step_rows))
+
+
+@pytest.mark.parametrize(("n", "step_rows"), [(800, 40), (800, 16), (96, 6)])
+def test_an_order_keeps_runs_of_a_step_together(n: int, step_rows: int) -> None:
+    order = permutation(n, 3, torch.tensor(5), step_rows)
+    assert order.sort().values.tolist() == list(range(n))
+    runs = [row for row in range(n) if row % step_rows % TOGETHER == 0]
+    begins = [at for at, row in enumerate(order.tolist()) if row in runs]
+    for at in begins:
+        first = int(order[at])
+        length = min(TOGETHER, step_rows - first % step_rows)
+        assert order[at : at + length].tolist() == list(range(first, first + length))
+    assert order[torch.tensor(begins)].tolist() != sorted(runs)

@@ -12,6 +12,7 @@ from warprun.learning.normalization import CLIP, ObservationNormalizer, RewardNo
 from warprun.learning.operations import Steps, gae
 from warprun.learning.settings import OnPolicyConfig
 from warprun.learning.slices import ROWS, Slices, split
+from warprun.spec import Box
 
 
 def test_running_statistics(golden: Golden) -> None:
@@ -110,7 +111,7 @@ def test_split_has_no_remainder_left_over() -> None:
 def gradient(threads: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the sliced gradient and terms, and the gradient of the whole batch in one piece."""
     torch.manual_seed(0)
-    network = ActorCritic(4, 2, NetworkConfig()).to(dtype)
+    network = ActorCritic(Box(4), 2, NetworkConfig()).to(dtype)
     flatten_parameters(network)
     leaves = list(network.parameters())
     obs = torch.randn(N_ROWS, 4, dtype=dtype)

@@ -17,6 +17,7 @@ from warprun.learning.kernels.cpu.replay import KernelReplay
 from warprun.learning.off_policy_settings import OffPolicyConfig, ReplayConfig
 from warprun.learning.replay import Replay, Transitions
 from warprun.simulation.trajectory import Trajectory, allocate
+from warprun.spec import Field
 
 FORMS = [pytest.param(KernelReplay, id="kernels"), pytest.param(Replay, id="torch")]
 
@@ -141,6 +142,33 @@ def test_both_forms_keep_and_draw_the_same(prioritized: bool, space: Space) -> N
         for a, b in zip(forms[0].tensors().values(), forms[1].tensors().values(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
     assert forms[0].size == 300
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["image", "binary"])
+def test_bytes_are_kept_exactly(form: type[Replay], kind: Any) -> None:
+    """What comes back has the bits of what was stored, which are those of 255 float32 quotients."""
+    base = single(Discrete(2)).groups[0]
+    of_bytes = Box(256, fields=(Field(0, (4, 8, 8), kind=kind),))
+    group = Group("one", 1, base.state, of_bytes, Discrete(2), base.reset, base.observe)
+    env = Environment((group,), (Phase("one", base.reset),), time_limit=50)
+    replay = make(env, 3, form, capacity=12, batch_size=64)
+    assert replay.ring.obs.dtype == replay.ring.next_obs.dtype == torch.uint8
+    taken = allocate(env.spec, 4, 3, CPU)
+    every = torch.from_numpy(np.arange(256, dtype=np.float32) / np.float32(255))
+    every = every.round() if kind == "binary" else every
+    for t in range(5):
+        for n in range(3):
+            taken.groups["one"].obs[t, n, 0] = every.roll(17 * t + n)
+    taken.truncated[2, 1] = True
+    taken.groups["one"].final_obs[0, 1, 0] = every.roll(101)
+    store(replay, taken)
+    obs, _, _, _, next_obs, _, row = replay.draw(torch.tensor(1))
+    given = taken.groups["one"].obs[:, :, 0].clone()
+    assert obs.dtype == next_obs.dtype == torch.float32
+    assert torch.equal(obs, given[:-1].flatten(0, 1)[row])
+    given[3, 1] = every.roll(101)
+    assert torch.equal(next_obs, given[1:].flatten(0, 1)[row])
 
 
 def test_the_ring_keeps_the_last_transitions() -> None:

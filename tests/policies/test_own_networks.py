@@ -266,13 +266,13 @@ def test_layers_that_are_not_used_get_no_gradient(home: Path) -> None:
 
 def test_one_class_serves_all(home: Path) -> None:
     module = "./nets/normed.py:Normed"
-    shared = ActorCritic(3, 2, NetworkConfig(module=module, kwargs={"width": 5}))
-    separate = ActorCritic(3, 2, NetworkConfig(module=module, shared=False))
+    shared = ActorCritic(Box(3), 2, NetworkConfig(module=module, kwargs={"width": 5}))
+    separate = ActorCritic(Box(3), 2, NetworkConfig(module=module, shared=False))
     for network in (shared, separate):
         output, value = network.eval()(torch.randn(7, 3))
         assert (output.shape, value.shape) == ((7, 2), (7,))
     assert {parameter.shape[0] for parameter in shared.policy.parameters()} == {5, 3}
-    critics = Critics(3, 2, LayersConfig(module=module), 2).eval()
+    critics = Critics(Box(3), 2, LayersConfig(module=module), 2).eval()
     assert critics(torch.randn(7, 3), torch.randn(7, 2)).shape == (2, 7)
     assert type(own_network(3, 2, "torch.nn:Linear", {"bias": False})) is torch.nn.Linear
 

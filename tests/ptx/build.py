@@ -19,8 +19,9 @@ from unittest import mock
 
 import numba_cuda
 
-from tests.kernels.test_ptx import compiled, nvvm_problem
+from tests.kernels.test_ptx import compiled
 from tests.ptx.translate import Module
+from warprun.checking.machine_code import nvvm_problem
 from warprun.kernels.compile import cache_root
 
 HERE = Path(__file__).parent
@@ -50,7 +51,7 @@ def problem() -> str | None:
     """Return why no PTX runs here, or None."""
     if os.name != "posix" or not shutil.which("gcc"):
         return "needs gcc, on Linux"
-    return nvvm_problem()
+    return nvvm_problem() or None
 
 
 @cache

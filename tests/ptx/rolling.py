@@ -17,7 +17,7 @@ from tests.ptx.machine import Finding, Kind, Machine, Order
 from tests.ptx.mistakes import Mistake
 from tests.ptx.project import DEVICE, POISON, on
 from tests.ptx.table import Row, keep
-from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, TANH, Arrays, Case, acting, engine_of, record
+from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, TANH, Arrays, Case, acting, compared, engine_of, record
 from tests.simulation.test_vector_engine import engine_of as vector_engine_of
 from tests.simulation.test_vector_engine import random_actions
 from warprun.learning.network_settings import NetworkConfig
@@ -115,11 +115,6 @@ def fused(
     return compared(case, record(engine, case.collects, act=agent.act, greedy=greedy))
 
 
-def compared(case: Case, arrays: Arrays) -> Arrays:
-    """Return what can be compared: actions that explore are not drawn from distributions."""
-    return {key: array for key, array in arrays.items() if not (case.exploration and key.endswith("log_prob"))}
-
-
 def external(case: Case, name: str, device: Device, n_envs: int) -> Arrays:
     """Step with the actions of a caller."""
     engine = vector_engine_of(name, case, device, n_envs, threads=1)
@@ -202,7 +197,7 @@ def on_machine(
 
 def sizes_of(name: str) -> tuple[int, ...]:
     """Return the numbers of environments that are rolled out: blocks that are full and not, several and one."""
-    return (2, 5) if name in SEVERAL_ACTORS else (1, 3, 31, 33, 64)
+    return (3,) if name in SEVERAL_ACTORS else (1, 33, 64)
 
 
 def marked(several: bool) -> list[object]:

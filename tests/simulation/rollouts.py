@@ -209,9 +209,9 @@ def assert_same(expected: Arrays, found: Arrays, tolerance: float) -> None:
             np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
-def compared(name: str, found: Arrays) -> Arrays:
-    """Return what a case of FUSED_CASES can be compared by: actions that explore are not drawn from distributions."""
-    return {key: array for key, array in found.items() if not (FUSED_CASES[name][0].exploration and key.endswith("log_prob"))}
+def compared(case: Case, found: Arrays) -> Arrays:
+    """Return what a case can be compared by: actions that explore are not drawn from distributions."""
+    return {key: array for key, array in found.items() if not (case.exploration and key.endswith("log_prob"))}
 
 
 def roll_out(name: str, device: Device, **changes: Any) -> Arrays:

@@ -20,7 +20,7 @@ from warprun.config.external import External
 from warprun.config.schema import EnvConfig, load_environment
 from warprun.errors import UserError
 from warprun.runs import checkpoint
-from warprun.spec import Discrete, to_bounds
+from warprun.spec import Box, Discrete, Field, to_bounds
 
 
 def of_jax() -> type[Walkers]:
@@ -138,6 +138,51 @@ def test_actions_of_a_box_are_in_its_bounds_and_a_step_that_ends_twice_is_termin
         assert not taken.truncated[:, ::2].any() and not taken.terminated[:, 1::2].any()
 
 
+class Pictures(Walkers):
+    """Observes the low bits of its place as a picture, in bytes or as truth."""
+
+    def __init__(self, n_envs: int, space: Any) -> None:
+        self.observation_space = space
+        super().__init__(n_envs)
+
+    def observe(self) -> Any:
+        numbers = (self.state["place"][:, None, None, None] * 31 + torch.arange(24.0).view(3, 4, 2)) % 256
+        return numbers.byte() if self.observation_space.dtype == np.uint8 else numbers > 100
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.bool_])
+def test_pictures_of_gymnasiums_spaces(dtype: Any) -> None:
+    spaces = pytest.importorskip("gymnasium.spaces")
+    space = spaces.Box(0, 255 if dtype == np.uint8 else 1, (3, 4, 2), dtype)
+    with simulator(Pictures, space=space) as made:
+        kind = "image" if dtype == np.uint8 else "binary"
+        assert made.spec.groups[0].observation == Box(24, fields=(Field(0, (2, 3, 4), True, kind),))
+        taken = made.collect(act)
+        rows, seen = taken.groups[GROUP].obs[-1, :, 0], made._batch.observe().flatten(1)
+        expected = seen.numpy() / np.float32(255) if dtype == np.uint8 else seen.numpy()
+        np.testing.assert_array_equal(rows.numpy(), expected)
+
+
+@pytest.mark.parametrize("box", [Box((2, 3, 4)), Box(24, fields=(Field(0, (2, 3, 4), channels_last=True),)), Box(24)])
+def test_an_array_has_the_shape_of_its_field(box: Box) -> None:
+    class Made(Walkers):
+        observation_space = box
+
+        def observe(self) -> Any:
+            return (self.state["place"][:, None] + torch.arange(24.0)).view(len(self.index), *shape)
+
+    shape = box.fields[0].order if box.fields else (24,)
+    with simulator(Made) as made:
+        taken = made.collect(act)
+        assert torch.equal(taken.groups[GROUP].obs[-1, :, 0], made._batch.observe().flatten(1))
+
+
+def test_torch_has_one_thread_also_without_an_agent() -> None:
+    torch.set_num_threads(2)
+    with simulator(Walkers):
+        assert torch.get_num_threads() == 1
+
+
 def test_the_time_limit_of_the_config_comes_before_that_of_the_class() -> None:
     made = type("Limited", (Walkers,), {"time_limit": 5})
     limits = [batched_environment(made, External(), given, "walk", "./walk.py").spec.time_limit for given in (None, 3)]
@@ -247,8 +292,54 @@ def test_gymnax_by_id(capfd: pytest.CaptureFixture[str]) -> None:
         load(id="CartPole-v1", kwargs={"mass": 1.0})
 
 
-def test_gymnax_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gymnax", None)
-    monkeypatch.delitem(sys.modules, "warprun.envs.gymnax", raising=False)
-    with pytest.raises(UserError, match=r'gymnax is not installed; run: pip install "warprun\[gymnax\]"'):
-        load_environment(EnvConfig("gymnax", "warprun.envs.gymnax", id="CartPole-v1"))
+def test_brax_by_id() -> None:
+    """Steps are those of the class of Brax, episodes end where it says so, and mistakes are told in one line."""
+    envs = pytest.importorskip("brax.envs")
+    import jax
+
+    def load(**settings: Any) -> Any:
+        return load_environment(EnvConfig("brax", "warprun.envs.brax", **settings))[0]
+
+    environment = load(id="inverted_pendulum", kwargs={"backend": "spring"})
+    assert (environment.title, environment.spec.time_limit, environment.resumes) == ("inverted_pendulum", 1000, True)
+    assert environment.spec.groups[0].action == Box(1, -1.0, 1.0)
+    simulator = environment.make_simulator(n_envs=3, first_env=0, horizon=30, seed=1, device=CPU, exploration=None)
+    simulator.prepare()
+    states = jax.tree.map(lambda leaf: leaf.copy(), simulator._batch.state)
+    taken = simulator.collect(act)
+    group, env = taken.groups[GROUP], envs.get_environment("inverted_pendulum", backend="spring")
+    step, begun = jax.jit(jax.vmap(env.step)), np.ones(3, bool)
+    for row in range(30):
+        states = step(states, np.clip(group.action[row, :, 0].numpy(), -1.0, 1.0))
+        np.testing.assert_allclose(group.reward[row, begun, 0].numpy(), np.asarray(states.reward)[begun], rtol=1e-5)
+        assert (taken.terminated[row].numpy()[begun] == (np.asarray(states.done)[begun] > 0.5)).all()
+        begun &= ~taken.terminated[row].numpy()  # until the first episode ends
+        np.testing.assert_allclose(group.obs[row + 1, begun, 0].numpy(), np.asarray(states.obs)[begun], rtol=1e-4, atol=1e-5)
+    assert not begun.all()
+    for settings, told in (({}, "env.id is missing"), ({"id": "atn"}, "did you mean 'ant'?")):
+        with pytest.raises(UserError, match=told):
+            load(**settings)
+
+
+def test_pictures_of_gymnax() -> None:
+    """The field of a game of MinAtar has its cells, channels last."""
+    gymnax = pytest.importorskip("gymnax")
+    import jax
+
+    environment, _ = load_environment(EnvConfig("gymnax", "warprun.envs.gymnax", id="Breakout-MinAtar"))
+    assert environment.spec.groups[0].observation == Box(400, fields=(Field(0, (4, 10, 10), channels_last=True),))
+    simulator: Any = environment.make_simulator(n_envs=2, first_env=0, horizon=3, seed=1, device=CPU, exploration=None)
+    simulator.prepare()
+    taken = simulator.collect(act)
+    env, _ = gymnax.make("Breakout-MinAtar")
+    seen = jax.vmap(env.get_obs)(simulator._batch.state[1])
+    np.testing.assert_array_equal(taken.groups[GROUP].obs[-1, :, 0].numpy(), np.asarray(seen, np.float32).reshape(2, -1))
+
+
+@pytest.mark.parametrize(("library", "id"), [("gymnax", "CartPole-v1"), ("brax", "ant")])
+def test_libraries_of_environments_are_extras(library: str, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setitem(sys.modules, f"{library}.envs", None)
+    monkeypatch.delitem(sys.modules, f"warprun.envs.{library}", raising=False)
+    with pytest.raises(UserError, match=rf'{library} is not installed; run: pip install "warprun\[{library}\]"'):
+        load_environment(EnvConfig(library, f"warprun.envs.{library}", id=id))

@@ -121,7 +121,7 @@ def test_spaces_of_gymnasium() -> None:
     assert spec(action_space=spaces.Box(-2, 2, (1,)))[1] == Box(1, (-2.0,), (2.0,))
     images = spaces.Box(0, 255, (3, 8, 8), np.uint8)
     for members, told in (
-        ({"observation_space": images}, "are images"),
+        ({"observation_space": spaces.Dict({"camera": images})}, "must be a Box"),
         ({"action_space": spaces.Discrete(3, start=1)}, "from 0"),
     ):
         with pytest.raises(UserError, match=told):

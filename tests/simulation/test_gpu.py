@@ -27,9 +27,10 @@ def test_trajectories_equal_those_of_the_cpu(case, n_envs):
 @pytest.mark.parametrize("n_envs", [3, 300])
 @pytest.mark.parametrize("name", FUSED_CASES)
 def test_trajectories_of_networks_equal_those_of_the_cpu(name, n_envs, fused):
+    case = FUSED_CASES[name][0]
     expected, found = roll_out_networks(name, CPU, fused=False, n_envs=n_envs), roll_out_networks(name, CUDA, fused, n_envs=n_envs)
     # An agent that acts by torch gives the same policy outputs up to their rounding.
-    assert_same(compared(name, expected), compared(name, found), 2e-5)
+    assert_same(compared(case, expected), compared(case, found), 2e-5)
 
 
 def setting(case, agent, n_envs, horizon, fused, captured=False):

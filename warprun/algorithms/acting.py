@@ -16,22 +16,22 @@ from warprun.spec import Discrete, GroupSpec
 def q_network(config: DQNConfig, group: GroupSpec) -> ActingNetwork:
     """Return an untrained network of the values of a group's actions."""
     assert isinstance(group.action, Discrete)
-    features, actions, network = group.observation.size, group.action.n, config.network
+    observation, actions, network = group.observation, group.action.n, config.network
     kind = DuelingQNetwork if config.dueling else Head
-    values = kind(features, actions, network)
+    values = kind(observation, actions, network)
     if config.quantiles is None:
         return values
-    return QuantileQNetwork(values, network.last_inputs(features), actions, config.quantiles)
+    return QuantileQNetwork(values, network.last_inputs(observation), actions, config.quantiles)
 
 
 def actor(config: DDPGConfig | TD3Config, group: GroupSpec) -> Head:
     """Return an untrained deterministic policy, whose actions tanh limits to -1..1."""
-    return Head(group.observation.size, group.action.components, config.network, nn.Tanh())
+    return Head(group.observation, group.action.components, config.network, nn.Tanh())
 
 
 def squashed_actor(config: SACConfig, group: GroupSpec) -> Head:
     """Return an untrained policy of normal distributions, whose draws are squashed (`distributions.squashed`)."""
-    return Head(group.observation.size, 2 * group.action.components, config.network)
+    return Head(group.observation, 2 * group.action.components, config.network)
 
 
 def values(config: DQNConfig, group: GroupSpec) -> Acting:

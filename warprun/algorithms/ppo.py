@@ -11,11 +11,15 @@ import torch
 from warprun.algorithms.settings import PPOConfig
 from warprun.errors import UserError
 from warprun.learning.batch import Batch
+from warprun.learning.draws import TOGETHER
 from warprun.learning.on_policy import Learner, OnPolicyAgent
 from warprun.learning.operations import Derivatives
 from warprun.learning.slices import split
 from warprun.math import exp, maximum, minimum, where
 from warprun.state import derived_seed
+
+MANY_ROWS = 64 * TOGETHER
+"""Rows of a minibatch from which on it consists of runs of rows."""
 
 
 class PPOLoss(NamedTuple):
@@ -105,8 +109,10 @@ class PPO(OnPolicyAgent[PPOConfig]):
         taken = torch.zeros((), device=batch.obs.device)
         going_on = torch.ones((), dtype=torch.bool, device=batch.obs.device)
         seed = derived_seed(learner.seed, "shuffle")
+        # Rows of a step lie side by side in memory: a minibatch of many short runs of them is read faster than one of single rows.
+        together = batch.step_rows if batch.step_rows and n_samples >= MANY_ROWS * minibatches else 1
         for epoch in range(config.epochs):
-            order = learner.operations.permutation(n_samples, seed, self.updates * config.epochs + epoch)
+            order = learner.operations.permutation(n_samples, seed, self.updates * config.epochs + epoch, together)
             for part in split(n_samples, minibatches):
                 means, going_on = self._minibatch(learner, batch, order[part], going_on)
                 total += torch.where(going_on, means, 0.0)

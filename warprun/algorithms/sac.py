@@ -73,9 +73,9 @@ class SACLearner(OffPolicyLearner[SACConfig]):
     recordable = True
 
     def __init__(self, config: SACConfig, group: GroupSpec, context: Context, seed: int) -> None:
-        device, features, components = context.device, group.observation.size, group.action.components
+        device, observation, components = context.device, group.observation, group.action.components
         actor = seeded(derived_seed(seed, "actor"), lambda: acting.squashed_actor(config, group))
-        critics = seeded(derived_seed(seed, "critics"), lambda: Critics(features, components, config.network, 2))
+        critics = seeded(derived_seed(seed, "critics"), lambda: Critics(observation, components, config.network, 2))
         self.actor = Optimized(actor, config, config.actor_learning_rate, device)
         self.critics = Trained(critics, config, config.learning_rate, device)
         temperature, rate = Temperature(config.temperature), config.temperature_learning_rate or 0.0

@@ -143,7 +143,7 @@ class DQNConfig(OffPolicyConfig):
         return super().no_kernel_gradients()
 
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        return [(group.observation.size, self.acting_outputs(group) * (1 + (self.quantiles or 0)))]
+        return [(self.network.layout(group.observation).outputs, self.acting_outputs(group) * (1 + (self.quantiles or 0)))]
 
     def loss_numbers(self) -> int:
         """Return how many numbers the loss of a transition has: one for each pair of quantiles."""
@@ -174,7 +174,7 @@ class DDPGConfig(OffPolicyConfig):
         _check_exploration(self, key)
 
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        return _actor_and_critics(group, 1)
+        return _actor_and_critics(self, group, 1)
 
 
 @dataclass
@@ -209,7 +209,7 @@ class TD3Config(OffPolicyConfig):
         not_negative(self, key, "target_policy_noise", "target_noise_clip")
 
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        return _actor_and_critics(group, 2)
+        return _actor_and_critics(self, group, 2)
 
 
 @dataclass
@@ -248,14 +248,15 @@ class SACConfig(OffPolicyConfig):
         return group.action.outputs
 
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        features, components = group.observation.size, group.action.components
-        return [(features, self.acting_outputs(group)), *[(features + components, 1)] * 2]
+        inputs, components = self.network.layout(group.observation).outputs, group.action.components
+        return [(inputs, self.acting_outputs(group)), *[(inputs + components, 1)] * 2]
 
 
 def _check_critics(config: DDPGConfig | TD3Config | SACConfig, key: str) -> None:
-    """Raise UserError if nothing lies between the action, which comes after the memory, and the values."""
-    if config.network.remembers and not config.network.last_hidden:
-        raise UserError(f"{key}.network.after=[]: values would be linear in the action; give hidden layers, such as [64]")
+    """Raise UserError if nothing lies between the action, which comes after encoder and memory, and the values."""
+    if not config.network.last_hidden:
+        name = "after" if config.network.remembers else "hidden"
+        raise UserError(f"{key}.network.{name}=[]: values would be linear in the action; give hidden layers, such as [64]")
 
 
 def _check_exploration(config: DDPGConfig | TD3Config, key: str) -> None:
@@ -266,6 +267,6 @@ def _check_exploration(config: DDPGConfig | TD3Config, key: str) -> None:
     one_of(config, key, "noise", NOISES)
 
 
-def _actor_and_critics(group: GroupSpec, critics: int) -> list[tuple[int, int]]:
-    features, components = group.observation.size, group.action.components
-    return [(features, components), *[(features + components, 1)] * critics]
+def _actor_and_critics(config: OffPolicyConfig, group: GroupSpec, critics: int) -> list[tuple[int, int]]:
+    inputs, components = config.network.layout(group.observation).outputs, group.action.components
+    return [(inputs, components), *[(inputs + components, 1)] * critics]

@@ -53,8 +53,8 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
     def __init__(self, config: TD3Config, group: GroupSpec, context: Context, seed: int, n_critics: int = 2) -> None:
         device = context.device
         actor = seeded(derived_seed(seed, "actor"), lambda: acting.actor(config, group))
-        sizes = (group.observation.size, group.action.components)
-        critics = seeded(derived_seed(seed, "critics"), lambda: Critics(*sizes, config.network, n_critics))
+        sides = (group.observation, group.action.components)
+        critics = seeded(derived_seed(seed, "critics"), lambda: Critics(*sides, config.network, n_critics))
         self.actor = Trained(actor, config, config.actor_learning_rate, device)
         self.critics = Trained(critics, config, config.learning_rate, device)
         super().__init__(config, group, context, seed, {"actor": self.actor, "critics": self.critics})

@@ -5,7 +5,6 @@ mistakes.
 from __future__ import annotations
 
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from warprun.errors import UserError, one_line
 from warprun.simulation.comparison import TOLERANCE, sources
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.plain import OfSeededRun, PlainEnvironment, Rows
-from warprun.simulation.trial import Explorer
+from warprun.simulation.trial import Explorer, raised_in
 
 ENVIRONMENTS = 4
 MOST_STEPS = 400
@@ -86,9 +85,9 @@ def repeat(take: Callable[[Rows], Rows], steps: Steps, seconds: float) -> Differ
 
 def disagreements(found: Differences, who: str, environment: Environment) -> Iterator[Problem]:
     """Yield the differences between compiled kernels and `who`."""
-    for name, count, example in found.described():
+    for name, count in found.counts.items():
         where = ", ".join(dict.fromkeys(place_of(function) for function in sources(environment, name)))
-        text = f"compiled kernels and {who} differ in {name}, {where}, in {count} of {found.steps} steps ({example})"
+        text = f"compiled kernels and {who} differ in {name}, {where}, in {count} of {found.steps} steps ({found.examples[name]})"
         advice = "look for variables set in one branch only, int64 overflow, constants that change from import to import"
         if count == 1:
             yield doubt(f"{text}; a comparison at its threshold, which depends on rounding, or {advice}")
@@ -124,11 +123,10 @@ def watched_run(
         except UserError as error:
             return found, [Problem(str(error)), *watch.problems.values()]
         except Exception as error:  # functions of the user, in which anything can go wrong
-            files = {code.co_filename for code in (function.__code__ for function in functions)}
-            frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
-            if not frames:
+            frame = raised_in(error, functions)
+            if frame is None:
                 raise
-            where = f"{short(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name}"
+            where = f"{short(frame.filename)}:{frame.lineno} in {frame.name}"
             return found, [Problem(f"{where} fails as plain Python but not compiled: {one_line(error)}"), *watch.problems.values()]
     return found, list(watch.problems.values())
 
@@ -198,12 +196,14 @@ def outcome(engine: KernelEngine) -> Rows:
 
 
 class Differences:
-    """The number of steps in which two engines differ, for every array."""
+    """The steps in which two engines differ, by the names of arrays."""
 
     def __init__(self) -> None:
         self.steps = 0
         self.counts: dict[str, int] = {}
+        """How many steps differ."""
         self.examples: dict[str, str] = {}
+        """The first two values that differ."""
 
     def compare(self, expected: Rows, found: Rows) -> None:
         """Compare the outcomes of one step. After an end that differs, the rest differs, too."""
@@ -215,11 +215,6 @@ class Differences:
                 self.examples.setdefault(name, f"{_shown(one[at])} and {_shown(found[name][at])}")
                 if name in ("terminated", "truncated"):
                     return
-
-    def described(self) -> Iterator[tuple[str, int, str]]:
-        """Yield name of an array, number of steps in which it differs, and the first two values."""
-        for name, count in self.counts.items():
-            yield name, count, self.examples[name]
 
 
 def _first_difference(one: np.ndarray, other: np.ndarray) -> tuple[int, ...] | None:

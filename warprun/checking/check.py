@@ -116,14 +116,7 @@ def _plain(begun: Begun) -> Iterator[Finding]:
 def _state(setup: Setup, environment: Environment) -> Iterator[Problem]:
     engine = make_engine(setup, _fitting(environment, 64), 1, 0)
     yield from resets(engine)
-    explorer = Explorer(engine.spec, engine.n_envs, seed=5)
-
-    def step() -> None:
-        put(engine.trajectory, 0, explorer.choose(masks_of(engine.trajectory, 0)))
-        engine.step(0)
-        engine.carry_over()
-
-    yield from constant_fields(engine, step, 200)
+    yield from constant_fields(engine, KernelRolls(engine, Explorer(engine.spec, engine.n_envs, seed=5)).roll, 200)
 
 
 def _determinism(setup: Setup, environment: Environment) -> Iterator[Problem]:
@@ -182,7 +175,8 @@ def _speed(setup: Setup, environment: Environment, code: Helper) -> Iterator[Fin
 
 def check(config: Config, overrides: Sequence[str]) -> list[Finding]:
     """Check the environment of a config, which `overrides` compose. Raises UserError if it cannot run."""
-    config = replace(config, device="cpu", env=replace(config.env, on_nan="stop"), concurrency=replace(config.concurrency, threads=1))
+    alone = replace(config.concurrency, threads=1, workers=0)
+    config = replace(config, device="cpu", env=replace(config.env, on_nan="stop"), concurrency=alone)
     setup = set_up(config)
     if isinstance(setup.environment, Environment):
         return check_kernels(setup, setup.environment, overrides)

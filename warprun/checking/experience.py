@@ -211,7 +211,11 @@ def _scale(group: GroupExperience, environment: Environment | None) -> Iterator[
 
 
 def _constant(met: Experience, group: GroupExperience, environment: Environment | None) -> Iterator[Problem]:
-    constant = np.flatnonzero(group.low == group.high)
+    same = group.low == group.high
+    for field in group.spec.observation.fields:  # cells may be constant where channels are not
+        cells = same[field.columns].reshape(field.order)
+        same[field.columns] = np.broadcast_to(cells.all(field.cell_axes, keepdims=True), cells.shape).ravel()
+    constant = np.flatnonzero(same)
     if constant.size and met.steps >= ENOUGH:
         if constant.size == group.spec.observation.size:
             yield Problem(f"observations of {group.spec.name} never change in {met.steps:,} steps: {feature(group.spec, 0, environment)}")

@@ -13,13 +13,11 @@ import numpy as np
 from warprun.checking.experience import ROUNDING, gather, judge_experience
 from warprun.checking.findings import Finding, Problem, doubt, judge
 from warprun.checking.rolls import Make, SimulatorRolls, determinism, rate, seeds, steps_per_second
-from warprun.environment import Environment
 from warprun.errors import TrainingFailed, UserError, shown
-from warprun.runs.build import Setup
+from warprun.runs.build import Setup, make_external, prepare
 from warprun.simulation.external import mpi
 from warprun.simulation.external.recipe import Closes, ExternalEnvironment
 from warprun.simulation.simulator import Simulator
-from warprun.simulation.simulator_check import check_simulator
 from warprun.simulation.trial import Explorer
 from warprun.user_code import errors_of_user
 
@@ -130,10 +128,9 @@ def check_external(setup: Setup) -> list[Finding]:
     with ExitStack() as open_simulators:
 
         def make(horizon: int, seed: int, threads: int) -> Simulator:
-            made = _made(setup, horizon, seed)
+            made = make_external(setup, ENVIRONMENTS, horizon, seed, exploration=None)
             open_simulators.callback(made.close)
-            with errors_of_user(f"prepare of {setup.config.env.module} fails"):
-                made.prepare()
+            prepare(setup, made)
             return made
 
         found = _alone(setup)
@@ -145,22 +142,6 @@ def check_external(setup: Setup) -> list[Finding]:
         except (UserError, TrainingFailed) as error:
             found.append(Finding("rollouts", "failed", str(error)))
     return found
-
-
-def _made(setup: Setup, horizon: int, seed: int) -> Simulator:
-    """Return a simulator; those with the interface of Gymnasium step in this process."""
-    environment, device = setup.environment, setup.device
-    assert not isinstance(environment, Environment)
-    if isinstance(environment, ExternalEnvironment):
-        sizes = {"n_envs": ENVIRONMENTS, "horizon": horizon, "seed": seed}
-        from warprun.simulation.external.simulator import ExternalSimulator  # imports gymnasium, which is an extra
-
-        return ExternalSimulator(environment, **sizes, device=device, exploration=None, workers=0, replaces=False)
-    make = environment.make_simulator
-    with errors_of_user(f"make_simulator of {setup.config.env.module} fails"):
-        made = make(n_envs=ENVIRONMENTS, first_env=0, horizon=horizon, seed=seed, device=device, exploration=None)
-        check_simulator(made, make, environment.spec, ENVIRONMENTS, horizon)
-        return made
 
 
 def _alone(setup: Setup) -> list[Finding]:

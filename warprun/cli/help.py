@@ -65,6 +65,7 @@ Keys (quote brackets, parentheses and * for the shell: 'agent.network.hidden=[64
 
 Options
   --cfg job              print the config instead of training     --info     show how it is composed
+  --package agent        with --cfg job: only this part           --config-dir DIR   look up config groups in DIR first
   --version              print the version                        --help     this text
   Tab completion: eval "$(warprun -sc install=bash)"    (also zsh, fish: -sc install=fish | source)
   HYDRA_FULL_ERROR=1 or WARPRUN_TRACEBACK=1 in the environment show the traceback of an error.

@@ -15,7 +15,7 @@ from warprun.cli.process import Outcome, attempt, begin_to_load_torch
 from warprun.cli.settings import read_settings, whole_number
 from warprun.cli.train import train_one
 from warprun.config.compositions import Compositions
-from warprun.config.registry import check_working_folder
+from warprun.config.registry import check_working_folder, configs_from
 from warprun.errors import UserError, printable
 from warprun.files import refuse_links, write_atomic
 from warprun.run_folder import PLAN
@@ -74,7 +74,8 @@ def train_job(folder: str, number: int, threads: int = 0, trusted: bool = False)
     try:
         rundir.write_status(one.folder, {"state": "running", **status})
         with signals.requests.last_words(lambda name: _write_end(one, status, Outcome(128, f"ended by {name}"))), _into_log(one):
-            outcome = attempt(lambda: _train(found, one, threads, trusted))
+            with configs_from(found.config_dir):
+                outcome = attempt(lambda: _train(found, one, threads, trusted))
             outcome.tell()
         _write_end(one, status, outcome)
     finally:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
+from warprun.cli.from_hydra import CONFIG_DIR, CONFIG_NAME, config_dir_taken, translated
 from warprun.cli.process import DONE, attempt, begin_to_load_torch, close_streams, open_streams
-from warprun.config.registry import check_working_folder
+from warprun.config.registry import check_working_folder, config_dir, configs_from
 from warprun.errors import UserError, nearest, shown
 from warprun.processes import code_of_rank, end_with_parent, is_first, silence, started, starter
 from warprun.runs import signals
@@ -60,7 +61,9 @@ def run(arguments: Sequence[str]) -> int:
 
     def command() -> int:
         check_working_folder()
-        return _dispatch(list(arguments))
+        folder, rest = config_dir_taken(arguments)
+        with configs_from(folder or config_dir()):
+            return _dispatch(rest)
 
     outcome = attempt(command)
     outcome.tell()
@@ -76,6 +79,7 @@ def _dispatch(arguments: list[str]) -> int:
     if "--version" in arguments:
         print(f"warprun {_version()}")
         return DONE
+    arguments = translated(arguments)
     verb, rest = ("train", arguments)
     if arguments and not arguments[0].startswith(("-", "~")) and "=" not in arguments[0]:
         verb, rest = arguments[0], arguments[1:]
@@ -116,7 +120,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     flags: list[str] = []
     value_of = ""
     for argument in arguments:
-        known = (*HYDRA_FLAGS, *MULTIRUN_FLAGS, "--help", "--version")
+        known = (*HYDRA_FLAGS, *MULTIRUN_FLAGS, *CONFIG_DIR, *CONFIG_NAME, "--help", "--version")
         if argument.startswith("-"):
             flag, equals, _ = argument.partition("=")
             if flag not in known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -17,7 +18,7 @@ from warprun.cli.job import train_job
 from warprun.cli.process import DONE, FAILED
 from warprun.cli.settings import one_run, read_settings
 from warprun.config.compositions import Compositions
-from warprun.config.overrides import MAX_RUNS, MAX_RUNS_EVER, runs
+from warprun.config.overrides import MAX_RUNS, MAX_RUNS_EVER, refuse_plus, runs, searched
 from warprun.config.schema import Config
 from warprun.errors import UserError, counted, one_line, printable, program, shown, typed
 from warprun.processes import usable_cores
@@ -27,6 +28,7 @@ from warprun.sweeps import events, local, plan, slurm
 from warprun.sweeps.launch import LaunchConfig, LocalConfig, SlurmConfig, taken_launch
 from warprun.sweeps.local import Pool, rows_of
 from warprun.sweeps.plan import Job, Plan
+from warprun.sweeps.spaces import default_space
 from warprun.sweeps.table import Board
 
 SETTLE_S = 15.0
@@ -86,6 +88,7 @@ def _planned(overrides: Sequence[str], on_first: Callable[[LaunchConfig, Config]
     jobs = runs(given, MAX_RUNS_EVER if launch.sweep.yes else MAX_RUNS)
     compositions = Compositions()
     first = _checked(jobs[0], compositions)
+    refuse_plus(given)
     on_first(launch, first)
     configs = [first, *(_checked(job, compositions) for job in jobs[1:])]
     return launch, given, configs, plan.planned(sweep_folder(launch, configs[0]), jobs, launch.trust)
@@ -211,7 +214,7 @@ def held(found: Plan, first: Config) -> Iterator[None]:
         lock.release()
 
 
-SHORT = ("trials", "pruner", "sampler", "members")
+SHORT = ("trials", "minutes", "pruner", "sampler", "members")
 """Settings that need no `tune.` before them."""
 
 
@@ -231,7 +234,7 @@ def tune(arguments: Sequence[str]) -> int:
         from warprun.sweeps.study import Search, read_space
     except ImportError as error:
         raise UserError(f"tune needs Optuna ({one_line(error)}): pip install 'warprun[tune]'") from None
-    space, settings = read_space(given), launch.tune
+    space, settings = read_space([*given, *_unnamed_space(given)]), launch.tune
     configs = checked_runs(space.corners())
     in_rounds = {"tune.sampler": "pbt", "tune.members": str(settings.members)} if settings.sampler == "pbt" else {}
     found = plan.studied(sweep_folder(launch, configs[0]), space.text | in_rounds, launch.trust)
@@ -242,13 +245,13 @@ def tune(arguments: Sequence[str]) -> int:
             work = f"{settings.members} members, {study.rounds} rounds"
         else:
             study = studies.Study(found, space, settings, configs[0].eval.group)
-            work = f"{settings.trials} trials"
+            work = f"{settings.trials} trials" + (f", {settings.minutes:g} minutes" if settings.minutes else "")
         board = Board.of(found)
         train = partial(train_job, trusted=launch.trust or not found.seal)
         pool = Pool(found.folder, launch.launcher.workers, {config.device for config in configs}, train)
         print(f"{printable(found.folder, 1000)}: {work}, {pool.describe()}", flush=True)
         try:
-            studies.run(study, board, pool)
+            studies.run(study, board, pool, settings.minutes or math.inf)
         finally:
             board.refresh()
             with suppress(OSError):
@@ -256,6 +259,16 @@ def tune(arguments: Sequence[str]) -> int:
                 following = _next(study.best, studies.BEST)
                 print("\n".join([*studies.closing(study), *following]), flush=True)
     return DONE if study.best else FAILED
+
+
+def _unnamed_space(given: Sequence[str]) -> list[str]:
+    """Return the overrides that search the settings of the agent if `given` searches none, and print them. Raises UserError."""
+    if searched(given)[1]:
+        return []
+    (config,) = checked_runs([given])
+    space = default_space(config.agent.name, given)
+    print("searching", *space, flush=True)
+    return space
 
 
 def _next(best: plan.Job | None, settings: str) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from warprun.cli.from_hydra import translated
 from warprun.cli.process import DONE, uncollected
 from warprun.config import environment_copy
 from warprun.config.checks import check
@@ -41,7 +42,7 @@ def train(overrides: Sequence[str] = ()) -> Result:
     Raises UserError for a mistake in the overrides, the config or the environment, TrainingFailed for a run that is lost, and
     KeyboardInterrupt for one that was stopped. Of several processes rank 0 returns a result; the others exit.
     """
-    result = _run(_asked(overrides))
+    result = _run(_asked(translated(overrides)))
     if result is None:
         sys.exit(DONE)
     return result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -70,10 +69,10 @@ def batched_environment(made: type, chosen: External, limit: int | None, name: s
         raise UserError(f"env.id: the class {made.__name__} of {name} has no argument `id`")
     arguments = dict(chosen.kwargs) | ({"id": chosen.id} if takes_id else {})
     title = chosen.id or name
-    known = (made, title, repr(arguments), limit)
+    known = (made, title, repr(arguments), limit, chosen.channels)
     if known not in _known:
         try:
-            _known[known] = _examined(title, made, arguments, limit)
+            _known[known] = _examined(title, made, arguments, limit, chosen.channels)
         except ContractError as error:
             raise UserError(f"environment {module}: {error}") from error
         except UserError:
@@ -83,11 +82,11 @@ def batched_environment(made: type, chosen: External, limit: int | None, name: s
     return _known[known]
 
 
-_known: dict[tuple[type, str, str, int | None], BatchedEnvironment] = {}
+_known: dict[tuple[type, str, str, int | None, str | None], BatchedEnvironment] = {}
 """Environments that this process knows: a run asks several times."""
 
 
-def _examined(title: str, made: type, arguments: Mapping[str, object], limit: int | None) -> BatchedEnvironment:
+def _examined(title: str, made: type, arguments: Mapping[str, object], limit: int | None, channels: str | None) -> BatchedEnvironment:
     first = first_argument(made)
     if first is None or first.name != N_ENVS:
         raise ContractError(
@@ -104,8 +103,8 @@ def _examined(title: str, made: type, arguments: Mapping[str, object], limit: in
                 f"arrays of {made.__name__} must be the module of its arrays (numpy, torch, jax.numpy or another with from_dlpack),"
                 f" not {shown(batch.arrays)}"
             )
-        shape = _shape(batch.observation_space)
-        group = GroupSpec(GROUP, 1, Box(math.prod(shape)), _actions(batch.action_space))
+        observation, shape = _observation(batch.observation_space, channels)
+        group = GroupSpec(GROUP, 1, observation, _actions(batch.action_space))
         limit = getattr(batch, "time_limit", None) if limit is None else limit
         resumes = {"get_state", "set_state"} <= set(dir(batch)) or "state" in dir(batch)
         return BatchedEnvironment(title, made, arguments, Spec((group,), limit, early_truncation=True), shape, resumes)
@@ -114,17 +113,20 @@ def _examined(title: str, made: type, arguments: Mapping[str, object], limit: in
             batch.close()
 
 
-def _shape(space: object) -> tuple[int, ...]:
-    """Return the shape of one observation."""
+def _observation(space: object, channels: str | None) -> tuple[Box, tuple[int, ...]]:
+    """Return the space of the rows and the shape of one observation: of a Box that is one field, that of the field."""
     if isinstance(space, Box):
-        return (space.size,)
+        if channels is not None:
+            raise ContractError(f"env.channels={channels} is for spaces of Gymnasium; fields of a Box of warprun say it themselves")
+        return space, space.fields[0].order if len(space.fields) == 1 and not space.rest else (space.size,)
     if type(space).__module__.startswith("gymnasium."):
         from gymnasium.spaces import Box as OfGymnasium  # an extra, which others do without
 
         from warprun.simulation.external.spaces import observations
 
-        if isinstance(space, OfGymnasium) and observations(space).size:
-            return tuple(map(int, space.shape)) or (1,)
+        if isinstance(space, OfGymnasium):
+            seen = observations(space, channels)
+            return Box(seen.size, fields=seen.fields), tuple(map(int, space.shape)) or (1,)
     raise ContractError(f"observation_space must be a Box of warprun or Gymnasium, such as Box(2), not {shown(space)}")
 
 

@@ -29,6 +29,7 @@ from warprun.spec import GroupSpec, Spec
 MAX_NAME = 100
 """Bytes of a name. A folder name has at most 255, and that of a run also has the time."""
 ON_NAN = ("stop", "reset")
+CHANNELS = ("first", "last")
 NAME = re.compile(r"\w[\w .,=+-]{0,99}")
 """Names become parts of the names of folders."""
 NAME_RULE = "first a letter or digit, then at most 99 letters, digits, spaces and characters of .,=+-_"
@@ -89,6 +90,7 @@ def check_settings(config: Config) -> Defined:
     spec = environment.spec
     names = [group.name for group in spec.groups]
     agent_settings.check_groups(agent, names)
+    agent_settings.check_networks(agent, spec)
     agent.check_run(spec, config.n_envs, config.total_steps)
     require(
         config.until_steps is None or not config.concurrency.has_actors,
@@ -141,6 +143,7 @@ def check_values(config: Config) -> None:
     check_device(config.device)
     check_one_of("engine.gradients", config.engine.gradients, GRADIENTS)
     check_one_of("env.on_nan", config.env.on_nan, ON_NAN)
+    require(config.env.channels in (None, *CHANNELS), f"env.channels={config.env.channels} must be first or last")
     check_range("seed", config.seed, 0, 2**64 - 1, "2^64 - 1")
     counts = {
         "n_envs": config.n_envs,

@@ -24,11 +24,11 @@ from warprun.config.checks import check
 from warprun.config.concurrency import CONCURRENCY
 from warprun.config.defaults import with_defaults
 from warprun.config.hydra_errors import explained
-from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, read, references_only, rewrite
+from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, read, references_only, refuse_plus, rewrite
 from warprun.config.reading import leaves, read_yaml
 from warprun.config.registry import CONF, conf_packages, options, own_folders
 from warprun.config.schema import Config, EnvConfig, OriginConfig, from_dict, is_open, written
-from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown
+from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown, typed
 from warprun.kernels.driver import prepare
 from warprun.processes import started
 
@@ -48,17 +48,17 @@ NO_AGENT = "~agent"
 
 
 class WarprunSearchPath(SearchPathPlugin):
-    """Look for config groups in ./conf, then in installed packages, then in warprun itself."""
+    """Look for config groups in the folders of the user, then in installed packages, then in warprun itself."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for package in reversed([package for package in conf_packages() if package != CONF]):
             search_path.prepend(package, f"pkg://{package}")
-        for folder in own_folders():
-            search_path.prepend("working folder", f"{WorkingFolder.scheme()}://{folder}")
+        for folder in reversed(own_folders()):
+            search_path.prepend("user", f"{OwnFolder.scheme()}://{folder}")
 
 
-class WorkingFolder(FileConfigSource):
-    """The config groups of warprun in ./conf. Its other files, such as those of another Hydra program, do not exist for Hydra."""
+class OwnFolder(FileConfigSource):
+    """The config groups in a folder of the user. Its other files, such as those of another Hydra program, do not exist for Hydra."""
 
     @staticmethod
     def scheme() -> str:
@@ -73,7 +73,7 @@ class WorkingFolder(FileConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         """Read a file. Raises UserError, with its name and the line."""
         name = self._normalize_file_name(config_path)
-        text, config = read_yaml(Path(self.path, name), f"conf/{name}")
+        text, config = read_yaml(Path(self.path, name), typed(Path(self.path, name)))
         return ConfigResult(self.provider, self.full_path(), config, self._get_header_dict(text[:512]))
 
 
@@ -89,7 +89,7 @@ def register(overrides: Sequence[str]) -> None:
     for mode, settings in CONCURRENCY.items():
         store(f"{mode}_schema", settings)
     Plugins.instance().register(WarprunSearchPath)
-    Plugins.instance().register(WorkingFolder)
+    Plugins.instance().register(OwnFolder)
     for name in AGENTS:
         store(f"{name}_schema", config_class(name))
     installed = (asked & set(agent_names())) - set(AGENTS)
@@ -158,6 +158,8 @@ def change(saved: dict[str, object], overrides: Sequence[str]) -> Config:
     with explained():
         for override in OverridesParser.create().parse_overrides(read(overrides)):
             key = override.key_or_group
+            if override.is_delete():
+                raise UserError(f"{override.input_line}: a run that continues keeps its keys; change their values")
             if key in GROUPS:
                 raise UserError(f"{key}={override.value()}: a run that continues keeps its {', '.join(GROUPS)}; change single keys")
             OmegaConf.update(config, key, override.value(), force_add=key.startswith(tuple(f"{parent}." for parent in FREE)))
@@ -227,6 +229,7 @@ def _built(overrides: Sequence[str]) -> tuple[Config, bool]:
     given = read(overrides)
     with explained():
         composed = _compose(given)
+        refuse_plus(overrides)  # after a key that does not exist
         choices = composed.hydra.runtime.choices
         OmegaConf.set_struct(composed, False)
         del composed["hydra"]

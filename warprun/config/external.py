@@ -17,7 +17,7 @@ from warprun.simulation.external.recipe import ExternalEnvironment, Recipe, told
 from warprun.simulation.external.registered import Registered, check_id, import_gymnasium, time_limit
 from warprun.user_code import Source, Sources, import_package
 
-BY_ID = {"warprun.envs.gymnasium": "Gymnasium", "warprun.envs.gymnax": "gymnax"}
+BY_ID = {"warprun.envs.gymnasium": "Gymnasium", "warprun.envs.gymnax": "gymnax", "warprun.envs.brax": "Brax"}
 """Modules that stand for all environments of a library -> its name."""
 COMM = "comm"
 """First argument of an environment that is a parallel program."""
@@ -44,6 +44,7 @@ class External:
     vector: bool = False
     timeout_s: float = 60.0
     mask: bool = True
+    channels: str | None = None
     parallel: Parallel = ALONE
     """Not a setting of `env`: who steps environments that are parallel programs."""
 
@@ -123,7 +124,7 @@ def _examined(what: str, title: str, recipe: Recipe, limit: int | None, chosen: 
     from warprun.simulation.external.mpi import examine_together
     from warprun.simulation.external.spaces import examine
 
-    look = partial(examine, title, recipe, limit, timeout_s=chosen.timeout_s, masks=chosen.mask)
+    look = partial(examine, title, recipe, limit, timeout_s=chosen.timeout_s, masks=chosen.mask, channels=chosen.channels)
     try:
         return examine_together(title, recipe, chosen.parallel.learners, look) if recipe.ranks > 1 else look()
     except ContractError as error:

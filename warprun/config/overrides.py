@@ -21,6 +21,7 @@ from hydra.errors import HydraException
 from warprun.config.registry import options
 from warprun.config.schema import MAX_DEPTH, EnvConfig
 from warprun.errors import UserError, shown
+from warprun.learning.network_settings import ENCODERS
 from warprun.learning.renamed import RENAMED
 
 MAX_CHARACTERS = 5_000
@@ -135,20 +136,32 @@ def _values(override: Override) -> list[str]:
 def rewrite(override: str) -> str:
     """Return an override in the form that Hydra accepts.
 
-    1e4 becomes 10000, the values of PATHS are put in quotes, options come under `env.options`, free keys have `++` before them.
+    1e4 becomes 10000, the values of PATHS are put in quotes, options come under `env.options`, free keys have `++` before them. `~key`
+    stays.
     """
     key, _, value = override.partition("=")
+    if key.startswith("~"):
+        return override
     key = key.lstrip("+")
     if key in PATHS:
         is_read = value in ("", "null") or value.startswith(("'", '"'))
         return f"{key}={value if is_read else QuotedString(value, Quote.single).with_quotes()}"
     if key != "name" and not set("'\"") & set(value):
         value = _SCIENTIFIC.sub(_written_out, value)
-    key = _SHORT.get(key, key) if not value.strip().startswith("{") else key
+    if key == NETWORK and not value.strip().startswith("{"):
+        encodes = all(name.strip() in _ENCODERS for name in value.split(","))
+        key, value = f"{key}.encoder" if encodes else f"{key}.type", _CNN.sub("conv", value) if encodes else value
     if _OPTION.fullmatch(key) and key.removeprefix("env.") not in _ENV_KEYS:
         key = key.replace("env.", "env.options.")
-    free = key.startswith(tuple(f"{parent}." for parent in FREE)) or (key in FREE and value.strip().startswith("{"))
+    free = key.startswith(_BELOW_FREE) or (key in FREE and value.strip().startswith("{"))
     return f"{'++' if free else ''}{key}={value}"
+
+
+def refuse_plus(overrides: Sequence[str]) -> None:
+    """Raise UserError for `+key=value` with a key that exists: `+` adds keys to the dicts of FREE. Hydra would add any key."""
+    for override in overrides:
+        if re.match(r"\+[^+]", override) and not rewrite(override).startswith("++"):
+            raise UserError(f"{shown(override)}: this setting exists already; write {shown(override[1:])}")
 
 
 def references_only(text: str) -> bool:
@@ -156,9 +169,12 @@ def references_only(text: str) -> bool:
     return "${" not in _REFERENCE.sub("", text)
 
 
-_SHORT = {"agent.network": "agent.network.type"}
-"""Key of a section -> the setting within it that a word is a value of: agent.network=lstm."""
+NETWORK = "agent.network"
+"""A section; a word as its value is that of a setting within it: agent.network=lstm is agent.network.type, =cnn agent.network.encoder."""
+_ENCODERS = ("cnn", *ENCODERS)
+_CNN = re.compile(r"\bcnn\b")
 _OPTION = re.compile(r"env\.\w+")
+_BELOW_FREE = tuple(f"{parent}." for parent in FREE)
 _ENV_KEYS = {f.name for f in dataclasses.fields(EnvConfig)} | {key.removeprefix("env.") for key in RENAMED if key.startswith("env.")}
 """Any other key below `env` is an option of the environment."""
 _SCIENTIFIC = re.compile(r"(?:^|(?<=[\[({,:\s]))\d+(?:\.\d*)?[eE]\+?\d{1,2}(?=$|[\])},\s])")
@@ -176,15 +192,16 @@ def _written_out(match: re.Match[str]) -> str:
 def _check_text(override: str) -> None:
     key, equals, value = override.partition("=")
     what = shown(override)
-    if override.startswith("~"):
-        raise UserError(f"{what}: no setting can be removed; tuned=none turns the tuned ones off")
-    if not equals:
+    if override.startswith("~") and not key[1:].startswith(_BELOW_FREE):
+        free = ", ".join(f"{parent}.NAME" for parent in FREE)
+        raise UserError(f"{what}: a setting cannot be removed, only {free}; leave it out, or give it another value")
+    if not equals and not override.startswith("~"):
         raise UserError(f"cannot read {what}: write key=value")
     if not override.isprintable():
         raise UserError(f"{what} has a control character or one that is no text")
     if re.match(r"\+*hydra\b", key):
         raise UserError(f"{what}: settings of Hydra cannot be changed")
-    if not _KEY.fullmatch(key):
+    if not _KEY.fullmatch(key.removeprefix("~")):
         raise UserError(f"cannot read {what}: a key is made of names with dots between them, such as agent.gamma=0.9")
     if _depth(value) > MAX_DEPTH:
         raise UserError(f"{what} is nested too deeply (at most {MAX_DEPTH} levels)")

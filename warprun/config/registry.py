@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import keyword
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -16,7 +17,7 @@ from warprun import user_code
 from warprun.config.batched import batched_environment, is_batched
 from warprun.config.external import External, external_environment, is_external, steps
 from warprun.environment import Environment, arguments
-from warprun.errors import ContractError, UserError, nearest, needs, shown, similar
+from warprun.errors import ContractError, UserError, nearest, needs, shown, similar, typed
 from warprun.run_folder import MAX_NAME
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.simulation.simulator import SimulatorFactory
@@ -24,9 +25,11 @@ from warprun.spec import Spec
 from warprun.user_code import Sources, errors_of_user
 
 CONF = "warprun.conf"
+CONFIG_DIR = "WARPRUN_CONFIG_DIR"
+"""Environment variable with the folder of `--config-dir`, so that the processes that a command starts have it too."""
 NONE = External()
 """No setting of `External`."""
-EXTRAS = {"gymnasium": "gymnasium", "gymnax": "gymnax", "jax": "jax", "mpi4py": "mpi"}
+EXTRAS = {"gymnasium": "gymnasium", "gymnax": "gymnax", "brax": "brax", "jax": "jax", "mpi4py": "mpi"}
 """Libraries that files of environments import -> the extra of warprun that installs them."""
 Defined = Environment | ExternalEnvironment | SimulatorFactory
 """What a module defines: an environment of kernel functions, one with the interface of Gymnasium, or a factory of simulators."""
@@ -45,10 +48,36 @@ def check_working_folder() -> None:
         raise UserError(f"the working folder cannot be used: {error.strerror}; change to another folder") from None
 
 
+def config_dir() -> str | None:
+    """Return the absolute path of the folder of `--config-dir`; None if there is none. Raises UserError if it does not exist."""
+    given = os.environ.get(CONFIG_DIR)
+    if given and not os.path.isdir(given):
+        raise UserError(f"--config-dir or {CONFIG_DIR}: {typed(Path(given))} is not a folder")
+    return os.path.abspath(given) if given else None
+
+
+@contextmanager
+def configs_from(folder: str | None) -> Iterator[None]:
+    """Let `folder` be the folder of `--config-dir` in this context, also for processes that start in it."""
+    before = os.environ.pop(CONFIG_DIR, None)
+    try:
+        if folder:
+            os.environ[CONFIG_DIR] = os.path.abspath(folder)
+        yield
+    finally:
+        os.environ.pop(CONFIG_DIR, None)
+        if before is not None:
+            os.environ[CONFIG_DIR] = before
+
+
 def own_folders() -> list[Path]:
-    """Return `./conf` if the working folder has one that is not warprun's own, as a list of one or none."""
-    folder = Path.cwd() / "conf"
-    return [folder] if folder.is_dir() and folder.resolve() not in folders_of(CONF) else []
+    """Return the folders with config groups of the user, as they are looked up: that of `--config-dir`, and `./conf`.
+
+    One that does not exist, or is warprun's own, is left out.
+    """
+    given = config_dir()
+    folders = dict.fromkeys([*([Path(given)] if given else []), Path.cwd() / "conf"])
+    return [folder for folder in folders if folder.is_dir() and folder.resolve() not in folders_of(CONF)]
 
 
 def folders_of(*packages: str) -> list[Path]:

@@ -43,7 +43,7 @@ class EnvConfig:
     randomize: dict[str, Any] = field(default_factory=dict)
     """Parameters that each environment draws uniformly at the start of every episode: env.randomize.NAME=[low,high]."""
     id: str | None = None
-    """With env=gymnasium or env=gymnax: the id of the environment, such as LunarLander-v3."""
+    """With env=gymnasium, env=gymnax or env=brax: the id of the environment, such as LunarLander-v3."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of `gymnasium.make`, or of the class of an environment that Python steps: env.kwargs.NAME=value."""
     register: list[str] = field(default_factory=list)
@@ -54,6 +54,8 @@ class EnvConfig:
     """Seconds that one reset or step of an environment in a worker process may take."""
     mask: bool = True
     """If the info of a reset has an `action_mask`, agents choose only actions that it allows; false: the mask is ignored."""
+    channels: str | None = None
+    """Axis of the channels of observations with two or three axes: first or last; null: of three the smaller one, of two the first."""
 
     @property
     def label(self) -> str:
@@ -62,7 +64,7 @@ class EnvConfig:
 
     def external(self, parallel: Parallel) -> External:
         """Return the settings of environments with the interface of Gymnasium."""
-        return External(self.id, self.kwargs, tuple(self.register), self.vector, self.timeout_s, self.mask, parallel)
+        return External(self.id, self.kwargs, tuple(self.register), self.vector, self.timeout_s, self.mask, self.channels, parallel)
 
 
 @dataclass
@@ -80,7 +82,7 @@ class EngineConfig:
     debug: bool = False
     """Fill with NaN and large integers, before each rollout, what it has to write: a number that nobody wrote then shows. Results stay."""
     tf32: bool = False
-    """CUDA: torch multiplies matrices on tensor cores in TF32 (10 bits after the point). Kernels of warprun always compute in float32."""
+    """CUDA: torch multiplies matrices and convolves on tensor cores in TF32 (10 bits after the point). Kernels compute in float32."""
 
 
 @dataclass

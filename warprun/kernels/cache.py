@@ -116,19 +116,6 @@ class KernelFiles:
         return hashlib.sha256(f"{self._folder.name}/{self._kernel}\n".encode() + payload).digest()
 
 
-class NoFiles:
-    """A cache that stores nothing, in place of `KernelFiles`."""
-
-    def load(self, key: Key) -> None:
-        return None
-
-    def save(self, key: Key, data: object) -> None:
-        return None
-
-    def flush(self) -> None:
-        return None
-
-
 def without_comments(source: str) -> str:
     """Return a source without its comment lines. They name lines of the user's files, and moving a function must not change its key."""
     return "".join(line for line in source.splitlines(keepends=True) if not line.lstrip().startswith("#"))

@@ -26,7 +26,7 @@ from numba.core.types.misc import unliteral
 from warprun.environment import KernelFunction
 from warprun.errors import UserError
 from warprun.kernels import compilers, integers
-from warprun.kernels.cache import KernelFiles, NoFiles, notice, scratch, without_comments, write_source
+from warprun.kernels.cache import KernelFiles, notice, scratch, without_comments, write_source
 from warprun.kernels.fingerprint import (
     MISSING,
     Dispatcher,
@@ -353,7 +353,7 @@ def load_module(
                 kernel._cache._cache_file = files = KernelFiles(path.parent, kernel_name, kernel._cache._cache_file._dump)
                 _compile_once(kernel, files)
             else:
-                kernel._cache._cache_file = NoFiles()
+                kernel._cache = numba.core.caching.NullCache()
     sys.modules[unique] = module
     return module
 

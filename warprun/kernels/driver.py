@@ -117,18 +117,22 @@ def why_no_cuda() -> str | None:
 
 def cuda_memory() -> int | None:
     """Return the bytes of memory of the first GPU; None if there is no GPU."""
-    driver, device, size = _driver(), ctypes.c_int(), ctypes.c_size_t()
-    if driver is None or driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
-        return None
-    return None if driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) else size.value
+    size = ctypes.c_size_t()
+    return size.value if _first_gpu_tells("cuDeviceTotalMem_v2", ctypes.byref(size)) else None
 
 
 def gpu_name() -> str | None:
     """Return the name of the first GPU, by the driver, which takes no memory of it; None if there is no GPU."""
-    driver, device, name = _driver(), ctypes.c_int(), ctypes.create_string_buffer(100)
+    name = ctypes.create_string_buffer(100)
+    return name.value.decode() if _first_gpu_tells("cuDeviceGetName", name, len(name)) else None
+
+
+def _first_gpu_tells(function: str, *arguments: object) -> bool:
+    """Call a function of the driver that writes something of the first GPU to `arguments`; return whether it did."""
+    driver, device = _driver(), ctypes.c_int()
     if driver is None or driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
-        return None
-    return None if driver.cuDeviceGetName(name, len(name), device) else name.value.decode()
+        return False
+    return getattr(driver, function)(*arguments, device) == 0
 
 
 def gpu_error(error: BaseException) -> str | None:

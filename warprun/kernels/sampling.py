@@ -10,6 +10,8 @@ from warprun.spec import SQUASHED_LOG_STD
 
 float32 = np.float32
 
+HALF_LOG_2_PI = np.float32(0.9189385332046727)
+"""log(sqrt(2 pi))."""
 LOG_STD_MIN, LOG_STD_MAX = (np.float32(limit) for limit in SQUASHED_LOG_STD)
 
 
@@ -137,4 +139,4 @@ def limited_log_std(log_std):
 
 def gaussian_log_density(z, log_std):
     """Return the log-density of a normal distribution at `z` standard deviations from the mean."""
-    return float32(-0.5) * z * z - log_std - float32(0.9189385332046727)  # log(sqrt(2 pi))
+    return float32(-0.5) * z * z - log_std - HALF_LOG_2_PI

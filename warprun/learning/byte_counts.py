@@ -167,9 +167,9 @@ def moments(rows: int, features: int) -> Phase:
 def ring(capacity: int, observed: int, components: int, prioritized: bool) -> int:
     """Return the bytes of the transitions of replay memory, and of their priorities with the sums above them.
 
-    `observed`: the numbers of both observations of a transition, and of what the policy remembered before it.
+    `observed`: the bytes of both observations of a transition, and of what the policy remembered before it.
     """
-    rows = capacity * (FLOAT * (observed + components + 1) + 1)
+    rows = capacity * (observed + FLOAT * (components + 1) + 1)
     if not prioritized:
         return rows
     nodes, sums = -(-capacity // BRANCHES), 1

@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from warprun.learning.network_settings import LayersConfig
-from warprun.learning.networks import hidden_layers, make_head, make_memory
+from warprun.learning.networks import hidden_layers, make_encoder, make_head, make_layers, make_memory
 from warprun.learning.recurrent import Recurrent
+from warprun.spec import Box
 
 
 class Remembering(nn.Module):
@@ -17,9 +18,8 @@ class Remembering(nn.Module):
     observations.
     """
 
-    def __init__(self, features: int, memory: Recurrent | None) -> None:
+    def __init__(self, memory: Recurrent | None) -> None:
         super().__init__()
-        self.features = features
         self.memory = memory
 
     def unroll(self, obs: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,10 +35,10 @@ class Remembering(nn.Module):
 class Head(Remembering):
     """The layers after the memory: values of all actions, Q(s, .), or actions, or the numbers of distributions."""
 
-    def __init__(self, features: int, outputs: int, config: LayersConfig, *last: nn.Module) -> None:
+    def __init__(self, observation: Box, outputs: int, config: LayersConfig, *last: nn.Module) -> None:
         """`last`: what the outputs pass through, such as tanh."""
-        super().__init__(features, make_memory(features, config))
-        self.layers = make_head(config.head_inputs(features), outputs, config)
+        super().__init__(make_memory(observation, config))
+        self.layers = make_head(observation, outputs, config)
         self.last = nn.Sequential(*last)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
@@ -67,10 +67,10 @@ class Head(Remembering):
 class DuelingQNetwork(Remembering):
     """Values of all actions: the value of the state plus advantages of mean 0 (Wang et al. 2016, eq. 9)."""
 
-    def __init__(self, features: int, actions: int, config: LayersConfig) -> None:
-        super().__init__(features, make_memory(features, config))
-        width = config.last_inputs(features)
-        self.trunk = nn.Sequential(*hidden_layers([config.head_inputs(features), *config.last_hidden], config.activation))
+    def __init__(self, observation: Box, actions: int, config: LayersConfig) -> None:
+        super().__init__(make_memory(observation, config))
+        width, encoder = config.last_inputs(observation), [] if config.remembers else make_encoder(observation, config)
+        self.trunk = nn.Sequential(*encoder, *hidden_layers([config.head_inputs(observation), *config.last_hidden], config.activation))
         self.value = nn.Linear(width, 1)
         self.advantage = nn.Linear(width, actions)
 
@@ -103,7 +103,7 @@ class QuantileQNetwork(Remembering):
 
     def __init__(self, values: Head | DuelingQNetwork, width: int, actions: int, quantiles: int) -> None:
         """`width`: units of the last hidden layer of `values`."""
-        super().__init__(values.features, values.memory)
+        super().__init__(values.memory)
         self.values = values
         self.deviation = nn.Linear(width, actions * quantiles)
         self.count = quantiles
@@ -129,18 +129,19 @@ ActingNetwork = Head | DuelingQNetwork | QuantileQNetwork
 
 
 class Critics(Remembering):
-    """`count` independent networks of the value of a continuous action, Q_k(s, a); a memory is one for all of them."""
+    """`count` independent networks of the value of a continuous action, Q_k(s, a); an encoder and a memory are one for all of them."""
 
-    def __init__(self, features: int, components: int, config: LayersConfig, count: int) -> None:
-        super().__init__(features, make_memory(features, config))
-        inputs = config.head_inputs(features) + components
-        self.each = nn.ModuleList(make_head(inputs, 1, config) for _ in range(count))
+    def __init__(self, observation: Box, components: int, config: LayersConfig, count: int) -> None:
+        super().__init__(make_memory(observation, config))
+        self.encoder = nn.Sequential(*([] if config.remembers else make_encoder(observation, config)))
+        inputs = config.head_inputs(observation) + components
+        self.each = nn.ModuleList(make_layers(inputs, 1, config) for _ in range(count))
 
     def forward(self, rows: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         """Return the values [count, B] of `action` [B, C] in `rows` [B, F]."""
-        both = torch.cat((rows, action), -1)
+        both = torch.cat((self.encoder(rows), action), -1)
         return torch.stack([critic(both).squeeze(-1) for critic in self.each])
 
     def first(self, rows: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         """Return the values [B] by the first network."""
-        return self.each[0](torch.cat((rows, action), -1)).squeeze(-1)
+        return self.each[0](torch.cat((self.encoder(rows), action), -1)).squeeze(-1)

@@ -13,6 +13,8 @@ from warprun.math import cos, log, sqrt
 from warprun.state import derived_seed
 
 BITS = 0xFFFFFFFF
+TOGETHER = 16
+"""Most rows that an order may keep together: as many float32 numbers as a cache line holds."""
 
 uint32, float32 = np.uint32, np.float32
 
@@ -44,10 +46,18 @@ def seed_words(seed: int) -> tuple[int, int]:
 # By torch ----------------------------------------------------------------------------------------------------------
 
 
-def permutation(n: int, seed: int, draw: torch.Tensor) -> torch.Tensor:
-    """Return a permutation of 0..n-1, [n] int64, for the `draw`-th draw ([] int64), on its device."""
+def permutation(n: int, seed: int, draw: torch.Tensor, step_rows: int = 1) -> torch.Tensor:
+    """Return a random order of 0..n-1, [n] int64, for the `draw`-th draw ([] int64), on its device.
+
+    `step_rows`, a divisor of n: the rows of a step. They are cut into runs of up to TOGETHER rows, which stay together; 1: no rows do.
+    """
+    runs = -(-step_rows // TOGETHER)  # of a step
+    keys = _shifted(_bits(n // step_rows * runs, seed, draw), 1)
+    if step_rows > 1:
+        row = torch.arange(n, dtype=torch.int32, device=draw.device)
+        keys = keys[row // step_rows * runs + row % step_rows // TOGETHER]
     # Stable: equal keys occur, and must have the same order on every device. torch sorts int32 fastest.
-    return _shifted(_bits(n, seed, draw), 1).sort(stable=True).indices
+    return keys.sort(stable=True).indices
 
 
 def random_bits(n: int, seed: int, draw: torch.Tensor) -> torch.Tensor:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from warprun.errors import UserError
 from warprun.learning import byte_counts
 from warprun.learning.setting_checks import one_of, positive
 from warprun.run_folder import named
+from warprun.spec import Box, Field
 
 ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
 KERNEL_ACTIVATIONS = ("tanh", "relu")
@@ -20,6 +22,25 @@ GATES = {"mlp": 0, "lstm": 4, "gru": 3}
 """Type of a network -> gates of a unit of its recurrent layers."""
 MAX_LAYERS = 64
 """Most hidden layers of a network."""
+ENCODERS = {"conv": 0, "nature": 512, "impala": 256}
+"""Name of an encoder -> units of the layer behind its convolutions; 0: there is none. nature: Mnih et al. 2015; impala: Espeholt et al.
+2018, figure 3 right."""
+NATURE = [(32, 8, 4), (64, 4, 2), (64, 3, 1)]
+"""Filters, width of the kernel and stride of each convolution."""
+IMPALA = (16, 32, 32)
+"""Filters of the sections, each a convolution, a maximum over neighbours that halves the field, and two residual blocks."""
+
+
+class Layout(NamedTuple):
+    """The sizes of an encoder."""
+
+    outputs: int
+    """Numbers that it gives for a row: its units, or `joined`."""
+    joined: int
+    """Numbers of a row before the units: what the convolutions give, then the columns that are no field."""
+    parameters: int
+    numbers: int
+    """Numbers of a row that a gradient needs."""
 
 
 @dataclass
@@ -34,6 +55,15 @@ class LayersConfig:
     """lstm, gru: units of each recurrent layer."""
     after: list[int] | None = None
     """lstm, gru: sizes of the hidden layers between recurrent layers and outputs; null: as `hidden`."""
+    encoder: str | None = None
+    """Convolutions before the layers, for observations that are fields: conv, nature, impala; null: none. agent.network=cnn is short for
+    agent.network.encoder=conv, agent.network=nature and agent.network=impala likewise."""
+    filters: list[int] = field(default_factory=lambda: [16, 32])
+    """conv: filters of each convolution."""
+    kernels: list[int] = field(default_factory=lambda: [3, 3])
+    """conv: width of the kernel of each convolution."""
+    strides: list[int] = field(default_factory=lambda: [1, 1])
+    """conv: cells between two places of each kernel."""
     sequence: int | None = None
     """lstm, gru: steps of a sequence, after which the network forgets everything and no gradient goes back; null: those of the episode."""
     activation: str = "relu"
@@ -45,13 +75,16 @@ class LayersConfig:
 
     def check(self, key: str) -> None:
         """Raise UserError for a value that cannot work; `key` is the key of these settings."""
+        if self.type in ("cnn", *ENCODERS):
+            raise UserError(f"{key}.type={self.type} is an encoder; write {key}.encoder={'conv' if self.type == 'cnn' else self.type}")
         one_of(self, key, "type", tuple(GATES))
         self._check_memory(key)
+        self._check_encoder(key)
         if self.module is not None:
             named(f"{key}.module", self.module)
         elif self.kwargs:
             raise UserError(f"{key}.kwargs.{min(map(str, self.kwargs))}: arguments are for a network of your own; add {key}.module=")
-        _check_sizes(self.hidden, f"{key}.hidden", least=0 if self.remembers else 1)
+        _check_sizes(self.hidden, f"{key}.hidden", least=0 if self.remembers or self.encoder else 1)
         one_of(self, key, "activation", ACTIVATIONS)
 
     def _check_memory(self, key: str) -> None:
@@ -65,10 +98,31 @@ class LayersConfig:
         _check_sizes(self.units, f"{key}.units", least=1)
         _check_sizes(self.after or [], f"{key}.after", least=0)
 
+    def _check_encoder(self, key: str) -> None:
+        sizes = {name: getattr(self, name) for name in ("filters", "kernels", "strides")}
+        if self.encoder is not None:
+            one_of(self, key, "encoder", tuple(ENCODERS))
+            if self.module is not None:
+                raise UserError(f"{key}.encoder={self.encoder}: {key}.module is a network of your own; leave one of them out")
+        for name, given in sizes.items():
+            if self.encoder != "conv" and given != getattr(LayersConfig(), name):
+                raise UserError(f"{key}.{name}={given}: it is for {key}.encoder=conv")
+            _check_sizes(given, f"{key}.{name}", least=1)
+            if len(given) != len(self.filters):
+                raise UserError(f"{key}.{name}={given} and {key}.filters={self.filters} must have a number for each convolution")
+
+    def check_observation(self, observation: Box, key: str) -> None:
+        """Raise UserError if the network cannot read these observations; `key` is the key of these settings."""
+        if self.encoder is not None:
+            self.layout(observation, key)
+        elif self.module is None and any(field.kind == "image" for field in observation.fields):
+            hint = f"{key}=cnn" if key == "agent.network" else f"{key}.encoder=conv"
+            raise UserError(f"observations are images, and {key}.encoder=null has no convolutions to read them; add {hint}")
+
     @property
     def runs_in_kernels(self) -> bool:
         """Whether the kernels of warprun can compute the network."""
-        return self.module is None and not self.remembers and self.activation in KERNEL_ACTIVATIONS
+        return self.module is None and self.encoder is None and not self.remembers and self.activation in KERNEL_ACTIVATIONS
 
     @property
     def recurs_in_kernels(self) -> bool:
@@ -81,6 +135,8 @@ class LayersConfig:
             return ""
         if self.module is not None:
             return "torch computes networks of your own, agent.network.module"
+        if self.encoder is not None and not self.remembers:
+            return f"torch computes convolutions, agent.network.encoder={self.encoder}"
         if self.remembers:
             told = f"torch computes networks with memory, agent.network.type={self.type}"
             if self.recurs_in_kernels:
@@ -99,16 +155,60 @@ class LayersConfig:
         """Sizes of the hidden layers before the outputs: those after the recurrent layers, or all if there are none."""
         return self.after if self.remembers and self.after is not None else self.hidden
 
-    def head_inputs(self, inputs: int) -> int:
-        """Return the inputs of the layers after the memory; without memory those of the network."""
-        return self.units[-1] if self.remembers else inputs
+    def layout(self, observation: Box, key: str = "agent.network") -> Layout:
+        """Return the sizes of the encoder for observations; without one it gives them as they are.
 
-    def last_inputs(self, inputs: int) -> int:
+        Raises UserError if it cannot read them; `key` is the key of these settings.
+        """
+        if self.encoder is None:
+            return Layout(observation.size, observation.size, 0, 0)
+        if not observation.fields:
+            raise UserError(f"{key}.encoder={self.encoder} reads fields, and the observations, {observation.size} numbers, have none")
+        joined = sum(columns.stop - columns.start for columns in observation.rest)
+        parameters, numbers = 0, observation.size
+        for each in observation.fields:
+            channels, size = each.shape[0], each.shape[1:]
+            for filters, kernel, places, size in self.convolutions(each, key):
+                parameters += filters * (channels * kernel ** len(size) + 1)
+                numbers += filters * math.prod(places)
+                channels = filters
+            joined += channels * math.prod(size)
+        units = ENCODERS[self.encoder]
+        return Layout(units or joined, joined, parameters + units * (joined + 1), numbers + joined + units)
+
+    def kernel_sizes(self) -> list[tuple[int, int, int]]:
+        """Return filters, width of the kernel and stride of each convolution of conv and nature."""
+        return NATURE if self.encoder == "nature" else list(zip(self.filters, self.kernels, self.strides, strict=True))
+
+    def convolutions(self, of: Field, key: str) -> Iterator[tuple[int, int, tuple[int, ...], tuple[int, ...]]]:
+        """Yield, for each convolution over a field, filters, width of the kernel, the size that it gives, and that which the next one gets.
+
+        Raises UserError as `layout`.
+        """
+        size = of.shape[1:]
+        if self.encoder == "impala":
+            for filters in IMPALA:
+                places, size = size, tuple((n - 1) // 2 + 1 for n in size)  # the maximum over 3 neighbours of every second cell
+                yield filters, 3, places, size
+                yield from [(filters, 3, size, size)] * 4
+            return
+        for filters, kernel, stride in self.kernel_sizes():
+            if kernel > min(size):
+                cells, given = (" x ".join(map(str, each)) for each in (size, of.shape[1:]))
+                raise UserError(f"{key}.encoder={self.encoder}: a kernel of {kernel} does not fit into {cells} cells (the field: {given})")
+            size = tuple((n - kernel) // stride + 1 for n in size)
+            yield filters, kernel, size, size
+
+    def head_inputs(self, observation: Box) -> int:
+        """Return the inputs of the layers after encoder and memory: what these give for a row, or the observations."""
+        return self.units[-1] if self.remembers else self.layout(observation).outputs
+
+    def last_inputs(self, observation: Box) -> int:
         """Return the inputs of the last layer."""
-        return [self.head_inputs(inputs), *self.last_hidden][-1]
+        return [self.head_inputs(observation), *self.last_hidden][-1]
 
     def parameters(self, inputs: int, outputs: int) -> int:
-        """Return the parameters of a network; of one of the user, whose size is not known, those of a single layer."""
+        """Return the parameters behind the encoder; of a network of the user, whose size is not known, those of a single layer."""
         if self.module is not None:
             return byte_counts.parameters(inputs, outputs, [])
         if not self.remembers:
@@ -116,10 +216,10 @@ class LayersConfig:
         sizes = [inputs, *self.hidden]
         before = byte_counts.parameters(inputs, sizes[-1], sizes[1:-1]) if self.hidden else 0
         recurrent = byte_counts.recurrent(sizes[-1], self.units, GATES[self.type])
-        return before + recurrent + byte_counts.parameters(self.head_inputs(inputs), outputs, self.last_hidden)
+        return before + recurrent + byte_counts.parameters(self.units[-1], outputs, self.last_hidden)
 
     def numbers(self) -> int:
-        """Return the numbers of a row that a gradient needs, without inputs and outputs; 0 for a network of the user."""
+        """Return the numbers of a row that a gradient needs behind the encoder, without inputs and outputs; 0 for a network of the user."""
         if self.module is not None:
             return 0
         # Of a unit of a recurrent layer: its gates, their inputs of both matrices, its states.

@@ -1,4 +1,4 @@
-"""Networks: fully connected layers, with or without memory, or the module of a user; and the policy with its value made of them."""
+"""Networks: fully connected layers, with or without convolutions and memory, or a module of the user; and policy and value made of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from warprun.errors import UserError, shown
+from warprun.learning.encoders import Encoder
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.recurrent import Recurrent, carry_of, unroll
 from warprun.run_folder import named
@@ -21,32 +22,43 @@ OWN_NETWORK = "agent.network.module"
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}
 
 
-def make_network(inputs: int, outputs: int, config: LayersConfig) -> nn.Module:
-    """Return a network from rows [B, inputs] to [B, outputs]; with memory over sequences of them, see `Recurrent`.
+def make_network(observation: Box, outputs: int, config: LayersConfig) -> nn.Module:
+    """Return a network from observations [B, F] to rows [B, outputs]; with memory over sequences of them, see `Recurrent`.
 
-    Raises UserError for a module of the user that does not work.
+    Raises UserError for observations that it cannot read, and for a module of the user that does not work.
     """
     if config.remembers:
-        return _recurrent(inputs, outputs, config)
-    return make_head(inputs, outputs, config)
+        return _recurrent(observation, outputs, config)
+    after = make_layers(config.layout(observation).outputs, outputs, config)
+    return after if config.encoder is None else nn.Sequential(*make_encoder(observation, config), *after.children())
 
 
-def make_memory(inputs: int, config: LayersConfig) -> Recurrent | None:
-    """Return the recurrent layers and those before them, whose outputs are the inputs of a head; None without memory."""
-    return _recurrent(inputs, None, config) if config.remembers else None
+def make_encoder(observation: Box, config: LayersConfig) -> list[nn.Module]:
+    """Return the layer of convolutions with which a network begins; an empty list if it has none."""
+    return [] if config.encoder is None else [Encoder(observation, config)]
 
 
-def make_head(inputs: int, outputs: int, config: LayersConfig) -> nn.Module:
+def make_memory(observation: Box, config: LayersConfig) -> Recurrent | None:
+    """Return the recurrent layers and all before them, whose outputs are the inputs of a head; None without memory."""
+    return _recurrent(observation, None, config) if config.remembers else None
+
+
+def make_head(observation: Box, outputs: int, config: LayersConfig) -> nn.Module:
     """Return the layers after the memory; without memory the whole network, as `make_network`."""
+    return make_layers(config.units[-1], outputs, config) if config.remembers else make_network(observation, outputs, config)
+
+
+def make_layers(inputs: int, outputs: int, config: LayersConfig) -> nn.Module:
+    """Return the layers behind encoder and memory, or the module of the user, from rows [B, inputs] to rows [B, outputs]."""
     if config.module is not None:
         return own_network(inputs, outputs, config.module, config.kwargs)
     return layers(inputs, outputs, config.last_hidden, config.activation)
 
 
-def _recurrent(inputs: int, outputs: int | None, config: LayersConfig) -> Recurrent:
+def _recurrent(observation: Box, outputs: int | None, config: LayersConfig) -> Recurrent:
     """Return a network with memory; `outputs` None: it ends with the last recurrent layer."""
-    sizes = [inputs, *config.hidden]
-    before = nn.Sequential(*hidden_layers(sizes, config.activation))
+    sizes = [config.layout(observation).outputs, *config.hidden]
+    before = nn.Sequential(*make_encoder(observation, config), *hidden_layers(sizes, config.activation))
     after = nn.Sequential() if outputs is None else layers(config.units[-1], outputs, config.last_hidden, config.activation)
     return Recurrent(config.type, before, [sizes[-1], *config.units], after, config.sequence)
 
@@ -95,11 +107,11 @@ def hidden_layers(sizes: Sequence[int], activation: str) -> Iterator[nn.Module]:
 class ActorCritic(nn.Module):
     """The policy's output and the value; `config.shared`: one network gives both, the value last, or a network each."""
 
-    def __init__(self, features: int, outputs: int, config: NetworkConfig) -> None:
+    def __init__(self, observation: Box, outputs: int, config: NetworkConfig) -> None:
         super().__init__()
         self.outputs = outputs
-        self.policy = make_network(features, outputs + int(config.shared), config)
-        self.value = None if config.shared else make_network(features, 1, config)
+        self.policy = make_network(observation, outputs + int(config.shared), config)
+        self.value = None if config.shared else make_network(observation, 1, config)
         self.carries = carry_of(self.policy), carry_of(self.value)
         """Numbers of the carries of policy and value, which follow each other in one row."""
         if config.orthogonal and config.module is None:
@@ -127,8 +139,8 @@ class ActorCritic(nn.Module):
                 nn.init.orthogonal_(layer.weight, math.sqrt(2))
             for layer in (*hidden, last):
                 nn.init.zeros_(layer.bias)
-        for part in (self.policy, self.value):
-            if isinstance(part, Recurrent):
+        for part in self.modules():
+            if isinstance(part, Recurrent | Encoder):
                 part.start_orthogonal()
         # Andrychowicz et al. 2021: a small last policy layer starts near the uniform policy, which matters most.
         nn.init.orthogonal_(networks[0][-1].weight[: self.outputs], 0.01)
@@ -150,7 +162,7 @@ class StochasticPolicy(nn.Module):
         super().__init__()
         is_box = isinstance(group.action, Box)
         outputs = group.acting_outputs
-        self.network = ActorCritic(group.observation.size, outputs, config)
+        self.network = ActorCritic(group.observation, outputs, config)
         self.log_std = nn.ParameterList([torch.full((outputs,), config.log_std_init)] if is_box else [])
         """Logarithms of the standard deviations of Box actions, one tensor [C]; none for discrete ones."""
 

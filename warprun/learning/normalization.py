@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from warprun.learning.communicator import Communicator, SingleProcess, mean_
+from warprun.spec import Field, GroupSpec
 
 if TYPE_CHECKING:  # a policy that has left warprun has no simulator
+    from warprun.learning.off_policy_settings import OffPolicyConfig
+    from warprun.learning.settings import OnPolicyConfig
     from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 
 CLIP = 10.0
@@ -104,10 +107,26 @@ def normalized(obs: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> t
     return ((obs - shift) * scale).clamp_(-CLIP, CLIP)
 
 
-class ObservationNormalizer:
-    """Gives observations mean 0 and variance 1."""
+def by_channel(mean: torch.Tensor, variance: torch.Tensor, fields: Sequence[Field]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return mean and population variance, [F] each, of which the columns of a channel have those of all its cells.
 
-    def __init__(self, features: int, device: torch.device, communicator: Communicator = SINGLE) -> None:
+    The law of total variance.
+    """
+    if fields:
+        mean, variance = mean.clone(), variance.clone()
+    for field in fields:
+        means, variances = (every[field.columns].view(field.order) for every in (mean, variance))
+        overall = means.mean(field.cell_axes, keepdim=True)
+        variances.copy_((variances + (means - overall).square()).mean(field.cell_axes, keepdim=True).expand_as(variances))
+        means.copy_(overall.expand_as(means))
+    return mean, variance
+
+
+class ObservationNormalizer:
+    """Gives observations mean 0 and variance 1, of `fields` each channel as a whole."""
+
+    def __init__(self, features: int, device: torch.device, communicator: Communicator = SINGLE, fields: Sequence[Field] = ()) -> None:
+        self.fields = fields
         self.statistics = RunningStatistics(features, device, communicator)
         self.shift = torch.zeros(features, device=device)
         self.scale = torch.ones(features, device=device)
@@ -122,6 +141,7 @@ class ObservationNormalizer:
 
     def use(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
         """Normalise by this mean and this population variance, [F] each, from now on."""
+        mean, variance = by_channel(mean, variance, self.fields)
         self.shift.copy_(mean)
         self.scale.copy_(inverse_deviation(mean, variance))
 
@@ -130,13 +150,23 @@ class ObservationNormalizer:
         return (((obs - self.shift) * self.scale).abs() > CLIP).float().mean()
 
     def constant_share(self) -> torch.Tensor:
-        """Return the share of features that have not varied but for rounding, []."""
-        mean, variance = self.statistics.mean, self.statistics.variance
+        """Return the share of features that have not varied but for rounding, []; of fields that of whole channels."""
+        mean, variance = by_channel(self.statistics.mean, self.statistics.variance, self.fields)
         return (variance <= (RESOLUTION * mean).square()).float().mean()
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""
         return self.statistics.tensors() | {"shift": self.shift, "scale": self.scale}
+
+
+def observation_normalizer(
+    config: OnPolicyConfig | OffPolicyConfig, group: GroupSpec, device: torch.device, communicator: Communicator
+) -> ObservationNormalizer | None:
+    """Return what normalises the observations of a group; None if its settings say that nothing does."""
+    if not config.normalize_obs:
+        return None
+    fields = () if config.network.encoder is None else group.observation.fields
+    return ObservationNormalizer(group.observation.size, device, communicator, fields)
 
 
 class RewardNormalizer:

@@ -18,7 +18,7 @@ from warprun.learning.interfaces import Context, Metrics, by_group, own_seed
 from warprun.learning.kernels import choose
 from warprun.learning.kernels.cpu.updates import KernelSteps
 from warprun.learning.kernels.layers import fused_layers
-from warprun.learning.normalization import ObservationNormalizer
+from warprun.learning.normalization import observation_normalizer
 from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.replay import TransitionBatch
 from warprun.learning.sequences import History, Sequences
@@ -61,8 +61,7 @@ class OffPolicyLearner(ABC, Generic[C]):
             choose.recurrence(each.network, context)
             if isinstance(each, Trained):
                 choose.recurrence(each.target, context)
-        normalizes = config.normalize_obs
-        self.normalizer = ObservationNormalizer(group.observation.size, device, context.communicator) if normalizes else None
+        self.normalizer = observation_normalizer(config, group, device, context.communicator)
         self.replay = choose.replay_memory(config, group, context, own_seed(context, seed, "replay"))
         self._context = context
         self.carry = config.network.carry()

@@ -163,8 +163,8 @@ class OffPolicyConfig:
         return group.acting_outputs
 
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        """Return, for every network that is trained for a group, its inputs and outputs."""
-        return [(group.observation.size, self.acting_outputs(group))]
+        """Return, for every network that is trained for a group, its inputs behind the encoder, and its outputs."""
+        return [(self.network.layout(group.observation).outputs, self.acting_outputs(group))]
 
     def loss_numbers(self) -> int:
         """Return how many numbers the loss of a transition has, if there are more than a few."""
@@ -177,13 +177,17 @@ class OffPolicyConfig:
     def _memory_of(self, group: GroupSpec, sizes: RunSizes) -> AgentMemory:
         features, components = group.observation.size, group.action.components
         network, remembered = self.network, self.network.carry()
-        replay = byte_counts.ring(self.replay.capacity, 2 * features + remembered, components, self.replay.prioritized)
+        seen = 2 * features * (1 if group.observation.bytes else byte_counts.FLOAT)
+        replay = byte_counts.ring(self.replay.capacity, seen + byte_counts.FLOAT * remembered, components, self.replay.prioritized)
         rows = self.batch_size * self.steps_drawn()
         batch = rows * 4 * (2 * features + components + 8)
         kept = n_parameters = 0
-        phases: list[byte_counts.Phase] = [byte_counts.finite_check(self.replay.capacity * max(features, remembered))]
+        checked = max(0 if group.observation.bytes else features, remembered)  # bytes are finite
+        phases: list[byte_counts.Phase] = [byte_counts.finite_check(self.replay.capacity * checked)]
+        encoder = network.layout(group.observation)  # counted for each critic, as a memory is
         for inputs, outputs in self.trained_networks(group):
-            count, units = network.parameters(inputs, outputs), inputs + network.numbers() + outputs
+            count = encoder.parameters + network.parameters(inputs, outputs)
+            units = encoder.numbers + inputs + network.numbers() + outputs
             kept += 4 * count * (2 + byte_counts.optimizer_tensors(self.optimizer.name))
             phases.append(byte_counts.finite_check(count))
             if sizes.kernel_gradients:

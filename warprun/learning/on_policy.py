@@ -28,7 +28,7 @@ from warprun.learning.capture import LastingBatches, captured
 from warprun.learning.communicator import mean_
 from warprun.learning.interfaces import Context, by_group
 from warprun.learning.kernels.choose import operations, recurrence
-from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
+from warprun.learning.normalization import RewardNormalizer, observation_normalizer
 from warprun.learning.operations import TARGETS, Derivatives, Loss, Moments, TorchOperations
 from warprun.learning.optimizers import OPTIMIZERS
 from warprun.learning.policy import ActorCriticPolicy
@@ -53,7 +53,7 @@ class Learner(Generic[C]):
         """`derivatives` are those of the loss; needed if kernels compute gradients."""
         device, communicator = context.device, context.communicator
         self.config, self.name, self.actors, self.seed, self.communicator = config, group.name, group.size, seed, communicator
-        normalizer = ObservationNormalizer(group.observation.size, device, communicator) if config.normalize_obs else None
+        normalizer = observation_normalizer(config, group, device, communicator)
         self.policy = ActorCriticPolicy(group, config.network, normalizer, device, slices, derived_seed(seed, "network"))
         recurrence(self.policy.module, context)
         self.optimizer = OPTIMIZERS[config.optimizer.name](self.policy.parameters, config.optimizer)

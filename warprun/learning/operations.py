@@ -62,8 +62,8 @@ class Operations(NamedTuple):
     """gradient(loss, batch, advantage, order, moments): see `on_policy.Learner.gradient`, but in this process alone."""
     step: Callable[[torch.Tensor], torch.Tensor]
     """step(gradient [P]) clips, perhaps in place, moves the parameters, and returns the norm before, []."""
-    permutation: Callable[[int, int, torch.Tensor], torch.Tensor]
-    """permutation(n, seed, draw []) returns a random order of 0..n-1, [n] int64, see `draws.permutation`."""
+    permutation: Callable[[int, int, torch.Tensor, int], torch.Tensor]
+    """permutation(n, seed, draw [], step_rows) returns a random order of 0..n-1, [n] int64, see `draws.permutation`."""
     observe: Callable[[torch.Tensor], None]
     """observe(obs [B, F]) takes observations into the statistics that normalise them, if there are any."""
     kept: int = 0

@@ -21,6 +21,8 @@ from warprun.spec import Box, GroupSpec
 
 GOES_ON, TERMINATED, TRUNCATED = 0, 1, 2
 """Values of Ring.ends."""
+BYTE = 255.0
+"""The largest number of a byte, which stands for 1."""
 BRANCHES = 16
 """Children of a node of the sum tree: the float32 numbers in a cache line."""
 
@@ -32,9 +34,9 @@ class Ring(NamedTuple, Generic[A]):
     """The transitions; R rows, F features, C components."""
 
     obs: A
-    """[R, F] float32."""
+    """[R, F] float32, or uint8 if bytes hold what is observed (`spec.Box.bytes`): x as 255 x."""
     next_obs: A
-    """[R, F] float32: the final observation if the episode was truncated; not defined if it terminated."""
+    """[R, F], as `obs`: the final observation if the episode was truncated; not defined if it terminated."""
     action: A
     """[R, C] float32 or int32."""
     reward: A
@@ -130,9 +132,11 @@ class Replay:
         """Current exponent of the importance-sampling weights."""
         rows, features, components = own.capacity, group.observation.size, group.action.components
         kind = torch.float32 if isinstance(group.action, Box) else torch.int32
+        seen = torch.uint8 if group.observation.bytes else torch.float32
+        self._byte = torch.tensor(BYTE, device=device)  # a GPU would multiply by the inverse of a number, which is not exact
         self.ring = Ring(
-            obs=torch.zeros(rows, features, device=device),
-            next_obs=torch.zeros(rows, features, device=device),
+            obs=torch.zeros(rows, features, dtype=seen, device=device),
+            next_obs=torch.zeros(rows, features, dtype=seen, device=device),
             action=torch.zeros(rows, components, dtype=kind, device=device),
             reward=torch.zeros(rows, device=device),
             ends=torch.zeros(rows, dtype=torch.uint8, device=device),
@@ -180,8 +184,8 @@ class Replay:
         truncated = trajectory.truncated[t]
         slot = trajectory.final_slot()[t].view(1, -1, 1, 1).expand(1, *group.obs.shape[1:])
         next_obs = torch.where(truncated[:, None, None], group.final_obs.gather(0, slot)[0], group.obs[t + 1])
-        ring.obs[rows] = group.obs[t].flatten(0, 1)
-        ring.next_obs[rows] = next_obs.flatten(0, 1)
+        ring.obs[rows] = self._held(group.obs[t].flatten(0, 1))
+        ring.next_obs[rows] = self._held(next_obs.flatten(0, 1))
         ring.action[rows] = group.action[t].flatten(0, 1)
         ring.reward[rows] = group.reward[t].flatten()
         ends = TERMINATED * trajectory.terminated[t].byte() + TRUNCATED * truncated.byte()
@@ -221,8 +225,16 @@ class Replay:
     def gather(self, row: torch.Tensor) -> TransitionBatch:
         """Return the transitions of up to n steps that begin in rows [B], with weights 1."""
         ring, (total, discount, last) = self.ring, self.returns(row)
-        next_obs, weight = ring.next_obs[last], torch.ones_like(total)
-        return Transitions(ring.obs[row], ring.action[row], total, discount, next_obs, weight, row)
+        next_obs, weight = self.observed(ring.next_obs, last), torch.ones_like(total)
+        return Transitions(self.observed(ring.obs, row), ring.action[row], total, discount, next_obs, weight, row)
+
+    def _held(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return observations as the ring holds them."""
+        return (obs * BYTE).round().byte() if self.ring.obs.dtype == torch.uint8 else obs
+
+    def observed(self, held: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        """Return the observations [..., F] float32 in `held`, an array of the ring, of rows [...]."""
+        return held[row].float() / self._byte if held.dtype == torch.uint8 else held[row]
 
     def returns(self, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return sums of up to n rewards from rows [B] on, discounts after them and rows of the last steps, [B] each.

@@ -144,17 +144,17 @@ class Sequences:
         chosen = rows[self.burn_in : self.burn_in + self.steps]
         total, discount, last = self.replay.returns(chosen)
         parts = (
-            ring.obs[chosen],
+            self.replay.observed(ring.obs, chosen),
             ring.action[chosen],
             total,
             discount,
-            ring.next_obs[last],
+            self.replay.observed(ring.next_obs, last),
             weights.expand(self.steps, -1),
         )
         obs, action, total, discount, next_obs, weight = (part.flatten(0, 1) for part in parts)
         batch = Transitions(obs, action, total, discount, next_obs, weight, begin)
         steps = (last // place.actors - begin // place.actors) % self.kept
-        return batch, History(ring.obs[rows], begins, self.carry[begin], steps, self.burn_in, self.counts)
+        return batch, History(self.replay.observed(ring.obs, rows), begins, self.carry[begin], steps, self.burn_in, self.counts)
 
     def _begin(self, number: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the rows of the first steps of batch `number`, [B] int64, and the weights of its sequences [B]."""

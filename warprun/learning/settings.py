@@ -204,9 +204,10 @@ class OnPolicyConfig:
         step_rows = -(-rows // self.steps_per_pass())
         trunks = 1 if network.shared else 2
         heads = [outputs + 1] if network.shared else [outputs, 1]
-        n_parameters = sum(network.parameters(features, head) for head in heads)
+        encoder = network.layout(group.observation)
+        n_parameters = sum(encoder.parameters + network.parameters(encoder.outputs, head) for head in heads)
         n_parameters += components if isinstance(group.action, Box) else 0
-        units = features + trunks * network.numbers() + outputs + 1
+        units = features + trunks * (encoder.numbers + network.numbers()) + outputs + 1
         kept, computing = byte_counts.on_policy_gradient(n_parameters, units, step_rows, sizes)
         kept += 4 * n_parameters * (1 + byte_counts.optimizer_tensors(self.optimizer.name))
         in_kernels, gae = sizes.kernel_networks and not sizes.on_gpu, self.advantage == "gae"
@@ -307,6 +308,15 @@ def with_memory(config: AgentConfig, spec: Spec) -> str:
             if group.leaves:
                 raise UserError(f"{found}: actors of group {group.name!r} leave episodes before they end; write agent.network.type=mlp")
     return found
+
+
+def check_networks(config: AgentConfig, spec: Spec) -> None:
+    """Raise UserError if the network of a group cannot read its observations."""
+    for group in spec.groups:
+        network = getattr(group_config(config, group.name), "network", None)
+        if isinstance(network, LayersConfig):
+            own = "network" in config.groups.get(group.name, {})
+            network.check_observation(group.observation, f"agent.groups.{group.name}.network" if own else "agent.network")
 
 
 def check_settings(config: AgentConfig) -> None:

@@ -20,32 +20,38 @@ from warprun.files import atomic
 
 AddFrame: TypeAlias = Callable[[np.ndarray], None]
 """add(frame) takes a frame [height, width, 3] uint8; all frames of a film have the same shape."""
-COLORS = 256
-"""Colours of a frame of a GIF."""
+COLORS = 255
+"""Colours of a frame of a GIF, which has one more that is transparent."""
 
 
 @contextmanager
 def gif(path: Path, fps: float) -> Iterator[AddFrame]:
     """Write an animated GIF that repeats for ever. Its times are in hundredths of a second, at least two of them for a frame.
 
-    A frame holds only the rectangle that differs from the frame before. Raises OSError.
+    A frame holds only the rectangle that differs from the frame before, in which pixels that do not differ are transparent. Raises OSError.
     """
-    from PIL import GifImagePlugin, Image, ImageChops
+    from PIL import GifImagePlugin, Image
 
-    timing = {"duration": 10 * max(2, round(100 / fps)), "loop": 0}
-    before: list[Image.Image] = []
+    timing = {"duration": 10 * max(2, round(100 / fps))}
+    before: list[np.ndarray] = []
     with atomic(path) as file:
 
         def add(frame: np.ndarray) -> None:
-            image = Image.fromarray(frame)
-            changed = ImageChops.difference(image, before[0]).getbbox() if before else None
-            # A frame that shows nothing new still takes its time: one pixel of it is written.
-            box = changed or ((0, 0, 1, 1) if before else (0, 0, *image.size))
-            part = image.crop(box).quantize(COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+            changed = (frame != before[0]).any(-1) if before else np.ones(frame.shape[:2], bool)
+            if not changed.any():
+                changed[0, 0] = True  # a frame that shows nothing new still takes its time
+            rows, columns = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
+            box = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+            part = Image.fromarray(frame[box]).quantize(COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+            palette = part.getpalette() or []
+            transparent = len(palette) // 3
+            shown = Image.fromarray(np.where(changed[box], np.asarray(part), np.uint8(transparent)))
+            shown.putpalette([*palette, 0, 0, 0])
             if not before:
-                file.writelines(GifImagePlugin.getheader(part.copy(), info=timing)[0])
-            file.writelines(GifImagePlugin.getdata(part, box[:2], include_color_table=True, **timing))
-            before[:] = [image]
+                file.writelines(GifImagePlugin.getheader(shown.copy(), info={"loop": 0})[0])
+            place = int(columns[0]), int(rows[0])
+            file.writelines(GifImagePlugin.getdata(shown, place, include_color_table=True, transparency=transparent, disposal=1, **timing))
+            before[:] = [frame.copy()]
 
         yield add
         file.write(b";")

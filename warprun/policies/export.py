@@ -16,6 +16,7 @@ from torch import nn
 
 from warprun.errors import UserError, nearest, printable
 from warprun.files import write_atomic
+from warprun.learning.encoders import Encoder
 from warprun.learning.networks import ACTIVATIONS
 from warprun.learning.normalization import CLIP
 from warprun.policies.policy import GroupPolicy, Policy
@@ -177,6 +178,8 @@ def arrays(policy: Policy) -> dict[str, np.ndarray]:
 def _of_group(name: str, module: GroupPolicy) -> dict[str, np.ndarray]:
     if not module.layers:
         raise UserError(f"the network of group {name!r} is a module of yours (agent.network.module), not layers: export .onnx or .pt2")
+    if any(isinstance(layer, Encoder) for layer in module.layers):
+        raise UserError(f"the network of group {name!r} has convolutions (agent.network.encoder), not only layers: export .onnx or .pt2")
     features, action = module.group.observation.size, module.group.action
     clip = CLIP if module.shift is not None else np.inf
     found: dict[str, np.ndarray] = {

@@ -244,7 +244,7 @@ class Rows(NamedTuple):
 def read(group: GroupSpec, obs: object, mask: object | None, device: torch.device) -> Rows:
     """Return observations [..., F] and a mask [..., M], or None, of a group as rows on a device. Raises UserError."""
     features, name = group.observation.size, f"obs of group {group.name!r}"
-    given = _tensor(name, obs)
+    given = _row(group.observation, _tensor(name, obs))
     if given.is_complex():
         raise UserError(f"{name} must hold real numbers, not {given.dtype}")
     if given.ndim == 0 or given.shape[-1] != features:
@@ -256,6 +256,19 @@ def read(group: GroupSpec, obs: object, mask: object | None, device: torch.devic
         raise UserError(f"{name} has NaN or infinity")
     leading = tuple(given.shape[:-1])
     return Rows(rows, _mask(group, mask, leading, device), leading)
+
+
+def _row(space: Box, given: torch.Tensor) -> torch.Tensor:
+    """Return observations of which all numbers are one field as rows, if they are in its shape; those of uint8 divided by 255."""
+    if len(space.fields) != 1 or space.rest:
+        return given
+    (field,) = space.fields
+    alone = field.shape[0] == 1 and not field.channels_last  # the axis of a single channel can be left out
+    for shape in (field.order, *([field.order[1:]] if alone else [])):
+        if given.shape[-len(shape) :] == shape:
+            given = given.flatten(-len(shape))
+            break
+    return given / 255 if field.kind == "image" and given.dtype == torch.uint8 else given
 
 
 def read_carry(group: GroupSpec, numbers: int, carry: object | None, rows: Rows) -> torch.Tensor:

@@ -50,6 +50,8 @@ def set_up(config: Config, communicator: Communicator = SINGLE) -> Setup:
     if device.kind == "cuda":
         # For the whole process: torch has no narrower setting.
         torch.set_float32_matmul_precision("high" if config.engine.tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = config.engine.tf32
+        torch.backends.cudnn.deterministic = True
     environment, _ = load_environment(config.env, config.concurrency.parallel)
     tables = make_tables(environment, config.env) if isinstance(environment, Environment) else None
     return Setup(config, device, environment, tables, make_plan(config, environment, device.kind), communicator)

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +25,7 @@ from omegaconf import OmegaConf
 
 from warprun.errors import MOST_PRINTED, UserError, printable
 from warprun.files import BROKEN, atomic, open_regular, read_array, read_json, write_atomic
+from warprun.learning.network_settings import LayersConfig
 from warprun.learning.settings import AgentConfig
 from warprun.run_folder import LINES, MANIFEST
 from warprun.spec import GroupSpec
@@ -100,8 +101,7 @@ def save(
         hashed = _Hashed(file)
         _write(hashed, env_steps, tensors, meta)
     kept = [*listed, Entry(name, hashed.sha256.hexdigest(), hashed.size, env_steps)][-keep:]
-    write_atomic(home / MANIFEST, json.dumps([entry._asdict() for entry in kept], indent=2).encode() + b"\n")
-    _sweep(home, {entry.file for entry in kept})
+    _keep(home, kept)
     return home / name
 
 
@@ -114,8 +114,7 @@ def discard_after(folder: Path, env_steps: int, line: str) -> None:
         return
     kept = [entry for entry in listed if entry.env_steps <= env_steps]
     if kept != listed:
-        write_atomic(home / MANIFEST, json.dumps([entry._asdict() for entry in kept], indent=2).encode() + b"\n")
-        _sweep(home, {entry.file for entry in kept})
+        _keep(home, kept)
 
 
 def load(folder: Path, line: str = LAST) -> Loaded:
@@ -273,10 +272,12 @@ def _free_name(env_steps: int, taken: set[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def _sweep(home: Path, kept: set[str]) -> None:
-    """Remove older checkpoints and unfinished files of a crash."""
+def _keep(home: Path, kept: Sequence[Entry]) -> None:
+    """Write the manifest; then remove all other checkpoints, and unfinished files of a crash."""
+    write_atomic(home / MANIFEST, json.dumps([entry._asdict() for entry in kept], indent=2).encode() + b"\n")
+    files = {entry.file for entry in kept}
     for path in home.glob("step_*"):
-        if path.name not in kept:
+        if path.name not in files:
             path.unlink(missing_ok=True)
 
 
@@ -294,8 +295,10 @@ def check_size_of_group(own: AgentConfig, group: GroupSpec, checkpoint_bytes: in
     """Raise UserError as `check_size` does, with the inputs and outputs of a group; `own`: the settings of the agent for it."""
     settings = OmegaConf.to_container(OmegaConf.structured(own))
     assert isinstance(settings, dict)
+    network = getattr(own, "network", None)
+    inputs = network.layout(group.observation).outputs if isinstance(network, LayersConfig) else group.observation.size
     for hidden in _hidden({name: value for name, value in settings.items() if name != "groups"}):
-        _check_layers(group.observation.size, [*hidden, group.acting_outputs], checkpoint_bytes)
+        _check_layers(inputs, [*hidden, group.acting_outputs], checkpoint_bytes)
 
 
 def _check_layers(inputs: int, sizes: list[int], checkpoint_bytes: int) -> None:

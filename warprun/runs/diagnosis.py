@@ -52,7 +52,7 @@ class Curves:
 
     def shared(self, tag: str) -> list[float]:
         """Return the finite values of a metric that all groups share."""
-        return _finite(self.rows[len(self.rows) // 2 :], tag)
+        return finite(self.rows[len(self.rows) // 2 :], tag)
 
     def median(self, tag: str) -> float:
         """Return the median of a curve; NaN if it has few records, so that no comparison with it is true."""
@@ -62,7 +62,7 @@ class Curves:
     @property
     def improved(self) -> bool:
         """Whether training episodes of the last quarter returned clearly more than those of the first."""
-        returns = _finite(self.rows, self._named("train/return"))
+        returns = finite(self.rows, self._named("train/return"))
         quarter = len(returns) // 4
         if quarter < 2:
             return False
@@ -101,7 +101,8 @@ class Curves:
         return f"{program()} check {' '.join(map(shlex.quote, own if named else [f'env={self.config.env.name}', *own]))}"
 
 
-def _finite(rows: Sequence[Mapping[str, float]], tag: str) -> list[float]:
+def finite(rows: Sequence[Mapping[str, float]], tag: str) -> list[float]:
+    """Return the finite values of a tag, in the order of the records."""
     return [row[tag] for row in rows if math.isfinite(row.get(tag, math.nan))]
 
 

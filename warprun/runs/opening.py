@@ -116,13 +116,13 @@ def _module(folder: Path, env: EnvConfig, trusted: bool) -> str:
 
 
 def environment_modules(outside: Path) -> set[str]:
-    """Return the modules that config files of environments name: those of warprun, of installed packages, and of ./conf.
+    """Return the modules that config files of environments name: those of warprun, of installed packages, and of folders of the user.
 
-    The files in ./conf do not count if the working folder is in the folder `outside`.
+    The latter do not count if they, or the working folder, are in the folder `outside`.
     """
-    folders, here = registry.folders_of(*registry.conf_packages()), Path.cwd().resolve()
-    if outside.resolve() not in (here, *here.parents):
-        folders += registry.own_folders()
+    folders, here, there = registry.folders_of(*registry.conf_packages()), Path.cwd().resolve(), outside.resolve()
+    if there not in (here, *here.parents):
+        folders += [folder for folder in registry.own_folders() if there not in (folder.resolve(), *folder.resolve().parents)]
     found = set()
     for path in (path for folder in folders for path in (folder / "env").glob("*.yaml")):
         try:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from warprun.config.schema import Config
 from warprun.runs import diagnosis
-from warprun.runs.diagnosis import LEAST_RECORDS, Curves
+from warprun.runs.diagnosis import LEAST_RECORDS, Curves, finite
 from warprun.spec import Spec
 
 SPEED = "perf/env_steps_per_s"
@@ -60,7 +60,7 @@ def typical_speed(rows: Sequence[Mapping[str, float]]) -> float | None:
 
     A run of one record has the speed of this one.
     """
-    speeds = _values(rows, SPEED)
+    speeds = finite(rows, SPEED)
     return statistics.median(speeds[1:] or speeds) if speeds else None
 
 
@@ -98,7 +98,3 @@ def _of_evaluations(metrics: Mapping[str, float], history: Sequence[Mapping[str,
     if len(evaluations) >= LEAST_RECORDS and best - evaluations[0][tag] <= 2.0 * error:
         notes.append(NO_BETTER)
     return notes
-
-
-def _values(rows: Sequence[Mapping[str, float]], tag: str) -> list[float]:
-    return [row[tag] for row in rows if math.isfinite(row.get(tag, math.nan))]

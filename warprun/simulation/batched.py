@@ -57,6 +57,9 @@ class BatchedSimulator:
         self._group = self.trajectory.groups[self._name]
         self._obs, self._final = self._group.obs[:, :, 0], self._group.final_obs[:, :, 0]
         self._shape = (n_envs, *environment.shape)
+        kinds = {field.kind for field in group_spec.observation.fields}
+        self._image, self._binary = kinds == {"image"} and not group_spec.observation.rest, "binary" in kinds
+        self._byte = torch.tensor(255.0, device=device.torch)  # a GPU would multiply by the inverse of a number, which is not exact
         self._actions = converter(group_spec.action, self._obs.device)
         self._sampler = Sampler(group_spec, self.trajectory, seed, device, exploration, first_env)
         self._made: Batch | None = None
@@ -90,6 +93,7 @@ class BatchedSimulator:
 
     def prepare(self) -> None:
         """Make the batch, compile the kernels that sample, try a step, and reset. Raises UserError."""
+        torch.set_num_threads(1)  # of the process: on small tensors threads wait for each other, as with an agent
         self._sampler.prepare()
         try:
             with self._calling("the construction"):
@@ -255,22 +259,25 @@ class BatchedSimulator:
             raise self._wrong("arrays", f"failed: {name} takes no memory on {where} ({told(error)}); write device=cpu") from None
 
     def _taken(self, method: str, name: str, given: object, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return an array of the batch as a tensor, on the same memory. Raises TrainingFailed if it is not what it must be."""
+        """Return an array of the batch as a tensor, on the same memory; images of uint8 divided by 255.
+
+        Raises TrainingFailed if it is not what it must be.
+        """
         try:
             tensor = tensor_of(given)
         except (TypeError, ValueError, RuntimeError, BufferError) as error:
             raise self._wrong(method, f"returned {name} that cannot be read: {told(error)}") from None
-        truth = name in PARTS[2:]
+        truth, observed = name in PARTS[2:], name == PARTS[0]
         if tuple(tensor.shape) != shape:
             raise self._wrong(method, f"returned {name} of the shape {tuple(tensor.shape)}; it must be {shape}")
-        if tensor.is_complex() or truth != (tensor.dtype == torch.bool):
+        if tensor.is_complex() or (truth != (tensor.dtype == torch.bool) and not (observed and self._binary)):
             wanted = "booleans" if truth else "real numbers"
             dtype = str(tensor.dtype).removeprefix("torch.")
             raise self._wrong(method, f"returned {name} of the dtype {dtype}; they must be {wanted}")
         if tensor.device != self._obs.device:
             where = f"{name} on {tensor.device}, and the run computes on {self._obs.device}"
             raise self._wrong(method, f"returned {where}: make the arrays there, or write device=cpu")
-        return tensor
+        return tensor.float() / self._byte if observed and self._image and tensor.dtype == torch.uint8 else tensor
 
     @contextmanager
     def _calling(self, method: str) -> Iterator[None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from types import FunctionType
@@ -16,6 +15,7 @@ from warprun.errors import UserError, one_line
 from warprun.kernels import compile as kernels
 from warprun.simulation.plain import OfSeededRun, PlainEnvironment, Rows, Seen, Taken
 from warprun.simulation.trajectory import Trajectory
+from warprun.simulation.trial import raised_in
 from warprun.user_code import source_line
 
 if TYPE_CHECKING:
@@ -136,11 +136,10 @@ class Comparison:
 
     def _failure(self, error: Exception) -> Exception:
         """Return the error for a function that fails as plain Python; an error of warprun's own remains as it is."""
-        files = {function.__code__.co_filename for function in self.functions}
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
-        if not frames:
+        frame = raised_in(error, self.functions)
+        if frame is None:
             return error
-        where = f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}"
+        where = f"{frame.filename}:{frame.lineno} in {frame.name}"
         return UserError(f"{where} fails as plain Python, not compiled: {one_line(error)}; warprun check looks for the cause")
 
 

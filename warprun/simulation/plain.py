@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 
-from warprun.environment import Box, Environment, Field, Group, Index, KernelFunction, MultiDiscrete, arguments
+from warprun.environment import Box, Environment, Group, Index, KernelFunction, MultiDiscrete, StateField, arguments
 from warprun.kernels import compile as kernels
 from warprun.random import RESET, STEP, VARIATION, Rng, uniform
 from warprun.spec import to_bounds
@@ -135,11 +135,11 @@ class PlainEnvironment:
                 seen.alive[group.name] = self._alive(group)
         return seen
 
-    def field(self, group: Group, field: Field) -> np.ndarray:
+    def field(self, group: Group, field: StateField) -> np.ndarray:
         """Return a field of the states of a group, [A] or [A, L]."""
         return np.stack([getattr(state, field.name) for state in self.states[group.name]])
 
-    def put(self, group: Group, field: Field, values: np.ndarray) -> None:
+    def put(self, group: Group, field: StateField, values: np.ndarray) -> None:
         """Write a field of the states of a group, [A] or [A, L]."""
         for actor, (state, value) in enumerate(zip(self.states[group.name], values, strict=True)):
             if field.length:
@@ -241,7 +241,7 @@ def _zeros(integer: bool, *shape: int) -> np.ndarray:
     return np.zeros((*shape, 2), np.int32 if integer else np.float32)[..., 0]
 
 
-def _number(field: Field, value: object) -> np.generic:
+def _number(field: StateField, value: object) -> np.generic:
     """Return a number of a state as it is stored: an integer keeps its low 32 bits."""
     return np.int32(np.asarray(value).astype(np.int64).astype(np.int32)) if field.integer else np.float32(value)  # type: ignore[arg-type]
 

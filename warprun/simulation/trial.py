@@ -11,6 +11,7 @@ import time
 import traceback
 import types
 import warnings
+from collections.abc import Iterable
 from typing import Unpack
 
 import numpy as np
@@ -138,6 +139,11 @@ def out_of_bounds(error: IndexError, functions: list[types.FunctionType]) -> Use
 
 def _place(error: Exception, functions: list[types.FunctionType]) -> str | None:
     """Return the file, the line and the function of the environment in which an error was raised; None if in none."""
-    files = {function.__code__.co_filename for function in kernels.reached(functions) if integers.in_environment(function)}
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
-    return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else None
+    frame = raised_in(error, [each for each in kernels.reached(functions) if integers.in_environment(each)])
+    return f"{frame.filename}:{frame.lineno} in {frame.name}" if frame else None
+
+
+def raised_in(error: Exception, functions: Iterable[KernelFunction]) -> traceback.FrameSummary | None:
+    """Return the innermost place of an error in the files of functions; None if it is in none of them."""
+    files = {function.__code__.co_filename for function in functions}
+    return next((each for each in reversed(traceback.extract_tb(error.__traceback__)) if each.filename in files), None)

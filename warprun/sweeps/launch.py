@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -79,6 +80,8 @@ class TuneSettings:
     """Where settings come from: tpe (Optuna's, learns from finished trials), random, or pbt (population-based training)."""
     trials: int = 50
     """Trials of the study, those of earlier commands over the same folder included."""
+    minutes: float | None = None
+    """No trial starts after so many minutes of this command; those that run end as usual; null: no limit. Not with pbt."""
     pruner: str = "median"
     """When a trial ends early, by its evaluations: median (below the median of the others at the same step), asha (successive halving) or
     none."""
@@ -152,6 +155,8 @@ def _check(config: LaunchConfig) -> None:
         _check_slurm(launcher)
     check_range("population", config.population, 1, 1_000_000, "1,000,000")
     check_range("tune.trials", tune.trials, 1, 1_000_000, "1,000,000")
+    require(tune.minutes is None or 0 < tune.minutes < math.inf, f"tune.minutes={tune.minutes} must be above 0")
+    require(tune.minutes is None or tune.sampler != "pbt", "tune.minutes: a population trains in rounds; shorten them with total_steps")
     check_range("tune.startup", tune.startup, 1, 1_000_000, "1,000,000")
     check_range("tune.seed", tune.seed, 0, 2**32 - 1, "2^32 - 1")
     check_one_of("tune.pruner", tune.pruner, PRUNERS)

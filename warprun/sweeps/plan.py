@@ -27,6 +27,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from warprun.config.registry import config_dir
 from warprun.errors import UserError, one_line, printable, program, shown, typed
 from warprun.files import read_json, read_limited, write_atomic
 from warprun.run_folder import JOBS, PLAN, folder_name
@@ -78,6 +79,8 @@ class Plan:
     """Key -> value or range of every setting of a study, whose jobs `warprun tune` adds one by one; None: a sweep."""
     seal: str = ""
     """Seal of plan.json; empty before it is written, and if the user's key cannot be made."""
+    config_dir: str | None = None
+    """Folder of `--config-dir`, where its jobs look up config groups first."""
 
     def add(self, jobs: Sequence[Sequence[str]]) -> list[Job]:
         """Append jobs with these overrides; return them."""
@@ -103,9 +106,16 @@ class Plan:
         if not trusted and not is_own_plan(self._sealed(), self.seal):
             raise UserError(f"{printable(self.folder)} is not a sweep of yours (no valid seal), and its jobs can run any code: {ADVICE}")
 
+    def require_config_dir(self) -> None:
+        """Raise UserError if this command looks up config groups in another folder than the jobs of the plan."""
+        if self.config_dir != config_dir():
+            how = f"with --config-dir {typed(Path(self.config_dir))}" if self.config_dir else "without --config-dir"
+            raise UserError(f"sweep_dir={self.folder} was begun {how}: continue it so, or choose another folder")
+
     def _content(self) -> dict[str, object]:
         jobs = [{"number": job.number, "overrides": list(job.overrides), "run": job.run.name} for job in self.jobs]
-        return {"format": FORMAT, "search": self.search, "working_folder": str(self.working_folder), "jobs": jobs}
+        given = {"config_dir": self.config_dir} if self.config_dir else {}
+        return {"format": FORMAT, "search": self.search, "working_folder": str(self.working_folder), "jobs": jobs, **given}
 
     def _sealed(self) -> bytes:
         return json.dumps(self._content(), sort_keys=True).encode()
@@ -138,13 +148,15 @@ def _parse(folder: Path, found: Any) -> Plan:
     """Return the plan that a JSON text describes. Raises the errors of values of other types, and ValueError."""
     jobs = [Job(n, (*job["overrides"],), folder / job["run"]) for n, job in enumerate(found["jobs"])]
     search = None if found["search"] is None else dict(found["search"].items())
-    texts = [found["working_folder"], found.get("seal", ""), *itertools.chain(*(job.overrides for job in jobs)), *(search or {}).values()]
+    configs = found.get("config_dir")
+    places = [found["working_folder"], found.get("seal", ""), configs or ""]
+    texts = [*places, *itertools.chain(*(job.overrides for job in jobs)), *(search or {}).values()]
     if found["format"] != FORMAT or any("\0" in text for text in texts):
         raise ValueError("another format")
     # The folder of a run that is repeated is removed first: it must not lie elsewhere, nor be the folder of something else.
     if not all(re.fullmatch(rf"{job.number:04}([^\d\0][^\0]*)?", job.run.name) and job.run.parent == folder for job in jobs):
         raise ValueError("another folder")
-    return Plan(folder, Path(found["working_folder"]), jobs, search, found.get("seal", ""))
+    return Plan(folder, Path(found["working_folder"]), jobs, search, found.get("seal", ""), configs)
 
 
 def is_sweep(folder: Path) -> bool:
@@ -176,6 +188,7 @@ def planned(folder: Path, jobs: Sequence[Sequence[str]], trusted: bool = False) 
     if plan.search is not None:
         raise UserError(f"sweep_dir={folder} holds a study, which `warprun tune` continues; choose another folder")
     if not plan.jobs or jobs != [[]]:
+        plan.require_config_dir()
         _extend(plan, jobs)
     return plan
 
@@ -193,6 +206,7 @@ def studied(folder: Path, search: dict[str, str], trusted: bool = False) -> Plan
         key = next(key for key in keys if plan.search.get(key) != search.get(key))
         theirs, ours = (shown(given[key]) if key in given else "not given" for given in (plan.search, search))
         raise UserError(f"sweep_dir={folder} holds a study of another search space: {key} was {theirs}, and is now {ours}")
+    plan.require_config_dir()
     return plan
 
 
@@ -200,7 +214,7 @@ def _read_or_new(folder: Path, search: dict[str, str] | None, trusted: bool) -> 
     if not is_sweep(folder):
         if folder.exists() and not (folder.is_dir() and {path.name for path in folder.iterdir()} <= {"lock", f"{PLAN}.tmp"}):
             raise UserError(f"sweep_dir={folder} exists, is not empty, and holds no sweep; choose another folder")
-        return Plan(folder, Path.cwd(), [], search)
+        return Plan(folder, Path.cwd(), [], search, config_dir=config_dir())
     found = read(folder)
     found.require_own(trusted)
     return found

@@ -23,7 +23,7 @@ from sqlalchemy.engine import URL
 
 from warprun.config.compose import derived
 from warprun.config.overrides import GROUPS, rewrite, searched
-from warprun.errors import UserError, shown
+from warprun.errors import UserError, require, shown
 from warprun.files import write_atomic
 from warprun.runs import rundir, signals
 from warprun.runs.summary import measured
@@ -62,10 +62,10 @@ class Space(NamedTuple):
 
 
 def read_space(overrides: Sequence[str]) -> Space:
-    """Return the search space that overrides describe. Raises UserError."""
+    """Return the search space that overrides describe, of which at least one is a sweep. Raises UserError."""
     fixed, space = searched(overrides)
-    if not space:
-        raise UserError("tune needs something to search, such as 'agent.learning_rate=tag(log,interval(1e-5,1e-2))'")
+    for override in fixed:
+        require(not override.startswith("~"), f"{shown(override)}: a study writes its best settings to a file, which cannot remove a key")
     text = dict(override.partition("=")[::2] for override in fixed)
     distributions = {}
     for key, (given, values) in space.items():
@@ -265,9 +265,12 @@ class Search(Protocol):
         """Write the settings of a job as a file for conf/experiment, and return its path. Raises OSError."""
 
 
-def run(study: Search, board: Board, pool: Pool) -> None:
-    """Train trials until there are enough. After a signal all running ones save a checkpoint; then KeyboardInterrupt is raised."""
-    stopped, next_s = False, 0.0
+def run(study: Search, board: Board, pool: Pool, minutes: float = math.inf) -> None:
+    """Train trials until there are enough; none starts after so many minutes.
+
+    After a signal all running ones save a checkpoint; then KeyboardInterrupt is raised.
+    """
+    stopped, next_s, end_s = False, 0.0, time.monotonic() + 60.0 * minutes
     with View(board, pool.size).open() as view, signals.flagged(), signals.requests.deferred():
         while True:
             for job in pool.ended():
@@ -278,7 +281,7 @@ def run(study: Search, board: Board, pool: Pool) -> None:
                 stopped = True
                 view.message(f"{signals.explain(number)}: {len(pool.running)} {study.unit}s save checkpoints and end")
                 pool.stop(number)
-            if not stopped:
+            if not stopped and time.monotonic() < end_s:
                 _start(study, board, pool)
             if not stopped and time.monotonic() >= next_s:
                 pool.stop(signal.SIGINT, [job for job in pool.running if study.watch(job)])

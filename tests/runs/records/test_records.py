@@ -120,13 +120,14 @@ def test_flatten_leaves_none_out():
     assert flatten({"a": {"b": {"c": 1}}, "d": None, "e": Path("x")}) == {"a.b.c": 1, "e": '"x"'}
 
 
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_a_full_disk_is_told_once_and_rows_come_back_with_the_space(tmp_path, capsys, monkeypatch):
     records = Records(tmp_path, CONFIG)
     records.start({})
     records.log(1, {"train/return": 1.0})
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as broken:
         broken.setattr(os, "pwrite", full)
@@ -142,9 +143,6 @@ def test_a_full_disk_is_told_once_and_rows_come_back_with_the_space(tmp_path, ca
 
 
 def test_a_disk_full_from_the_start_loses_no_hparams(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     records = Records(tmp_path, CONFIG)
     with monkeypatch.context() as broken:
         broken.setattr(os, "open", full)

@@ -11,7 +11,7 @@ from tests.simulation.external.simulators import act, chosen, environment, seeds
 from warprun.errors import ContractError
 from warprun.kernels.sampling import to_bounds as kernels_to_bounds
 from warprun.simulation.external.spaces import actions, observations
-from warprun.spec import Box, Discrete, MultiDiscrete, to_bounds
+from warprun.spec import Box, Discrete, Field, MultiDiscrete, to_bounds
 
 OBSERVED = [
     spaces.Box(-1.0, 1.0, (3,)),
@@ -24,6 +24,8 @@ OBSERVED = [
     spaces.MultiBinary(3),
     spaces.MultiBinary((2, 2)),
     spaces.Tuple((spaces.Discrete(3), spaces.Box(-1.0, 1.0, (2,)))),
+    spaces.Box(0, 1, (4, 5, 2), np.bool_),
+    spaces.Box(0, 9, (4, 5, 2), np.uint8),
     spaces.Dict({"b": spaces.Box(-1.0, 1.0, (2,)), "a": spaces.Dict({"c": spaces.Discrete(2), "d": spaces.MultiBinary(2)})}),
 ]
 
@@ -53,14 +55,56 @@ def test_batches_of_observations_are_the_single_ones(space: Any) -> None:
     np.testing.assert_array_equal(conversion.flatten_batch(together, batched), [conversion.flatten(one) for one in drawn])
 
 
-IMAGE = spaces.Box(0, 255, (8, 8, 3), np.uint8)
 REFUSED = {
-    "images": IMAGE,
-    "are images": spaces.Dict({"camera": IMAGE, "speed": spaces.Box(0.0, 1.0, (1,))}),
     "Text(1, 8": spaces.Text(8),
     "Sequence(": spaces.Sequence(spaces.Discrete(2)),
     "Graph(": spaces.Graph(spaces.Discrete(2), None),
 }
+
+
+CAMERA = spaces.Box(0, 255, (8, 9, 3), np.uint8)
+
+
+def test_numbers_of_images_are_divided_by_255() -> None:
+    space = spaces.Dict({"speed": spaces.Box(-1.0, 1.0, (2,)), "camera": CAMERA, "gear": spaces.Discrete(3)})
+    space.seed(5)
+    drawn = space.sample()
+    conversion = observations(space)
+    camera = (drawn["camera"].ravel() / 255).astype(np.float32)
+    np.testing.assert_array_equal(conversion.flatten(drawn), [*camera, *np.eye(3)[drawn["gear"]], *drawn["speed"]])
+    assert conversion.fields == (Field(0, (3, 8, 9), True, "image"),)
+    np.testing.assert_array_equal(observations(CAMERA).flatten(drawn["camera"]), camera)
+
+
+@pytest.mark.parametrize(
+    ("space", "channels", "field"),
+    [
+        (spaces.Box(-1.0, 1.0, (2, 8, 3)), None, Field(0, (2, 8, 3))),
+        (spaces.Box(-1.0, 1.0, (3, 8, 2)), None, Field(0, (2, 3, 8), True)),
+        (spaces.Box(-1.0, 1.0, (3, 8, 2)), "first", Field(0, (3, 8, 2))),
+        (spaces.Box(-1.0, 1.0, (5, 5, 5)), None, Field(0, (5, 5, 5))),
+        (spaces.Box(-1.0, 1.0, (9, 2)), None, Field(0, (9, 2))),
+        (spaces.Box(-1.0, 1.0, (9, 2)), "last", Field(0, (2, 9), True)),
+        (spaces.Box(0, 1, (4, 4, 3), np.bool_), None, Field(0, (3, 4, 4), True, "binary")),
+        (spaces.Box(0, 255, (8, 9), np.uint8), None, Field(0, (1, 8, 9), False, "image")),
+        (spaces.Box(0, 3, (8, 9), np.uint8), None, Field(0, (8, 9))),
+        (spaces.Box(-1.0, 1.0, (3,)), None, None),
+        (spaces.Box(-1.0, 1.0, (2, 2, 2, 2)), None, None),
+    ],
+    ids=str,
+)
+def test_which_axis_has_the_channels(space: Any, channels: str | None, field: Field | None) -> None:
+    assert observations(space, channels).fields == ((field,) if field else ())
+
+
+def test_what_does_not_fit_an_image_is_refused() -> None:
+    for given in (np.zeros((8, 9, 3)), np.zeros((8, 9, 3), np.int64)):
+        with pytest.raises(ValueError, match=f"has the dtype {given.dtype}, and the observation space uint8"):
+            observations(CAMERA).flatten(given)
+        with pytest.raises(ValueError, match=f"has the dtype {given.dtype}, and the observation space uint8"):
+            observations(spaces.Dict({"camera": CAMERA})).flatten({"camera": given})
+    with pytest.raises(ContractError, match=r"env\.channels=last: no part of the observations"):
+        observations(spaces.Discrete(3), "last")
 
 
 @pytest.mark.parametrize("told", REFUSED)

@@ -8,15 +8,14 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp_cuda import TALL
+from warprun.kernels.sampling import HALF_LOG_2_PI
 from warprun.learning.batch import Batch
 from warprun.math import exp, sqrt
-from warprun.spec import Space, choices
 
 float32 = np.float32
 
 FORBIDDEN = np.float32(-1e30)
 """Logit of a masked action: finite, so that probability 0 times its logarithm is 0."""
-HALF_LOG_2_PI = np.float32(0.9189385332046727)
 TERMS = 5
 """Terms of a loss: policy, value, entropy, approx_kl, clip_fraction."""
 SMALLEST_MOMENT = np.float32(1e-36)
@@ -61,11 +60,6 @@ def rows_of(batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None) -
     return Rows._make([*(tensor.contiguous() for tensor in tensors), step_rows])
 
 
-def choices_of(space: Space) -> list[int]:
-    """Return how many values each component of an action chooses from; nothing for real actions."""
-    return list(choices(space))
-
-
 def gradient_rows(network_rows: int, components: int) -> int:
     """Return the rows of a CUDA block that computes a gradient: those of the network, then TERMS terms of the loss and, for each of the
     `components` of an action, what its distribution needs; at least TALL - 1, because the backward pass reads past a layer."""
@@ -79,11 +73,6 @@ def logit_derivative(log_p, chosen, entropy, d_log_prob, entropy_weight):  # typ
     """
     p = exp(log_p)
     return d_log_prob * (chosen - p) + entropy_weight * p * (log_p + entropy)
-
-
-def gaussian_log_density(z, log_std):  # type: ignore[no-untyped-def]
-    """Return the logarithm of a Gaussian density at `z` standard deviations from the mean."""
-    return float32(-0.5) * z * z - log_std - HALF_LOG_2_PI
 
 
 def gaussian_entropy(log_std):  # type: ignore[no-untyped-def]

@@ -122,14 +122,10 @@ def write_images(folder: Path) -> None:
         return
     for old in folder.glob(f"{PREFIX}*"):
         old.unlink()
-    now = time.time()
-    with open(folder / f"{PREFIX}{now:.6f}.{socket.gethostname()}", "wb") as file:
-        records = RecordWriter(file)
-        records.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
-        for image in images:
-            shown = Summary.Image(encoded_image_string=image.read_bytes())
-            summary = Summary(value=[Summary.Value(tag=image.stem, image=shown)])
-            records.write(Event(wall_time=now, summary=summary).SerializeToString())
+    shown = {image.stem: Summary.Image(encoded_image_string=image.read_bytes()) for image in images}
+    now, file = time.time(), EventFile(folder)
+    file.write([Event(wall_time=now, summary=Summary(value=[Summary.Value(tag=tag, image=shown[tag])])) for tag in shown])
+    file.close()
 
 
 def flatten(config: Mapping[str, object]) -> dict[str, bool | int | float | str]:

@@ -17,7 +17,7 @@ from warprun.kernels.sampling import (
     sample_gaussian,
 )
 from warprun.random import uniform
-from warprun.simulation.codegen.expressions import Expressions, choices_of
+from warprun.simulation.codegen.expressions import Expressions, choices_of, seen
 from warprun.simulation.codegen.fault_checks import FaultChecks
 from warprun.simulation.codegen.templates import Function, block, fill, index, lines
 
@@ -219,7 +219,7 @@ class Bodies:
         """Return the statements with which `advance` ends an episode, on one thread or block."""
         t, groups, keep = self.target, self.environment.groups, []
         for group in groups:
-            for kept, entries in (("obs", group.observation.size), *([("mask", group.masked_actions)] if group.mask else [])):
+            for kept, entries in seen(group):
                 at = index(group, t.environment, "k", entries)
                 copy = f"{group.name}_final_{kept}[{at}] = {group.name}_{kept}[{at}]"
                 keep.append(t.actors_of(group, block(f"for k in range({entries}):", copy)))

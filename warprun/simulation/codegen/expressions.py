@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from warprun.environment import ARGUMENTS, MAX_PHASES, Box, Discrete, Field, Group, Index, MultiDiscrete, arguments
+from warprun.environment import ARGUMENTS, MAX_PHASES, Box, Group, Index, MultiDiscrete, StateField, arguments
 from warprun.kernels.sampling import to_bounds
 from warprun.math import clip
 from warprun.random import ACTION, EXPLORATION, RESET, STEP, VARIATION, Rng
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.templates import Function, Names, block, index, lines
-from warprun.spec import choices
+from warprun.spec import Space, choices
 
 PURPOSES = {"RESET": RESET, "ACTION": ACTION, "VARIATION": VARIATION, "EXPLORATION": EXPLORATION}
 STREAMS = {name: f"{purpose} << 24" for name, purpose in PURPOSES.items()}
@@ -63,7 +63,7 @@ class Expressions:
             )
         )
 
-    def _slot(self, group: Group, f: Field, actor: str, suffix: str = "") -> str:
+    def _slot(self, group: Group, f: StateField, actor: str, suffix: str = "") -> str:
         slots = f"{f.first}:{f.first + f.length}" if f.length else str(f.first)
         return f"{group.name}_{'i' if f.integer else 'f'}{suffix}[{slots}, {actor}, lane]"
 
@@ -187,7 +187,12 @@ class Expressions:
         )
 
 
-def choices_of(space: Discrete | MultiDiscrete) -> list[tuple[int, int]]:
+def seen(group: Group) -> list[tuple[str, int]]:
+    """Return the arrays of what actors of a group see, and the entries of each for an actor: observations, and masks if it has them."""
+    return [("obs", group.observation.size), *([("mask", group.masked_actions)] if group.mask else [])]
+
+
+def choices_of(space: Space) -> list[tuple[int, int]]:
     """Return the first entry and the number of entries, among logits and mask entries, of each choice that makes an action."""
     counts = choices(space)
     return [(sum(counts[:n]), count) for n, count in enumerate(counts)]

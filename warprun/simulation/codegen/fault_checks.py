@@ -135,4 +135,4 @@ class FaultChecks:
 
     def _choices(self, group: Group) -> list[tuple[int, int]]:
         """Return the first mask entry and the number of entries of every choice; nothing without a mask."""
-        return choices_of(group.action) if group.mask and not isinstance(group.action, Box) else []
+        return choices_of(group.action) if group.mask else []

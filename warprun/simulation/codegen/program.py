@@ -22,7 +22,7 @@ from warprun.kernels.mlp import infer
 from warprun.kernels.mlp_cuda import compute_layer, load_columns, store_outputs
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.bodies import Bodies
-from warprun.simulation.codegen.expressions import Expressions, choices_of
+from warprun.simulation.codegen.expressions import Expressions, choices_of, seen
 from warprun.simulation.codegen.targets import CPU, CpuTarget, arrays
 from warprun.simulation.codegen.templates import Function, Names, block, fill, lines
 
@@ -200,7 +200,6 @@ def advance_kernels(expressions: Expressions, bodies: dict[str, str]) -> list[st
 
 def _take(group: Group) -> str:
     """Return the kernel that copies actions of a caller, and returns whether all of them exist."""
-    assert not isinstance(group.action, Box)
     take = [
         line
         for n, (_, count) in enumerate(choices_of(group.action))
@@ -231,21 +230,13 @@ def _move(group: Group) -> str:
         if slots:
             move = f"{of}.{kind}[tile, slot, actor, lane] = {batch}.{kind}[thread, slot, actor, n]"
             parts.append(_per_slot(group, 0, slots, move))
-    seen = group.size * group.observation.size
-    parts.append(
-        block(
-            f"for k in range({seen}):",
-            f"{of}.final_obs[env * {seen} + k] = {of}.obs[env * {seen} + k]",
-            f"{of}.obs[env * {seen} + k] = {batch}.obs[(thread * LANES + n) * {seen} + k]",
-        )
-    )
-    if group.mask:
-        entries = group.size * group.masked_actions
+    for array, of_actor in seen(group):
+        entries = group.size * of_actor
         parts.append(
             block(
                 f"for k in range({entries}):",
-                f"{of}.final_mask[env * {entries} + k] = {of}.mask[env * {entries} + k]",
-                f"{of}.mask[env * {entries} + k] = {batch}.mask[(thread * LANES + n) * {entries} + k]",
+                f"{of}.final_{array}[env * {entries} + k] = {of}.{array}[env * {entries} + k]",
+                f"{of}.{array}[env * {entries} + k] = {batch}.{array}[(thread * LANES + n) * {entries} + k]",
             )
         )
     return lines(f"# Group {name}.", *parts)

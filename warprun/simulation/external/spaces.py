@@ -21,9 +21,11 @@ from gymnasium.vector.utils import iterate
 from warprun.errors import ContractError, shown
 from warprun.simulation.external import mpi
 from warprun.simulation.external.recipe import Closes, ExternalEnvironment, Recipe, SavesState
-from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Space, Spec, to_bounds
+from warprun.spec import Box, Discrete, Field, FieldKind, GroupSpec, MultiDiscrete, Space, Spec, to_bounds
 
 float32 = np.float32
+BYTE = 255
+"""The largest number of a byte: what an image of uint8 is divided by."""
 LARGEST = float(np.finfo(np.float32).max)
 NEXT_STEP = (
     "resets an environment in the step after its episode has ended (AutoresetMode.NEXT_STEP) and ignores the action of this step, which an"
@@ -40,6 +42,8 @@ class Observations:
 
     size: int
     """Numbers of one observation."""
+    fields: tuple[Field, ...]
+    """Parts with several axes."""
     flatten: Callable[[object], np.ndarray]
     """observation -> [size]. Raises ValueError or TypeError for one that is not in the shape of the space."""
     flatten_batch: Callable[[object, spaces.Space], np.ndarray]
@@ -57,30 +61,85 @@ class Actions:
     """Whether one action is a single integer, which an environment gets as an int."""
 
 
-def observations(space: spaces.Space) -> Observations:
+def observations(space: spaces.Space, channels: str | None = None) -> Observations:
     """Return the conversion of an observation space: Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of these.
 
-    Discrete and MultiDiscrete become one-hot vectors, Dict and Tuple the parts one after the other. Raises ContractError.
+    Discrete and MultiDiscrete become one-hot vectors, Dict and Tuple the parts one after the other. A Box of two or three axes is a field;
+    `channels` says which axis has its channels, first or last (None: see `field_of`). Numbers of an image are divided by 255. Raises
+    ContractError.
     """
+    fields, size = [], 0
     for part in _parts(space):
         _check_observation(part)
-    size = int(spaces.flatdim(space))
+        field = field_of(part, size, channels)
+        fields += [] if field is None else [field]
+        size += int(spaces.flatdim(part))
     if size < 1:
         raise ContractError(f"the observation space {_named(space)} has no numbers")
-    if isinstance(space, spaces.Box):
-        return Observations(size, lambda given: _of_shape(given, space.shape).ravel(), lambda given, _: _batch(given, space.shape))
+    if channels is not None and not fields:
+        raise ContractError(f"env.channels={channels}: no part of the observations {_named(space)} has two or three axes")
+    images = [field.columns for field in fields if field.kind == "image"]
+    checked = any(field.kind != "real" for field in fields)
 
-    def flatten(given: object) -> np.ndarray:
-        _check_choices(space, given)
-        row = np.asarray(spaces.flatten(space, given), float32)
+    def scaled(rows: np.ndarray) -> np.ndarray:
+        for columns in images:
+            rows[..., columns] /= float32(BYTE)
+        return rows
+
+    if isinstance(space, spaces.Box):
+
+        def numbers(given: object) -> np.ndarray:
+            if checked:
+                _check_parts(space, given)
+            return np.array(given, float32) if images else np.asarray(given, float32)
+
+        def flatten(given: object) -> np.ndarray:
+            array = numbers(given)
+            if array.shape != space.shape:
+                raise ValueError(f"the observation has the shape {array.shape}, and the observation space {space.shape}")
+            return scaled(array.ravel())
+
+        def flatten_batch(given: object, batched: spaces.Space) -> np.ndarray:
+            array = numbers(given)
+            if array.shape[1:] != space.shape:
+                raise ValueError(f"the observations have the shape {array.shape}, and the observation space {space.shape}")
+            return scaled(array.reshape(len(array), -1))
+
+        return Observations(size, tuple(fields), flatten, flatten_batch)
+
+    def flatten_parts(given: object) -> np.ndarray:
+        _check_parts(space, given)
+        row = np.array(spaces.flatten(space, given), float32)
         if row.shape != (size,):
             raise ValueError(f"the observation has {row.size} numbers, and the observation space {size}")
-        return row
+        return scaled(row)
 
-    def flatten_batch(given: object, batched: spaces.Space) -> np.ndarray:
-        return np.stack([flatten(one) for one in iterate(batched, given)])
+    def flatten_each(given: object, batched: spaces.Space) -> np.ndarray:
+        return np.stack([flatten_parts(one) for one in iterate(batched, given)])
 
-    return Observations(size, flatten, flatten_batch)
+    return Observations(size, tuple(fields), flatten_parts, flatten_each)
+
+
+def field_of(space: spaces.Space, first: int, channels: str | None) -> Field | None:
+    """Return the field that a part of an observation is, from column `first` on; None if it is a Box of one axis, or no Box.
+
+    The channels are in the axis `channels`, first or last. None: of three axes in the smaller one of the first and the last, of two in the
+    first; but a uint8 picture of two axes has one channel.
+    """
+    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
+        return None
+    shape, kind = tuple(map(int, space.shape)), _kind(space)
+    if channels is None and len(shape) == 2 and kind == "image":
+        return Field(first, (1, *shape), False, kind)
+    last = channels == "last" if channels else len(shape) == 3 and shape[-1] < shape[0]
+    return Field(first, (shape[-1], *shape[:-1]) if last else shape, last, kind)
+
+
+def _kind(space: spaces.Box) -> FieldKind:
+    if space.dtype == np.bool_:
+        return "binary"
+    is_image = len(space.shape) > 1 and space.dtype == np.uint8 and bool((space.low == 0).all() and (space.high == BYTE).all())
+    return "image" if is_image else "real"
 
 
 def actions(space: spaces.Space) -> Actions:
@@ -119,20 +178,22 @@ def _parts(space: spaces.Space) -> list[spaces.Space]:
 
 
 def _check_observation(space: spaces.Space) -> None:
-    if isinstance(space, spaces.Box):
-        if len(space.shape) == 3 and space.dtype == np.uint8:
-            raise ContractError(
-                f"the observations {_named(space)} are images, which no network of warprun reads; give features, such as those of a wrapper"
-            )
-    elif not isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+    if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise ContractError(
             f"the observation space {_named(space)} is not supported; agents observe Box, Discrete, MultiDiscrete, MultiBinary, and Dict"
             " and Tuple of these"
         )
 
 
-def _check_choices(space: spaces.Space, given: Any) -> None:
-    """Raise ValueError if a choice in an observation is not one of its space; `spaces.flatten` would take another one."""
+def _check_parts(space: spaces.Space, given: Any) -> None:
+    """Raise ValueError if a choice in an observation is not one of its space, since `spaces.flatten` would take another one; and if an
+    image is not of bytes, or what is true or false has other numbers.
+    """
+    if isinstance(space, spaces.Box):
+        dtype = np.asarray(given).dtype
+        if dtype != space.dtype and field_of(space, 0, None) and _kind(space) != "real":
+            raise ValueError(f"the observation has the dtype {dtype}, and the observation space {space.dtype}")
+        return
     if isinstance(space, spaces.Discrete):
         inside = space.contains(given)
     elif isinstance(space, spaces.MultiDiscrete):
@@ -142,26 +203,12 @@ def _check_choices(space: spaces.Space, given: Any) -> None:
         inside = True
         if isinstance(space, spaces.Dict):
             for name, part in space.spaces.items():
-                _check_choices(part, given[name])
+                _check_parts(part, given[name])
         elif isinstance(space, spaces.Tuple):
             for part, own in zip(space.spaces, given, strict=True):
-                _check_choices(part, own)
+                _check_parts(part, own)
     if not inside:
         raise ValueError(f"the observation {shown(given)} is not in the space {_named(space)}")
-
-
-def _of_shape(given: object, shape: tuple[int, ...]) -> np.ndarray:
-    array = np.asarray(given, float32)
-    if array.shape != shape:
-        raise ValueError(f"the observation has the shape {array.shape}, and the observation space {shape}")
-    return array
-
-
-def _batch(given: object, shape: tuple[int, ...]) -> np.ndarray:
-    array = np.asarray(given, float32)
-    if array.shape[1:] != shape:
-        raise ValueError(f"the observations have the shape {array.shape}, and the observation space {shape}")
-    return array.reshape(len(array), -1)
 
 
 def _named(space: object) -> str:
@@ -203,17 +250,19 @@ def saver_of(env: object) -> SavesState | None:
     return env
 
 
-def examine(title: str, recipe: Recipe, time_limit: int | None, *, timeout_s: float, masks: bool) -> ExternalEnvironment:
+def examine(
+    title: str, recipe: Recipe, time_limit: int | None, *, timeout_s: float, masks: bool, channels: str | None = None
+) -> ExternalEnvironment:
     """Make an environment, reset it, and return what a run has to know of it.
 
-    `time_limit` None: that of the environment, if it tells one. `masks`: use `action_mask` in the info of a reset. Raises ContractError,
-    UserError, and what the environment raises.
+    `time_limit` None: that of the environment, if it tells one. `masks`: use `action_mask` in the info of a reset. `channels`: see
+    `field_of`. Raises ContractError, UserError, and what the environment raises.
     """
-    key = json.dumps([title, asdict(recipe), time_limit, timeout_s, masks])
+    key = json.dumps([title, asdict(recipe), time_limit, timeout_s, masks, channels])
     if key not in _known:
         look = _examine_vector if recipe.vector else _examine_single
         with redirect_stdout(sys.stderr):  # a print must not stand in the output of a command
-            _known[key] = look(title, recipe, time_limit, timeout_s, masks)
+            _known[key] = look(title, recipe, time_limit, timeout_s, masks, channels)
     return _known[key]
 
 
@@ -221,7 +270,9 @@ _known: dict[str, ExternalEnvironment] = {}
 """Environments that this process knows: a run asks several times, and to make an environment can take seconds."""
 
 
-def _examine_single(title: str, recipe: Recipe, time_limit: int | None, timeout_s: float, masks: bool) -> ExternalEnvironment:
+def _examine_single(
+    title: str, recipe: Recipe, time_limit: int | None, timeout_s: float, masks: bool, channels: str | None
+) -> ExternalEnvironment:
     env = mpi.make(recipe)
     try:
         missing = [name for name in MEMBERS if name not in dir(env)]
@@ -232,7 +283,7 @@ def _examine_single(title: str, recipe: Recipe, time_limit: int | None, timeout_
         returned = env.reset(seed=0)
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise ContractError(f"reset of {title} must return (observation, info); it returned {shown(returned)}")
-        spec = _spec(env.observation_space, env.action_space, returned[1] if masks else {}, time_limit)
+        spec = _spec(env.observation_space, env.action_space, returned[1] if masks else {}, time_limit, channels)
         state = None
         saver = saver_of(env)
         if saver is not None:
@@ -247,7 +298,9 @@ def _examine_single(title: str, recipe: Recipe, time_limit: int | None, timeout_
                 env.close()
 
 
-def _examine_vector(title: str, recipe: Recipe, time_limit: int | None, timeout_s: float, masks: bool) -> ExternalEnvironment:
+def _examine_vector(
+    title: str, recipe: Recipe, time_limit: int | None, timeout_s: float, masks: bool, channels: str | None
+) -> ExternalEnvironment:
     env = mpi.make(recipe, num_envs=1)
     try:
         resets_in_step(env)
@@ -255,19 +308,20 @@ def _examine_vector(title: str, recipe: Recipe, time_limit: int | None, timeout_
         one = {"action_mask": info["action_mask"][0]} if masks and "action_mask" in info else {}
         if time_limit is None and env.spec is not None:
             time_limit = env.spec.max_episode_steps
-        spec = _spec(env.single_observation_space, env.single_action_space, one, time_limit)
+        spec = _spec(env.single_observation_space, env.single_action_space, one, time_limit, channels)
         return ExternalEnvironment(title, recipe, spec, timeout_s, None)
     finally:
         with suppress(Exception):
             env.close()
 
 
-def _spec(observation_space: spaces.Space, action_space: spaces.Space, info: object, time_limit: int | None) -> Spec:
+def _spec(observation_space: spaces.Space, action_space: spaces.Space, info: object, time_limit: int | None, channels: str | None) -> Spec:
     action = actions(action_space).space
     masked = isinstance(info, dict) and "action_mask" in info
     if masked:
         if isinstance(action, Box):
             raise ContractError("info['action_mask'] is for choices, and the action space is a Box")
         mask_of(info, action.outputs)
-    group = GroupSpec(GROUP, 1, Box(observations(observation_space).size), action, masked)
+    seen = observations(observation_space, channels)
+    group = GroupSpec(GROUP, 1, Box(seen.size, fields=seen.fields), action, masked)
     return Spec((group,), time_limit, early_truncation=True)

@@ -18,6 +18,7 @@ from warprun.kernels import ahead
 from warprun.kernels import compile as kernels
 from warprun.kernels.bound import Call, signature
 from warprun.kernels.mlp import Network, backward, forward, normalize, width_of
+from warprun.kernels.sampling import gaussian_log_density
 from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.threads import team
 from warprun.learning.batch import ROUNDING, Batch
@@ -27,7 +28,6 @@ from warprun.learning.kernels.common import (
     Rows,
     gaussian_derivatives,
     gaussian_entropy,
-    gaussian_log_density,
     logit_derivative,
 )
 from warprun.learning.kernels.cpu.held_rows import HeldRows
@@ -113,11 +113,14 @@ def load(rows, shift, scale, begin, n, columns, picked):
     """Write the numbers of `n` rows to `columns`. Other columns keep their values; the kernel sets their derivatives to 0."""
     for c in range(n):
         picked[c] = rows.order[begin + c] if rows.order.size > 0 else begin + c
+    # A loop for each: only then LLVM gathers vectors.
     for c in range(n):
-        row = picked[c]
-        columns[OLD_LOG_PROB, c] = rows.log_prob[row]
-        columns[OLD_VALUE, c] = rows.value[row]
-        columns[RETURNS, c] = rows.returns[row]
+        columns[OLD_LOG_PROB, c] = rows.log_prob[picked[c]]
+    for c in range(n):
+        columns[OLD_VALUE, c] = rows.value[picked[c]]
+    for c in range(n):
+        columns[RETURNS, c] = rows.returns[picked[c]]
+    for c in range(n):
         columns[ADVANTAGE, c] = (rows.advantage[begin + c] - shift) * scale
 
 
@@ -133,8 +136,8 @@ def blocks_of(steps, step_rows):
 
 def compute(network, obs, n, block, picked):
     """Compute the network for the first `n` rows that are `picked` of `obs`, one per column of `block`."""
-    for c in range(n):
-        for f in range(obs.shape[1]):
+    for f in range(obs.shape[1]):
+        for c in range(n):
             block[f, c] = obs[picked[c], f]
     normalize(network.mean, network.scale, block)
     forward(network.parameters, network.layers, block)

@@ -14,6 +14,7 @@ from warprun.kernels.bound import Call, kernel_module
 from warprun.learning.draws import Stream, bits_of, key_of
 from warprun.learning.replay import (
     BRANCHES,
+    BYTE,
     GOES_ON,
     TERMINATED,
     TRUNCATED,
@@ -26,7 +27,8 @@ from warprun.learning.replay import (
 )
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 
-float32, float64 = np.float32, np.float64
+float32, float64, uint8 = np.float32, np.float64, np.uint8
+PART = float64(1.0 / BYTE)
 
 
 def store_step(part, ring, tree, place, rollout):
@@ -48,9 +50,8 @@ def store_step(part, ring, tree, place, rollout):
                 slot += 1 if truncated[earlier, n] else 0
         for a in range(size):
             row = begin + n * size + a
-            for f in range(obs.shape[3]):
-                ring.obs[row, f] = obs[t, n, a, f]
-                ring.next_obs[row, f] = final_obs[slot, n, a, f] if truncated[t, n] else obs[t + 1, n, a, f]
+            hold(ring.obs, row, obs[t, n, a])
+            hold(ring.next_obs, row, final_obs[slot, n, a] if truncated[t, n] else obs[t + 1, n, a])
             for c in range(action.shape[3]):
                 ring.action[row, c] = action[t, n, a, c]
             ring.reward[row] = reward[t, n, a]
@@ -62,6 +63,26 @@ def store_step(part, ring, tree, place, rollout):
             first, last = first // BRANCHES, last // BRANCHES
             for node in range(first, last + 1):
                 sum_node(tree, level, node)
+
+
+def hold(held, row, obs):
+    """Write an observation [F] to a row of the ring."""
+    if held.itemsize == 1:
+        for f in range(obs.size):
+            held[row, f] = uint8(obs[f] * float32(BYTE) + float32(0.5))
+    else:
+        for f in range(obs.size):
+            held[row, f] = obs[f]
+
+
+def observe(held, row, obs):
+    """Fill an observation [F] with a row of the ring."""
+    if held.itemsize == 1:
+        for f in range(obs.size):
+            obs[f] = float32(float64(held[row, f]) * PART)  # the float32 quotient of all bytes; a float32 product is not
+    else:
+        for f in range(obs.size):
+            obs[f] = held[row, f]
 
 
 def sum_node(tree, level, node):
@@ -164,9 +185,8 @@ def gather_batch(ring, place, n_step, gamma, batch):
                 at = at - place.rows if at >= place.rows else at
         batch.reward[b] = total
         batch.discount[b] = float32(0.0) if ring.ends[last] == TERMINATED else scale
-        for f in range(ring.obs.shape[1]):
-            batch.obs[b, f] = ring.obs[batch.row[b], f]
-            batch.next_obs[b, f] = ring.next_obs[last, f]
+        observe(ring.obs, batch.row[b], batch.obs[b])
+        observe(ring.next_obs, last, batch.next_obs[b])
         for c in range(ring.action.shape[1]):
             batch.action[b, c] = ring.action[batch.row[b], c]
 
@@ -187,7 +207,8 @@ class KernelReplay(Replay):
         counts = RingPosition(place.actors, place.rows, place.steps.numpy(), place.following.numpy(), place.newest.numpy())
         self._memory = Ring(*map(torch.Tensor.numpy, self.ring)), Tree(*map(torch.Tensor.numpy, self.tree)), counts
         count = self.batch_size
-        obs, next_obs, action = (part.new_empty(count, part.shape[1]) for part in self.ring[:3])
+        obs, next_obs = (torch.empty(count, part.shape[1]) for part in self.ring[:2])
+        action = self.ring.action.new_empty(count, self.ring.action.shape[1])
         row = torch.zeros(count, dtype=torch.int64)
         self._batch = Transitions(obs, action, torch.empty(count), torch.empty(count), next_obs, torch.ones(count), row)
         self._calls: dict[str, tuple[Call, tuple[object, ...]]] = {}

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
-from warprun.kernels.bound import Call
+from warprun.kernels.bound import Call, kernel_module
 from warprun.kernels.mlp import backward
 from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.threads import team
@@ -107,30 +107,19 @@ SOURCE = f'''"""Gradient steps of off-policy agents; written by warprun."""
 
 from numba import njit
 
-{"".join(KERNEL.format(loss=name) for name in LOSSES)}
-@njit(cache=True, **BOUND)
-def add(first, last, thread, gradients):
-    add_shares(first, last, gradients)
-
-
-@njit(cache=True, **BOUND)
-def mean(first, last, thread, count, terms, means):
-    mean_terms(count, terms, means)
-
-
-@njit(cache=True, **BOUND)
-def temperature(first, last, thread, log_temperature, entropy, target_entropy, slope):
-    temperature_slope(log_temperature, entropy, target_entropy, slope)
-
-'''
+{"".join(KERNEL.format(loss=name) for name in LOSSES)}'''
 
 
 @cache
-def module() -> ModuleType:
-    """Return the compiled kernels."""
+def _losses() -> ModuleType:
     functions: dict[str, Callable[..., object]] = {f"{name}_block": function for name, function in LOSSES.items()}
-    functions |= {f.__name__: f for f in (bounds, backward_share, add_shares, mean_terms, temperature_slope)}
-    return kernels.load_module("off_policy_updates", SOURCE, functions | {"BOUND": kernels.BOUND, "COLUMNS": COLUMNS})
+    functions |= {"bounds": bounds, "backward_share": backward_share}
+    return kernels.load_module("off_policy_losses", SOURCE, functions | {"BOUND": kernels.BOUND, "COLUMNS": COLUMNS})
+
+
+@cache
+def _module() -> ModuleType:
+    return kernel_module("off_policy_updates", {"add": [add_shares], "mean": [mean_terms], "temperature": [temperature_slope]})
 
 
 def for_kernels(settings: object) -> object:
@@ -201,8 +190,8 @@ class KernelStep:
         self._batch: TransitionBatch | None = None
         """The batch that `_compute` has: without observation normalisation the next one has the same memory."""
         self._adders, self._pieces = split(len(trained.parameters), threads)
-        self._add = Call(module().add, gradients)
-        self._mean = Call(module().mean, of.rows, of.memory.terms, self._means.numpy())
+        self._add = Call(_module().add, gradients)
+        self._mean = Call(_module().mean, of.rows, of.memory.terms, self._means.numpy())
         self._taken = Taken(self._means[LOSS], self._means[VALUE], torch.from_numpy(of.memory.error), self._adam.norm)
 
     def __call__(self, due: Due, batch: TransitionBatch, *_: object) -> Taken:
@@ -221,7 +210,7 @@ class KernelStep:
         arrays, self._batch = Transitions(*(part.numpy() for part in batch)), batch
         if self._compute is None:
             nets, memory = self._nets, self._of.memory
-            self._compute = Call(getattr(module(), self._loss), self._of.shares, nets, self._settings, arrays, memory)
+            self._compute = Call(getattr(_losses(), self._loss), self._of.shares, nets, self._settings, arrays, memory)
         else:
             self._compute.change(BATCH_ARGUMENT, arrays)
         return self._compute
@@ -241,7 +230,7 @@ class TemperatureStep:
         """Take a step and return `actor`, which is always on the same memory: this step has no numbers to show."""
         if self._slope is None:
             arrays = (self._log.numpy(), actor.value.numpy(), self._target, self._gradient.numpy())
-            self._slope = Call(module().temperature, *arrays)
+            self._slope = Call(_module().temperature, *arrays)
         self._slope(0, 1, 0)
         self._adam.step(self._gradient)
         return actor

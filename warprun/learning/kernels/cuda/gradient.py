@@ -22,15 +22,14 @@ from warprun.kernels.mlp_cuda_backward import (
     compute_slopes,
     pack_backward,
 )
+from warprun.kernels.sampling import gaussian_log_density
 from warprun.learning.batch import Batch, normalize_advantage
 from warprun.learning.byte_counts import GRADIENT_THREADS, cuda_blocks
 from warprun.learning.kernels.common import (
     FORBIDDEN,
     TERMS,
-    choices_of,
     gaussian_derivatives,
     gaussian_entropy,
-    gaussian_log_density,
     gradient_rows,
     logit_derivative,
     rows_of,
@@ -38,7 +37,7 @@ from warprun.learning.kernels.common import (
 from warprun.learning.operations import Derivatives, Loss, Moments
 from warprun.math import exp, log
 from warprun.simulation.cuda_launch import SIMULATED, launch, module_for, multiprocessors, on_device
-from warprun.spec import Box, Space
+from warprun.spec import Box, Space, choices
 
 COLUMNS = 32
 """Most rows of a tile: a warp's."""
@@ -293,7 +292,7 @@ class CudaGradient:
         self.partial = torch.empty(self.blocks * self.width, device=device)
         self.total = torch.empty(self.width, device=device)
         self.shared_bytes = 4 * rows * columns
-        self.nvec = torch.tensor(choices_of(space) or [1], dtype=torch.int32, device=device)
+        self.nvec = torch.tensor(choices(space) or (1,), dtype=torch.int32, device=device)
         self.none = {dtype: torch.zeros(1, dtype=dtype, device=device) for dtype in (torch.int64, torch.bool)}
         actions, loss = "gaussian" if isinstance(space, Box) else "choices", derivatives.function.__name__
         heads = (gaussian_forward, gaussian_backward) if isinstance(space, Box) else (choices_forward, choices_backward)
