@@ -223,4 +223,23 @@ def check_number(name: str, value: object, low: float, high: float) -> None:
         raise UserError(f"env.kwargs.{name}={shown(value)}: it must be a number, {low:g} to {high:g}")
 
 
+def draw(axes):
+    """Draw u at the sensors, and the amplitudes of the actuators where they are."""
+    axes.axhline(0.0, color="0.6", linewidth=0.8)
+    (line,) = axes.plot((), (), "o-", color="#0072b2", linewidth=2, label="u at the sensors")
+    (forces,) = axes.plot((), (), "D", color="#e69f00", label="amplitudes of the actuators")
+    axes.set(xlim=(0.0, LENGTH), ylim=(-4.0, 4.0), xlabel="x")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="lower right", ncols=2, frameon=False)
+    axes.figure.set_size_inches(6, 3)
+
+    def show(observation, action):
+        around = (*observation, observation[0])  # the domain is periodic
+        line.set_data(np.linspace(0.0, LENGTH, len(around)), around)
+        amplitudes = () if action is None else action
+        forces.set_data(np.arange(len(amplitudes)) * LENGTH / max(1, len(amplitudes)), amplitudes)
+
+    return show
+
+
 environment = KuramotoSivashinsky

@@ -7,6 +7,7 @@ value of at least five runs or rounds. Of speeds only what was measured quietly 
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -302,9 +303,17 @@ def learned(key: str, higher: str, lower: str) -> Callable[[Raw], Found]:
         if not both[0] or not both[1]:
             return Found("–", NOT_YET)
         number = "; ".join(f"`{case}`: {own.text('.1f')}" for case, own in zip((higher, lower), both, strict=True) if own)
+        if crowded(raw, [higher, lower]):
+            return Found(number, UNDECIDED)
         return Found(number, verdict(both[0].low > both[1].high, both[0].high < both[1].low))
 
     return answer
+
+
+def crowded(raw: Raw, cases: Sequence[str]) -> bool:
+    """Return whether runs of the study `exarl` had fewer cores than the nine processes, or more, of a run (rule 7)."""
+    runs = [run for case in cases for run in runs_of(STUDIES["exarl"], raw["results"]["exarl"])[case] if "machine" in run]
+    return any(int(cores) < 9 for run in runs for cores in re.findall(r"(\d+) cores", run["machine"]))
 
 
 def ends_of_curves(raw: Raw) -> Found:

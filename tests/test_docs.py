@@ -108,7 +108,7 @@ def test_the_tutorial_shows_a_project_and_changes_its_physics():
 
 def test_the_gallery_has_a_small_film_of_every_environment():
     shown = re.findall(r"\]\(figures/film_(\w+)\.gif\)", (ROOT / "docs" / "gallery.md").read_text())
-    of_others, variants = {"gymnasium", "gymnax"}, {"booster_continuous", "catalysis_continuous"}
+    of_others, variants = {"gymnasium", "gymnax", "brax"}, {"booster_continuous", "catalysis_continuous"}
     assert sorted(shown) == sorted({*options("env")} - of_others - variants)
     sizes = [(ROOT / "docs" / "figures" / f"film_{name}.gif").stat().st_size for name in shown]
     assert max(sizes) < 300_000 and sum(sizes) < 3_000_000
