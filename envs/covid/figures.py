@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import matplotlib
 import numpy as np
@@ -164,11 +164,14 @@ def health_economy(courses: Mapping[str, Course]) -> Figure:
     return figure
 
 
-def draw_episode(axes: Axes, tables: Tables) -> Callable[[Mapping[str, Any]], None]:
+Past: TypeAlias = Mapping[str, Any]
+"""Group -> its state, whose fields are arrays of all days until now: [days, 51] for the governors."""
+
+
+def draw_episode(axes: Axes, tables: Tables) -> Callable[[Past], None]:
     """Draw what all moments of an episode share: a map with a tile for each state, and panels for three quantities of the country.
 
-    Return `show(past)`, which draws a moment: the levels of the day, and the quantities until then. `past` is group -> its state, whose
-    fields are arrays of all days until now, [days, 51] for the governors.
+    Return `show(past)`, which draws a moment: the levels of the day, and the quantities until then.
     """
     figure, country = axes.figure, tables.actors[POPULATION, PLANNER]
     full_subsidy = 1e-9 * float(tables.actors[FULL_SUBSIDY_DAY, PLANNER])
@@ -198,7 +201,7 @@ def draw_episode(axes: Axes, tables: Tables) -> Callable[[Mapping[str, Any]], No
     figure.text(0.99, 0.01, SMALL_PRINT, ha="right", fontsize=6, color="0.4")
     figure.set_size_inches(8, 4.2)
 
-    def show(past: Mapping[str, Any]) -> None:
+    def show(past: Past) -> None:
         governors = past["governors"]
         levels.set_array(governors.level[-1])
         unemployed = 100.0 * governors.unemployed.sum(1, dtype=float) / country
