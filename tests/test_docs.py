@@ -58,8 +58,10 @@ def workplace(tmp_path, monkeypatch):
 
 PARALLEL = "conf/env/tanks.yaml"
 """An MPI program, which tests/test_extending.py trains with several processes."""
-OF_JAX = ("noisy",)
-"""Examples with a library that tests do not install."""
+NEED = {"noisy": "jax", "minatar": "minatar"}
+"""Example -> its library, which tests do not install."""
+OF_PICTURES = ("lights", "minatar")
+"""Examples whose observations are pictures."""
 QUICK = ("README-myenv", "environments-fishery", "external-lake", "external-tank", "external-pendulums")
 EXAMPLES = [
     pytest.param(page, name, id=named, marks=[] if named in QUICK else pytest.mark.slow)
@@ -75,10 +77,12 @@ EXAMPLES = [
 @pytest.mark.parametrize(("page", "name"), EXAMPLES)
 def test_example_environments_train(workplace, page, name):
     workplace(page)
-    if Path(name).stem in OF_JAX:
-        pytest.importorskip("jax")
+    example = Path(name).stem
+    if example in NEED:
+        pytest.importorskip(NEED[example])
     small = [setting for setting in SMALL if page.stem != "extending" or not setting.startswith("env.time_limit")]
-    result = warprun.train([f"env={Path(name).stem}", "tuned=none", *small])
+    network = ["agent.network=cnn"] if example in OF_PICTURES else []
+    result = warprun.train([f"env={example}", "tuned=none", *network, *small])
     assert result.status == "finished"
     assert result.env_steps == 32
 

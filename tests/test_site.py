@@ -36,7 +36,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
 
 def test_every_public_name_is_in_the_reference() -> None:
     named = re.findall(r"^::: warprun\.(\w+)$", (DOCS / "api.md").read_text(), flags=re.MULTILINE)
-    assert {*warprun.__all__} <= {*named} <= {*dir(warprun), "neighbours"}
+    assert {*warprun.__all__} <= {*named} <= {*dir(warprun), "neighbours", "spec"}
 
 
 @pytest.mark.parametrize(
