@@ -20,6 +20,8 @@ MAX_SIZE = 2**24
 MAX_STEPS = 2**31 - 1
 """Largest time limit: kernels count steps in 32 bits."""
 FLOAT32_MAX = float(np.finfo(np.float32).max)
+BYTE = 255.0
+"""The largest number of a byte, which stands for 1 in images and in replay memory."""
 
 
 def whole_number(what: str, value: object, largest: int = MAX_SIZE) -> int:

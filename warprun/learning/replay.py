@@ -17,12 +17,10 @@ from warprun.learning.descent import DeviceScalar
 from warprun.learning.draws import random_bits
 from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
-from warprun.spec import Box, GroupSpec
+from warprun.spec import BYTE, Box, GroupSpec
 
 GOES_ON, TERMINATED, TRUNCATED = 0, 1, 2
 """Values of Ring.ends."""
-BYTE = 255.0
-"""The largest number of a byte, which stands for 1."""
 BRANCHES = 16
 """Children of a node of the sum tree: the float32 numbers in a cache line."""
 

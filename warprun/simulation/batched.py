@@ -19,6 +19,7 @@ from warprun.simulation.faults import FIELDS, Fault
 from warprun.simulation.sampler import Sampler
 from warprun.simulation.simulator import Act, Episodes
 from warprun.simulation.trajectory import Trajectory, allocate
+from warprun.spec import BYTE
 from warprun.state import Counter, State, derived_seed
 
 SEEDS = 2**31
@@ -59,7 +60,7 @@ class BatchedSimulator:
         self._shape = (n_envs, *environment.shape)
         kinds = {field.kind for field in group_spec.observation.fields}
         self._image, self._binary = kinds == {"image"} and not group_spec.observation.rest, "binary" in kinds
-        self._byte = torch.tensor(255.0, device=device.torch)  # a GPU would multiply by the inverse of a number, which is not exact
+        self._byte = torch.tensor(BYTE, device=device.torch)  # a GPU would multiply by the inverse of a number, which is not exact
         self._actions = converter(group_spec.action, self._obs.device)
         self._sampler = Sampler(group_spec, self.trajectory, seed, device, exploration, first_env)
         self._made: Batch | None = None

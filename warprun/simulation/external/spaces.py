@@ -21,11 +21,9 @@ from gymnasium.vector.utils import iterate
 from warprun.errors import ContractError, shown
 from warprun.simulation.external import mpi
 from warprun.simulation.external.recipe import Closes, ExternalEnvironment, Recipe, SavesState
-from warprun.spec import Box, Discrete, Field, FieldKind, GroupSpec, MultiDiscrete, Space, Spec, to_bounds
+from warprun.spec import BYTE, Box, Discrete, Field, FieldKind, GroupSpec, MultiDiscrete, Space, Spec, to_bounds
 
 float32 = np.float32
-BYTE = 255
-"""The largest number of a byte: what an image of uint8 is divided by."""
 LARGEST = float(np.finfo(np.float32).max)
 NEXT_STEP = (
     "resets an environment in the step after its episode has ended (AutoresetMode.NEXT_STEP) and ignores the action of this step, which an"

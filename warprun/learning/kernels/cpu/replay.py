@@ -14,7 +14,6 @@ from warprun.kernels.bound import Call, kernel_module
 from warprun.learning.draws import Stream, bits_of, key_of
 from warprun.learning.replay import (
     BRANCHES,
-    BYTE,
     GOES_ON,
     TERMINATED,
     TRUNCATED,
@@ -26,6 +25,7 @@ from warprun.learning.replay import (
     Tree,
 )
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
+from warprun.spec import BYTE
 
 float32, float64, uint8 = np.float32, np.float64, np.uint8
 PART = float64(1.0 / BYTE)
