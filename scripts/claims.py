@@ -350,7 +350,7 @@ COVID_RUNS = STUDY.format("covid --only published") + "54,000 steps, a tenth; fi
 PATHS = STUDY.format("catalysis --only lh er1 er2") + "PPO with the settings of conf/tuned, five seeds each; not the published settings"
 SHARE = "of 600 million published steps (1.2 million episodes of up to 500 steps)"
 CONVERGENCE = STUDY.format("catalysis_envs") + f"the published settings, 12 million steps, 2 % {SHARE}; five seeds, equal environment steps"
-RANKS = CAMPAIGN.format("exarl") + "sleeping ranks, six rounds, 80 updates each"
+RANKS = CAMPAIGN.format("exarl") + "sleeping ranks, 50 updates each"
 ACTORS = STUDY.format("exarl --jobs 1") + "CartPole, eight actors, five seeds"
 CLAIMS = (
     Claim("WarpSci, figure 1", "how the framework is built: no result", "–", missing(UNTESTABLE)),
