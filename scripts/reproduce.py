@@ -33,7 +33,9 @@ from typing import Any, NamedTuple
 import claims
 import numpy as np
 import testbed
+from claims_warpsci import times_to_bar
 from common import DOCS, ROOT, Training, figure, machine, replaced, settings
+from evidence import Raw, quiet
 from studies import STUDIES
 from study import runs_of
 
@@ -257,7 +259,7 @@ def measure(names: list[str], kept: dict[str, Any], wait: float, minutes: float,
 # The pages ------------------------------------------------------------------------------------------------------------
 
 
-def raw() -> claims.Raw:
+def raw() -> Raw:
     """Return all raw numbers by file."""
     folder = DOCS / "benchmarks"
     files = {name: folder / f"{name}.json" for name in ("reproduce", "exarl", "results", "testbed")}
@@ -271,12 +273,12 @@ CAPTION = (
 )
 
 
-def draw(kept: claims.Raw) -> None:
+def draw(kept: Raw) -> None:
     """Draw figures 2b and 2c: medians over seeds with quartiles, lines labelled where they are half-way up."""
     with figure(FIGURE, 2, (9.0, 3.6)) as panels:
         for axes, env in zip(panels, ("cartpole", "acrobot"), strict=True):
             for size in SIZES:
-                runs = [run["curve"] for run in claims.quiet(kept, "warpsci_2bc", f"{env} {size} ").values()]
+                runs = [run["curve"] for run in quiet(kept, "warpsci_2bc", f"{env} {size} ").values()]
                 moments = np.geomspace(max(run[0][0] for run in runs), min(run[-1][0] for run in runs), 60)
                 best = [np.maximum.accumulate([p[2] for p in run]) for run in runs]
                 returns = [np.interp(moments, [p[0] for p in run], line) for run, line in zip(runs, best, strict=True)]
@@ -288,10 +290,10 @@ def draw(kept: claims.Raw) -> None:
             axes.set(title=env, xlabel="seconds of training", ylabel="best evaluation so far")
 
 
-def places(kept: claims.Raw) -> Iterator[tuple[Path, str, str]]:
+def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     """Yield page, mark and text of every table that is made from raw numbers."""
     yield PAGE, "claims", claims.table_of(kept)
-    drawn = len(claims.times_to_bar(kept, "acrobot")) == len(SIZES)
+    drawn = len(times_to_bar(kept, "acrobot")) == len(SIZES)
     yield PAGE, "figures", f"![{CAPTION}](figures/{FIGURE.name})\n\n" if drawn else ""
     yield DOCS / "performance.md", "headlines", claims.headlines(kept)
     yield DOCS / "benchmarks" / "throughput.md", "limit", claims.limit_of(kept)
@@ -328,7 +330,7 @@ def main() -> None:
     elif chosen.write:
         for page, mark, text in places(raw()):
             page.write_text(replaced(page.read_text(), mark, text))
-        if len(claims.times_to_bar(raw(), "acrobot")) == len(SIZES):
+        if len(times_to_bar(raw(), "acrobot")) == len(SIZES):
             draw(raw())
     elif chosen.check:
         wrong = differences()

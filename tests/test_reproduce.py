@@ -6,7 +6,7 @@ import pytest
 
 from tests.scripts import load
 
-claims, reproduce = load("claims"), load("reproduce")
+claims, claims_exarl, claims_warpsci, evidence, reproduce = map(load, ("claims", "claims_exarl", "claims_warpsci", "evidence", "reproduce"))
 PARTS = {"quiet": True, "foreign_cores": 0.0}
 
 
@@ -38,7 +38,7 @@ def test_a_changed_number_is_found(tmp_path, monkeypatch):
 
 def test_every_claim_has_a_verdict_of_the_list_without_numbers():
     nothing = {"reproduce": {}, "exarl": {}, "results": {}}
-    assert {claim.answer(nothing).verdict for claim in claims.CLAIMS} == {claims.UNTESTABLE, claims.NOT_YET}
+    assert {claim.answer(nothing).verdict for claim in claims.CLAIMS} == {evidence.UNTESTABLE, evidence.NOT_YET}
     numbers = {claim.name.split()[1] for claim in claims.CLAIMS if claim.name.startswith("EXARL ")}
     assert {number.strip(",") for number in numbers} >= {str(number) for number in range(1, 13)}
 
@@ -46,34 +46,34 @@ def test_every_claim_has_a_verdict_of_the_list_without_numbers():
 @pytest.mark.parametrize(
     ("several", "one", "verdict"),
     [
-        ([14, 15, 14, 14, 15], [10, 10, 10, 10, 10], claims.REPRODUCED),
-        ([30, 31, 30, 32, 31], [10, 10, 10, 10, 10], claims.IN_KIND),
-        ([8, 8, 9, 8, 8], [10, 10, 11, 10, 10], claims.CONTRADICTED),
-        ([9, 14, 14, 14, 14], [10, 10, 10, 10, 10], claims.UNDECIDED),
-        ([14, 14, 14, 14], [10, 10, 10, 10, 10], claims.NOT_YET),
+        ([14, 15, 14, 14, 15], [10, 10, 10, 10, 10], evidence.REPRODUCED),
+        ([30, 31, 30, 32, 31], [10, 10, 10, 10, 10], evidence.IN_KIND),
+        ([8, 8, 9, 8, 8], [10, 10, 11, 10, 10], evidence.CONTRADICTED),
+        ([9, 14, 14, 14, 14], [10, 10, 10, 10, 10], evidence.UNDECIDED),
+        ([14, 14, 14, 14], [10, 10, 10, 10, 10], evidence.NOT_YET),
     ],
     ids=["holds the number", "direction", "other direction", "both", "four rounds"],
 )
 def test_intervals_decide(several, one, verdict):
-    answer = claims.faster("async 8:8", "async 1:8", 1.434)
+    answer = claims_exarl.faster("async 8:8", "async 1:8", 1.434)
     assert answer(rates(async_8_8=several, async_1_8=one)).verdict == verdict
 
 
 def test_what_was_measured_beside_other_load_does_not_count():
     found = rates(async_8_8=5 * [14.0], async_1_8=5 * [10.0])
-    assert claims.faster("async 8:8", "async 1:8")(found).verdict == claims.IN_KIND
+    assert claims_exarl.faster("async 8:8", "async 1:8")(found).verdict == evidence.IN_KIND
     for part in found["reproduce"]["exarl"]["parts"].values():
         part["quiet"] = False
-    assert claims.faster("async 8:8", "async 1:8")(found).verdict == claims.NOT_YET
+    assert claims_exarl.faster("async 8:8", "async 1:8")(found).verdict == evidence.NOT_YET
 
 
 def test_more_environments_are_sooner_only_if_all_intervals_are_apart():
     def curves(*seconds):
         return raw("warpsci_2bc", {f"acrobot {10 ** (i + 1)} seed={s}": {"s": t} for i, t in enumerate(seconds) for s in range(5)})
 
-    assert claims.sooner("acrobot")(curves(4.0, 3.0, 2.0, 1.0)).verdict == claims.IN_KIND
-    assert claims.sooner("acrobot")(curves(4.0, 3.0, 2.0, None)).verdict == claims.CONTRADICTED
-    assert claims.sooner("acrobot")(curves(4.0, 3.0, 2.0, 2.0)).verdict == claims.UNDECIDED
+    assert claims_warpsci.sooner("acrobot")(curves(4.0, 3.0, 2.0, 1.0)).verdict == evidence.IN_KIND
+    assert claims_warpsci.sooner("acrobot")(curves(4.0, 3.0, 2.0, None)).verdict == evidence.CONTRADICTED
+    assert claims_warpsci.sooner("acrobot")(curves(4.0, 3.0, 2.0, 2.0)).verdict == evidence.UNDECIDED
 
 
 def test_the_campaign_goes_on_and_marks_what_was_not_quiet(tmp_path, monkeypatch):
@@ -116,24 +116,24 @@ def trainings(study, **cases):
 @pytest.mark.parametrize(
     ("higher", "lower", "verdict"),
     [
-        ([150, 151, 152, 153, 154], [100, 110, 120, 130, 140], claims.IN_KIND),
-        ([100, 110, 120, 130, 140], [150, 151, 152, 153, 154], claims.CONTRADICTED),
-        ([100, 110, 120, 130, 151], [150, 151, 152, 153, 154], claims.UNDECIDED),
-        ([150, 151, 152, 153], [100, 110, 120, 130], claims.NOT_YET),
+        ([150, 151, 152, 153, 154], [100, 110, 120, 130, 140], evidence.IN_KIND),
+        ([100, 110, 120, 130, 140], [150, 151, 152, 153, 154], evidence.CONTRADICTED),
+        ([100, 110, 120, 130, 151], [150, 151, 152, 153, 154], evidence.UNDECIDED),
+        ([150, 151, 152, 153], [100, 110, 120, 130], evidence.NOT_YET),
     ],
 )
 def test_returns_of_trainings_decide(higher, lower, verdict):
     found = trainings("exarl", **{"9_range": ("training/return", higher), "9_random": ("training/return", lower)})
-    assert claims.learned("training/return", "9 range", "9 random")(found).verdict == verdict
+    assert claims_exarl.learned("training/return", "9 range", "9 random")(found).verdict == verdict
 
 
 def test_runs_with_other_settings_do_not_decide():
     found = trainings("covid", published=("trained - untrained/governors", [3.0] * 5))
     for run in found["results"]["covid"]["published"].values():
         run["trained - untrained/planner"] = 2.0
-    assert claims.together(found).verdict == claims.IN_KIND
+    assert claims_warpsci.together(found).verdict == evidence.IN_KIND
     found["results"]["covid"]["published"]["4"]["overrides"] += " total_steps=1"
-    assert claims.together(found).verdict == claims.NOT_YET
+    assert claims_warpsci.together(found).verdict == evidence.NOT_YET
 
 
 def test_transition_states_are_the_same_within_a_cell():
@@ -143,11 +143,11 @@ def test_transition_states_are_the_same_within_a_cell():
             for run in runs.values():
                 cell = lh if case == "lh" else er
                 run |= {"transition/cell": cell} if cell else {}
-        return claims.shared_transition_state(found).verdict
+        return claims_warpsci.shared_transition_state(found).verdict
 
-    assert paths([0, 17, 30], [19, 0, 31]) == claims.IN_KIND  # periodic in x and y
-    assert paths([0, 16, 30], [19, 0, 31]) == claims.CONTRADICTED
-    assert paths([0, 17, 30], None) == claims.CONTRADICTED
+    assert paths([0, 17, 30], [19, 0, 31]) == evidence.IN_KIND  # periodic in x and y
+    assert paths([0, 16, 30], [19, 0, 31]) == evidence.CONTRADICTED
+    assert paths([0, 17, 30], None) == evidence.CONTRADICTED
 
 
 def test_a_transition_state_is_higher_than_its_neighbours():

@@ -34,9 +34,11 @@ CASES = {
     "DQN, priorities": ["env=cartpole", "agent=dqn", *OFF_POLICY, "agent.replay.prioritized=true", "agent.n_step=2"],
     "TD3": ["env=pendulum", "agent=td3", *OFF_POLICY],
     "SAC": ["env=pendulum", "agent=sac", *OFF_POLICY],
-    "PPO": ["env=cartpole", "n_envs=5", "agent=ppo", *ON_POLICY[1:], "agent.minibatches=2"],
+    "PPO": ["env=cartpole", "n_envs=5", "agent=ppo", *ON_POLICY[1:], "agent.minibatches=3", "agent.desired_kl=0.01"],
+    "PPO, a schedule": ["env=pendulum", "n_envs=5", "agent=ppo", *ON_POLICY[1:], "agent.minibatches=2", "agent.learning_rate_end=0"],
+    "PPO, updates that stop": ["env=cartpole", "n_envs=5", "agent=ppo", *ON_POLICY[1:], "agent.minibatches=2", "agent.target_kl=0.02"],
 }
-NOT_REPEATED = ("PPO",)
+NOT_REPEATED = ("PPO, updates that stop",)
 UPDATES = 40
 
 

@@ -12,7 +12,6 @@ from tests.learning.helpers import SPACES, environment
 from warprun.environment import Box
 from warprun.learning.draws import TOGETHER, Stream, bits_of, key_of, normal_of, normals, permutation, random_bits
 from warprun.learning.interfaces import Agent
-from warprun.learning.kernels.cpu.shuffle import CpuPermutation
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.networks import ActorCritic, flatten_parameters
 from warprun.learning.off_policy_settings import ReplayConfig
@@ -102,7 +101,8 @@ def test_parameters_are_views_of_one_tensor() -> None:
     ("n", "step_rows"), [(1, 1), (2, 1), (7, 1), (2049, 1), (70_000, 1), (70_000, 1000), (70_000, 16), (90, 45), (21, 7)]
 )
 def test_the_kernel_gives_the_order_of_torch(n: int, step_rows: int) -> None:
-    shuffle = CpuPermutation()
+    shuffle = build("ppo", environment(one=SPACES["one"]), fused=True).learners[0].operations.permutation
+    assert shuffle is not permutation
     for seed, draw in ((0, 0), (5, 3), (2**63, 123_456_789_012), (5, 4)):
         number = torch.tensor(draw)
         assert torch.equal(shuffle(n, seed, number, step_rows), permutation(n, seed, number, step_rows))

@@ -91,10 +91,21 @@ def ppo_derivatives(log_prob, value, old_log_prob, old_value, advantage, returns
     return d_log_prob, d_value, policy, 0.5 * value_loss, ratio - 1.0 - log_ratio, where(abs(ratio - 1.0) > p.clip, 1.0, 0.0)
 
 
+class GradientSteps(NamedTuple):
+    """The gradient steps of an update so far."""
+
+    number: int = 0
+    mean: torch.Tensor | None = None
+    """[K+1]: means of the terms of the loss and of the gradient's norm over those that were taken."""
+    going_on: torch.Tensor | None = None
+    """[] bool: whether more are taken; None: all are."""
+
+
 class PPO(OnPolicyAgent[PPOConfig]):
     """Several epochs of minibatches on each rollout."""
 
     Config = PPOConfig
+    recordable = True
 
     def learn_group(self, learner: Learner[PPOConfig], batch: Batch) -> dict[str, torch.Tensor]:
         """Train the policy of one group on a rollout; return its metrics, means over the gradient steps taken."""
@@ -105,37 +116,31 @@ class PPO(OnPolicyAgent[PPOConfig]):
         elif minibatches > n_samples:
             made_of = "sequences (n_envs x actors)" if batch.past else "rows (horizon x n_envs x actors)"
             raise UserError(f"agent.minibatches={minibatches}: a rollout has only {n_samples} {made_of}")
-        total = torch.zeros(len(PPOLoss._fields) + 1, device=batch.obs.device)
-        taken = torch.zeros((), device=batch.obs.device)
-        going_on = torch.ones((), dtype=torch.bool, device=batch.obs.device)
-        seed = derived_seed(learner.seed, "shuffle")
         # Rows of a step lie side by side in memory: a minibatch of many short runs of them is read faster than one of single rows.
         together = batch.step_rows if batch.step_rows and n_samples >= MANY_ROWS * minibatches else 1
+        taken = GradientSteps()
         for epoch in range(config.epochs):
-            order = learner.operations.permutation(n_samples, seed, self.updates * config.epochs + epoch, together)
+            seed = derived_seed(learner.seed, "shuffle", epoch)
+            order = learner.operations.permutation(n_samples, seed, self.updates, together)
             for part in split(n_samples, minibatches):
-                means, going_on = self._minibatch(learner, batch, order[part], going_on)
-                total += torch.where(going_on, means, 0.0)
-                taken += going_on
-        mean = PPOLoss(*(total / taken.clamp(min=1.0))[:-1].unbind())
+                taken = self._minibatch(learner, batch, order[part], taken)
+        assert taken.mean is not None
+        mean, grad_norm = PPOLoss(*taken.mean[:-1].unbind()), taken.mean[-1]
         if config.desired_kl is not None:
-            learner.adapt_learning_rate(mean.approx_kl, config.desired_kl)
+            learner.operations.adapt(mean.approx_kl, config.desired_kl)
         return {
             "policy": mean.policy,
             "value": mean.value,
             "entropy": mean.entropy,
             "approx_kl": mean.approx_kl,
             "clip_fraction": mean.clip_fraction,
-            "grad_norm": total[-1] / taken.clamp(min=1.0),
+            "grad_norm": grad_norm,
         }
 
-    def _minibatch(
-        self, learner: Learner[PPOConfig], batch: Batch, order: torch.Tensor, going_on: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take the gradient step of one minibatch unless the update has stopped; return its terms and norm, [K+1], and `going_on`, []."""
+    def _minibatch(self, learner: Learner[PPOConfig], batch: Batch, order: torch.Tensor, taken: GradientSteps) -> GradientSteps:
+        """Take the gradient step of one minibatch unless the update has stopped."""
         config = learner.config
-        advantage = batch.advantage[order]
-        moments = learner.mean_and_variance(advantage) if config.normalize_advantage else None
+        advantage, moments = learner.pick(batch.advantage, order)
 
         def loss(log_prob: torch.Tensor, entropy: torch.Tensor, value: torch.Tensor, rows: Batch) -> PPOLoss:
             return ppo_loss(
@@ -152,16 +157,20 @@ class PPO(OnPolicyAgent[PPOConfig]):
                 learner.entropy_coef,
             )
 
-        gradient, means = learner.gradient(loss, batch, advantage, order, moments)
+        gradient, means = learner.gradient(loss, batch, advantage, order, moments if config.normalize_advantage else None)
+        number = taken.number + 1
         if config.target_kl is None:
-            return torch.cat((means, learner.step(gradient)[None])), going_on
-        going_on = going_on & (PPOLoss(*means.unbind()).approx_kl <= config.target_kl)
+            return GradientSteps(number, learner.operations.average(taken.mean, number, means, learner.step(gradient)))
+        going_on = PPOLoss(*means.unbind()).approx_kl <= config.target_kl
+        if taken.going_on is not None:
+            going_on = taken.going_on & going_on
         # The step is taken, and undone if the update has stopped: a branch would make the host wait for the device.
         before = [tensor.clone() for tensor in learner.trained()]
-        norm = learner.step(gradient)
+        former = means.new_zeros(len(means) + 1) if taken.mean is None else taken.mean.clone()
+        mean = learner.operations.average(taken.mean, number, means, learner.step(gradient))
         for tensor, old in zip(learner.trained(), before, strict=True):
             tensor.copy_(torch.where(going_on, tensor, old))
-        return torch.cat((means, norm[None])), going_on
+        return GradientSteps(number, torch.where(going_on, mean, former), going_on)
 
     @classmethod
     def derivatives(cls, config: PPOConfig) -> Derivatives:

@@ -21,7 +21,6 @@ from warprun.learning.batch import (
     Past,
     Spread,
     explained_variance,
-    mean_and_variance,
     variance_over_processes,
 )
 from warprun.learning.capture import LastingBatches, captured
@@ -39,11 +38,6 @@ from warprun.spec import GroupSpec, Spec
 from warprun.state import State, derived_seed
 
 C = TypeVar("C", bound=OnPolicyConfig)
-
-STEP = 1.5
-"""Factor by which an adapted learning rate changes."""
-LEARNING_RATES = (1e-5, 1e-2)
-"""Limits of an adapted learning rate."""
 
 
 class Learner(Generic[C]):
@@ -64,11 +58,10 @@ class Learner(Generic[C]):
         self.target = TARGETS[config.advantage]
         self.learning_rate = torch.full((), config.learning_rate, dtype=torch.float64, device=device)
         self.rate_factor = torch.ones((), dtype=torch.float64, device=device)
-        """Learning rate over the given one, where it is adapted (`adapt_learning_rate`)."""
+        """Learning rate over the given one, where it is adapted (`Operations.adapt`)."""
         self.entropy_coef = torch.zeros((), device=device)
-        self.reference = TorchOperations(
-            group, config, self.policy, self.optimizer, self.reward_normalizer, self.learning_rate, self.entropy_coef
-        )
+        trained = self.policy, self.optimizer, self.reward_normalizer
+        self.reference = TorchOperations(group, config, *trained, self.learning_rate, self.rate_factor, self.entropy_coef)
         self.operations = operations(self.reference, context, derivatives)
         self._batches = LastingBatches()
         self._renormalized = False
@@ -87,18 +80,6 @@ class Learner(Generic[C]):
             self._scheduled = wanted
             self.entropy_coef.fill_(wanted[1])
             self.learning_rate.copy_(self.rate_factor * wanted[0])
-
-    def adapt_learning_rate(self, kl: torch.Tensor, desired: float) -> None:
-        """Lower the learning rate after an update that has moved the policy much more than `desired`, raise it after one that hardly has.
-
-        `kl` [] is the divergence of the update. Factors and limits are those of rsl_rl (Schwarke et al. 2025), which change the rate after
-        every minibatch.
-        """
-        given = self.config.learning_rate
-        low, high = min(LEARNING_RATES[0], given), max(LEARNING_RATES[1], given)
-        change = torch.where(kl > 2.0 * desired, 1.0 / STEP, torch.where(kl < 0.5 * desired, STEP, 1.0))
-        self.rate_factor.mul_(change).clamp_(low / given, high / given)
-        self.learning_rate.copy_(self.rate_factor * given)
 
     def batch(self, trajectory: Trajectory) -> Batch:
         """Return `trajectory` with its advantages and returns; the next call for this trajectory may overwrite them."""
@@ -144,9 +125,10 @@ class Learner(Generic[C]):
             self.operations.act(obs, policy_output, group.value.view(-1))
         return distributions.evaluate(self.policy.space, policy_output, mask, action)[0].view_as(group.log_prob)
 
-    def mean_and_variance(self, advantage: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the mean and the unbiased variance, [] each, of a minibatch's advantages in all processes."""
-        return variance_over_processes(self.communicator, *mean_and_variance(advantage.flatten()), advantage.numel())
+    def pick(self, advantage: torch.Tensor, order: torch.Tensor) -> tuple[torch.Tensor, Moments]:
+        """Return the advantages of a minibatch, of the samples `order` [B], with the mean and variance of those of all processes."""
+        picked, moments = self.operations.pick(advantage, order)
+        return picked, variance_over_processes(self.communicator, *moments, picked.numel())
 
     def gradient(
         self,
@@ -159,8 +141,7 @@ class Learner(Generic[C]):
         """Return the flat gradient [P] of `loss`, and the means of its terms, [K], over the rows of all processes.
 
         `batch` are `Batch.samples`, `order` [B] picks some of them (None: all), and `advantage` [B], of sequences [B, T], is what the loss
-        takes as theirs, normalized by `moments`, mean and variance, if given. The next call may overwrite the gradient, without `order`
-        also the means.
+        takes as theirs, normalized by `moments`, mean and variance, if given. The next call may overwrite gradient and means.
         """
         gradient, means = self.operations.gradient(loss, batch, advantage, order, moments)
         mean_(self.communicator, len(advantage), gradient, means)

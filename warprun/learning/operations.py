@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from warprun.learning import distributions
-from warprun.learning.batch import Batch, Estimate, normalize_advantage
+from warprun.learning.batch import Batch, Estimate, mean_and_variance, normalize_advantage
 from warprun.learning.draws import permutation
 from warprun.learning.normalization import RewardNormalizer
 from warprun.learning.optimizers import Optimizer, clip_norm
@@ -22,6 +22,11 @@ from warprun.learning.policy import ActorCriticPolicy
 from warprun.learning.settings import OnPolicyConfig
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import GroupSpec
+
+STEP = 1.5
+"""Factor by which an adapted learning rate changes."""
+LEARNING_RATES = (1e-5, 1e-2)
+"""Limits of an adapted learning rate."""
 
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Batch], tuple[torch.Tensor, ...]]
 """loss(log_prob, entropy, value, rows) -> means over the rows, the loss first."""
@@ -64,6 +69,13 @@ class Operations(NamedTuple):
     """step(gradient [P]) clips, perhaps in place, moves the parameters, and returns the norm before, []."""
     permutation: Callable[[int, int, torch.Tensor, int], torch.Tensor]
     """permutation(n, seed, draw [], step_rows) returns a random order of 0..n-1, [n] int64, see `draws.permutation`."""
+    pick: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, Moments]]
+    """pick(advantage [R, ...], order [B]) returns the advantages of these samples, [B, ...], with their mean and unbiased variance."""
+    average: Callable[[torch.Tensor | None, int, torch.Tensor, torch.Tensor], torch.Tensor]
+    """average(mean, number, terms [K], norm []) returns the means over `number` gradient steps, [K+1], perhaps in the place of `mean`,
+    those over all but the last of them, whose terms and norm are given."""
+    adapt: Callable[[torch.Tensor, float], None]
+    """adapt(kl [], desired) changes the learning rate after an update, see `TorchOperations.adapt`."""
     observe: Callable[[torch.Tensor], None]
     """observe(obs [B, F]) takes observations into the statistics that normalise them, if there are any."""
     kept: int = 0
@@ -81,13 +93,25 @@ class TorchOperations:
     reward_normalizer: RewardNormalizer | None
     learning_rate: torch.Tensor
     """[] float64: like `entropy_coef` a tensor, so that a captured update reads what the schedule last wrote."""
+    rate_factor: torch.Tensor
+    """[] float64: the learning rate over the given one, where it is adapted."""
     entropy_coef: torch.Tensor
     """[]."""
 
     def operations(self) -> Operations:
         """Return all of them."""
         return Operations(
-            self.policy.act, self.rewards, self.next_value, self.advantages, self.gradient, self.step, permutation, self.policy.observe
+            act=self.policy.act,
+            rewards=self.rewards,
+            next_value=self.next_value,
+            advantages=self.advantages,
+            gradient=self.gradient,
+            step=self.step,
+            permutation=permutation,
+            pick=pick,
+            average=average,
+            adapt=self.adapt,
+            observe=self.policy.observe,
         )
 
     def rewards(self, trajectory: Trajectory) -> torch.Tensor:
@@ -143,6 +167,34 @@ class TorchOperations:
         norm = clip_norm(gradient, self.config.max_grad_norm)
         self.optimizer.step(self.policy.parameters, gradient, self.learning_rate)
         return norm
+
+    @property
+    def rate_limits(self) -> tuple[float, float]:
+        """Limits of `rate_factor`."""
+        given = self.config.learning_rate
+        return min(LEARNING_RATES[0], given) / given, max(LEARNING_RATES[1], given) / given
+
+    def adapt(self, kl: torch.Tensor, desired: float) -> None:
+        """Lower the learning rate after an update that has moved the policy much more than `desired`, raise it after one that hardly has.
+
+        `kl` [] is the divergence of the update. Factors and limits are those of rsl_rl (Schwarke et al. 2025), which change the rate after
+        every minibatch.
+        """
+        change = torch.where(kl > 2.0 * desired, 1.0 / STEP, torch.where(kl < 0.5 * desired, STEP, 1.0).double())
+        self.rate_factor.mul_(change).clamp_(*self.rate_limits)
+        self.learning_rate.copy_(self.rate_factor * self.config.learning_rate)
+
+
+def pick(advantage: torch.Tensor, order: torch.Tensor) -> tuple[torch.Tensor, Moments]:
+    """Return the advantages of the samples `order` [B], with their mean and unbiased variance, [] each."""
+    picked = advantage[order]
+    return picked, mean_and_variance(picked.flatten())
+
+
+def average(mean: torch.Tensor | None, number: int, terms: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+    """Return the means of terms [K] and norm [] over `number` gradient steps, [K+1]; `mean`: those over the steps before the last."""
+    last = torch.cat((terms, norm[None]))
+    return last if mean is None else mean + (last - mean) / number
 
 
 class Steps(NamedTuple):

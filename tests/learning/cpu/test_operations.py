@@ -11,7 +11,7 @@ from tests.agents import build
 from tests.learning.helpers import CPU, SPACES, close, environment, rollout
 from tests.learning.test_agents import make
 from warprun.kernels.simd import COLUMNS
-from warprun.learning import optimizers
+from warprun.learning import operations, optimizers
 from warprun.learning.batch import Spread, explained_variance
 from warprun.learning.kernels.cpu import updates as fused_updates
 from warprun.learning.kernels.cpu.optimizer import PIECE, SPLIT_FROM, CpuAdam
@@ -152,6 +152,46 @@ def test_threads_change_no_bit(actors: int) -> None:
         CpuObservations(obs, threads)(torch.randn(30_000, 2, generator=torch.Generator().manual_seed(3)))
         found.append([normalized, *rewards.tensors().values(), *obs.tensors().values()])
     assert all(torch.equal(one, three) for one, three in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("size", [1, 2, 77, 5000])
+def test_minibatches_have_the_advantages_and_moments_of_torch(size: int) -> None:
+    random = torch.Generator().manual_seed(size)
+    advantage = 1000.0 + torch.randn(6000, generator=random)  # a mean that squares in float32 would lose
+    learner = build("ppo", environment(one=SPACES["one"]), fused=True).learners[0]
+    assert learner.operations.pick is not operations.pick
+    for _ in range(2):
+        order = torch.randperm(6000, generator=random)[:size]
+        picked, (mean, variance) = learner.pick(advantage, order)
+        assert torch.equal(picked, advantage[order])
+        expected = advantage[order].double()
+        close(mean, expected.mean(), 1e-6)
+        close(variance, expected.var() if size > 1 else torch.zeros(()), 1e-5)
+
+
+def test_means_over_gradient_steps_are_those_of_torch() -> None:
+    random = torch.Generator().manual_seed(0)
+    kernels = build("ppo", environment(one=SPACES["one"]), fused=True).learners[0].operations
+    for steps in (1, 40):  # the second time from the beginning
+        terms, norms = torch.randn(steps, 6, generator=random), torch.rand(steps, generator=random)
+        found, by_torch = None, None
+        for number in range(steps):
+            found = kernels.average(found, number + 1, terms[number].clone(), norms[number].clone())
+            by_torch = operations.average(by_torch, number + 1, terms[number], norms[number])
+        for mean in (found, by_torch):
+            assert mean is not None
+            close(mean, torch.cat((terms.double().mean(0), norms.double().mean()[None])), 1e-6)
+
+
+@pytest.mark.parametrize("rate", [1e-3, 5e-6, 0.5])
+def test_an_adapted_learning_rate_is_that_of_torch(rate: float) -> None:
+    kernels, plain = (build("ppo", environment(one=SPACES["one"]), fused=fused, learning_rate=rate).learners[0] for fused in (True, False))
+    for kl in [0.1] * 9 + [0.01, 0.02, 0.005] + [0.0] * 30 + [float("nan")]:
+        for learner in (kernels, plain):
+            learner.operations.adapt(torch.tensor(kl), 0.01)
+        assert float(kernels.learning_rate) == float(plain.learning_rate)
+        assert float(kernels.rate_factor) == float(plain.rate_factor)
+    assert float(kernels.learning_rate) == pytest.approx(max(rate, 1e-2))
 
 
 @pytest.mark.parametrize("max_norm", [None, 0.5, 1e6])

@@ -11,11 +11,11 @@ from warprun.learning.descent import AnyOptimized
 from warprun.learning.interfaces import Context
 from warprun.learning.kernels.cpu.acting import CpuActing
 from warprun.learning.kernels.cpu.gradient import CpuGradient
+from warprun.learning.kernels.cpu.minibatches import CpuMinibatches
 from warprun.learning.kernels.cpu.optimizer import CpuAdam
 from warprun.learning.kernels.cpu.recurrent import compute_by_kernels
 from warprun.learning.kernels.cpu.replay import KernelReplay
 from warprun.learning.kernels.cpu.returns import CpuReturns
-from warprun.learning.kernels.cpu.shuffle import CpuPermutation
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
 from warprun.learning.kernels.cpu.updates import KernelSteps
 from warprun.learning.off_policy_settings import OffPolicyConfig
@@ -56,9 +56,9 @@ def on_cpu(by_torch: TorchOperations, context: Context, derivatives: Derivatives
     returns.compile_ahead()
     found = by_torch.operations()._replace(act=CpuActing(network, threads), next_value=returns.next_value, advantages=returns.advantages)
     if by_torch.config.steps_per_pass() > 1:
-        permutation = CpuPermutation()
-        permutation.compile_ahead()
-        found = found._replace(permutation=permutation)
+        steps = CpuMinibatches(by_torch)
+        steps.compile_ahead()
+        found = found._replace(permutation=steps.permutation, pick=steps.pick, average=steps.average, adapt=steps.adapt)
     if derivatives:
         gradient = CpuGradient(network, policy.space, derivatives, by_torch.config.value_coef, by_torch.entropy_coef, threads)
         gradient.compile_ahead()

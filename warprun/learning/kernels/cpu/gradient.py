@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from itertools import zip_longest
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -29,8 +30,8 @@ from warprun.learning.kernels.common import (
     gaussian_derivatives,
     gaussian_entropy,
     logit_derivative,
+    rows_of,
 )
-from warprun.learning.kernels.cpu.held_rows import HeldRows
 from warprun.learning.operations import Derivatives, Loss, Moments
 from warprun.math import exp, log
 from warprun.spec import Box, Space, choices
@@ -358,7 +359,8 @@ class CpuGradient:
         self._entropy_coef = entropy_coef
         self._rows: Rows | None = None
         self._numbers: tuple[torch.Tensor, ...] = ()
-        self._held = HeldRows()
+        self._whole: WeakKeyDictionary[Batch, Rows] = WeakKeyDictionary()
+        """The rows of batches that are taken whole: made once, for the same object has the same memory."""
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernels (`kernels.ahead`)."""
@@ -370,9 +372,9 @@ class CpuGradient:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the flat gradient [P] of the mean loss over rows, and the means of the loss and its terms; see `Operations.gradient`.
 
-        The loss is that of the derivatives. The next call overwrites the gradient, without `order` also the means.
+        The loss is that of the derivatives. The next call overwrites both.
         """
-        rows, moments = self._held.rows(batch, advantage, order, moments)
+        rows = self._rows_of(batch, advantage, order)
         count = len(advantage)
         shares = max(1, min(SHARES, blocks_of(*steps_of(count, rows.step_rows)) // min(self.together, SHARE_BLOCKS)))
         self._give(SHARES_ARGUMENT, shares)
@@ -385,8 +387,14 @@ class CpuGradient:
             self._numbers = numbers
         self.team.share(self._compute, shares, 6.0 * self.network.parameters.size * count)
         self._finish(0, 1, 0)
-        gradient, means = self._results
-        return gradient, means if order is None else means.clone()
+        return self._results
+
+    def _rows_of(self, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None) -> Rows:
+        if order is not None or advantage is not batch.advantage:
+            return rows_of(batch, advantage, order)
+        if batch not in self._whole:
+            self._whole[batch] = rows_of(batch, advantage, None)
+        return self._whole[batch]
 
     def _give(self, number: int, value: object) -> None:
         """Change an argument that both kernels have."""

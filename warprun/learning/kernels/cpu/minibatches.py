@@ -1,0 +1,190 @@
+"""What lies between the gradients of minibatches, in kernels (CPU), so that machine code can repeat an update of many gradient steps.
+
+Random orders by keys and a radix sort, the same as those of `draws.permutation` in a fifth of its time; the advantages of a minibatch and
+their moments; means over gradient steps; a learning rate that follows the divergence.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from warprun.kernels import ahead
+from warprun.kernels.bound import Call, Function, kernel_module, signature
+from warprun.kernels.compile import merged_function
+from warprun.learning.draws import TOGETHER, Stream, Words, bits_of, key_of
+from warprun.learning.kernels.common import TERMS
+from warprun.learning.operations import STEP, Moments, TorchOperations
+
+DIGIT, BUCKETS, DIGITS = 11, 2048, 3
+"""Bits of a digit, its values, and the digits of a key of 31 bits."""
+SIZES = 4
+"""Sizes of minibatches whose memory is kept: those of an epoch differ by one row."""
+
+uint32, int64, float32, float64 = np.uint32, np.int64, np.float32, np.float64
+
+
+class Workspace(NamedTuple):
+    """Keys and orders of n runs of rows, before and after a pass of the sort, and the order of the rows."""
+
+    keys: NDArray[np.uint32]
+    sorted_keys: NDArray[np.uint32]
+    """[n] each."""
+    order: NDArray[np.int64]
+    sorted_order: NDArray[np.int64]
+    places: NDArray[np.int64]
+    """[DIGITS, BUCKETS]: where the next key with a digit goes."""
+    rows: NDArray[np.int64]
+    """The result: the rows of the runs, one run after the other."""
+
+
+def shuffle(words, memory):
+    """Write the order of a draw, sorted by its keys, to `memory.sorted_order`; equal keys keep their order."""
+    key, n = key_of(words), memory.keys.size
+    memory.places[:] = 0
+    for i in range(n):
+        bits = bits_of(key, i) >> uint32(1)
+        memory.keys[i] = bits
+        memory.order[i] = i
+        for digit in range(DIGITS):
+            memory.places[digit, int64((bits >> uint32(DIGIT * digit)) & uint32(BUCKETS - 1))] += 1
+    for digit in range(DIGITS):
+        total = 0
+        for bucket in range(BUCKETS):
+            count = memory.places[digit, bucket]
+            memory.places[digit, bucket] = total
+            total += count
+    scatter(memory.places[0], 0, memory.keys, memory.order, memory.sorted_keys, memory.sorted_order)
+    scatter(memory.places[1], 1, memory.sorted_keys, memory.sorted_order, memory.keys, memory.order)
+    scatter(memory.places[2], 2, memory.keys, memory.order, memory.sorted_keys, memory.sorted_order)
+
+
+def write_rows(memory, step_rows):
+    """Write the rows of the sorted runs to `memory.rows`; the last run of a step of `step_rows` rows can be shorter than TOGETHER."""
+    runs, at = -(-step_rows // TOGETHER), 0
+    for run in memory.sorted_order:
+        within = run % runs * TOGETHER
+        first = run // runs * step_rows + within
+        for row in range(first, first + min(TOGETHER, step_rows - within)):
+            memory.rows[at] = row
+            at += 1
+
+
+def scatter(places, digit, keys, order, sorted_keys, sorted_order):
+    """Put keys, and what they belong to, in the order of one digit."""
+    for i in range(keys.size):
+        bits = keys[i]
+        bucket = int64((bits >> uint32(DIGIT * digit)) & uint32(BUCKETS - 1))
+        place = places[bucket]
+        places[bucket] = place + 1
+        sorted_keys[place] = bits
+        sorted_order[place] = order[i]
+
+
+def pick(advantage, order, picked, mean, variance):
+    """Write the advantages of the rows `order` to `picked` [B], and their mean and unbiased variance, [] each."""
+    total = float64(0.0)
+    for i in range(order.size):
+        picked[i] = advantage[order[i]]
+        total += float64(picked[i])
+    middle, squares = total / order.size, float64(0.0)
+    for i in range(order.size):
+        difference = float64(picked[i]) - middle
+        squares += difference * difference
+    mean[()] = middle
+    variance[()] = squares / max(1, order.size - 1)
+
+
+def average(mean, number, terms, norm):
+    """Make `mean` [K + 1] that of the terms [K] and norms [] of the first `number` gradient steps, by those of the last of them."""
+    share = float32(1.0 / number)
+    for k in range(terms.size):
+        mean[k] = terms[k] if number == 1 else mean[k] + share * (terms[k] - mean[k])
+    last = terms.size
+    mean[last] = norm[()] if number == 1 else mean[last] + share * (norm[()] - mean[last])
+
+
+def adapt(kl, desired, given, low, high, factor, learning_rate):
+    """Change a learning rate by the divergence `kl` [] of an update; the same as `TorchOperations.adapt`."""
+    change = 1.0 / STEP if kl[()] > 2.0 * desired else STEP if kl[()] < 0.5 * desired else 1.0
+    factor[()] = min(max(factor[()] * change, low), high)
+    learning_rate[()] = factor[()] * given
+
+
+@cache
+def _module() -> ModuleType:
+    made_of: dict[str, list[Function]] = {"shuffled": [shuffle, write_rows], "pick": [pick], "average": [average], "adapt": [adapt]}
+    return kernel_module("minibatches", made_of, merged_function)
+
+
+class CpuMinibatches:
+    """The operations of one group that only several gradient steps need, see `Operations`."""
+
+    def __init__(self, by_torch: TorchOperations) -> None:
+        self._mean = torch.zeros(2 + TERMS)
+        zero = torch.zeros(())
+        self._words: Words = Stream(0, torch.zeros((), dtype=torch.int64)).words()
+        self._shape = 0, 1
+        """Rows, and rows of a step, of the last order."""
+        self._shuffle = Call(_module().shuffled, self._words, _memory(*self._shape), 1)
+        self._order = torch.zeros(0, dtype=torch.int64)
+        self._picked: dict[int, tuple[torch.Tensor, Moments]] = {}
+        """By the size of a minibatch, on memory that stays."""
+        self._pick = Call(_module().pick, np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32), *[zero.numpy()] * 2)
+        self._average = Call(_module().average, self._mean.numpy(), 1, np.zeros(1 + TERMS, np.float32), zero.numpy())
+        given, (low, high) = by_torch.config.learning_rate, by_torch.rate_limits
+        numbers = given, low, high, by_torch.rate_factor.numpy(), by_torch.learning_rate.numpy()
+        self._adapt = Call(_module().adapt, zero.numpy(), 1.0, *numbers)
+
+    def compile_ahead(self) -> None:
+        """Let another process compile the kernels (`kernels.ahead`)."""
+        for call in (self._shuffle, self._pick, self._average, self._adapt):
+            ahead.want(_module(), call.kernel.__name__, signature(call.arguments))
+
+    def permutation(self, n: int, seed: int, draw: torch.Tensor, step_rows: int = 1) -> torch.Tensor:
+        """Return a random order of 0..n-1, [n] int64, see `draws.permutation`, which the next call overwrites."""
+        self._shuffle.change(0, Stream(seed, draw).words())
+        if (n, step_rows) != self._shape:
+            self._shape = n, step_rows
+            memory = _memory(n, step_rows)
+            self._shuffle.change(1, memory)
+            self._shuffle.change(2, step_rows)
+            self._order = torch.from_numpy(memory.rows)
+        self._shuffle(0, 1, 0)
+        return self._order
+
+    def pick(self, advantage: torch.Tensor, order: torch.Tensor) -> tuple[torch.Tensor, Moments]:
+        """Return the advantages of the rows `order` [B], and their mean and variance; the next call may overwrite them."""
+        if len(order) not in self._picked:
+            if len(self._picked) == SIZES:
+                self._picked.clear()
+            self._picked[len(order)] = torch.zeros(len(order)), (torch.zeros(()), torch.zeros(()))
+        picked, moments = found = self._picked[len(order)]
+        for number, tensor in enumerate((advantage, order, picked, *moments)):
+            self._pick.change(number, tensor.numpy())
+        self._pick(0, 1, 0)
+        return found
+
+    def average(self, mean: torch.Tensor | None, number: int, terms: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+        """Return the means over `number` gradient steps, [K+1], see `Operations`, in the memory of `mean`."""
+        for place, value in ((1, number), (2, terms.numpy()), (3, norm.numpy())):
+            self._average.change(place, value)
+        self._average(0, 1, 0)
+        return self._mean
+
+    def adapt(self, kl: torch.Tensor, desired: float) -> None:
+        """Change the learning rate by the divergence of an update, [], see `Operations`."""
+        self._adapt.change(0, kl.numpy())
+        self._adapt.change(1, desired)
+        self._adapt(0, 1, 0)
+
+
+def _memory(rows: int, step_rows: int) -> Workspace:
+    n = rows // step_rows * -(-step_rows // TOGETHER)
+    keys, order = np.zeros((2, n), np.uint32), np.zeros((2, n), np.int64)
+    return Workspace(keys[0], keys[1], order[0], order[1], np.zeros((DIGITS, BUCKETS), np.int64), np.zeros(rows, np.int64))
