@@ -87,7 +87,7 @@ if __name__ == "__main__":
     import mpi4py  # noqa: F401 - not its MPI, which begins when it is imported
 
     import warprun.cli.main
-    import warprun.runs.train  # noqa: F401
+    import warprun.runs.train
     from warprun.parallel.launch import mpiexec
 
     sys.exit(lead(int(sys.argv[1]), sys.argv[2:]))

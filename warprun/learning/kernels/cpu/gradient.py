@@ -392,9 +392,7 @@ class CpuGradient:
     def _rows_of(self, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None) -> Rows:
         if order is not None or advantage is not batch.advantage:
             return rows_of(batch, advantage, order)
-        if batch not in self._whole:
-            self._whole[batch] = rows_of(batch, advantage, None)
-        return self._whole[batch]
+        return self._whole.get(batch) or self._whole.setdefault(batch, rows_of(batch, advantage, None))
 
     def _give(self, number: int, value: object) -> None:
         """Change an argument that both kernels have."""
