@@ -13,7 +13,7 @@ from studies import STUDIES
 from study import Run, runs_of
 
 Raw = dict[str, Any]
-"""Numbers by file: reproduce, exarl, results."""
+"""Numbers by file: reproduce, results, testbed, population."""
 REPRODUCED, IN_KIND, CONTRADICTED = "reproduced", "reproduced in kind", "contradicted"
 UNDECIDED, UNTESTABLE, NOT_YET = "undecided", "cannot be tested here", "not measured yet"
 VERDICTS = (REPRODUCED, IN_KIND, CONTRADICTED, UNDECIDED, UNTESTABLE, NOT_YET)

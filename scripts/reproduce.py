@@ -28,11 +28,12 @@ from contextlib import closing
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import claims
 import numpy as np
 import testbed
+from bench import population_tables
 from claims_warpsci import times_to_bar
 from common import DOCS, ROOT, Training, figure, machine, replaced, settings
 from evidence import Raw, quiet
@@ -43,6 +44,9 @@ from warprun.config.compose import compose
 from warprun.errors import UserError
 from warprun.runs.bench import bench
 from warprun.runs.evaluation import Evaluator
+
+if TYPE_CHECKING:
+    from exarl.page import Measured
 
 KEPT = DOCS / "benchmarks" / "reproduce.json"
 PAGE = DOCS / "reproductions.md"
@@ -65,7 +69,7 @@ WITHOUT_RAW = {
     "docs/benchmarks/catalysis.md": "continuous actions, paths with published settings, convergence against wall time, speed",
     "docs/benchmarks/covid.md": "runs with 540,000 steps, references, the planner's learning rates, speed",
     "docs/benchmarks/ledger.md": "all tables",
-    "docs/benchmarks/population.md": "all tables",
+    "docs/benchmarks/population.md": "population-based training against random search",
     "docs/benchmarks/tag.md": "all tables",
     "docs/benchmarks/throughput.md": "all tables",
 }
@@ -262,7 +266,7 @@ def measure(names: list[str], kept: dict[str, Any], wait: float, minutes: float,
 def raw() -> Raw:
     """Return all raw numbers by file."""
     folder = DOCS / "benchmarks"
-    files = {name: folder / f"{name}.json" for name in ("reproduce", "exarl", "results", "testbed")}
+    files = {name: folder / f"{name}.json" for name in ("reproduce", "results", "testbed", "population")}
     return {name: json.loads(file.read_text()) if file.exists() else {} for name, file in files.items()}
 
 
@@ -290,6 +294,15 @@ def draw(kept: Raw) -> None:
             axes.set(title=env, xlabel="seconds of training", ylabel="best evaluation so far")
 
 
+def sleeping_ranks(kept: Raw) -> Measured | None:
+    """Return what is measured of sleeping ranks, for the model of them; None also without simpy, which the model needs."""
+    if not find_spec("simpy"):
+        return None
+    from exarl import page
+
+    return page.measured(kept["reproduce"].get("exarl", {}).get("parts", {}))
+
+
 def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     """Yield page, mark and text of every table that is made from raw numbers."""
     yield PAGE, "claims", claims.table_of(kept)
@@ -297,11 +310,13 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     yield PAGE, "figures", f"![{CAPTION}](figures/{FIGURE.name})\n\n" if drawn else ""
     yield DOCS / "performance.md", "headlines", claims.headlines(kept)
     yield DOCS / "benchmarks" / "throughput.md", "limit", claims.limit_of(kept)
-    if find_spec("simpy"):
+    if sleeping := sleeping_ranks(kept):
         from exarl import page
 
-        yield page.PAGE, "exarl model", page.validation(kept["exarl"])
+        yield page.PAGE, "exarl model", page.validation(sleeping)
     yield DOCS / "defaults.md", "test bed", testbed.of_page(kept["testbed"])
+    for mark, text in population_tables.of_page(kept["population"]):
+        yield DOCS / "benchmarks" / "population.md", mark, text
     for name, study in STUDIES.items():
         if study.place and name in kept["results"]:
             yield *study.place, study.table(runs_of(study, kept["results"][name]))
@@ -332,6 +347,10 @@ def main() -> None:
             page.write_text(replaced(page.read_text(), mark, text))
         if len(times_to_bar(raw(), "acrobot")) == len(SIZES):
             draw(raw())
+        if sleeping := sleeping_ranks(raw()):
+            from exarl import page as exarl_page
+
+            exarl_page.draw(sleeping)
     elif chosen.check:
         wrong = differences()
         print("\n".join([*wrong, *(f"no raw file: {page} ({what})" for page, what in WITHOUT_RAW.items())]))

@@ -240,15 +240,13 @@ def test_the_evidence_of_the_hazards_of_gpus_exists():
     assert not [path for path in paths if not (ROOT / path).exists()]
 
 
-LOADABLE = ("against_sb3", "bench_make_vec", "exarl_claims", "gpu_check", "gpu_profile", "heat_equation_results")
+LOADABLE = ("against_sb3", "bench_make_vec", "gpu_check", "gpu_profile", "heat_equation_results")
 LOADABLE += ("kuramoto_sivashinsky_results", "mixed_equilibrium", "one_run", "reproduce", "results", "tag_results")
 """Scripts that import no package beyond those of warprun and of its tests."""
 
 
 @pytest.mark.parametrize("name", LOADABLE)
 def test_scripts_find_what_they_import(name):
-    if name == "exarl_claims":
-        pytest.importorskip("simpy")
     assert load(name).main.__module__ == name
 
 

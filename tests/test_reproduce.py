@@ -37,7 +37,7 @@ def test_a_changed_number_is_found(tmp_path, monkeypatch):
 
 
 def test_every_claim_has_a_verdict_of_the_list_without_numbers():
-    nothing = {"reproduce": {}, "exarl": {}, "results": {}}
+    nothing = {"reproduce": {}, "results": {}}
     assert {claim.answer(nothing).verdict for claim in claims.CLAIMS} == {evidence.UNTESTABLE, evidence.NOT_YET}
     numbers = {claim.name.split()[1] for claim in claims.CLAIMS if claim.name.startswith("EXARL ")}
     assert {number.strip(",") for number in numbers} >= {str(number) for number in range(1, 13)}
@@ -110,7 +110,7 @@ def trainings(study, **cases):
         case = name.replace("_", " ")
         overrides = known[case].overrides
         kept[case] = {str(seed): {key: value, "overrides": f"{overrides} seed={seed}"} for seed, value in enumerate(values)}
-    return {"reproduce": {}, "exarl": {}, "results": {study: kept}}
+    return {"reproduce": {}, "results": {study: kept}}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ KEY=VALUE are settings for every sweep of this version. JAX and the earlier vers
 JAX with `pip install -r scripts/bench/requirements.txt`; without them a part measures this version alone. Steps/s are
 those of all agents together. Those of training alone are the steps of half a training over the difference between the
 times of a whole one and of half a one, so imports, building, final evaluations and files are not in them. CPU seconds
-are those of all processes of a command. `--table FILE` prints the tables of a former measurement. Linux only.
+are those of all processes of a command. What is measured goes to docs/benchmarks/population.json, part by part;
+`python scripts/reproduce.py --write` puts the tables into their page. Linux only.
 """
 
 from __future__ import annotations
@@ -31,17 +32,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import peer_work as spec
-from common import settings, table
+from common import DOCS, settings
 from peer_warprun import settings_of
 from peers import CORES, HERE, Peer, Worker, machine
+from population_tables import PARTS, tables
 
-PARTS = ("peers", "seeds", "sizes", "solved", "grid")
 LEARNERS = {"JAX": "prepare", "rejax": "prepare_rejax"}
 ONE_THREAD = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
 """Each core has a process with a share of the agents, bound to it: others of jax 0.10.2 can stand still."""
@@ -49,6 +49,7 @@ LEAN = ["log.tensorboard=false", "log.every=10%", "checkpoint.best=false", "eval
 """Records and evaluations of agents that are only timed."""
 PPO = [*settings_of(spec.POPULATION), f"n_envs={spec.AGENT_ENVS}", "stop_when_solved=false", *LEAN]
 A2C = ["experiment=cartpole_population", "stop_when_solved=false", *LEAN]
+KEPT = DOCS / "benchmarks" / "population.json"
 SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of prctl(2)."""
 
@@ -56,7 +57,7 @@ Found = dict[str, Any]
 
 
 def main() -> None:
-    """Measure and write JSON, and print the tables."""
+    """Measure, keep what is measured, and print the tables."""
     chosen = settings(
         __doc__,
         "overrides*",
@@ -77,32 +78,19 @@ def main() -> None:
         workers=CORES,
         jax="",
         old="",
-        out="outputs/bench",
-        table="",
     )
-    if chosen.table:
-        print(tables(json.loads(Path(chosen.table).read_text())))
-        return
     # What a command leaves behind becomes a child of this process, so that its time is counted, too.
     ctypes.CDLL(None).prctl(SUBREAPER, 1)
-    out = Path(chosen.out)
-    out.mkdir(parents=True, exist_ok=True)
-    found: Found = {
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
-        "load": [os.getloadavg()[0]],
-        "settings": vars(chosen),
-        "versions": {name: versions(python) for name, python in pythons(chosen).items()},
-    }
+    found: Found = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
         for part in chosen.parts:
             say(part)
-            found[part] = MEASURES[part](chosen, Path(folder))
-            found["load"].append(os.getloadavg()[0])
-            (out / "population.json").write_text(json.dumps(found, indent=1) + "\n")
-    (out / "population.md").write_text(tables(found))
-    print(tables(found))
-    say(f"written: {out / 'population.md'}, {out / 'population.json'}")
+            before = os.getloadavg()[0]
+            measured = MEASURES[part](chosen, Path(folder))
+            about = {"date": datetime.date.today().isoformat(), "machine": machine(), "load": before, "settings": vars(chosen)}
+            found[part] = measured | about | {"versions": {name: versions(python) for name, python in pythons(chosen).items()}}
+            KEPT.write_text(json.dumps(found, indent=1) + "\n")
+            print(tables({part: found[part]}), flush=True)
 
 
 def say(line: str) -> None:
@@ -307,99 +295,6 @@ MEASURES: dict[str, Callable[[Any, Path], Found]] = {
     "sizes": sizes,
     "solved": solved,
     "grid": grid,
-}
-
-# Tables ---------------------------------------------------------------------------------------------------------------
-
-
-def tables(found: Found) -> str:
-    """Return a measurement in Markdown."""
-    chosen, loads = found["settings"], ", ".join(f"{load:.1f}" for load in found["load"])
-    known = []
-    for name, each in found["versions"].items():
-        known.append(f"{name}: {', '.join(f'{key} {value}' for key, value in each.items())}")
-    lines = [
-        f"Measured {found['date']} on {found['machine']}; load before and after each part {loads}; medians of",
-        f"{chosen['rounds']} rounds. Versions: {'; '.join(known)}.\n",
-    ]
-    return "\n".join([*lines, *(TABLES[part](found[part], chosen) for part in PARTS if part in found)])
-
-
-def middle(rows: Sequence[Found], key: str) -> float | None:
-    """Return the median of a key over rounds; None if it was not measured."""
-    values = [each[key] for each in rows if key in each]
-    return median(values) if values else None
-
-
-def million(rate: float | None) -> str:
-    """Return steps/s in millions."""
-    return "" if rate is None else f"{rate / 1e6:.3g}"
-
-
-def times(ours: float | None, theirs: float | None) -> str:
-    """Return how many times as large the first number is."""
-    return "" if not ours or not theirs else f"{ours / theirs:.2f}"
-
-
-def peers_table(part: Found, chosen: Found) -> str:
-    """Return the table of the part `peers`."""
-    keys = ("training_rate", "training_cpu_rate", "rate")
-    mine = {key: middle(part["rows"]["warprun"], key) for key in keys}
-    cells = []
-    for name, rows in part["rows"].items():
-        theirs = {key: middle(rows, key) for key in keys}
-        ratios = [] if name.startswith("warprun") else [times(mine[key], theirs[key]) for key in keys[:2]]
-        cells.append((name, *(million(theirs[key]) for key in keys), *(ratios or ("", "")), part["told"].get(name, "")))
-    titles = ("training, M steps/s", "per CPU s", "command, M steps/s", "warprun is", "per CPU s", "how")
-    return table((f"{part['agents']} agents, PPO", *titles), cells)
-
-
-def seeds_table(part: Found, chosen: Found) -> str:
-    """Return the table of the part `seeds`."""
-    mine = part["rows"]["warprun"]
-    cells = []
-    for name, rows in part["rows"].items():
-        ratios = [times(middle(rows, key), middle(mine, key)) for key in ("wall_s", "cpu_s")]
-        seconds = [f"{middle(rows, key):.1f}" for key in ("wall_s", "cpu_s")]
-        share = f"{rows[0]['solved']}/{rows[0]['agents']}"
-        cells.append((name, *seconds, share, *(ratios if rows is not mine else ("", ""))))
-    return table((f"{chosen['seeds']} seeds of CartPole", "s", "CPU s", "solved", "times as long", "CPU"), cells)
-
-
-def sizes_table(part: Found, chosen: Found) -> str:
-    """Return the table of the part `sizes`."""
-    keys = ("training_rate", "training_cpu_rate", "rate", "cpu_rate")
-    cells = [(name, *(million(middle(rows, key)) for key in keys)) for name, rows in part["rows"].items()]
-    few, many = part["rows"].values()
-    cells.append(("many / few", *(times(middle(many, key), middle(few, key)) for key in keys)))
-    return table(("agents", "training, M steps/s", "per CPU s", "command, M steps/s", "per CPU s"), cells)
-
-
-def solved_table(part: Found, chosen: Found) -> str:
-    """Return the table of the part `solved`."""
-    cells = []
-    for name, rows in part["rows"].items():
-        wall_s, agents, count = middle(rows, "wall_s"), rows[0]["agents"], middle(rows, "solved")
-        each = f"{1e3 * middle(rows, 'cpu_s') / count:.0f}" if "cpu_s" in rows[0] and count else ""
-        compiled = f"{rows[0]['compiled_s']:.1f}" if "compiled_s" in rows[0] else ""
-        cells.append((name, f"{count:.0f}/{agents}", f"{wall_s:.1f}", f"{count / wall_s:.1f}", each, compiled))
-    return table(("CartPole", "solved", "s", "solved per s", "CPU ms for each", "s of compilation before"), cells)
-
-
-def grid_table(part: Found, chosen: Found) -> str:
-    """Return the table of the part `grid`."""
-    (found,) = part["rows"]["warprun"]
-    side, rate = chosen["side"], million(found["steps"] / found["wall_s"])
-    cells = (f"{side} x {side}", f"{chosen['grid_steps']:,}", f"{found['wall_s']:.1f}", f"{found['cpu_s']:.1f}", rate)
-    return table(("grid", "steps of each", "s", "CPU s", "M steps/s"), [cells])
-
-
-TABLES: dict[str, Callable[[Found, Found], str]] = {
-    "peers": peers_table,
-    "seeds": seeds_table,
-    "sizes": sizes_table,
-    "solved": solved_table,
-    "grid": grid_table,
 }
 
 

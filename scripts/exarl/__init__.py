@@ -1,1 +1,1 @@
-"""Parts of scripts/exarl_claims.py: a model of the protocols, runs that check it, learning runs, figures."""
+"""Claims of EXARL: runs of sleeping ranks, a model of the protocols that they check, and what one process can show."""

@@ -120,9 +120,9 @@ def exchange() -> dict[str, float]:
     return found
 
 
-def times(kept: dict[str, Any]) -> Times:
-    """Return the times of the model: those of an exchange, and of one learner with one actor and two with two."""
-    exchanged, (one, two) = kept["times"], (kept["sleepy"][case] for case in FITTED)
+def times(exchanged: dict[str, float], runs: dict[str, dict[str, float]]) -> Times:
+    """Return the times of the model: those of an exchange, and of the runs of one learner with one actor and of two with two."""
+    one, two = (runs[case] for case in FITTED)
     train_s = 1.0 / one["rate"] - exchanged["show"] - exchanged["pop"]
     average = max(0.0, 2.0 / two["rate"] - 1.0 / one["rate"])
     return Times(train=max(TRAIN_MS / 1e3, train_s), act=max(STEP_MS / 1e3, one["act_s"]), average=average, **exchanged)

@@ -1,7 +1,13 @@
-"""Claims that need one process: targets one at a time or together (4), and collisions of random reads (10)."""
+"""Claims that need one process: targets one at a time or together (4), and collisions of random reads (10).
+
+    python scripts/exarl/small.py
+
+prints the seconds, and the shares of rounds with collisions, as JSON. Nothing here decides a claim.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import statistics
@@ -141,3 +147,7 @@ def collisions() -> dict[str, dict[str, float]]:
             "expected": redundant_share(learners),
         }
     return found
+
+
+if __name__ == "__main__":
+    print(json.dumps({"generation": generation(), "collisions": collisions()}, indent=1))

@@ -1,4 +1,4 @@
-"""The model behind scripts/exarl_claims.py gives what follows from its times."""
+"""The model of sleeping ranks gives what follows from its times."""
 
 import sys
 from dataclasses import replace
@@ -64,8 +64,15 @@ def test_collisions_are_those_of_the_closed_form(exarl):
     assert small.collision_chance(17) == 1.0
 
 
-def test_the_model_needs_the_times_and_two_runs(exarl):
+def test_the_model_needs_quiet_times_and_two_runs(exarl):
     page = exarl["page"]
-    assert not page.is_measured({})
-    assert not page.is_measured({"times": {}, "sleepy": {"queue 1:1": {}}})
-    assert page.is_measured({"times": {}, "sleepy": {"queue 1:1": {}, "queue 2:2": {}}})
+    values, quiet = {"rate": 4.0, "act_s": 0.04, "lag": 0.0, "learner_waiting": 0.1}, {"quiet": True}
+    exchanged = dict.fromkeys(("push", "pop", "show", "read", "message"), 0.001)
+    given = {"times round=0": quiet | {"values": exchanged}, "queue 1:1 round=0": quiet | {"values": values}}
+    assert page.measured({}) is None and page.measured(given) is None
+    given["queue 2:2 round=0"] = {"quiet": False, "values": values}
+    assert page.measured(given) is None
+    given["queue 2:2 round=0"] = quiet | {"values": values | {"rate": 8.0}}
+    for number, rate in enumerate((5.0, 3.0, 5.5)):
+        given[f"async 1:1 round={number}"] = quiet | {"values": values | {"rate": rate}}
+    assert "| `async 1:1` | 5.00 [3.00, 5.50] |" in page.validation(page.measured(given))
