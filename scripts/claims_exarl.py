@@ -72,7 +72,7 @@ def repeated(raw: Raw) -> Found:
     every, unique = ranks(raw, "random 4:8"), ranks(raw, "random 4:8", "unique")
     if not every or not unique:
         return Found("–", NOT_YET)
-    return Found(f"repetitions of `random 4:8`: {1 - unique.median / every.median:.1%}", NOT_YET)
+    return Found(f"repetitions of `random 4:8`: {1 - unique.median / every.median:.1%}", UNDECIDED)
 
 
 def inference(raw: Raw) -> Found:
@@ -168,7 +168,7 @@ CLAIMS = (
     Claim(
         "EXARL 11",
         "central inference (SEED) about as fast as copies of the policy for a small model",
-        CAMPAIGN.format("exarl_inference") + "4 actors, six rounds",
+        CAMPAIGN.format("exarl_inference") + "4 actors",
         inference,
     ),
     Claim(

@@ -1,4 +1,4 @@
-"""What lies between the gradients of minibatches, in kernels (CPU), so that machine code can repeat an update of many gradient steps.
+"""Kernels (CPU) for the work between the gradients of minibatches, so that machine code can repeat an update of many gradient steps.
 
 Random orders by keys and a radix sort, the same as those of `draws.permutation` in a fifth of its time; the advantages of a minibatch and
 their moments; means over gradient steps; a learning rate that follows the divergence.
@@ -111,14 +111,19 @@ def average(mean, number, terms, norm):
 
 def adapt(kl, desired, given, low, high, factor, learning_rate):
     """Change a learning rate by the divergence `kl` [] of an update; the same as `TorchOperations.adapt`."""
-    change = 1.0 / STEP if kl[()] > 2.0 * desired else STEP if kl[()] < 0.5 * desired else 1.0
+    change = float64(1.0) / float64(STEP) if kl[()] > 2.0 * desired else float64(STEP) if kl[()] < 0.5 * desired else float64(1.0)
     factor[()] = min(max(factor[()] * change, low), high)
     learning_rate[()] = factor[()] * given
 
 
 @cache
 def _module() -> ModuleType:
-    made_of: dict[str, list[Function]] = {"shuffled": [shuffle, write_rows], "pick": [pick], "average": [average], "adapt": [adapt]}
+    made_of: dict[str, list[Function]] = {
+        "shuffled": [shuffle, write_rows],
+        "picked_rows": [pick],
+        "averaged": [average],
+        "adapted": [adapt],
+    }
     return kernel_module("minibatches", made_of, merged_function)
 
 
@@ -135,11 +140,13 @@ class CpuMinibatches:
         self._order = torch.zeros(0, dtype=torch.int64)
         self._picked: dict[int, tuple[torch.Tensor, Moments]] = {}
         """By the size of a minibatch, on memory that stays."""
-        self._pick = Call(_module().pick, np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32), *[zero.numpy()] * 2)
-        self._average = Call(_module().average, self._mean.numpy(), 1, np.zeros(1 + TERMS, np.float32), zero.numpy())
+        self._pick = Call(
+            _module().picked_rows, np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32), *[zero.numpy()] * 2
+        )
+        self._average = Call(_module().averaged, self._mean.numpy(), 1, np.zeros(1 + TERMS, np.float32), zero.numpy())
         given, (low, high) = by_torch.config.learning_rate, by_torch.rate_limits
         numbers = given, low, high, by_torch.rate_factor.numpy(), by_torch.learning_rate.numpy()
-        self._adapt = Call(_module().adapt, zero.numpy(), 1.0, *numbers)
+        self._adapt = Call(_module().adapted, zero.numpy(), 1.0, *numbers)
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernels (`kernels.ahead`)."""
