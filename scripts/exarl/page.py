@@ -89,4 +89,5 @@ def draw(of: Measured) -> None:
             compared(panels[1], runs, given)
             ticks = (3, 5, 10, 20, 40)
             panels[1].set_xticks(ticks, map(str, ticks), minor=False)
+            panels[1].set_yticks(ticks, map(str, ticks), minor=False)
             panels[1].minorticks_off()

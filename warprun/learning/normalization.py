@@ -27,11 +27,12 @@ RESOLUTION = 2.0**-24
 class RunningStatistics:
     """Mean and population variance of all rows seen so far by all processes, [F] float64; mean 0 and variance 1 before the first.
 
-    float64 because sums over billions of rows are beyond float32; these are a few numbers only.
+    float64 because sums over billions of rows are beyond float32; these are a few numbers only. Rows of before count as no more than
+    `window` times those that were taken in last; None: each as one.
     """
 
-    def __init__(self, features: int, device: torch.device, communicator: Communicator = SINGLE) -> None:
-        self.communicator = communicator
+    def __init__(self, features: int, device: torch.device, communicator: Communicator = SINGLE, window: int | None = None) -> None:
+        self.communicator, self.window = communicator, window
         self.mean = torch.zeros(features, dtype=torch.float64, device=device)
         self.variance = torch.ones(features, dtype=torch.float64, device=device)
         self.count = torch.zeros((), dtype=torch.float64, device=device)
@@ -57,6 +58,12 @@ class RunningStatistics:
         self.mean += delta * (count / total)
         self.variance.copy_(squares / total)
         self.count.copy_(total)
+        self.forget(count)
+
+    def forget(self, count: int | torch.Tensor) -> None:
+        """Let all rows so far count as those of the window, after `count` rows were taken in."""
+        if self.window is not None:
+            self.count.clamp_(max=self.window * count)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""
@@ -179,11 +186,18 @@ class RewardNormalizer:
     """
 
     def __init__(
-        self, gamma: float, actors: tuple[int, int], device: torch.device, communicator: Communicator = SINGLE, sources: int = 1
+        self,
+        gamma: float,
+        actors: tuple[int, int],
+        device: torch.device,
+        communicator: Communicator = SINGLE,
+        sources: int = 1,
+        window: int | None = None,
     ) -> None:
+        """`window`: how many rollouts count, see `RunningStatistics`."""
         self.gamma = gamma
         self.sources = sources
-        self.statistics = RunningStatistics(1, device, communicator)
+        self.statistics = RunningStatistics(1, device, communicator, window)
         self.returns = torch.zeros((sources * actors[0], actors[1]), device=device)
         """[sources * N, A]: discounted return of each actor after the last step seen, for each source of rollouts."""
 

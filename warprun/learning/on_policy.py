@@ -53,7 +53,9 @@ class Learner(Generic[C]):
         self.optimizer = OPTIMIZERS[config.optimizer.name](self.policy.parameters, config.optimizer)
         actors = (context.n_envs, group.size)
         self.reward_normalizer = (
-            RewardNormalizer(config.gamma, actors, device, communicator, context.sources or 1) if config.normalize_reward else None
+            RewardNormalizer(config.gamma, actors, device, communicator, context.sources or 1, config.return_window)
+            if config.normalize_reward
+            else None
         )
         self.target = TARGETS[config.advantage]
         self.learning_rate = torch.full((), config.learning_rate, dtype=torch.float64, device=device)
@@ -85,9 +87,6 @@ class Learner(Generic[C]):
         """Return `trajectory` with its advantages and returns; the next call for this trajectory may overwrite them."""
         group = trajectory.groups[self.name]
         reward = self.operations.rewards(trajectory)
-        if self.reward_normalizer and self.config.return_window:
-            rows = group.reward.numel() * self.communicator.size
-            self.reward_normalizer.statistics.count.clamp_(max=self.config.return_window * rows)
         log_prob = self.judge(trajectory) if self.target.uses_ratio else group.log_prob
         log_ratio = log_prob - group.log_prob if self.target.uses_ratio else None
         if group.alive is not None:

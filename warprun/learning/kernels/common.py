@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -49,12 +50,18 @@ class Rows(NamedTuple):
     """Rows of a step of the rollout, if all rows are taken in their order; else B."""
 
 
+@cache
+def empty(axes: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return a tensor without numbers, always the same one: an update that is recorded makes none."""
+    return torch.zeros((0,) * axes, dtype=dtype, device=device)
+
+
 def rows_of(batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None) -> Rows:
     """Return the rows `order` of a batch, or all, contiguous, with `advantage` [B]."""
-    mask = batch.obs.new_zeros((0, 0), dtype=torch.bool) if batch.mask is None else batch.mask
-    everything = batch.obs.new_zeros(0, dtype=torch.int64) if order is None else order
-    whole = order is None
-    kept = batch.activations if whole and batch.activations is not None else batch.obs.new_zeros((0, 0, 0, 0))
+    whole, device = order is None, batch.obs.device
+    mask = empty(2, torch.bool, device) if batch.mask is None else batch.mask
+    everything = empty(1, torch.int64, device) if order is None else order
+    kept = batch.activations if whole and batch.activations is not None else empty(4, torch.float32, device)
     tensors = (everything, batch.obs, mask, batch.action, batch.log_prob, batch.value, advantage, batch.returns, kept)
     step_rows = batch.step_rows if whole and batch.step_rows else len(advantage)
     return Rows._make([*(tensor.contiguous() for tensor in tensors), step_rows])

@@ -25,6 +25,8 @@ from warprun.simulation.trajectory import Trajectory
 
 SHARES = 16
 """Shares of rows, each with its own sums."""
+EVERYTHING = 2**40
+"""Window that holds every row that a run can have."""
 LANES = 16
 """Rows whose sums are kept apart: neighbouring numbers are added as vectors."""
 
@@ -48,6 +50,8 @@ class Running(NamedTuple):
     """[F]: mean by which numbers are normalised from now on."""
     scale: NDArray[np.float32]
     """[F]: 1 / standard deviation."""
+    window: float
+    """`RunningStatistics.window`, or a large number."""
 
 
 def moments_of_share(part, thread, shares, rows, running):
@@ -126,7 +130,7 @@ def merge_sums(count, running):
         least = RESOLUTION * running.mean[f]
         running.shift[f] = running.mean[f]
         running.scale[f] = 1.0 / np.sqrt(running.variance[f] if running.variance[f] > least * least else 1.0)
-    running.rows[0] = total
+    running.rows[0] = min(total, running.window * count)
 
 
 @cache
@@ -177,6 +181,7 @@ class Merging:
             sums=np.zeros((shares, 2, lanes * features)),
             shift=shift.numpy(),
             scale=scale.numpy(),
+            window=float(statistics.window or EVERYTHING),
         )
         self._scale = scale
         self._shift = shift

@@ -174,7 +174,7 @@ class CudaStatistics:
 
     def __init__(self, statistics: RunningStatistics, shift: torch.Tensor, scale: torch.Tensor) -> None:
         """`shift` and `scale` [F] get what normalises by the statistics."""
-        self.features = len(shift)
+        self.features, self.statistics = len(shift), statistics
         assert self.features <= THREADS
         self.running = Running(statistics.mean, statistics.variance, statistics.count.view(1), shift, scale)
         functions = (sum_numbers, sum_returns, merged, normalized, read)
@@ -182,6 +182,7 @@ class CudaStatistics:
 
     def _merge(self, sums: torch.Tensor, blocks: int, count: int) -> None:
         launch(self.module, "merge", (1, THREADS), (on_device(sums), blocks, count, self.features, on_device(self.running)))
+        self.statistics.forget(count)
 
 
 class CudaObservations(CudaStatistics):
