@@ -189,9 +189,10 @@ class Pool:
         """Return one line that says how cores and GPUs are shared."""
         gpus = sorted({slot.gpu for slot in self._slots if slot.gpu is not None})
         cores = sorted({len(slot.cores) for slot in self._slots if slot.cores})
-        shares = "-".join(str(count) for count in dict.fromkeys((cores[0], cores[-1]))) if cores else "all"
+        most = counted(cores[-1], "core") if cores else "all cores"
+        shares = most if len(cores) < 2 else f"{cores[0]}-{most}"
         each = "" if self.size == 1 else " each"
-        return f"{counted(self.size, 'worker')} with {shares} cores{each}" + (f", GPUs {', '.join(gpus)} in turn" if gpus else "")
+        return f"{counted(self.size, 'worker')} with {shares}{each}" + (f", GPUs {', '.join(gpus)} in turn" if gpus else "")
 
     def start(self, job: Job) -> None:
         """Train a job in a free slot."""
