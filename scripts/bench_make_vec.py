@@ -9,7 +9,6 @@ Gymnasium, and with automatic resets.
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 from common import in_turn, medians, settings, timed
 
 import warprun
+from warprun.processes import usable_cores
 
 STEPS = 200
 """Steps of a candidate in a round."""
@@ -74,7 +74,7 @@ def main() -> None:
     import gymnasium
 
     chosen = settings(__doc__, num_envs=10_000, rounds=15, gymnax="")
-    n, cores = chosen.num_envs, len(os.sched_getaffinity(0))
+    n, cores = chosen.num_envs, usable_cores()
     own = {f"warprun, threads={threads}": {"threads": threads} for threads in sorted({1, cores})}
     own |= {"warprun, copy=False": {"threads": 1, "copy": False}, "warprun, torch": {"threads": 1, "output": "torch"}}
     made = {"gymnasium": gymnasium.make_vec("CartPole-v1", num_envs=n, vectorization_mode="vector_entry_point")}

@@ -16,12 +16,14 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from warprun.config.compose import compose
+from warprun.runs import rundir
 from warprun.runs.build import make_agent, make_training_simulator, prepare, set_up
 
 ROOT = Path(__file__).parents[1]
+Found = TypeVar("Found")
 DOCS = ROOT / "docs"
 
 
@@ -118,10 +120,8 @@ def figure(path: Path, columns: int, size: tuple[float, float]) -> Iterator[Any]
 
 def machine() -> dict[str, Any]:
     """Return the processor, its number of cores, and versions."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    name = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
     packages = {package: version(package) for package in ("warprun", "torch", "numba", "numpy")}
-    return {"processor": ", ".join(sorted(name)), "cores": os.cpu_count(), "python": platform.python_version(), **packages}
+    return {"processor": rundir.processor(), "cores": os.cpu_count(), "python": platform.python_version(), **packages}
 
 
 def described(found: Mapping[str, Any]) -> str:
@@ -148,9 +148,9 @@ def rate(work: Callable[[], int], seconds: float) -> float:
     return done / spent
 
 
-def in_turn(candidates: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def in_turn(candidates: Mapping[str, Callable[[], Found]], rounds: int) -> dict[str, list[Found]]:
     """Return what each candidate measures in each round; all take turns, and meet the same other work of the machine."""
-    found: dict[str, list[float]] = {name: [] for name in candidates}
+    found: dict[str, list[Found]] = {name: [] for name in candidates}
     for _ in range(rounds):
         for name, measure in candidates.items():
             found[name].append(measure())

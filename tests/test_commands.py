@@ -34,6 +34,7 @@ NO_DATA = (
     '"warprun[gymnax]"',
     '"warprun[brax]"',
     "No module named 'minatar'",
+    "gymnasium[box2d]",
 )
 """Ends of commands without what is not there: data, and libraries that tests do not install."""
 

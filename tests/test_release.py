@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 SETUP = configparser.ConfigParser()
@@ -36,7 +37,7 @@ def test_the_workflow_runs_the_checks_on_linux_and_macos() -> None:
     found = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     assert found.keys() >= {"name", True, "jobs"}  # YAML 1.1 reads `on` as true
     matrix = found["jobs"]["run"]["strategy"]["matrix"]
-    assert {name.partition("-")[0] for name in matrix["os"]} == {"ubuntu", "macos"}
+    assert set(matrix["os"]) == {"ubuntu-latest", "ubuntu-24.04-arm", "macos-latest"}
     assert set(matrix["python"]) == set(PYTHON)
     steps = [step for job in found["jobs"].values() for step in job["steps"]]
     assert all(("uses" in step) != ("run" in step) for step in steps)
@@ -45,6 +46,23 @@ def test_the_workflow_runs_the_checks_on_linux_and_macos() -> None:
         assert file in ran and (ROOT / file).is_file()
     for script in filter(None, (step.get("run") for step in steps)):
         subprocess.run(["bash", "-n", "-c", script], check=True)
+
+
+def test_the_recipe_of_conda_needs_what_setup_says() -> None:
+    recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text())
+    context = recipe["context"]
+    run = [line.replace("${{ python_min }}", context["python_min"]).split() for line in recipe["requirements"]["run"]]
+    found = {name: set(versions.split(",")) for name, versions in run}
+    wanted = [Requirement(line) for line in SETUP["options"]["install_requires"].split("\n") if line]
+    names = {"torch": "pytorch"}  # on conda-forge
+    needed = {names.get(each.name, each.name): {str(version) for version in each.specifier} for each in wanted}
+    assert found == needed | {"python": set(SETUP["options"]["python_requires"].split(","))}
+    assert context["version"] == SETUP["metadata"]["version"] and recipe["about"]["license"] == SETUP["metadata"]["license"]
+    assert recipe["about"]["summary"] == SETUP["metadata"]["description"] and (ROOT / recipe["about"]["license_file"]).is_file()
+    assert recipe["build"]["python"]["entry_points"] == SETUP["options.entry_points"]["console_scripts"].strip().splitlines()
+    build_system = (ROOT / "pyproject.toml").read_text()
+    (setuptools,) = (line.split()[1] for line in recipe["requirements"]["host"] if line.startswith("setuptools "))
+    assert f'"setuptools{setuptools}"' in build_system
 
 
 @pytest.mark.parametrize("given", [[], ["one", "two"], ["."]])
@@ -63,6 +81,10 @@ def test_the_dockerfile_installs_the_checkout() -> None:
     assert extras(text) <= set(SETUP["options.extras_require"])
     for command in (value for name, value in parts if name == "RUN"):
         subprocess.run(["bash", "-n", "-c", command], check=True)
+    copied_to = dict(parts)["COPY"].split()[1]
+    for file in re.findall(rf"{copied_to}/([\w.]+)", text):
+        assert (ROOT / file).is_file()
+    assert "-c /opt/warprun/constraints.txt" in text  # the versions that are tested
 
 
 def test_the_apptainer_recipe_installs_the_checkout_for_cuda() -> None:
@@ -73,6 +95,8 @@ def test_the_apptainer_recipe_installs_the_checkout_for_cuda() -> None:
     found = dict(zip(sections[::2], sections[1::2], strict=True))
     assert found.keys() == {"files", "post", "environment", "runscript", "test"}
     assert "cuda12" in extras(found["post"]) <= set(SETUP["options.extras_require"])
+    source, place = found["files"].split()
+    assert source == "." and f"-c {place}/constraints.txt" in found["post"] and (ROOT / "constraints.txt").is_file()
     for name in ("post", "environment", "runscript", "test"):
         subprocess.run(["sh", "-n"], input=found[name], text=True, check=True)
 

@@ -1,10 +1,14 @@
 """warprun: reinforcement learning at very high data throughput, for people whose environment is a scientific simulation."""
 
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warprun.errors import TrainingFailed, UserError
+
+if sys.platform == "win32":
+    raise UserError("warprun runs on Linux and macOS; on Windows install it in the Windows Subsystem for Linux (WSL 2)")
 
 if TYPE_CHECKING:
     from warprun.cli.train import train

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import json
 import math
@@ -11,7 +12,7 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -75,7 +76,7 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
         with open(temporary, "xb") as file:  # which follows no link
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
         # On a full disk the unfinished file takes the space of the next try.
@@ -199,11 +200,20 @@ def _real(text: str) -> float:
 _DECODER = json.JSONDecoder(parse_int=_whole, parse_float=_real, parse_constant=_real)
 
 
+def sync(handle: int) -> None:
+    """Write a file or a folder to the disk, so that it survives a power failure. Raises OSError."""
+    if hasattr(fcntl, "F_FULLFSYNC"):  # macOS, whose fsync leaves data in the cache of the disk
+        with suppress(OSError):  # not on every file system
+            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(handle)
+
+
 def _sync_folder(folder: Path) -> None:
     """Write a rename to the disk, so that it survives a power failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        sync(handle)
     except OSError as error:
         if error.errno != errno.EINVAL:  # Some network file systems cannot sync folders.
             raise

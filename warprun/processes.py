@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -176,10 +177,20 @@ def _redirect(handle: int) -> None:
 def end_with_parent() -> None:
     """End this process if the one that has started it as a rank ends without having ended it."""
     parent = os.environ.get(PARENT, "")
-    if parent.isdigit() and sys.platform == "linux":
+    if not parent.isdigit():
+        return
+    if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != int(parent):
             os._exit(1)
+    else:
+        threading.Thread(target=_end_after, args=(int(parent),), name="warprun-parent", daemon=True).start()
+
+
+def _end_after(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def code_of_lost() -> int:

@@ -14,8 +14,10 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -40,11 +42,11 @@ def main() -> None:
     print(f"load at the end {os.getloadavg()[0]:.1f}")
 
 
-def measure(python: str, given: list[str]) -> dict[int, dict[str, float]]:
-    """Return the steps per second of every size: n_envs -> work -> rate."""
+def measure(python: str, given: list[str], variables: Mapping[str, str] = MappingProxyType({})) -> dict[int, dict[str, float]]:
+    """Return the steps per second of every size: n_envs -> work -> rate; `variables` are of the environment of the process."""
     with tempfile.TemporaryDirectory() as folder:
         program = [python, "-m", "warprun", "bench", *given, f"out={folder}"]
-        subprocess.run(program, stdout=subprocess.DEVNULL, cwd=folder, check=True)
+        subprocess.run(program, stdout=subprocess.DEVNULL, cwd=folder, env=os.environ | variables, check=True)
         measurements = json.loads((Path(folder) / "bench.json").read_text())["measurements"]
     return {each["n_envs"]: {work: each[f"{work}_steps_per_s"] for work in WORK} for each in measurements}
 

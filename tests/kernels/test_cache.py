@@ -16,6 +16,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from numba import typeof
+from numba.core.codegen import JITCPUCodegen
 from numba.core.types import Literal
 
 import warprun
@@ -128,6 +129,17 @@ def test_a_file_that_comes_from_another_folder_is_not_taken(warm: Path) -> None:
     made = KernelFiles(warm, "twice", bytes)
     content = b"what it holds"
     assert made._digest(content) != KernelFiles(warm.parent / "small-0", "twice", bytes)._digest(content)
+
+
+def test_kernels_of_another_processor_are_not_taken(warm: Path) -> None:
+    """Machines of several kinds can share a home folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JITCPUCodegen, "_get_host_cpu_name", lambda codegen: "another")
+        there = load()
+        assert (results(there), loaded_from_disk(there)) == ((8.0, 12.0), 0)
+    assert len(list(warm.glob("*.nbc"))) == 4
+    back = load()
+    assert (results(back), loaded_from_disk(back)) == ((8.0, 12.0), 2)
 
 
 def test_what_another_process_is_writing_is_not_read(warm: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,6 +48,8 @@ class Run:
     """A long run that a test disturbs."""
 
     def __init__(self, ranks: int, folder: Path, *arguments: str, **environment: str) -> None:
+        if not Path("/proc/self").exists():
+            pytest.skip("finds processes in /proc")
         self.folder, self._memory = folder, shared_memory()
         self.process = subprocess.Popen(
             command(ranks, *arguments, f"run_dir={folder}"),

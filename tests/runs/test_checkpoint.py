@@ -3,6 +3,7 @@ import io
 import json
 import os
 import random
+import stat
 import statistics
 import time
 import zipfile
@@ -264,7 +265,7 @@ def test_the_folder_is_synced_after_the_rename(tmp_path, monkeypatch):
     fsync, replace = os.fsync, os.replace
 
     def synced(handle: int) -> None:
-        calls.append("folder" if Path(f"/proc/self/fd/{handle}").resolve().is_dir() else "file")
+        calls.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", synced)

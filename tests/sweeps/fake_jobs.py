@@ -23,7 +23,8 @@ def train(folder: str, number: int, trusted: bool = False) -> int:
     job.run.mkdir(exist_ok=True)
     held = rundir.Held(job.folder)
     attempts = len(list(job.folder.glob("attempt*"))) + 1
-    (job.folder / f"attempt{attempts}").write_text(f"{sorted(os.sched_getaffinity(0))} {os.environ.get('CUDA_VISIBLE_DEVICES')}")
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    (job.folder / f"attempt{attempts}").write_text(f"{cores} {os.environ.get('CUDA_VISIBLE_DEVICES')}")
     (job.folder / "process").write_text(str(os.getpid()))
     rundir.write_status(job.folder, {"state": "running", "attempts": attempts})
     if seed == DIES:

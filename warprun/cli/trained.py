@@ -56,7 +56,8 @@ def evaluate(arguments: Sequence[str]) -> int:
     for name, measured in result.items():
         if not name.endswith("_stderr"):
             error = result.get(f"{name}_stderr")
-            table.add_row(name, f"{measured:,.3f}", "" if error is None else f"{error:,.3f}")
+            value = f"{measured:,}" if isinstance(measured, int) else f"{measured:,.3f}"
+            table.add_row(name, value, "" if error is None else f"{error:,.3f}")
     table_console(80).print(table)
     return DONE
 

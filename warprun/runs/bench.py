@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -155,7 +156,7 @@ class _Cell:
             statistics.median(self.shares),
             simulator_bytes(config, self.setup.environment, self.setup.device.kind == "cuda", config.n_envs, config.agent.horizon)
             // config.n_envs,
-            1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),  # bytes, or kB
             limit,
         )
 

@@ -286,7 +286,7 @@ def versions() -> dict[str, object]:
         "python": platform.python_version(),
         "commit": _commit(),
         "platform": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": processor(),
         # The cores that this process may use: in a SLURM job fewer than the machine has.
         "cores": usable_cores(),
         "gpu": gpu_name(),
@@ -330,7 +330,8 @@ def _commit() -> str | None:
 
 
 @functools.cache
-def _cpu() -> str:
+def processor() -> str:
+    """Return the name of the processor of this machine."""
     try:
         found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:

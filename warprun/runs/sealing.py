@@ -20,7 +20,7 @@ from typing import TypeVar
 from omegaconf import OmegaConf
 
 from warprun.errors import UserError, printable
-from warprun.files import read_limited, write_atomic
+from warprun.files import read_limited, sync, write_atomic
 from warprun.learning.settings import AgentConfig
 from warprun.run_folder import CONFIG, ENVIRONMENT, MANIFEST, NETWORKS, network_in_run
 
@@ -173,7 +173,7 @@ def _make_key() -> bytes:
         with open(handle, "wb") as file:
             file.write(secrets.token_bytes(KEY_BYTES))
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         with suppress(FileExistsError):
             os.link(temporary, path)  # unlike a rename it replaces nothing, and unlike O_EXCL it shows nobody an unfinished key
     finally:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
 
 from rich.live import Live
 
@@ -114,21 +114,24 @@ Train = Callable[[str, int], int]
 """Trains the job with a number of a sweep folder in this process, and returns the exit code. It must be importable by its name."""
 PRELOADED = "warprun.sweeps.preloaded"
 """Module that a server imports once and then forks the workers: its import takes longer than a short run."""
-SERVER = multiprocessing.get_context("forkserver")
-"""Forks the workers."""
+FORKS = sys.platform == "linux"
+"""Whether workers are forked. The libraries of macOS that numpy and torch call may crash in a forked process."""
+CONTEXT = multiprocessing.get_context("forkserver") if FORKS else multiprocessing.get_context("spawn")
+"""Starts the workers."""
 
 
 def prepare() -> None:
     """Start the server that forks workers: it imports what they need while this process goes on."""
-    SERVER.set_forkserver_preload([PRELOADED])
-    forkserver.ensure_running()
+    if FORKS:
+        CONTEXT.set_forkserver_preload([PRELOADED])
+        forkserver.ensure_running()
 
 
 @dataclass
 class _Worker:
     """A process that trains jobs, one after the other."""
 
-    process: ForkServerProcess
+    process: BaseProcess
     jobs: Connection
     """Takes the number of a job, and gives the exit code of one that has ended well."""
     orders: Connection
@@ -165,7 +168,7 @@ class Pool:
         self._slots = [_Slot(cores, gpus[n % len(gpus)] if gpus else None) for n, cores in enumerate(share_cores(count))]
         self._keeps_workers = "cudasim" not in devices  # Numba reads at its import whether to simulate CUDA
         if self._keeps_workers:
-            SERVER.set_forkserver_preload([PRELOADED])
+            CONTEXT.set_forkserver_preload([PRELOADED])
 
     @property
     def size(self) -> int:
@@ -186,9 +189,10 @@ class Pool:
         """Return one line that says how cores and GPUs are shared."""
         gpus = sorted({slot.gpu for slot in self._slots if slot.gpu is not None})
         cores = sorted({len(slot.cores) for slot in self._slots if slot.cores})
-        shares = "-".join(str(count) for count in dict.fromkeys((cores[0], cores[-1]))) if cores else "all"
+        most = counted(cores[-1], "core") if cores else "all cores"
+        shares = most if len(cores) < 2 else f"{cores[0]}-{most}"
         each = "" if self.size == 1 else " each"
-        return f"{counted(self.size, 'worker')} with {shares} cores{each}" + (f", GPUs {', '.join(gpus)} in turn" if gpus else "")
+        return f"{counted(self.size, 'worker')} with {shares}{each}" + (f", GPUs {', '.join(gpus)} in turn" if gpus else "")
 
     def start(self, job: Job) -> None:
         """Train a job in a free slot."""
@@ -204,9 +208,9 @@ class Pool:
 
     def _hired(self, slot: _Slot) -> _Worker:
         """Return a new worker for a slot."""
-        jobs, its_jobs = SERVER.Pipe()
-        its_orders, orders = SERVER.Pipe(duplex=False)
-        process = SERVER.Process(target=_work, args=(self._train, self._folder, slot.cores, slot.gpu, its_jobs, its_orders))
+        jobs, its_jobs = CONTEXT.Pipe()
+        its_orders, orders = CONTEXT.Pipe(duplex=False)
+        process = CONTEXT.Process(target=_work, args=(self._train, self._folder, slot.cores, slot.gpu, its_jobs, its_orders))
         process.start()
         its_jobs.close()
         its_orders.close()

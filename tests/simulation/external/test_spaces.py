@@ -1,5 +1,6 @@
 """Observations and actions of Gymnasium's spaces."""
 
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
@@ -195,9 +196,7 @@ FAMILIES = {
     "MountainCar-v0": {},
     "MountainCarContinuous-v0": {},
     "Pendulum-v1": {},
-    "LunarLander-v3": {},
-    "LunarLanderContinuous-v3": {},
-    "BipedalWalker-v3": {},
+    **({name: {} for name in ("LunarLander-v3", "LunarLanderContinuous-v3", "BipedalWalker-v3")} if find_spec("Box2D") else {}),
     "FrozenLake-v1": {"is_slippery": False},
     "Taxi-v4": {},
     "CliffWalking-v1": {},
