@@ -123,8 +123,8 @@ def begin_to_load_torch() -> None:
 
 
 def _load(library: Path) -> None:
-    # `ctypes.CDLL(library)` holds the lock meanwhile; a call of a function of C does not. The import of torch meets the same error, if there
-    # is one, and says more about it.
+    # `ctypes.CDLL(library)` holds the lock of Python meanwhile, a call of a function of C does not. The import of torch meets the same
+    # error, if there is one, and says more about it.
     with suppress(AttributeError):
         ctypes.CDLL(None).dlopen(os.fsencode(library), os.RTLD_NOW)
 

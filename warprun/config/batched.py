@@ -120,8 +120,10 @@ def _refuse_incomplete(made: type, known: object, members: Sequence[str]) -> Non
 
 def _told_spaces(made: type, arguments: Mapping[str, object]) -> tuple[object, object]:
     """Return the spaces that a class tells for all its arguments, those with their defaults included."""
-    signature = inspect.signature(made)
-    bound = signature.bind_partial(**arguments)
+    try:
+        bound = inspect.signature(made).bind_partial(**arguments)
+    except TypeError as error:
+        raise ContractError(f"env.kwargs: {made.__name__} {error}") from None
     bound.apply_defaults()
     given = {name: value for name, value in bound.arguments.items() if name not in (N_ENVS, "device")}
     told = getattr(made, SPACES)(**given)

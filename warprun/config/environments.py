@@ -1,5 +1,7 @@
-"""The configs of all environments, as `warprun envs` lists them. Plain files are read without Hydra, whose import and composition take longer
-than everything else."""
+"""The configs of all environments, as `warprun envs` lists them.
+
+Plain files are read without Hydra, whose import and compositions take longer than all the rest.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def _schema() -> DictConfig:
 
 
 def _read(name: str) -> EnvConfig | None:
-    """Return the config of a file that holds nothing but keys of an environment; None for others, and for mistakes, which Hydra explains."""
+    """Return the config of a file that holds nothing but keys of an environment; None for others and for mistakes, which Hydra explains."""
     file = file_of("env", name)
     if file is None:
         return None

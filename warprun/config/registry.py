@@ -122,7 +122,7 @@ def import_environment(
 
 
 def has_functions(module: str) -> bool:
-    """Return whether an environment module defines functions for kernels, or a function that may return some; nothing is made or examined."""
+    """Return whether an environment module defines functions for kernels, or a function that may return some. Makes no environment."""
     with _errors_of(module):
         return isinstance(getattr(_load(module)[0], "environment", None), Environment | FunctionType)
 

@@ -78,6 +78,7 @@ def begin() -> None:
     """Let a process compile all that is wanted, in this order."""
     wanted = {path: each for path, each in _wanted.items() if not path.exists()}
     _wanted.clear()
+    _begun.clear()
     try:
         orders = pickle.dumps([order for _, order in wanted.values()])
     except (pickle.PicklingError, AttributeError, TypeError):  # functions of an agent that another process cannot import
