@@ -1,4 +1,4 @@
-"""Measure the time from commands to their ends: a training with an empty cache of kernels and with a filled one, and commands that train nothing.
+"""Measure the time from command to end: trainings with an empty cache of kernels and with a filled one, and commands that train nothing.
 
     python scripts/bench/startup.py [--rounds 5] [--beside PYTHON] [KEY=VALUE ...]
 

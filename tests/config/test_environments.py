@@ -64,5 +64,5 @@ def test_the_file_of_a_user_counts_before_that_of_warprun(own: Path) -> None:
 
 
 def test_a_name_without_a_file() -> None:
-    with pytest.raises(UserError, match="unknown environment 'cartpol'; did you mean 'cartpole'?"):
+    with pytest.raises(UserError, match=r"unknown environment 'cartpol'; did you mean 'cartpole'\?"):
         environment_config("cartpol")
