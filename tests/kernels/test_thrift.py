@@ -1,4 +1,4 @@
-"""What Numba leaves out for kernels, and what it does as before."""
+"""Work of Numba that no kernel needs is left out, and what others need is as before."""
 
 import gc
 import subprocess

@@ -1,4 +1,4 @@
-"""What Numba does at its first use and in every compilation although no kernel needs it, and how it is left out."""
+"""Work of Numba, at its first use and in every compilation, that no kernel needs: how it is left out."""
 
 from __future__ import annotations
 
