@@ -104,7 +104,8 @@ def _expect_kernels(config: Config) -> None:
     on_cpu = config.device == "cpu" or (config.device == "auto" and why_no_cuda() is not None)
     alone = config.concurrency.name == "single" and (config.concurrency.threads or usable_cores()) > 1
     learns = isinstance(config.agent, OnPolicyConfig) and config.agent.name in AGENTS and config.engine.fused
-    if on_cpu and alone and learns and has_functions(config.env.module):
+    is_copy = environment_copy.find(config.env.module) is not None  # of a run, whose kernels are there
+    if on_cpu and alone and learns and not is_copy and has_functions(config.env.module):
         agent, _, _ = AGENTS[config.agent.name].agent.partition(":")
         ahead.expect(config.env.name, ("warprun.learning.kernels.choose", agent))
 

@@ -42,4 +42,4 @@ def spare() -> None:
         from numba.np import arraymath  # noqa: F401  looks at its import
     finally:
         linalg.ensure_blas = look
-    errors.termcolor()._markup = lambda text, *style: text
+    vars(errors.termcolor())["_markup"] = lambda text, *style: text
