@@ -16,7 +16,7 @@ from typing import Literal
 
 from warprun.algorithms import config_class
 from warprun.config.checks import check_requirements
-from warprun.config.compose import environment_config
+from warprun.config.environments import environment_config
 from warprun.config.registry import options
 from warprun.config.schema import load_environment
 from warprun.errors import NotInstalledError, UserError

@@ -14,7 +14,7 @@ the place where they are odd in x.
 
 Discretisation: Fourier modes in space, of which products keep two thirds, and ETDRK4 in time (S. M. Cox and P. C.
 Matthews, J. Comput. Phys. 176 (2002) 430; A.-K. Kassam and L. N. Trefethen, SIAM J. Sci. Comput. 26 (2005) 1214). All
-environments are rows of one tensor.
+environments are rows of one tensor. torch is imported where one is made: `warprun envs` lists this file without it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from functools import cache, cached_property
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from warprun.environment import Box
 from warprun.errors import UserError, shown
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 LENGTH, POINTS, MODES = 22.0, 64, 22
 """Length of the domain, points of its grid, and Fourier modes of a field, the mean included: products alias on none."""
@@ -75,7 +79,11 @@ def actuator_shapes(actuators: int) -> np.ndarray:
 class Flow:
     """Advances fields [N, POINTS] by ETDRK4 with a fixed time step. Of fields and forces it keeps the first MODES."""
 
-    def __init__(self, time_step: float, dtype: torch.dtype = torch.float32, device: str = "cpu") -> None:
+    def __init__(self, time_step: float, dtype: torch.dtype | None = None, device: str = "cpu") -> None:
+        """`dtype` None: float32."""
+        import torch
+
+        dtype = dtype or torch.float32
         # The contours are circles around the growth rates; the lower half of each is the mirror image of the upper one.
         points = 32
         z = time_step * GROWTH[:, None] + np.exp(1j * np.pi * (np.arange(points) + 0.5) / points)
@@ -97,14 +105,14 @@ class Flow:
         modes, forced = modes_of(u), modes_of(force)
         for _ in range(steps):
             modes = self._step(modes, forced)
-        return torch.fft.irfft(modes, POINTS)
+        return on_grid(modes)
 
     def _step(self, v: Tensor, forced: Tensor) -> Tensor:
         """Return the modes [N, MODES] after a time step."""
 
         def rest(v: Tensor) -> Tensor:
             """Return all but the linear part, -(u^2)_x / 2 + force."""
-            return self._slope * modes_of(torch.fft.irfft(v, POINTS).square()) + forced
+            return self._slope * modes_of(on_grid(v).square()) + forced
 
         begin, halfway = rest(v), self._half_grown * v
         a = halfway + self._half * begin
@@ -116,16 +124,27 @@ class Flow:
 
 def modes_of(u: Tensor) -> Tensor:
     """Return the first MODES Fourier modes of fields [N, POINTS]."""
+    import torch
+
     return torch.fft.rfft(u)[..., :MODES]
+
+
+def on_grid(modes: Tensor) -> Tensor:
+    """Return the fields [N, POINTS] with these first modes [N, MODES]."""
+    import torch
+
+    return torch.fft.irfft(modes, POINTS)
 
 
 @cache
 def attractor() -> Tensor:
     """Return fields of the flow without control, long after random waves, [STARTS, POINTS] float64."""
+    import torch
+
     rng = torch.Generator().manual_seed(0)
     waves = torch.zeros((STARTS, MODES), dtype=torch.complex128)
     waves[:, 1:4] = POINTS / 4 * torch.randn((STARTS, 3), dtype=waves.dtype, generator=rng)
-    u = torch.fft.irfft(waves, POINTS)
+    u = on_grid(waves)
     return Flow(TIME_STEP, torch.float64).advance(u, torch.zeros_like(u), round(SETTLING / TIME_STEP))
 
 
@@ -135,8 +154,6 @@ class KuramotoSivashinsky:
     `target`: 0, or 1 to 3 for E1 to E3. `control_period`: units of time for which an action stays the same. `noise`:
     standard deviation of the error of each sensor, new in each step.
     """
-
-    arrays = torch
 
     def __init__(
         self,
@@ -148,12 +165,9 @@ class KuramotoSivashinsky:
         control_period: float = 0.5,
         noise: float = 0.0,
     ) -> None:
-        check_whole("target", target, range(len(GUESSES)))
-        check_whole("actuators", actuators, range(1, POINTS + 1))
-        check_whole("sensors", sensors, [n for n in range(1, POINTS + 1) if POINTS % n == 0])
-        check_number("control_period", control_period, 0.001, LONGEST_PERIOD)
-        check_number("noise", noise, 0.0, 1e6)
-        self.observation_space, self.action_space = Box(sensors), Box(actuators, -AMPLITUDE, AMPLITUDE)
+        import torch
+
+        self.observation_space, self.action_space = self.spaces(target, actuators, sensors, control_period, noise)
         self.substeps = math.ceil(control_period / TIME_STEP)
         self.flow = Flow(control_period / self.substeps, device=device)
         self.target = torch.as_tensor(steady_state(target), dtype=torch.float32, device=device)
@@ -164,13 +178,34 @@ class KuramotoSivashinsky:
         """[N, POINTS]."""
         self._rng = torch.Generator(device)
 
+    @property
+    def arrays(self) -> ModuleType:
+        """The library of the arrays."""
+        import torch
+
+        return torch
+
+    @staticmethod
+    def spaces(target: int, actuators: int, sensors: int, control_period: float, noise: float) -> tuple[Box, Box]:
+        """Return the spaces of observations and actions."""
+        check_whole("target", target, range(len(GUESSES)))
+        check_whole("actuators", actuators, range(1, POINTS + 1))
+        check_whole("sensors", sensors, [n for n in range(1, POINTS + 1) if POINTS % n == 0])
+        check_number("control_period", control_period, 0.001, LONGEST_PERIOD)
+        check_number("noise", noise, 0.0, 1e6)
+        return Box(sensors), Box(actuators, -AMPLITUDE, AMPLITUDE)
+
     @cached_property
     def _starts(self) -> Tensor:
         """Modes of the fields of `attractor`, [STARTS, MODES]."""
+        import torch
+
         return modes_of(attractor()).to(self.u.device, torch.complex64)
 
     def reset(self, seed: int, mask: Tensor) -> Tensor:
         """Begin with a field of the attractor, moved by a random distance, and mirrored or not: both are on it, too."""
+        import torch
+
         self._rng.manual_seed(seed)
         n_envs, place = len(self.u), self.u.device
         number = torch.randint(STARTS, (n_envs,), generator=self._rng, device=place)
@@ -178,12 +213,14 @@ class KuramotoSivashinsky:
         side = 2.0 * torch.randint(2, (n_envs, 1), generator=self._rng, device=place) - 1.0
         angles = distance * self._waves
         modes = torch.polar(torch.ones_like(angles), angles) * self._starts[number]
-        fresh = torch.fft.irfft(torch.complex(side * modes.real, modes.imag), POINTS)  # -u(-x) has the modes -conj(v)
+        fresh = on_grid(torch.complex(side * modes.real, modes.imag))  # -u(-x) has the modes -conj(v)
         self.u = torch.where(mask[:, None], fresh, self.u)
         return self.observe()
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Advance by a control period with the amplitudes `actions` [N, actuators]."""
+        import torch
+
         self.u = self.flow.advance(self.u, actions @ self.shapes, self.substeps)
         never = torch.zeros(len(self.u), dtype=torch.bool, device=self.u.device)
         return self.observe(), -self.distance(), never, never
@@ -197,6 +234,8 @@ class KuramotoSivashinsky:
         seen = self.u[:, :: self._every]
         if self.noise == 0.0:
             return seen
+        import torch
+
         return seen + self.noise * torch.randn(seen.shape, generator=self._rng, device=seen.device)
 
     def get_state(self) -> tuple[Tensor, Tensor]:

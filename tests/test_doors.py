@@ -12,7 +12,7 @@ from tests.parallel.ranks import start
 from tests.selection import few
 from tests.words import words
 from warprun.cli import main as cli
-from warprun.config.compose import environment_config, environment_names
+from warprun.config.environments import environment_config, environment_names
 from warprun.config.external import BY_ID
 from warprun.config.schema import load_environment
 from warprun.environment import Environment

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec, SourceFileLoader
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -104,13 +105,25 @@ def read_file(file: Path) -> Sources:
 
 def import_package(name: str) -> ModuleType:
     """Import a dotted name as Python does. Warn if its files have changed since this process imported them."""
-    module, before, now = importlib.import_module(name), imported(name), read_package(name)
+    module, is_new = importlib.import_module(name), name not in _imported
+    before = imported(name)
+    now = before if is_new else read_package(name)
     changed = [str(source.path) for found, source in before.modules.items() if source != now.modules.get(found)]
     if changed and (name, now.package) not in _warned:
         _warned.add((name, now.package))
         text = f"{', '.join(changed)} changed since this process imported {name}; start a new process to use the change"
         print(f"warning: {text}", file=sys.stderr, flush=True)
     return module
+
+
+def installed(group: str) -> dict[str, EntryPoint]:
+    """Return the entry points of installed packages in a group, by name."""
+    return _installed(group, tuple(sys.path))
+
+
+@lru_cache(maxsize=8)
+def _installed(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=group)}  # reads files of all packages on the path
 
 
 def imported(name: str) -> Sources:

@@ -31,6 +31,21 @@ print(loaded, imported, float(torch.ones(3).sum()))
     assert python(code) == "True False 3.0"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the library is loaded in a thread on Linux only")
+def test_python_goes_on_while_the_library_of_torch_is_loaded() -> None:
+    code = """
+import threading
+from warprun.cli.process import begin_to_load_torch
+begin_to_load_torch()
+(thread,) = (thread for thread in threading.enumerate() if thread.name == "warprun-torch")
+rounds = 0
+while thread.is_alive():
+    rounds += 1
+print(rounds > 10_000)
+"""
+    assert python(code) == "True"
+
+
 def test_an_update_does_not_import_the_compiler_of_torch() -> None:
     code = """
 import sys, torch
@@ -65,6 +80,17 @@ REFUSED = [
     ["play", "env=cartpole", "policy=random", "record=a.txt"],
     ["env=cartpole", "agent.network.module=./nonet.py:Net"],
 ]
+
+
+QUICK = [["envs"], ["--help"], ["--version"], ["scripts", "slurm"]]
+
+
+@pytest.mark.parametrize("arguments", QUICK, ids=" ".join)
+def test_a_command_that_trains_nothing_imports_neither_torch_nor_numba_nor_hydra(arguments: list[str], tmp_path: Path) -> None:
+    heavy = "sorted({'torch', 'numba', 'hydra', 'jax', 'tensorboard', 'scipy'} & set(sys.modules))"
+    code = f"import sys; from warprun.cli.main import run; code = run(sys.argv[1:]); print(code, {heavy}, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stderr == "0 []\n"
 
 
 def test_what_commands_begin_with_is_light() -> None:

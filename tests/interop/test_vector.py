@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 import warprun
 from tests.environments import clockwork
 from tests.simulation.rollouts import make
-from warprun.config.compose import environment_config, environment_names
+from warprun.config.environments import environment_config, environment_names
 from warprun.config.external import BY_ID
 from warprun.config.registry import import_environment
 from warprun.config.schema import load_environment

@@ -337,6 +337,52 @@ def test_this_process_compiles_what_another_one_cannot(empty_cache: None, monkey
     assert sum(failed.kernel.stats.cache_misses.values()) == 1
 
 
+def test_this_process_compiles_what_the_other_one_has_not_begun(empty_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "PROGRAM", "import time; time.sleep(60)")
+    module = module_of(math.sqrt)
+    assert asked(module) == 1
+    ahead.share()
+    assert not cache.awaited and sum(module.kernel.stats.cache_misses.values()) == 1
+    np.testing.assert_allclose(result(module), np.sqrt([0.5, 2.0]), rtol=1e-4)
+
+
+def test_what_the_other_process_compiles_is_left_to_it(empty_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "PROGRAM", "import time; time.sleep(60)")
+    monkeypatch.setattr(KernelFiles, "is_taken", lambda files, key: True)
+    module = module_of(math.sqrt)
+    assert asked(module) == 1
+    ahead.share()
+    assert len(cache.awaited) == 1 and not module.kernel.overloads
+    cache.awaited.clear()
+
+
+def test_the_lock_of_another_process_says_what_it_compiles(files: KernelFiles, holder) -> None:
+    assert files.is_taken(KEY)
+    holder.kill()
+    holder.wait()
+    assert not files.is_taken(KEY)
+
+
+def test_a_process_starts_early_for_a_new_environment_only(empty_cache: None, tmp_path: Path) -> None:
+    (tmp_path / "kernels" / "known-0123").mkdir(parents=True)
+    ahead.expect("known", ())
+    assert not ahead._waiting
+    ahead.expect("new", ("warprun.math",))
+    (early,) = ahead._waiting
+    module = module_of(math.sqrt)
+    assert asked(module) == 1 and not ahead._waiting
+    np.testing.assert_allclose(result(module), np.sqrt([0.5, 2.0]), rtol=1e-4)
+    assert sum(module.kernel.stats.cache_hits.values()) == 1
+    assert early.wait() == 0
+
+
+def test_a_process_that_gets_no_orders_ends(empty_cache: None) -> None:
+    ahead.expect("new", ())
+    (early,) = ahead._waiting
+    ahead.begin()
+    assert not ahead._waiting and early.returncode is not None
+
+
 @pytest.mark.by_default(1)
 @pytest.mark.parametrize("setting", [("cartpole", "a2c"), ("pendulum", "ppo"), ("cartpole", "ppo", "agent.advantage=nstep")])
 def test_agents_want_what_their_updates_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: tuple[str, ...]) -> None:

@@ -108,6 +108,33 @@ def test_settings_that_a_batch_does_not_have(chosen: External, told: str) -> Non
         batched_environment(Walkers, chosen, None, "walk", "./walk.py")
 
 
+def telling(spaces: Callable[..., Any], **members: Any) -> type:
+    """Return a class that tells its spaces, and whose objects cannot be made."""
+    return having(spaces=staticmethod(spaces), __init__=lambda self, n_envs, device="cpu", size=3, edge=1.0: boom(), **members)
+
+
+def test_a_class_that_tells_its_spaces_is_not_made() -> None:
+    told = telling(lambda size, edge: (Box(size), Box(1, -edge, edge)), time_limit=9, get_state=None, set_state=None)
+    for kwargs, size, edge in (({}, 3, 1.0), ({"size": 5, "edge": 2.0}, 5, 2.0)):
+        known = batched_environment(told, External(kwargs=kwargs), None, "walk", "./walk.py")
+        assert known.spec.groups[0].observation == Box(size) and known.spec.groups[0].action == Box(1, -edge, edge)
+        assert (known.shape, known.spec.time_limit, known.resumes) == ((size,), 9, True)
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (telling(lambda size, edge: Box(size)), "spaces of Walkers must return .observation_space, action_space.; it returned Box"),
+        (telling(lambda size, edge: (3, Box(1))), "observation_space must be a Box"),
+        (telling(lambda size: (Box(size), Box(1))), "unexpected keyword argument 'edge'"),
+        (type("Walkers", (without("step"),), {"spaces": staticmethod(lambda: (Box(1), Box(1)))}), "has no step"),
+    ],
+)
+def test_spaces_that_are_told_wrongly(made: type, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        batched_environment(made, External(), None, "walk", "./walk.py")
+
+
 def test_spaces_of_gymnasium() -> None:
     from gymnasium import spaces
 

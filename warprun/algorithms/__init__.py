@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from warprun import user_code
 from warprun.algorithms.settings import A2CConfig, DDPGConfig, DQNConfig, PPOConfig, SACConfig, TD3Config
 from warprun.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from warprun.learning.interfaces import AgentClass
     from warprun.learning.settings import AgentConfig
+
+
+GROUP = "warprun.agents"
+"""Entry points of agents that other packages have."""
 
 
 class Shipped(NamedTuple):
@@ -38,7 +42,7 @@ def agent_class(name: str) -> AgentClass[Any]:
     if name in AGENTS:
         module, _, attribute = AGENTS[name].agent.partition(":")
         return getattr(import_module(module), attribute)
-    installed = _installed()
+    installed = user_code.installed(GROUP)
     if name not in installed:
         raise UserError(f"there is no agent {name!r}; {did_you_mean(name, agent_names())}")
     try:
@@ -54,8 +58,4 @@ def config_class(name: str) -> type[AgentConfig]:
 
 def agent_names() -> tuple[str, ...]:
     """Return the names of all agents, the installed ones included."""
-    return (*AGENTS, *sorted(_installed()))
-
-
-def _installed() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group="warprun.agents")}
+    return (*AGENTS, *sorted(user_code.installed(GROUP)))

@@ -15,7 +15,7 @@ from rich.text import Text
 from warprun.checking.processes import machine_code
 from warprun.cli.process import DONE, FAILED, Outcome
 from warprun.cli.settings import read_settings, whole_number
-from warprun.config.compose import compose, environment_config, environment_names
+from warprun.config.environments import environment_config, environment_names
 from warprun.config.external import BY_ID
 from warprun.config.registry import import_environment, is_shipped
 from warprun.config.schema import EnvConfig, load_environment
@@ -88,6 +88,8 @@ def check(arguments: Sequence[str]) -> int:
         raise UserError("check needs the name of an environment, such as `warprun check env=cartpole`")
     if os.environ.get("NUMBA_DISABLE_JIT") == "1":
         raise UserError("check compares compiled kernels with plain Python; unset NUMBA_DISABLE_JIT")
+    from warprun.config.compose import compose  # imports Hydra, which `envs` does without
+
     path = Path(out[-1]) if out else None
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise UserError(f"out={out[-1]}: write the name of a file in a folder that exists, such as out=check.json")
@@ -142,6 +144,8 @@ def scripts(arguments: Sequence[str]) -> int:
 
 def bench(arguments: Sequence[str]) -> int:
     """Measure every number of environments and of threads that the arguments name, and print and keep a table. Raises UserError."""
+    from warprun.config.compose import compose
+
     lists = {"sizes": [10, 100, 1_000, 10_000, 100_000], "threads": [0]}
     out = "outputs/bench"
     rest = []

@@ -113,7 +113,7 @@ def close_streams() -> None:
 
 
 def begin_to_load_torch() -> None:
-    """Load the library of torch in a thread, while this one reads the config: that takes 0.2 s and no lock of Python (GIL)."""
+    """Load the library of torch in a thread, while this one reads the config: 0.2 s, without the lock of Python (GIL)."""
     found = find_spec("torch")
     if found and found.origin:
         library = Path(found.origin).with_name("lib") / "libtorch_cpu.so"
@@ -123,8 +123,10 @@ def begin_to_load_torch() -> None:
 
 
 def _load(library: Path) -> None:
-    with suppress(OSError):  # the import of torch finds the same error, and says more about it
-        ctypes.CDLL(str(library))
+    # `ctypes.CDLL(library)` holds the lock of Python meanwhile, a call of a function of C does not. The import of torch meets the same
+    # error, if there is one, and says more about it.
+    with suppress(AttributeError):
+        ctypes.CDLL(None).dlopen(os.fsencode(library), os.RTLD_NOW)
 
 
 @contextmanager

@@ -12,16 +12,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from warprun.algorithms import AGENTS
 from warprun.cli.from_hydra import translated
 from warprun.cli.process import DONE, uncollected
 from warprun.config import environment_copy
 from warprun.config.checks import check
 from warprun.config.compose import change, compose, differences
 from warprun.config.overrides import read
+from warprun.config.registry import has_functions
 from warprun.config.schema import Config, as_before, from_dict, to_dict
 from warprun.errors import RunHasEndedError, UserError, program, shown, typed
 from warprun.files import refuse_links
-from warprun.kernels.driver import prepare
+from warprun.kernels import ahead
+from warprun.kernels.driver import prepare, why_no_cuda
+from warprun.learning.settings import OnPolicyConfig
+from warprun.processes import usable_cores
 from warprun.run_folder import CONFIG
 from warprun.runs import rundir
 from warprun.runs.gpu_failures import failure_of
@@ -88,8 +93,21 @@ def _asked(overrides: Sequence[str], compose: Compose = compose) -> Continued | 
         return (asked.config if isinstance(asked, Continued) else asked).concurrency.name
 
     asked = in_all_ranks(compose_run, mode)
-    prepare(asked.config.device if isinstance(asked, Continued) else asked.device)
+    config = asked.config if isinstance(asked, Continued) else asked
+    prepare(config.device)
+    _expect_kernels(config)
     return asked
+
+
+def _expect_kernels(config: Config) -> None:
+    """Let a process that will compile kernels for a new environment (`kernels.ahead`) import what it needs while this one imports torch."""
+    on_cpu = config.device == "cpu" or (config.device == "auto" and why_no_cuda() is not None)
+    alone = config.concurrency.name == "single" and (config.concurrency.threads or usable_cores()) > 1
+    learns = isinstance(config.agent, OnPolicyConfig) and config.agent.name in AGENTS and config.engine.fused
+    is_copy = environment_copy.find(config.env.module) is not None  # of a run, whose kernels are there
+    if on_cpu and alone and learns and not is_copy and has_functions(config.env.module):
+        agent, _, _ = AGENTS[config.agent.name].agent.partition(":")
+        ahead.expect(config.env.name, ("warprun.learning.kernels.choose", agent))
 
 
 def _run(asked: Continued | Config) -> Result | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +23,8 @@ N_ENVS = "n_envs"
 GROUP = "agent"
 """Name of the only group."""
 MEMBERS = ("arrays", "observation_space", "action_space", "reset", "step")
+SPACES = "spaces"
+"""A static or class method that returns both spaces; a class that has it is not made to be known."""
 SETTINGS = ("vector", "register", "timeout_s", "mask")
 """Settings of `External` that a batched environment does not have."""
 
@@ -92,25 +94,59 @@ def _examined(title: str, made: type, arguments: Mapping[str, object], limit: in
         raise ContractError(
             f"reset of {made.__name__} takes `mask`, so it steps a batch: the first argument of the class must be `{N_ENVS}`"
         )
+    if SPACES in dir(made):
+        _refuse_incomplete(made, made, [member for member in MEMBERS if not member.endswith("_space")])
+        return _known_as(title, made, arguments, made, _told_spaces(made, arguments), limit, channels)
     blank = BatchedEnvironment(title, made, arguments, Spec((GroupSpec(GROUP, 1, Box(1), Box(1)),)), (1,), False)
     batch = blank.make(1, "cpu")
     try:
-        missing = [member for member in MEMBERS if member not in dir(batch)]
-        if missing:
-            raise ContractError(f"{made.__name__} has no {', '.join(missing)}; a batched environment has {', '.join(MEMBERS)}")
+        _refuse_incomplete(made, batch, MEMBERS)
         if not callable(getattr(batch.arrays, "from_dlpack", None)):
             raise ContractError(
                 f"arrays of {made.__name__} must be the module of its arrays (numpy, torch, jax.numpy or another with from_dlpack),"
                 f" not {shown(batch.arrays)}"
             )
-        observation, shape = _observation(batch.observation_space, channels)
-        group = GroupSpec(GROUP, 1, observation, _actions(batch.action_space))
-        limit = getattr(batch, "time_limit", None) if limit is None else limit
-        resumes = {"get_state", "set_state"} <= set(dir(batch)) or "state" in dir(batch)
-        return BatchedEnvironment(title, made, arguments, Spec((group,), limit, early_truncation=True), shape, resumes)
+        return _known_as(title, made, arguments, batch, (batch.observation_space, batch.action_space), limit, channels)
     finally:
         if isinstance(batch, Closes):
             batch.close()
+
+
+def _refuse_incomplete(made: type, known: object, members: Sequence[str]) -> None:
+    missing = [member for member in members if member not in dir(known)]
+    if missing:
+        raise ContractError(f"{made.__name__} has no {', '.join(missing)}; a batched environment has {', '.join(MEMBERS)}")
+
+
+def _told_spaces(made: type, arguments: Mapping[str, object]) -> tuple[object, object]:
+    """Return the spaces that a class tells for all its arguments, those with their defaults included."""
+    try:
+        bound = inspect.signature(made).bind_partial(**arguments)
+    except TypeError as error:
+        raise ContractError(f"env.kwargs: {made.__name__} {error}") from None
+    bound.apply_defaults()
+    given = {name: value for name, value in bound.arguments.items() if name not in (N_ENVS, "device")}
+    told = getattr(made, SPACES)(**given)
+    if not isinstance(told, tuple) or len(told) != 2:
+        raise ContractError(f"{SPACES} of {made.__name__} must return (observation_space, action_space); it returned {shown(told)}")
+    return told
+
+
+def _known_as(
+    title: str,
+    made: type,
+    arguments: Mapping[str, object],
+    known: object,
+    spaces: tuple[object, object],
+    limit: int | None,
+    channels: str | None,
+) -> BatchedEnvironment:
+    """Return the environment with these spaces; `known`, a batch or its class, says the rest."""
+    observation, shape = _observation(spaces[0], channels)
+    group = GroupSpec(GROUP, 1, observation, _actions(spaces[1]))
+    limit = getattr(known, "time_limit", None) if limit is None else limit
+    resumes = {"get_state", "set_state"} <= set(dir(known)) or "state" in dir(known)
+    return BatchedEnvironment(title, made, arguments, Spec((group,), limit, early_truncation=True), shape, resumes)
 
 
 def _observation(space: object, channels: str | None) -> tuple[Box, tuple[int, ...]]:

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import FunctionType, ModuleType
 
@@ -37,7 +36,7 @@ Defined = Environment | ExternalEnvironment | SimulatorFactory
 
 def conf_packages() -> list[str]:
     """Return the packages that hold config groups: those with an entry point in the group `warprun.conf`, then warprun's own."""
-    return [*(entry.value for entry in entry_points(group=CONF)), CONF]
+    return [*(entry.value for entry in user_code.installed(CONF).values()), CONF]
 
 
 def check_working_folder() -> None:
@@ -92,6 +91,12 @@ def options(group: str) -> list[str]:
     return sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml") if path.is_file()})
 
 
+def file_of(group: str, name: str) -> Path | None:
+    """Return the file of `group=name`: that of the first folder that has one."""
+    places = (folder / group / f"{name}.yaml" for folder in [*own_folders(), *folders_of(*conf_packages())])
+    return next((place for place in places if place.is_file()), None)
+
+
 def is_shipped(group: str, name: str) -> bool:
     """Return whether the file of `group=name` is warprun's own, and not one in ./conf or of another installed package."""
     others = [*own_folders(), *folders_of(*(package for package in conf_packages() if package != CONF))]
@@ -110,18 +115,38 @@ def import_environment(
 
     A file is read again if it, or a file beside it that it imports, has changed. `time_limit` None: the environment's own.
     """
-    file = Path(module) if module.endswith(".py") else None
-    if file and file.is_dir():
+    with _errors_of(module):
+        loaded, found = _load(module)
+        name = Path(module).stem if found else module.rpartition(".")[2]
+        return define(loaded, options or {}, time_limit, name, module, chosen, found), loaded
+
+
+def has_functions(module: str) -> bool:
+    """Return whether an environment module defines functions for kernels, or a function that may return some. Makes no environment."""
+    with _errors_of(module):
+        return isinstance(getattr(_load(module)[0], "environment", None), Environment | FunctionType)
+
+
+def _load(module: str) -> tuple[ModuleType, Sources | None]:
+    """Return an environment module, and its files if it is a .py file. Raises what its code raises."""
+    if not module.endswith(".py"):
+        return user_code.import_package(module), None
+    file = Path(module)
+    if file.is_dir():
         raise UserError(f"environment file {module} is a folder (working folder: {Path.cwd()})")
-    if file and not file.is_file():
+    if not file.is_file():
         raise UserError(f"environment file {module} does not exist (working folder: {Path.cwd()})")
+    found = user_code.read_file(file)
+    return found.load(), found
+
+
+@contextmanager
+def _errors_of(module: str) -> Iterator[None]:
+    """Convert what the code of an environment raises to a UserError, which names a missing extra of warprun."""
     with errors_of_user(f"environment {module} fails to import"), ExitStack() as hints:
         for library, extra in EXTRAS.items():
             hints.enter_context(needs(library, extra))
-        found = user_code.read_file(file) if file else None
-        loaded = found.load() if found else user_code.import_package(module)
-        name = file.stem if file else module.rpartition(".")[2]
-        return define(loaded, options or {}, time_limit, name, module, chosen, found), loaded
+        yield
 
 
 def define(

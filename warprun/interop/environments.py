@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from warprun.config.checks import check_parameters
-from warprun.config.compose import environment_config
+from warprun.config.environments import environment_config
 from warprun.config.registry import is_dotted
 from warprun.config.schema import EnvConfig, load_environment, make_tables, parameters
 from warprun.environment import Environment

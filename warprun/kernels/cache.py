@@ -13,6 +13,7 @@ import atexit
 import hashlib
 import os
 import pickle
+import re
 import shutil
 import sys
 import tempfile
@@ -38,6 +39,17 @@ WAIT_S = 600.0
 awaited: dict[Path, Callable[[], None]] = {}
 """Files that another process is about to write -> a function that waits for that, see `ahead`."""
 _noticed: set[str] = set()
+
+
+def cache_root() -> Path:
+    """Return the folder of compiled kernels: WARPRUN_CACHE_DIR, else the user's cache folder."""
+    default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "warprun").expanduser()
+    return Path(os.environ.get("WARPRUN_CACHE_DIR", default), "kernels")
+
+
+def module_name(name: str) -> str:
+    """Return the name of a module of kernels as it begins the name of its folder, and is part of an identifier."""
+    return re.sub(r"\W", "_", name, flags=re.ASCII)[:64]
 
 
 class KernelFiles:
@@ -73,6 +85,18 @@ class KernelFiles:
             yield
         finally:
             lock.release()
+
+    def is_taken(self, key: Key) -> bool:
+        """Return whether another process compiles for `key` at this moment, as far as can be known."""
+        lock = FileLock(self.path(key).with_suffix(".lock"), timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            return True
+        except (OSError, NotImplementedError):
+            return False
+        lock.release()
+        return False
 
     def load(self, key: Key) -> object:
         """Return the compiled result for `key`; None if there is no file, or a damaged one."""

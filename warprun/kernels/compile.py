@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
-import os
-import re
 import sys
 import types
 from collections import namedtuple
@@ -19,14 +16,13 @@ import numpy as np
 from numba import njit
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError
-from numba.core.event import Listener, register
 from numba.core.types import Literal
 from numba.core.types.misc import unliteral
 
 from warprun.environment import KernelFunction
 from warprun.errors import UserError
-from warprun.kernels import compilers, integers
-from warprun.kernels.cache import KernelFiles, notice, scratch, without_comments, write_source
+from warprun.kernels import compilers, integers, thrift
+from warprun.kernels.cache import KernelFiles, cache_root, module_name, notice, scratch, without_comments, write_source
 from warprun.kernels.fingerprint import (
     MISSING,
     Dispatcher,
@@ -55,24 +51,7 @@ Finish: TypeAlias = Callable[[KernelFunction, Options], KernelFunction]
 FLAGS: dict[str, object] = {"error_model": "numpy", "fastmath": {"contract", "arcp", "nsz", "afn"}}
 
 
-class _RareCollection(Listener):
-    """Lets Python look for reference cycles less often while Numba compiles: it makes millions of objects, most of which stay."""
-
-    OBJECTS = 200_000
-
-    def __init__(self) -> None:
-        self._outside: list[tuple[int, ...]] = []
-
-    def on_start(self, event: object) -> None:
-        first, *others = gc.get_threshold()
-        self._outside.append((first, *others))
-        gc.set_threshold(first and max(self.OBJECTS, first), *others)  # 0: never
-
-    def on_end(self, event: object) -> None:
-        gc.set_threshold(*self._outside.pop())
-
-
-register("numba:compile", _RareCollection())
+thrift.spare()
 
 COMPILES = not numba.config.DISABLE_JIT
 """False under NUMBA_DISABLE_JIT=1, where every function runs as plain Python."""
@@ -89,11 +68,13 @@ INLINED: dict[str, object] = FLAGS | FOR_KERNELS | {"forceinline": True, "_nrt":
 KERNELS: dict[str, object] = FLAGS | {"pipeline_class": compilers.Kernels, "_nrt": False}
 # Numba's wrapper for Python, which unboxes all arguments, takes as long to compile as a small kernel, and no Python calls these.
 BOUND_KERNELS: dict[str, object] = KERNELS | {"no_cpython_wrapper": True}
-BOUND: dict[str, object] = FLAGS | {"pipeline_class": compilers.Bound, "no_cpython_wrapper": True}
+BOUND: dict[str, object] = FLAGS | {"pipeline_class": compilers.Bound, "no_cpython_wrapper": True, "_nrt": False}
 TILES: dict[str, object] = FLAGS | FOR_KERNELS | {"pipeline_class": compilers.Tiles, "_nrt": False}
 
 # For checks: Python calls the functions one at a time, and an index out of bounds raises IndexError.
 CHECKED: dict[str, object] = FLAGS | {"boundscheck": True, "no_cfunc_wrapper": True, "_nrt": False}
+WITHOUT_ARRAYS = ("warprun.math", "warprun.random")
+"""Modules whose functions have no index to check: kernels take what is compiled for a check."""
 
 _rebuilt: dict[tuple[types.FunctionType, Finish, str, str | Fingerprints], KernelFunction] = {}
 _being_rebuilt: set[types.FunctionType] = set()
@@ -208,6 +189,8 @@ def _constructor(state: type, finish: Finish) -> KernelFunction:
 
 
 def _rebuild_function(function: types.FunctionType, finish: Finish, options: Options, fingerprints: Fingerprints) -> KernelFunction:
+    if finish is _checked and function.__module__ in WITHOUT_ARRAYS:
+        finish = _inlined
     # The values that a function refers to may have changed since it was rebuilt. A function without a hash is rebuilt each time.
     content: str | Fingerprints
     try:
@@ -299,12 +282,6 @@ def _single_precision(code: types.CodeType) -> types.CodeType:
     return code.replace(co_consts=tuple(map(single, code.co_consts)))
 
 
-def cache_root() -> Path:
-    """Return the folder of compiled kernels: WARPRUN_CACHE_DIR, else the user's cache folder."""
-    default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "warprun").expanduser()
-    return Path(os.environ.get("WARPRUN_CACHE_DIR", default), "kernels")
-
-
 class Recipe(NamedTuple):
     """The arguments of `load_module`, with which another process makes the same module."""
 
@@ -322,7 +299,7 @@ def load_module(
     The folder name holds a hash of the source and of everything that the built functions refer to, so a cached module is never stale. If
     something has no hash, the module is compiled at every start, and a warning says so.
     """
-    name = re.sub(r"\W", "_", name, flags=re.ASCII)[:64]  # becomes part of an identifier
+    name = module_name(name)
     given = {global_name: build(function) for global_name, function in functions.items()}
     compiles = COMPILES and build in (kernel_function, merged_function)
     try:

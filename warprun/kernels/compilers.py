@@ -14,7 +14,8 @@ wrapper for C, to which all arguments are passed by value.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
@@ -29,7 +30,7 @@ from numba.core.typed_passes import NativeLowering
 from warprun.kernels.lanes import MARK, with_cut_loops
 
 if TYPE_CHECKING:
-    from numba.core.codegen import CodeLibrary
+    from numba.core.codegen import CodeLibrary, CPUCodegen
     from numba.core.compiler_machinery import PassManager
 
 SPAN = 3
@@ -42,6 +43,14 @@ class Bound(Compiler):
     def define_pipelines(self) -> list[PassManager]:
         """Return the passes of the compiler."""
         return _with_entry(super().define_pipelines())
+
+    def compile_extra(self, func: Callable[..., object]) -> object:
+        """Compile a kernel."""
+        codegen = self.state.targetctx.codegen()
+        self.state.library = codegen.create_library(func.__qualname__)
+        self.state.library.enable_object_caching()
+        with _linked(codegen):
+            return super().compile_extra(func)
 
 
 class Kernels(Compiler):
@@ -59,9 +68,11 @@ class Kernels(Compiler):
     def compile_extra(self, func: Callable[..., object]) -> object:
         """Compile a kernel, with its loops over lanes cut where they contain loops."""
         self.state.flags.noalias = True
-        self.state.library = _KernelLibrary(self.state.targetctx.codegen(), func.__qualname__)
+        codegen = self.state.targetctx.codegen()
+        self.state.library = _KernelLibrary(codegen, func.__qualname__)
         self.state.library.enable_object_caching()
-        return super().compile_extra(func)
+        with _linked(codegen):
+            return super().compile_extra(func)
 
 
 class Tiles(Compiler):
@@ -137,6 +148,19 @@ class _LinkedLibrary(JITCodeLibrary):
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
         self._finalized = True
+
+
+@contextmanager
+def _linked(codegen: CPUCodegen) -> Iterator[None]:
+    """Let what Numba has in Python of the functions that a kernel calls, such as `min`, be code that is linked into the kernel only.
+
+    Else each becomes machine code, too, which nobody calls.
+    """
+    outside, codegen._library_class = codegen._library_class, _LinkedLibrary
+    try:
+        yield
+    finally:
+        codegen._library_class = outside
 
 
 class _NoEnvironment:

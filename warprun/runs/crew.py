@@ -53,7 +53,9 @@ class Crew:
         self.agent = make_agent(self.setup)
         if threads(self.setup.config) > 1:
             ahead.begin()  # its kernels, while this process compiles those of the simulator
-        return self.agent, self._make_simulator(announce, first_env=0)
+        simulator = self._make_simulator(announce, first_env=0)
+        ahead.share()
+        return self.agent, simulator
 
     def _make_simulator(self, announce: Callable[[str], None], first_env: int) -> Simulator:
         self.simulator = make_training_simulator(self.setup, self.agent, announce, first_env)

@@ -18,7 +18,6 @@ from warprun.runs import checkpoint, signals
 from warprun.runs.build import Setup, make_simulator, prepare, set_up, uncaptured
 from warprun.runs.opening import load_checkpoint, open_run, trained_agent
 from warprun.runs.recording import Player
-from warprun.runs.records.tensorboard import write_images
 from warprun.runs.sentinel import refuse
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.state import State, derived_seed, restore
@@ -193,6 +192,8 @@ def evaluate_run(
         result = evaluator.play(greedy).metrics()
     report = getattr(run.module, "report", None)
     if report:
+        from warprun.runs.records.tensorboard import write_images  # imports TensorBoard
+
         (folder / "eval").mkdir(exist_ok=True)
         result |= report(Player(setup, agent, derived_seed(seed, "report")), folder / "eval")
         write_images(folder / "eval")

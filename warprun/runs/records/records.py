@@ -12,8 +12,7 @@ from typing import NamedTuple
 from warprun.errors import UserError, printable
 from warprun.runs.records.jsonl import JsonLines, cut, read_rows
 from warprun.runs.records.services import services
-from warprun.runs.records.sink import Row, Sink
-from warprun.runs.records.tensorboard import PREFIX, TensorBoard
+from warprun.runs.records.sink import PREFIX, Row, Sink
 from warprun.runs.records.terminal import Terminal
 
 
@@ -53,6 +52,8 @@ class Records:
         self._sinks: list[Sink] = [JsonLines(folder, end.files.get(JsonLines.name, 0)), Terminal(folder, config, live)]
         log = config.get("log")
         if not isinstance(log, Mapping) or log.get("tensorboard", True):
+            from warprun.runs.records.tensorboard import TensorBoard  # imports a library that most processes of a run do not need
+
             self._sinks.insert(1, TensorBoard(folder, config, end.env_steps if end.files else None))
         self._sinks += services(folder, config)
         self.summary: Mapping[str, float | str] = {}

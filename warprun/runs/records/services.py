@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from warprun.errors import UserError, one_line
 from warprun.files import read_limited, write_atomic
-from warprun.runs.records.sink import Row, Sink
-from warprun.runs.records.tensorboard import flatten
+from warprun.runs.records.sink import Row, Sink, flatten
 from warprun.runs.rundir import ENDED
 
 if TYPE_CHECKING:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import NamedTuple
+
+from warprun.config.reading import leaves
+
+PREFIX = "events.out.tfevents."
+"""Beginning of the names of the files of TensorBoard."""
 
 
 class Row(NamedTuple):
@@ -44,3 +50,14 @@ class Sink:
 
     def close(self) -> None:
         """Close files and release the terminal."""
+
+
+def flatten(config: Mapping[str, object]) -> dict[str, bool | int | float | str]:
+    """Return the leaves of a nested config by dotted path, lists as JSON text, without those that are None."""
+    found: dict[str, bool | int | float | str] = {}
+    for key, value in leaves(config):
+        if isinstance(value, bool | int | float | str):
+            found[key] = value
+        elif value is not None and not isinstance(value, Mapping):
+            found[key] = json.dumps(value, default=str)
+    return found

@@ -7,7 +7,6 @@ tracebacks on a full disk, and puts the hyperparameters into a second run.
 from __future__ import annotations
 
 import io
-import json
 import os
 import socket
 import time
@@ -20,13 +19,10 @@ from tensorboard.plugins.hparams import metadata, plugin_data_pb2, summary_v2
 from tensorboard.plugins.hparams.api_pb2 import Status
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from warprun.config.reading import leaves
 from warprun.runs.records.jsonl import Appender
-from warprun.runs.records.sink import Row, Sink
+from warprun.runs.records.sink import PREFIX, Row, Sink, flatten
 from warprun.runs.rundir import ENDED
 
-PREFIX = "events.out.tfevents."
-"""Beginning of the names of event files."""
 METRICS = ("train/return", "eval/return", "perf/env_steps_per_s")
 
 
@@ -126,14 +122,3 @@ def write_images(folder: Path) -> None:
     now, file = time.time(), EventFile(folder)
     file.write([Event(wall_time=now, summary=Summary(value=[Summary.Value(tag=tag, image=shown[tag])])) for tag in shown])
     file.close()
-
-
-def flatten(config: Mapping[str, object]) -> dict[str, bool | int | float | str]:
-    """Return the leaves of a nested config by dotted path, lists as JSON text, without those that are None."""
-    found: dict[str, bool | int | float | str] = {}
-    for key, value in leaves(config):
-        if isinstance(value, bool | int | float | str):
-            found[key] = value
-        elif value is not None and not isinstance(value, Mapping):
-            found[key] = json.dumps(value, default=str)
-    return found

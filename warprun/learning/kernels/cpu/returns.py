@@ -114,7 +114,10 @@ def next_values_of_part(part, thread, network, steps, next_value, memory):
     follow(part, thread, network, steps, memory)
     following = memory.following[thread]
     begin, end = part * COLUMNS, min((part + 1) * COLUMNS, next_value.shape[1])
-    next_value[:, begin:end] = following[:, : end - begin]
+    for t in range(next_value.shape[0]):
+        row, value = next_value[t, begin:end], following[t]
+        for c in range(row.size):  # Numba takes two seconds to compile the error message of an assignment of slices
+            row[c] = value[c]
 
 
 def advantages_of_part(part, thread, network, steps, reward, gamma, gae_lambda, advantage, returns, memory):

@@ -1,0 +1,53 @@
+"""The configs of all environments, as `warprun envs` lists them.
+
+Plain files are read without Hydra, whose import and compositions take longer than all the rest.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from warprun.config.reading import read_yaml
+from warprun.config.registry import file_of, options
+from warprun.config.schema import EnvConfig
+from warprun.errors import typed
+
+
+def environment_names() -> list[str]:
+    """Return the names of all environments."""
+    return options("env")
+
+
+def environment_config(name: str) -> EnvConfig:
+    """Return the config of an environment. Its keys are checked, its values are not. Raises UserError."""
+    return _read(name) or _composed(name)
+
+
+def _composed(name: str) -> EnvConfig:
+    from warprun.config.compose import compose_environment  # imports Hydra
+
+    return compose_environment(name)
+
+
+@cache
+def _schema() -> DictConfig:
+    return OmegaConf.structured(EnvConfig)
+
+
+def _read(name: str) -> EnvConfig | None:
+    """Return the config of a file that holds nothing but keys of an environment; None for others and for mistakes, which Hydra explains."""
+    file = file_of("env", name)
+    if file is None:
+        return None
+    text, content = read_yaml(file, typed(file))
+    if "defaults" in content or "@package" in text or "${" in text:
+        return None
+    try:
+        config = OmegaConf.to_object(OmegaConf.merge(_schema(), content))
+    except (OmegaConfBaseException, ValueError):
+        return None
+    assert isinstance(config, EnvConfig)
+    return config
