@@ -45,8 +45,8 @@ TAG = [
 """Tagged runners stay, so that all actors work all the time."""
 ENVIRONMENTS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 WIDTHS, ENVIRONMENTS_OF_WIDTHS = (16, 32, 64, 128, 256, 512), 1_000
-ACTORS, ACTORS_TOGETHER = (2, 5, 10, 25, 100, 1_000), 10_000
-"""Actors of an environment, and of all environments."""
+ACTORS, ENVIRONMENTS_OF_ACTORS = (2, 5, 10, 25, 100, 1_000), 128
+"""Two full tiles of environments, one for each thread."""
 ONE_PASS, OF_ROLLOUT = 8, 2
 """Operations for each weight: of a step with an update that reads it once, as all of this page do, and of its rollout."""
 COPIED = 1 << 28
@@ -73,7 +73,7 @@ def _of_width(width: int) -> list[str]:
 def _of_actors(actors: int) -> list[str]:
     taggers = max(1, actors // 11)
     sizes = [f"env.options.taggers={taggers}", f"env.options.runners={actors - taggers}"]
-    return [*TAG, *sizes, f"n_envs={ACTORS_TOGETHER // actors}"]
+    return [*TAG, *sizes, f"n_envs={ENVIRONMENTS_OF_ACTORS}"]
 
 
 CURVES = {
@@ -211,8 +211,9 @@ def of_actors(kept: Kept) -> str:
     rows = []
     for i, n in enumerate(ACTORS):
         rates = [number(kept, "actors", n, "2", kind).text(1e-6 * n) for kind in KINDS]
-        rows.append((f"{n:,}", f"{ACTORS_TOGETHER // n:,}", *rates, percent(share(kept, "actors")[i])))
-    return table(["actors", "environments", "simulation", "rollouts", "training", "limit"], rows)
+        steps = number(kept, "actors", n, "2", "training").text(1e-3)
+        rows.append((f"{n:,}", *rates, percent(share(kept, "actors")[i]), steps))
+    return table(["actors", "simulation", "rollouts", "training", "limit", "thousand environment steps/s"], rows)
 
 
 def findings(kept: Kept) -> list[str]:
@@ -319,7 +320,7 @@ def draw(kept: Kept) -> None:
             ],
         ),
     )
-    titles = ("CartPole, 64-64 units", "CartPole, 1,000 environments", "tag in the plane, 10,000 actors in all")
+    titles = ("CartPole, 64-64 units", "CartPole, 1,000 environments", f"tag in the plane, {ENVIRONMENTS_OF_ACTORS} environments")
     whats = ("environment", "environment", "actor")
     with figure(FIGURE, len(panels), (12.5, 4.2)) as axes:
         for each, (axis, points, lines), title, what in zip(axes, panels, titles, whats, strict=True):

@@ -25,7 +25,7 @@ def test_settings_of_a_curve_are_what_the_page_says(name):
     assert config.agent.horizon == scale.HORIZON
     if name == "actors":
         assert sum(group.size for group in groups) == curve.points[1]
-        assert config.n_envs * curve.points[1] == scale.ACTORS_TOGETHER
+        assert config.n_envs == scale.ENVIRONMENTS_OF_ACTORS
     elif name == "width":
         assert [*config.agent.network.hidden] == [curve.points[1]] * 2
     else:
