@@ -78,7 +78,8 @@ def _of_actors(actors: int) -> list[str]:
 
 CURVES = {
     "a2c": Curve(ENVIRONMENTS, (2,), partial(_of_environments, "a2c")),
-    "ppo": Curve(ENVIRONMENTS, (2,), partial(_of_environments, "ppo")),
+    # A rollout of one environment has too few rows for 16 minibatches.
+    "ppo": Curve(ENVIRONMENTS[1:], (2,), partial(_of_environments, "ppo")),
     "width": Curve(WIDTHS, (1, 2), _of_width),
     "actors": Curve(ACTORS, (2,), _of_actors),
 }
@@ -191,7 +192,8 @@ def of_environments(kept: Kept) -> str:
     """Return the table of environments."""
     rows = []
     for i, n in enumerate(ENVIRONMENTS):
-        rates = (*cells(kept, "a2c", i, "rollout"), *cells(kept, "a2c", i, "training"), *cells(kept, "ppo", i, "training"))
+        ppo = cells(kept, "ppo", i - 1, "training") if n in CURVES["ppo"].points else ("", "")
+        rates = (*cells(kept, "a2c", i, "rollout"), *cells(kept, "a2c", i, "training"), *ppo)
         iteration = 1e6 * HORIZON * n / line(kept, "a2c", "training")[i]
         size = n * number(kept, "a2c", n, "2", "bytes_per_env").value / 2**20
         rows.append((f"{n:,}", *rates, f"{iteration:,.0f}", f"{size:,.3g}"))
@@ -220,6 +222,7 @@ def findings(kept: Kept) -> list[str]:
     """Return the sentence that each panel shows: environments, widths, actors."""
     few, first, last = (ENVIRONMENTS.index(n) for n in (10, 1_000, 100_000))
     a2c, ppo, width = (share(kept, name) for name in ("a2c", "ppo", "width"))
+    ppo = np.concatenate(([math.nan], ppo))  # at the points of A2C
     fewest, most = (line(kept, "actors", "training") * ACTORS)[[0, -1]]
     return [
         f"from {ENVIRONMENTS[first]:,} to {ENVIRONMENTS[last]:,} environments A2C trains at {percent(*a2c[first : last + 1])} of the "
@@ -325,7 +328,7 @@ def draw(kept: Kept) -> None:
     with figure(FIGURE, len(panels), (12.5, 4.2)) as axes:
         for each, (axis, points, lines), title, what in zip(axes, panels, titles, whats, strict=True):
             for own in lines:
-                each.loglog(points, own.y, own.style, color=own.color, linewidth=1.6, markersize=4)
+                each.loglog(points[-len(own.y) :], own.y, own.style, color=own.color, linewidth=1.6, markersize=4)
             each.set(title=title, xlabel=axis, ylabel=f"{what} steps per second")
             each.set_xticks(points, [f"{n:,}" if n < 1e6 else "1 M" for n in points], minor=False)
             each.tick_params(axis="x", labelsize=8)

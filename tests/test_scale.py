@@ -75,7 +75,7 @@ def test_rounds_beside_other_work_count_only_where_no_other_is_kept():
     parts["100 round=0"]["quiet"] = False
     assert scale.number(found, "a2c", 10, "2", "training").text(1e-6) == "1"
     assert scale.number(found, "a2c", 100, "2", "training").text(1e-6) == "~1"
-    assert "2 of 28 points were measured beside other work" in scale.measured_on(found)
+    assert "2 of 27 points were measured beside other work" in scale.measured_on(found)
 
 
 def test_a_page_waits_for_all_points(tmp_path, monkeypatch):
