@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -28,14 +26,16 @@ from contextlib import closing
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import claims
 import numpy as np
+import scale
 import testbed
 from bench import population_tables
+from campaign import Parts, Values, measure
 from claims_warpsci import times_to_bar
-from common import DOCS, ROOT, Training, figure, machine, replaced, settings
+from common import DOCS, ROOT, Training, figure, replaced, settings
 from evidence import Raw, quiet
 from studies import STUDIES
 from study import runs_of
@@ -50,17 +50,10 @@ if TYPE_CHECKING:
 
 KEPT = DOCS / "benchmarks" / "reproduce.json"
 PAGE = DOCS / "reproductions.md"
-MOST_LOAD = 0.3
-"""Load average of a minute before a measurement."""
-MOST_FOREIGN = 0.1
-"""Cores that other processes may use during a part."""
-ATTEMPTS = 3
 ROUNDS = 6
 """The least and the largest of six values hold the median with a chance of 97 %."""
 SEEDS = 8
 SIZES = (10, 100, 1000, 10_000)
-Values = dict[str, Any]
-Parts = dict[str, Callable[[], Values]]
 WITHOUT_RAW = {
     "docs/auto.md": "times to solve",
     "docs/performance.md": "comparisons, expected times of a GPU, loops within a step",
@@ -71,7 +64,7 @@ WITHOUT_RAW = {
     "docs/benchmarks/ledger.md": "all tables",
     "docs/benchmarks/population.md": "population-based training against random search",
     "docs/benchmarks/tag.md": "all tables",
-    "docs/benchmarks/throughput.md": "all tables",
+    "docs/benchmarks/throughput.md": "all tables without a named file",
 }
 """Page -> its measured numbers that cannot be recomputed."""
 
@@ -194,79 +187,13 @@ MEASUREMENTS = {
 }
 
 
-# The machine ----------------------------------------------------------------------------------------------------------
-
-
-def busy_s() -> float:
-    """Return the seconds for which all cores together were busy, those taken by other machines of the host included."""
-    user, nice, system, _, _, irq, soft, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
-    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
-
-
-def own_s() -> float:
-    """Return the processor time of this process and of all that it has waited for."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
-
-
-def wait_for_quiet(minutes: float) -> float:
-    """Return the load average as soon as it is low enough. Exits with code 2 if it is not within the minutes."""
-    deadline = time.monotonic() + 60 * minutes
-    while (load := os.getloadavg()[0]) >= MOST_LOAD:
-        if time.monotonic() > deadline:
-            print(f"reproduce: load average {load:.2f} is not below {MOST_LOAD}: end other programs, or --wait", file=sys.stderr)
-            sys.exit(2)
-        time.sleep(5.0)
-    return load
-
-
-def quietly(part: Callable[[], Values]) -> Values:
-    """Return what a part measures, and the cores that other processes used beside it; repeat it if these are too many."""
-    for attempt in range(1, ATTEMPTS + 1):  # noqa: B007 - the last one is kept with the values
-        before = time.monotonic(), busy_s(), own_s()
-        values = part()
-        wall, busy, own = time.monotonic() - before[0], busy_s() - before[1], own_s() - before[2]
-        foreign = max(0.0, busy - own) / wall
-        if foreign <= MOST_FOREIGN:
-            break
-    return {
-        "values": values,
-        "wall_s": round(wall, 2),
-        "foreign_cores": round(foreign, 3),
-        "quiet": foreign <= MOST_FOREIGN,
-        "attempts": attempt,
-        "date": time.strftime("%Y-%m-%d %H:%M"),
-    }
-
-
-def measure(names: list[str], kept: dict[str, Any], wait: float, minutes: float, again: bool) -> None:
-    """Measure all parts that are not kept, and keep each. Exits with code 2 on another machine than the kept parts."""
-    deadline = time.monotonic() + 60 * minutes
-    for name in names:
-        if again or name not in kept:
-            kept[name] = {"machine": machine(), "load_before": [], "parts": {}}
-        own = kept[name]
-        missing = [part for part in MEASUREMENTS[name].parts().items() if part[0] not in own["parts"]]
-        if missing and own["machine"] != machine():
-            print(f"reproduce: {name} was begun with {own['machine']}: use --again", file=sys.stderr)
-            sys.exit(2)
-        if missing:
-            own["load_before"].append(round(wait_for_quiet(wait), 2))
-        for title, part in missing:
-            if time.monotonic() > deadline:
-                return
-            own["parts"][title] = quietly(part)
-            print(name, title, {key: value for key, value in own["parts"][title].items() if key != "values"}, flush=True)
-            KEPT.write_text(json.dumps(kept) + "\n")
-
-
 # The pages ------------------------------------------------------------------------------------------------------------
 
 
 def raw() -> Raw:
     """Return all raw numbers by file."""
     folder = DOCS / "benchmarks"
-    files = {name: folder / f"{name}.json" for name in ("reproduce", "results", "testbed", "population")}
+    files = {name: folder / f"{name}.json" for name in ("reproduce", "results", "testbed", "population", "memory")}
     return {name: json.loads(file.read_text()) if file.exists() else {} for name, file in files.items()}
 
 
@@ -314,6 +241,8 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
         from exarl import page
 
         yield page.PAGE, "exarl model", page.validation(sleeping)
+    yield from scale.places()
+    yield DOCS / "benchmarks" / "throughput.md", "memory", claims.memory_of(kept["memory"])
     yield DOCS / "defaults.md", "test bed", testbed.of_page(kept["testbed"])
     for mark, text in population_tables.of_page(kept["population"]):
         yield DOCS / "benchmarks" / "population.md", mark, text
@@ -357,7 +286,8 @@ def main() -> None:
         sys.exit(bool(wrong))
     else:
         try:
-            measure(chosen.only, raw()["reproduce"], chosen.wait, chosen.minutes, chosen.again)
+            parts = {name: MEASUREMENTS[name].parts() for name in chosen.only}
+            measure(parts, KEPT, chosen.wait, chosen.minutes, chosen.again)
         except UserError as error:  # such as data that are not there
             print(f"reproduce: {error}", file=sys.stderr)
             sys.exit(2)

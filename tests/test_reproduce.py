@@ -6,7 +6,8 @@ import pytest
 
 from tests.scripts import load
 
-claims, claims_exarl, claims_warpsci, evidence, reproduce = map(load, ("claims", "claims_exarl", "claims_warpsci", "evidence", "reproduce"))
+names = ("campaign", "claims", "claims_exarl", "claims_warpsci", "evidence", "reproduce")
+campaign, claims, claims_exarl, claims_warpsci, evidence, reproduce = map(load, names)
 PARTS = {"quiet": True, "foreign_cores": 0.0}
 
 
@@ -79,25 +80,50 @@ def test_more_environments_are_sooner_only_if_all_intervals_are_apart():
 def test_the_campaign_goes_on_and_marks_what_was_not_quiet(tmp_path, monkeypatch):
     asked, busy = [], iter(range(0, 10_000, 100))
     parts = {name: lambda name=name: asked.append(name) or {"value": 1.0} for name in "abc"}
-    monkeypatch.setitem(reproduce.MEASUREMENTS, "throughput", reproduce.Measurement(lambda: parts, 1))
-    monkeypatch.setattr(reproduce, "KEPT", tmp_path / "kept.json")
-    monkeypatch.setattr(reproduce, "wait_for_quiet", lambda minutes: 0.1)
-    monkeypatch.setattr(reproduce, "busy_s", lambda: 0.0)
-    kept = {"throughput": {"machine": reproduce.machine(), "load_before": [], "parts": {"a": PARTS}}}
-    reproduce.measure(["throughput"], kept, 0.0, 1.0, False)
+    file = tmp_path / "kept.json"
+    monkeypatch.setattr(campaign, "wait_for_quiet", lambda minutes: 0.1)
+    monkeypatch.setattr(campaign, "busy_s", lambda: 0.0)
+    file.write_text(json.dumps({"speed": {"machine": campaign.machine(), "load_before": [], "parts": {"a": PARTS}}}))
+    campaign.measure({"speed": parts}, file, 0.0, 1.0, False)
     assert asked == ["b", "c"]
-    assert json.loads(reproduce.KEPT.read_text())["throughput"]["parts"]["c"]["quiet"]
-    monkeypatch.setattr(reproduce, "busy_s", lambda: next(busy))
-    assert reproduce.quietly(parts["a"])["attempts"] == reproduce.ATTEMPTS
-    assert not reproduce.quietly(parts["a"])["quiet"]
+    assert campaign.read(file)["speed"]["parts"]["c"]["quiet"]
+    monkeypatch.setattr(campaign, "busy_s", lambda: next(busy))
+    assert campaign.quietly(parts["a"])["attempts"] == campaign.ATTEMPTS
+    assert not campaign.quietly(parts["a"])["quiet"]
+
+
+def test_the_campaign_goes_on_only_on_the_same_machine(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "kept.json"
+    monkeypatch.setattr(campaign, "wait_for_quiet", lambda minutes: 0.1)
+    file.write_text(json.dumps({"speed": {"machine": {"processor": "another"}, "load_before": [], "parts": {}}}))
+    with pytest.raises(SystemExit) as ended:
+        campaign.measure({"speed": {"a": dict}}, file, 0.0, 1.0, False)
+    assert ended.value.code == 2
+    assert "use --again" in capsys.readouterr().err
 
 
 def test_it_refuses_to_measure_beside_other_load(monkeypatch, capsys):
-    monkeypatch.setattr(reproduce.os, "getloadavg", lambda: (3.0, 3.0, 3.0))
+    monkeypatch.setattr(campaign.os, "getloadavg", lambda: (3.0, 3.0, 3.0))
     with pytest.raises(SystemExit) as ended:
-        reproduce.wait_for_quiet(-1.0)
+        campaign.wait_for_quiet(-1.0)
     assert ended.value.code == 2
     assert "load average 3.00" in capsys.readouterr().err
+
+
+def test_the_table_of_packages_with_memory():
+    def row(name, rates, **others):
+        return {"work": "lstm-128", "name": name, "n_envs": 64, "settings": "-", "wall": rates, "wall_median": rates[1], **others}
+
+    half = {"cpu_median": 5e3, "wall_ratio": 0.5}
+    product = row("matrix product", [1e9, 1.1e9, 1.2e9], **half) | {"wall_flops": 2.2e9, "wall_median": 2.2e4}  # 100 kFLOP a step
+    rows = [product, row("warprun", [9e3, 1e4, 1.1e4], **half), row("other", [1e4, 2e4, 3e4], **half)]
+    found = {"throughput": rows, "date": "today", "machine": "two cores", "load": [0.1, 0.9], "rounds": 3, "versions": {"python": "3"}}
+    text = claims.memory_of(found)
+    assert "| 128 | arithmetic limit |  | 2 GFLOP/s | 22 [20, 24] | 5 | 0.5 x |" in text
+    assert "| 128 | warprun | 64 | - | 10 [9, 11] | 5 |  |" in text
+    assert "| 128 | other | 64 | - | 20 [10, 30] | 5 | 0.5 x |" in text
+    assert "today on two cores; load 0.1 and 0.9" in text
+    assert claims.memory_of({}) == ""
 
 
 # Trainings ------------------------------------------------------------------------------------------------------------

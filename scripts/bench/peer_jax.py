@@ -116,7 +116,11 @@ def advantages(steps: Step, last: jax.Array) -> jax.Array:
 
 def loss(parameters: list[Layers], rows: Step, advantage: jax.Array, work: Work) -> jax.Array:
     """Return the loss of A2C, or PPO's clipped one, over rows [R]."""
-    logits, value = forward(parameters, rows.obs)
+    return objective(*forward(parameters, rows.obs), rows, advantage, work)
+
+
+def objective(logits: jax.Array, value: jax.Array, rows: Step, advantage: jax.Array, work: Work) -> jax.Array:
+    """Return the loss of what a network gives for steps, [...] each, of a minibatch."""
     log_p = jax.nn.log_softmax(logits)
     log_prob = jnp.take_along_axis(log_p, rows.action[..., None], -1)[..., 0]
     returns = rows.value + advantage
@@ -174,16 +178,16 @@ def first_state(key: jax.Array, work: Work, n_envs: int) -> State:
     return State(parameters, optimizer_of(work).init(parameters), env, obs, key)
 
 
-def several(step: Callable[[Any], Any], state: Any, n_envs: int) -> tuple[Iterate, int]:
-    """Return some iterations in one compiled call, and their number."""
-    # A call of its own costs some tens of microseconds: nothing for many environments.
-    together = max(1, 4_000 // n_envs)
+def several(step: Callable[[Any], Any], state: Any, steps: int) -> tuple[Iterate, int]:
+    """Return some iterations of so many environment steps in one compiled call, and their number."""
+    # A call of its own costs some tens of microseconds: nothing for many steps.
+    together = max(1, 64_000 // steps)
     run = jax.jit(lambda state: jax.lax.fori_loop(0, together, lambda _, state: step(state), state), donate_argnums=0)
 
     def iterate() -> int:
         nonlocal state
         state = jax.block_until_ready(run(state))
-        return together * spec.HORIZON * n_envs
+        return together * steps
 
     return iterate, together
 
@@ -192,7 +196,7 @@ def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterat
     """Return some iterations in one compiled call; `variant` is the random number generator."""
     jax.config.update("jax_default_prng_impl", variant)
     state = jax.jit(lambda key: first_state(key, work, n_envs))(jax.random.key(0))
-    iterate, together = several(lambda state: iteration(state, work), state, n_envs)
+    iterate, together = several(lambda state: iteration(state, work), state, n_envs * work.horizon)
     return iterate, f"jit of {together} iterations, random numbers: {variant}"
 
 
@@ -235,7 +239,7 @@ def prepare_rejax(work: Work, variant: str, n_envs: int, threads: int) -> tuple[
     """Return several iterations of rejax's PPO, which with one epoch of one minibatch stands in for A2C."""
     jax.config.update("jax_default_prng_impl", variant)
     agent = make(n_envs, work)
-    iterate, together = several(agent.train_iteration, agent.init_state(jax.random.key(0)), n_envs)
+    iterate, together = several(agent.train_iteration, agent.init_state(jax.random.key(0)), n_envs * work.horizon)
     passes = f"{work.epochs} epochs x {work.minibatches} minibatches"
     return iterate, f"PPO, {passes}, jit of {together} iterations, random numbers: {variant}"
 

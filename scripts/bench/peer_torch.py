@@ -1,7 +1,7 @@
 """CartPole of gymnasium's vector environment (numpy) or of EnvPool (C++ threads), with A2C and PPO in torch, and with Stable-Baselines3.
 
 In torch: one trunk, whole batches. Stable-Baselines3 gets vectorised environments, because its own DummyVecEnv steps them one by one in
-Python.
+Python; with memory also DummyVecEnv.
 """
 
 from __future__ import annotations
@@ -173,16 +173,26 @@ def adapted(vector: Vector) -> Any:
     return Environments()
 
 
+def environments_of(variant: str, n_envs: int, threads: int) -> Any:
+    """Return environments for Stable-Baselines3: its own DummyVecEnv if `variant` is dummy, else those of a library, vectorised."""
+    if variant != "dummy":
+        return adapted(Vector(variant, n_envs, threads))
+    import gymnasium
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    return DummyVecEnv([lambda: gymnasium.make("CartPole-v1")] * n_envs)
+
+
 def prepare_sb3(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
-    """Return one iteration; `variant` is the library of the environments."""
+    """Return one iteration; `variant` is the library of the environments, or dummy."""
     from stable_baselines3 import A2C, PPO
 
     torch.set_num_threads(threads)
     shared: dict[str, Any] = {
         "policy": "MlpPolicy",
-        "env": adapted(Vector(variant, n_envs, threads)),
+        "env": environments_of(variant, n_envs, threads),
         "learning_rate": spec.LEARNING_RATE,
-        "n_steps": spec.HORIZON,
+        "n_steps": work.horizon,
         "gamma": spec.GAMMA,
         "gae_lambda": spec.LAMBDA,
         "ent_coef": spec.ENTROPY_COEF,
@@ -192,15 +202,43 @@ def prepare_sb3(work: Work, variant: str, n_envs: int, threads: int) -> tuple[It
         "policy_kwargs": {"net_arch": [work.width, work.width]},
         "device": "cpu",
     }
-    if work.learner == "ppo":
-        agent: Any = PPO(batch_size=n_envs * spec.HORIZON // work.minibatches, n_epochs=work.epochs, clip_range=spec.CLIP, **shared)
+    of_ppo = {"batch_size": n_envs * work.horizon // work.minibatches, "n_epochs": work.epochs, "clip_range": spec.CLIP}
+    agent: Any
+    if work.units:
+        from sb3_contrib import RecurrentPPO
+
+        agent = RecurrentPPO(**of_ppo, **shared | {"policy": "MlpLstmPolicy", "policy_kwargs": with_lstm(work)})
+    elif work.learner == "ppo":
+        agent = PPO(**of_ppo, **shared)
     else:
         agent = A2C(use_rms_prop=False, **shared)
     _, callback = agent._setup_learn(10**12)
 
     def iterate() -> int:
-        agent.collect_rollouts(agent.env, callback, agent.rollout_buffer, spec.HORIZON)
+        agent.collect_rollouts(agent.env, callback, agent.rollout_buffer, work.horizon)
         agent.train()
-        return n_envs * spec.HORIZON
+        return n_envs * work.horizon
 
     return iterate, f"{type(agent).__name__} with Adam on {variant}, {threads} threads"
+
+
+def with_lstm(work: Work) -> dict[str, Any]:
+    """Return the network of all peers with memory in sb3-contrib: hidden layers as extractor of features, one LSTM, no layers after it.
+
+    With a shared LSTM the gradient of the value stops at it, so the learner computes a little less than the others.
+    """
+    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+
+    class Hidden(BaseFeaturesExtractor):
+        """Two hidden layers."""
+
+        def __init__(self, observation_space: Any) -> None:
+            super().__init__(observation_space, work.width)
+            layers = nn.Linear(spec.FEATURES, work.width), nn.Tanh(), nn.Linear(work.width, work.width), nn.Tanh()
+            self.layers = nn.Sequential(*layers)
+
+        def forward(self, obs: torch.Tensor) -> torch.Tensor:
+            return self.layers(obs)  # type: ignore[no-any-return]
+
+    one = {"lstm_hidden_size": work.units, "shared_lstm": True, "enable_critic_lstm": False}
+    return {"features_extractor_class": Hidden, "net_arch": [], **one}

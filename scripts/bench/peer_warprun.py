@@ -51,6 +51,7 @@ def settings_of(work: Work) -> list[str]:
         f"agent.network.hidden=[{work.width},{work.width}]",
         f"agent.network.shared={str(not work.separate).lower()}",
         *(ppo if work.learner == "ppo" else []),
+        *(["agent.network.type=lstm", f"agent.network.units=[{work.units}]"] if work.units else []),
         *(["agent.learning_rate_end=0"] if work.anneal_over else []),
         *([f"agent.clip_value={spec.CLIP}"] if work.clips_value else []),
     ]

@@ -28,7 +28,7 @@ Iterate = Callable[[], int]
 
 
 class Work(NamedTuple):
-    """A rollout of HORIZON steps and its update."""
+    """A rollout of `horizon` steps and its update. With an LSTM a minibatch has whole sequences: all steps of some environments."""
 
     label: str
     learner: str
@@ -45,11 +45,13 @@ class Work(NamedTuple):
     """Whether policy and value have a trunk each."""
     clips_value: bool = False
     """Whether values are clipped around those of the rollout, with half a squared error; else the whole one counts."""
+    units: int = 0
+    """Units of an LSTM between the hidden layers and the heads; 0: there is none."""
 
     def flop_per_step(self) -> float:
         """Return the operations of the matrix products for a shared trunk; a multiply-add counts as two."""
-        hidden = 2.0 * self.width * self.width
-        heads = 2.0 * self.width * (ACTIONS + 1)
+        hidden = 2.0 * self.width * self.width + 8.0 * (self.width + self.units) * self.units
+        heads = 2.0 * (self.units or self.width) * (ACTIONS + 1)
         forward = 2.0 * FEATURES * self.width + hidden + heads
         # Backward: the gradient of every weight, and slopes of every layer's input but the observation's.
         return forward + self.epochs * (2 * forward + hidden + heads)
@@ -60,6 +62,8 @@ WORKS = {
     "a2c-64": Work("A2C, 64-64", "a2c", 64, 1, 1),
     "a2c-32": Work("A2C, 32-32", "a2c", 32, 1, 1),
     "ppo-64": Work("PPO 4 x 4, 64-64", "ppo", 64, 4, 4),
+    "lstm-128": Work("PPO 4 x 4, 64-64, LSTM 64, 128 steps", "ppo", 64, 4, 4, horizon=128, units=64),
+    "lstm-16": Work("PPO 4 x 4, 64-64, LSTM 64, 16 steps", "ppo", 64, 4, 4, units=64),
 }
 AGENT_STEPS, AGENT_ENVS, AGENT_HORIZON = 500_000, 64, 128
 """Environment steps, environments and horizon of an agent of a population."""

@@ -27,9 +27,10 @@ import peer_work as spec
 from peer_work import WORKS
 
 HERE = Path(__file__).resolve().parent
-PACKAGES = ("warprun", "torch", "numba", "jax", "gymnax", "rejax", "stable-baselines3", "envpool", "gymnasium", "numpy")
+PACKAGES = ("warprun", "torch", "numba", "jax", "gymnax", "rejax", "stable-baselines3", "sb3-contrib", "envpool", "gymnasium", "numpy")
 TRAINING = ("a2c-64", "a2c-32", "ppo-64")
-EVERYTHING = tuple(WORKS)
+WITHOUT_MEMORY = ("rollout-64", *TRAINING)
+MEMORY = ("lstm-128", "lstm-16")
 
 
 class Peer(NamedTuple):
@@ -51,24 +52,32 @@ class Peer(NamedTuple):
 
 CORES = len(os.sched_getaffinity(0))
 JAX, SB3 = ("jax", "gymnax", "optax"), ("torch", "stable_baselines3")
+CONTRIB = (*SB3, "sb3_contrib", "gymnasium")
 OURS = {"shared": "warprun", "separate": "warprun, two trunks"}
 LIMIT = "matrix product"
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 # 10,000 environments, and 1,000 where a peer trains faster with them. unsafe_rbg is the fastest of JAX's generators of random numbers.
 # Stable-Baselines3 spends its time between small operations of torch, which more threads only delay.
 PEERS = (
-    Peer(LIMIT, "peer_warprun:prepare", "product", "shared", 0, CORES, (), EVERYTHING),
-    Peer(OURS["shared"], "peer_warprun:prepare", "shared", "shared", 10_000, CORES, (), EVERYTHING),
+    Peer(LIMIT, "peer_warprun:prepare", "product", "shared", 0, CORES, (), tuple(WORKS)),
+    Peer(OURS["shared"], "peer_warprun:prepare", "shared", "shared", 10_000, CORES, (), (*WITHOUT_MEMORY, "lstm-16")),
     Peer(OURS["separate"], "peer_warprun:prepare", "separate", "separate", 10_000, CORES, (), TRAINING),
-    Peer("JAX on gymnax", "peer_jax:prepare", "unsafe_rbg", "shared", 10_000, CORES, JAX, EVERYTHING),
+    Peer("JAX on gymnax", "peer_jax:prepare", "unsafe_rbg", "shared", 10_000, CORES, JAX, WITHOUT_MEMORY),
     Peer("JAX on gymnax", "peer_jax:prepare", "unsafe_rbg", "shared", 1_000, CORES, JAX, TRAINING),
     Peer("rejax", "peer_jax:prepare_rejax", "unsafe_rbg", "separate", 10_000, CORES, ("rejax", *JAX), TRAINING),
     Peer("rejax", "peer_jax:prepare_rejax", "unsafe_rbg", "separate", 1_000, CORES, ("rejax", *JAX), TRAINING),
-    Peer("torch on gymnasium", "peer_torch:prepare", "gymnasium", "shared", 10_000, CORES, ("torch", "gymnasium"), EVERYTHING),
+    Peer("torch on gymnasium", "peer_torch:prepare", "gymnasium", "shared", 10_000, CORES, ("torch", "gymnasium"), WITHOUT_MEMORY),
     Peer("torch on gymnasium", "peer_torch:prepare", "gymnasium", "shared", 1_000, 1, ("torch", "gymnasium"), TRAINING),
     Peer("torch on EnvPool", "peer_torch:prepare", "envpool", "shared", 10_000, CORES, ("torch", "envpool"), ("rollout-64", "a2c-64")),
     Peer("SB3 on gymnasium", "peer_torch:prepare_sb3", "gymnasium", "separate", 1_000, 1, (*SB3, "gymnasium"), ("a2c-64", "ppo-64")),
     Peer("SB3 on EnvPool", "peer_torch:prepare_sb3", "envpool", "separate", 10_000, 1, (*SB3, "envpool"), ("a2c-64",)),
+    Peer(OURS["shared"], "peer_warprun:prepare", "shared", "shared", 1_024, CORES, (), ("lstm-128",)),
+    Peer("JAX on gymnax", "peer_jax_memory:prepare", "unsafe_rbg", "shared", 1_024, CORES, JAX, ("lstm-128",)),
+    Peer("JAX on gymnax", "peer_jax_memory:prepare", "unsafe_rbg", "shared", 10_000, CORES, JAX, ("lstm-16",)),
+    Peer("sb3-contrib", "peer_torch:prepare_sb3", "dummy", "shared", 8, 1, CONTRIB, MEMORY),
+    Peer("sb3-contrib", "peer_torch:prepare_sb3", "dummy", "shared", 64, 1, CONTRIB, MEMORY),
+    Peer("sb3-contrib", "peer_torch:prepare_sb3", "dummy", "shared", 256, 1, CONTRIB, MEMORY),
+    Peer("sb3-contrib", "peer_torch:prepare_sb3", "gymnasium", "shared", 256, 1, CONTRIB, MEMORY),
 )
 
 
@@ -186,8 +195,8 @@ def markdown(found: dict[str, Any]) -> str:
         f"Measured {found['date']} on {found['machine']}; load {found['load'][0]:.1f} at the start, {found['load'][1]:.1f} at the end; "
         f"medians of {found['rounds']} interleaved rounds. Versions: " + ", ".join(f"{k} {v}" for k, v in found["versions"].items()) + ".",
         "",
-        f"CartPole, horizon {spec.HORIZON}, float32, tanh; only advantages are normalised. M steps/s of wall time, and M steps for each "
-        "second of CPU time; ratios are warprun's median over the peer's, at the same number of trunks.",
+        f"CartPole, horizon {spec.HORIZON} if nothing else is said, float32, tanh; only advantages are normalised. M steps/s of wall time, "
+        "and M steps for each second of CPU time; ratios are warprun's median over the peer's, at the same number of trunks.",
         "",
     ]
     if found["throughput"]:
