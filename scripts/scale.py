@@ -330,11 +330,16 @@ def draw(kept: Kept) -> None:
             for own in lines:
                 each.loglog(points[-len(own.y) :], own.y, own.style, color=own.color, linewidth=1.6, markersize=4)
             each.set(title=title, xlabel=axis, ylabel=f"{what} steps per second")
-            each.set_xticks(points, [f"{n:,}" if n < 1e6 else "1 M" for n in points], minor=False)
+            each.set_xticks(points, [short(n) for n in points], minor=False)
             each.tick_params(axis="x", labelsize=8)
             each.minorticks_off()
             each.set_xlim(points[0] * 0.8, points[-1] * (points[-1] / points[0]) ** 0.42)
             label_ends(each, points[-1], lines)
+
+
+def short(n: int) -> str:
+    """Return a number for an axis."""
+    return f"{n:,}" if n < 10_000 else f"{n // 1000} k" if n < 1_000_000 else f"{n // 1_000_000} M"
 
 
 def label_ends(axes: Any, x: float, lines: Sequence[Line]) -> None:

@@ -17,9 +17,20 @@ ROOT = Path(__file__).parents[1]
 MACOS = """
 import os, sys
 
-sys.platform = "darwin"
 for name in ("sched_getaffinity", "sched_setaffinity", "memfd_create"):
     delattr(os, name)
+
+
+class Platform(str):
+    # Only warprun is told: other libraries would load files that macOS has.
+    def __eq__(self, other):
+        asks = sys._getframe(1).f_globals["__name__"]
+        return other == "darwin" if asks.startswith("warprun.") else str(self) == other
+
+    __hash__ = str.__hash__
+
+
+sys.platform = Platform(sys.platform)
 """
 """What Python executes when it starts."""
 F_FULLFSYNC = 51

@@ -15,9 +15,6 @@ import peer_work as spec
 from peer_jax import ENV, ENV_PARAMS, Layers, Step, advantages, chosen, objective, optimizer_of, several
 from peer_work import Iterate, Work
 
-UNROLL = 4
-"""Steps of a scan that are compiled as one piece; 1 and 8 were slower."""
-
 
 class Network(NamedTuple):
     """Hidden layers, an LSTM with the gates input, forget, cell and output, and a head for logits and value."""
@@ -120,7 +117,7 @@ def loss(net: Network, first: Carry, steps: Step, keeps: jax.Array, advantage: j
         carry = cell(net, carry.kept(keep), gates)
         return carry, carry.output
 
-    _, outputs = jax.lax.scan(step, first, (gates_of(net, steps.obs), keeps), unroll=UNROLL)
+    _, outputs = jax.lax.scan(step, first, (gates_of(net, steps.obs), keeps))
     return objective(*heads(net, outputs), steps, advantage, work)
 
 
