@@ -15,13 +15,14 @@ from rich.text import Text
 from warprun.checking.processes import machine_code
 from warprun.cli.process import DONE, FAILED, Outcome
 from warprun.cli.settings import read_settings, whole_number
-from warprun.config.compose import compose, environment_config, environment_names
+from warprun.config.compose import compose, composed, environment_config, environment_names
 from warprun.config.external import BY_ID
 from warprun.config.registry import import_environment, is_shipped
 from warprun.config.schema import EnvConfig, load_environment
 from warprun.environment import Box, Discrete, Environment, Space
 from warprun.errors import MOST_PRINTED, NotInstalledError, UserError, nearest, printable
 from warprun.kernels.driver import prepare
+from warprun.learning.network_settings import LayersConfig
 from warprun.runs.records.terminal import table_console
 
 
@@ -91,6 +92,7 @@ def check(arguments: Sequence[str]) -> int:
     path = Path(out[-1]) if out else None
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise UserError(f"out={out[-1]}: write the name of a file in a folder that exists, such as out=check.json")
+    overrides = _able_to_see(overrides)
     config = compose(overrides)
     # Imported after the checks, because they import torch and numba.
     from warprun.checking.check import check as checked
@@ -105,6 +107,17 @@ def check(arguments: Sequence[str]) -> int:
         except OSError as error:
             raise UserError(f"out={out[-1]}: {error.strerror}") from None
     return FAILED if any(finding.verdict == "failed" for finding in found) else DONE
+
+
+def _able_to_see(overrides: Sequence[str]) -> list[str]:
+    """Return the settings of a check, with convolutions where observations are images: a check plays no agent, but its config has one that
+    must be able to read them. Raises UserError."""
+    config, _ = composed(overrides)
+    network = getattr(config.agent, "network", None)
+    blind = isinstance(network, LayersConfig) and network.encoder is None and network.module is None
+    groups = load_environment(config.env, config.concurrency.parallel)[0].spec.groups if blind else ()
+    images = any(field.kind == "image" for group in groups for field in group.observation.fields)
+    return [*overrides, *(["agent.network=cnn"] if images else [])]
 
 
 SCRIPTS = Path(__file__).parents[1] / "slurm"
