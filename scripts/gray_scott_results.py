@@ -24,6 +24,7 @@ from common import DOCS, ROOT, figure, replace, settings, table
 
 import warprun
 from warprun.envs.gray_scott import PORTS, SIDE, SUBSTEPS, Params, make_tables
+from warprun.report.statistics import interval, mean
 
 PAGE, KEPT = DOCS / "gray_scott.md", DOCS / "benchmarks" / "gray_scott.json"
 PICTURE = DOCS / "figures" / "gray_scott.png"
@@ -173,12 +174,14 @@ def table_of(kept: Numbers) -> str:
         time_out = "" if found["time_to_out"] is None else f"{found['time_to_out']:.0f}"
         rows.append([label, spread, f"{100 * found['out']:.0f} %", time_out, f"{found['effort']:.1f}"])
     runs = list(kept["ppo"].values())
+    reached = interval(np.array([run["return"] for run in runs]), mean)
     cells = [over_seeds([run[key] for run in runs], scale, form) for key, scale, form in CELLS]
-    return table(COLUMNS, [*rows, [f"PPO, {len(runs)} seeds", *cells]])
+    label = f"PPO, {len(runs)} seeds"
+    return table(COLUMNS, [*rows, [label, f"{reached.value:.2f} [{reached.low:.2f}, {reached.high:.2f}]", *cells]])
 
 
 COLUMNS = ("controller", "return", "fires put out", "time until half are out", "effort")
-CELLS = (("return", 1, ".2f"), ("out", 100, ".0f"), ("time_to_out", 1, ".0f"), ("effort", 1, ".1f"))
+CELLS = (("out", 100, ".0f"), ("time_to_out", 1, ".0f"), ("effort", 1, ".1f"))
 """Number of a run, its factor in the table, and its format."""
 
 
@@ -187,8 +190,8 @@ def over_seeds(values: list[float | None], scale: float, form: str) -> str:
     known = sorted(scale * value for value in values if value is not None)
     if len(known) < len(values):
         return ""
-    mean, low, high = (format(value, form) for value in (sum(known) / len(known), known[0], known[-1]))
-    return f"{mean} ({low} to {high})" + (" %" if scale == 100 else "")
+    middle, low, high = (format(value, form) for value in (sum(known) / len(known), known[0], known[-1]))
+    return f"{middle} ({low} to {high})" + (" %" if scale == 100 else "")
 
 
 def draw(kept: Numbers, path: Path) -> None:
