@@ -85,7 +85,7 @@ def peer(config: Config, envs: VecEnv) -> BaseAlgorithm:
 
     agent: Any = config.agent
     network = agent.network
-    observation = set_up(config).spec.groups[0].observation
+    observation = set_up(config).environment.spec.groups[0].observation
 
     class Features(BaseFeaturesExtractor):
         """All layers of the network of warprun but the last."""

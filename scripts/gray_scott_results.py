@@ -3,8 +3,8 @@
     python scripts/gray_scott_results.py [--seeds 5] [--again] [--write]
 
 Trains PPO with its tuned settings for every seed, unless docs/benchmarks/gray_scott.json has the run with the same
-settings, and lets all controllers act in the same EPISODES episodes, which training has not seen. Policies take their
-most probable actions. Of the references the numbers that they depend on are the best of a grid, by the mean return in
+settings, and lets all controllers act in the same EPISODES episodes, which training has not seen. Policies draw their
+actions, as in training, or take the most probable ones. Of the references the numbers that they depend on are the best of a grid, by the mean return in
 other episodes. --write puts the table and the picture into docs/gray_scott.md; the picture needs matplotlib, and trains
 the run that it shows if its folder is gone.
 """
@@ -115,10 +115,10 @@ def feedback(gain: float, doses: int) -> Controller:
     return act
 
 
-def policy(folder: Path) -> Controller:
-    """Return the last policy of a run."""
-    loaded = warprun.load(folder)
-    return lambda fields, step: np.asarray(loaded.act(fields.reshape(len(fields), -1)))
+def policy(folder: Path, greedy: bool) -> Controller:
+    """Return the last policy of a run, with its most probable actions or with actions that are drawn."""
+    loaded, draw = warprun.load(folder), np.random.default_rng(PLAYED)
+    return lambda fields, step: np.asarray(loaded.act(fields.reshape(len(fields), -1), greedy=greedy, rng=draw))
 
 
 REFERENCES: dict[str, dict[str, Controller]] = {
@@ -140,6 +140,10 @@ def best(variants: dict[str, Controller]) -> str:
 # Runs -----------------------------------------------------------------------------------------------------------------
 
 
+WAYS = ("drawn", "most probable")
+"""How a policy chooses its actions."""
+
+
 def overrides_of(seed: int) -> str:
     """Return the settings of a run."""
     return f"env=gray_scott agent=ppo seed={seed}"
@@ -159,7 +163,7 @@ def measured(seed: int) -> Numbers:
     folder = folder_of(seed)
     status = json.loads((folder / "status.json").read_text())
     about = {"overrides": overrides_of(seed), "env_steps": status["env_steps"], "wall_s": round(status["wall_s"])}
-    return about | acted(policy(folder)).numbers()
+    return about | {way: acted(policy(folder, way == "most probable")).numbers() for way in WAYS}
 
 
 # Page -----------------------------------------------------------------------------------------------------------------
@@ -173,11 +177,13 @@ def table_of(kept: Numbers) -> str:
         spread = f"{found['return']:.2f} ± {1.96 * found['stderr']:.2f}"
         time_out = "" if found["time_to_out"] is None else f"{found['time_to_out']:.0f}"
         rows.append([label, spread, f"{100 * found['out']:.0f} %", time_out, f"{found['effort']:.1f}"])
-    runs = list(kept["ppo"].values())
-    reached = interval(np.array([run["return"] for run in runs]), mean)
-    cells = [over_seeds([run[key] for run in runs], scale, form) for key, scale, form in CELLS]
-    label = f"PPO, {len(runs)} seeds"
-    return table(COLUMNS, [*rows, [label, f"{reached.value:.2f} [{reached.low:.2f}, {reached.high:.2f}]", *cells]])
+    for way in WAYS:
+        runs = [run[way] for run in kept["ppo"].values()]
+        reached = interval(np.array([run["return"] for run in runs]), mean)
+        cells = [over_seeds([run[key] for run in runs], scale, form) for key, scale, form in CELLS]
+        label = f"PPO, {way} actions, {len(runs)} seeds"
+        rows.append([label, f"{reached.value:.2f} [{reached.low:.2f}, {reached.high:.2f}]", *cells])
+    return table(COLUMNS, rows)
 
 
 COLUMNS = ("controller", "return", "fires put out", "time until half are out", "effort")
@@ -198,7 +204,7 @@ def draw(kept: Numbers, path: Path) -> None:
     """Draw v of an episode under two controllers, and the mean of v under all of them."""
     name = max(kept["references"], key=lambda each: kept["references"][each]["return"])
     reference = REFERENCES[name][kept["references"][name]["variant"]]
-    courses = {"no control": acted(no_control), name: acted(reference), "PPO": acted(policy(folder_of(0)))}
+    courses = {"no control": acted(no_control), name: acted(reference), "PPO": acted(policy(folder_of(1), greedy=False))}
     with figure(path, 2 * len(SHOWN) + 1, (16, 2.6)) as panels:
         for row, label in enumerate((name, "PPO")):
             for column, step in enumerate(SHOWN):
