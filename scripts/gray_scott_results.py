@@ -4,9 +4,9 @@
 
 Trains PPO with its tuned settings for every seed, unless docs/benchmarks/gray_scott.json has the run with the same
 settings, and lets all controllers act in the same EPISODES episodes, which training has not seen. Policies draw their
-actions, as in training, or take the most probable ones. Of the references the numbers that they depend on are the best of a grid, by the mean return in
-other episodes. --write puts the table and the picture into docs/gray_scott.md; the picture needs matplotlib, and trains
-the run that it shows if its folder is gone.
+actions, as in training, or take the most probable ones. The numbers that references depend on are the best of a grid,
+by the mean return in other episodes. --write puts the table and the picture into docs/gray_scott.md; the picture needs
+matplotlib, and trains the run that it shows if its folder is gone.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ PLAYED, OTHERS = 11, 12
 """Seeds of their beginnings."""
 SHOWN = (5, 15, 30)
 """Steps of the picture."""
+SEED_SHOWN = 1
 QUIETLY = "device=cpu log.live=false log.tensorboard=false concurrency.threads=1"
 Controller = Callable[[np.ndarray, int], np.ndarray]
 """Fields [N, 2, SIDE, SIDE] and the number of steps taken -> actions [N, PORTS^2]."""
@@ -117,7 +118,7 @@ def feedback(gain: float, doses: int) -> Controller:
 
 def policy(folder: Path, greedy: bool) -> Controller:
     """Return the last policy of a run, with its most probable actions or with actions that are drawn."""
-    loaded, draw = warprun.load(folder), np.random.default_rng(PLAYED)
+    loaded, draw = warprun.load(folder), torch.Generator().manual_seed(PLAYED)
     return lambda fields, step: np.asarray(loaded.act(fields.reshape(len(fields), -1), greedy=greedy, rng=draw))
 
 
@@ -204,7 +205,7 @@ def draw(kept: Numbers, path: Path) -> None:
     """Draw v of an episode under two controllers, and the mean of v under all of them."""
     name = max(kept["references"], key=lambda each: kept["references"][each]["return"])
     reference = REFERENCES[name][kept["references"][name]["variant"]]
-    courses = {"no control": acted(no_control), name: acted(reference), "PPO": acted(policy(folder_of(1), greedy=False))}
+    courses = {"no control": acted(no_control), name: acted(reference), "PPO": acted(policy(folder_of(SEED_SHOWN), greedy=False))}
     with figure(path, 2 * len(SHOWN) + 1, (16, 2.6)) as panels:
         for row, label in enumerate((name, "PPO")):
             for column, step in enumerate(SHOWN):
