@@ -1,6 +1,6 @@
 """Train Breakout of MinAtar with warprun or with Stable-Baselines3: the same network, settings and steps, on one thread.
 
-`python scripts/results.py minatar --write` measures the runs of the study `minatar` (scripts/studies.py) with it. It needs
+`python scripts/results.py minatar` measures the runs of the study `minatar` (scripts/studies.py) with it. It needs
 
     pip install minatar "warprun[gymnasium,sb3]"
 

@@ -328,7 +328,7 @@ STUDIES = {
         (DOCS / "external.md", "external results"), cases_of(EXTERNAL), JUDGED, (("last", 1000, True, 1),), at_the_bar("last")
     ),
     "minatar": Study(
-        (DOCS / "external.md", "minatar results"),
+        None,
         {
             f"{agent}, {library}": Case(given + more)
             for agent, given in MINATAR.items()

@@ -218,7 +218,7 @@ MARKS = {
     "docs/benchmarks/covid.md": ("learning", "references"),
     "docs/benchmarks/tag.md": ("catches",),
     "docs/booster.md": ("regulators", "corrected", "compat"),
-    "docs/external.md": ("external results", "minatar results"),
+    "docs/external.md": ("external results",),
     "docs/gpu.md": ("launches",),
     "docs/gray_scott.md": ("results",),
     "docs/kuramoto_sivashinsky.md": ("results",),
