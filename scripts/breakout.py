@@ -34,8 +34,8 @@ if find_spec("minatar") is not None:
 
     register_envs()  # for env.register=[breakout]
 
-PEER = "library=sb3"
-"""Word of the runs of Stable-Baselines3."""
+PEER = "name=stable_baselines3"
+"""Word that marks the runs of Stable-Baselines3 among the settings of a run."""
 
 
 def trained(task: one_run.Task) -> dict[str, Any]:

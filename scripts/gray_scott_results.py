@@ -91,7 +91,8 @@ def acted(controller: Controller, episodes: int = EPISODES, seed: int = PLAYED) 
 
 # Controllers ----------------------------------------------------------------------------------------------------------
 
-PLACES = make_tables(SIDE).ports.reshape(PORTS**2, SIDE, SIDE)
+BUMP = make_tables().bump
+PLACES = np.einsum("ay,bx->abyx", BUMP, BUMP).reshape(PORTS**2, SIDE, SIDE)
 WEIGHTS = PLACES / PLACES.sum((1, 2), keepdims=True)
 """What a sensor at each port sees: a mean of its surroundings."""
 

@@ -6,6 +6,7 @@ import math
 import statistics
 
 import published
+from breakout import PEER
 from common import DOCS, table
 from study import (
     Case,
@@ -332,7 +333,7 @@ STUDIES = {
         {
             f"{agent}, {library}": Case(given + more)
             for agent, given in MINATAR.items()
-            for library, more in (("warprun", ""), ("Stable-Baselines3", " library=sb3"))
+            for library, more in (("warprun", ""), ("Stable-Baselines3", f" {PEER}"))
         },
         COMPETING,
         (("last", 200, True, 1),),

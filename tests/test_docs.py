@@ -180,7 +180,7 @@ def test_settings_of_studies_are_accepted(name):
         try:
             compose(case.overrides.split())
         except UserError as error:
-            assert "gymnasium" in str(error) or "warprun data" in str(error), error
+            assert any(word in str(error) for word in ("gymnasium", "MinAtar", "warprun data")), error
 
 
 @pytest.mark.parametrize("name", load("studies").STUDIES)
