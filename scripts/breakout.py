@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import one_run
 import torch
 from common import require
+from study import PEER
 
 from warprun.config.compose import compose
 from warprun.config.schema import Config
@@ -33,9 +34,6 @@ if find_spec("minatar") is not None:
     from minatar.gym import register_envs
 
     register_envs()  # for env.register=[breakout]
-
-PEER = "name=stable_baselines3"
-"""Word that marks the runs of Stable-Baselines3 among the settings of a run."""
 
 
 def trained(task: one_run.Task) -> dict[str, Any]:

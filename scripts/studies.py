@@ -6,9 +6,9 @@ import math
 import statistics
 
 import published
-from breakout import PEER
 from common import DOCS, table
 from study import (
+    PEER,
     Case,
     Column,
     Picture,

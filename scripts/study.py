@@ -12,6 +12,8 @@ from common import table
 
 from warprun.report.statistics import interval, mean
 
+PEER = "name=stable_baselines3"
+"""Marks, among the settings of a run, one that Stable-Baselines3 takes."""
 Run = dict[str, Any]
 """Numbers of a run: bar, state, env_steps, wall_s, cpu_s, command_s, and those of evaluations, such as `last/return`; or `failed`."""
 Runs = dict[str, list[Run]]
