@@ -208,11 +208,13 @@ ENVIRONMENTS = {
     "catalysis": ("agent=ppo",),
     "catalysis_continuous": ("agent=ppo",),
     "covid": ("agent=ppo",),
+    "gray_scott": ("agent=ppo tuned=none",),
     "tag_gridworld": ("agent=ppo", "agent=dqn"),
     "tag_continuous": ("agent=ppo",),
 }
 """Environment -> runs whose networks kernels compute, with the settings that a run has. Every way to draw actions is
-there for one environment of each kind. Tuned policies of the T-maze have memory, so torch computes them."""
+there for one environment of each kind. Tuned policies of the T-maze have memory and those of Gray-Scott convolutions,
+so torch computes them."""
 VARIANTS = {"cartpole": "env.randomize.length=[0.3,0.7] env.on_nan=reset"}
 """Environment -> settings with which its kernels do more."""
 OFF_POLICY = ("dqn", "ddpg", "td3", "sac")

@@ -8,6 +8,7 @@ import statistics
 import published
 from common import DOCS, table
 from study import (
+    PEER,
     Case,
     Column,
     Picture,
@@ -21,6 +22,7 @@ from study import (
     code,
     ended,
     every_seed,
+    mean_of_seeds,
     name,
     number,
     ranked,
@@ -210,6 +212,25 @@ JUDGED: dict[str, Column] = {
     "mean return of every seed, 1,000 fresh episodes": every_seed,
     "wall s, median": number("wall_s", middle, ".0f"),
 }
+BREAKOUT = (
+    "env=gymnasium env.id=MinAtar/Breakout-v1 env.register=[breakout] env.time_limit=5000 concurrency.workers=0 tuned=none n_envs=8"
+    " agent.network=cnn agent.network.filters=[16] agent.network.kernels=[3] agent.network.strides=[1] agent.network.hidden=[128]"
+    " agent.normalize_obs=false eval.every=never eval.final_episodes=2 checkpoint.best=false"
+)
+"""The network of Young and Tian 2019, "MinAtar", section 4."""
+MINATAR = {
+    "PPO": f"agent=ppo {BREAKOUT} agent.network.activation=relu agent.normalize_reward=false agent.horizon=128 agent.minibatches=4"
+    " total_steps=204800",
+    "DQN": f"agent=dqn {BREAKOUT} agent.double=false agent.batch_size=32 agent.utd_ratio=0.25 agent.learning_starts=5000"
+    " agent.learning_rate=2.5e-4 agent.target_update_interval=250 total_steps=100000",
+}
+COMPETING: dict[str, Column] = {
+    "agent, library": name,
+    "env steps": number("env_steps", max, ",.0f"),
+    "return, mean over seeds [95 %]": mean_of_seeds,
+    "mean return of every seed, 200 fresh episodes": every_seed,
+    "wall s, median": number("wall_s", middle, ".0f"),
+}
 ACTORS = "env=cartpole agent=a2c agent.advantage=vtrace n_envs=96 agent.horizon=16 total_steps=3e6 concurrency.processes=4"
 MODES = {
     "async": "concurrency=async",
@@ -306,6 +327,18 @@ STUDIES = {
     ),
     "external": Study(
         (DOCS / "external.md", "external results"), cases_of(EXTERNAL), JUDGED, (("last", 1000, True, 1),), at_the_bar("last")
+    ),
+    "minatar": Study(
+        None,
+        {
+            f"{agent}, {library}": Case(given + more)
+            for agent, given in MINATAR.items()
+            for library, more in (("warprun", ""), ("Stable-Baselines3", f" {PEER}"))
+        },
+        COMPETING,
+        (("last", 200, True, 1),),
+        as_trained,
+        measure="breakout:trained",
     ),
     "actors": Study(None, cases_of({mode: f"{ACTORS} {given}" for mode, given in MODES.items()}), IN_MODES, (), as_trained),
     "auto": Study((DOCS / "auto.md", "auto"), cases_of(SIZED), {}, (), as_trained, seeds=3, write_table=by_size),

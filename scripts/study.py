@@ -7,8 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from common import table
 
+from warprun.report.statistics import interval, mean
+
+PEER = "name=stable_baselines3"
+"""Marks, among the settings of a run, one that Stable-Baselines3 takes."""
 Run = dict[str, Any]
 """Numbers of a run: bar, state, env_steps, wall_s, cpu_s, command_s, and those of evaluations, such as `last/return`; or `failed`."""
 Runs = dict[str, list[Run]]
@@ -143,6 +148,12 @@ def ranked(place: Callable[[int], int]) -> Column:
 def every_seed(study: Study, case: str, runs: list[Run]) -> str:
     """Return the returns of all seeds with their standard errors."""
     return ", ".join(map(_with_error, ended(runs)))
+
+
+def mean_of_seeds(study: Study, case: str, runs: list[Run]) -> str:
+    """Return the mean of the returns over seeds with its 95 % interval, by the bootstrap of `warprun report`."""
+    found = interval(np.array([run["last/return"] for run in ended(runs)]), mean)
+    return f"{found.value:.1f} [{found.low:.1f}, {found.high:.1f}]"
 
 
 def seconds(study: Study, case: str, runs: list[Run]) -> str:

@@ -180,7 +180,7 @@ def test_settings_of_studies_are_accepted(name):
         try:
             compose(case.overrides.split())
         except UserError as error:
-            assert "gymnasium" in str(error) or "warprun data" in str(error), error
+            assert any(word in str(error) for word in ("gymnasium", "MinAtar", "warprun data")), error
 
 
 @pytest.mark.parametrize("name", load("studies").STUDIES)
@@ -202,8 +202,9 @@ def test_tables_are_those_of_the_kept_runs(name):
     assert name not in kept or shown == study.table(results.runs_of(study, kept[name]))
 
 
-def test_the_table_of_controllers_is_that_of_the_kept_numbers() -> None:
-    script = load("kuramoto_sivashinsky_results")
+@pytest.mark.parametrize("name", ["gray_scott_results", "kuramoto_sivashinsky_results"])
+def test_the_table_of_controllers_is_that_of_the_kept_numbers(name: str) -> None:
+    script = load(name)
     (shown,) = re.findall(r"<!-- results -->\n(.*?)<!-- end -->", script.PAGE.read_text(), flags=re.DOTALL)
     assert shown == script.table_of(json.loads(script.KEPT.read_text()))
 
@@ -217,7 +218,9 @@ MARKS = {
     "docs/benchmarks/covid.md": ("learning", "references"),
     "docs/benchmarks/tag.md": ("catches",),
     "docs/booster.md": ("regulators", "corrected", "compat"),
+    "docs/external.md": ("external results",),
     "docs/gpu.md": ("launches",),
+    "docs/gray_scott.md": ("results",),
     "docs/kuramoto_sivashinsky.md": ("results",),
     "docs/memory.md": ("results",),
     "docs/benchmarks/exarl.md": ("exarl model", "exarl trainings"),
@@ -241,7 +244,7 @@ def test_the_evidence_of_the_hazards_of_gpus_exists():
 
 
 LOADABLE = ("against_sb3", "bench_make_vec", "gpu_check", "gpu_profile", "heat_equation_results")
-LOADABLE += ("kuramoto_sivashinsky_results", "mixed_equilibrium", "one_run", "reproduce", "results", "tag_results")
+LOADABLE += ("gray_scott_results", "kuramoto_sivashinsky_results", "mixed_equilibrium", "one_run", "reproduce", "results", "tag_results")
 """Scripts that import no package beyond those of warprun and of its tests."""
 
 

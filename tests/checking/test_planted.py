@@ -19,7 +19,7 @@ OFTEN = ("swapped fields", "rare NaN", "variable set in one branch", "random of 
 """Mistakes that are always tested."""
 CASES = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in PLANTED]
 SHIPPED = words("""
-    cartpole mountain_car mountain_car_continuous pendulum acrobot t_maze catalysis catalysis_continuous covid
+    cartpole mountain_car mountain_car_continuous pendulum acrobot t_maze catalysis catalysis_continuous covid gray_scott
 """)
 SHIPPED += ("booster", "booster_continuous", "tag_gridworld", "tag_continuous")
 

@@ -15,6 +15,7 @@ import warprun
 from tests.environments import quadrants
 from tests.words import words
 from warprun.algorithms.settings import DQNConfig
+from warprun.cli import main as cli
 from warprun.config.compose import compose
 from warprun.config.memory_estimate import estimate
 from warprun.config.overrides import rewrite
@@ -282,6 +283,14 @@ def test_the_memory_of_convolutions_is_estimated(folder: Path) -> None:
     assert plain["networks"] < small["networks"] < large["networks"]
     assert plain["working memory"] < large["working memory"]
     assert plain["replay"] == small["replay"]
+
+
+@pytest.mark.parametrize("folder", ["gymnasium"], indirect=True)
+def test_a_check_of_images_needs_no_network(folder: Path) -> None:
+    """A run without convolutions is refused; a check plays no agent."""
+    with pytest.raises(UserError, match=r"add agent\.network=cnn"):
+        compose(["env=quadrants", "device=cpu"])
+    assert cli.run(["check", "env=quadrants", "device=cpu"]) == 0
 
 
 @pytest.mark.by_default(1)

@@ -238,7 +238,8 @@ def test_a_wrong_draw_is_one_line_and_leaves_no_file(tmp_path: Path, draw: Any, 
 SHIPPED = [
     "cartpole",
     "pendulum",
-    *(pytest.param(n, marks=pytest.mark.slow) for n in ("acrobot", "mountain_car", "mountain_car_continuous", "t_maze", "heat_equation")),
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ("acrobot", "mountain_car", "mountain_car_continuous", "t_maze")),
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ("gray_scott", "heat_equation")),
 ]
 
 

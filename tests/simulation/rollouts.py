@@ -91,6 +91,7 @@ CASES = {
     "covid": Case(
         "warprun.envs.covid", n_envs=2, horizon=4, time_limit=3, vary=(("beta_slope_factor", (0.5, 1.5)),), tolerance=2e-5, data=True
     ),
+    "gray_scott": Case("warprun.envs.gray_scott", vary=(("feed", (0.01, 0.03)),), n_envs=2, horizon=3, collects=1, time_limit=2),
     "leaving": Case("tests.environments.leaving", horizon=12),
     "cells 1": Case("tests.environments.cells", options=(("size", 1),)),
     "cells 2": Case("tests.environments.cells", options=(("size", 2),)),

@@ -22,6 +22,7 @@ from warprun.config.schema import EnvConfig, load_environment
 from warprun.environment import Box, Discrete, Environment, Space
 from warprun.errors import MOST_PRINTED, NotInstalledError, UserError, nearest, printable
 from warprun.kernels.driver import prepare
+from warprun.learning.network_settings import LayersConfig
 from warprun.runs.records.terminal import table_console
 
 
@@ -93,6 +94,7 @@ def check(arguments: Sequence[str]) -> int:
     path = Path(out[-1]) if out else None
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise UserError(f"out={out[-1]}: write the name of a file in a folder that exists, such as out=check.json")
+    overrides = _able_to_see(overrides)
     config = compose(overrides)
     # Imported after the checks, because they import torch and numba.
     from warprun.checking.check import check as checked
@@ -107,6 +109,19 @@ def check(arguments: Sequence[str]) -> int:
         except OSError as error:
             raise UserError(f"out={out[-1]}: {error.strerror}") from None
     return FAILED if any(finding.verdict == "failed" for finding in found) else DONE
+
+
+def _able_to_see(overrides: Sequence[str]) -> list[str]:
+    """Return the settings of a check, with convolutions where observations are images: a check plays no agent, but its config has one that
+    must be able to read them. Raises UserError."""
+    from warprun.config.compose import composed
+
+    config, _ = composed(overrides)
+    network = getattr(config.agent, "network", None)
+    blind = isinstance(network, LayersConfig) and network.encoder is None and network.module is None
+    groups = load_environment(config.env, config.concurrency.parallel)[0].spec.groups if blind else ()
+    images = any(field.kind == "image" for group in groups for field in group.observation.fields)
+    return [*overrides, *(["agent.network=cnn"] if images else [])]
 
 
 SCRIPTS = Path(__file__).parents[1] / "slurm"

@@ -18,6 +18,7 @@ IDS = {
     "warprun/CartPole-v0": "cartpole",
     "warprun/Catalysis-v0": "catalysis",
     "warprun/CatalysisContinuous-v0": "catalysis_continuous",
+    "warprun/GrayScott-v0": "gray_scott",
     "warprun/MountainCar-v0": "mountain_car",
     "warprun/MountainCarContinuous-v0": "mountain_car_continuous",
     "warprun/Pendulum-v0": "pendulum",

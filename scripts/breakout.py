@@ -1,0 +1,140 @@
+"""Train Breakout of MinAtar with warprun or with Stable-Baselines3: the same network, settings and steps, on one thread.
+
+`python scripts/results.py minatar` measures the runs of the study `minatar` (scripts/studies.py) with it. It needs
+
+    pip install minatar "warprun[gymnasium,sb3]"
+
+The settings of Stable-Baselines3 are read from the config of the run of warprun, and the layers before its heads are
+those of warprun. What differs: PPO of Stable-Baselines3 has twice the weight of the value loss for the same number, as
+its loss lacks a factor of 1/2, so it gets half of it; its DQN explores in all environments at once or in none.
+"""
+
+from __future__ import annotations
+
+import time
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import one_run
+import torch
+from common import require
+from study import PEER
+
+from warprun.config.compose import compose
+from warprun.config.schema import Config
+from warprun.learning.networks import ACTIVATIONS, hidden_layers, make_encoder
+from warprun.runs.build import set_up
+from warprun.state import derived_seed
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.base_class import BaseAlgorithm
+    from stable_baselines3.common.vec_env import VecEnv
+
+if find_spec("minatar") is not None:
+    from minatar.gym import register_envs
+
+    register_envs()  # for env.register=[breakout]
+
+
+def trained(task: one_run.Task) -> dict[str, Any]:
+    """Train a run with the library that it names, and return its numbers and those of its evaluation."""
+    require("minatar", "minatar")
+    given = [word for word in task.overrides if word != PEER]
+    if len(given) == len(task.overrides):
+        return one_run.trained(task)
+    require("stable_baselines3", "stable-baselines3")
+    return trained_by_peer(compose(given), task)
+
+
+def trained_by_peer(config: Config, task: one_run.Task) -> dict[str, Any]:
+    """Train with Stable-Baselines3, and return the numbers that a study needs."""
+    from stable_baselines3.common.evaluation import evaluate_policy
+
+    torch.set_num_threads(1)
+    ((_, episodes, greedy, seed),) = task.evaluations
+    began = time.perf_counter(), one_run.cpu_s()
+    envs = environments(config, config.seed)
+    model = peer(config, envs)
+    model.learn(config.total_steps)
+    found = {"wall_s": time.perf_counter() - began[0], "cpu_s": one_run.cpu_s() - began[1]}
+    envs.close()
+    judge = environments(config, derived_seed(seed, "eval") % 2**31)
+    returns, _ = evaluate_policy(model, judge, episodes, deterministic=greedy, return_episode_rewards=True)
+    judge.close()
+    mean, spread = torch.tensor(returns, dtype=torch.float64).mean(), torch.tensor(returns, dtype=torch.float64).std()
+    found |= {"last/return": float(mean), "last/return_stderr": float(spread) / episodes**0.5, "last/episodes": episodes}
+    return {"state": "finished", "env_steps": model.num_timesteps, "bar": None} | found
+
+
+def environments(config: Config, seed: int) -> VecEnv:
+    """Return the environments of a run, one after the other in this process."""
+    from stable_baselines3.common.env_util import make_vec_env
+
+    assert config.env.id is not None
+    limit = {"max_episode_steps": config.env.time_limit}
+    return make_vec_env(config.env.id, config.n_envs, seed=seed, env_kwargs=limit)
+
+
+def peer(config: Config, envs: VecEnv) -> BaseAlgorithm:
+    """Return the algorithm of Stable-Baselines3 with the settings of a run of warprun."""
+    import stable_baselines3
+    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+    from torch import nn
+
+    agent: Any = config.agent
+    network = agent.network
+    observation = set_up(config).environment.spec.groups[0].observation
+
+    class Features(BaseFeaturesExtractor):
+        """All layers of the network of warprun but the last."""
+
+        def __init__(self, space: Any) -> None:
+            super().__init__(space, network.hidden[-1])
+            sizes = [network.layout(observation).outputs, *network.hidden]
+            layers = *make_encoder(observation, network), *hidden_layers(sizes, network.activation)
+            self.layers = nn.Sequential(nn.Flatten(), *layers)
+
+        def forward(self, observations: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.layers(observations.float())
+            return found
+
+    assert not agent.normalize_obs and network.activation in ACTIVATIONS
+    shared = {
+        "policy_kwargs": {"features_extractor_class": Features, "net_arch": []},
+        "learning_rate": agent.learning_rate,
+        "gamma": agent.gamma,
+        "max_grad_norm": agent.max_grad_norm,
+        "seed": config.seed,
+        "device": "cpu",
+    }
+    if agent.name == "ppo":
+        assert not agent.normalize_reward and network.shared and agent.desired_kl is None
+        return stable_baselines3.PPO(
+            "MlpPolicy",
+            envs,
+            n_steps=agent.horizon,
+            batch_size=agent.horizon * config.n_envs // agent.minibatches,
+            n_epochs=agent.epochs,
+            gae_lambda=agent.gae_lambda,
+            clip_range=agent.clip,
+            ent_coef=agent.entropy_coef,
+            vf_coef=agent.value_coef / 2,
+            normalize_advantage=agent.normalize_advantage,
+            **shared,
+        )
+    assert agent.name == "dqn" and not (agent.double or agent.dueling or agent.quantiles or agent.replay.prioritized)
+    return stable_baselines3.DQN(
+        "MlpPolicy",
+        envs,
+        buffer_size=agent.replay.capacity,
+        learning_starts=agent.learning_starts,
+        batch_size=agent.batch_size,
+        tau=agent.tau,
+        train_freq=agent.horizon,
+        gradient_steps=round(agent.utd_ratio * config.n_envs * agent.horizon),
+        target_update_interval=round(agent.target_update_interval / agent.utd_ratio),
+        exploration_fraction=agent.exploration_fraction,
+        exploration_initial_eps=agent.epsilon_start,
+        exploration_final_eps=agent.epsilon_end,
+        **shared,
+    )
