@@ -77,7 +77,7 @@ PEERS = (
     Peer("sb3-contrib", "peer_torch:prepare_sb3", "dummy", "shared", 8, 1, CONTRIB, MEMORY),
     Peer("sb3-contrib", "peer_torch:prepare_sb3", "dummy", "shared", 64, 1, CONTRIB, MEMORY),
     Peer("sb3-contrib", "peer_torch:prepare_sb3", "dummy", "shared", 256, 1, CONTRIB, MEMORY),
-    Peer("sb3-contrib", "peer_torch:prepare_sb3", "gymnasium", "shared", 256, 1, CONTRIB, MEMORY),
+    Peer("sb3-contrib", "peer_torch:prepare_sb3", "dummy", "shared", 256, CORES, CONTRIB, MEMORY),
 )
 
 
