@@ -98,13 +98,13 @@ def stepped(envs: Any, actions: np.ndarray) -> tuple[np.ndarray, ...]:
 
 def test_the_error_falls_with_the_square_of_the_cell() -> None:
     """Against a spectral solution in float64; the time step falls with the square of the cell, as stability demands."""
-    time, errors = 16.0, []
-    for side, dt in ((8, 4.0), (16, 1.0), (32, 0.25)):
+    time, errors = 4.0, []
+    for side, dt in ((8, 1.0), (16, 0.25), (32, 0.0625)):
         p = Params(h=LENGTH / side, dt=dt)
         exact = spectral(waves(24), p, time, side)
         errors.append(np.abs(advanced(waves(side), p, round(time / dt)) - exact).max())
     assert errors[-1] < 0.02 * np.abs(exact - waves(32)).max()
-    assert all(3.3 < coarse / fine < 4.7 for coarse, fine in pairwise(errors)), errors
+    assert all(3.2 < coarse / fine < 4.7 for coarse, fine in pairwise(errors)), errors
 
 
 def test_compiled_kernels_follow_the_scheme() -> None:
