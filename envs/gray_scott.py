@@ -12,8 +12,8 @@ Discretisation: cells of the side h, the Laplacian of five points, and Euler's m
 of u, which is taken at the end of the step. Then u and v stay positive and u at most 1 for dt <= h^2 / (4 D_u), dt (F + k) <= 1 / 2,
 and the reaction makes exactly the V that it takes of U.
 
-Action: what each of 3 x 3 ports does at the beginning of a step: it adds dose a_j b(x - x_j) of V, or takes as much away, but no more
-than is there; b(d) = exp(-(d / WIDTH)^2 / 2), a_j within -1..1. Then the reaction goes on for SUBSTEPS time steps.
+Action: what 3 x 3 ports do at the beginning of a step: they add dose sum_j a_j b(x - x_j) of V, or take as much away, but no more than
+is there; b(d) = exp(-(d / WIDTH)^2 / 2), a_j within -1..1. Then the reaction goes on for SUBSTEPS time steps.
 
 Observation: the field, u and v of all cells. Reward: -(10 mean(v) + cost mean(|a|)), v at the end of the step. An episode begins with
 sparks at random places, as in Pearson's paper: u = 1/2 and v = 1/4 in a dish that has u = 1 and v = 0 elsewhere. It ends when v < F + k
