@@ -123,15 +123,15 @@ def make_tables():
 def draw(axes):
     """Draw v, and what the ports do: filled circles add, hollow ones take away."""
     middles = (np.arange(PORTS) + 0.5) * SIDE / PORTS - 0.5
-    shown = axes.imshow(np.zeros((SIDE, SIDE)), cmap="inferno", vmin=0.0, vmax=0.4, origin="lower", interpolation="bilinear")
+    shown = axes.imshow(np.zeros((SIDE, SIDE)), cmap="inferno", vmin=0.0, vmax=0.4, origin="lower")
     ports = axes.scatter(np.tile(middles, PORTS), np.repeat(middles, PORTS), edgecolors="#56b4e9", linewidths=2)
     axes.axis("off")
-    axes.figure.set_size_inches(4, 4)
+    axes.figure.set_size_inches(2.5, 2.5)
 
     def show(state, action):
         shown.set_data(state.field[CELLS:].reshape(SIDE, SIDE))
         doses = np.zeros(PORTS**2) if action is None else action
-        ports.set_sizes(400 * np.abs(doses))
+        ports.set_sizes(200 * np.abs(doses))
         ports.set_facecolors(["#56b4e9" if dose > 0 else "none" for dose in doses])
 
     return show
