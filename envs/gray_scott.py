@@ -12,8 +12,8 @@ Discretisation: cells of the side h, the Laplacian of five points, and Euler's m
 of u, which is taken at the end of the step. Then u and v stay positive and u at most 1 for dt <= h^2 / (4 D_u), dt (F + k) <= 1 / 2,
 and the reaction makes exactly the V that it takes of U.
 
-Action: what each of 3 x 3 ports does at the beginning of a step: it adds dose a_j b(x - x_j) of V, or takes as much away, but no more
-than is there; b(d) = exp(-(d / WIDTH)^2 / 2), a_j within -1..1. Then the reaction goes on for SUBSTEPS time steps.
+Action: what 3 x 3 ports do at the beginning of a step: they add dose sum_j a_j b(x - x_j) of V, or take as much away, but no more than
+is there; b(d) = exp(-(d / WIDTH)^2 / 2), a_j within -1..1. Then the reaction goes on for SUBSTEPS time steps.
 
 Observation: the field, u and v of all cells. Reward: -(10 mean(v) + cost mean(|a|)), v at the end of the step. An episode begins with
 sparks at random places, as in Pearson's paper: u = 1/2 and v = 1/4 in a dish that has u = 1 and v = 0 elsewhere. It ends when v < F + k
@@ -123,15 +123,15 @@ def make_tables():
 def draw(axes):
     """Draw v, and what the ports do: filled circles add, hollow ones take away."""
     middles = (np.arange(PORTS) + 0.5) * SIDE / PORTS - 0.5
-    shown = axes.imshow(np.zeros((SIDE, SIDE)), cmap="inferno", vmin=0.0, vmax=0.4, origin="lower", interpolation="bilinear")
+    shown = axes.imshow(np.zeros((SIDE, SIDE)), cmap="inferno", vmin=0.0, vmax=0.4, origin="lower")
     ports = axes.scatter(np.tile(middles, PORTS), np.repeat(middles, PORTS), edgecolors="#56b4e9", linewidths=2)
     axes.axis("off")
-    axes.figure.set_size_inches(4, 4)
+    axes.figure.set_size_inches(2.5, 2.5)
 
     def show(state, action):
         shown.set_data(state.field[CELLS:].reshape(SIDE, SIDE))
         doses = np.zeros(PORTS**2) if action is None else action
-        ports.set_sizes(400 * np.abs(doses))
+        ports.set_sizes(200 * np.abs(doses))
         ports.set_facecolors(["#56b4e9" if dose > 0 else "none" for dose in doses])
 
     return show

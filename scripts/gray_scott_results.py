@@ -35,7 +35,7 @@ EPISODES, SEARCHED = 500, 100
 """Episodes that are compared, and those that the references are chosen on."""
 PLAYED, OTHERS = 11, 12
 """Seeds of their beginnings."""
-SHOWN = (5, 15, 30)
+SHOWN = (5, 15)
 """Steps of the picture."""
 SEED_SHOWN = 1
 QUIETLY = "device=cpu log.live=false log.tensorboard=false concurrency.threads=1"
@@ -78,7 +78,7 @@ def acted(controller: Controller, episodes: int = EPISODES, seed: int = PLAYED) 
     goes_on = np.ones(episodes, bool)
     rows = []
     for step in range(STEPS):
-        fields = seen.reshape(episodes, 2, SIDE, SIDE)
+        fields = np.asarray(seen).reshape(episodes, 2, SIDE, SIDE)
         actions = np.clip(controller(fields, step), -1.0, 1.0).astype(np.float32)
         concentration = goes_on * fields[:, 1].mean((1, 2))
         first = goes_on[0] * fields[0, 1]
@@ -107,6 +107,11 @@ def program(doses: int, dose: float) -> Controller:
     return lambda fields, step: np.full((len(fields), PORTS**2), dose if step < doses else 0.0)
 
 
+def steps(count: int) -> str:
+    """Return a number of steps as text."""
+    return f"{count} step{'s' * (count > 1)}"
+
+
 def feedback(gain: float, doses: int) -> Controller:
     """Return the controller of ports that take away in proportion to v around them, after all have added for some steps."""
 
@@ -125,10 +130,10 @@ def policy(folder: Path, greedy: bool) -> Controller:
 
 REFERENCES: dict[str, dict[str, Controller]] = {
     "no control": {"": no_control},
-    "all ports add, then nothing": {f"{n} steps": program(n, 1.0) for n in (1, 2, 3, 5, 8, 12)},
-    "all ports take away, then nothing": {f"{n} steps": program(n, -1.0) for n in (5, 10, 20, 40, 100)},
+    "all ports add, then nothing": {steps(n): program(n, 1.0) for n in (1, 2, 3, 5, 8, 12)},
+    "all ports take away, then nothing": {steps(n): program(n, -1.0) for n in (5, 10, 20, 40, 100)},
     "feedback at each port": {f"gain {gain:g}": feedback(gain, 0) for gain in (1, 2, 5, 10, 20, 50, 100)},
-    "all ports add, then feedback": {f"{n} steps, gain {gain:g}": feedback(gain, n) for n in (1, 2, 3, 5) for gain in (2, 5, 10, 20, 50)},
+    "all ports add, then feedback": {f"{steps(n)}, gain {gain:g}": feedback(gain, n) for n in (1, 2, 3, 5) for gain in (2, 5, 10, 20, 50)},
 }
 """Name -> its variants, of which the one with the highest return is shown."""
 
@@ -203,19 +208,17 @@ def over_seeds(values: list[float | None], scale: float, form: str) -> str:
 
 
 def draw(kept: Numbers, path: Path) -> None:
-    """Draw v of an episode under two controllers, and the mean of v under all of them."""
-    name = max(kept["references"], key=lambda each: kept["references"][each]["return"])
-    reference = REFERENCES[name][kept["references"][name]["variant"]]
-    courses = {"no control": acted(no_control), name: acted(reference), "PPO": acted(policy(folder_of(SEED_SHOWN), greedy=False))}
-    with figure(path, 2 * len(SHOWN) + 1, (16, 2.6)) as panels:
-        for row, label in enumerate((name, "PPO")):
-            for column, step in enumerate(SHOWN):
-                panel = panels[row * len(SHOWN) + column]
-                panel.imshow(courses[label].fields[step], cmap="inferno", vmin=0.0, vmax=0.4, origin="lower")
-                panel.set(title=f"{label}\ntime {PERIOD * step:.0f}", xticks=(), yticks=())
+    """Draw v of an episode under three controllers, and the mean of v under these and the other references."""
+    courses = {name: acted(REFERENCES[name][found["variant"]]) for name, found in kept["references"].items()}
+    courses["PPO"] = acted(policy(folder_of(SEED_SHOWN), greedy=False))
+    shown = [(label, step) for label in ("no control", "feedback at each port", "PPO") for step in SHOWN]
+    with figure(path, len(shown) + 1, (17, 2.8)) as panels:
+        for panel, (label, step) in zip(panels, shown, strict=False):
+            panel.imshow(courses[label].fields[step], cmap="inferno", vmin=0.0, vmax=0.4, origin="lower")
+            panel.set(title=f"{label.partition(' at')[0]}\ntime {PERIOD * step:.0f}", xticks=(), yticks=())
         for label, course in courses.items():
             panels[-1].plot(PERIOD * np.arange(STEPS), course.concentration.mean(1), label=label)
-        panels[-1].set(xlabel="time", ylabel="mean of v, all episodes")
+        panels[-1].set(xlabel="time", ylabel="mean of v, all episodes", yscale="log")
 
 
 def main() -> None:
