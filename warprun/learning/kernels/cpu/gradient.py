@@ -291,10 +291,8 @@ def gradient(first, last, thread, shares, rows, numbers, network, nvec, coeffici
 @njit(cache=True, **BOUND)
 def finish(first, last, thread, shares, rows, numbers, value_coef, memory):
     total, means = memory.total, memory.means
-    first_share = memory.gradient[0]
-    for m in range(total.size):  # Numba takes two seconds to compile the error message of `total[:] = first_share`
-        total[m] = first_share[m]
-    for share in range(1, shares):
+    total[:] = float32(0.0)
+    for share in range(shares):
         more = memory.gradient[share]
         for m in range(total.size):
             total[m] += more[m]
