@@ -116,14 +116,14 @@ def import_package(name: str) -> ModuleType:
     return module
 
 
-def installed(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of installed packages in a group, by name."""
+def installed(group: str) -> tuple[EntryPoint, ...]:
+    """Return the entry points of installed packages in a group; several may have the same name."""
     return _installed(group, tuple(sys.path))
 
 
 @lru_cache(maxsize=8)
-def _installed(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=group)}  # reads files of all packages on the path
+def _installed(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=group))  # reads files of all packages on the path
 
 
 def imported(name: str) -> Sources:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -64,20 +66,29 @@ def fork(asked: socket.socket, arguments: list[str]) -> int:
 
 def lead(processes: int, arguments: list[str]) -> int:
     """Start the small programs, fork their ranks, wait for all, and return the exit code."""
-    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
-        place = str(Path(folder) / "ranks")
+    folder = tempfile.mkdtemp()  # removed by this process alone: a rank leaves this function, too
+    place, ranks = str(Path(folder) / "ranks"), list[int]()
+    with socket.socket(socket.AF_UNIX) as server:
         server.bind(place)
         server.listen(processes)
+        server.settimeout(1.0)
         command = [mpiexec(), "-n", str(processes), sys.executable, "-I", "-S", __file__]
         started = subprocess.Popen(command, env=os.environ | {PLACE: place})
-        ranks = []
-        for _ in range(processes):
-            asked, _ = server.accept()
+        while len(ranks) < processes and started.poll() is None:
+            try:
+                asked, _ = server.accept()
+            except TimeoutError:
+                continue
+            asked.settimeout(None)
             with asked:
                 ranks.append(fork(asked, arguments))
-        for rank in ranks:  # their time counts as that of this process only if it has waited for them
-            os.waitpid(rank, 0)
-        return started.wait()
+    if len(ranks) < processes:
+        for rank in ranks:
+            os.kill(rank, signal.SIGKILL)
+    for rank in ranks:  # their time counts as that of this process only if it has waited for them
+        os.waitpid(rank, 0)
+    shutil.rmtree(folder)
+    return started.wait()
 
 
 if __name__ == "__main__":

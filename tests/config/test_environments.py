@@ -33,6 +33,7 @@ PLAIN = {
 COMPOSED = {
     "defaults": "defaults: [cartpole, _self_]\nsolved_at: 3\n",
     "a reference": "name: mine\nmodule: ./${.name}.py\n",
+    "a reference in escapes": 'name: mine\nmodule: "./\\x24{.name}.py"\n',
     "a package": "# @package _global_\nenv: {name: mine, module: ./mine.py}\n",
 }
 

@@ -21,6 +21,7 @@ from numba.core.types import Literal
 
 import warprun
 from warprun import math
+from warprun.errors import UserError
 from warprun.kernels import ahead, cache
 from warprun.kernels.cache import KernelFiles
 from warprun.kernels.compile import FLAGS, cache_root, is_cached, kernel_function, load_module
@@ -376,6 +377,20 @@ def test_a_process_starts_early_for_a_new_environment_only(empty_cache: None, tm
     assert early.wait() == 0
 
 
+def test_a_run_that_is_not_built_leaves_no_process(empty_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected: list[int] = []
+
+    def fail(*_: object) -> None:
+        expected.append(len(ahead._waiting))
+        raise UserError("the folder is taken")
+
+    ahead.dismiss()
+    monkeypatch.setattr("warprun.runs.train.train", fail)
+    with pytest.raises(UserError, match="taken"):
+        warprun.train(["env=cartpole", "agent=ppo", "n_envs=8", "total_steps=4096", "device=cpu", "concurrency.threads=2"])
+    assert expected == [1] and not ahead._waiting
+
+
 def test_a_process_that_gets_no_orders_ends(empty_cache: None) -> None:
     ahead.expect("new", ())
     (early,) = ahead._waiting
@@ -391,7 +406,7 @@ def test_agents_want_what_their_updates_call(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(ahead, "want", lambda module, kernel, types: wanted.append((module, kernel, tuple(types))))
     env, agent, *more = setting
     sizes = ["n_envs=4", "agent.horizon=4", "total_steps=32", "eval.episodes=2", "tuned=none"]
-    given = [f"env={env}", f"agent={agent}", *sizes, f"output_root={tmp_path}", "agent.minibatches=1" if agent == "ppo" else "", *more]
+    given = [f"env={env}", f"agent={agent}", *sizes, f"output_root={tmp_path}", "agent.minibatches=2" if agent == "ppo" else "", *more]
     warprun.train([each for each in given if each])
     assert {"gradient", "whole"} < {kernel for _, kernel, _ in wanted}
     for module, kernel, types in wanted:

@@ -10,6 +10,8 @@ from warprun.algorithms.settings import A2CConfig, DDPGConfig, DQNConfig, PPOCon
 from warprun.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from warprun.learning.interfaces import AgentClass
     from warprun.learning.settings import AgentConfig
 
@@ -42,7 +44,7 @@ def agent_class(name: str) -> AgentClass[Any]:
     if name in AGENTS:
         module, _, attribute = AGENTS[name].agent.partition(":")
         return getattr(import_module(module), attribute)
-    installed = user_code.installed(GROUP)
+    installed = _installed()
     if name not in installed:
         raise UserError(f"there is no agent {name!r}; {did_you_mean(name, agent_names())}")
     try:
@@ -58,4 +60,8 @@ def config_class(name: str) -> type[AgentConfig]:
 
 def agent_names() -> tuple[str, ...]:
     """Return the names of all agents, the installed ones included."""
-    return (*AGENTS, *sorted(user_code.installed(GROUP)))
+    return (*AGENTS, *sorted(_installed()))
+
+
+def _installed() -> dict[str, EntryPoint]:
+    return {point.name: point for point in user_code.installed(GROUP)}

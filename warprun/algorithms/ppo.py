@@ -157,7 +157,7 @@ class PPO(OnPolicyAgent[PPOConfig]):
                 learner.entropy_coef,
             )
 
-        gradient, means = learner.gradient(loss, batch, advantage, order, moments if config.normalize_advantage else None)
+        gradient, means = learner.gradient(loss, batch, advantage, order, moments)
         number = taken.number + 1
         if config.target_kl is None:
             return GradientSteps(number, learner.operations.average(taken.mean, number, means, learner.step(gradient)))

@@ -128,7 +128,10 @@ def _run(asked: Continued | Config) -> Result | None:
 
         return train(asked, crew)
 
-    return take_part(config, drive, lambda error: failure_of(error, config) or error)
+    try:
+        return take_part(config, drive, lambda error: failure_of(error, config) or error)
+    finally:
+        ahead.dismiss()
 
 
 def print_next_steps(runs: Sequence[Path], best: Path) -> None:

@@ -101,11 +101,6 @@ def _examined(title: str, made: type, arguments: Mapping[str, object], limit: in
     batch = blank.make(1, "cpu")
     try:
         _refuse_incomplete(made, batch, MEMBERS)
-        if not callable(getattr(batch.arrays, "from_dlpack", None)):
-            raise ContractError(
-                f"arrays of {made.__name__} must be the module of its arrays (numpy, torch, jax.numpy or another with from_dlpack),"
-                f" not {shown(batch.arrays)}"
-            )
         return _known_as(title, made, arguments, batch, (batch.observation_space, batch.action_space), limit, channels)
     finally:
         if isinstance(batch, Closes):
@@ -125,7 +120,13 @@ def _told_spaces(made: type, arguments: Mapping[str, object]) -> tuple[object, o
     except TypeError as error:
         raise ContractError(f"env.kwargs: {made.__name__} {error}") from None
     bound.apply_defaults()
-    given = {name: value for name, value in bound.arguments.items() if name not in (N_ENVS, "device")}
+    given: dict[str, object] = {}
+    for name, value in bound.arguments.items():
+        kind = bound.signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            given |= value
+        elif kind is not inspect.Parameter.VAR_POSITIONAL and name not in (N_ENVS, "device"):
+            given[name] = value
     told = getattr(made, SPACES)(**given)
     if not isinstance(told, tuple) or len(told) != 2:
         raise ContractError(f"{SPACES} of {made.__name__} must return (observation_space, action_space); it returned {shown(told)}")
@@ -144,7 +145,16 @@ def _known_as(
     """Return the environment with these spaces; `known`, a batch or its class, says the rest."""
     observation, shape = _observation(spaces[0], channels)
     group = GroupSpec(GROUP, 1, observation, _actions(spaces[1]))
+    arrays = getattr(known, "arrays", None)
+    told_later = isinstance(arrays, property)  # of a class that has not been made
+    if not told_later and not callable(getattr(arrays, "from_dlpack", None)):
+        raise ContractError(
+            f"arrays of {made.__name__} must be the module of its arrays (numpy, torch, jax.numpy or another with from_dlpack),"
+            f" not {shown(arrays)}"
+        )
     limit = getattr(known, "time_limit", None) if limit is None else limit
+    if isinstance(limit, property):
+        raise ContractError(f"time_limit of {made.__name__} is known only of a batch, and {SPACES} is asked of the class: write a number")
     resumes = {"get_state", "set_state"} <= set(dir(known)) or "state" in dir(known)
     return BatchedEnvironment(title, made, arguments, Spec((group,), limit, early_truncation=True), shape, resumes)
 

@@ -27,7 +27,7 @@ from warprun.config.concurrency import CONCURRENCY
 from warprun.config.defaults import with_defaults
 from warprun.config.hydra_errors import explained
 from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, read, references_only, refuse_plus, rewrite
-from warprun.config.reading import leaves, read_yaml
+from warprun.config.reading import leaves, read_yaml, texts
 from warprun.config.registry import CONF, conf_packages, options, own_folders
 from warprun.config.schema import Config, EnvConfig, OriginConfig, from_dict, is_open, written
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown, typed
@@ -192,22 +192,11 @@ def _check_references(composed: DictConfig) -> bool:
     """Return whether a value refers to another one. Raise UserError for an interpolation that calls a function, such as one that reads the
     environment: a run folder would store it."""
     refers = False
-    for key, text in _texts(OmegaConf.to_container(composed, resolve=False), ""):
+    for key, text in texts(OmegaConf.to_container(composed, resolve=False), ""):
         refers = refers or "${" in text
         if not references_only(text):
             raise UserError(f"{key}={shown(text)}: {ONLY_REFERENCES}")
     return refers
-
-
-def _texts(container: object, key: str) -> Iterator[tuple[str, str]]:
-    if isinstance(container, str):
-        yield key, container
-    elif isinstance(container, dict):
-        for name, value in container.items():
-            yield from _texts(value, f"{key}.{name}" if key else str(name))
-    elif isinstance(container, list):
-        for value in container:
-            yield from _texts(value, key)
 
 
 def _resolved(override: str, composed: DictConfig) -> str:

@@ -10,7 +10,7 @@ from functools import cache
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from warprun.config.reading import read_yaml
+from warprun.config.reading import read_yaml, texts
 from warprun.config.registry import file_of, options
 from warprun.config.schema import EnvConfig
 from warprun.errors import typed
@@ -43,7 +43,8 @@ def _read(name: str) -> EnvConfig | None:
     if file is None:
         return None
     text, content = read_yaml(file, typed(file))
-    if "defaults" in content or "@package" in text or "${" in text:
+    refers = any("${" in value for _, value in texts(OmegaConf.to_container(content, resolve=False)))
+    if "defaults" in content or "@package" in text or refers:
         return None
     try:
         config = OmegaConf.to_object(OmegaConf.merge(_schema(), content))

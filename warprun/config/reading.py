@@ -162,3 +162,15 @@ def _size(node: yaml.Node, counted: dict[int, int], depth: int) -> int:
             children = [child for pair in node.value for child in pair]
         counted[id(node)] = 1 + sum(_size(child, counted, depth + 1) for child in children)
     return counted[id(node)]
+
+
+def texts(container: object, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every text in a config, with its key; `container` is made of dicts and lists, whose own key is `key`."""
+    if isinstance(container, str):
+        yield key, container
+    elif isinstance(container, dict):
+        for name, value in container.items():
+            yield from texts(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(container, list):
+        for value in container:
+            yield from texts(value, key)

@@ -36,7 +36,7 @@ Defined = Environment | ExternalEnvironment | SimulatorFactory
 
 def conf_packages() -> list[str]:
     """Return the packages that hold config groups: those with an entry point in the group `warprun.conf`, then warprun's own."""
-    return [*(entry.value for entry in user_code.installed(CONF).values()), CONF]
+    return [*(entry.value for entry in user_code.installed(CONF)), CONF]
 
 
 def check_working_folder() -> None:

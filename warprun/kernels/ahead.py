@@ -59,7 +59,8 @@ _waiting: list[subprocess.Popen[bytes]] = []
 
 def expect(name: str, modules: Sequence[str]) -> None:
     """Start the process early if the cache has no kernels of `name`: it imports Numba and `modules` while this process does, too."""
-    if not _waiting and not any(cache_root().glob(f"{module_name(name)}-*")):
+    compiles = os.environ.get("NUMBA_DISABLE_JIT") != "1"
+    if compiles and not _waiting and not any(cache_root().glob(f"{module_name(name)}-*")):
         _waiting.append(_start(modules))
 
 
@@ -84,8 +85,7 @@ def begin() -> None:
     except (pickle.PicklingError, AttributeError, TypeError):  # functions of an agent that another process cannot import
         wanted = {}
     if not wanted:
-        while _waiting:
-            _end(_waiting.pop())
+        dismiss()
         return
     process = _waiting.pop() if _waiting else _start(())
     assert process.stdin
@@ -93,6 +93,14 @@ def begin() -> None:
         stream.write(orders)
     _begun.update(wanted)
     awaited.update((path, partial(_wait, process, path)) for path in wanted)
+
+
+def dismiss() -> None:
+    """End the process that waits for orders, and forget what is wanted: the run that expected it has ended, perhaps before it was built."""
+    _wanted.clear()
+    _begun.clear()
+    while _waiting:
+        _end(_waiting.pop())
 
 
 def share() -> None:

@@ -43,11 +43,10 @@ class RunningStatistics:
 
     def merge(self, parts: Sequence[Part]) -> None:
         """Take in the rows of `parts` and those of the other processes, which may have other parts."""
-        if self.communicator.size > 1:
-            self._merge(*moments_over_processes(self.communicator, *together(parts)))
-            return
-        for part in parts:
+        of_all = [moments_over_processes(self.communicator, *together(parts))] if self.communicator.size > 1 else parts
+        for part in of_all:
             self._merge(*part)
+        self.forget(sum(count for *_, count in of_all))
 
     def _merge(self, mean: torch.Tensor, variance: torch.Tensor, count: int | torch.Tensor) -> None:
         """Take in `count` rows, of which only the mean and the population variance, [F], are known; Chan et al. 1979."""
@@ -58,7 +57,6 @@ class RunningStatistics:
         self.mean += delta * (count / total)
         self.variance.copy_(squares / total)
         self.count.copy_(total)
-        self.forget(count)
 
     def forget(self, count: int | torch.Tensor) -> None:
         """Let all rows so far count as those of the window, after `count` rows were taken in."""

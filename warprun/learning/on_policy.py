@@ -124,9 +124,14 @@ class Learner(Generic[C]):
             self.operations.act(obs, policy_output, group.value.view(-1))
         return distributions.evaluate(self.policy.space, policy_output, mask, action)[0].view_as(group.log_prob)
 
-    def pick(self, advantage: torch.Tensor, order: torch.Tensor) -> tuple[torch.Tensor, Moments]:
-        """Return the advantages of a minibatch, of the samples `order` [B], with the mean and variance of those of all processes."""
+    def pick(self, advantage: torch.Tensor, order: torch.Tensor) -> tuple[torch.Tensor, Moments | None]:
+        """Return the advantages of a minibatch, of the samples `order` [B], and by what a gradient normalizes them, if it does.
+
+        That are mean and variance of the advantages of all processes.
+        """
         picked, moments = self.operations.pick(advantage, order)
+        if not self.config.normalize_advantage:
+            return picked, None
         return picked, variance_over_processes(self.communicator, *moments, picked.numel())
 
     def gradient(

@@ -9,8 +9,8 @@ from datetime import datetime
 from warprun.report.runs import Run
 from warprun.runs import rundir
 from warprun.runs.records.jsonl import JsonLines, read_rows
-from warprun.runs.records.sink import Row
-from warprun.runs.records.tensorboard import PREFIX, TensorBoard
+from warprun.runs.records.sink import PREFIX, Row
+from warprun.runs.records.tensorboard import TensorBoard
 
 
 def write_missing(runs: Sequence[Run]) -> int:

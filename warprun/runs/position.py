@@ -13,7 +13,7 @@ from warprun.errors import UserError
 from warprun.runs.measured import Measured, on_host
 from warprun.runs.records.jsonl import JsonLines
 from warprun.runs.records.records import RecordsEnd
-from warprun.runs.records.tensorboard import PREFIX
+from warprun.runs.records.sink import PREFIX
 
 
 @dataclass

@@ -122,12 +122,12 @@ def refill(made: Trajectory, seed: int) -> None:
 
 
 @pytest.mark.parametrize(("n_envs", "actors"), [(3, 1), (100, 1), (33, 3)])
-@pytest.mark.parametrize("sources", [1, 2])
-def test_rewards_are_those_of_torch(n_envs: int, actors: int, sources: int) -> None:
+@pytest.mark.parametrize(("sources", "window"), [(1, None), (2, None), (1, 2)])
+def test_rewards_are_those_of_torch(n_envs: int, actors: int, sources: int, window: int | None) -> None:
     spec = Spec((GroupSpec("agent", actors, Box(2), Discrete(2)),), time_limit=None)
     made = filled(spec, n_envs, 1)
     group = made.groups["agent"]
-    kernel, reference = (RewardNormalizer(0.9, (n_envs, actors), CPU, sources=sources) for _ in range(2))
+    kernel, reference = (RewardNormalizer(0.9, (n_envs, actors), CPU, sources=sources, window=window) for _ in range(2))
     fused = CpuRewards(kernel, "agent", 1)
     for seed in range(4):
         refill(made, seed)
@@ -139,6 +139,7 @@ def test_rewards_are_those_of_torch(n_envs: int, actors: int, sources: int) -> N
         torch.testing.assert_close(kernel.returns, reference.returns, rtol=1e-6, atol=1e-6)
         for name, tensor in kernel.statistics.tensors().items():
             torch.testing.assert_close(tensor, reference.statistics.tensors()[name], rtol=1e-6, atol=1e-6)
+    assert float(kernel.statistics.count) == group.reward.numel() * (window or 4)
 
 
 @pytest.mark.parametrize("actors", [1, 3])

@@ -55,7 +55,7 @@ def on_cpu(by_torch: TorchOperations, context: Context, derivatives: Derivatives
     returns = CpuReturns(network, by_torch, threads)
     returns.compile_ahead()
     found = by_torch.operations()._replace(act=CpuActing(network, threads), next_value=returns.next_value, advantages=returns.advantages)
-    if by_torch.config.steps_per_pass() > 1:
+    if by_torch.config.passes() * by_torch.config.steps_per_pass() > 1:
         steps = CpuMinibatches(by_torch)
         steps.compile_ahead()
         found = found._replace(permutation=steps.permutation, pick=steps.pick, average=steps.average, adapt=steps.adapt)

@@ -131,7 +131,7 @@ class CpuMinibatches:
     """The operations of one group that only several gradient steps need, see `Operations`."""
 
     def __init__(self, by_torch: TorchOperations) -> None:
-        self._mean = torch.zeros(2 + TERMS)
+        self._mean, self._adapts = torch.zeros(2 + TERMS), by_torch.config.adapts_learning_rate
         zero = torch.zeros(())
         self._words: Words = Stream(0, torch.zeros((), dtype=torch.int64)).words()
         self._shape = 0, 1
@@ -150,7 +150,7 @@ class CpuMinibatches:
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernels (`kernels.ahead`)."""
-        for call in (self._shuffle, self._pick, self._average, self._adapt):
+        for call in (self._shuffle, self._pick, self._average, *([self._adapt] if self._adapts else [])):
             ahead.want(_module(), call.kernel.__name__, signature(call.arguments))
 
     def permutation(self, n: int, seed: int, draw: torch.Tensor, step_rows: int = 1) -> torch.Tensor:
@@ -178,7 +178,10 @@ class CpuMinibatches:
         return found
 
     def average(self, mean: torch.Tensor | None, number: int, terms: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
-        """Return the means over `number` gradient steps, [K+1], see `Operations`, in the memory of `mean`."""
+        """Return the means over `number` gradient steps, [K+1], see `Operations`, always in the same memory; K is 1 + TERMS."""
+        assert len(terms) == 1 + TERMS
+        if mean is not None and mean is not self._mean:
+            self._mean.copy_(mean)
         for place, value in ((1, number), (2, terms.numpy()), (3, norm.numpy())):
             self._average.change(place, value)
         self._average(0, 1, 0)
