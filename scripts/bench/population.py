@@ -87,7 +87,8 @@ def main() -> None:
             say(part)
             before = os.getloadavg()[0]
             measured = MEASURES[part](chosen, Path(folder))
-            about = {"date": datetime.date.today().isoformat(), "machine": machine(), "load": before, "settings": vars(chosen)}
+            about = {"date": datetime.date.today().isoformat(), "machine": machine(), "load": before}
+            about["settings"] = {name: value for name, value in vars(chosen).items() if name not in ("jax", "old")}  # paths
             found[part] = measured | about | {"versions": {name: versions(python) for name, python in pythons(chosen).items()}}
             KEPT.write_text(json.dumps(found, indent=1) + "\n")
             print(tables({part: found[part]}), flush=True)
