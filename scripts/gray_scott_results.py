@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from common import DOCS, ROOT, figure, replace, settings, table
+from common import DOCS, ROOT, figure, over_seeds, replace, settings, table
 
 import warprun
 from warprun.envs.gray_scott import PORTS, SIDE, SUBSTEPS, Params, make_tables
@@ -196,15 +196,6 @@ def table_of(kept: Numbers) -> str:
 COLUMNS = ("controller", "return", "fires put out", "time until half are out", "effort")
 CELLS = (("out", 100, ".0f"), ("time_to_out", 1, ".0f"), ("effort", 1, ".1f"))
 """Number of a run, its factor in the table, and its format."""
-
-
-def over_seeds(values: list[float | None], scale: float, form: str) -> str:
-    """Return the mean of numbers of runs, and the smallest and largest."""
-    known = sorted(scale * value for value in values if value is not None)
-    if len(known) < len(values):
-        return ""
-    middle, low, high = (format(value, form) for value in (sum(known) / len(known), known[0], known[-1]))
-    return f"{middle} ({low} to {high})" + (" %" if scale == 100 else "")
 
 
 def draw(kept: Numbers, path: Path) -> None:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from common import DOCS, ROOT, figure, replace, settings, table
+from common import DOCS, ROOT, figure, over_seeds, replace, settings, table
 
 import warprun
 from warprun.envs.kuramoto_sivashinsky import LENGTH, POINTS, Flow, KuramotoSivashinsky, actuator_shapes, steady_state
@@ -191,15 +191,6 @@ def table_of(kept: Numbers) -> str:
 COLUMNS = ("target", "controller", "return", f"within {NEAR} at the end", "time to get there", "distance at the end")
 CELLS = (("return", 1, ".1f"), ("near_at_end", 100, ".0f"), ("time_to_near", 1, ".1f"), ("last_distance", 1, ".2g"))
 """Number of a run, its factor in the table, and its format."""
-
-
-def over_seeds(values: list[float | None], scale: float, form: str) -> str:
-    """Return the mean of numbers of runs, and the smallest and largest."""
-    known = sorted(scale * value for value in values if value is not None)
-    if len(known) < len(values):
-        return ""
-    mean, low, high = (format(value, form) for value in (sum(known) / len(known), known[0], known[-1]))
-    return f"{mean} ({low} to {high})" + (" %" if scale == 100 else "")
 
 
 def draw(target: int, path: Path) -> None:

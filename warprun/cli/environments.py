@@ -94,7 +94,7 @@ def check(arguments: Sequence[str]) -> int:
     path = Path(out[-1]) if out else None
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise UserError(f"out={out[-1]}: write the name of a file in a folder that exists, such as out=check.json")
-    overrides = _able_to_see(overrides)
+    overrides = _with_convolutions(overrides)
     config = compose(overrides)
     # Imported after the checks, because they import torch and numba.
     from warprun.checking.check import check as checked
@@ -111,15 +111,17 @@ def check(arguments: Sequence[str]) -> int:
     return FAILED if any(finding.verdict == "failed" for finding in found) else DONE
 
 
-def _able_to_see(overrides: Sequence[str]) -> list[str]:
-    """Return the settings of a check, with convolutions where observations are images: a check plays no agent, but its config has one that
-    must be able to read them. Raises UserError."""
+def _with_convolutions(overrides: Sequence[str]) -> list[str]:
+    """Return the settings of a check, with convolutions if observations are images: the config needs an agent that reads them.
+
+    The check itself trains no agent. Raises UserError.
+    """
     from warprun.config.compose import composed
 
     config, _ = composed(overrides)
     network = getattr(config.agent, "network", None)
-    blind = isinstance(network, LayersConfig) and network.encoder is None and network.module is None
-    groups = load_environment(config.env, config.concurrency.parallel)[0].spec.groups if blind else ()
+    is_plain = isinstance(network, LayersConfig) and network.encoder is None and network.module is None
+    groups = load_environment(config.env, config.concurrency.parallel)[0].spec.groups if is_plain else ()
     images = any(field.kind == "image" for group in groups for field in group.observation.fields)
     return [*overrides, *(["agent.network=cnn"] if images else [])]
 

@@ -133,10 +133,10 @@ class CpuMinibatches:
     def __init__(self, by_torch: TorchOperations) -> None:
         self._mean, self._adapts = torch.zeros(2 + TERMS), by_torch.config.adapts_learning_rate
         zero = torch.zeros(())
-        self._words: Words = Stream(0, torch.zeros((), dtype=torch.int64)).words()
+        words: Words = Stream(0, torch.zeros((), dtype=torch.int64)).words()
         self._shape = 0, 1
         """Rows, and rows of a step, of the last order."""
-        self._shuffle = Call(_module().shuffled, self._words, _memory(*self._shape), 1)
+        self._shuffle = Call(_module().shuffled, words, _memory(*self._shape), 1)
         self._order = torch.zeros(0, dtype=torch.int64)
         self._picked: dict[int, tuple[torch.Tensor, Moments]] = {}
         """By the size of a minibatch, on memory that stays."""
@@ -155,7 +155,7 @@ class CpuMinibatches:
 
     def permutation(self, n: int, seed: int, draw: torch.Tensor, step_rows: int = 1) -> torch.Tensor:
         """Return a random order of 0..n-1, [n] int64, see `draws.permutation`, which the next call overwrites."""
-        self._shuffle.change(0, Stream(seed, draw).words())
+        self._shuffle.change(0, Stream(seed, draw).words())  # by the numbers of the arguments of `shuffled`
         if (n, step_rows) != self._shape:
             self._shape = n, step_rows
             memory = _memory(n, step_rows)
