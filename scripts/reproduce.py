@@ -1,4 +1,4 @@
-"""Measure what docs/reproductions.md compares with published claims, and check the numbers of the documentation.
+"""Measure speeds and what docs/reproductions.md compares with published claims, and check the numbers of the documentation.
 
     python scripts/reproduce.py [--only NAME ...] [--wait MINUTES] [--minutes M] [--again] [--list]
     python scripts/reproduce.py --write
@@ -10,8 +10,8 @@ goes on after an interruption; with --minutes no part starts after that time. Be
 fall below 0.3 within --wait minutes. A part beside which other processes used more than a tenth of a core is repeated,
 three times at most, and then kept as not quiet: the page does not count it. --list prints the parts and expected times.
 
---write puts the table into its page. --check recomputes the numbers of all pages that have raw files, prints what
-differs, and names the pages with measured numbers but without raw files. It exits with code 1 for a difference.
+--write puts the tables into their pages. --check recomputes them, prints what differs, and exits with code 1 if
+something does.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import claims
+import gray_scott_results
+import kuramoto_sivashinsky_results
+import mixed_equilibrium
 import numpy as np
 import scale
 import testbed
@@ -54,19 +58,6 @@ ROUNDS = 6
 """The least and the largest of six values hold the median with a chance of 97 %."""
 SEEDS = 8
 SIZES = (10, 100, 1000, 10_000)
-WITHOUT_RAW = {
-    "docs/auto.md": "times to solve",
-    "docs/performance.md": "comparisons, expected times of a GPU, loops within a step",
-    "docs/actors.md": "overhead and scaling of actors",
-    "docs/booster.md": "regulators, agents in corrected mode",
-    "docs/benchmarks/catalysis.md": "continuous actions, paths with published settings, convergence against wall time, speed",
-    "docs/benchmarks/covid.md": "runs with 540,000 steps, references, the planner's learning rates, speed",
-    "docs/benchmarks/ledger.md": "all tables",
-    "docs/benchmarks/population.md": "population-based training against random search",
-    "docs/benchmarks/tag.md": "all tables",
-    "docs/benchmarks/throughput.md": "all tables without a named file",
-}
-"""Page -> its measured numbers that cannot be recomputed."""
 
 
 class Measurement(NamedTuple):
@@ -128,35 +119,29 @@ def speeds() -> Values:
     return found
 
 
-def throughput() -> Parts:
+def exchange() -> Values:
+    """Return million steps per second of an actor and a learner, of rollouts and of updates alone, and the share of the slower of these."""
+    from exarl.runs import train
+
+    cartpoles = ("env=cartpole", "agent=a2c", "agent.advantage=vtrace", "agent.horizon=16", "n_envs=10000")
+    (found,) = bench([compose([*cartpoles, "tuned=none", "device=cpu"])], (1,))
+    rollouts, training = found.rollout_steps_per_s / 1e6, found.training_steps_per_s / 1e6
+    updates = 1.0 / (1.0 / training - 1.0 / rollouts)
+    rows = train(2, *cartpoles, "concurrency=rma", "max_minutes=0.3", "total_steps=1e12", "log.every=1s")
+    first, last = rows[len(rows) // 2 - 1], rows[-2]  # the last one includes the final evaluation
+    both = (last["env_steps"] - first["env_steps"]) / (last["wall_s"] - first["wall_s"]) / 1e6
+    measured = {"rollouts": rollouts, "updates": updates, "both": both, "share": both / min(rollouts, updates)}
+    return {name: round(value, 4) for name, value in measured.items()}
+
+
+def rounds_of(measured: Callable[[], Values]) -> Parts:
     """Return a part for every round."""
-    return {f"round {i}": speeds for i in range(ROUNDS)}
+    return {f"round {i}": measured for i in range(ROUNDS)}
 
 
-def covid_speeds() -> Values:
-    """Return environment steps per second of the COVID-19 economy, all on one thread unless the name says otherwise."""
-    import covid_speed
-
-    one = "concurrency.threads=1"
-    found = {f"kernels {n}": covid_speed.simulation(n, 3.0, one) for n in (1, 60, 1000)}
-    found |= {f"numpy {n}": covid_speed.numpy_simulation(n) for n in (1, 60, 1000)}
-    found["kernels 1000, two threads"] = covid_speed.simulation(1000, 3.0, "concurrency.threads=2")
-    for n in (60, 1000):
-        split, _ = covid_speed.split(n, 4.0)
-        found[f"training {n}, two threads"] = 1000 / (split.rollout + split.training)
-    return {name: round(rate, 1) for name, rate in found.items()}
-
-
-def covid() -> Parts:
-    """Return a part for every round."""
-    return {f"round {i}": covid_speeds for i in range(ROUNDS)}
-
-
-def limit() -> Parts:
-    """Return a part for every round of training against a C program."""
-    from bench.limit import shares
-
-    return {f"round {i}": shares for i in range(ROUNDS)}
+def rounds_by(module: str, function: str) -> Parts:
+    """Return a part for every round of a function of a module, which is imported as the first one begins."""
+    return rounds_of(lambda: dict(getattr(import_module(module), function)()))
 
 
 def exarl() -> Parts:
@@ -170,19 +155,15 @@ def exarl() -> Parts:
     return found
 
 
-def exarl_inference() -> Parts:
-    """Return a part for every round of central inference."""
-    from exarl import runs
-
-    return {f"round {i}": lambda: dict(runs.inference()) for i in range(ROUNDS)}
-
-
 MEASUREMENTS = {
-    "throughput": Measurement(throughput, 6),
-    "limit": Measurement(limit, 3),
-    "covid_speed": Measurement(covid, 8),
+    "throughput": Measurement(partial(rounds_of, speeds), 6),
+    "limit": Measurement(partial(rounds_by, "bench.limit", "shares"), 3),
+    "loops": Measurement(partial(rounds_by, "bench.loops", "speeds"), 3),
+    "actors": Measurement(partial(rounds_of, exchange), 5),
+    "equilibrium": Measurement(mixed_equilibrium.parts, 1),
+    "covid_speed": Measurement(partial(rounds_by, "covid_speed", "speeds"), 8),
     "warpsci_2bc": Measurement(warpsci_2bc, 12),
-    "exarl_inference": Measurement(exarl_inference, 15),
+    "exarl_inference": Measurement(partial(rounds_by, "exarl.runs", "inference"), 15),
     "exarl": Measurement(exarl, 60),
 }
 
@@ -235,7 +216,8 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     yield PAGE, "claims", claims.table_of(kept)
     drawn = len(times_to_bar(kept, "acrobot")) == len(SIZES)
     yield PAGE, "figures", f"![{CAPTION}](figures/{FIGURE.name})\n\n" if drawn else ""
-    yield DOCS / "performance.md", "headlines", claims.headlines(kept)
+    for each in claims.SPEEDS:
+        yield *each.place, each.table(kept)
     yield DOCS / "benchmarks" / "throughput.md", "limit", claims.limit_of(kept)
     if sleeping := sleeping_ranks(kept):
         from exarl import page
@@ -243,12 +225,15 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
         yield page.PAGE, "exarl model", page.validation(sleeping)
     yield from scale.places()
     yield DOCS / "benchmarks" / "throughput.md", "memory", claims.memory_of(kept["memory"])
+    yield DOCS / "agents.md", "equilibrium", mixed_equilibrium.of_page(quiet(kept, "equilibrium"))
     yield DOCS / "defaults.md", "test bed", testbed.of_page(kept["testbed"])
     for mark, text in population_tables.of_page(kept["population"]):
         yield DOCS / "benchmarks" / "population.md", mark, text
     for name, study in STUDIES.items():
-        if study.place and name in kept["results"]:
-            yield *study.place, study.table(runs_of(study, kept["results"][name]))
+        if study.place:
+            yield *study.place, study.table(runs_of(study, kept["results"].get(name, {})))
+    for script in (gray_scott_results, kuramoto_sivashinsky_results):
+        yield script.PAGE, "results", script.table_of(json.loads(script.KEPT.read_text()))
 
 
 def differences() -> list[str]:
@@ -282,7 +267,7 @@ def main() -> None:
             exarl_page.draw(sleeping)
     elif chosen.check:
         wrong = differences()
-        print("\n".join([*wrong, *(f"no raw file: {page} ({what})" for page, what in WITHOUT_RAW.items())]))
+        print("\n".join(wrong))
         sys.exit(bool(wrong))
     else:
         try:

@@ -156,12 +156,6 @@ def mean_of_seeds(study: Study, case: str, runs: list[Run]) -> str:
     return f"{found.value:.1f} [{found.low:.1f}, {found.high:.1f}]"
 
 
-def seconds(study: Study, case: str, runs: list[Run]) -> str:
-    """Return the seconds of the commands: median (most)."""
-    found = [run["command_s"] for run in ended(runs)]
-    return f"{statistics.median(found):.0f} ({max(found):.0f})" if found else ""
-
-
 def ended(runs: list[Run]) -> list[Run]:
     """Return the runs that did not fail."""
     return [run for run in runs if "failed" not in run]
