@@ -162,9 +162,9 @@ COMPARED: dict[str, Column] = {
 }
 RETURN = "return of an evaluation"
 PICTURES = (
-    Picture("td3_or_ddpg.png", EVALUATED, {"DDPG": "DDPG", "TD3": "TD3"}, RETURN, -200.0),
-    Picture("prioritized_ddpg.png", EVALUATED, {"DDPG": "uniform", "DDPG, prioritized replay": "prioritized"}, RETURN, -200.0),
-    Picture("a2c_or_dqn.png", EVALUATED, {"DQN": "DQN", "A2C": "A2C"}, RETURN, 200.0),
+    Picture("td3_or_ddpg.png", EVALUATED, {"DDPG": "DDPG", "TD3": "TD3"}, RETURN, -200.0, 9000),
+    Picture("prioritized_ddpg.png", EVALUATED, {"DDPG": "uniform", "DDPG, prioritized replay": "prioritized"}, RETURN, -200.0, 6000),
+    Picture("a2c_or_dqn.png", EVALUATED, {"DQN": "DQN", "A2C": "A2C"}, RETURN, 200.0, 8000),
 )
 
 # Policies with memory -------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class Case(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A figure of learning curves: medians over seeds, and the range from the least to the largest."""
+    """A figure of learning curves: all runs, and their medians over seeds."""
 
     file: str
     """In docs/figures."""
@@ -41,7 +41,10 @@ class Picture(NamedTuple):
     """Case -> its label; five at most."""
     axis: str
     """What the metric is."""
-    threshold: float | None = None
+    threshold: float
+    """What the metric is to reach: a dashed line."""
+    until: int
+    """Environment steps that are shown, those in which the lines differ."""
 
 
 def cases_of(overrides: dict[str, str], bar: float | None = None, more: str = "") -> dict[str, Case]:
