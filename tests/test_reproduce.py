@@ -68,6 +68,18 @@ def test_what_was_measured_beside_other_load_does_not_count():
     assert claims_exarl.faster("async 8:8", "async 1:8")(found).verdict == evidence.NOT_YET
 
 
+def test_speeds_are_medians_of_quiet_rounds_in_the_unit_of_the_page():
+    speeds = claims.Speeds(
+        (reproduce.PAGE, "-"), "fast", ("work", "thousands", "share"), {"a": (("x", "y"), ()), "b": (("z",), ("s",))}, 1e-3
+    )
+    found = raw("fast", {f"round {i}": {"x": {"y": 1000.0 * i}, "z": 4000.0, "s": 500.0} for i in range(5)})
+    found["reproduce"]["fast"] |= {"machine": {"processor": "P", "cores": 2}, "load_before": [0.1]}
+    text = speeds.table(found)
+    assert "| a | 2 [0, 4] |  |\n| b | 4 [4, 4] | 0.5 [0.5, 0.5] |\n" in text and "P, 2 cores" in text
+    found["reproduce"]["fast"]["parts"]["round 0"]["quiet"] = False  # four rounds are too few
+    assert speeds.table(found) == "| work | thousands | share |\n|---|---|---|\n"
+
+
 def test_more_environments_are_sooner_only_if_all_intervals_are_apart():
     def curves(*seconds):
         return raw("warpsci_2bc", {f"acrobot {10 ** (i + 1)} seed={s}": {"s": t} for i, t in enumerate(seconds) for s in range(5)})
