@@ -99,16 +99,6 @@ SPEEDS = (
         },
     ),
     Speeds(
-        (DOCS / "interop.md", "make_vec"),
-        "make_vec",
-        ("10,000 environments of CartPole", "µs for a step of all", "ratio"),
-        {
-            "Gymnasium, vectorized with NumPy": (("gymnasium",), ()),
-            "`make_vec`, one thread": (("threads=1",), ("ratio",)),
-            "`make_vec`, two threads": (("threads=2",), ()),
-        },
-    ),
-    Speeds(
         (DOCS / "actors.md", "exchange"),
         "actors",
         ("work", "million environment steps/s", "share"),

@@ -159,7 +159,6 @@ MEASUREMENTS = {
     "throughput": Measurement(partial(rounds_of, speeds), 6),
     "limit": Measurement(partial(rounds_by, "bench.limit", "shares"), 3),
     "loops": Measurement(partial(rounds_by, "bench.loops", "speeds"), 3),
-    "make_vec": Measurement(partial(rounds_by, "bench.make_vec", "times"), 1),
     "actors": Measurement(partial(rounds_of, exchange), 5),
     "equilibrium": Measurement(mixed_equilibrium.parts, 1),
     "covid_speed": Measurement(partial(rounds_by, "covid_speed", "speeds"), 8),
