@@ -51,15 +51,16 @@ class Optimized(Generic[N_co]):
         """Set the learning rate to `scale` times the initial one."""
         self.learning_rate.set(self.initial_learning_rate * scale)
 
-    def step(self, loss: torch.Tensor, communicator: Communicator, rows: int) -> torch.Tensor:
-        """Take a gradient step on `loss` [] and return its norm before clipping, [].
-
-        The loss is a mean over `rows` rows; the gradient is the mean over the rows of all processes.
-        """
+    def gradient(self, loss: torch.Tensor, communicator: Communicator, rows: int) -> torch.Tensor:
+        """Return the gradient [P] of a loss [] that is a mean over `rows` rows: the mean over the rows of all processes."""
         # Networks of the user may have layers that they do not use.
         gradients = torch.autograd.grad(loss, self.leaves, allow_unused=True, materialize_grads=True)
         gradient = torch.cat([g.reshape(-1) for g in gradients])
         mean_(communicator, rows, gradient)
+        return gradient
+
+    def step(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Move the parameters against `gradient` [P], clipped in place; return the norm it had, []."""
         norm = clip_norm(gradient, self.max_norm)
         self.optimizer.step(self.parameters, gradient, self.learning_rate.tensor)
         return norm
@@ -135,13 +136,21 @@ class Taken(NamedTuple):
 class TorchStep(Generic[P]):
     """A gradient step of one network on a loss by torch, with the step of its target network when that is due."""
 
-    def __init__(self, loss: Callable[P, Terms], trained: AnyOptimized, tau: float, communicator: Communicator) -> None:
-        self.loss, self.trained, self.tau, self.communicator = loss, trained, tau, communicator
+    def __init__(
+        self,
+        loss: Callable[P, Terms],
+        trained: AnyOptimized,
+        step: Callable[[torch.Tensor], torch.Tensor],
+        tau: float,
+        communicator: Communicator,
+    ) -> None:
+        """`step` is `trained.step` or does the same."""
+        self.loss, self.trained, self.step, self.tau, self.communicator = loss, trained, step, tau, communicator
 
     def __call__(self, due: Due, *given: P.args, **named: P.kwargs) -> Taken:
         """Take a step on `loss(*given)`."""
         terms = self.loss(*given, **named)
-        norm = self.trained.step(terms.loss, self.communicator, len(terms.rows))
+        norm = self.step(self.trained.gradient(terms.loss, self.communicator, len(terms.rows)))
         if due.target and isinstance(self.trained, Trained):
             self.trained.update_target(self.tau)
         means = torch.stack((terms.loss.detach(), terms.value.detach().mean()))

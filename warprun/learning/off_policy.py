@@ -92,7 +92,8 @@ class OffPolicyLearner(ABC, Generic[C]):
         """
         if kernel and (steps := self._kernel_steps):
             return cast("Callable[Concatenate[Due, P], Taken]", steps.step(kernel, trained, reads, settings))
-        return TorchStep(loss, trained, self.config.tau, self._context.communicator)
+        step = choose.descent(trained, self._context)
+        return TorchStep(loss, trained, step, self.config.tau, self._context.communicator)
 
     @cached_property
     def _kernel_steps(self) -> KernelSteps | None:

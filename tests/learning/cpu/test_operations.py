@@ -255,6 +255,14 @@ def test_moments_without_gradient_end_at_zero() -> None:
     assert not optimizer.square.any()
 
 
+def test_kernels_apply_gradients_of_torch() -> None:
+    """With networks of torch, such as convolutions, that of a learner is the only kernel of an update."""
+    spec = environment(agent=Discrete(3))
+    on_policy, off_policy = (build(algorithm, spec, fused=False).learners[0] for algorithm in ("a2c", "dqn"))
+    for step in (on_policy.operations.step, off_policy.values_step.step):
+        assert isinstance(step.__self__, CpuAdam)
+
+
 def test_gradients_are_not_kept() -> None:
     """An agent of a user may make a new one for every step."""
     parameters = torch.zeros(5)

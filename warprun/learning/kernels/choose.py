@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import torch
 from torch import nn
 
 from warprun.kernels.mlp import Network
@@ -20,7 +21,7 @@ from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
 from warprun.learning.kernels.cpu.updates import KernelSteps
 from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.operations import Derivatives, Operations, TorchOperations
-from warprun.learning.optimizers import Adam
+from warprun.learning.optimizers import Adam, Optimizer
 from warprun.learning.replay import Replay
 from warprun.spec import GroupSpec
 
@@ -45,7 +46,9 @@ def operations(by_torch: TorchOperations, context: Context, derivatives: Derivat
     if plan.gradients == "kernels":
         assert derivatives
         return on_cuda(by_torch, derivatives)
-    return by_torch.operations()
+    found, rate = by_torch.operations(), by_torch.learning_rate
+    step = adam(by_torch.optimizer, by_torch.policy.parameters, rate, by_torch.config.max_grad_norm, context)
+    return found._replace(step=step.step) if step else found
 
 
 def on_cpu(by_torch: TorchOperations, context: Context, derivatives: Derivatives | None) -> Operations:
@@ -63,7 +66,7 @@ def on_cpu(by_torch: TorchOperations, context: Context, derivatives: Derivatives
         gradient = CpuGradient(network, policy.space, derivatives, by_torch.config.value_coef, by_torch.entropy_coef, threads)
         gradient.compile_ahead()
         found = found._replace(gradient=gradient)
-    if derivatives and isinstance(by_torch.optimizer, Adam):
+    if isinstance(by_torch.optimizer, Adam):
         optimizer = CpuAdam(by_torch.optimizer, policy.parameters, by_torch.learning_rate, by_torch.config.max_grad_norm)
         optimizer.compile_ahead()
         found = found._replace(step=optimizer.step)
@@ -102,6 +105,16 @@ def on_cuda(by_torch: TorchOperations, derivatives: Derivatives) -> Operations:
     return found
 
 
+def adam(optimizer: Optimizer, parameters: torch.Tensor, rate: torch.Tensor, max_norm: float | None, context: Context) -> CpuAdam | None:
+    """Return the kernels that clip and take a step of Adam on a CPU, whatever the plan; None: torch does.
+
+    torch reads and writes the parameters a dozen times, and lets moments of units without gradient become denormal numbers.
+    """
+    if context.device.type != "cpu" or not isinstance(optimizer, Adam):
+        return None
+    return CpuAdam(optimizer, parameters, rate, max_norm, threads=context.threads)
+
+
 # Off policy ---------------------------------------------------------------------------------------------------------
 
 
@@ -114,6 +127,12 @@ def replay_memory(config: OffPolicyConfig, group: GroupSpec, context: Context, s
 def gradient_steps(trained: Iterable[AnyOptimized], config: OffPolicyConfig, context: Context) -> KernelSteps | None:
     """Return the kernels that compute gradient steps of the networks `trained`; None: torch computes them."""
     return KernelSteps(trained, config, context) if context.plan.gradients == "kernels" else None
+
+
+def descent(trained: AnyOptimized, context: Context) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what clips a gradient [P] by torch and moves the parameters of a network, and returns the norm before, []."""
+    step = adam(trained.optimizer, trained.parameters, trained.learning_rate.tensor, trained.max_norm, context)
+    return step.step if step else trained.step
 
 
 def acting(network: Callable[[], Network], context: Context) -> CpuActing | None:
