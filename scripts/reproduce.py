@@ -6,7 +6,7 @@
 
 A measurement has parts, such as a run with one seed or a round in which all candidates take turns. Each part is kept in
 docs/benchmarks/reproduce.json as soon as it has ended and not measured again, except with --again, so the same command
-goes on after an interruption; with --minutes no part starts after that time. Before a measurement the load average must
+goes on after an interruption; with --minutes no part starts after that time. Before the first part the load average must
 fall below 0.3 within --wait minutes. A part beside which other processes used more than a tenth of a core is repeated,
 three times at most, and then kept as not quiet: the page does not count it. --list prints the parts and expected times.
 
@@ -32,7 +32,8 @@ import claims
 import numpy as np
 import scale
 import testbed
-from bench import population_tables
+from bench import peer_tables, population_tables
+from bench.startup import times as startups
 from campaign import Parts, Values, measure
 from claims_warpsci import times_to_bar
 from common import DOCS, ROOT, Training, figure, replaced, settings
@@ -64,7 +65,6 @@ WITHOUT_RAW = {
     "docs/benchmarks/ledger.md": "all tables",
     "docs/benchmarks/population.md": "population-based training against random search",
     "docs/benchmarks/tag.md": "all tables",
-    "docs/benchmarks/throughput.md": "all tables without a named file",
 }
 """Page -> its measured numbers that cannot be recomputed."""
 
@@ -159,6 +159,11 @@ def limit() -> Parts:
     return {f"round {i}": shares for i in range(ROUNDS)}
 
 
+def startup() -> Parts:
+    """Return a part for every round of commands from their start to their end."""
+    return {f"round {i}": startups for i in range(ROUNDS)}
+
+
 def exarl() -> Parts:
     """Return a part for every round and run of sleeping ranks, and for the times of an exchange."""
     from exarl import runs
@@ -180,6 +185,7 @@ def exarl_inference() -> Parts:
 MEASUREMENTS = {
     "throughput": Measurement(throughput, 6),
     "limit": Measurement(limit, 3),
+    "startup": Measurement(startup, 3),
     "covid_speed": Measurement(covid, 8),
     "warpsci_2bc": Measurement(warpsci_2bc, 12),
     "exarl_inference": Measurement(exarl_inference, 15),
@@ -193,7 +199,7 @@ MEASUREMENTS = {
 def raw() -> Raw:
     """Return all raw numbers by file."""
     folder = DOCS / "benchmarks"
-    files = {name: folder / f"{name}.json" for name in ("reproduce", "results", "testbed", "population", "memory")}
+    files = {name: folder / f"{name}.json" for name in ("reproduce", "results", "testbed", "population", "peers")}
     return {name: json.loads(file.read_text()) if file.exists() else {} for name, file in files.items()}
 
 
@@ -242,7 +248,8 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
 
         yield page.PAGE, "exarl model", page.validation(sleeping)
     yield from scale.places()
-    yield DOCS / "benchmarks" / "throughput.md", "memory", claims.memory_of(kept["memory"])
+    yield DOCS / "benchmarks" / "throughput.md", "startup", claims.startup_of(kept)
+    yield from peer_tables.of_pages(kept["peers"])
     yield DOCS / "defaults.md", "test bed", testbed.of_page(kept["testbed"])
     for mark, text in population_tables.of_page(kept["population"]):
         yield DOCS / "benchmarks" / "population.md", mark, text
@@ -287,7 +294,7 @@ def main() -> None:
     else:
         try:
             parts = {name: MEASUREMENTS[name].parts() for name in chosen.only}
-            measure(parts, KEPT, chosen.wait, chosen.minutes, chosen.again)
+            measure(parts, KEPT, chosen.wait, chosen.minutes, chosen.only if chosen.again else ())
         except UserError as error:  # such as data that are not there
             print(f"reproduce: {error}", file=sys.stderr)
             sys.exit(2)
