@@ -23,6 +23,19 @@ def limit_of(raw: Raw) -> str:
     return table(["units, work", "C program", "warprun", "warprun / C"], rows) if rows else ""
 
 
+def limit_sentence(raw: Raw) -> str:
+    """Return how long training takes beside a C program, empty before it is measured."""
+    shares = [of_rounds(raw, "limit", f"share {units} training") for units in (64, 32)]
+    longer = [f"{1 / share.median:.2f}" for share in shares if share]
+    if len(longer) < len(shares):
+        return ""
+    page = "benchmarks/throughput.md#against-a-hand-written-c-program"
+    return (
+        f"Training of A2C takes {longer[0]} times as long as a C program that is written for nothing else with 64-64 units, and\n"
+        f"{longer[1]} times with 32-32 ([benchmarks/throughput.md]({page})).\n"
+    )
+
+
 def startup_of(raw: Raw) -> str:
     """Return the table of times from a command to its end, empty before it is measured."""
     rows = []

@@ -242,6 +242,7 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     drawn = len(times_to_bar(kept, "acrobot")) == len(SIZES)
     yield PAGE, "figures", f"![{CAPTION}](figures/{FIGURE.name})\n\n" if drawn else ""
     yield DOCS / "performance.md", "headlines", claims.headlines(kept)
+    yield DOCS / "performance.md", "c program", claims.limit_sentence(kept)
     yield DOCS / "benchmarks" / "throughput.md", "limit", claims.limit_of(kept)
     if sleeping := sleeping_ranks(kept):
         from exarl import page

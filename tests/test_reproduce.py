@@ -92,6 +92,20 @@ def test_the_campaign_goes_on_and_marks_what_was_not_quiet(tmp_path, monkeypatch
     assert not campaign.quietly(parts["a"])["quiet"]
 
 
+def test_the_campaign_waits_once_and_begins_anew_what_is_named(tmp_path, monkeypatch):
+    asked, waited, file = [], [], tmp_path / "kept.json"
+    monkeypatch.setattr(campaign, "wait_for_quiet", lambda minutes: waited.append(minutes) or 0.1)
+    monkeypatch.setattr(campaign, "busy_s", lambda: 0.0)
+    measurements = {name: {"part": lambda name=name: asked.append(name) or {}} for name in "ab"}
+    campaign.measure(measurements, file, 5.0, 1.0, about={"commit": "old"})
+    campaign.measure(measurements, file, 5.0, 1.0, ["b"], {"commit": "new"})
+    assert asked == ["a", "b", "b"]
+    assert waited == [5.0, 5.0]
+    kept = campaign.read(file)
+    assert [kept[name]["commit"] for name in "ab"] == ["old", "new"]
+    assert [kept[name]["load_before"] for name in "ab"] == [[0.1], [0.1]]
+
+
 def test_the_campaign_goes_on_only_on_the_same_machine(tmp_path, monkeypatch, capsys):
     file = tmp_path / "kept.json"
     monkeypatch.setattr(campaign, "wait_for_quiet", lambda minutes: 0.1)

@@ -239,7 +239,7 @@ def make(n_envs: int, work: Work) -> Any:
     )
 
 
-def make_off_policy(work: OffPolicy) -> Any:
+def make_off_policy(work: OffPolicy, capacity: int) -> Any:
     """Return rejax's SAC, TD3 or DQN with ReLU units and the settings of all peers; TD3 and DQN have 64-64 units, whatever is asked for."""
     import rejax
 
@@ -254,7 +254,7 @@ def make_off_policy(work: OffPolicy) -> Any:
         num_envs=work.n_envs,
         num_epochs=work.updates,
         batch_size=spec.BATCH,
-        buffer_size=spec.CAPACITY,
+        buffer_size=capacity,
         fill_buffer=spec.FILLED,
         gamma=spec.GAMMA,
         skip_initial_evaluation=True,
@@ -262,20 +262,23 @@ def make_off_policy(work: OffPolicy) -> Any:
     )
 
 
-def prepare_rejax(work: Work | OffPolicy, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
-    """Return several iterations of rejax; its PPO with one epoch of one minibatch stands in for A2C."""
+def prepare_rejax(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
+    """Return several iterations of rejax's PPO, which with one epoch of one minibatch stands in for A2C."""
     jax.config.update("jax_default_prng_impl", variant)
-    if isinstance(work, OffPolicy):
-        agent, delay = make_off_policy(work), 2 if work.learner == "td3" else 1  # its iteration ends with a step of the actor
-        state = jax.jit(agent.init_state)(jax.random.key(0))
-        iterate, together = several(agent.train_iteration, state, delay * n_envs, spec.TOGETHER // delay)
-        for _ in range(-(-spec.FILLED // (spec.TOGETHER * n_envs))):
-            iterate()
-        return iterate, f"{type(agent).__name__}, jit of {together} iterations"
     agent = make(n_envs, work)
     iterate, together = several(agent.train_iteration, agent.init_state(jax.random.key(0)), n_envs * work.horizon)
-    passes = f"{work.epochs} epochs x {work.minibatches} minibatches"
-    return iterate, f"PPO, {passes}, jit of {together} iterations"
+    return iterate, f"PPO, {work.epochs} epochs x {work.minibatches} minibatches, jit of {together} iterations"
+
+
+def prepare_off_policy(work: OffPolicy, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
+    """Return several iterations of rejax off policy; `variant` is the capacity of the replay memory."""
+    jax.config.update("jax_default_prng_impl", "unsafe_rbg")
+    agent, delay = make_off_policy(work, int(variant)), 2 if work.learner == "td3" else 1  # its iteration ends with a step of the actor
+    state = jax.jit(agent.init_state)(jax.random.key(0))
+    iterate, together = several(agent.train_iteration, state, delay * n_envs, spec.TOGETHER // delay)
+    for _ in range(-(-spec.FILLED // (spec.TOGETHER * n_envs))):
+        iterate()
+    return iterate, f"{type(agent).__name__}, jit of {together} iterations"
 
 
 N_ENVS, TOGETHER, MOST = 1_000, 10, 400

@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from campaign import Parts, Values, cpu_s, measure, read
 from common import DOCS, ROOT, children_cpu_s, settings, timed
-from peer_work import WORKS, OffPolicy, versions
+from peer_work import CAPACITY, WORKS, OffPolicy, versions
 
 from warprun.runs import rundir
 
@@ -50,7 +50,7 @@ class Peer(NamedTuple):
     prepare: str
     """Module and function."""
     variant: str
-    """Passed to the function: trunks, random number generator, or library."""
+    """Passed to the function: trunks, random number generator, library, or capacity of the replay memory."""
     trunk: str
     """shared or separate trunk of policy and value; compared with warprun with the same kind of trunk."""
     n_envs: int
@@ -86,9 +86,15 @@ def jax(n_envs: int, threads: int, *works: str) -> Peer:
     return Peer("JAX on gymnax", f"{module}:prepare", "unsafe_rbg", "shared", n_envs, threads, JAX, works)
 
 
-def rejax(trunk: str, n_envs: int, threads: int, *works: str) -> Peer:
-    """Return rejax."""
-    return Peer("rejax", "peer_jax:prepare_rejax", "unsafe_rbg", trunk, n_envs, threads, REJAX, works)
+def rejax(n_envs: int, *works: str) -> Peer:
+    """Return PPO of rejax."""
+    return Peer("rejax", "peer_jax:prepare_rejax", "unsafe_rbg", "separate", n_envs, CORES, REJAX, works)
+
+
+def rejax_off_policy(capacity: int, n_envs: int, threads: int, *works: str) -> Peer:
+    """Return rejax off policy with a replay memory of a capacity."""
+    name = "rejax" if capacity == CAPACITY else f"rejax, memory of {capacity:,}"
+    return Peer(name, "peer_jax:prepare_off_policy", str(capacity), "shared", n_envs, threads, REJAX, works)
 
 
 def sb3(name: str, library: str, trunk: str, n_envs: int, threads: int, *works: str) -> Peer:
@@ -112,8 +118,8 @@ PEERS = (
     own("shared", 1_000, CORES, *MANY),
     jax(10_000, CORES, *ON_POLICY, *BATCHED),
     jax(1_000, CORES, *TRAINING, *BATCHED),
-    rejax("separate", 10_000, CORES, *TRAINING),
-    rejax("separate", 1_000, CORES, *TRAINING),
+    rejax(10_000, *TRAINING),
+    rejax(1_000, *TRAINING),
     Peer("torch on gymnasium", "peer_torch:prepare", "", "shared", 10_000, CORES, ("torch", "gymnasium"), ON_POLICY),
     sb3("Stable-Baselines3", "stable_baselines3", "separate", 1_000, 1, "a2c-64", "ppo-64"),
     jax(10, 1, "few"),
@@ -124,8 +130,10 @@ PEERS = (
     sb3("sb3-contrib", "sb3_contrib", "shared", 256, CORES, *MEMORY),
     sb3("SBX", "sbx", "shared", 1, 1, *ONE),
     sb3("Stable-Baselines3", "stable_baselines3", "shared", 1, 1, *ONE),
-    rejax("shared", 16, 1, *FEW),
-    rejax("shared", 1_000, CORES, *MANY),
+    rejax_off_policy(CAPACITY, 16, 1, *FEW),
+    rejax_off_policy(2_000, 16, 1, *FEW),
+    rejax_off_policy(CAPACITY, 1_000, CORES, *MANY),
+    rejax_off_policy(2_000, 1_000, CORES, *MANY),
 )
 
 
@@ -161,8 +169,8 @@ class Workers:
 
     def __init__(self, works: list[str]) -> None:
         self.works, self.begun = works, dict[Peer, Worker]()
-        self.work = ""
-        """The work that peers are prepared for."""
+        self.work, self.rows = "", Values()
+        """The work that peers are prepared for, and their rows."""
 
     def of(self, work: str) -> dict[Peer, Worker]:
         """Return the processes of a work."""
@@ -172,7 +180,9 @@ class Workers:
         return {peer: worker for peer, worker in self.begun.items() if work in peer.works}
 
     def prepare(self, work: str) -> Values:
-        """Prepare the peers of a work; return the row of each."""
+        """Prepare the peers of a work, unless they are; return the row of each."""
+        if self.work == work:
+            return self.rows
         left = set(self.works[self.works.index(work) :])
         for peer in [peer for peer in self.begun if not left & set(peer.works)]:
             self.begun.pop(peer).close()
@@ -182,13 +192,12 @@ class Workers:
             print(f"{work}: {peer.key()}: ready after {answer['prepared_s']:.1f} s", flush=True)
             told = {key: getattr(peer, key) for key in ("name", "trunk", "n_envs", "threads")}
             rows[peer.key()] = {**told, "settings": answer["settings"], "prepared_s": round(answer["prepared_s"], 1)}
-        self.work = work
+        self.work, self.rows = work, rows
         return rows
 
     def round(self, work: str, seconds: float, backwards: bool) -> Values:
         """Return the steps per second of wall and of CPU time of every peer; those of the limit are multiply-adds."""
-        if self.work != work:
-            self.prepare(work)
+        self.prepare(work)
         rates: Values = {}
         peers = list(self.of(work).items())
         # Every second round the other way round, so that whoever comes after a heavy one is not always the same.
@@ -236,7 +245,7 @@ def parts(works: list[str], rounds: int, seconds: float, workers: Workers, cache
 
 def commit() -> str:
     """Return the commit that last changed what is measured, with a + if files differ from it."""
-    measured = ["warprun", "envs", "conf", "scripts/bench"]
+    measured = ["warprun", "envs", "conf", "scripts/bench/peer*.py", ":!scripts/bench/peer_tables.py"]
     told = [["log", "-1", "--format=%h"], ["status", "--porcelain"]]
     last, changed = (
         subprocess.run(["git", *words, "--", *measured], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
