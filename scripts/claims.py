@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import claims_exarl
 import claims_warpsci
+from bench.startup import COMMANDS
 from common import DOCS, described, table
 from evidence import Raw, of_rounds
 from studies import STUDIES
@@ -25,27 +26,26 @@ def limit_of(raw: Raw) -> str:
     return table(["units, work", "C program", "warprun", "warprun / C"], rows) if rows else ""
 
 
-def memory_of(found: Raw) -> str:
-    """Return the table of recurrent PPO by several packages, from what scripts/bench/peers.py wrote; empty before it is measured."""
-    rows = []
-    for each in found.get("throughput", []):
-        who, environments, settings, scale = each["name"], f"{each['n_envs']:,}", each["settings"], 1e-3
-        if "wall_flops" in each:  # its rounds are multiply-adds
-            who, environments, settings = "arithmetic limit", "", f"{each['wall_flops'] / 1e9:.0f} GFLOP/s"
-            scale *= 2.0 * each["wall_median"] / each["wall_flops"]
-        low, high = (f"{scale * rate:.3g}" for rate in (min(each["wall"]), max(each["wall"])))
-        steps = f"{each['wall_median'] / 1e3:.3g} [{low}, {high}]"
-        ratio = "" if who == "warprun" else f"{each['wall_ratio']:.3g} x"
-        rows.append((each["work"].removeprefix("lstm-"), who, environments, settings, steps, f"{each['cpu_median'] / 1e3:.3g}", ratio))
-    if not rows:
+def limit_sentence(raw: Raw) -> str:
+    """Return how long training takes beside a C program, empty before it is measured."""
+    shares = [of_rounds(raw, "limit", f"share {units} training") for units in (64, 32)]
+    longer = [f"{1 / share.median:.2f}" for share in shares if share]
+    if len(longer) < len(shares):
         return ""
-    titles = ["horizon", "who", "environments", "settings", "thousand steps/s", "per CPU s", "warprun is"]
-    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
-    loads = " and ".join(f"{load:.1f}" for load in found["load"])
+    page = "benchmarks/throughput.md#against-a-hand-written-c-program"
     return (
-        f"{table(titles, rows)}\nMeasured on {found['date']} on {found['machine']}; load {loads} at the start and at the end; medians of "
-        f"{found['rounds']} rounds in which all take turns, with the least and the largest. {versions}.\n"
+        f"Training of A2C takes {longer[0]} times as long as a C program that is written for nothing else with 64-64 units, and\n"
+        f"{longer[1]} times with 32-32 ([benchmarks/throughput.md]({page})).\n"
     )
+
+
+def startup_of(raw: Raw) -> str:
+    """Return the table of times from a command to its end, empty before it is measured."""
+    rows = []
+    for name in COMMANDS:
+        found = [of_rounds(raw, "startup", name, key) for key in ("s", "cpu_s")]
+        rows += [(name, *(each.text(".2f") for each in found if each))] if all(found) else []
+    return table(["command", "s", "s of processor time"], rows) if rows else ""
 
 
 class Speeds(NamedTuple):

@@ -6,7 +6,7 @@
 
 A measurement has parts, such as a run with one seed or a round in which all candidates take turns. Each part is kept in
 docs/benchmarks/reproduce.json as soon as it has ended and not measured again, except with --again, so the same command
-goes on after an interruption; with --minutes no part starts after that time. Before a measurement the load average must
+goes on after an interruption; with --minutes no part starts after that time. Before the first part the load average must
 fall below 0.3 within --wait minutes. A part beside which other processes used more than a tenth of a core is repeated,
 three times at most, and then kept as not quiet: the page does not count it. --list prints the parts and expected times.
 
@@ -35,7 +35,8 @@ import kuramoto_sivashinsky_results
 import mixed_equilibrium
 import scale
 import testbed
-from bench import population_tables
+from bench import peer_tables, population_tables
+from bench.startup import times as startups
 from campaign import Parts, Values, measure
 from claims_warpsci import times_to_bar
 from common import DOCS, ROOT, Training, figure, replaced, settings
@@ -158,6 +159,7 @@ def exarl() -> Parts:
 MEASUREMENTS = {
     "throughput": Measurement(partial(rounds_of, speeds), 6),
     "limit": Measurement(partial(rounds_by, "bench.limit", "shares"), 3),
+    "startup": Measurement(partial(rounds_of, startups), 3),
     "loops": Measurement(partial(rounds_by, "bench.loops", "speeds"), 3),
     "actors": Measurement(partial(rounds_of, exchange), 5),
     "equilibrium": Measurement(mixed_equilibrium.parts, 1),
@@ -174,7 +176,7 @@ MEASUREMENTS = {
 def raw() -> Raw:
     """Return all raw numbers by file."""
     folder = DOCS / "benchmarks"
-    files = {name: folder / f"{name}.json" for name in ("reproduce", "results", "testbed", "population", "memory")}
+    files = {name: folder / f"{name}.json" for name in ("reproduce", "results", "testbed", "population", "peers")}
     return {name: json.loads(file.read_text()) if file.exists() else {} for name, file in files.items()}
 
 
@@ -217,13 +219,15 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     yield PAGE, "figures", f"![{CAPTION}](figures/{FIGURE.name})\n\n" if drawn else ""
     for each in claims.SPEEDS:
         yield *each.place, each.table(kept)
+    yield DOCS / "performance.md", "c program", claims.limit_sentence(kept)
     yield DOCS / "benchmarks" / "throughput.md", "limit", claims.limit_of(kept)
     if sleeping := sleeping_ranks(kept):
         from exarl import page
 
         yield page.PAGE, "exarl model", page.validation(sleeping)
     yield from scale.places()
-    yield DOCS / "benchmarks" / "throughput.md", "memory", claims.memory_of(kept["memory"])
+    yield DOCS / "benchmarks" / "throughput.md", "startup", claims.startup_of(kept)
+    yield from peer_tables.of_pages(kept["peers"])
     yield DOCS / "agents.md", "equilibrium", mixed_equilibrium.of_page(quiet(kept, "equilibrium"))
     yield DOCS / "defaults.md", "test bed", testbed.of_page(kept["testbed"])
     for mark, text in population_tables.of_page(kept["population"]):
@@ -272,7 +276,7 @@ def main() -> None:
     else:
         try:
             parts = {name: MEASUREMENTS[name].parts() for name in chosen.only}
-            measure(parts, KEPT, chosen.wait, chosen.minutes, chosen.again)
+            measure(parts, KEPT, chosen.wait, chosen.minutes, chosen.only if chosen.again else ())
         except UserError as error:  # such as data that are not there
             print(f"reproduce: {error}", file=sys.stderr)
             sys.exit(2)

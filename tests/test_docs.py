@@ -198,14 +198,10 @@ UNIT = re.compile(r"(steps/s|\b(s|ms|µs|ns|ns per .*|CPU s|per wall s|MB|GB|MiB
 """How the title of a column with measured numbers ends, or a part of it before a comma."""
 
 
-WITHOUT_RAW = ("off_policy.md", "throughput.md")
-"""Pages with tables that no raw file has yet."""
-
-
 def test_tables_of_measured_numbers_are_written_by_scripts():
     """Numbers between marks are recomputed from raw files, others are not."""
     found = []
-    for page in sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in WITHOUT_RAW):
+    for page in sorted((ROOT / "docs").rglob("*.md")):
         by_hand = re.sub(r"<!-- (?!end)[^>]*? -->\n.*?<!-- end -->", "", page.read_text(), flags=re.DOTALL)
         for titles in TABLE.findall(by_hand):
             if any(UNIT.search(part.strip()) for title in titles.split("|") for part in title.split(",")):
@@ -221,7 +217,7 @@ def test_the_evidence_of_the_hazards_of_gpus_exists():
     assert not [path for path in paths if not (ROOT / path).exists()]
 
 
-LOADABLE = ("against_sb3", "gpu_check", "gpu_profile", "heat_equation_results")
+LOADABLE = ("gpu_check", "gpu_profile", "heat_equation_results")
 LOADABLE += ("gray_scott_results", "kuramoto_sivashinsky_results", "one_run", "reproduce", "results")
 """Scripts that import no package beyond those of warprun and of its tests."""
 
