@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +31,19 @@ def busy_s() -> float:
     return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
 
 
-def own_s() -> float:
-    """Return the processor time of this process and of all that it has waited for."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+def cpu_s(pid: int) -> float:
+    """Return the processor time of a process, of its threads, of all processes below it and of those that these have waited for, s."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        found[int(path.parent.name)] = (int(fields[1]), sum(map(int, fields[11:15])))
+    below = {pid}
+    while more := {child for child, (parent, _) in found.items() if parent in below} - below:
+        below |= more
+    return sum(found[each][1] for each in below if each in found) / os.sysconf("SC_CLK_TCK")
 
 
 def wait_for_quiet(minutes: float) -> float:
@@ -51,9 +59,9 @@ def wait_for_quiet(minutes: float) -> float:
 def quietly(part: Callable[[], Values]) -> Values:
     """Return what a part measures, and the cores that other processes used beside it; repeat it if these are too many."""
     for attempt in range(1, ATTEMPTS + 1):  # noqa: B007 - the last one is kept with the values
-        before = time.monotonic(), busy_s(), own_s()
+        before = time.monotonic(), busy_s(), cpu_s(os.getpid())
         values = part()
-        wall, busy, own = time.monotonic() - before[0], busy_s() - before[1], own_s() - before[2]
+        wall, busy, own = time.monotonic() - before[0], busy_s() - before[1], cpu_s(os.getpid()) - before[2]
         foreign = max(0.0, busy - own) / wall
         if foreign <= MOST_FOREIGN:
             break
@@ -72,21 +80,31 @@ def read(file: Path) -> dict[str, Any]:
     return json.loads(file.read_text()) if file.exists() else {}
 
 
-def measure(measurements: Mapping[str, Parts], file: Path, wait: float, minutes: float, again: bool) -> None:
-    """Measure all parts that the file does not keep, and keep each. Exits with code 2 on another machine than that of kept parts.
+def measure(
+    measurements: Mapping[str, Parts],
+    file: Path,
+    wait: float,
+    minutes: float,
+    again: Collection[str] = (),
+    about: Mapping[str, Any] | None = None,
+) -> None:
+    """Measure all parts that the file does not keep, and keep each, with `about`, which says on what, by default the machine.
 
-    No part starts after so many minutes.
+    Measurements that are named in `again` begin anew. Exits with code 2 if kept parts of others were measured on something else. The load
+    average must be low before the first part; later it is that of the measurement itself. No part starts after so many minutes.
     """
-    deadline, kept = time.monotonic() + 60 * minutes, read(file)
+    deadline, kept, load = time.monotonic() + 60 * minutes, read(file), None
+    about = about or {"machine": machine()}
     for name, parts in measurements.items():
-        if again or name not in kept:
-            kept[name] = {"machine": machine(), "load_before": [], "parts": {}}
+        if name in again or name not in kept:
+            kept[name] = {**about, "load_before": [], "parts": {}}
         own = kept[name]
         missing = [part for part in parts.items() if part[0] not in own["parts"]]
-        if missing and own["machine"] != machine():
-            _stop(f"{name} was begun with {own['machine']}: use --again")
+        if missing and any(own.get(key) != value for key, value in about.items()):
+            _stop(f"{name} was begun with {', '.join(str(own.get(key)) for key in about)}: use --again")
         if missing:
-            own["load_before"].append(round(wait_for_quiet(wait), 2))
+            load = wait_for_quiet(wait) if load is None else load
+            own["load_before"].append(round(load, 2))
         for title, part in missing:
             if time.monotonic() > deadline:
                 return

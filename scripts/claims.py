@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import NamedTuple
+
 import claims_exarl
 import claims_warpsci
-from common import described, table
+from bench.startup import COMMANDS
+from common import DOCS, described, table
 from evidence import Raw, of_rounds
 from studies import STUDIES
 from study import runs_of
@@ -22,44 +26,111 @@ def limit_of(raw: Raw) -> str:
     return table(["units, work", "C program", "warprun", "warprun / C"], rows) if rows else ""
 
 
-def memory_of(found: Raw) -> str:
-    """Return the table of recurrent PPO by several packages, from what scripts/bench/peers.py wrote; empty before it is measured."""
-    rows = []
-    for each in found.get("throughput", []):
-        who, environments, settings, scale = each["name"], f"{each['n_envs']:,}", each["settings"], 1e-3
-        if "wall_flops" in each:  # its rounds are multiply-adds
-            who, environments, settings = "arithmetic limit", "", f"{each['wall_flops'] / 1e9:.0f} GFLOP/s"
-            scale *= 2.0 * each["wall_median"] / each["wall_flops"]
-        low, high = (f"{scale * rate:.3g}" for rate in (min(each["wall"]), max(each["wall"])))
-        steps = f"{each['wall_median'] / 1e3:.3g} [{low}, {high}]"
-        ratio = "" if who == "warprun" else f"{each['wall_ratio']:.3g} x"
-        rows.append((each["work"].removeprefix("lstm-"), who, environments, settings, steps, f"{each['cpu_median'] / 1e3:.3g}", ratio))
-    if not rows:
+def limit_sentence(raw: Raw) -> str:
+    """Return how long training takes beside a C program, empty before it is measured."""
+    shares = [of_rounds(raw, "limit", f"share {units} training") for units in (64, 32)]
+    longer = [f"{1 / share.median:.2f}" for share in shares if share]
+    if len(longer) < len(shares):
         return ""
-    titles = ["horizon", "who", "environments", "settings", "thousand steps/s", "per CPU s", "warprun is"]
-    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
-    loads = " and ".join(f"{load:.1f}" for load in found["load"])
+    page = "benchmarks/throughput.md#against-a-hand-written-c-program"
     return (
-        f"{table(titles, rows)}\nMeasured on {found['date']} on {found['machine']}; load {loads} at the start and at the end; medians of "
-        f"{found['rounds']} rounds in which all take turns, with the least and the largest. {versions}.\n"
+        f"Training of A2C takes {longer[0]} times as long as a C program that is written for nothing else with 64-64 units, and\n"
+        f"{longer[1]} times with 32-32 ([benchmarks/throughput.md]({page})).\n"
     )
 
 
-HEADLINES = {
-    "CartPole, simulation without a policy": ("cartpole a2c 10000", "simulation"),
-    "CartPole, rollouts": ("cartpole a2c 10000", "rollout"),
-    "CartPole, A2C": ("cartpole a2c 10000", "training"),
-    "CartPole, PPO with its tuned settings, one epoch of 16 minibatches": ("cartpole ppo 10000", "training"),
-    "Acrobot, A2C": ("acrobot a2c 10000", "training"),
-    "catalysis, 2,000 environments, A2C": ("catalysis a2c 2000", "training"),
-}
+def startup_of(raw: Raw) -> str:
+    """Return the table of times from a command to its end, empty before it is measured."""
+    rows = []
+    for name in COMMANDS:
+        found = [of_rounds(raw, "startup", name, key) for key in ("s", "cpu_s")]
+        rows += [(name, *(each.text(".2f") for each in found if each))] if all(found) else []
+    return table(["command", "s", "s of processor time"], rows) if rows else ""
 
 
-def headlines(raw: Raw) -> str:
-    """Return the table of the page on performance, empty before it is measured."""
-    found = {work: of_rounds(raw, "throughput", *keys) for work, keys in HEADLINES.items()}
-    rows = [(work, interval.text(".3g")) for work, interval in found.items() if interval]
-    return table(["work", "million environment steps/s"], rows) if rows else ""
+class Speeds(NamedTuple):
+    """A table of numbers of a measurement of scripts/reproduce.py, as medians over rounds with the least and the largest."""
+
+    place: tuple[Path, str]
+    """Page and mark."""
+    measurement: str
+    titles: tuple[str, ...]
+    rows: dict[str, tuple[tuple[str, ...], ...]]
+    """First cell -> the keys of the number of each other cell; none: the cell is empty."""
+    scale: float = 1.0
+
+    def table(self, raw: Raw) -> str:
+        """Return the table and where it was measured; without rows before that."""
+        found = {first: [of_rounds(raw, self.measurement, *keys) if keys else None for keys in row] for first, row in self.rows.items()}
+        rows = [(first, *(cell.scaled(self.scale).text(".3g") if cell else "" for cell in row)) for first, row in found.items() if any(row)]
+        return table(self.titles, rows) + (f"\n{conditions(raw, self.measurement)}" if rows else "")
+
+
+MILLIONS = ("work", "million environment steps/s")
+BENCHMARKS = DOCS / "benchmarks"
+SPEEDS = (
+    Speeds(
+        (DOCS / "performance.md", "headlines"),
+        "throughput",
+        MILLIONS,
+        {
+            "CartPole, simulation without a policy": (("cartpole a2c 10000", "simulation"),),
+            "CartPole, rollouts": (("cartpole a2c 10000", "rollout"),),
+            "CartPole, A2C": (("cartpole a2c 10000", "training"),),
+            "CartPole, PPO with its tuned settings, one epoch of 16 minibatches": (("cartpole ppo 10000", "training"),),
+            "Acrobot, A2C": (("acrobot a2c 10000", "training"),),
+            "catalysis, 2,000 environments, A2C": (("catalysis a2c 2000", "training"),),
+        },
+    ),
+    Speeds(
+        (DOCS / "performance.md", "loops"),
+        "loops",
+        ("step", "warprun", "vectorized NumPy", "ratio"),
+        {
+            name: tuple((kind, cell) for cell in ("warprun", "NumPy", "ratio"))
+            for name, kind in {
+                "Runge-Kutta, 1 substep": "rk4-1",
+                "10 substeps": "rk4-10",
+                "100 substeps": "rk4-100",
+                "diffusion": "row",
+                "table": "table",
+                "Newton's method": "newton",
+            }.items()
+        },
+    ),
+    Speeds(
+        (DOCS / "actors.md", "exchange"),
+        "actors",
+        ("work", "million environment steps/s", "share"),
+        {
+            "rollouts alone": (("rollouts",), ()),
+            "updates alone": (("updates",), ()),
+            "an actor and a learner": (("both",), ("share",)),
+        },
+    ),
+    Speeds(
+        (BENCHMARKS / "catalysis.md", "speed"),
+        "throughput",
+        MILLIONS,
+        {
+            "simulation alone": (("catalysis a2c 2000", "simulation"),),
+            "rollouts": (("catalysis a2c 2000", "rollout"),),
+            "training": (("catalysis a2c 2000", "training"),),
+        },
+    ),
+    Speeds(
+        (BENCHMARKS / "covid.md", "speed"),
+        "covid_speed",
+        ("thousand environment steps/s", "1 environment", "60", "1,000"),
+        {
+            "simulation, vectorized NumPy": (("numpy 1",), ("numpy 60",), ("numpy 1000",)),
+            "simulation": (("kernels 1",), ("kernels 60",), ("kernels 1000",)),
+            "simulation, two threads": ((), (), ("kernels 1000, two threads",)),
+            "training, two threads": ((), ("training 60, two threads",), ("training 1000, two threads",)),
+        },
+        1e-3,
+    ),
+)
 
 
 DECIDING = {
@@ -91,12 +162,16 @@ def table_of(raw: Raw) -> str:
     """Return the table of all claims, and the machines that it was measured on."""
     rows = [(claim.name, claim.text, claim.done, *claim.answer(raw)) for claim in CLAIMS]
     written = table(["claim", "what was published, on what", "what is done here", "found here", "verdict"], rows)
-    for name, own in raw["reproduce"].items():
-        parts = own["parts"].values()
-        most = max((part["foreign_cores"] for part in parts if part["quiet"]), default=0.0)
-        written += (
-            f"\n`{name}`: {described(own['machine'])}. Load average before at most "
-            f"{max(own['load_before'])}, other processes at most {most:.2f} of a core; {sum(not part['quiet'] for part in parts)} of "
-            f"{len(parts)} parts not quiet and left out.\n"
-        )
-    return written + trainings_of(raw)
+    return written + "".join(f"\n`{name}`: {conditions(raw, name)}" for name in raw["reproduce"]) + trainings_of(raw)
+
+
+def conditions(raw: Raw, name: str) -> str:
+    """Return where a measurement of scripts/reproduce.py was made, and beside which load."""
+    own = raw["reproduce"][name]
+    parts = own["parts"].values()
+    most = max((part["foreign_cores"] for part in parts if part["quiet"]), default=0.0)
+    return (
+        f"{described(own['machine'])}. Load average before at most "
+        f"{max(own['load_before'])}, other processes at most {most:.2f} of a core; {sum(not part['quiet'] for part in parts)} of "
+        f"{len(parts)} parts not quiet and left out.\n"
+    )

@@ -50,9 +50,8 @@ def rate(name: str, unit: str, *keys: str) -> Callable[[Raw], Found]:
 
     def answer(raw: Raw) -> Found:
         found = of_rounds(raw, name, *keys)
-        scale = 1e-6 if name == "covid_speed" else 1.0
-        shown = Interval(found.median * scale, found.low * scale, found.high * scale, found.runs) if found else None
-        return Found(f"{shown.text('.4g')} {unit}" if shown else "–", UNTESTABLE)
+        shown = found.scaled(1e-6 if name == "covid_speed" else 1.0).text(".4g") if found else ""
+        return Found(f"{shown} {unit}" if shown else "–", UNTESTABLE)
 
     return answer
 

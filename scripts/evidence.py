@@ -35,6 +35,10 @@ class Interval(NamedTuple):
         """Return it as text, with a format for each number."""
         return f"{self.median:{form}} [{self.low:{form}}, {self.high:{form}}]"
 
+    def scaled(self, by: float) -> Interval:
+        """Return it in another unit."""
+        return Interval(by * self.median, by * self.low, by * self.high, self.runs)
+
 
 class Found(NamedTuple):
     """The number of a row, and its verdict."""

@@ -1,15 +1,17 @@
-"""Train two learners on matching pennies with several entropy coefficients, and print the table of docs/agents.md.
+"""Two learners on matching pennies, which `python scripts/reproduce.py --only equilibrium` trains with several entropy coefficients.
 
-    python scripts/mixed_equilibrium.py [--agent ppo] [--seed 1] [--write]
-
-The game is in tests/environments/probes.py, so the script needs a checkout. Default settings, 64 environments, 60
-rollouts.
+The game is in tests/environments/probes.py, so this needs a checkout. Default settings of PPO, 64 environments, 60 rollouts.
 """
 
+from __future__ import annotations
+
 import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
-from common import DOCS, ROOT, replace, settings, table
+from common import ROOT, table
 
 sys.path.insert(0, str(ROOT))
 
@@ -22,18 +24,19 @@ HORIZON = 16
 COEFFICIENTS = (0.0, 0.01, 0.1, 0.3, 1.0)
 ROLLOUTS = range(10, 70, 10)
 """Rollouts after which the policies are recorded."""
+SEED = 1
 
 
-def play(name: str, entropy_coef: float, seed: int) -> list[tuple[float, float]]:
+def play(entropy_coef: float) -> dict[str, Any]:
     """Return the probability of heads of both players after each rollout in ROLLOUTS."""
     device, params = Device("cpu", "the game is small"), MATCHING_PENNIES.params()
-    agent = build(name, MATCHING_PENNIES, n_envs=64, seed=seed, fused=True, horizon=HORIZON, entropy_coef=entropy_coef)
+    agent = build("ppo", MATCHING_PENNIES, n_envs=64, seed=SEED, fused=True, horizon=HORIZON, entropy_coef=entropy_coef)
     sizes = {"n_envs": 64, "horizon": HORIZON, "threads": 1}
     engine = KernelEngine(
         MATCHING_PENNIES,
         "matching_pennies",
         device=device,
-        seed=seed,
+        seed=SEED,
         params=params,
         networks=agent.networks(),
         **sizes,
@@ -45,22 +48,16 @@ def play(name: str, entropy_coef: float, seed: int) -> list[tuple[float, float]]
         if rollout in ROLLOUTS:
             with torch.no_grad():
                 heads = [float(learner.policy(torch.zeros(1, 1))[0][0].softmax(0)[0]) for learner in agent.learners]
-            shown.append((heads[0], heads[1]))
-    return shown
+            shown.append([round(each, 4) for each in heads])
+    return {"heads": shown}
 
 
-def main() -> None:
-    """Print the table, and write it with --write."""
-    chosen = settings(__doc__, choices={"agent": ("ppo", "a2c")}, agent="ppo", seed=1, write=False)
-    rows = []
-    for coefficient in COEFFICIENTS:
-        cells = [f"{one:.2f}, {other:.2f}" for one, other in play(chosen.agent, coefficient, chosen.seed)]
-        rows.append([f"{coefficient:g}", *cells])
-    text = table(["`agent.entropy_coef`", *ROLLOUTS], rows)
-    print(text)
-    if chosen.write:
-        replace(DOCS / "agents.md", "equilibrium", text)
+def parts() -> dict[str, Callable[[], dict[str, Any]]]:
+    """Return a part for every coefficient."""
+    return {f"{coefficient:g}": partial(play, coefficient) for coefficient in COEFFICIENTS}
 
 
-if __name__ == "__main__":
-    main()
+def of_page(found: dict[str, dict[str, Any]]) -> str:
+    """Return the table of docs/agents.md from the values of the parts."""
+    rows = [[title, *(f"{one:.2f}, {other:.2f}" for one, other in values["heads"])] for title, values in found.items()]
+    return table(["`agent.entropy_coef`", *ROLLOUTS], rows)

@@ -12,19 +12,14 @@ BENCHMARKS = DOCS / "benchmarks"
 
 # Catalysis: WarpSci ---------------------------------------------------------------------------------------------------
 
-SCENARIOS = ("lh", "er1", "er2", "diffusion2d", "diffusion3d", "lh_fine", "er2_fine")
 CATALYSIS = {
     scenario: f"experiment=catalysis_lowbarrier env.scenario={scenario}"
     if scenario == "lh_lowbarrier"
     else f"env=catalysis agent=ppo env.scenario={scenario}{' total_steps=1e7' * scenario.endswith('_fine')}"
-    for scenario in ("lh", "lh_lowbarrier", *SCENARIOS[1:], "leps")
+    for scenario in ("lh", "lh_lowbarrier", "er1", "er2", "diffusion2d", "diffusion3d", "lh_fine", "er2_fine", "leps")
 }
 CONTINUOUS = {f"lh {agent}": f"env=catalysis_continuous agent={agent} env.scenario=lh" for agent in ("ppo", "ddpg", "td3")}
-PUBLISHED = {
-    f"{scenario} published": f"experiment=catalysis_published env.scenario={scenario}"
-    + " agent.entropy_coef=0.2 n_envs=500" * scenario.endswith("_fine")
-    for scenario in SCENARIOS
-}
+PUBLISHED = {f"{scenario} published": f"experiment=catalysis_published env.scenario={scenario}" for scenario in ("lh", "er1", "er2")}
 
 
 def steps_of_paths(study: Study, case: str, runs: list[Run]) -> str:
@@ -78,9 +73,9 @@ def _catalysis(mark: str, overrides: dict[str, str]) -> Study:
 
 COVID = {
     "published": "experiment=covid_published total_steps=54000 eval.every=never checkpoint.best=false",
-    "tuned": "env=covid total_steps=54000 eval.every=never checkpoint.best=false",
+    "tuned": "env=covid eval.every=never checkpoint.best=false",
 }
-"""A tenth of the published environment steps."""
+"""The published settings have a tenth of the published environment steps, the tuned ones all 540,000."""
 COVID_GROUPS = ("governors", "planner")
 COVID_POLICIES = (
     "untrained",
@@ -149,10 +144,6 @@ BOOSTER_LSTM = (
     f"agent=dqn {OFF_POLICY} agent.learning_starts=6400 agent.utd_ratio=0.02 agent.batch_size=32 agent.network=lstm"
     " agent.replay.sequence=20 agent.replay.burn_in=5"
 )
-BOOSTER_SAC = (
-    f"agent=sac {OFF_POLICY} agent.learning_starts=5000 agent.utd_ratio=0.06 agent.batch_size=128 agent.learning_rate=1e-3"
-    " agent.actor_learning_rate=1e-3"
-)
 ENDED_ONCE = "stop_when_solved=false eval.every=never checkpoint.best=false"
 COMPAT = "env=booster env.mode=compat env.history=1"
 """What ExaBooster observes, and its ends of episodes. Agents need few steps to find the way out."""
@@ -163,13 +154,10 @@ BOOSTER_COMPAT = {
     "PPO": f"{COMPAT} agent=ppo total_steps=400000",
 }
 BOOSTER = {
-    "A2C": f"env=booster {BOOSTER_A2C} total_steps=2000000",
     "PPO": "env=booster agent=ppo",
     "DQN": "env=booster agent=dqn",
-    "DQN, LSTM": f"env=booster {BOOSTER_LSTM} total_steps=250000",
     "PPO, continuous": "env=booster_continuous agent=ppo",
     "TD3, continuous": "env=booster_continuous agent=td3",
-    "SAC, continuous": f"env=booster_continuous {BOOSTER_SAC} total_steps=120000",
 }
 REGULATED: dict[str, Column] = {"agent": name, "env steps": number("env_steps", middle, ",.0f"), "seeds": seeds}
 REGULATED |= {"return": ranged("last/return", ".2f")}

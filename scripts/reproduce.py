@@ -1,4 +1,4 @@
-"""Measure what docs/reproductions.md compares with published claims, and check the numbers of the documentation.
+"""Measure speeds and what docs/reproductions.md compares with published claims, and check the numbers of the documentation.
 
     python scripts/reproduce.py [--only NAME ...] [--wait MINUTES] [--minutes M] [--again] [--list]
     python scripts/reproduce.py --write
@@ -6,12 +6,12 @@
 
 A measurement has parts, such as a run with one seed or a round in which all candidates take turns. Each part is kept in
 docs/benchmarks/reproduce.json as soon as it has ended and not measured again, except with --again, so the same command
-goes on after an interruption; with --minutes no part starts after that time. Before a measurement the load average must
+goes on after an interruption; with --minutes no part starts after that time. Before the first part the load average must
 fall below 0.3 within --wait minutes. A part beside which other processes used more than a tenth of a core is repeated,
 three times at most, and then kept as not quiet: the page does not count it. --list prints the parts and expected times.
 
---write puts the table into its page. --check recomputes the numbers of all pages that have raw files, prints what
-differs, and names the pages with measured numbers but without raw files. It exits with code 1 for a difference.
+--write puts the tables into their pages. --check recomputes them, prints what differs, and exits with code 1 if
+something does.
 """
 
 from __future__ import annotations
@@ -24,18 +24,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import claims
-import numpy as np
+import gray_scott_results
+import kuramoto_sivashinsky_results
+import mixed_equilibrium
 import scale
 import testbed
-from bench import population_tables
+from bench import peer_tables, population_tables
+from bench.startup import times as startups
 from campaign import Parts, Values, measure
 from claims_warpsci import times_to_bar
 from common import DOCS, ROOT, Training, figure, replaced, settings
+from curves import COLORS
 from evidence import Raw, quiet
 from studies import STUDIES
 from study import runs_of
@@ -54,19 +59,6 @@ ROUNDS = 6
 """The least and the largest of six values hold the median with a chance of 97 %."""
 SEEDS = 8
 SIZES = (10, 100, 1000, 10_000)
-WITHOUT_RAW = {
-    "docs/auto.md": "times to solve",
-    "docs/performance.md": "comparisons, expected times of a GPU, loops within a step",
-    "docs/actors.md": "overhead and scaling of actors",
-    "docs/booster.md": "regulators, agents in corrected mode",
-    "docs/benchmarks/catalysis.md": "continuous actions, paths with published settings, convergence against wall time, speed",
-    "docs/benchmarks/covid.md": "runs with 540,000 steps, references, the planner's learning rates, speed",
-    "docs/benchmarks/ledger.md": "all tables",
-    "docs/benchmarks/population.md": "population-based training against random search",
-    "docs/benchmarks/tag.md": "all tables",
-    "docs/benchmarks/throughput.md": "all tables without a named file",
-}
-"""Page -> its measured numbers that cannot be recomputed."""
 
 
 class Measurement(NamedTuple):
@@ -128,35 +120,29 @@ def speeds() -> Values:
     return found
 
 
-def throughput() -> Parts:
+def exchange() -> Values:
+    """Return million steps per second of an actor and a learner, of rollouts and of updates alone, and the share of the slower of these."""
+    from exarl.runs import train
+
+    cartpoles = ("env=cartpole", "agent=a2c", "agent.advantage=vtrace", "agent.horizon=16", "n_envs=10000")
+    (found,) = bench([compose([*cartpoles, "tuned=none", "device=cpu"])], (1,))
+    rollouts, training = found.rollout_steps_per_s / 1e6, found.training_steps_per_s / 1e6
+    updates = 1.0 / (1.0 / training - 1.0 / rollouts)
+    rows = train(2, *cartpoles, "concurrency=rma", "max_minutes=0.3", "total_steps=1e12", "log.every=1s")
+    first, last = rows[len(rows) // 2 - 1], rows[-2]  # the last one includes the final evaluation
+    both = (last["env_steps"] - first["env_steps"]) / (last["wall_s"] - first["wall_s"]) / 1e6
+    measured = {"rollouts": rollouts, "updates": updates, "both": both, "share": both / min(rollouts, updates)}
+    return {name: round(value, 4) for name, value in measured.items()}
+
+
+def rounds_of(measured: Callable[[], Values]) -> Parts:
     """Return a part for every round."""
-    return {f"round {i}": speeds for i in range(ROUNDS)}
+    return {f"round {i}": measured for i in range(ROUNDS)}
 
 
-def covid_speeds() -> Values:
-    """Return environment steps per second of the COVID-19 economy, all on one thread unless the name says otherwise."""
-    import covid_speed
-
-    one = "concurrency.threads=1"
-    found = {f"kernels {n}": covid_speed.simulation(n, 3.0, one) for n in (1, 60, 1000)}
-    found |= {f"numpy {n}": covid_speed.numpy_simulation(n) for n in (1, 60, 1000)}
-    found["kernels 1000, two threads"] = covid_speed.simulation(1000, 3.0, "concurrency.threads=2")
-    for n in (60, 1000):
-        split, _ = covid_speed.split(n, 4.0)
-        found[f"training {n}, two threads"] = 1000 / (split.rollout + split.training)
-    return {name: round(rate, 1) for name, rate in found.items()}
-
-
-def covid() -> Parts:
-    """Return a part for every round."""
-    return {f"round {i}": covid_speeds for i in range(ROUNDS)}
-
-
-def limit() -> Parts:
-    """Return a part for every round of training against a C program."""
-    from bench.limit import shares
-
-    return {f"round {i}": shares for i in range(ROUNDS)}
+def rounds_by(module: str, function: str) -> Parts:
+    """Return a part for every round of a function of a module, which is imported as the first one begins."""
+    return rounds_of(lambda: dict(getattr(import_module(module), function)()))
 
 
 def exarl() -> Parts:
@@ -170,19 +156,16 @@ def exarl() -> Parts:
     return found
 
 
-def exarl_inference() -> Parts:
-    """Return a part for every round of central inference."""
-    from exarl import runs
-
-    return {f"round {i}": lambda: dict(runs.inference()) for i in range(ROUNDS)}
-
-
 MEASUREMENTS = {
-    "throughput": Measurement(throughput, 6),
-    "limit": Measurement(limit, 3),
-    "covid_speed": Measurement(covid, 8),
+    "throughput": Measurement(partial(rounds_of, speeds), 6),
+    "limit": Measurement(partial(rounds_by, "bench.limit", "shares"), 3),
+    "startup": Measurement(partial(rounds_of, startups), 3),
+    "loops": Measurement(partial(rounds_by, "bench.loops", "speeds"), 3),
+    "actors": Measurement(partial(rounds_of, exchange), 5),
+    "equilibrium": Measurement(mixed_equilibrium.parts, 1),
+    "covid_speed": Measurement(partial(rounds_by, "covid_speed", "speeds"), 8),
     "warpsci_2bc": Measurement(warpsci_2bc, 12),
-    "exarl_inference": Measurement(exarl_inference, 15),
+    "exarl_inference": Measurement(partial(rounds_by, "exarl.runs", "inference"), 15),
     "exarl": Measurement(exarl, 60),
 }
 
@@ -193,32 +176,31 @@ MEASUREMENTS = {
 def raw() -> Raw:
     """Return all raw numbers by file."""
     folder = DOCS / "benchmarks"
-    files = {name: folder / f"{name}.json" for name in ("reproduce", "results", "testbed", "population", "memory")}
+    files = {name: folder / f"{name}.json" for name in ("reproduce", "results", "testbed", "population", "peers")}
     return {name: json.loads(file.read_text()) if file.exists() else {} for name, file in files.items()}
 
 
 FIGURE = DOCS / "figures" / "warpsci_2bc.png"
 CAPTION = (
-    "On two cores fewer environments learn sooner: best evaluation so far against seconds of training on a logarithmic axis,"
-    " for 10 to 10,000 environments; medians and quartiles of eight seeds"
+    "On two cores more environments reach a return later: seconds of training on a logarithmic axis, with 10 to 10,000 environments, until"
+    " an evaluation reaches 475 on CartPole and -85 on Acrobot; eight seeds, their medians, the least and the largest"
 )
 
 
 def draw(kept: Raw) -> None:
-    """Draw figures 2b and 2c: medians over seeds with quartiles, lines labelled where they are half-way up."""
-    with figure(FIGURE, 2, (9.0, 3.6)) as panels:
-        for axes, env in zip(panels, ("cartpole", "acrobot"), strict=True):
-            for size in SIZES:
-                runs = [run["curve"] for run in quiet(kept, "warpsci_2bc", f"{env} {size} ").values()]
-                moments = np.geomspace(max(run[0][0] for run in runs), min(run[-1][0] for run in runs), 60)
-                best = [np.maximum.accumulate([p[2] for p in run]) for run in runs]
-                returns = [np.interp(moments, [p[0] for p in run], line) for run, line in zip(runs, best, strict=True)]
-                low, middle, high = np.quantile(returns, (0.25, 0.5, 0.75), axis=0)
-                (line,) = axes.semilogx(moments, middle)
-                axes.fill_between(moments, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-                at = int(np.argmax(middle > 0.5 * (middle[0] + middle[-1])))
-                axes.annotate(f"{size:,}", (moments[at], middle[at]), (5, -8), textcoords="offset points", color=line.get_color())
-            axes.set(title=env, xlabel="seconds of training", ylabel="best evaluation so far")
+    """Draw the times of figures 2b and 2c: all seeds, medians, and lines from the least to the largest."""
+    with figure(FIGURE, 1, (7.0, 3.2)) as (axes,):
+        for env, color, shift in zip(("cartpole", "acrobot"), COLORS, (0.14, -0.14), strict=False):
+            reached = times_to_bar(kept, env)
+            for row, size in enumerate(SIZES):
+                seeds = [run["s"] for run in quiet(kept, "warpsci_2bc", f"{env} {size} ").values() if run["s"] is not None]
+                own, y = reached[size], row + shift
+                axes.plot((own.low, own.high), (y, y), color=color, linewidth=1.2)
+                axes.plot(seeds, [y] * len(seeds), "o", color=color, markersize=4, alpha=0.5, markeredgewidth=0)
+                axes.plot(own.median, y, "|", color=color, markersize=13, markeredgewidth=2.5)
+            axes.annotate(env, (reached[SIZES[-1]].low, y), (-8, 0), textcoords="offset points", ha="right", va="center", color=color)
+        axes.set(xscale="log", xlabel="seconds of training until the return is reached", ylabel="environments")
+        axes.set_yticks(range(len(SIZES)), [f"{size:,}" for size in SIZES])
 
 
 def sleeping_ranks(kept: Raw) -> Measured | None:
@@ -235,20 +217,26 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     yield PAGE, "claims", claims.table_of(kept)
     drawn = len(times_to_bar(kept, "acrobot")) == len(SIZES)
     yield PAGE, "figures", f"![{CAPTION}](figures/{FIGURE.name})\n\n" if drawn else ""
-    yield DOCS / "performance.md", "headlines", claims.headlines(kept)
+    for each in claims.SPEEDS:
+        yield *each.place, each.table(kept)
+    yield DOCS / "performance.md", "c program", claims.limit_sentence(kept)
     yield DOCS / "benchmarks" / "throughput.md", "limit", claims.limit_of(kept)
     if sleeping := sleeping_ranks(kept):
         from exarl import page
 
         yield page.PAGE, "exarl model", page.validation(sleeping)
     yield from scale.places()
-    yield DOCS / "benchmarks" / "throughput.md", "memory", claims.memory_of(kept["memory"])
+    yield DOCS / "benchmarks" / "throughput.md", "startup", claims.startup_of(kept)
+    yield from peer_tables.of_pages(kept["peers"])
+    yield DOCS / "agents.md", "equilibrium", mixed_equilibrium.of_page(quiet(kept, "equilibrium"))
     yield DOCS / "defaults.md", "test bed", testbed.of_page(kept["testbed"])
     for mark, text in population_tables.of_page(kept["population"]):
         yield DOCS / "benchmarks" / "population.md", mark, text
     for name, study in STUDIES.items():
-        if study.place and name in kept["results"]:
-            yield *study.place, study.table(runs_of(study, kept["results"][name]))
+        if study.place:
+            yield *study.place, study.table(runs_of(study, kept["results"].get(name, {})))
+    for script in (gray_scott_results, kuramoto_sivashinsky_results):
+        yield script.PAGE, "results", script.table_of(json.loads(script.KEPT.read_text()))
 
 
 def differences() -> list[str]:
@@ -282,12 +270,13 @@ def main() -> None:
             exarl_page.draw(sleeping)
     elif chosen.check:
         wrong = differences()
-        print("\n".join([*wrong, *(f"no raw file: {page} ({what})" for page, what in WITHOUT_RAW.items())]))
+        for line in wrong:
+            print(line)
         sys.exit(bool(wrong))
     else:
         try:
             parts = {name: MEASUREMENTS[name].parts() for name in chosen.only}
-            measure(parts, KEPT, chosen.wait, chosen.minutes, chosen.again)
+            measure(parts, KEPT, chosen.wait, chosen.minutes, chosen.only if chosen.again else ())
         except UserError as error:  # such as data that are not there
             print(f"reproduce: {error}", file=sys.stderr)
             sys.exit(2)

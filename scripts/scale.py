@@ -5,7 +5,7 @@
 
 Every point of a curve is measured by `warprun bench` (medians of three turns) and kept in docs/benchmarks/scale.json as
 soon as it has ended, so the same command goes on after an interruption; with --minutes no point starts after that time.
-With --rounds all points are measured so many times, one round after the other, and medians count. Before a measurement
+With --rounds all points are measured so many times, one round after the other, and medians count. Before the first point
 the load average must fall below 0.3 within --wait minutes. A point beside which other processes used more than a tenth
 of a core is repeated, three times at most, and counts only where no quiet one is kept; the page marks it. --list prints
 the points. --write puts tables and sentences into the page and draws the figure (needs matplotlib).
@@ -374,7 +374,7 @@ def main() -> None:
             draw(read(KEPT))
     else:
         try:
-            measure(measurements, KEPT, chosen.wait, chosen.minutes, chosen.again)
+            measure(measurements, KEPT, chosen.wait, chosen.minutes, chosen.only if chosen.again else ())
         except UserError as error:
             print(f"scale: {error}", file=sys.stderr)
             sys.exit(2)

@@ -25,8 +25,9 @@ from study import (
     mean_of_seeds,
     name,
     number,
+    ranged,
     ranked,
-    seconds,
+    seeds,
     solved,
 )
 
@@ -161,9 +162,9 @@ COMPARED: dict[str, Column] = {
 }
 RETURN = "return of an evaluation"
 PICTURES = (
-    Picture("td3_or_ddpg.png", EVALUATED, {"DDPG": "DDPG", "TD3": "TD3"}, RETURN, -200.0),
-    Picture("prioritized_ddpg.png", EVALUATED, {"DDPG": "uniform", "DDPG, prioritized replay": "prioritized"}, RETURN, -200.0),
-    Picture("a2c_or_dqn.png", EVALUATED, {"DQN": "DQN", "A2C": "A2C"}, RETURN, 200.0),
+    Picture("td3_or_ddpg.png", EVALUATED, {"DDPG": "DDPG", "TD3": "TD3"}, RETURN, -200.0, 9000),
+    Picture("prioritized_ddpg.png", EVALUATED, {"DDPG": "uniform", "DDPG, prioritized replay": "prioritized"}, RETURN, -200.0, 6000),
+    Picture("a2c_or_dqn.png", EVALUATED, {"DQN": "DQN", "A2C": "A2C"}, RETURN, 200.0, 8000),
 )
 
 # Policies with memory -------------------------------------------------------------------------------------------------
@@ -231,27 +232,11 @@ COMPETING: dict[str, Column] = {
     "mean return of every seed, 200 fresh episodes": every_seed,
     "wall s, median": number("wall_s", middle, ".0f"),
 }
-ACTORS = "env=cartpole agent=a2c agent.advantage=vtrace n_envs=96 agent.horizon=16 total_steps=3e6 concurrency.processes=4"
-MODES = {
-    "async": "concurrency=async",
-    "rma": "concurrency=rma",
-    "rma/range": "concurrency=rma concurrency.window=range",
-    "rma/random": "concurrency=rma concurrency.window=random",
-    "seed": "concurrency=seed",
-}
-IN_MODES: dict[str, Column] = {
-    "mode": code,
-    "solved": solved,
-    "seconds, median (most)": seconds,
-    "env_steps, median": number("env_steps", middle, ",.0f"),
-    "lag": number("actors/lag_mean", middle, ".1f"),
-}
-
 # Numbers of environments ----------------------------------------------------------------------------------------------
 
-SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
+SIZES = (30, 100, 300, 1000, 3000)
 SOLVING = {
-    f"{env}, {agent}": f"env={env} agent={agent} eval.every=50000steps checkpoint.best=false max_minutes=0.6"
+    f"{env}, {agent}": f"env={env} agent={agent} eval.every=50000steps checkpoint.best=false max_minutes=0.2"
     for env in ("cartpole", "acrobot")
     for agent in ("ppo", "a2c")
 }
@@ -282,16 +267,30 @@ def by_size(study: Study, runs: Runs) -> str:
         cells = ["" if n not in took_s else f"{took_s[n]:.2f}" if math.isfinite(took_s[n]) else "–" for n in SIZES]
         cells = [f"**{cell}**" if n == chosen else cell for n, cell in zip(SIZES, cells, strict=True)]
         rows.append([case, *cells, f"{took_s[chosen] / min(took_s.values()):.2f}"])
-    count = max((len(own) for own in runs.values()), default=0)
-    loads = [run["load"] for run in every] or [0.0]
-    load = f"load average of the machine {min(loads):.0f} to {max(loads):.0f}"
-    return table(["", *(f"{n:,}" for n in SIZES), "chosen / best"], rows) + f"\nSeeds: {count}; {load}.\n"
+    loads = [run["load"] for run in every]
+    load = f"\nLoad average of the machine {min(loads):.0f} to {max(loads):.0f}.\n" if loads else ""
+    return table(["", *(f"{n:,}" for n in SIZES), "chosen / best"], rows) + load
 
 
 def _share(run: Run) -> float:
     """Return the share of a thread's time that a run had: other work took the rest, which is left out."""
     return float(min(1.0, run["cpu_s"] / run["command_s"]))
 
+
+# Searches -------------------------------------------------------------------------------------------------------------
+
+MEMBER = (
+    "env=pendulum agent=ppo tuned=none total_steps=4e5 n_envs=64 agent.horizon=64 eval.every=never eval.final_episodes=200"
+    " checkpoint.best=false stop_when_solved=false log.every=10%"
+)
+"""What scripts/bench/pbt.py does not search; the name says how it searches."""
+SEARCHES = {"population-based training": f"{MEMBER} name=pbt", "random search": f"{MEMBER} name=random"}
+SEARCHED: dict[str, Column] = {
+    "search": name,
+    "seeds": seeds,
+    "best member": ranged("best", ".0f"),
+    "middle member": ranged("middle", ".0f"),
+}
 
 OFF_POLICY_PAGE = DOCS / "benchmarks" / "off_policy.md"
 STUDIES = {
@@ -340,8 +339,10 @@ STUDIES = {
         as_trained,
         measure="breakout:trained",
     ),
-    "actors": Study(None, cases_of({mode: f"{ACTORS} {given}" for mode, given in MODES.items()}), IN_MODES, (), as_trained),
     "auto": Study((DOCS / "auto.md", "auto"), cases_of(SIZED), {}, (), as_trained, seeds=3, write_table=by_size),
+    "pbt": Study(
+        (DOCS / "benchmarks" / "population.md", "pbt"), cases_of(SEARCHES), SEARCHED, (), as_trained, measure="bench.pbt:measured"
+    ),
     "comparisons": Study(
         (OFF_POLICY_PAGE, "results comparisons"),
         {case: Case(*given) for case, given in COMPARISONS.items()},

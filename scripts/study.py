@@ -31,7 +31,7 @@ class Case(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A figure of learning curves: medians over seeds, and the range from the least to the largest."""
+    """A figure of learning curves: all runs, and their medians over seeds."""
 
     file: str
     """In docs/figures."""
@@ -41,7 +41,10 @@ class Picture(NamedTuple):
     """Case -> its label; five at most."""
     axis: str
     """What the metric is."""
-    threshold: float | None = None
+    threshold: float
+    """What the metric is to reach: a dashed line."""
+    until: int
+    """Environment steps that are shown, those in which the lines differ."""
 
 
 def cases_of(overrides: dict[str, str], bar: float | None = None, more: str = "") -> dict[str, Case]:
@@ -154,12 +157,6 @@ def mean_of_seeds(study: Study, case: str, runs: list[Run]) -> str:
     """Return the mean of the returns over seeds with its 95 % interval, by the bootstrap of `warprun report`."""
     found = interval(np.array([run["last/return"] for run in ended(runs)]), mean)
     return f"{found.value:.1f} [{found.low:.1f}, {found.high:.1f}]"
-
-
-def seconds(study: Study, case: str, runs: list[Run]) -> str:
-    """Return the seconds of the commands: median (most)."""
-    found = [run["command_s"] for run in ended(runs)]
-    return f"{statistics.median(found):.0f} ({max(found):.0f})" if found else ""
 
 
 def ended(runs: list[Run]) -> list[Run]:

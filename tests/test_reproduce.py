@@ -68,6 +68,18 @@ def test_what_was_measured_beside_other_load_does_not_count():
     assert claims_exarl.faster("async 8:8", "async 1:8")(found).verdict == evidence.NOT_YET
 
 
+def test_speeds_are_medians_of_quiet_rounds_in_the_unit_of_the_page():
+    speeds = claims.Speeds(
+        (reproduce.PAGE, "-"), "fast", ("work", "thousands", "share"), {"a": (("x", "y"), ()), "b": (("z",), ("s",))}, 1e-3
+    )
+    found = raw("fast", {f"round {i}": {"x": {"y": 1000.0 * i}, "z": 4000.0, "s": 500.0} for i in range(5)})
+    found["reproduce"]["fast"] |= {"machine": {"processor": "P", "cores": 2}, "load_before": [0.1]}
+    text = speeds.table(found)
+    assert "| a | 2 [0, 4] |  |\n| b | 4 [4, 4] | 0.5 [0.5, 0.5] |\n" in text and "P, 2 cores" in text
+    found["reproduce"]["fast"]["parts"]["round 0"]["quiet"] = False  # four rounds are too few
+    assert speeds.table(found) == "| work | thousands | share |\n|---|---|---|\n"
+
+
 def test_more_environments_are_sooner_only_if_all_intervals_are_apart():
     def curves(*seconds):
         return raw("warpsci_2bc", {f"acrobot {10 ** (i + 1)} seed={s}": {"s": t} for i, t in enumerate(seconds) for s in range(5)})
@@ -84,7 +96,7 @@ def test_the_campaign_goes_on_and_marks_what_was_not_quiet(tmp_path, monkeypatch
     monkeypatch.setattr(campaign, "wait_for_quiet", lambda minutes: 0.1)
     monkeypatch.setattr(campaign, "busy_s", lambda: 0.0)
     file.write_text(json.dumps({"speed": {"machine": campaign.machine(), "load_before": [], "parts": {"a": PARTS}}}))
-    campaign.measure({"speed": parts}, file, 0.0, 1.0, False)
+    campaign.measure({"speed": parts}, file, 0.0, 1.0)
     assert asked == ["b", "c"]
     assert campaign.read(file)["speed"]["parts"]["c"]["quiet"]
     monkeypatch.setattr(campaign, "busy_s", lambda: next(busy))
@@ -92,12 +104,26 @@ def test_the_campaign_goes_on_and_marks_what_was_not_quiet(tmp_path, monkeypatch
     assert not campaign.quietly(parts["a"])["quiet"]
 
 
+def test_the_campaign_waits_once_and_begins_anew_what_is_named(tmp_path, monkeypatch):
+    asked, waited, file = [], [], tmp_path / "kept.json"
+    monkeypatch.setattr(campaign, "wait_for_quiet", lambda minutes: waited.append(minutes) or 0.1)
+    monkeypatch.setattr(campaign, "busy_s", lambda: 0.0)
+    measurements = {name: {"part": lambda name=name: asked.append(name) or {}} for name in "ab"}
+    campaign.measure(measurements, file, 5.0, 1.0, about={"commit": "old"})
+    campaign.measure(measurements, file, 5.0, 1.0, ["b"], {"commit": "new"})
+    assert asked == ["a", "b", "b"]
+    assert waited == [5.0, 5.0]
+    kept = campaign.read(file)
+    assert [kept[name]["commit"] for name in "ab"] == ["old", "new"]
+    assert [kept[name]["load_before"] for name in "ab"] == [[0.1], [0.1]]
+
+
 def test_the_campaign_goes_on_only_on_the_same_machine(tmp_path, monkeypatch, capsys):
     file = tmp_path / "kept.json"
     monkeypatch.setattr(campaign, "wait_for_quiet", lambda minutes: 0.1)
     file.write_text(json.dumps({"speed": {"machine": {"processor": "another"}, "load_before": [], "parts": {}}}))
     with pytest.raises(SystemExit) as ended:
-        campaign.measure({"speed": {"a": dict}}, file, 0.0, 1.0, False)
+        campaign.measure({"speed": {"a": dict}}, file, 0.0, 1.0)
     assert ended.value.code == 2
     assert "use --again" in capsys.readouterr().err
 
@@ -108,22 +134,6 @@ def test_it_refuses_to_measure_beside_other_load(monkeypatch, capsys):
         campaign.wait_for_quiet(-1.0)
     assert ended.value.code == 2
     assert "load average 3.00" in capsys.readouterr().err
-
-
-def test_the_table_of_packages_with_memory():
-    def row(name, rates, **others):
-        return {"work": "lstm-128", "name": name, "n_envs": 64, "settings": "-", "wall": rates, "wall_median": rates[1], **others}
-
-    half = {"cpu_median": 5e3, "wall_ratio": 0.5}
-    product = row("matrix product", [1e9, 1.1e9, 1.2e9], **half) | {"wall_flops": 2.2e9, "wall_median": 2.2e4}  # 100 kFLOP a step
-    rows = [product, row("warprun", [9e3, 1e4, 1.1e4], **half), row("other", [1e4, 2e4, 3e4], **half)]
-    found = {"throughput": rows, "date": "today", "machine": "two cores", "load": [0.1, 0.9], "rounds": 3, "versions": {"python": "3"}}
-    text = claims.memory_of(found)
-    assert "| 128 | arithmetic limit |  | 2 GFLOP/s | 22 [20, 24] | 5 | 0.5 x |" in text
-    assert "| 128 | warprun | 64 | - | 10 [9, 11] | 5 |  |" in text
-    assert "| 128 | other | 64 | - | 20 [10, 30] | 5 | 0.5 x |" in text
-    assert "today on two cores; load 0.1 and 0.9" in text
-    assert claims.memory_of({}) == ""
 
 
 # Trainings ------------------------------------------------------------------------------------------------------------

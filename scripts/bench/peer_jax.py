@@ -1,7 +1,7 @@
 """gymnax with A2C and PPO written for speed in JAX, a whole iteration in one compiled program; and rejax on gymnax.
 
-python scripts/bench/peer_jax.py solve CACHE # train with rejax until CartPole is solved python
-scripts/bench/peer_jax.py gpu # throughput of rejax's learner on a GPU, a part of scripts/gpu_check.sh
+python scripts/bench/peer_jax.py solve CACHE   # train with rejax until CartPole is solved
+python scripts/bench/peer_jax.py gpu           # throughput of rejax's learner on a GPU, a part of scripts/gpu_check.sh
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import peer_work as spec
-from peer_work import Iterate, Work
+from peer_work import Iterate, OffPolicy, Work
 
 
 class Step(NamedTuple):
@@ -178,10 +178,10 @@ def first_state(key: jax.Array, work: Work, n_envs: int) -> State:
     return State(parameters, optimizer_of(work).init(parameters), env, obs, key)
 
 
-def several(step: Callable[[Any], Any], state: Any, steps: int) -> tuple[Iterate, int]:
+def several(step: Callable[[Any], Any], state: Any, steps: int, together: int = 0) -> tuple[Iterate, int]:
     """Return some iterations of so many environment steps in one compiled call, and their number."""
     # A call of its own costs some tens of microseconds: nothing for many steps.
-    together = max(1, 64_000 // steps)
+    together = together or max(1, 64_000 // steps)
     run = jax.jit(lambda state: jax.lax.fori_loop(0, together, lambda _, state: step(state), state), donate_argnums=0)
 
     def iterate() -> int:
@@ -197,18 +197,22 @@ def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterat
     jax.config.update("jax_default_prng_impl", variant)
     state = jax.jit(lambda key: first_state(key, work, n_envs))(jax.random.key(0))
     iterate, together = several(lambda state: iteration(state, work), state, n_envs * work.horizon)
-    return iterate, f"jit of {together} iterations, random numbers: {variant}"
+    return iterate, f"jit of {together} iterations"
 
 
 # rejax ----------------------------------------------------------------------------------------------------------------
 
 
-class OneDone(type(ENV)):  # type: ignore[misc]
-    """gymnax's CartPole with the five results of a step that rejax expects; newer versions of gymnax return six."""
+def with_one_done(name: str) -> Any:
+    """Return gymnax's environment with the five results of a step that rejax expects; newer versions of gymnax return six."""
+    base: Any = type(gymnax.make(name)[0])
 
-    def step(self, key: Any, state: Any, action: Any, params: Any = None) -> tuple[Any, ...]:
-        obs, state, reward, terminated, truncated, info = super().step(key, state, action, params)
-        return obs, state, reward, terminated | truncated, info
+    class OneDone(base):  # type: ignore[misc]
+        def step(self, key: Any, state: Any, action: Any, params: Any = None) -> tuple[Any, ...]:
+            obs, state, reward, terminated, truncated, info = super().step(key, state, action, params)
+            return obs, state, reward, terminated | truncated, info
+
+    return OneDone()
 
 
 def make(n_envs: int, work: Work) -> Any:
@@ -216,7 +220,7 @@ def make(n_envs: int, work: Work) -> Any:
     from rejax import PPO
 
     return PPO.create(
-        env=OneDone(),
+        env=with_one_done("CartPole-v1"),
         agent_kwargs={"activation": "tanh", "hidden_layer_sizes": (work.width, work.width)},
         num_envs=n_envs,
         num_steps=work.horizon,
@@ -235,13 +239,46 @@ def make(n_envs: int, work: Work) -> Any:
     )
 
 
+def make_off_policy(work: OffPolicy, capacity: int) -> Any:
+    """Return rejax's SAC, TD3 or DQN with ReLU units and the settings of all peers; TD3 and DQN have 64-64 units, whatever is asked for."""
+    import rejax
+
+    relu = {"activation": "relu"}
+    agents = {
+        "sac": {"agent_kwargs": relu, "hidden_layer_sizes": (work.width, work.width)},
+        "td3": {"actor_kwargs": relu, "critic_kwargs": dict(relu)},
+        "dqn": {"agent_kwargs": relu, "ddqn": False},
+    }
+    return getattr(rejax, work.learner.upper()).create(
+        env=with_one_done({"pendulum": "Pendulum-v1", "cartpole": "CartPole-v1"}[work.env]),
+        num_envs=work.n_envs,
+        num_epochs=work.updates,
+        batch_size=spec.BATCH,
+        buffer_size=capacity,
+        fill_buffer=spec.FILLED,
+        gamma=spec.GAMMA,
+        skip_initial_evaluation=True,
+        **agents[work.learner],
+    )
+
+
 def prepare_rejax(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
     """Return several iterations of rejax's PPO, which with one epoch of one minibatch stands in for A2C."""
     jax.config.update("jax_default_prng_impl", variant)
     agent = make(n_envs, work)
     iterate, together = several(agent.train_iteration, agent.init_state(jax.random.key(0)), n_envs * work.horizon)
-    passes = f"{work.epochs} epochs x {work.minibatches} minibatches"
-    return iterate, f"PPO, {passes}, jit of {together} iterations, random numbers: {variant}"
+    return iterate, f"PPO, {work.epochs} epochs x {work.minibatches} minibatches, jit of {together} iterations"
+
+
+def prepare_off_policy(work: OffPolicy, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
+    """Return several iterations of rejax off policy; `variant` is the capacity of the replay memory."""
+    jax.config.update("jax_default_prng_impl", "unsafe_rbg")
+    agent, delay = make_off_policy(work, int(variant)), 2 if work.learner == "td3" else 1  # its iteration ends with a step of the actor
+    state = jax.jit(agent.init_state)(jax.random.key(0))
+    iterate, together = several(agent.train_iteration, state, delay * n_envs, spec.TOGETHER // delay)
+    for _ in range(-(-spec.FILLED // (spec.TOGETHER * n_envs))):
+        iterate()
+    return iterate, f"{type(agent).__name__}, jit of {together} iterations"
 
 
 N_ENVS, TOGETHER, MOST = 1_000, 10, 400

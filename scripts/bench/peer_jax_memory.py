@@ -157,4 +157,4 @@ def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterat
     jax.config.update("jax_default_prng_impl", variant)
     state = jax.jit(lambda key: first_state(key, work, n_envs))(jax.random.key(0))
     iterate, together = several(lambda state: iteration(state, work), state, n_envs * work.horizon)
-    return iterate, f"jit of {together} iterations, scan over time, random numbers: {variant}"
+    return iterate, f"jit of {together} iterations, scan over time"

@@ -1,34 +1,28 @@
-"""CartPole of gymnasium's vector environment (numpy) or of EnvPool (C++ threads), with A2C and PPO in torch, and with Stable-Baselines3.
+"""CartPole of gymnasium's vector environment (numpy), with A2C and PPO in torch and in Stable-Baselines3; sb3-contrib; off policy also SBX.
 
-In torch: one trunk, whole batches. Stable-Baselines3 gets vectorised environments, because its own DummyVecEnv steps them one by one in
-Python; with memory also DummyVecEnv.
+In torch: one trunk, whole batches. A2C and PPO of Stable-Baselines3 get vectorised environments, because its own DummyVecEnv steps them one
+by one in Python; sb3-contrib gets DummyVecEnv.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
 import peer_work as spec
 import torch
-from peer_work import Iterate, Work
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from peer_work import Iterate, OffPolicy, Work
 from torch import nn
 
 
 class Vector:
-    """`n_envs` CartPoles. Both libraries begin a new episode in the step after the end of the last one."""
+    """`n_envs` CartPoles; a new episode begins in the step after the end of the last one."""
 
-    def __init__(self, library: str, n_envs: int, threads: int) -> None:
+    def __init__(self, n_envs: int) -> None:
         self.n_envs = n_envs
-        self.env: Any
-        if library == "envpool":
-            import envpool
-
-            self.env = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=n_envs, num_threads=threads)
-        else:
-            from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-
-            self.env = CartPoleVectorEnv(n_envs, max_episode_steps=spec.TIME_LIMIT)
+        self.env = CartPoleVectorEnv(n_envs, max_episode_steps=spec.TIME_LIMIT)
 
     def reset(self) -> np.ndarray:
         """Return the first observations [N, 4]."""
@@ -76,9 +70,9 @@ def advantages(store: Store, last: torch.Tensor) -> torch.Tensor:
 
 
 def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
-    """Return one iteration; `variant` is the library of the environments."""
+    """Return one iteration; there is one variant."""
     torch.set_num_threads(threads)
-    vector, network, store = Vector(variant, n_envs, threads), Network(work.width), Store(n_envs)
+    vector, network, store = Vector(n_envs), Network(work.width), Store(n_envs)
     optimizer = torch.optim.Adam(network.parameters(), spec.LEARNING_RATE, eps=1e-5, foreach=True)
     obs = vector.reset()
 
@@ -91,7 +85,7 @@ def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterat
             # Two actions: one uniform number decides.
             action = (torch.rand(n_envs) < log_p[:, 1].exp()).long()
             store.action[t], store.log_prob[t] = action, log_p.gather(1, action[:, None])[:, 0]
-            obs, reward, done = vector.step(action.numpy().astype(np.int32) if variant == "envpool" else action.numpy())
+            obs, reward, done = vector.step(action.numpy())
             store.reward[t], store.going_on[t] = torch.from_numpy(reward), torch.from_numpy(~done)
         return n_envs * spec.HORIZON
 
@@ -125,7 +119,7 @@ def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterat
                 descend(tuple(x[part] for x in rows))
         return steps
 
-    return (rollout if work.learner == "none" else train), f"torch eager, {threads} threads"
+    return (rollout if work.learner == "none" else train), "torch eager"
 
 
 # Stable-Baselines3 -----------------------------------------------------------------------------------------------------------------------
@@ -173,24 +167,51 @@ def adapted(vector: Vector) -> Any:
     return Environments()
 
 
-def environments_of(variant: str, n_envs: int, threads: int) -> Any:
-    """Return environments for Stable-Baselines3: its own DummyVecEnv if `variant` is dummy, else those of a library, vectorised."""
-    if variant != "dummy":
-        return adapted(Vector(variant, n_envs, threads))
+def prepare_sb3(work: Work | OffPolicy, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
+    """Return one iteration; `variant` is the library: stable_baselines3, sb3_contrib or sbx."""
+    torch.set_num_threads(threads)
+    library = importlib.import_module(variant)
+    return _off_policy(work, library) if isinstance(work, OffPolicy) else _on_policy(work, library, n_envs)
+
+
+def _off_policy(work: OffPolicy, library: Any) -> tuple[Iterate, str]:
+    """Return steps of one environment of Gymnasium with a gradient step each, the body of the loop of `learn`."""
+    of_dqn = {"tau": 1.0, "target_update_interval": 250} if work.learner == "dqn" else {}
+    agent: Any = getattr(library, work.learner.upper())(
+        "MlpPolicy",
+        {"pendulum": "Pendulum-v1", "cartpole": "CartPole-v1"}[work.env],
+        policy_kwargs={"net_arch": [work.width, work.width]},
+        batch_size=spec.BATCH,
+        buffer_size=spec.CAPACITY,
+        learning_starts=spec.FILLED,
+        gamma=spec.GAMMA,
+        train_freq=1,
+        gradient_steps=work.updates,
+        device="cpu",
+        **of_dqn,
+    )
+    agent.learn(spec.FILLED)
+    _, callback = agent._setup_learn(10**12, reset_num_timesteps=False)
+    asked = {"train_freq": agent.train_freq, "replay_buffer": agent.replay_buffer, "action_noise": agent.action_noise}
+
+    def iterate() -> int:
+        for _ in range(spec.TOGETHER):
+            agent.collect_rollouts(agent.env, callback=callback, learning_starts=0, log_interval=None, **asked)
+            agent.train(batch_size=spec.BATCH, gradient_steps=work.updates)
+        return spec.TOGETHER
+
+    return iterate, f"{work.learner.upper()} on {agent.env.envs[0].spec.id} of gymnasium"
+
+
+def _on_policy(work: Work, library: Any, n_envs: int) -> tuple[Iterate, str]:
+    """Return a rollout and its update; with memory with environments that are stepped one by one."""
     import gymnasium
     from stable_baselines3.common.vec_env import DummyVecEnv
 
-    return DummyVecEnv([lambda: gymnasium.make("CartPole-v1")] * n_envs)
-
-
-def prepare_sb3(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
-    """Return one iteration; `variant` is the library of the environments, or dummy."""
-    from stable_baselines3 import A2C, PPO
-
-    torch.set_num_threads(threads)
+    one_by_one = DummyVecEnv([lambda: gymnasium.make("CartPole-v1")] * n_envs) if work.units else None
     shared: dict[str, Any] = {
         "policy": "MlpPolicy",
-        "env": environments_of(variant, n_envs, threads),
+        "env": one_by_one or adapted(Vector(n_envs)),
         "learning_rate": spec.LEARNING_RATE,
         "n_steps": work.horizon,
         "gamma": spec.GAMMA,
@@ -205,13 +226,11 @@ def prepare_sb3(work: Work, variant: str, n_envs: int, threads: int) -> tuple[It
     of_ppo = {"batch_size": n_envs * work.horizon // work.minibatches, "n_epochs": work.epochs, "clip_range": spec.CLIP}
     agent: Any
     if work.units:
-        from sb3_contrib import RecurrentPPO
-
-        agent = RecurrentPPO(**of_ppo, **shared | {"policy": "MlpLstmPolicy", "policy_kwargs": with_lstm(work)})
+        agent = library.RecurrentPPO(**of_ppo, **shared | {"policy": "MlpLstmPolicy", "policy_kwargs": with_lstm(work)})
     elif work.learner == "ppo":
-        agent = PPO(**of_ppo, **shared)
+        agent = library.PPO(**of_ppo, **shared)
     else:
-        agent = A2C(use_rms_prop=False, **shared)
+        agent = library.A2C(use_rms_prop=False, **shared)
     _, callback = agent._setup_learn(10**12)
 
     def iterate() -> int:
@@ -219,7 +238,7 @@ def prepare_sb3(work: Work, variant: str, n_envs: int, threads: int) -> tuple[It
         agent.train()
         return n_envs * work.horizon
 
-    return iterate, f"{type(agent).__name__} with Adam on {variant}, {threads} threads"
+    return iterate, f"{type(agent).__name__} with Adam on {'DummyVecEnv' if work.units else 'gymnasium'}"
 
 
 def with_lstm(work: Work) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import peer_work as spec
-from peer_work import Iterate, Work
+from peer_work import Iterate, OffPolicy, Work
 
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -19,24 +19,48 @@ from warprun.kernels.simd import COLUMNS, multiply
 from warprun.kernels.threads import threads as threads_of_process
 
 
-def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
-    """Return an iteration of `work`; `variant` is shared or separate (trunks of policy and value), or product."""
+def prepare(work: Work | OffPolicy, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
+    """Return an iteration of `work`; `variant` is shared or separate (trunks of policy and value), gymnax (its CartPole), or product."""
     if variant == "product":
         return _product(threads), f"{SIZE} x {SIZE} by {SIZE} x {COLUMNS}"
-    training = Training(
-        *settings_of(work._replace(separate=variant == "separate")),
-        f"n_envs={n_envs}",
-        "device=cpu",
-        f"concurrency.threads={threads}",
-    )
-    return (training.rollout if work.learner == "none" else training.iterate), f"{training.setup.plan}, {threads} threads"
+    sizes = (f"n_envs={n_envs}", "device=cpu", f"concurrency.threads={threads}")
+    if isinstance(work, OffPolicy):
+        return _off_policy(Training(*settings_off_policy(work), *sizes), n_envs)
+    env = ["env=gymnax", "env.id=CartPole-v1"] if variant == "gymnax" else ["env=cartpole"]
+    training = Training(*env, *settings_of(work._replace(separate=variant == "separate")), *sizes)
+    return (training.rollout if work.learner == "none" else training.iterate), str(training.setup.plan)
+
+
+def _off_policy(training: Training, n_envs: int) -> tuple[Iterate, str]:
+    """Return some steps with their gradient steps; machine code repeats those of a gradient step after some."""
+    training.take(spec.FILLED + 8 * spec.TOGETHER * n_envs)
+
+    def iterate() -> int:
+        training.take(spec.TOGETHER * n_envs)
+        return spec.TOGETHER * n_envs
+
+    return iterate, str(training.setup.plan)
+
+
+def settings_off_policy(work: OffPolicy) -> list[str]:
+    """Return the settings of environment and agent off policy."""
+    return [
+        f"env={work.env}",
+        "tuned=none",
+        f"agent={work.learner}",
+        f"agent.network.hidden=[{work.width},{work.width}]",
+        f"agent.batch_size={spec.BATCH}",
+        f"agent.replay.capacity={spec.CAPACITY}",
+        f"agent.learning_starts={spec.FILLED}",
+        f"agent.utd_ratio={work.updates / work.n_envs}",
+        *(["agent.double=false"] if work.learner == "dqn" else []),
+    ]
 
 
 def settings_of(work: Work) -> list[str]:
-    """Return the settings of environment and agent; the learning rate falls over the whole run if the work's does."""
+    """Return the settings of the agent; the learning rate falls over the whole run if the work's does."""
     ppo = [f"agent.epochs={work.epochs}", f"agent.minibatches={work.minibatches}", f"agent.clip={spec.CLIP}"]
     return [
-        "env=cartpole",
         "tuned=none",
         f"agent={'ppo' if work.learner == 'ppo' else 'a2c'}",
         f"agent.horizon={work.horizon}",

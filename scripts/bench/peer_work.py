@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.metadata
 import json
 import os
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 FEATURES, ACTIONS, TIME_LIMIT = 4, 2, 500
@@ -22,6 +24,14 @@ GAMMA, LAMBDA, VALUE_COEF, ENTROPY_COEF, MAX_NORM, CLIP = 0.99, 0.95, 0.5, 0.01,
 LEARNING_RATE = 1e-3
 SOLVED_AT, EPISODES = 475.0, 128
 """Greedy mean return at which CartPole-v1 counts as solved, and its number of episodes."""
+
+BATCH, CAPACITY, FILLED, TOGETHER = 256, 100_000, 1_000, 32
+"""Off policy: transitions of a gradient step and of the replay memory, random steps before the first, steps of an iteration."""
+SIZES = {"cartpole": (4, 2), "pendulum": (3, 1)}
+"""Features and actions."""
+ONE_THREAD = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
+"""For a process that is bound to a core: others of jax 0.10.2 can stand still."""
+PACKAGES = ("warprun", "torch", "numba", "jax", "gymnax", "rejax", "sbx-rl", "stable-baselines3", "sb3-contrib", "gymnasium", "numpy")
 
 Iterate = Callable[[], int]
 """Does one piece of the work, waits for it, and returns its number of environment steps."""
@@ -57,14 +67,61 @@ class Work(NamedTuple):
         return forward + self.epochs * (2 * forward + hidden + heads)
 
 
-WORKS = {
+class OffPolicy(NamedTuple):
+    """Steps with one environment or with several, and gradient steps with batches from a replay memory."""
+
+    label: str
+    learner: str
+    """sac, td3 or dqn."""
+    env: str
+    """pendulum or cartpole."""
+    width: int
+    """Units in each of the two hidden layers of every network, ReLU."""
+    updates: int = 1
+    """Gradient steps after a step of all environments."""
+    n_envs: int = 1
+
+    def flop_per_step(self) -> float:
+        """Return the operations of the matrix products for a step of one environment; a multiply-add counts as two."""
+        features, actions = SIZES[self.env]
+        acting, of_batch = self._gradient_step(features, actions)
+        return acting + BATCH * of_batch * self.updates / self.n_envs
+
+    def _gradient_step(self, features: int, actions: int) -> tuple[float, float]:
+        """Return the operations to act, and those of a gradient step for one transition.
+
+        Backward computes the gradients of weights and, except for the first layer, of inputs: each costs what forward costs.
+        """
+        if self.learner == "dqn":
+            forward, first = self._forward(features, actions)
+            return forward, 3 * forward - first + forward
+        sac = self.learner == "sac"
+        (actor, actor_first), (critic, critic_first) = self._forward(features, actions * (1 + sac)), self._forward(features + actions, 1)
+        of_critics = actor + 2 * critic + 2 * (3 * critic - critic_first)
+        judges = 1 + sac  # both critics judge the actions of SAC, in every step; one those of TD3, in every second
+        return actor, of_critics + (3 * actor - actor_first + judges * 2 * critic) / (1 if sac else 2)
+
+    def _forward(self, n_in: int, n_out: int) -> tuple[float, float]:
+        """Return the operations of the forward pass of one row, and those of its first layer."""
+        return 2.0 * sum(a * b for a, b in pairwise((n_in, self.width, self.width, n_out))), 2.0 * n_in * self.width
+
+
+WORKS: dict[str, Work | OffPolicy] = {
     "rollout-64": Work("rollout, 64-64", "none", 64, 0, 0),
     "a2c-64": Work("A2C, 64-64", "a2c", 64, 1, 1),
     "a2c-32": Work("A2C, 32-32", "a2c", 32, 1, 1),
     "ppo-64": Work("PPO 4 x 4, 64-64", "ppo", 64, 4, 4),
+    "few": Work("A2C, 64-64, one thread", "a2c", 64, 1, 1),
+    "gymnax-a2c": Work("A2C, 64-64", "a2c", 64, 1, 1),
+    "gymnax-ppo": Work("PPO 4 x 4, 64-64", "ppo", 64, 4, 4),
     "lstm-128": Work("PPO 4 x 4, 64-64, LSTM 64, 128 steps", "ppo", 64, 4, 4, horizon=128, units=64),
     "lstm-16": Work("PPO 4 x 4, 64-64, LSTM 64, 16 steps", "ppo", 64, 4, 4, units=64),
 }
+for _agent, _env in (("sac", "pendulum"), ("td3", "pendulum"), ("dqn", "cartpole")):
+    for _width in (64, 256):
+        WORKS[f"{_agent}-{_width}"] = OffPolicy(f"{_agent.upper()}, {_width}-{_width}", _agent, _env, _width)
+    for _n_envs, _updates in ((16, 1), (1_000, 16)):
+        WORKS[f"{_agent}-{_n_envs}-envs"] = OffPolicy(f"{_agent.upper()}, 64-64", _agent, _env, 64, _updates, _n_envs)
 AGENT_STEPS, AGENT_ENVS, AGENT_HORIZON = 500_000, 64, 128
 """Environment steps, environments and horizon of an agent of a population."""
 POPULATION = Work(
@@ -90,12 +147,27 @@ def rate(iterate: Iterate, seconds: float) -> dict[str, float]:
     return {"steps": steps, "wall_s": time.perf_counter() - start}
 
 
+def versions() -> dict[str, str]:
+    """Return the versions of what is measured, as far as installed."""
+    found = {"python": sys.version.split()[0]}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
 def main() -> None:
     """Answer {"work", "variant", "n_envs"} with the settings, {"seconds"} with steps and time, until stdin ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # output of libraries must not mix with answers
+    threads = int(sys.argv[2])
+    if threads == 1:
+        os.environ.update(ONE_THREAD)
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     module, _, function = sys.argv[1].partition(":")
-    prepare, threads = getattr(importlib.import_module(module), function), int(sys.argv[2])
+    prepare = getattr(importlib.import_module(module), function)
     iterate, works = None, WORKS | {"population": POPULATION}
     for line in sys.stdin:
         asked = json.loads(line)
@@ -116,4 +188,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    importlib.import_module("peer_work").main()  # not this copy of it: peers import the module, and compare classes

@@ -37,17 +37,16 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import peer_work as spec
-from common import DOCS, settings
+from common import DOCS, described, machine, settings
 from peer_warprun import settings_of
-from peers import CORES, HERE, Peer, Worker, machine
+from peer_work import ONE_THREAD
+from peers import CORES, HERE, Worker
 from population_tables import PARTS, tables
 
 LEARNERS = {"JAX": "prepare", "rejax": "prepare_rejax"}
-ONE_THREAD = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
-"""Each core has a process with a share of the agents, bound to it: others of jax 0.10.2 can stand still."""
 LEAN = ["log.tensorboard=false", "log.every=10%", "checkpoint.best=false", "eval.every=never", "eval.final_episodes=20"]
 """Records and evaluations of agents that are only timed."""
-PPO = [*settings_of(spec.POPULATION), f"n_envs={spec.AGENT_ENVS}", "stop_when_solved=false", *LEAN]
+PPO = ["env=cartpole", *settings_of(spec.POPULATION), f"n_envs={spec.AGENT_ENVS}", "stop_when_solved=false", *LEAN]
 A2C = ["experiment=cartpole_population", "stop_when_solved=false", *LEAN]
 KEPT = DOCS / "benchmarks" / "population.json"
 SUBREAPER = 36
@@ -87,7 +86,7 @@ def main() -> None:
             say(part)
             before = os.getloadavg()[0]
             measured = MEASURES[part](chosen, Path(folder))
-            about = {"date": datetime.date.today().isoformat(), "machine": machine(), "load": before}
+            about = {"date": datetime.date.today().isoformat(), "machine": described(machine()), "load": before}
             about["settings"] = {name: value for name, value in vars(chosen).items() if name not in ("jax", "old")}  # paths
             found[part] = measured | about | {"versions": {name: versions(python) for name, python in pythons(chosen).items()}}
             KEPT.write_text(json.dumps(found, indent=1) + "\n")
@@ -111,7 +110,7 @@ def versions(python: str) -> dict[str, str]:
     def told(*command: str) -> str:
         return subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, text=True).stdout.strip()
 
-    listed: dict[str, str] = json.loads(told(python, "-c", "import json, peers; print(json.dumps(peers.versions()))"))
+    listed: dict[str, str] = json.loads(told(python, "-c", "import json, peer_work; print(json.dumps(peer_work.versions()))"))
     if "warprun" in listed:
         package = told(python, "-c", "import warprun; print(warprun.__path__[0])")
         listed["commit"] = told("git", "-C", package, "describe", "--always", "--dirty")
@@ -209,11 +208,10 @@ def peers(chosen: Any, folder: Path) -> Found:
         sweeps.run(*PPO, *trunks, "seed=range(0,2)", "total_steps=16384")  # fills the cache
     try:
         for name, prepare in LEARNERS.items() if chosen.jax else ():
-            peer = Peer(name, f"peer_population:{prepare}", "unsafe_rbg", "separate", 0, CORES, (), ())
-            workers[name] = [Worker(peer, chosen.jax, ONE_THREAD) for _ in range(CORES)]
+            workers[name] = [Worker(f"peer_population:{prepare}", CORES, chosen.jax, ONE_THREAD) for _ in range(CORES)]
             for worker, core in zip(workers[name], sorted(os.sched_getaffinity(0)), strict=True):
                 os.sched_setaffinity(worker.process.pid, {core})
-            answers = ask(workers[name], work="population", variant=peer.variant, n_envs=chosen.agents // CORES)
+            answers = ask(workers[name], work="population", variant="unsafe_rbg", n_envs=chosen.agents // CORES)
             found["told"][name], found["prepared_s"][name] = answers[0]["settings"], answers[0]["prepared_s"]
             say(f"{name}: {answers[0]['settings']}")
             candidates[name] = lambda group=workers[name]: rates(ask(group, seconds=chosen.seconds))

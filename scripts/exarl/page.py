@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from common import DOCS, figure, table
+from curves import COLORS
 
 from exarl.model import Times
 from exarl.runs import CASES, FITTED, ONE_LEARNER, TRAIN_MS, parts, predicted, times
@@ -59,24 +61,45 @@ def validation(of: Measured) -> str:
     return table(("run", "rollouts/s, real ranks", "model", "lag", "learner waits"), rows) + f"\n{text}. Measured: {told}.\n"
 
 
-def saturation(axes: Any, runs: dict[str, Values], given: Times) -> None:
+def saturation(axes: Any, of: Measured, given: Times) -> None:
     """Draw the time of a rollout against the number of actors of one learner."""
     actors = (1, 2, 4, 8)
-    for color, mode in zip(("C0", "C1"), ("async", "queue"), strict=True):
+    for mode, color, label in (
+        ("queue", COLORS[0], "queue: one actor is enough"),
+        ("async", COLORS[1], "async: one actor waits for answers"),
+    ):
         cases = [f"{mode} 1:{a}" for a in actors]
-        axes.plot(actors, [1e3 / predicted(case, given, 200).rate for case in cases], color=color, label=f"{mode}, model")
-        axes.plot(actors, [1e3 / runs[case]["rate"] for case in cases], "o", color=color, label=f"{mode}, real ranks")
+        _with_ranges(axes, actors, [[1e3 / values["rate"] for values in of.runs[case]] for case in cases], color)
+        axes.plot(actors, [1e3 / predicted(case, given, 200).rate for case in cases], color=color, linewidth=1.2)
+        place = {"xytext": (10, 2)} if mode == "async" else {"xytext": (-4, -34)}
+        first = 1e3 / predicted(cases[0], given, 200).rate
+        axes.annotate(label, (1, first), textcoords="offset points", color=color, fontweight="bold", **place)
     axes.axhline(TRAIN_MS, color="0.5", linestyle=":", linewidth=1.0)
-    axes.set(xlabel="actors of one learner", ylabel="ms per rollout", ylim=(0, None), xticks=actors, title="one learner")
+    axes.annotate("a gradient step", (8, TRAIN_MS), (0, -12), textcoords="offset points", ha="right", color="0.4", fontsize=8)
+    axes.set(xlabel="actors of one learner", ylabel="ms per rollout", ylim=(130, 220), xticks=actors)
 
 
-def compared(axes: Any, runs: dict[str, Values], given: Times) -> None:
-    """Draw the rollouts per second of real runs against those of the model."""
-    for marker, protocol in zip("os^v", ("async", "queue", "range", "random"), strict=True):
-        own = [case for case in CASES if case in runs and case not in FITTED and parts(case)[0] == protocol]
-        axes.loglog([predicted(case, given).rate for case in own], [runs[case]["rate"] for case in own], marker, label=protocol, alpha=0.8)
-    axes.loglog([3.0, 60.0], [3.0, 60.0], color="0.5", linestyle=":", linewidth=1.0)
-    axes.set(xlabel="rollouts/s, model", ylabel="rollouts/s, real ranks", title="model and real runs")
+def compared(axes: Any, of: Measured, given: Times) -> None:
+    """Draw how far the rollouts per second of real runs are from those of the model, by learners."""
+    places = {1: 0, 2: 1, 4: 2, 8: 3}
+    for protocol, color, shift in zip(("queue", "async", "range", "random"), COLORS, (-0.24, -0.08, 0.08, 0.24), strict=False):
+        own = [case for case in of.runs if case in CASES and case not in FITTED and parts(case)[0] == protocol]
+        at = [places[parts(case)[1]] + shift for case in own]
+        _with_ranges(axes, at, [[100 * values["rate"] / predicted(case, given).rate for values in of.runs[case]] for case in own], color)
+        axes.annotate(protocol, (0.03, 0.2 + 0.45 * shift), xycoords="axes fraction", color=color)
+    axes.axhline(100.0, color="0.5", linestyle=":", linewidth=1.0)
+    axes.set(xlabel="learners", ylabel="rate of real ranks, % of the model", ylim=(75, 105), xlim=(-0.5, 3.5), xticks=list(places.values()))
+    axes.set_xticklabels(map(str, places))
+
+
+def _with_ranges(axes: Any, x: Sequence[float], values: Sequence[Sequence[float]], color: str) -> None:
+    """Draw medians, and lines from the least to the largest."""
+    middle = [statistics.median(each) for each in values]
+    spread = [
+        [m - min(each) for m, each in zip(middle, values, strict=True)],
+        [max(each) - m for m, each in zip(middle, values, strict=True)],
+    ]
+    axes.errorbar(x, middle, spread, fmt="o", color=color, markersize=6, capsize=3)
 
 
 def draw(of: Measured) -> None:
@@ -84,10 +107,6 @@ def draw(of: Measured) -> None:
     exchanged, runs = of.medians()
     if all(case in runs for case in ONE_LEARNER):
         given = times(exchanged, runs)
-        with figure(FIGURE, 2, (8.8, 4.0)) as panels:
-            saturation(panels[0], runs, given)
-            compared(panels[1], runs, given)
-            ticks = (3, 5, 10, 20, 40)
-            panels[1].set_xticks(ticks, map(str, ticks), minor=False)
-            panels[1].set_yticks(ticks, map(str, ticks), minor=False)
-            panels[1].minorticks_off()
+        with figure(FIGURE, 2, (9.6, 3.8)) as panels:
+            saturation(panels[0], of, given)
+            compared(panels[1], of, given)

@@ -84,8 +84,8 @@ def test_every_argument_arrives(module: ModuleType, python: bool) -> None:
     call(2, 4, 3)
     assert arguments[0][2:4].tolist() == [[5.0 + 0.5 + 7.0 + 30.0 + 0.25 + 1000.0, 102.0, 3.0]] * 2
     assert not arguments[0][:2].any() and not arguments[0][4:].any()
-    call.change(2, 2000)
-    call.change(1, arguments[1]._replace(array=arguments[1].array[:, :]))
+    call.change(add=2000)
+    call.change(mixed=arguments[1]._replace(array=arguments[1].array[:, :]))
     call(0, 1, 0)
     assert arguments[0][0, 0] == 5.0 + 0.5 + 7.0 + 30.0 + 0.25 + 2000.0
 
@@ -105,7 +105,7 @@ def test_an_array_of_another_type_is_refused(module: ModuleType) -> None:
     call(0, 1, 0)
     for other in (np.repeat(array, 2, axis=1)[:, ::2], array.astype(np.float64), array[:, 0]):
         with pytest.raises(TypeError, match="a kernel for array"):
-            call.change(1, arguments[1]._replace(array=other))
+            call.change(mixed=arguments[1]._replace(array=other))
     expected = arguments[0][0].copy()
     call(0, 1, 0)
     assert (arguments[0][0] == expected).all()

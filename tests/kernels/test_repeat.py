@@ -173,7 +173,7 @@ def test_other_work_is_not_repeated(besides: str) -> None:
     adding = Adding(
         {
             "torch computes": lambda n: total.add_(1.0),
-            "other numbers": lambda n: adding.call.change(1, float(n)),
+            "other numbers": lambda n: adding.call.change(more=float(n)),
             "reads a number": lambda n: float(total),
         }[besides]
     )
@@ -189,7 +189,7 @@ def test_every_combination_of_arguments_is_looked_at() -> None:
     for n in range(2 * CHECKED):
         work(n % 2 == 0)
     assert [adding.runs for adding in calls.values()] == [3, 3]
-    calls[False].call.change(1, 2.0)
+    calls[False].call.change(more=2.0)
     with pytest.raises(UserError, match="other kernel calls"):
         for n in range(2 * CHECKED):
             work(n % 2 == 0)
@@ -205,7 +205,7 @@ def test_repeated_work_within_other_work_is_part_of_it() -> None:
 
 def test_what_does_not_repeat_keeps_nothing() -> None:
     adding = Adding()
-    adding.besides = lambda n, call=adding.call: call.change(1, float(n))
+    adding.besides = lambda n, call=adding.call: call.change(more=float(n))
     adding.run(TRIES + 1)
     numbers = weakref.ref(adding.numbers)
     (known,) = adding.work._known.values()
@@ -222,7 +222,7 @@ def test_no_items() -> None:
 
 
 def test_work_that_changes_later_ends_in_an_error() -> None:
-    adding = Adding(lambda n: adding.call.change(1, 1.0 if n < 2 else 2.0))
+    adding = Adding(lambda n: adding.call.change(more=1.0 if n < 2 else 2.0))
     with pytest.raises(UserError, match=r"other kernel calls than the same update before it; run with engine.capture=false"):
         adding.run(CHECKED + 5)
 
@@ -232,6 +232,6 @@ def test_changed_arguments_do_not_change_what_is_recorded() -> None:
     adding = Adding()
     adding.run(4)
     other = torch.zeros(3)
-    adding.call.change(0, other.numpy())
+    adding.call.change(numbers=other.numpy())
     assert adding.run(2) == [5.0, 6.0]
     assert float(other[0]) == 0.0

@@ -355,7 +355,7 @@ def test_rows_beyond_2_31_numbers_are_those_of_a_small_run(monkeypatch: pytest.M
     kernels, tiles = large._kernels, -(-n_envs // large.plan.target.lanes(environment))
     kernels._at[:] = 0, -1
     kernels._single["reset"](tiles - 1, tiles, 0)
-    kernels._rollout.change(0, horizon)
+    kernels._rollout.change(steps=horizon)
     kernels._rollout(tiles - 1, tiles, 0)
     for mine, alone in zip(large.trajectory.groups.values(), small.trajectory.groups.values(), strict=True):
         for name in ("obs", "action", "log_prob", "value", "reward"):

@@ -101,6 +101,10 @@ class Call:
         """Addresses of the entry point and of the arguments; 0 before the kernel is compiled, and if it never is."""
         self._entry: Callable[[int, int, int, int], int] | None = None
         self._kinds: list[Type] = []
+        code = kernel.__code__  # type: ignore[attr-defined]  # a dispatcher of Numba has that of its function
+        self.names: tuple[str, ...] = code.co_varnames[SPAN : code.co_argcount]
+        """Those of the arguments."""
+        self._places = {name: n for n, name in enumerate(self.names)}
         self._numbers = {n for n, value in enumerate(arguments) if isinstance(value, int | float | np.generic)}
         self._record: np.ndarray = np.zeros((), np.uint8)
 
@@ -136,13 +140,15 @@ class Call:
             code = self.code if whole and self.compiled() else NEVER
             recording.made.append(Made(code, self._record.tobytes(), total, count, tuple(self.arguments)))
 
-    def change(self, number: int, value: object) -> None:
-        """Replace argument `number` by another of the same type. Raises TypeError for an array of another dtype, shape or layout."""
-        if number in self._numbers and self.arguments[number] == value:
-            return
-        if self._entry:
-            self._record[f"f{number}"] = in_memory(self._kinds[number], value)
-        self.arguments[number] = value
+    def change(self, **given: object) -> None:
+        """Replace arguments, by name, by others of the same types. Raises TypeError for an array of another dtype, shape or layout."""
+        for name, value in given.items():
+            number = self._places[name]
+            if number in self._numbers and self.arguments[number] == value:
+                continue
+            if self._entry:
+                self._record[f"f{number}"] = in_memory(self._kinds[number], value)
+            self.arguments[number] = value
 
 
 @cache

@@ -65,13 +65,12 @@ class CpuBackend:
     def rollout(self, steps: int, greedy: bool) -> None:
         """Run `steps` steps from row 0 and `began` on, with actions of the networks of `fuse`: sampled or the best ones."""
         assert self._rollout
-        self._rollout.change(0, steps)
-        self._rollout.change(1, greedy)
+        self._rollout.change(steps=steps, deterministic=greedy)
         self._team.share(self._rollout, self._tiles)
 
     def retrace(self, steps: int) -> None:
         """Run `steps` steps from row 0 and `began` on, with the actions that are in the trajectory."""
-        self._retrace.change(0, steps)
+        self._retrace.change(steps=steps)
         self._team.share(self._retrace, self._tiles)
 
     def _inference(self, actors: int, outputs: int, network: Network, activations: torch.Tensor | None) -> Inference:

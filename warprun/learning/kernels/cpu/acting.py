@@ -47,18 +47,16 @@ class CpuActing:
         self._blocks = aligned_zeros(self.team.count, network.rows * COLUMNS)
         """[thread, row * COLUMNS]: activations of a block, as wide as its rows need."""
         self._call: Call | None = None
-        self._places: tuple[tuple[int, int], ...] = ()
+        self._places: dict[str, tuple[int, int]] = {}
         """Addresses and lengths of the tensors that `_call` has."""
 
     def __call__(self, obs: torch.Tensor, policy_output: torch.Tensor, value: torch.Tensor | None = None) -> None:
         """Write policy outputs [R, P] of `obs` [R, F], and values [R]; `value` None: the network has none. All are contiguous."""
-        tensors = (obs, policy_output, NO_VALUE if value is None else value)
-        places = tuple((tensor.data_ptr(), len(tensor)) for tensor in tensors)
+        tensors = {"obs": obs, "policy_output": policy_output, "value": NO_VALUE if value is None else value}
+        places = {name: (tensor.data_ptr(), len(tensor)) for name, tensor in tensors.items()}
         if self._call is None:
-            self._call = Call(self.module.act, self.network, *(tensor.numpy() for tensor in tensors), self._blocks)
+            self._call = Call(self.module.act, self.network, *(tensor.numpy() for tensor in tensors.values()), self._blocks)
         else:
-            for number, (tensor, place, former) in enumerate(zip(tensors, places, self._places, strict=True), start=1):
-                if place != former:
-                    self._call.change(number, tensor.numpy())
+            self._call.change(**{name: tensors[name].numpy() for name, place in places.items() if place != self._places[name]})
         self._places = places
         self.team.share(self._call, -(-len(obs) // COLUMNS), 2.0 * self.network.parameters.size * len(obs))

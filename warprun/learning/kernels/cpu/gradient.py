@@ -42,8 +42,6 @@ CACHE_BYTES = 640 * 1024
 """Activations and derivatives that a thread processes at once: most of a second-level cache of 1 MB."""
 SHARE_BLOCKS = 4
 """Blocks of a share, if there are not too many rows: the sums over the columns of so many blocks cost a quarter of those of single ones."""
-SHARES_ARGUMENT, ROWS_ARGUMENT, NUMBERS_ARGUMENT = 0, 1, 2
-"""Numbers of the arguments of the kernels, after the three of every call, that change."""
 
 float32 = np.float32
 
@@ -377,13 +375,13 @@ class CpuGradient:
         rows = self._rows_of(batch, advantage, order)
         count = len(advantage)
         shares = max(1, min(SHARES, blocks_of(*steps_of(count, rows.step_rows)) // min(self.together, SHARE_BLOCKS)))
-        self._give(SHARES_ARGUMENT, shares)
+        self._give(shares=shares)
         if rows is not self._rows:
-            self._give(ROWS_ARGUMENT, Rows._make(part.numpy() if isinstance(part, torch.Tensor) else part for part in rows))
+            self._give(rows=Rows._make(part.numpy() if isinstance(part, torch.Tensor) else part for part in rows))
             self._rows = rows
         numbers = self._entropy_coef, *(moments or self._plain)
         if any(new is not former for new, former in zip_longest(numbers, self._numbers)):
-            self._give(NUMBERS_ARGUMENT, Numbers(*(number.float().numpy() for number in numbers)))
+            self._give(numbers=Numbers(*(number.float().numpy() for number in numbers)))
             self._numbers = numbers
         self.team.share(self._compute, shares, 6.0 * self.network.parameters.size * count)
         self._finish(0, 1, 0)
@@ -394,7 +392,7 @@ class CpuGradient:
             return rows_of(batch, advantage, order)
         return self._whole.get(batch) or self._whole.setdefault(batch, rows_of(batch, advantage, None))
 
-    def _give(self, number: int, value: object) -> None:
-        """Change an argument that both kernels have."""
-        self._compute.change(number, value)
-        self._finish.change(number, value)
+    def _give(self, **given: object) -> None:
+        """Change arguments that both kernels have."""
+        self._compute.change(**given)
+        self._finish.change(**given)

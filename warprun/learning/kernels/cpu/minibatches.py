@@ -155,12 +155,11 @@ class CpuMinibatches:
 
     def permutation(self, n: int, seed: int, draw: torch.Tensor, step_rows: int = 1) -> torch.Tensor:
         """Return a random order of 0..n-1, [n] int64, see `draws.permutation`, which the next call overwrites."""
-        self._shuffle.change(0, Stream(seed, draw).words())  # by the numbers of the arguments of `shuffled`
+        self._shuffle.change(words=Stream(seed, draw).words())
         if (n, step_rows) != self._shape:
             self._shape = n, step_rows
             memory = _memory(n, step_rows)
-            self._shuffle.change(1, memory)
-            self._shuffle.change(2, step_rows)
+            self._shuffle.change(memory=memory, step_rows=step_rows)
             self._order = torch.from_numpy(memory.rows)
         self._shuffle(0, 1, 0)
         return self._order
@@ -172,8 +171,9 @@ class CpuMinibatches:
                 self._picked.clear()
             self._picked[len(order)] = torch.zeros(len(order)), (torch.zeros(()), torch.zeros(()))
         picked, moments = found = self._picked[len(order)]
-        for number, tensor in enumerate((advantage, order, picked, *moments)):
-            self._pick.change(number, tensor.numpy())
+        mean, variance = moments
+        self._pick.change(advantage=advantage.numpy(), order=order.numpy(), picked=picked.numpy())
+        self._pick.change(mean=mean.numpy(), variance=variance.numpy())
         self._pick(0, 1, 0)
         return found
 
@@ -182,15 +182,13 @@ class CpuMinibatches:
         assert len(terms) == 1 + TERMS
         if mean is not None and mean is not self._mean:
             self._mean.copy_(mean)
-        for place, value in ((1, number), (2, terms.numpy()), (3, norm.numpy())):
-            self._average.change(place, value)
+        self._average.change(number=number, terms=terms.numpy(), norm=norm.numpy())
         self._average(0, 1, 0)
         return self._mean
 
     def adapt(self, kl: torch.Tensor, desired: float) -> None:
         """Change the learning rate by the divergence of an update, [], see `Operations`."""
-        self._adapt.change(0, kl.numpy())
-        self._adapt.change(1, desired)
+        self._adapt.change(kl=kl.numpy(), desired=desired)
         self._adapt(0, 1, 0)
 
 

@@ -21,8 +21,6 @@ from warprun.learning import optimizers
 from warprun.learning.kernels.common import adam
 from warprun.math import sqrt
 
-GRADIENT_ARGUMENT, TAU_ARGUMENT = 0, 3
-"""Numbers of the arguments of the kernels, after the three of every call, that change."""
 PIECE = 4096
 """Parameters in a piece: each has its own sum of squares, so that threads do not change the norm."""
 SPLIT_FROM = 8
@@ -159,9 +157,9 @@ class CpuAdam:
         place = gradient.data_ptr()
         if place != self._place:
             for call in self._calls:
-                call.change(GRADIENT_ARGUMENT, gradient.numpy())
+                call.change(gradient=gradient.numpy())
             self._place = place
-        self._calls[-1].change(TAU_ARGUMENT, tau)
+        self._calls[-1].change(tau=tau)
         if self._team.count == 1:
             self._calls[0](0, self._pieces, 0)
         else:

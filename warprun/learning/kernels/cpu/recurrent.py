@@ -54,8 +54,7 @@ class Kernels:
         call = own.calls.get(name)
         if call is None:
             call = own.calls[name] = Call(getattr(self.module, name), *arguments)
-        for number, array in enumerate(arguments):
-            call.change(number, array)
+        call.change(**dict(zip(call.names, arguments, strict=True)))
         call.run(0, -(-sequences // recurrent.TILE), 0)
 
 

@@ -239,7 +239,7 @@ class CpuReturns:
             bound = self._advantages[trajectory] = self._bind(trajectory, reward)
         self._run(bound, trajectory)
         rows = trajectory.groups[self.name].rows  # of actors that had left, advantage and return are 0 and add nothing
-        bound.spread.change(0, rows)
+        bound.spread.change(count=rows)
         bound.spread(0, 1, 0)
         return bound.estimate
 

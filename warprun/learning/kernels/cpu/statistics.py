@@ -190,7 +190,7 @@ class Merging:
     def __call__(self, count: int) -> None:
         """Take in the sums over `count` rows, and those of the other processes."""
         if self.statistics.communicator.size == 1:
-            self._merge.change(0, count)
+            self._merge.change(count=count)
             self._merge(0, 1, 0)
             return
         features = len(self._shift)

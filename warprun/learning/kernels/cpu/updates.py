@@ -39,8 +39,6 @@ SHARE_BLOCKS = 2
 """Blocks in a share; every share has its own gradient."""
 THREADS_FROM = 8_000_000
 """A second thread is used from this number of parameters times transitions on: below it, waking the thread takes longer."""
-BATCH_ARGUMENT = 3
-"""Number of the batch among the arguments of a kernel, after the three of every call."""
 
 float32 = np.float32
 
@@ -212,7 +210,7 @@ class KernelStep:
             nets, memory = self._nets, self._of.memory
             self._compute = Call(getattr(_losses(), self._loss), self._of.shares, nets, self._settings, arrays, memory)
         else:
-            self._compute.change(BATCH_ARGUMENT, arrays)
+            self._compute.change(batch=arrays)
         return self._compute
 
 
