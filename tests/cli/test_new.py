@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.commands import ROOT, scripts
+from tests.words import words
 from warprun.cli import new
 from warprun.cli.main import run
 from warprun.runs import checkpoint
@@ -86,7 +87,9 @@ def test_commands_of_the_readme_run(project: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("project", ["--tensors"], indirect=True)
 def test_a_run_of_tensors_is_resumed_exactly(project: Path) -> None:
-    small = "agent.horizon=16 agent.minibatches=2 n_envs=8 eval.every=never eval.final_episodes=2 device=cpu log.live=false".split()
+    small = words("""
+        agent.horizon=16 agent.minibatches=2 n_envs=8 eval.every=never eval.final_episodes=2 device=cpu log.live=false
+    """)
     assert run([f"env={NAME}", *small, "total_steps=640", "run_dir=whole"]) == 0
     assert run([f"env={NAME}", *small, "total_steps=384", "run_dir=parts"]) == 0
     assert run(["resume=parts", "total_steps=640"]) == 0
