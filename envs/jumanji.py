@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, TypeAlias
 
+import jumanji  # first, so that its extra is named if both are missing
+
+# isort: split
 import jax
 import jax.numpy as jnp
-import jumanji
 import numpy as np
 from jumanji import specs, wrappers
 
