@@ -243,7 +243,8 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
         yield page.PAGE, "exarl model", page.validation(sleeping)
     yield from scale.places()
     yield DOCS / "benchmarks" / "throughput.md", "memory", claims.memory_of(kept["memory"])
-    yield DOCS / "defaults.md", "test bed", testbed.of_page(kept["testbed"])
+    for mark, text in testbed.of_page(kept["testbed"]):
+        yield DOCS / "defaults.md", mark, text
     for mark, text in population_tables.of_page(kept["population"]):
         yield DOCS / "benchmarks" / "population.md", mark, text
     for name, study in STUDIES.items():
