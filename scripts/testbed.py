@@ -76,7 +76,7 @@ HELD = {
     "booster": between("env=booster", -7.935, -4.121, "best quadratic regulator"),
     "booster_continuous": between("env=booster_continuous", -7.935, -3.423, "best quadratic regulator"),
     "catalysis": between("env=catalysis env.params.shaping=1", -3.089, 75.68, "best path"),
-    "chemostat": between("env=chemostat", 36.99, 42.49, "best proportional control"),
+    "chemostat": between("env=chemostat", 81.4, 98.87, "best proportional control"),
     "glucose": between("env=glucose", -1893, -316.3, "best proportional control"),
     "service": between("env=service", -302.1, -213.7, "optimum"),
     "inventory": between("env=inventory", -1726, -1173, "optimum"),

@@ -81,10 +81,10 @@ def best_of(grid: Iterable[tuple[float, ...]], earned: Callable[..., float]) -> 
 
 def chemostat() -> Reference:
     """Dilute in proportion to the cells above a number."""
-    bed = Arrays("chemostat", 500)
+    bed = Arrays("chemostat", 200)
 
     def earned(act: Callable[..., Any]) -> float:
-        return float(bed.returns(act, 200, ("rng", "p"), ("p",)).mean())
+        return float(bed.returns(act, 500, ("rng", "p"), ("rng", "p")).mean())
 
     naive, _ = best_of(((rate,) for rate in np.linspace(0.0, 1.0, 41)), lambda rate: earned(lambda *_: (rate,)))
     grid = itertools.product(np.geomspace(0.2, 10.0, 9), np.linspace(1.5, 4.0, 11))
