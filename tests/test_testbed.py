@@ -9,6 +9,7 @@ from tests.scripts import SCRIPTS, load
 references, testbed = load("testbed_references"), load("testbed")
 RULED = {name: task for name, task in testbed.TASKS.items() if task.ends}
 PLAYED = ("integrator", "chemostat", "glucose", "service", "inventory", "epidemic", "maze", "screening", "plate", "packing")
+SIMULATED = {"chemostat": 200, "epidemic": 200, "glucose": 100}  # episodes of references that are means over episodes
 
 
 def test_every_task_is_of_one_set_and_every_rule_has_its_reference():
@@ -43,8 +44,8 @@ def test_a_reference_policy_earns_its_return_in_the_environment(name):
         total += going_on * reward
         going_on &= ~(terminated | truncated)
         t += 1
-    error = total.std() / episodes**0.5
-    assert total.mean() == pytest.approx(found.best, abs=4.0 * error + 0.02 * abs(found.best - found.naive))
+    error = total.std() / episodes**0.5 * (1.0 + episodes / SIMULATED.get(name, np.inf)) ** 0.5  # of the difference
+    assert total.mean() == pytest.approx(found.best, abs=5.0 * error)
     if name in RULED:  # a run is solved by 200 episodes
         assert total.mean() - 2.0 * total.std() / 200**0.5 > RULED[name].bar
 
